@@ -4,7 +4,7 @@ The flow: which operations depend on an input, and which value is computed from 
 or a matrix product of values, a softmax, and a weighted sum.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lemur_core.describe.sentences import find_origin
 from lemur_core.graphs.graph import LEAVES, Graph, Node
@@ -23,7 +23,7 @@ class DataFlow:
 
     def __init__(self, graph: Graph) -> None:
         self.graph, self.nodes = graph, graph.nodes
-        self.reached: set[int] = set()
+        self.reached = {index for index, node in enumerate(self.nodes) if node.op == "input"}
         self.live = self._find_live()
         self._ancestors = self._find_ancestors()
         self.users: dict[int, list[int]] = {}
@@ -33,18 +33,16 @@ class DataFlow:
 
     def _find_live(self) -> list[int]:
         """Return the operations that depend on an input, in order; all operations if there is no input."""
-        reached: set[int] = {index for index, node in enumerate(self.nodes) if node.op == "input"}
         # A part of a network that computes from parameters alone would have no description otherwise.
-        whole = not reached
+        whole = not self.reached
         backward = {index for index, node in enumerate(self.nodes) if node.op == "cotangent"}
         live = []
         for index, node in enumerate(self.nodes):
             if any(ref.node in backward for ref in node.inputs) and node.op != "custom_gradient":
                 backward.add(index)  # custom backward code is not described
-            elif node.op not in LEAVES and (whole or any(ref.node in reached for ref in node.inputs)):
-                reached.add(index)
+            elif node.op not in LEAVES and (whole or any(ref.node in self.reached for ref in node.inputs)):
+                self.reached.add(index)
                 live.append(index)
-        self.reached = reached
         return live
 
     def _find_ancestors(self) -> dict[int, int]:
@@ -122,7 +120,7 @@ def _trace_back(flow: DataFlow, attention: Attention, through: frozenset[str]) -
             within.add(index)
             read[number] = node.inputs[0].node
     steps = [attention.steps[0], *dict.fromkeys(filter(None, scales.values())), *attention.steps[1:]]
-    return Attention(attention.index, read, steps, attention.heads, frozenset(within))
+    return replace(attention, read=read, steps=steps, within=frozenset(within))
 
 
 def _from_attention(flow: DataFlow, index: int, node: Node) -> Attention:

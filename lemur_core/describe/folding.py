@@ -56,11 +56,8 @@ def fold_sentences(texts: list[str]) -> list[tuple[int, str]]:
             continue
         folded += [(start + step, texts[start + step]) for step in range(best)]
         same = texts[start : start + best * times] == texts[start : start + best] * times
-        shift = (
-            ""
-            if not any(_REFERENCE.search(text) for text in texts[start : start + best])
-            else (f", with numbers {best} further{' each time' if times > 2 else ''}")
-        )
+        refers = any(_REFERENCE.search(text) for text in texts[start : start + best])
+        shift = f", with numbers {best} further{' each time' if times > 2 else ''}" if refers else ""
         widths = "" if same else ", other widths" if shift else ", with other widths"
         end = start + best * times
         folded.append((start + best, f"{_span(start + best, end)}: as {_span(start, start + best)}{shift}{widths}"))

@@ -10,7 +10,9 @@ Layout = str
 _SPACE = {1: "L", 2: "HW", 3: "DHW"}
 #: Operations that preserve the meaning of each dimension.
 _SAME_RANK = frozenset({"constant_pad_nd", "roll", "slice", "stop_gradient", "dropout", "cast"})
-_LAST = frozenset({"linear", "layer_norm", "rms_norm"})
+_CHANGE_DIMENSIONS = frozenset({"permute", "reshape", "expand", "matmul", "cat", "convolution", "linear", "index"})
+_LAST = frozenset({"linear", "layer_norm", "rms_norm"})  # the channels are the last dimension
+_SECOND = frozenset({"convolution", "batch_norm", "group_norm", "instance_norm"})
 
 
 def channels_first(rank: int) -> Layout:
@@ -38,7 +40,7 @@ def derive_layout(graph: Graph, index: int) -> Layout | None:
     for node, position in _find_uses(graph, index):
         if node.op in _LAST and position == 0 and _is_over_last(node):
             return channels_last(rank)
-        if node.op in ("convolution", "batch_norm", "group_norm", "instance_norm") and position == 0:
+        if node.op in _SECOND and position == 0:
             return channels_first(rank)
     return None
 
@@ -60,14 +62,8 @@ def _find_uses(graph: Graph, index: int) -> Iterator[tuple[Node, int]]:
 
 
 def _keeps_dimensions(graph: Graph, node: Node, ref: Ref) -> bool:
-    if node.op in _SAME_RANK:
-        return True
-    if (
-        node.op in ("permute", "reshape", "expand", "matmul", "cat", "convolution", "linear", "index")
-        or node.op in LEAVES
-    ):
-        return False
-    return len(node.outputs[0].shape) == len(graph.type_of(ref).shape)
+    changes = node.op in _CHANGE_DIMENSIONS or node.op in LEAVES
+    return node.op in _SAME_RANK or (not changes and len(node.outputs[0].shape) == len(graph.type_of(ref).shape))
 
 
 def derive_layouts(graph: Graph) -> list[Layout]:
@@ -84,7 +80,7 @@ def _output_layout(graph: Graph, index: int, node: Node, rank: int, layouts: lis
         return derive_layout(graph, index) or ("N??" if rank == 3 else channels_first(rank))
     sources = (layouts[ref.node] for ref in node.inputs if _is_live(graph, ref))
     inherited = next((layout for layout in sources if len(layout) == rank), "")
-    if node.op in ("convolution", "batch_norm", "group_norm", "instance_norm"):
+    if node.op in _SECOND:
         return channels_first(rank)
     if node.op == "permute":
         letters = layouts[node.inputs[0].node]

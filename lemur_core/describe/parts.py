@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import accumulate
 
-from lemur_core.graphs.graph import LEAVES, Graph, Node, Ref, replace_refs
+from lemur_core.graphs.graph import LEAVES, Graph, Node, Ref
 
 
 def parts(graph: Graph, least: int = 2) -> dict[str, Graph]:
@@ -59,10 +59,8 @@ def _part(graph: Graph, indices: tuple[int, ...], read_by: dict[Ref, set[int]]) 
                 nodes.append(Node("input", (("number", inputs),), (graph.type_of(ref),)))
                 inputs += 1
             renumbered[ref] = Ref(len(nodes) - 1)
-        node = graph.nodes[index]
-        arguments = tuple((name, replace_refs(value, renumbered.__getitem__)) for name, value in node.arguments)
-        nodes.append(Node(node.op, arguments, node.outputs, node.scope))
-        renumbered |= {Ref(index, output): Ref(len(nodes) - 1, output) for output in range(len(node.outputs))}
+        nodes.append(graph.nodes[index].move(renumbered.__getitem__))
+        renumbered |= {Ref(index, output): Ref(len(nodes) - 1, output) for output in range(len(nodes[-1].outputs))}
     # A buffer that is written and never read has no node yet.
     for target, _ in writes:
         if target not in renumbered:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from lemur_core.describe.attention import MAX_STEPS, RESHAPING, DataFlow, find_attention
 from lemur_core.describe.folding import fold_phrases, fold_sentences, number_sentences
 from lemur_core.describe.layouts import derive_layouts
-from lemur_core.describe.sentences import describe, find_origin, format_sizes, name_dimensions
+from lemur_core.describe.sentences import describe, find_origin, format_sizes, join_words, name_dimensions
 from lemur_core.graphs.graph import Argument, Graph, Node, Ref
 
 _IN_TRAINING = 4  # maximum sentences about train mode
@@ -73,7 +73,7 @@ def _describe_training(evaluated: Sequence[str], trained: "_Describer") -> list[
         return [f"In train mode: {sentence}" for sentence in sentences]
     random = [index for index in trained.live if trained.nodes[index].get("draw") is not None]
     drawn = {describe(trained.graph, index, trained.layouts) for index in random}
-    return [f"In train mode also {_join(sorted(drawn))}."] if drawn else ["Train mode goes another way."]
+    return [f"In train mode also {join_words(sorted(drawn))}."] if drawn else ["Train mode goes another way."]
 
 
 class _Describer:
@@ -147,10 +147,9 @@ class _Describer:
         attention = self.attention[index]
         self.patterns["attention"] += 1
         heads = f", ‹{attention.heads}› heads" if attention.heads and attention.heads > 1 else ""
-        names = [f"{{{source}}}" if source in self.reached else self._name_origin(source) for source in attention.read]
-        steps = ", ".join(
-            [*(attention.steps if "softmax" in attention.steps else [*attention.steps, "softmax"]), "weighted sum"]
-        )
+        names = [self._name_value(Ref(source)) for source in attention.read]
+        softmax = [] if "softmax" in attention.steps else ["softmax"]
+        steps = ", ".join([*attention.steps, *softmax, "weighted sum"])
         if len(set(names)) == 1:
             return f"self-attention{heads}{'' if attention.read[0] == main else f' of {names[0]}'}: {steps}"
         return f"attention{heads}, queries {names[0]}, keys {names[1]}, values {names[2]}: {steps}"
@@ -160,10 +159,10 @@ class _Describer:
         parts = [ref.node for ref in node.get("tensors")]
         along = name_dimensions(self.layouts[index], [node.get("dim")])
         pools = [part for part in parts if self._is_pooled(part)]
-        names = {part: f"{{{part}}}" if part in self.reached else self._name_origin(part) for part in parts}
+        names = {part: self._name_value(Ref(part)) for part in parts}
         if main is not None:
             names[main] = "it"
-        phrase = f"concatenates {_join([names[part] for part in parts])} along {along}"
+        phrase = f"concatenates {join_words([names[part] for part in parts])} along {along}"
         if set(parts) == {main}:
             phrase = f"{len(parts)} copies of it side by side along {along}"
         if len(pools) > 1:
@@ -196,13 +195,11 @@ class _Describer:
             return f"{_COMBINED.get(node.op, node.op)} of {_list_references(others)}"
         shown = f"{{{others[0]}}}"
         if node.op == "add":
-            if self.flow.leads_to(others[0], main):
-                self.patterns["a residual"] += 1
-                return f"adds {shown}{_RESIDUAL}"
-            if self.flow.leads_to(main, others[0]):
-                self.patterns["a residual"] += 1
-                return f"added to {shown}{_RESIDUAL}"
-            return f"adds {shown}"
+            continues = self.flow.leads_to(others[0], main)
+            if not continues and not self.flow.leads_to(main, others[0]):
+                return f"adds {shown}"
+            self.patterns["a residual"] += 1
+            return f"{'adds' if continues else 'added to'} {shown}{_RESIDUAL}"
         if node.op == "mul":
             for gate, phrase in ((main, f"multiplies {shown}"), (others[0], f"times {shown}")):
                 if self._is_gate(gate):
@@ -309,7 +306,7 @@ class _Describer:
         if not texts and len(outputs) == 1:
             return [f"returns {refer(outputs[0], 0)}."]
         if 1 < len(outputs) <= _RETURNED and texts:
-            texts.append(f"returns {_join([refer(index, len(kept)) for index in outputs])}")
+            texts.append(f"returns {join_words([refer(index, len(kept)) for index in outputs])}")
         return number_sentences(fold_sentences(texts))
 
     def _write_sentence(self, chain: _Chain, number: int, refer: Callable[[int, int], str]) -> str:
@@ -337,8 +334,4 @@ def _format_number(value: Argument) -> str:
 
 
 def _list_references(nodes: Sequence[int]) -> str:
-    return _join([f"{{{index}}}" for index in nodes])
-
-
-def _join(items: Sequence[str]) -> str:
-    return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
+    return join_words([f"{{{index}}}" for index in nodes])

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from lemur_core.files.errors import UsageError
 from lemur_core.files.figures import BLUE, FAINT, INK, ORANGE, save_figure
 from lemur_core.files.markdown import make_visible
-from lemur_core.graphs.graph import LEAVES, Graph, Node, refs_in
+from lemur_core.graphs.graph import LEAVES, Graph, Node, reachable, refs_in
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -88,7 +88,7 @@ def boxes(graph: Graph, limit: int = MAX_BOXES) -> list[Box]:
     Args: limit: the maximum number of boxes of operations; inputs and outputs have boxes of their own.
     Returns: inputs first, then operations, then outputs; parameters and constants have no box.
     """
-    live = _find_live(graph)
+    live = reachable(graph.nodes, graph.outputs)
     computing = [index for index in live if graph.nodes[index].op not in LEAVES]
     groups = _groups(graph, computing, limit)
     result: list[Box] = []
@@ -112,29 +112,19 @@ def boxes(graph: Graph, limit: int = MAX_BOXES) -> list[Box]:
     return result
 
 
-def _find_live(graph: Graph) -> list[int]:
-    """Return the nodes that lead to an output, in order."""
-    live = {ref.node for ref in graph.outputs}
-    for index in range(len(graph.nodes) - 1, -1, -1):
-        if index in live:
-            live.update(ref.node for ref in graph.nodes[index].inputs)
-    return sorted(live)
-
-
 def _groups(graph: Graph, indices: Sequence[int], limit: int) -> list[list[int]]:
     if len(indices) <= limit:
         return [[index] for index in indices]
     scopes = [graph.nodes[index].scope.split(".") for index in indices]
     for depth in range(max(map(len, scopes)), 0, -1):
         groups: list[list[int]] = []
-        before: list[str] | None = None
+        before = [""]
         for index, scope in zip(indices, scopes, strict=True):
-            inside = scope[:depth]
-            if inside == before and inside != [""]:
+            if scope[:depth] == before != [""]:
                 groups[-1].append(index)
             else:
                 groups.append([index])
-            before = inside
+            before = scope[:depth]
         if len(groups) <= limit:
             return groups
     # Too many even by outermost modules, or there are none. Rounded up, to stay within the limit.
@@ -144,19 +134,18 @@ def _groups(graph: Graph, indices: Sequence[int], limit: int) -> list[list[int]]
 
 def _box(graph: Graph, group: Sequence[int], reads: tuple[int, ...]) -> Box:
     nodes = [graph.nodes[index] for index in group]
-    weights = [
-        graph.nodes[ref.node] for node in nodes for ref in node.inputs if graph.nodes[ref.node].op == "parameter"
-    ]
+    read = (graph.nodes[ref.node] for node in nodes for ref in node.inputs)
+    weights = [node for node in read if node.op == "parameter"]
     if len(nodes) == 1:
         (node,) = nodes
-        shapes = [f"{_last_part(weight.scope)} {_shape(weight.outputs[0].shape)}" for weight in weights]
+        shapes = [f"{weight.scope.rpartition('.')[2]} {_shape(weight.outputs[0].shape)}" for weight in weights]
         lines = [node.scope, *_wrap([*_attributes(node), *shapes]), _shapes(node)]
-        return Box(
-            node.op.strip("_"), tuple(line for line in lines if line), reads, "learned" if weights else "operation"
-        )
+        kind = "learned" if weights else "operation"
+        return Box(node.op.strip("_"), tuple(line for line in lines if line), reads, kind)
     counted = Counter(node.op.strip("_") for node in nodes)
     parts = [op if count == 1 else f"{count}×{op}" for op, count in counted.items()]
-    scope = _common_scope([node.scope for node in nodes])
+    levels = zip(*(node.scope.split(".") for node in nodes), strict=False)
+    scope = ".".join(names[0] for names in itertools.takewhile(lambda names: len(set(names)) == 1, levels))
     return Box(scope or f"{len(nodes)} operations", (*_wrap(parts, 3), _shapes(nodes[-1])), reads, "module")
 
 
@@ -186,20 +175,6 @@ def _shape(shape: Sequence[int]) -> str:
 
 def _shapes(node: Node) -> str:
     return _shape(node.outputs[0].shape)
-
-
-def _last_part(name: str) -> str:
-    return name.rpartition(".")[2]
-
-
-def _common_scope(scopes: Sequence[str]) -> str:
-    parts = [scope.split(".") for scope in scopes]
-    same = []
-    for items in zip(*parts, strict=False):
-        if len(set(items)) > 1:
-            break
-        same.append(items[0])
-    return ".".join(same)
 
 
 def _wrap(parts: Sequence[str], limit: int = 4) -> list[str]:
@@ -257,12 +232,8 @@ class _Picture:
             down = sweep % 2 == 0
             near = self._above if down else self._below
             for layer in self._layers if down else reversed(self._layers):
-                mean = {
-                    item: sum(position[other] for other in near[item]) / len(near[item])
-                    if near[item]
-                    else position[item]
-                    for item in layer
-                }
+                mean = {item: position[item] for item in layer}
+                mean |= {item: sum(position[o] for o in near[item]) / len(near[item]) for item in layer if near[item]}
                 layer.sort(key=lambda item: (mean[item], item >= len(self._boxes), position[item]))
                 position |= {item: float(number) for number, item in enumerate(layer)}
 
@@ -318,23 +289,17 @@ class _Picture:
         axes.text(left + _MARGIN, top + _MARGIN, title, fontsize=_SIZE + 2, va="center")
         for route in self._routes:
             past = len(route) > 2
-            axes.add_patch(
-                PathPatch(
-                    self._path(route), fill=False, edgecolor=ORANGE if past else INK, linewidth=1.4 if past else 0.9
-                )
-            )
+            color, width = (ORANGE, 1.4) if past else (INK, 0.9)
+            axes.add_patch(PathPatch(self._path(route), fill=False, edgecolor=color, linewidth=width))
             x, y = self._x[route[-1]], self._y[route[-1]] - self._sizes[route[-1]][1] / 2
-            axes.plot([x], [y - 2], marker="v", markersize=4, linestyle="none", color=ORANGE if past else INK)
+            axes.plot([x], [y - 2], marker="v", markersize=4, linestyle="none", color=color)
         for number, box in enumerate(self._boxes):
             width, height = self._sizes[number]
             x, y = self._x[number], self._y[number]
             face, edge = _COLOURS[box.kind]
             corner = (x - width / 2, y - height / 2)
-            axes.add_patch(
-                FancyBboxPatch(
-                    corner, width, height, "round,pad=0,rounding_size=3", facecolor=face, edgecolor=edge, zorder=3
-                )
-            )
+            style = "round,pad=0,rounding_size=3"
+            axes.add_patch(FancyBboxPatch(corner, width, height, style, facecolor=face, edgecolor=edge, zorder=3))
             for line, (text, size, colour) in enumerate(_lines(box)):
                 at = y - height / 2 + _PAD + (line + 0.5) * _LINE
                 axes.text(x, at, text, fontsize=size, color=colour, ha="center", va="center", zorder=4)
@@ -391,9 +356,7 @@ def space_out(wanted: Sequence[float], weights: Sequence[float], steps: Sequence
 
     Source: pool adjacent violators (Ayer et al. 1955)
     """
-    offsets = [0.0]
-    for step in steps:
-        offsets.append(offsets[-1] + step)
+    offsets = list(itertools.accumulate(steps, initial=0.0))
     pools: list[tuple[float, float, int]] = []  # mean, weight, items
     for at, weight, offset in zip(wanted, weights, offsets, strict=True):
         pool = (at - offset, weight, 1)

@@ -12,20 +12,19 @@ from lemur_core.graphs.graph import Graph, Node
 
 _WIDTHS = re.compile(r"‹[^›]*›")
 _DIMENSIONS = {"N": "the batch", "C": "the channels", "L": "the length", "D": "D", "H": "H", "W": "W"}
-_ACTIVATIONS = {
+#: What an operation does; names of arguments stand in braces.
+_TEXTS = {
     "relu": "ReLU",
     "relu6": "ReLU6",
-    "gelu": "GELU",
     "silu": "SiLU",
     "elu": "ELU",
     "selu": "SELU",
     "celu": "CELU",
     "hardsigmoid": "hard sigmoid",
     "hardswish": "hard swish",
-    "leaky_relu": "leaky ReLU",
+    "leaky_relu": "leaky ReLU of slope {negative_slope:g}",
     "_prelu_kernel": "ReLU with a learned slope",
     "log_sigmoid_forward": "logarithm of the sigmoid",
-    "pow": "power",
     "sqrt": "square root",
     "rsqrt": "one over the square root",
     "exp": "exponential",
@@ -40,6 +39,22 @@ _ACTIVATIONS = {
     "log1p": "logarithm of one plus it",
     "bitwise_not": "not",
     "logical_not": "not",
+    "dropout": "dropout of {p:g}",
+    "feature_dropout": "dropout of {p:g}, whole channels",
+    "batch_norm": "batch normalisation",
+    "instance_norm": "instance normalisation",
+    "group_norm": "group normalisation, ‹{num_groups}› groups",
+    "stop_gradient": "no gradient goes back from here",
+    "custom_gradient": "a gradient of its own",
+    "pixel_shuffle": "channels to pixels, by {upscale_factor}",
+    "pixel_unshuffle": "pixels to channels, by {downscale_factor}",
+    "channel_shuffle": "channels shuffled among {groups} groups",
+    "native_channel_shuffle": "channels shuffled among {groups} groups",
+    "index_select": "picked by index",
+    "gather": "picked by index",
+    "index": "picked by index",
+    "scatter_add": "added up by index",
+    "index_add": "added up by index",
 }
 _COMPARISONS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most", "eq": "equal to", "ne": "other than"}
 _REDUCTIONS = {
@@ -98,7 +113,12 @@ def name_dimensions(layout: Layout, dims: Sequence[int]) -> str:
             names.append("the last dimension" if dim == rank - 1 else f"dimension {dim + 1} of {rank}")
     if rank and len(names) == rank:
         return "everything" if rank > 1 else "all values"
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    return join_words(names)
+
+
+def join_words(words: Sequence[str]) -> str:
+    """Join words as in `a, b and c`."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def find_origin(graph: Graph, index: int) -> str:
@@ -126,10 +146,12 @@ def describe(graph: Graph, index: int, layouts: Sequence[Layout]) -> str:
         return ""
     if node.op in _RULES:
         return _RULES[node.op](graph, node, before)
+    if node.op in _TEXTS:
+        return _TEXTS[node.op].format_map(dict(node.arguments))
     if node.op in _COMPARISONS:
-        return _comparison(node)
-    if node.op in _ACTIVATIONS:
-        return _activation(node)
+        other = node.get("other")
+        shown = f"{other:.4g}" if isinstance(other, int | float) else "another value"
+        return f"whether {_COMPARISONS[node.op]} {shown}"
     if node.op in _REDUCTIONS:
         return _reduction(node, before)
     if node.op in _RECURRENT:
@@ -147,19 +169,9 @@ def describe(graph: Graph, index: int, layouts: Sequence[Layout]) -> str:
     return node.op.rpartition("::")[2].strip("_").replace("_", " ")
 
 
-def _activation(node: Node) -> str:
-    name = _ACTIVATIONS[node.op]
-    if node.op == "pow":
-        exponent = node.get("exponent")
-        return "square" if exponent == 2 else f"to the power {exponent:g}" if isinstance(exponent, float) else "power"
-    if node.op == "leaky_relu":
-        return f"{name} of slope {node.get('negative_slope'):g}"
-    return f"{name}, tanh form" if node.get("approximate") == "tanh" else name
-
-
-def _comparison(node: Node) -> str:
-    other = node.get("other")
-    return f"whether {_COMPARISONS[node.op]}{f' {other:.4g}' if isinstance(other, int | float) else ' another value'}"
+def _power(_graph: Graph, node: Node, _layout: Layout) -> str:
+    exponent = node.get("exponent")
+    return "square" if exponent == 2 else f"to the power {exponent:g}" if isinstance(exponent, float) else "power"
 
 
 def _reduction(node: Node, layout: Layout) -> str:
@@ -247,9 +259,9 @@ def _reshape(graph: Graph, node: Node, layout: Layout) -> str:
     old, new = graph.type_of(node.inputs[0]).shape, node.outputs[0].shape
     if len(new) == 2 and len(old) > 2 and new[0] == old[0]:
         return "flattened" if any(size > 1 for size in old[2:]) else ""
-    if layout.endswith("HW") and len(new) == 3 and new[:2] == old[:2]:
+    if len(new) == 3 and layout.endswith("HW") and new[:2] == old[:2]:
         return "pixels as a sequence"
-    if layout == "NHWC" and len(new) == 3 and new[0] == old[0] and new[2] == old[3]:
+    if len(new) == 3 and layout == "NHWC" and (new[0], new[2]) == (old[0], old[3]):
         return "pixels as a sequence"
     if layout == "NLC" and len(new) == 4 and new[:2] == old[:2] and new[2] * new[3] == old[2] and 1 not in new[2:]:
         return f"‹{new[2]}› heads of ‹{new[3]}›"
@@ -269,9 +281,7 @@ def _slice(graph: Graph, node: Node, layout: Layout) -> str:
 
 def _roll(_graph: Graph, node: Node, layout: Layout) -> str:
     shifts, dims = node.get("shifts"), node.get("dims")
-    return (
-        f"rolled by {' and '.join(str(s) for s in shifts)} along {name_dimensions(layout, dims)}" if dims else "rolled"
-    )
+    return f"rolled by {' and '.join(map(str, shifts))} along {name_dimensions(layout, dims)}" if dims else "rolled"
 
 
 def _clamp(_graph: Graph, node: Node, _layout: Layout) -> str:
@@ -286,38 +296,20 @@ def _clamp(_graph: Graph, node: Node, _layout: Layout) -> str:
 
 
 _RULES: dict[str, Callable[[Graph, Node, Layout], str]] = {
-    "dropout": lambda _graph, node, _layout: f"dropout of {node.get('p'):g}",
-    "feature_dropout": lambda _graph, node, _layout: f"dropout of {node.get('p'):g}, whole channels",
     "convolution": _convolution,
     "linear": _linear,
-    "layer_norm": _layer_norm,
-    "rms_norm": _layer_norm,
     "permute": _permute,
     "reshape": _reshape,
     "slice": _slice,
     "roll": _roll,
-    "clamp": _clamp,
-    "clamp_min": _clamp,
-    "clamp_max": _clamp,
-    "hardtanh": _clamp,
-    "batch_norm": lambda *_: "batch normalisation",
-    "instance_norm": lambda *_: "instance normalisation",
-    "group_norm": lambda _graph, node, _layout: f"group normalisation, ‹{node.get('num_groups')}› groups",
-    "stop_gradient": lambda *_: "no gradient goes back from here",
-    "custom_gradient": lambda *_: "a gradient of its own",
+    "pow": _power,
+    **dict.fromkeys(("layer_norm", "rms_norm"), _layer_norm),
+    **dict.fromkeys(("clamp", "clamp_min", "clamp_max", "hardtanh"), _clamp),
+    "gelu": lambda _graph, node, _layout: "GELU, tanh form" if node.get("approximate") == "tanh" else "GELU",
     "flip": lambda _graph, node, layout: f"reversed along {name_dimensions(layout, node.get('dims'))}",
-    "pixel_shuffle": lambda _graph, node, _layout: f"channels to pixels, by {node.get('upscale_factor')}",
-    "pixel_unshuffle": lambda _graph, node, _layout: f"pixels to channels, by {node.get('downscale_factor')}",
-    "channel_shuffle": lambda _graph, node, _layout: f"channels shuffled among {node.get('groups')} groups",
-    "native_channel_shuffle": lambda _graph, node, _layout: f"channels shuffled among {node.get('groups')} groups",
     "embedding": lambda graph, node, _layout: (
         f"looks up rows of ‹{format_sizes(graph.type_of(node.get('weight')).shape)}›"
     ),
     "im2col": lambda _graph, node, _layout: f"windows of {format_sizes(node.get('kernel_size'))} unfolded",
     "col2im": lambda _graph, node, _layout: f"windows of {format_sizes(node.get('kernel_size'))} folded together",
-    "index_select": lambda *_: "picked by index",
-    "gather": lambda *_: "picked by index",
-    "index": lambda *_: "picked by index",
-    "scatter_add": lambda *_: "added up by index",
-    "index_add": lambda *_: "added up by index",
 }

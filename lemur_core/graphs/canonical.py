@@ -55,43 +55,25 @@ def canonical(graph: Graph) -> Graph:
     Returns: only the operations that lead to outputs and writes; equal operations on equal values are one node.
     """
     form = CanonicalForm(graph)
-    kept = reachable(graph.nodes, graph.results)
-    for index in kept:
+    for index in reachable(graph.nodes, graph.results):
         form.take(index)
-    writes = _writes(graph, form)  # evaluated first: it adds the nodes of buffers that are written but never read
-    return prune(Graph(tuple(form.nodes), form.refs(graph.outputs), writes, form.refs(graph.reads), graph.unique))
-
-
-def _writes(graph: Graph, form: "CanonicalForm") -> tuple[tuple[Ref, Ref], ...]:
-    writes = []
-    for target, value in graph.writes:
-        if target not in form.of:
+    for target, _ in graph.writes:
+        if target not in form.of:  # a buffer that is written, but never read
             form.take(target.node)
-        if form.of[target] != form.of[value]:
-            writes.append((form.of[target], form.of[value]))
-    return tuple(writes)
+    moved = graph.move(form.nodes, form.of.__getitem__)
+    return prune(replace(moved, writes=tuple((target, value) for target, value in moved.writes if target != value)))
 
 
 def prune(graph: Graph) -> Graph:
     """Return a graph without the nodes that lead to no result."""
     # The write to a buffer names it even if nothing reads its old value.
-    targets = tuple(target for target, _ in graph.writes)
-    kept = reachable(graph.nodes, graph.results + targets)
+    kept = reachable(graph.nodes, (*graph.results, *(target for target, _ in graph.writes)))
     new_index = {old: new for new, old in enumerate(kept)}
 
     def renumber(ref: Ref) -> Ref:
         return Ref(new_index[ref.node], ref.output)
 
-    nodes = tuple(
-        replace(
-            graph.nodes[old],
-            arguments=tuple((name, replace_refs(value, renumber)) for name, value in graph.nodes[old].arguments),
-        )
-        for old in kept
-    )
-    writes = tuple((renumber(target), renumber(value)) for target, value in graph.writes)
-    outputs, reads = (tuple(map(renumber, refs)) for refs in (graph.outputs, graph.reads))
-    return replace(graph, nodes=nodes, outputs=outputs, writes=writes, reads=reads)
+    return graph.move([graph.nodes[old].move(renumber) for old in kept], renumber)
 
 
 class CanonicalForm:
@@ -104,10 +86,6 @@ class CanonicalForm:
         self._places: dict[tuple[Any, ...], int] = {}
         self._live: set[int] = set()
         self._draws = 0
-
-    def refs(self, refs: Sequence[Ref]) -> tuple[Ref, ...]:
-        """Return the values in this form."""
-        return tuple(self.of[ref] for ref in refs)
 
     def take(self, index: int) -> None:
         """Add one recorded node to this form."""

@@ -2,35 +2,38 @@
 
 Attention, recurrent layers, normalization and matrix products are decomposed differently on the CPU and on the meta
 device, with and without gradients, and for different memory layouts. So their Python entry points are intercepted;
-all other operations are recorded in the dispatcher. What no operation shows at all is only noticed: hooks on gradients,
-autocast, seeds that are set on the way.
+all other operations are recorded in the dispatcher. Checkpoints compute without recomputation; lists by which Python
+indexes become tensors. What no operation shows at all is only noticed: hooks on gradients, autocast, seeds that are set
+on the way.
 """
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from ast import literal_eval
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from inspect import Parameter, Signature
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
+from numpy import ndarray
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules import module
+from torch.overrides import TorchFunctionMode
 
 from lemur_core.graphs.graph import RANDOM
+from lemur_core.graphs.memory import tensors_in
 
 
 def _signature(parameters: str) -> Signature:
-    """Build a signature from these parameters, some with the default None, a number or a boolean."""
+    """Build a signature from these parameters, some with a literal as default."""
     signature_parameters = []
     for parameter in parameters.split():
         name, has_default, text = parameter.partition("=")
-        values: dict[str, Any] = {"None": None, "True": True, "False": False}
-        default = values[text] if text in values else (float(text) if "." in text else int(text)) if text else None
-        signature_parameters.append(
-            Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=default if has_default else Parameter.empty)
-        )
+        default = literal_eval(text) if has_default else Parameter.empty
+        signature_parameters.append(Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=default))
     return Signature(signature_parameters)
 
 
@@ -45,12 +48,8 @@ _DROPOUT = _signature("input p train")
 SIGNATURES = {
     "linear": _signature("input weight bias=None"),
     "matmul": _signature("input other"),
-    "conv1d": _CONVOLUTION,
-    "conv2d": _CONVOLUTION,
-    "conv3d": _CONVOLUTION,
-    "conv_transpose1d": _TRANSPOSED,
-    "conv_transpose2d": _TRANSPOSED,
-    "conv_transpose3d": _TRANSPOSED,
+    **{f"conv{rank}d": _CONVOLUTION for rank in (1, 2, 3)},
+    **{f"conv_transpose{rank}d": _TRANSPOSED for rank in (1, 2, 3)},
     "batch_norm": _signature(f"{_STATISTICS} training momentum eps cudnn_enabled"),
     "instance_norm": _signature(f"{_STATISTICS} use_input_stats momentum eps cudnn_enabled"),
     "layer_norm": _signature("input normalized_shape weight=None bias=None eps=0.00001 cudnn_enable=True"),
@@ -59,18 +58,9 @@ SIGNATURES = {
     "scaled_dot_product_attention": _signature(
         "query key value attn_mask=None dropout_p=0.0 is_causal=False scale=None enable_gqa=False"
     ),
-    "lstm": _RECURRENT,
-    "gru": _RECURRENT,
-    "rnn_tanh": _RECURRENT,
-    "rnn_relu": _RECURRENT,
-    "lstm_cell": _CELL,
-    "gru_cell": _CELL,
-    "rnn_tanh_cell": _CELL,
-    "rnn_relu_cell": _CELL,
-    "dropout": _DROPOUT,
-    "feature_dropout": _DROPOUT,
-    "alpha_dropout": _DROPOUT,
-    "feature_alpha_dropout": _DROPOUT,
+    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), _RECURRENT),
+    **dict.fromkeys(("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"), _CELL),
+    **dict.fromkeys(("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"), _DROPOUT),
 }
 
 _METHODS = {"__matmul__": "matmul"}  # methods of a tensor, in addition to those of the same name
@@ -82,30 +72,34 @@ _OWNERS: tuple[Any, ...] = (torch, functional, torch._C._nn, torch._VF, Tensor)
 Handler = Callable[[str, Callable[[], Any], dict[str, Any], bool], Any]
 
 
-@contextmanager
-def catch(handle: Handler) -> Iterator[None]:
-    """Route calls of these operations through a handler while the context is open."""
-    with ExitStack() as undo:
-        for name, op in {**{name: name for name in SIGNATURES}, **_METHODS, **_IN_PLACE}.items():
-            for owner in _OWNERS:
-                original = getattr(owner, name, None)
-                if original is not None and not inspect.isfunction(original):  # Python functions call a built-in
-                    undo.enter_context(replace_member(owner, name, _wrap(op, original, handle, name in _IN_PLACE)))
-        yield
+#: A member of a module or class to replace: its owner, its name, and what is there instead.
+Replacement = tuple[Any, str, Any]
 
 
 @contextmanager
-def replace_member(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Replace a member of a module or class while the context is open."""
-    original = vars(owner).get(name)  # as stored: a class holds its class methods unbound
-    setattr(owner, name, value)
+def replace_members(replacements: Iterable[Replacement]) -> Iterator[None]:
+    """Replace members of modules and classes while the context is open."""
+    originals = []
     try:
+        for owner, name, value in replacements:
+            originals.append((owner, name, vars(owner).get(name)))  # as stored: a class holds its class methods unbound
+            setattr(owner, name, value)
         yield
     finally:
-        if original is None:  # inherited
-            delattr(owner, name)
-        else:
-            setattr(owner, name, original)
+        for owner, name, original in reversed(originals):
+            if original is None:  # inherited
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)
+
+
+def catch(handle: Handler) -> Iterator[Replacement]:
+    """Yield what routes calls of these operations through a handler."""
+    for name, op in {**{name: name for name in SIGNATURES}, **_METHODS, **_IN_PLACE}.items():
+        for owner in _OWNERS:
+            original = getattr(owner, name, None)
+            if original is not None and not inspect.isfunction(original):  # Python functions call a built-in
+                yield owner, name, _wrap(op, original, handle, name in _IN_PLACE)
 
 
 def _wrap(op: str, original: Callable[..., Any], handle: Handler, in_place: bool) -> Callable[..., Any]:
@@ -136,9 +130,8 @@ _HOOKS: tuple[tuple[Any, str], ...] = (
 )
 
 
-@contextmanager
-def catch_effects(note: Callable[..., None]) -> Iterator[None]:
-    """Report effects while the context is open.
+def catch_effects(note: Callable[..., None]) -> Iterator[Replacement]:
+    """Yield what reports effects.
 
     Args: note: takes a short description of one, and `in_forward=True` if it counts only there.
     """
@@ -177,11 +170,55 @@ def catch_effects(note: Callable[..., None]) -> Iterator[None]:
             note("autocast")
         return enter(autocast)  # type: ignore[no-untyped-call]
 
-    with ExitStack() as undo:
-        for owner, name in _HOOKS:
-            undo.enter_context(replace_member(owner, name, wrap(getattr(owner, name), "a hook on a gradient")))
-        undo.enter_context(replace_member(torch, "manual_seed", wrap(torch.manual_seed, "a seed of its own", True)))
-        undo.enter_context(replace_member(Tensor, "register_hook", register_hook))
-        undo.enter_context(replace_member(torch.autocast, "__init__", remember))
-        undo.enter_context(replace_member(torch.autocast, "__enter__", enter_autocast))
-        yield
+    for owner, name in _HOOKS:
+        yield owner, name, wrap(getattr(owner, name), "a hook on a gradient")
+    yield torch, "manual_seed", wrap(torch.manual_seed, "a seed of its own", True)
+    yield Tensor, "register_hook", register_hook
+    yield torch.autocast, "__init__", remember
+    yield torch.autocast, "__enter__", enter_autocast
+
+
+_CHECKPOINT = torch.utils.checkpoint.checkpoint
+_CHECKPOINT_OPTIONS = frozenset(inspect.signature(_CHECKPOINT).parameters)
+
+
+def compute_at_once(function: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> Any:
+    """`torch.utils.checkpoint.checkpoint` without recomputation.
+
+    The reentrant variant, the default, produces no gradient if none of its arguments requires one.
+    """
+    if function is None or "context_fn" in kwargs:
+        return _CHECKPOINT(function, *args, **kwargs)
+    reentrant = kwargs.get("use_reentrant") is not False
+    stops = reentrant and not any(tensor.requires_grad for tensor in tensors_in(args))
+    options = {name: value for name, value in kwargs.items() if name not in _CHECKPOINT_OPTIONS}
+    with torch.set_grad_enabled(torch.is_grad_enabled() and not stops):
+        return function(*args, **options)
+
+
+_INDEXING = frozenset({Tensor.__getitem__, Tensor.__setitem__})
+
+
+class ListIndices(TorchFunctionMode):
+    """Makes tensors of the lists, ranges and arrays by which a network indexes: they are constants that it states.
+
+    Not by another `Tensor.__getitem__`: once a class has had one, Python takes its objects for sequences.
+
+    Args: active: whether it does so now.
+    """
+
+    def __init__(self, active: Callable[[], bool]) -> None:
+        super().__init__()
+        self._active = active
+
+    def __torch_function__(self, func: Any, _types: object, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _INDEXING and self._active():
+            items = tuple(map(_as_index, args[1])) if isinstance(args[1], tuple) else _as_index(args[1])
+            args = (args[0], items, *args[2:])
+        return func(*args, **(kwargs or {}))
+
+
+def _as_index(item: Any) -> Any:
+    if not isinstance(item, list | tuple | range | ndarray) or not len(item):
+        return item
+    return torch.tensor(list(item) if isinstance(item, range) else item)

@@ -10,7 +10,7 @@ import importlib.metadata
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -67,6 +67,10 @@ class Node:
         """Return an argument, or None if there is none with this name."""
         return next((argument for key, argument in self.arguments if key == name), None)
 
+    def move(self, change: Callable[[Ref], Argument]) -> "Node":
+        """Return the node with the values that it reads replaced."""
+        return replace(self, arguments=tuple((name, replace_refs(value, change)) for name, value in self.arguments))
+
 
 @dataclass(frozen=True, slots=True)
 class Graph:
@@ -95,17 +99,21 @@ class Graph:
         """Return dtype and shape of a value."""
         return self.nodes[ref.node].outputs[ref.output]
 
+    def move(self, nodes: Sequence[Node], change: Callable[[Ref], Ref]) -> "Graph":
+        """Return a graph of other nodes, with the results replaced."""
+        writes = tuple((change(target), change(value)) for target, value in self.writes)
+        outputs, reads = (tuple(map(change, refs)) for refs in (self.outputs, self.reads))
+        return replace(self, nodes=tuple(nodes), outputs=outputs, writes=writes, reads=reads)
+
     def check_references(self) -> None:
         """Raise ValueError if a node reads what no earlier node gives, or a result is not there."""
         counts: list[int] = []
         for node in self.nodes:
             for ref in node.inputs:
-                _check_ref(*ref, counts)
+                _check_ref(ref, counts)
             counts.append(len(node.outputs))
         for ref in (*self.results, *(target for target, _ in self.writes)):
-            if not isinstance(ref, Ref):
-                raise ValueError("a result is not the output of a node")
-            _check_ref(*ref, counts)
+            _check_ref(ref, counts)
 
     def to_json(self) -> Json:
         """Return the stored form."""
@@ -128,21 +136,32 @@ class Graph:
         }
 
     @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> "Graph":
-        """Read a graph from its stored form. Raises: ValueError as `check_stored` does."""
-        check_stored(stored)
-        nodes = tuple(
-            Node(
-                op,
-                tuple((name, _from_json(argument)) for name, argument in arguments.items()),
-                tuple(TensorType(dtype, tuple(shape)) for dtype, shape in outputs),
-                scope,
-            )
-            for op, arguments, outputs, scope in stored["nodes"]
-        )
-        writes = tuple((Ref(*target), Ref(*value)) for target, value in stored["writes"])
-        outputs, reads = (tuple(Ref(*ref) for ref in stored[name]) for name in ("outputs", "reads"))
-        return cls(nodes, outputs, writes, reads, stored["unique"])
+    def from_json(cls, stored: Any) -> "Graph":
+        """Read a graph from its stored form, which foreign code may have written.
+
+        Raises: ValueError if its version differs, a part has another type than in `to_json`, or a node reads a value
+            that no earlier node outputs.
+        """
+        if not isinstance(stored, dict):
+            raise ValueError("not a graph")
+        check_version(stored)
+        try:
+            nodes = tuple(_read_node(*row) for row in stored["nodes"])
+            writes = tuple((Ref(*target), Ref(*value)) for target, value in stored["writes"])
+            outputs, reads = (tuple(Ref(*ref) for ref in stored[name]) for name in ("outputs", "reads"))
+            graph = cls(nodes, outputs, writes, reads, _read_text(stored["unique"]))
+            graph.check_references()
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(f"not a graph: {error}") from None
+        return graph
+
+
+def check_version(stored: Mapping[str, Any]) -> None:
+    """Raise ValueError unless a graph was recorded by this torch and is stored in this form."""
+    form, torch = stored.get("form"), stored.get("torch")
+    if (form, torch) != (FORM, TORCH):
+        current = f"form {FORM} of torch {TORCH}"
+        raise ValueError(f"form {form!r:.20} of torch {torch!r:.20} cannot be compared with {current}")
 
 
 def refs_in(argument: Argument) -> Iterator[Ref]:
@@ -185,78 +204,22 @@ def unpack(packed: str) -> Json:
 
     Args: packed: from `pack`.
     Returns: the form that `Graph.from_json` reads.
-    Raises: ValueError if it holds too much, or as `check_stored` does.
+    Raises: ValueError if it holds too much, or as `Graph.from_json` does.
     """
     try:
         stored: Json = json.loads(inflate(base64.b64decode(packed, validate=True)))
-        check_stored(stored)
+        Graph.from_json(stored)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     return stored
 
 
-_NOT_FINITE = frozenset({"nan", "inf", "-inf"})
-
-
-def check_stored(stored: Any) -> None:
-    """Check that a value is the stored form of a graph: foreign code may have written it.
-
-    Raises: ValueError if its version differs, a part has another type than in `Graph.to_json`, or a node reads a
-        value that no earlier node outputs.
-    """
-    if not isinstance(stored, dict):
-        raise ValueError("not a graph")
-    version = (stored.get("form"), stored.get("torch"))
-    if version != (FORM, TORCH):
-        current = f"form {FORM} of torch {TORCH}"
-        raise ValueError(f"form {version[0]!r:.20} of torch {version[1]!r:.20} cannot be compared with {current}")
-    counts: list[int] = []
-    try:
-        for op, arguments, outputs, scope in stored["nodes"]:
-            _check_text(op)
-            _check_text(scope)
-            for name, argument in arguments.items():
-                _check_text(name)
-                _check_argument(argument, counts)
-            for dtype, shape in outputs:
-                _check_text(dtype)
-                if not all(type(size) is int and size in INTEGERS for size in shape):
-                    raise ValueError("a size is not an integer")
-            counts.append(len(outputs))
-        results = (*stored["outputs"], *stored["reads"], *(ref for write in stored["writes"] for ref in write))
-        for node, output in results:
-            _check_ref(node, output, counts)
-        _check_text(stored["unique"])
-        if not all(len(write) == 2 for write in stored["writes"]):
-            raise ValueError("a write is not a pair")
-    except (LookupError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"not a graph: {error}") from None
-
-
-def _check_argument(argument: Any, counts: Sequence[int]) -> None:
-    kind = type(argument)
-    if kind is list:
-        for item in argument:
-            _check_argument(item, counts)
-    elif kind is dict:
-        if argument.keys() == {"node", "output"}:
-            _check_ref(argument["node"], argument["output"], counts)
-        elif argument.keys() != {"float"} or argument["float"] not in _NOT_FINITE:
-            raise ValueError("an argument is not a literal")
-    elif kind is str:
-        _check_text(argument)
-    elif (kind is int and argument not in INTEGERS) or (kind is float and not isfinite(argument)):
-        raise ValueError("a number is out of range")
-
-
-def _check_ref(node: Any, output: Any, counts: Sequence[int]) -> None:
+def _check_ref(ref: Any, counts: Sequence[int]) -> None:
+    if not isinstance(ref, Ref):
+        raise ValueError("a result is not the output of a node")
+    node, output = ref
     if not (type(node) is type(output) is int and 0 <= node < len(counts) and 0 <= output < counts[node]):
         raise ValueError("a node reads what no earlier node gives")
-
-
-def _check_text(text: Any) -> None:
-    if type(text) is not str or not ((text.isascii() and "\0" not in text) or clean_text(text) == text):
-        raise ValueError("a name is not a text")
 
 
 def _to_json(argument: Argument) -> Any:
@@ -269,9 +232,40 @@ def _to_json(argument: Argument) -> Any:
     return clean_text(argument) if isinstance(argument, str) else argument
 
 
-def _from_json(stored: Any) -> Argument:
-    if isinstance(stored, list):
-        return tuple(_from_json(item) for item in stored)
-    if isinstance(stored, dict):
-        return float(stored["float"]) if "float" in stored else Ref(stored["node"], stored["output"])
-    return stored
+def _read_node(op: Any, arguments: Any, outputs: Any, scope: Any) -> Node:
+    return Node(
+        _read_text(op),
+        tuple((_read_text(name), _read_argument(argument)) for name, argument in arguments.items()),
+        tuple(TensorType(_read_text(dtype), tuple(map(_read_size, shape))) for dtype, shape in outputs),
+        _read_text(scope),
+    )
+
+
+def _read_text(text: Any) -> str:
+    if type(text) is not str or not ((text.isascii() and "\0" not in text) or clean_text(text) == text):
+        raise ValueError("a name is not a text")
+    return text
+
+
+def _read_size(size: Any) -> int:
+    if type(size) is not int or size not in INTEGERS:
+        raise ValueError("a size is not an integer")
+    return size
+
+
+_NOT_FINITE = frozenset({"nan", "inf", "-inf"})
+
+
+def _read_argument(stored: Any) -> Argument:
+    kind = type(stored)
+    if kind is list:
+        return tuple(map(_read_argument, stored))
+    if kind is dict:
+        if stored.keys() == {"node", "output"}:
+            return Ref(stored["node"], stored["output"])
+        if stored.keys() != {"float"} or stored["float"] not in _NOT_FINITE:
+            raise ValueError("an argument is not a literal")
+        return float(stored["float"])
+    if (kind is int and stored not in INTEGERS) or (kind is float and not isfinite(stored)):
+        raise ValueError("a number is out of range")
+    return _read_text(stored) if kind is str else stored

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from math import isclose, sqrt
 
 from lemur_core.graphs.canonical import COMMUTATIVE
-from lemur_core.graphs.graph import LEAVES, Argument, Graph, Node, Ref, replace_refs
+from lemur_core.graphs.graph import LEAVES, Argument, Graph, Node, Ref
 
 _ROUNDS = 2  # refinement rounds, forward and back: its uses distinguish a parameter from others of its shape
 _DEPTH = 3  # depth of the subtrees that the graded similarity counts
@@ -130,14 +130,17 @@ def collapse_constants(graph: Graph) -> Graph:
     first: dict[tuple[bytes, bytes, tuple[object, ...]], int] = {}
     kept: dict[int, int] = {}  # a constant -> the first that equals it
     nodes: list[Node] = []
+
+    def move(ref: Ref) -> Ref:
+        return Ref(kept.get(ref.node, ref.node), ref.output)
+
     for index, node in enumerate(graph.nodes):
         if node.op in LEAVES:
             closed = node.op == "constant" or (node.get("kind") is not None and not node.get("drawn"))
         else:
             closed = all(ref.node in colors for ref in node.inputs) and node.get("draw") is None
         if not closed:
-            changed = any(kept.get(ref.node, ref.node) != ref.node for ref in node.inputs)
-            nodes.append(_redirect(node, kept) if changed else node)
+            nodes.append(node.move(move) if any(move(ref) != ref for ref in node.inputs) else node)
             continue
         if node.get("kind") is not None:
             colors[index] = (node.get("value").encode(), node.get("kind").encode())
@@ -154,20 +157,7 @@ def collapse_constants(graph: Graph) -> Graph:
         values = (("value", colors[source][0].decode()), ("kind", colors[source][1].decode()))
         nodes.append(replace(node, op="constant", arguments=values))
 
-    def move(ref: Ref) -> Ref:
-        return Ref(kept.get(ref.node, ref.node), ref.output)
-
-    writes = tuple((move(target), move(value)) for target, value in graph.writes)
-    outputs, reads = (tuple(map(move, refs)) for refs in (graph.outputs, graph.reads))
-    return replace(graph, nodes=tuple(nodes), outputs=outputs, writes=writes, reads=reads)
-
-
-def _redirect(node: Node, kept: Mapping[int, int]) -> Node:
-    arguments = tuple(
-        (name, replace_refs(value, lambda ref: Ref(kept.get(ref.node, ref.node), ref.output)))
-        for name, value in node.arguments
-    )
-    return replace(node, arguments=arguments)
+    return graph.move(nodes, move)
 
 
 def _order_colors(node: Node, colors: list[bytes]) -> list[bytes]:

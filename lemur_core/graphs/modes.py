@@ -60,13 +60,17 @@ class ModeStep:
         return EVAL if self.nodes[EVAL] else TRAIN
 
 
+#: A buffer that a run changes: the buffer, its new value, and the mode in which it changes (both if None).
+Write = tuple[Value, Argument, int | None]
+
+
 @dataclass(slots=True)
 class ModeModule:
     """Both modes of a module: its steps in order, its outputs, and the buffers it writes, each with its mode."""
 
     steps: list[ModeStep]
     outputs: list[Argument]
-    writes: list[tuple[Value, Argument, int | None]]
+    writes: list[Write]
 
 
 def merge(evaluated: Graph, trained: Graph | None) -> ModeModule:
@@ -100,13 +104,13 @@ class _Merge:
             outputs.append(self._join(refs[EVAL], refs[TRAIN]))
         return ModeModule(self.steps, outputs, self._writes())
 
-    def _writes(self) -> list[tuple[Value, Argument, int | None]]:
+    def _writes(self) -> list[Write]:
         by_mode: list[dict[Value, Argument]] = []
         for mode, graph in enumerate(self.graphs):
             refs = ((self._value(mode, target), self._value(mode, value)) for target, value in graph.writes)
             by_mode.append({target: value for target, value in refs if isinstance(target, Value)})
         both = [(target, value, None) for target, value in by_mode[EVAL].items() if by_mode[TRAIN].get(target) == value]
-        separate: list[tuple[Value, Argument, int | None]] = []
+        separate: list[Write] = []
         for mode in (EVAL, TRAIN):
             separate += [(t, v, mode) for t, v in by_mode[mode].items() if by_mode[1 - mode].get(t) != v]
         return [*both, *separate]

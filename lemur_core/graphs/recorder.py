@@ -10,7 +10,6 @@ share memory in a way that strides alone tell. On the meta device, small tensors
 parameter are also computed on the CPU, so that Python can read them.
 """
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -20,16 +19,21 @@ from typing import Any
 
 import torch
 import torch.utils.checkpoint
-from numpy import ndarray
 from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parameter import is_lazy
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from lemur_core.graphs import composites
+from lemur_core.graphs.composites import (
+    ListIndices,
+    Replacement,
+    catch,
+    catch_effects,
+    compute_at_once,
+    replace_members,
+)
 from lemur_core.graphs.graph import RANDOM, Argument, Graph, Node, Ref, TensorType
 from lemur_core.graphs.memory import (
     Arguments,
@@ -49,14 +53,9 @@ _FILLS = frozenset({"zero", "fill"})
 _DRAWS = frozenset({"uniform", "normal", "bernoulli", "exponential", "geometric", "cauchy", "log_normal", "random"})
 #: Operations that show values to Python: elements, or how many of them satisfy a condition.
 _OF_VALUES = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
-_CHECKPOINT = torch.utils.checkpoint.checkpoint
-_CHECKPOINT_OPTIONS = frozenset(inspect.signature(_CHECKPOINT).parameters)
 _COPY = torch.ops.aten._to_copy.default
-#: Functions that create tensors from Python values.
-_CONSTRUCTORS = ("tensor", "as_tensor", "asarray", "from_numpy")
 #: The largest tensor without inputs and parameters whose values are computed on the meta device, too.
 _KNOWN_ELEMENTS = 4096
-_INDEXING = frozenset({Tensor.__getitem__, Tensor.__setitem__})
 _ITEM = torch.ops.aten._local_scalar_dense.default
 _DETACH = torch.ops.aten.detach.default
 
@@ -105,16 +104,24 @@ class Recorder(TorchDispatchMode):
             torch.backends.mha.set_fastpath_enabled(False)
             undo.enter_context(torch.enable_grad())
             undo.enter_context(sdpa_kernel(SDPBackend.MATH))
-            undo.enter_context(composites.catch(self._composite))
-            undo.enter_context(self._catch_functions())
-            undo.enter_context(self._catch_reads())
-            undo.enter_context(composites.replace_member(torch.utils.checkpoint, "checkpoint", _checkpoint))
-            undo.enter_context(composites.catch_effects(self.note))
+            undo.enter_context(replace_members(self._replacements()))
             if self.device.type == "meta":
-                undo.enter_context(self._catch_constructors())
+                undo.enter_context(ListIndices(lambda: not self._paused))
             undo.enter_context(self.device)
             undo.enter_context(self)
             yield
+
+    def _replacements(self) -> Iterator[Replacement]:
+        yield from catch(self._composite)
+        yield torch.autograd.Function, "apply", self._wrap_apply(torch.autograd.Function.__dict__["apply"])
+        for name in ("tolist", "numpy", "__array__"):
+            yield Tensor, name, self._wrap_read(getattr(Tensor, name))
+        yield torch.utils.checkpoint, "checkpoint", compute_at_once
+        yield from catch_effects(self.note)
+        if self.device.type == "meta":
+            for name in ("tensor", "as_tensor", "asarray", "from_numpy"):
+                yield torch, name, self._wrap_constructor(getattr(torch, name))
+            yield Tensor, "new_tensor", _new_tensor
 
     @contextmanager
     def pause(self) -> Iterator[None]:
@@ -177,11 +184,8 @@ class Recorder(TorchDispatchMode):
 
     def value_of(self, tensor: Tensor) -> Ref:
         """Return the current value of a tensor."""
-        self._paused += 1  # a tensor that is met for the first time is looked at, and the network does not do that
-        try:
+        with self.pause():  # a tensor that is met for the first time is looked at, and the network does not do that
             return self._memory.read(tensor)
-        finally:
-            self._paused -= 1
 
     def forget(self) -> None:
         """Free the tensors of a run that has ended: two modes of one network need not fit into memory together."""
@@ -263,8 +267,8 @@ class Recorder(TorchDispatchMode):
                 return None
             # An in-place operation must not change the value before it.
             values[id(tensor)] = value.clone() if func._schema.is_mutable else value
-        size = next((args[0] for _ in range(1) if args and not values), ())
-        if isinstance(size, list | tuple) and _count(size) > _KNOWN_ELEMENTS:
+        size = args[0] if args and not values and isinstance(args[0], list | tuple) else ()
+        if prod(item for item in size if isinstance(item, int)) > _KNOWN_ELEMENTS:
             return None
 
         def take(item: Any) -> Any:
@@ -278,9 +282,9 @@ class Recorder(TorchDispatchMode):
                 result = func(*tree_map(take, args), **options)
         except (NotImplementedError, RuntimeError, TypeError, IndexError):
             return None
-        small = all(tensor.numel() <= _KNOWN_ELEMENTS and not tensor.is_meta for tensor in tensors_in(result))
         if func is _ITEM:
             return next(iter(values.values()))
+        small = all(tensor.numel() <= _KNOWN_ELEMENTS and not tensor.is_meta for tensor in tensors_in(result))
         return result if small else None
 
     def _compute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -377,20 +381,15 @@ class Recorder(TorchDispatchMode):
             self._live.update(ref for ref, kind in zip(refs, outputs, strict=True) if "float" in kind.dtype)
         return refs
 
-    @contextmanager
-    def _catch_functions(self) -> Iterator[None]:
-        original = torch.autograd.Function.__dict__["apply"]
-        recorder = self
-
+    def _wrap_apply(self, original: Any) -> Any:
         def apply(cls: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
-            recorder._scopes.append((recorder._scope, cls))
+            self._scopes.append((self._scope, cls))
             try:
-                return recorder._function(lambda: original.__get__(None, cls)(*args, **kwargs), args)
+                return self._function(lambda: original.__get__(None, cls)(*args, **kwargs), args)
             finally:
-                recorder._scopes.pop()
+                self._scopes.pop()
 
-        with composites.replace_member(torch.autograd.Function, "apply", classmethod(apply)):
-            yield
+        return classmethod(apply)
 
     def _function(self, compute: Callable[[], Any], args: tuple[Any, ...]) -> Any:
         """Record a function with a custom gradient, whose backward runs once."""
@@ -420,96 +419,52 @@ class Recorder(TorchDispatchMode):
             self._memory.hold_apart(tensor, ref)  # it may share memory with its sources
         return result
 
-    @contextmanager
-    def _catch_reads(self) -> Iterator[None]:
-        """Notice where Python takes the values of a tensor without an operation; give those that are known."""
+    def _wrap_read(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Notice that Python takes the values of a tensor without an operation; give those that are known."""
 
-        def wrap(name: str) -> Callable[..., Any]:
-            original = getattr(Tensor, name)
+        def call(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+            if self._paused or self._light:
+                return original(tensor, *args, **kwargs)
+            ref = self.value_of(tensor)
+            with self.pause():
+                if tensor.is_meta and ref in self._known:
+                    return original(self._known[ref], *args, **kwargs)
+                result = original(tensor, *args, **kwargs)
+            self.reads_values = True
+            self.reads.append(ref)
+            return result
 
-            def call(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-                if self._paused or self._light:
-                    return original(tensor, *args, **kwargs)
-                ref = self.value_of(tensor)
-                with self.pause():
-                    if tensor.is_meta and ref in self._known:
-                        return original(self._known[ref], *args, **kwargs)
-                    result = original(tensor, *args, **kwargs)
-                self.reads_values = True
-                self.reads.append(ref)
-                return result
+        return call
 
-            return call
+    def _wrap_constructor(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Register the values of a tensor built from Python data, which the meta device would lose."""
+        where = {} if original is torch.from_numpy else {"device": "cpu"}
 
-        with ExitStack() as undo:
-            for name in ("tolist", "numpy", "__array__"):
-                undo.enter_context(composites.replace_member(Tensor, name, wrap(name)))
-            yield
+        def call(data: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._paused or isinstance(data, Tensor):
+                return original(data, *args, **kwargs)
+            # The network may ask for its own device; all tensors here are on the recorder's.
+            kwargs.pop("device", None)
+            needs_gradient = kwargs.pop("requires_grad", False)
+            with self.pause():
+                real = original(data, *args, **kwargs, **where)
+                tensor = real.to(self.device).requires_grad_(needs_gradient)
+            return self._hold_constant(tensor, real)
 
-    @contextmanager
-    def _catch_constructors(self) -> Iterator[None]:
-        """Register the values of tensors built from Python data, which the meta device would lose."""
-
-        def wrap(name: str) -> Callable[..., Any]:
-            original = getattr(torch, name)
-
-            def call(data: Any, *args: Any, **kwargs: Any) -> Any:
-                if self._paused or isinstance(data, Tensor):
-                    return original(data, *args, **kwargs)
-                # The network may ask for its own device; all tensors here are on the recorder's.
-                kwargs.pop("device", None)
-                needs_gradient = kwargs.pop("requires_grad", False)
-                with self.pause():
-                    real = original(data, *args, **kwargs, **({} if name == "from_numpy" else {"device": "cpu"}))
-                    tensor = real.to(self.device).requires_grad_(needs_gradient)
-                return self._hold_constant(tensor, real)
-
-            return call
-
-        def new_tensor(source: Tensor, data: Any, **kwargs: Any) -> Any:
-            kwargs.setdefault("dtype", source.dtype)
-            return torch.tensor(data, **kwargs)
-
-        with ExitStack() as undo:
-            for name in _CONSTRUCTORS:
-                undo.enter_context(composites.replace_member(torch, name, wrap(name)))
-            undo.enter_context(composites.replace_member(Tensor, "new_tensor", new_tensor))
-            undo.enter_context(_ListIndices(self))
-            yield
+        return call
 
     def _hold_constant(self, tensor: Tensor, real: Tensor) -> Tensor:
         """Register a tensor whose values are those of another, on the CPU."""
         with self.pause():
-            value = describe_constant(real)
-        (ref,) = self._append("constant", (("value", value),), (describe_type(tensor),))
-        self._memory.hold(tensor, ref)
-        if real.numel() <= _KNOWN_ELEMENTS:
-            with self.pause():
+            (ref,) = self._append("constant", (("value", describe_constant(real)),), (describe_type(tensor),))
+            self._memory.hold(tensor, ref)
+            if real.numel() <= _KNOWN_ELEMENTS:
                 self._known[ref] = real.detach()
         return tensor
 
 
-class _ListIndices(TorchFunctionMode):
-    """Makes tensors of the lists, ranges and arrays by which a network indexes: they are constants that it states.
-
-    Not by another `Tensor.__getitem__`: once a class has had one, Python takes its objects for sequences.
-    """
-
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
-        self._recorder = recorder
-
-    def __torch_function__(self, func: Any, _types: object, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _INDEXING and not self._recorder._paused:
-            items = tuple(map(_as_index, args[1])) if isinstance(args[1], tuple) else _as_index(args[1])
-            args = (args[0], items, *args[2:])
-        return func(*args, **(kwargs or {}))
-
-
-def _as_index(item: Any) -> Any:
-    if not isinstance(item, list | tuple | range | ndarray) or not len(item):
-        return item
-    return torch.tensor(list(item) if isinstance(item, range) else item)
+def _new_tensor(source: Tensor, data: Any, **kwargs: Any) -> Any:
+    return torch.tensor(data, **({"dtype": source.dtype} | kwargs))
 
 
 @cache
@@ -526,28 +481,10 @@ def _parameters(func: OpOverload) -> tuple[_RecordedParameter, ...]:
     )
 
 
-def _checkpoint(function: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> Any:
-    """`torch.utils.checkpoint.checkpoint` without recomputation.
-
-    The reentrant variant, the default, produces no gradient if none of its arguments requires one.
-    """
-    if function is None or "context_fn" in kwargs:
-        return _CHECKPOINT(function, *args, **kwargs)
-    reentrant = kwargs.get("use_reentrant") is not False
-    stops = reentrant and not any(tensor.requires_grad for tensor in tensors_in(args))
-    options = {name: value for name, value in kwargs.items() if name not in _CHECKPOINT_OPTIONS}
-    with torch.set_grad_enabled(torch.is_grad_enabled() and not stops):
-        return function(*args, **options)
-
-
 #: Tensors without values of their own.
 _UNSET = frozenset(
     {"aten::empty", "aten::empty_like", "aten::new_empty", "aten::empty_strided", "aten::new_empty_strided"}
 )
-
-
-def _count(size: Sequence[Any]) -> int:
-    return prod(item for item in size if isinstance(item, int))
 
 
 def _numbers_in(values: Sequence[Any]) -> Iterator[Any]:

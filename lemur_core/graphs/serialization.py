@@ -13,11 +13,11 @@ reading the train counterparts of what they read; `[12, […]]` is the counterpa
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from lemur_core.files import Json
-from lemur_core.graphs.graph import FORM, TORCH, Argument, Graph, Node, Ref, TensorType, replace_refs
+from lemur_core.graphs.graph import FORM, TORCH, Argument, Graph, Node, Ref, TensorType, check_version
 from lemur_core.graphs.modes import match_nodes
 from lemur_core.graphs.sizes import Sized
 from lemur_core.graphs.symbolic import Size, evaluate_formula, evaluate_graph, normalize_formula
@@ -68,11 +68,7 @@ def deserialize(
     Returns: the graph; numbers that were formulas are a `Size` again.
     Raises: ValueError if the graph has another form, was recorded by another torch, or is malformed.
     """
-    version = (stored.get("form"), stored.get("torch"))
-    if version != (FORM, TORCH):
-        raise ValueError(
-            f"form {version[0]} of torch {version[1]} cannot be compared with form {FORM} of torch {TORCH}"
-        )
+    check_version(stored)
     try:
         before = [] if evaluated is None else list(dict.fromkeys(map(_form, evaluated.nodes)))
         reader = _GraphReader([*before, *map(tuple, stored["operations"])], _first(sizes))
@@ -171,11 +167,7 @@ def _find_counterpart(node: Node, counterparts: Mapping[int, int]) -> tuple[Any,
 
 
 def _renumber(node: Node, counterparts: Mapping[int, int]) -> Node:
-    arguments = tuple(
-        (name, replace_refs(value, lambda ref: Ref(counterparts[ref.node], ref.output)))
-        for name, value in node.arguments
-    )
-    return replace(node, arguments=arguments)
+    return node.move(lambda ref: Ref(counterparts[ref.node], ref.output))
 
 
 def _ref(ref: Ref) -> str:

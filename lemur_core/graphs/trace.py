@@ -127,7 +127,7 @@ class TraceResult:
 
         Returns: `route`, the identities, `train_error`, `reads_values`, `initial`, `dead_classes`, `unused_parameters`.
         """
-        used = {node.scope for form in forms.values() for node in form.nodes if node.op == "parameter"}
+        used = used_parameters(forms)
         return {
             "route": self.route,
             **compute_identities(forms),
@@ -144,8 +144,7 @@ class TraceResult:
         names = [form.nodes[index].scope for index in order if form.nodes[index].op == "parameter"]
         values = canonical(Graph(tuple(self.recorder.nodes), tuple(self.initial[name] for name in names)))
         colors = color_ancestry(values)
-        by_name = {name: colors[ref.node].hex() for name, ref in zip(names, values.outputs, strict=True)}
-        return hashlib.sha256("\n".join(by_name[name] for name in names).encode()).hexdigest()
+        return hashlib.sha256("\n".join(colors[ref.node].hex() for ref in values.outputs).encode()).hexdigest()
 
     def _live_classes(self, used: set[str]) -> set[str]:
         """Return the classes that run an operation leading to a result, or that hold a used parameter."""
@@ -155,6 +154,15 @@ class TraceResult:
         holders = {name.rpartition(".")[0] for name in used}
         live |= {type(module) for name, module in self.net.named_modules() if name in holders}
         return {kind.__qualname__ for type_ in live for kind in type_.__mro__}
+
+
+def used_parameters(forms: Mapping[str, Graph]) -> set[str]:
+    """Return the names of the parameters that lead to a result.
+
+    Args: forms: canonical graphs by mode.
+    Returns: full names.
+    """
+    return {node.scope for form in forms.values() for node in form.nodes if node.op == "parameter"}
 
 
 def initial_values(recorder: Recorder, module: nn.Module) -> dict[str, Ref]:
@@ -204,14 +212,11 @@ def note_values(graphs: Mapping[str, Graph], initial: Mapping[str, Ref]) -> dict
     for index, node in enumerate(values.nodes):
         if node.get("draw") is not None or any(ref.node in drawn for ref in node.inputs):
             drawn.add(index)
-    notes = {
-        name: (
-            ("value", f"{exact[ref.node].hex()}{_suffix(ref)}"),
-            ("kind", f"{widths[ref.node].hex()}{_suffix(ref)}"),
-            *((("drawn", True),) if ref.node in drawn else ()),
-        )
-        for name, ref in zip(names, values.outputs, strict=True)
-    }
+    notes = {}
+    for name, ref in zip(names, values.outputs, strict=True):
+        suffix = f".{ref.output}" if ref.output else ""
+        digests = tuple((key, colors[ref.node].hex() + suffix) for key, colors in (("value", exact), ("kind", widths)))
+        notes[name] = (*digests, *((("drawn", True),) if ref.node in drawn else ()))
 
     def note(node: Node) -> Node:
         if node.scope not in notes or node.op not in ("buffer", "parameter"):
@@ -219,10 +224,6 @@ def note_values(graphs: Mapping[str, Graph], initial: Mapping[str, Ref]) -> dict
         return replace(node, arguments=(*node.arguments, *notes[node.scope]))
 
     return {mode: replace(graph, nodes=tuple(map(note, graph.nodes))) for mode, graph in graphs.items()}
-
-
-def _suffix(ref: Ref) -> str:
-    return f".{ref.output}" if ref.output else ""
 
 
 def _classes(file: ModuleType) -> set[str]:

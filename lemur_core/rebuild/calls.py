@@ -4,6 +4,7 @@ Most operations are written from their own signature in ATen; the others have a 
 """
 
 import ast
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,8 +17,6 @@ from lemur_core.graphs.symbolic import Size
 
 #: Marks around the number of a size without a formula.
 UNKNOWN = "\0"
-
-
 REDUCTIONS = ("none", "mean", "sum")
 
 
@@ -72,9 +71,25 @@ class Operation:
         """Return whether an argument is present."""
         return name in self.tensors or self.node.get(name) is not None
 
+    def texts(self, *names: str) -> dict[str, str]:
+        """Write those of these tensors that are present, by name."""
+        return {name: self[name].text for name in names if name in self.tensors}
+
+    def options(self, **usual: Argument) -> dict[str, str]:
+        """Write the literal arguments that differ from their usual values, by name."""
+        return {name: self.number(value, self) for name, value in differing(self.node, **usual).items()}
+
+    def collapsed(self, name: str) -> str:
+        """Return a literal argument as text, `(3, 3)` as 3."""
+        return self.number(collapse_equal(self.node.get(name)), self)
+
     def atom(self, name: str = "input") -> str:
         """Return a tensor argument as text that a method can be called on."""
         return self[name].within(ATOM)
+
+    def method(self, name: str, *operands: str, **named: str) -> Text:
+        """Write a call of a method of the first tensor."""
+        return function(f"{self.atom()}.{name}", *operands, **named)
 
 
 def _precedence(formula: str) -> int:
@@ -92,38 +107,49 @@ def _precedence(formula: str) -> int:
 
 
 Emit = Callable[[Operation], Text]
-#: Writers of operations that need a special form.
-EMITS: dict[str, Emit] = {}
-#: Operations to write as functions of `torch.nn.functional`, and as methods of tensors.
+#: Writers of operations that need a special form, by family.
+_EMITS: dict[str, Emit] = {}
+#: Operations that `torch` has, too, but people write as functions of `torch.nn.functional`, or as methods of tensors.
 _FUNCTIONAL = frozenset(
     {
-        "relu", "relu6", "silu", "gelu", "mish", "elu", "celu", "selu", "leaky_relu", "hardswish", "hardsigmoid",
-        "hardtanh", "softplus", "softshrink", "hardshrink", "logsigmoid", "glu", "rrelu", "threshold", "one_hot",
-        "normalize", "pixel_shuffle", "pixel_unshuffle", "grid_sample", "pairwise_distance", "cosine_similarity",
-        "channel_shuffle",
+        "relu", "celu", "selu", "hardshrink", "rrelu", "threshold", "pixel_shuffle", "pixel_unshuffle",
+        "pairwise_distance", "cosine_similarity",
     }
 )  # fmt: skip
-_METHODS = frozenset(
-    {
-        "mean", "sum", "amax", "amin", "var", "std", "prod", "all", "any", "softmax", "log_softmax", "cumsum",
-        "masked_fill", "sqrt", "rsqrt", "exp", "log", "abs", "sigmoid", "tanh", "sin", "cos",
-    }
-)  # fmt: skip
+_METHODS = frozenset({"cumsum", "masked_fill", "sqrt", "rsqrt", "exp", "log", "abs", "sigmoid", "tanh", "sin", "cos"})
+_LIBRARIES = (("linalg_", "torch.linalg."), ("fft_", "torch.fft."), ("special_", "torch.special."))
+_VARIANT = re.compile(r"_?\dd$")
 
 
-def emits(*ops: str) -> Callable[[Emit], Emit]:
-    """Register the writer of these operations."""
+def name_family(op: str) -> str:
+    """Return the name of an operation for any rank: `max_pool` for `max_pool2d_with_indices`."""
+    return _VARIANT.sub("", op.removesuffix("_with_indices").removesuffix("_aa")).strip("_")
+
+
+def emits(*families: str) -> Callable[[Emit], Emit]:
+    """Register the writer of these families of operations."""
 
     def note(emit: Emit) -> Emit:
-        EMITS.update(dict.fromkeys(ops, emit))
+        _EMITS.update(dict.fromkeys(families, emit))
         return emit
 
     return note
 
 
+def expression(call: Operation) -> Text:
+    """Write one operation. Raises: RebuildError if there is no way to write it."""
+    return _EMITS.get(name_family(call.node.op), by_schema)(call)
+
+
 def collapse_equal(value: Argument) -> Argument:
     """Collapse `(3, 3)` to 3."""
     return value[0] if type(value) is tuple and value and all(item == value[0] for item in value) else value
+
+
+def differing(node: Node, **usual: Argument) -> dict[str, Argument]:
+    """Return the arguments of a node that differ from their usual values, `(3, 3)` as 3."""
+    collapsed = {name: collapse_equal(node.get(name)) for name in usual}
+    return {name: value for name, value in collapsed.items() if value not in (usual[name], None, ())}
 
 
 def function(name: str, *operands: str, **named: str) -> Text:
@@ -155,20 +181,19 @@ def by_schema(call: Operation) -> Text:
             named[name] = text
         else:
             positional.append(text)
-    if (op in _FUNCTIONAL or "reduction" in named) and hasattr(functional, op):
+    in_functional = hasattr(functional, op)
+    is_method = isinstance(call.tensors.get("input"), Text) and hasattr(torch.Tensor, op)
+    if in_functional and (op in _FUNCTIONAL or "reduction" in named):
         return function(f"F.{op}", *positional, **named)
-    first = call.tensors.get("input")
-    if op in _METHODS and isinstance(first, Text) and hasattr(torch.Tensor, op):
-        return function(f"{first.within(ATOM)}.{op}", *positional[1:], **named)
-    if hasattr(torch, op) and not op.startswith("_"):
+    if hasattr(torch, op) and not op.startswith("_") and not (is_method and op in _METHODS):
         return function(f"torch.{op}", *positional, **named)
-    for before, module in (("linalg_", "torch.linalg."), ("fft_", "torch.fft."), ("special_", "torch.special.")):
-        if op.startswith(before):
-            return function(module + op.removeprefix(before), *positional, **named)
-    if hasattr(functional, op):
+    for prefix, library in _LIBRARIES:
+        if op.startswith(prefix):
+            return function(library + op.removeprefix(prefix), *positional, **named)
+    if in_functional and op not in _METHODS:
         return function(f"F.{op}", *positional, **named)
-    if isinstance(first, Text) and hasattr(torch.Tensor, op):
-        return function(f"{first.within(ATOM)}.{op}", *positional[1:], **named)
+    if is_method:
+        return call.method(op, *positional[1:], **named)
     raise RebuildError(f"operation {op} has no public form")
 
 

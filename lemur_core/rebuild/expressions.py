@@ -8,7 +8,6 @@ from lemur_core.rebuild.calls import (
     ATOM,
     CHOICE,
     COMPARE,
-    EMITS,
     POWER,
     PRODUCT,
     SUM,
@@ -41,12 +40,6 @@ _INFIX = {
 }
 
 
-def expression(call: Operation) -> Text:
-    """Write one operation. Raises: RebuildError if there is no way to write it."""
-    emit = EMITS.get(call.node.op)
-    return emit(call) if emit else by_schema(call)
-
-
 # --- arithmetic -------------------------------------------------------------------------------------------------------
 
 
@@ -55,16 +48,16 @@ def _infix(call: Operation) -> Text:
     sign, binds = _INFIX[call.node.op]
     if call.has("rounding_mode"):
         return function(
-            "torch.div", call["input"].text, call["other"].text, rounding_mode=call.literal("rounding_mode")
+            "torch.div", *(call[name].text for name in ("input", "other")), **call.options(rounding_mode=None)
         )
-    right = binds + 1  # `a + (b + c)` rounds differently from `a + b + c`
     other = call["other"]
     # A negative number: `x - 1` instead of `x + -1`.
     if not isinstance(call.tensors.get("other"), Text) and other.text.startswith("-") and sign == "+":
         return Text(f"{call['input'].within(binds)} - {other.text[1:]}", binds)
     if binds == CHOICE:
         return Text(f"{call['input'].within(ATOM)} {sign} {other.within(ATOM)}", COMPARE)
-    return Text(f"{call['input'].within(binds if binds != COMPARE else SUM)} {sign} {other.within(right)}", binds)
+    left = call["input"].within(binds if binds != COMPARE else SUM)
+    return Text(f"{left} {sign} {other.within(binds + 1)}", binds)  # `a + (b + c)` rounds differently from `a + b + c`
 
 
 @emits("neg")
@@ -77,28 +70,26 @@ def _power(call: Operation) -> Text:
     exponent = call.get("exponent")
     if isinstance(exponent, float) and exponent == int(exponent):
         return Text(f"{call.atom()} ** {int(exponent)}", POWER)
-    return Text(f"{call['input'].within(ATOM)} ** {call['exponent'].within(POWER)}", POWER)
+    return Text(f"{call.atom()} ** {call['exponent'].within(POWER)}", POWER)
 
 
 @emits("logical_not", "bitwise_not")
 def _not(call: Operation) -> Text:
-    return Text(f"~{call['input'].within(ATOM)}", UNARY)
+    return Text(f"~{call.atom()}", UNARY)
+
+
+_CASTS = {"float32": "float", "int64": "long", "bool": "bool", "float64": "double"}
 
 
 @emits("cast")
 def _cast(call: Operation) -> Text:
-    short = {"float32": "float", "int64": "long", "bool": "bool", "float64": "double"}
     dtype = call.get("dtype")
-    return (
-        function(f"{call.atom()}.{short[dtype]}")
-        if dtype in short
-        else function(f"{call.atom()}.to", dtype_text(dtype))
-    )
+    return call.method(_CASTS[dtype]) if dtype in _CASTS else call.method("to", dtype_text(dtype))
 
 
 @emits("stop_gradient")
 def _detach(call: Operation) -> Text:
-    return function(f"{call.atom()}.detach")
+    return call.method("detach")
 
 
 @emits("custom_gradient")
@@ -106,36 +97,32 @@ def _as_it_is(call: Operation) -> Text:
     return call["input"]
 
 
-@emits("_softmax", "_log_softmax", "softmax", "log_softmax")
+@emits("softmax", "log_softmax")
 def _softmax(call: Operation) -> Text:
-    return function(f"{call.atom()}.{call.node.op.lstrip('_')}", call.literal("dim"))
+    return call.method(call.node.op.lstrip("_"), call.literal("dim"))
 
 
 @emits("mean", "sum", "amax", "amin", "var", "std", "logsumexp", "all", "any", "prod")
 def _reduce(call: Operation) -> Text:
     dims, op = call.get("dim"), call.node.op
     rank = len(call.kinds["input"].shape)
-    named: dict[str, str] = {}
-    if call.get("keepdim"):
-        named["keepdim"] = "True"
-    if op in ("var", "std"):
-        correction = call.get("correction")
-        if correction is not None and correction != 1:
-            named["correction"] = repr(int(correction) if correction == int(correction) else correction)
+    named = call.options(keepdim=False)
+    correction = call.get("correction") if op in ("var", "std") else None
+    if correction not in (None, 1):
+        named["correction"] = repr(int(correction) if correction == int(correction) else correction)
     if call.get("dtype") and op in ("mean", "sum", "prod"):
         named["dtype"] = dtype_text(call.get("dtype"))
     if dims == tuple(range(rank)) and not named and op != "logsumexp":
-        return function(f"{call.atom()}.{op}")
+        return call.method(op)
     if type(dims) is tuple and len(dims) == 1:
         dims = dims[0] if dims[0] < rank - 1 or rank == 1 else -1
-    return function(f"{call.atom()}.{op}", repr(dims), **named)
+    return call.method(op, repr(dims), **named)
 
 
 @emits("linalg_vector_norm")
 def _norm(call: Operation) -> Text:
     named = {"dim": call.literal("dim")} if call.get("dim") is not None else {}
-    if call.get("keepdim"):
-        named["keepdim"] = "True"
+    named |= call.options(keepdim=False)
     order = call.get("ord")
     positional = [] if order in (2, None) else [call.literal("ord")]
     return function("torch.linalg.vector_norm", call["input"].text, *positional, **named)
@@ -157,16 +144,15 @@ def _reshape(call: Operation) -> Text:
     while end < min(len(source), len(target)) - start and source[-1 - end] == target[-1 - end]:
         end += 1
     before, after = source[start : len(source) - end], target[start : len(target) - end]
-    inner = call.atom()
     if not before and after == (1,):
-        return function(f"{inner}.unsqueeze", _dim_argument(start, len(target)))
+        return call.method("unsqueeze", _dim_argument(start, len(target)))
     if not after and before == (1,):
-        return function(f"{inner}.squeeze", _dim_argument(start, len(source)))
+        return call.method("squeeze", _dim_argument(start, len(source)))
     if len(after) == 1 and len(before) > 1:
-        return function(f"{inner}.flatten", str(start), *([str(start + len(before) - 1)] if end else []))
+        return call.method("flatten", str(start), *([str(start + len(before) - 1)] if end else []))
     if len(before) == 1 and len(after) > 1:
-        return function(f"{inner}.unflatten", _dim_argument(start, len(source)), f"({_dims(call, after)})")
-    return function(f"{inner}.reshape", _dims(call, target))
+        return call.method("unflatten", _dim_argument(start, len(source)), f"({_dims(call, after)})")
+    return call.method("reshape", _dims(call, target))
 
 
 def _select(call: Operation, source: Sequence[Dimension], target: Sequence[Dimension]) -> Text | None:
@@ -199,8 +185,8 @@ def _permute(call: Operation) -> Text:
     dims = call.get("dims")
     moved = [index for index, dim in enumerate(dims) if index != dim]
     if len(moved) == 2:
-        return function(f"{call.atom()}.transpose", *map(str, moved))
-    return function(f"{call.atom()}.permute", ", ".join(map(str, dims)))
+        return call.method("transpose", *map(str, moved))
+    return call.method("permute", *map(str, dims))
 
 
 @emits("expand")
@@ -208,7 +194,7 @@ def _expand(call: Operation) -> Text:
     target, source = tuple(call.get("shape")), call.kinds["input"].shape
     kept = (*(None,) * (len(target) - len(source)), *source)
     texts = ["-1" if size == old else call.number(size, call) for size, old in zip(target, kept, strict=True)]
-    return function(f"{call.atom()}.expand", *texts)
+    return call.method("expand", *texts)
 
 
 @emits("slice")
@@ -216,24 +202,18 @@ def _slice(call: Operation) -> Text:
     dim, start, end, step = (call.get(name) for name in ("dim", "start", "end", "step"))
     size = call.kinds["input"].shape[dim]
     first = "" if start == 0 else call.number(start, call)
-    last = "" if end == size else _end(call, end, size)
-    if UNKNOWN in first and _from_end(start, size):
-        first = f"-{_from_end(start, size)}"
+    if UNKNOWN in first and (distance := _from_end(start, size)):
+        first = f"-{distance}"
+    distance = _from_end(end, size)
+    last = "" if end == size else f"-{distance}" if distance else call.number(end, call)
     step_text = "" if step == 1 else f":{step}"
     return Text(f"{call.atom()}[{':, ' * dim}{first}:{last}{step_text}]", ATOM)
 
 
-def _end(call: Operation, end: Dimension, size: Dimension) -> str:
-    if isinstance(end, Size) and _from_end(end, size):
-        return f"-{_from_end(end, size)}"
-    return call.number(end, call)
-
-
 def _from_end(position: Dimension, size: Dimension) -> int:
     """Return the distance from the end, if it is always the same."""
-    if not isinstance(position, Size) or not isinstance(size, Size):
-        return 0
-    return subtract_sizes(size, position) or 0
+    both_vary = isinstance(position, Size) and isinstance(size, Size)
+    return (subtract_sizes(size, position) or 0) if both_vary else 0
 
 
 @emits("cat")
@@ -249,35 +229,23 @@ def _index(call: Operation) -> Text:
     return Text(f"{call.atom()}[{', '.join(indices)}]", ATOM)
 
 
+_SLICE_END = 2**63 - 1  # the end of a slice without one
+
+
 @emits("slice_scatter", "select_scatter", "diagonal_scatter")
 def _scatter(call: Operation) -> Text:
-    # The end of a slice without one.
-    last = 2**63 - 1
-    rest = ((name, value) for name, value in call.node.arguments if name not in ("input", "src"))
-    named = {
-        name: call.number(value, call) for name, value in rest if (name, value) not in (("step", 1), ("end", last))
-    }
+    skipped = (("step", 1), ("end", _SLICE_END))
+    rest = (item for item in call.node.arguments if item[0] not in ("input", "src") and item not in skipped)
+    named = {name: call.number(value, call) for name, value in rest}
     return function(f"torch.{call.node.op}", call["input"].text, call["src"].text, **named)
 
 
-@emits(
-    "constant_pad_nd",
-    "reflection_pad1d",
-    "reflection_pad2d",
-    "reflection_pad3d",
-    "replication_pad1d",
-    "replication_pad2d",
-    "replication_pad3d",
-    "_pad_circular",
-)
+@emits("constant_pad_nd", "reflection_pad", "replication_pad", "pad_circular")
 def _pad(call: Operation) -> Text:
     op = call.node.op
     pads = call.literal("pad" if call.get("pad") is not None else "padding")
     mode = "reflect" if "reflection" in op else "replicate" if "replication" in op else ""
-    named = {"mode": repr(mode)} if mode else {}
-    value = call.get("value")
-    if not mode and value not in (0, None):
-        named["value"] = call.literal("value")
+    named = {"mode": repr(mode)} if mode else call.options(value=0)
     return function("F.pad", call["input"].text, pads, **named)
 
 
@@ -285,7 +253,7 @@ def _pad(call: Operation) -> Text:
 
 
 def _dtype_argument(call: Operation, dtype: str) -> dict[str, str]:
-    return {} if dtype == call.like_dtype and call.like else {"dtype": dtype_text(dtype)}
+    return {} if call.like and dtype == call.like_dtype else {"dtype": dtype_text(dtype)}
 
 
 def _device_argument(call: Operation) -> dict[str, str]:
@@ -294,10 +262,9 @@ def _device_argument(call: Operation) -> dict[str, str]:
 
 @emits("full")
 def _full(call: Operation) -> Text:
-    shape = f"({', '.join(call.number(size, call) for size in call.get('shape'))}{',' * (len(call.get('shape')) == 1)})"
     value, dtype = call.get("value"), call.get("dtype")
     name = "zeros" if value == 0 else "ones" if value == 1 else "full"
-    positional = [shape] if name != "full" else [shape, call.literal("value")]
+    positional = [call.literal("shape"), *([call.literal("value")] if name == "full" else [])]
     if call.like:
         return function(f"{call.like.within(ATOM)}.new_{name}", *positional, **_dtype_argument(call, dtype))
     return function(f"torch.{name}", *positional, dtype=dtype_text(dtype))
@@ -306,11 +273,10 @@ def _full(call: Operation) -> Text:
 @emits("arange")
 def _arange(call: Operation) -> Text:
     start, step = call.get("start"), call.get("step")
-    positional = [call.literal("end")]
-    if start not in (0, None) or step not in (1, None):
-        positional.insert(0, call.literal("start"))
-    if step not in (1, None):
-        positional.append(call.literal("step"))
+    names = (
+        ["start", "end", "step"] if step not in (1, None) else ["start", "end"] if start not in (0, None) else ["end"]
+    )
+    positional = map(call.literal, names)
     # From integers alone, torch.arange is int64 by default.
     whole = all(isinstance(value, int | Size) for value in (start, call.get("end"), step) if value is not None)
     dtype = call.get("dtype")
@@ -332,16 +298,10 @@ def _draw(call: Operation) -> Text:
         return function(f"torch.{op}", call["input"].text)
     if call.get("size") is None:
         return by_schema(call)
-    shape = f"({', '.join(call.number(size, call) for size in call.get('size'))}{',' * (len(call.get('size')) == 1)})"
-    dtype = call.node.outputs[0].dtype
     empty = f"{call.like.within(ATOM)}.new_empty" if call.like else "torch.empty"
-    named = _dtype_argument(call, dtype)
-    positional = [
-        call.number(value, call) if name not in call.tensors else call[name].text
-        for name, value in call.node.arguments
-        if name not in ("size", "draw")
-    ]
-    return function(f"{function(empty, shape, **named).text}.{op}_", *positional)
+    tensor = function(empty, call.literal("size"), **_dtype_argument(call, call.node.outputs[0].dtype))
+    positional = [call[name].text for name, _ in call.node.arguments if name not in ("size", "draw")]
+    return function(f"{tensor.text}.{op}_", *positional)
 
 
 @emits("constant")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from lemur_core.graphs.graph import Argument, Node
 from lemur_core.graphs.modes import EVAL, TRAIN, ModeModule, ModeStep, Value
 from lemur_core.graphs.symbolic import Size
-from lemur_core.rebuild.calls import collapse_equal
+from lemur_core.rebuild.calls import collapse_equal, differing
 
 _RECURRENT = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN", "rnn_relu": "RNN"}
 _CELLS = {"lstm_cell": "LSTMCell", "gru_cell": "GRUCell", "rnn_tanh_cell": "RNNCell", "rnn_relu_cell": "RNNCell"}
@@ -36,21 +36,13 @@ class _LayerCall:
     def node(self) -> Node:
         return self.step.node
 
-    def leaf(self, name: str, *kinds: str) -> Node | None:
+    def leaf(self, name: str) -> Node | None:
         """Return the parameter that an argument names, or None."""
-        return self.of(self.step.arguments.get(name), *kinds)
+        return self.of(self.step.arguments.get(name))
 
-    def of(self, value: Argument, *kinds: str) -> Node | None:
-        if not isinstance(value, Value):
-            return None
-        step = self.module.steps[value.index]
-        return step.node if step.node.op in (kinds or ("parameter",)) else None
-
-
-def build_layer(step: ModeStep, module: ModeModule) -> Layer | None:
-    """Return the unnamed layer of an operation; None if its parameters are not plain parameters."""
-    builder = _BUILDERS.get(step.node.op)
-    return builder(_LayerCall(step, module)) if builder else None
+    def of(self, value: Argument) -> Node | None:
+        step = self.module.steps[value.index] if isinstance(value, Value) else None
+        return step.node if step is not None and step.node.op == "parameter" else None
 
 
 def _weight_and_bias(call: _LayerCall) -> dict[str, str] | None:
@@ -62,62 +54,52 @@ def _weight_and_bias(call: _LayerCall) -> dict[str, str] | None:
     return {"weight": weight.scope} | ({"bias": bias.scope} if bias else {})
 
 
-def _keywords(values: Mapping[str, object]) -> str:
-    return "".join(f", {name}={value!r}" for name, value in values.items())
+def _write(name: str, *positional: object, **named: object) -> str:
+    """Write the call of a constructor, without the arguments that are None."""
+    keywords = [f"{key}={value!r}" for key, value in named.items() if value is not None]
+    return f"nn.{name}({', '.join([*map(str, positional), *keywords])})"
+
+
+def _no_bias(state: Mapping[str, str]) -> dict[str, bool]:
+    return {} if "bias" in state else {"bias": False}
 
 
 def _convolution(call: _LayerCall) -> Layer | None:
-    state, node = _weight_and_bias(call), call.node
-    if state is None:
+    state, weight, node = _weight_and_bias(call), call.leaf("weight"), call.node
+    if state is None or weight is None:
         return None
-    weight = call.leaf("weight")
-    assert weight is not None
     shape, groups, transposed = weight.outputs[0].shape, node.get("groups"), node.get("transposed")
     # The weight is (in, out / groups, ...) if transposed, else (out, in / groups, ...).
     channels = (shape[0], shape[1] * groups) if transposed else (shape[1] * groups, shape[0])
-    named: dict[str, object] = {}
-    for key, usual in (("stride", 1), ("padding", 0), ("output_padding", 0), ("dilation", 1), ("groups", 1)):
-        value = collapse_equal(node.get(key))
-        if value not in (usual, None, ()):
-            named[key] = value
-    if "bias" not in state:
-        named["bias"] = False
-    kernel = collapse_equal(node.get("kernel"))
-    name = f"nn.Conv{'Transpose' if transposed else ''}{len(node.get('kernel'))}d"
-    return Layer(f"{name}({channels[0]}, {channels[1]}, {kernel}{_keywords(named)})", state)
+    named = differing(node, stride=1, padding=0, output_padding=0, dilation=1, groups=1) | _no_bias(state)
+    name = f"Conv{'Transpose' if transposed else ''}{len(node.get('kernel'))}d"
+    return Layer(_write(name, *channels, collapse_equal(node.get("kernel")), **named), state)
 
 
 def _linear(call: _LayerCall) -> Layer | None:
-    state = _weight_and_bias(call)
-    weight = call.leaf("weight")
+    state, weight = _weight_and_bias(call), call.leaf("weight")
     if state is None or weight is None or len(weight.outputs[0].shape) != 2:
         return None
     width, inputs = weight.outputs[0].shape
-    return Layer(f"nn.Linear({inputs}, {width}{'' if 'bias' in state else ', bias=False'})", state)
+    return Layer(_write("Linear", inputs, width, **_no_bias(state)), state)
 
 
 def _layer_norm(call: _LayerCall) -> Layer | None:
-    state, node = _weight_and_bias(call), call.node
+    state, shape = _weight_and_bias(call), call.node.get("normalized_shape")
     if state is None:
         return None
-    shape = node.get("normalized_shape")
-    named: dict[str, object] = {}
-    usual = 1e-5 if node.op == "layer_norm" else None
-    if node.get("eps") != usual:
-        named["eps"] = node.get("eps")
-    if node.op == "layer_norm" and "bias" not in state:
-        named["bias"] = False
     size = shape[0] if len(shape) == 1 else shape
-    return Layer(f"nn.{'LayerNorm' if node.op == 'layer_norm' else 'RMSNorm'}({size}{_keywords(named)})", state)
+    if call.node.op == "rms_norm":
+        return Layer(_write("RMSNorm", size, eps=call.node.get("eps")), state)
+    return Layer(_write("LayerNorm", size, **differing(call.node, eps=1e-5), **_no_bias(state)), state)
 
 
 def _group_norm(call: _LayerCall) -> Layer | None:
-    state, node = _weight_and_bias(call), call.node
-    weight = call.leaf("weight")
+    state, weight = _weight_and_bias(call), call.leaf("weight")
     if state is None or "bias" not in state or weight is None:
         return None
-    named = {} if node.get("eps") == 1e-5 else {"eps": node.get("eps")}
-    return Layer(f"nn.GroupNorm({node.get('num_groups')}, {weight.outputs[0].shape[0]}{_keywords(named)})", state)
+    named = differing(call.node, eps=1e-5)
+    return Layer(_write("GroupNorm", call.node.get("num_groups"), weight.outputs[0].shape[0], **named), state)
 
 
 def _statistics(call: _LayerCall) -> Layer | None:
@@ -147,20 +129,16 @@ def _statistics(call: _LayerCall) -> Layer | None:
     width = kind.shape[1] if rank else None
     if rank is None or isinstance(width, Size) or (node.op == "instance_norm" and len(kind.shape) == 2):
         return None
-    named: dict[str, object] = {}
-    if node.get("eps") != 1e-5:
-        named["eps"] = node.get("eps")
-    momentum = trained.get("momentum") if trained else None
-    if statistics[0] and momentum is not None and momentum != 0.1:
-        named["momentum"] = momentum
-    if node.op == "batch_norm":
-        named |= ({} if affine else {"affine": False}) | ({} if statistics[0] else {"track_running_stats": False})
-    else:
-        named |= ({"affine": True} if affine else {}) | ({"track_running_stats": True} if statistics[0] else {})
+    named = differing(node, eps=1e-5)
+    if statistics[0] and trained:
+        named |= differing(trained, momentum=0.1)
+    flags_given = {"affine": affine, "track_running_stats": bool(statistics[0])}
+    usual = node.op == "batch_norm"  # of both flags
+    named |= {name: value for name, value in flags_given.items() if value is not usual}
     mean = state.get("running_mean", "")
     prefix = mean.removesuffix("running_mean")
     counter = f"{prefix}num_batches_tracked" if mean.endswith("running_mean") else None
-    return Layer(f"nn.{_NORMS[node.op]}{rank}d({width}{_keywords(named)})", state, counter=counter)
+    return Layer(_write(f"{_NORMS[node.op]}{rank}d", width, **named), state, counter=counter)
 
 
 def _find_statistics(call: _LayerCall, name: str) -> str | None:
@@ -181,55 +159,42 @@ def _find_statistics(call: _LayerCall, name: str) -> str | None:
 
 
 def _embedding(call: _LayerCall) -> Layer | None:
-    weight, node = call.leaf("weight"), call.node
+    weight = call.leaf("weight")
     if weight is None:
         return None
-    named: dict[str, object] = {}
     # -1 is ATen's number for none.
-    if node.get("padding_idx") not in (None, -1):
-        named["padding_idx"] = node.get("padding_idx")
-    if node.get("scale_grad_by_freq"):
-        named["scale_grad_by_freq"] = True
-    if node.get("sparse"):
-        named["sparse"] = True
-    rows, width = weight.outputs[0].shape
-    return Layer(f"nn.Embedding({rows}, {width}{_keywords(named)})", {"weight": weight.scope}, ("indices",))
+    named = differing(call.node, padding_idx=-1, scale_grad_by_freq=False, sparse=False)
+    return Layer(_write("Embedding", *weight.outputs[0].shape, **named), {"weight": weight.scope}, ("indices",))
 
 
 def _recurrent(call: _LayerCall) -> Layer | None:
-    node, step = call.node, call.step
-    params = step.arguments.get("params")
+    node, params = call.node, call.step.arguments.get("params")
     if not isinstance(params, tuple) or node.get("batch_sizes") is not None:
         return None
-    leaves = [call.of(value) for value in params]
-    known = [leaf for leaf in leaves if leaf is not None]
-    if len(known) != len(leaves):
+    leaves = [leaf for leaf in map(call.of, params) if leaf is not None]
+    if len(leaves) != len(params):
         return None
-    layers, biases, both = node.get("num_layers"), node.get("has_biases"), node.get("bidirectional")
+    biases, both = node.get("has_biases"), node.get("bidirectional")
     # The gates are stacked in one weight: four in an LSTM, three in a GRU.
-    hidden = known[1].outputs[0].shape[0] // {"lstm": 4, "gru": 3}.get(node.op, 1)
+    hidden = leaves[1].outputs[0].shape[0] // {"lstm": 4, "gru": 3}.get(node.op, 1)
     # weight_hh reads the previous output, which a projection makes narrower than the hidden state.
-    projected = known[1].outputs[0].shape[1]
-    named: dict[str, object] = {}
-    if node.op == "rnn_relu":
-        named["nonlinearity"] = "relu"
-    named |= {"num_layers": layers} if layers != 1 else {}
-    named |= {} if biases else {"bias": False}
-    named |= {"batch_first": True} if node.get("batch_first") else {}
-    named |= {"dropout": node.get("dropout")} if node.get("dropout") else {}
-    named |= {"bidirectional": True} if both else {}
+    projected = leaves[1].outputs[0].shape[1]
+    named: dict[str, object] = {"nonlinearity": "relu"} if node.op == "rnn_relu" else {}
+    named |= differing(node, num_layers=1) | ({} if biases else {"bias": False})
+    named |= differing(node, batch_first=False, dropout=0, bidirectional=False)
     named |= {"proj_size": projected} if projected != hidden else {}
     roles = ["weight_ih", "weight_hh"] + (["bias_ih", "bias_hh"] if biases else [])
     roles += ["weight_hr"] if projected != hidden else []
-    ends = [f"_l{number}{end}" for number in range(layers) for end in (("", "_reverse") if both else ("",))]
+    ends = [
+        f"_l{number}{end}" for number in range(node.get("num_layers")) for end in (("", "_reverse") if both else ("",))
+    ]
     names = [f"{role}{end}" for end in ends for role in roles]
-    state = {name: leaf.scope for name, leaf in zip(names, known, strict=True)}
-    text = f"nn.{_RECURRENT[node.op]}({known[0].outputs[0].shape[1]}, {hidden}{_keywords(named)})"
-    return Layer(text, state, ("input", "hx"))
+    state = {name: leaf.scope for name, leaf in zip(names, leaves, strict=True)}
+    return Layer(_write(_RECURRENT[node.op], leaves[0].outputs[0].shape[1], hidden, **named), state, ("input", "hx"))
 
 
 def _cell(call: _LayerCall) -> Layer | None:
-    node = call.node
+    op = call.node.op
     roles = {"w_ih": "weight_ih", "w_hh": "weight_hh", "b_ih": "bias_ih", "b_hh": "bias_hh"}
     leaves = {mine: call.leaf(theirs) for theirs, mine in roles.items()}
     state = {name: leaf.scope for name, leaf in leaves.items() if leaf is not None}
@@ -237,11 +202,10 @@ def _cell(call: _LayerCall) -> Layer | None:
     if weight is None or leaves["weight_hh"] is None or len(state) not in (2, 4):
         return None
     named: dict[str, object] = {"bias": False} if len(state) == 2 else {}
-    if node.op == "rnn_relu_cell":
-        named["nonlinearity"] = "relu"
+    named |= {"nonlinearity": "relu"} if op == "rnn_relu_cell" else {}
     rows, width = weight.outputs[0].shape
-    hidden = rows // {"lstm_cell": 4, "gru_cell": 3}.get(node.op, 1)
-    return Layer(f"nn.{_CELLS[node.op]}({width}, {hidden}{_keywords(named)})", state, ("input", "hx"))
+    hidden = rows // {"lstm_cell": 4, "gru_cell": 3}.get(op, 1)
+    return Layer(_write(_CELLS[op], width, hidden, **named), state, ("input", "hx"))
 
 
 _BUILDERS: dict[str, Callable[[_LayerCall], Layer | None]] = {
@@ -291,7 +255,8 @@ def group_layers(module: ModeModule, live: set[int]) -> tuple[dict[int, Layer], 
     readers: dict[str, set[int]] = {}
     for index in sorted(live):
         step = module.steps[index]
-        layer = build_layer(step, module)
+        builder = _BUILDERS.get(step.node.op)
+        layer = builder(_LayerCall(step, module)) if builder else None
         if layer is not None:
             call[index] = layer
         for value in values_in(tuple(step.arguments.values())):
@@ -301,16 +266,13 @@ def group_layers(module: ModeModule, live: set[int]) -> tuple[dict[int, Layer], 
     by_key: dict[tuple[object, ...], Layer] = {}
     for index, layer in call.items():
         # Calls with the same text and parameters are calls of one layer.
-        key = (layer.text, tuple(layer.state.items()))
-        by_key.setdefault(key, layer).steps.append(index)
-    kept: list[Layer] = []
-    calls: dict[int, Layer] = {}
-    for layer in by_key.values():
-        users = set(layer.steps)
-        if all(readers.get(name, set()) <= users for name in layer.state.values()):
-            kept.append(layer)
-            calls |= dict.fromkeys(layer.steps, layer)
-    return calls, kept
+        by_key.setdefault((layer.text, tuple(layer.state.items())), layer).steps.append(index)
+    kept = [
+        layer
+        for layer in by_key.values()
+        if all(readers.get(name, set()) <= {*layer.steps} for name in layer.state.values())
+    ]
+    return {index: layer for layer in kept for index in layer.steps}, kept
 
 
 def values_in(argument: Argument) -> list[Value]:

@@ -3,9 +3,9 @@
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from lemur_core.graphs.modes import TRAIN, ModeStep
+from lemur_core.graphs.modes import TRAIN, ModeModule, ModeStep
 from lemur_core.rebuild.calls import UNKNOWN
 from lemur_core.rebuild.layers import Layer
 
@@ -26,28 +26,30 @@ class Rebuilt:
     takes: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ModuleSource:
     """The parts of a module's source.
 
     Args:
+        module: the steps that `forward` computes.
         input_names: the names of the tensors that `forward` takes, by index.
         lines: of `forward`, each with the only mode in which it runs, or None.
+        layers: those that the lines call.
         own: parameters and buffers that belong to no layer: new name and step, by the old name.
         functions: names of functions with custom gradients, by their text.
         sizes: where free sizes are read: input and dimension, by size.
         unknown: numbers without a formula, as marked in the lines.
     """
 
+    module: ModeModule
     name: str
-    steps: Sequence[ModeStep]
     input_names: Mapping[int, str]
-    lines: Sequence[tuple[int | None, str]]
-    layers: Sequence[Layer]
-    own: Mapping[str, tuple[str, ModeStep]]
-    functions: Mapping[str, str]
-    sizes: Mapping[str, tuple[str, int]]
-    unknown: Sequence[str]
+    lines: list[tuple[int | None, str]] = field(default_factory=list)
+    layers: Sequence[Layer] = ()
+    own: dict[str, tuple[str, ModeStep]] = field(default_factory=dict)
+    functions: dict[str, str] = field(default_factory=dict)
+    sizes: dict[str, tuple[str, int]] = field(default_factory=dict)
+    unknown: list[str] = field(default_factory=list)
 
     def file(self, header: str) -> Rebuilt:
         """Write the whole file. Args: header: the lines at its top, as comments."""
@@ -56,27 +58,24 @@ class ModuleSource:
         for layer in self.layers:
             lines.append(f"self.{layer.name} = {layer.text}")
             mapping |= {f"{layer.name}.{name}": old for name, old in layer.state.items()}
-            if layer.counter and any(step.node.scope == layer.counter for step in self.steps):
+            if layer.counter and any(step.node.scope == layer.counter for step in self.module.steps):
                 mapping[f"{layer.name}.num_batches_tracked"] = layer.counter
             lines += [f"self.{layer.name}.{name}.requires_grad = False" for name in layer.frozen]
         for old, (name, step) in self.own.items():
             lines.append(_register(name, step))
             mapping[name] = old
-        body, forward = "\n        ".join(lines), self.body()
-        text = "\n".join(line for line in (*(f"# {line}".rstrip() for line in header.splitlines()),) if line)
-        functional = (
-            "\nfrom torch.nn import functional as F" if re.search(r"\bF\.", forward + "".join(self.functions)) else ""
-        )
-        vision = "import torchvision\n" if "torchvision.ops." in forward else ""
+        forward = self.body()
         functions = "".join(f"class {name}{text}\n\n\n" for text, name in self.functions.items())
-        init = f"    def __init__(self):\n        super().__init__()\n        {body}\n\n" if lines else ""
-        source = (
-            f"{text}\nimport torch\n{vision}from torch import nn{functional}\n\n\n"
-            f"{functions}class {self.name}(nn.Module):\n{init}"
-            f"    def forward(self{''.join(f', {name}' for name in self.input_names.values())}):\n{forward}\n"
-        ).lstrip("\n")
-        if not re.search(r"\btorch\.", re.sub(r"^(from|import) .*$", "", source, flags=re.MULTILINE)):
-            source = source.replace("import torch\n", "", 1)
+        init = ["    def __init__(self):", "        super().__init__()", *(f"        {line}" for line in lines), ""]
+        takes = "".join(f", {name}" for name in self.input_names.values())
+        parts = [*(init if lines else []), f"    def forward(self{takes}):", forward, ""]
+        text = f"{functions}class {self.name}(nn.Module):\n" + "\n".join(parts)
+        imports = ["import torch"] if re.search(r"\btorch\.", f"{header}\n{text}") else []
+        imports += ["import torchvision"] if "torchvision.ops." in forward else []
+        imports += ["from torch import nn"]
+        imports += ["from torch.nn import functional as F"] if re.search(r"\bF\.", functions + forward) else []
+        comments = [f"# {line}".rstrip() for line in header.splitlines()]
+        source = "\n".join([*comments, *imports, "", "", text])
         marked = f"{UNKNOWN}(\\d+){UNKNOWN}"
         fixed = [self.unknown[int(number)] for number in re.findall(marked, source)]
         source = re.sub(marked, "", source) + _write_renaming(mapping)
@@ -85,18 +84,16 @@ class ModuleSource:
     def body(self) -> str:
         """Write the lines of `forward`, after the lines that name sizes."""
         out: list[str] = []
+        opened = ""  # the condition of the branch that the line before is in
         before: int | None = None
-        opened = ""
         for mode, line in self.lines:
             if mode is None:
                 opened = ""
-                out.append(f"        {line}")
-            else:
+            elif before != mode or not opened:
                 condition = "if self.training:" if mode == TRAIN else "if not self.training:"
-                if before != mode or not opened:
-                    opened = "else:" if opened and before is not None and opened != "else:" else condition
-                    out.append(f"        {opened}")
-                out.append(f"            {line}")
+                opened = "else:" if opened and opened != "else:" else condition
+                out.append(f"        {opened}")
+            out.append(f"        {line}" if mode is None else f"            {line}")
             before = mode
         return self._with_sizes("\n".join(out))
 
@@ -107,10 +104,9 @@ class ModuleSource:
             used = sorted({int(dim) for dim in re.findall(rf"\b{re.escape(name)}\.shape\[(\d+)\]", body)})
             if not used:
                 continue
+            steps = (step for step in self.module.steps if step.node.op == "input")
             rank = next(
-                len(step.node.outputs[0].shape)
-                for step in self.steps
-                if step.node.op == "input" and self.input_names[step.node.get("number")] == name
+                len(step.node.outputs[0].shape) for step in steps if self.input_names[step.node.get("number")] == name
             )
             places = {dim: size for size, (of, dim) in self.sizes.items() if of == name}
             texts = [places.get(dim, f"N{dim}") for dim in range(rank)]
@@ -146,12 +142,8 @@ def _write_renaming(mapping: Mapping[str, str]) -> str:
         odd = dict(mapping)
     if all(new == old for new, old in mapping.items()):
         return ""
-    lines = [
-        "",
-        "",
-        "def renamed(state, module):",
-        '    """The original\'s state dict under the names of this module."""',
-    ]
+    lines = ["", "", "def renamed(state, module):"]
+    lines.append('    """The original\'s state dict under the names of this module."""')
     lines.append('    plain = {name.replace(".", "_"): value for name, value in state.items()}')
     if odd:
         pairs = textwrap.wrap(", ".join(f'"{new}": "{old}"' for new, old in odd.items()), 104)

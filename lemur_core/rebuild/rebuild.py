@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lemur_core.graphs.graph import LEAVES, Argument, Graph, TensorType
-from lemur_core.graphs.modes import EVAL, TRAIN, ModeChoice, ModeModule, ModeStep, Value, merge
+from lemur_core.graphs.modes import EVAL, TRAIN, ModeChoice, ModeStep, Value, Write, merge
 from lemur_core.graphs.symbolic import Size, list_sizes
-from lemur_core.rebuild.calls import ATOM, CHOICE, UNKNOWN, Operation, RebuildError, Text, function
-from lemur_core.rebuild.expressions import expression
+from lemur_core.rebuild import expressions  # noqa: F401 (importing it registers its operations)
+from lemur_core.rebuild.calls import ATOM, CHOICE, UNKNOWN, Operation, RebuildError, Text, expression, function
 from lemur_core.rebuild.functions import OP, Custom, find_custom
 from lemur_core.rebuild.layers import Layer, UniqueNames, group_layers, values_in
 from lemur_core.rebuild.module_text import ModuleSource, Rebuilt
@@ -29,9 +29,6 @@ _RESERVED = (
     "forward", "training", "train", "eval", "half", "float", "double", "type", "to", "cuda", "cpu", "apply",
     "children", "modules", "parameters", "buffers", "load", "compile", "register_buffer", "zero_grad",
 )  # fmt: skip
-
-#: A buffer that a run changes: the buffer, its new value, and the mode in which it changes (both if None).
-_Write = tuple[Value, Argument, int | None]
 
 
 def rebuild(
@@ -54,7 +51,9 @@ def rebuild(
     Raises: RebuildError if an operation cannot be written.
     """
     module = merge(evaluated, trained)
-    return _ModuleWriter(module, name, input_names(module.steps) if inputs is None else inputs).write(header)
+    writer = _ModuleWriter(module, name, input_names(module.steps) if inputs is None else inputs)
+    writer.write_lines()
+    return writer.file(header)
 
 
 def input_names(steps: Sequence[ModeStep]) -> dict[int, str]:
@@ -75,36 +74,23 @@ class _Pending:
 
 
 @dataclass(slots=True)
-class _ModuleWriter:
-    module: ModeModule
-    name: str
-    input_names: Mapping[int, str]
-    lines: list[tuple[int | None, str]] = field(default_factory=list)
+class _ModuleWriter(ModuleSource):
     texts: dict[Value, Text] = field(default_factory=dict)
     pending: dict[Value, _Pending] = field(default_factory=dict)
     uses: dict[Value, int] = field(default_factory=dict)
     users: dict[Value, list[int]] = field(default_factory=dict)
-    free: list[str] = field(default_factory=list)
     owners: dict[str, Value] = field(default_factory=dict)
     calls: dict[int, Layer] = field(default_factory=dict)
-    own: dict[str, tuple[str, ModeStep]] = field(default_factory=dict)  # parameters of no layer, by the old name
-    sizes: dict[str, tuple[str, int]] = field(default_factory=dict)  # where free sizes are read: input and dimension
-    unknown: list[str] = field(default_factory=list)
     names: UniqueNames = field(default_factory=lambda: UniqueNames(_RESERVED))
     like: Text | None = None
     like_dtype: str = ""
     results: list[Text] = field(default_factory=list)
     customs: dict[int, Custom] = field(default_factory=dict)
-    functions: dict[str, str] = field(default_factory=dict)  # names of functions with custom gradients, by text
     index: int = 0
     next_place: int = 0
 
-    def write(self, header: str) -> Rebuilt:
-        layers = self._run()
-        return self._parts(layers).file(header)
-
-    def _run(self) -> list[Layer]:
-        """Write all lines. Returns: the layers that they call."""
+    def write_lines(self) -> None:
+        """Write all lines, and collect the layers that they call."""
         for index, step in enumerate(self.module.steps):
             if step.node.op == OP:
                 self._take_custom(index)
@@ -112,32 +98,26 @@ class _ModuleWriter:
         writes = self._list_writes()
         live = self._find_live(writes)
         self.calls = {index: layer for index, layer in self.calls.items() if index in live}
-        layers = [layer for layer in layers if any(index in live for index in layer.steps)]
-        for layer in layers:
+        self.layers = [layer for layer in layers if any(index in live for index in layer.steps)]
+        for layer in self.layers:
             self._name(layer)
         self._count(live, writes)
         self._inputs(live)
-        order = sorted(live)
-        steps = [
-            index
-            for index in order
-            if self.module.steps[index].node.op not in LEAVES or self.module.steps[index].node.op == "constant"
-        ]
-        for turn, index in enumerate(steps):
-            self.next_place = steps[turn + 1] if turn + 1 < len(steps) else -1
+        computing = ((index, self.module.steps[index].node.op) for index in sorted(live))
+        steps = [index for index, op in computing if op not in LEAVES or op == "constant"]
+        for index, following in zip(steps, [*steps[1:], -1], strict=True):
+            self.next_place = following
             self._step(index)
         written = [(target, self._text(value), mode) for target, value, mode in writes]
-        outputs = [self._text(value) for value in self.module.outputs]
+        self.results = [self._text(value) for value in self.module.outputs]
         for target, text, mode in written:
             leaf = self.module.steps[target.index]
             self.lines += [(mode, "with torch.no_grad():"), (mode, f"    {self._leaf(leaf).text}.copy_({text.text})")]
-        self.results = outputs
-        self.lines.append((None, f"return {', '.join(text.text for text in outputs)}"))
-        return layers
+        self.lines.append((None, f"return {', '.join(text.text for text in self.results)}"))
 
     # --- what is needed -------------------------------------------------------------------------------------------
 
-    def _find_live(self, writes: Sequence[_Write]) -> set[int]:
+    def _find_live(self, writes: Sequence[Write]) -> set[int]:
         """Return the steps that lead to an output, or to one of these writes."""
         wanted = {value.index for value in values_in(tuple(self.module.outputs))}
         for target, value, _ in writes:
@@ -147,25 +127,19 @@ class _ModuleWriter:
                 wanted |= {value.index for value in self._read(index)}
         return wanted
 
-    def _list_writes(self) -> list[_Write]:
+    def _list_writes(self) -> list[Write]:
         """Return the writes that no layer does itself."""
         done = {name for layer in self.calls.values() for name in layer.state.values()}
         done |= {layer.counter for layer in self.calls.values() if layer.counter}
         return [write for write in self.module.writes if self.module.steps[write[0].index].node.scope not in done]
 
-    def _count(self, live: set[int], writes: Sequence[_Write]) -> None:
-        for index in sorted(live):
-            for value in self._read(index):
-                self._use(value, index)
-        for value in values_in(tuple(self.module.outputs)):
-            self._use(value, _END)
-        for _, value_written, _ in writes:
-            for value in values_in(value_written):
-                self._use(value, _END)
-
-    def _use(self, value: Value, index: int) -> None:
-        self.uses[value] = self.uses.get(value, 0) + 1
-        self.users.setdefault(value, []).append(index)
+    def _count(self, live: set[int], writes: Sequence[Write]) -> None:
+        reads = [(value, index) for index in sorted(live) for value in self._read(index)]
+        reads += [(value, _END) for value in values_in(tuple(self.module.outputs))]
+        reads += [(value, _END) for _, written, _ in writes for value in values_in(written)]
+        for value, index in reads:
+            self.uses[value] = self.uses.get(value, 0) + 1
+            self.users.setdefault(value, []).append(index)
 
     def _read(self, index: int) -> list[Value]:
         """Return the values that a step reads, except those that a layer holds."""
@@ -218,19 +192,17 @@ class _ModuleWriter:
             if len(text.text) <= _WIDTH or not inlined:
                 break
             self._assign(max(inlined, key=lambda value: len(self.pending[value].text.text)))
-        holds = self._find_held(self._read(index))
-        moves = "draw" in dict(step.node.arguments) or any(
-            self.pending[value].moves for value in self._read(index) if value in self.pending
-        )
+        read = self._read(index)
+        holds = self._find_held(read)
         layer = self.calls.get(index)
-        moves |= layer is not None and len(layer.steps) > 1
-        for value in self._read(index):
+        moves = "draw" in dict(step.node.arguments) or (layer is not None and len(layer.steps) > 1)
+        moves |= any(self.pending[value].moves for value in read if value in self.pending)
+        for value in read:
             self.pending.pop(value, None)
-        used = [Value(index, output) for output in range(len(step.node.outputs)) if Value(index, output) in self.uses]
         value = Value(index, 0)
         several = self._count_outputs(step)
         if several > 1:
-            self._unpack(step, used, several, text, holds)
+            self._unpack(step, several, text, holds)
             return
         self.pending[value] = _Pending(text, holds, moves, call)
         users = self.users.get(value, [])
@@ -242,12 +214,7 @@ class _ModuleWriter:
             self._assign(value)
 
     def _is_returned(self, value: Value) -> bool:
-        return (
-            len(self.module.outputs) == 1
-            and self.module.outputs[0] == value
-            and self.uses[value] == 1
-            and self.next_place == -1
-        )
+        return self.module.outputs == [value] and self.uses[value] == 1 and self.next_place == -1
 
     def _count_outputs(self, step: ModeStep) -> int:
         """Return how many outputs the Python expression has."""
@@ -260,19 +227,14 @@ class _ModuleWriter:
         used = (output for output in range(len(step.node.outputs)) if Value(self.index, output) in self.uses)
         return max(used, default=0) + 1
 
-    def _unpack(self, step: ModeStep, used: Sequence[Value], several: int, text: Text, holds: list[Value]) -> None:
-        index = used[0].index
+    def _unpack(self, step: ModeStep, several: int, text: Text, holds: list[Value]) -> None:
         taken = self._release(holds)
-        names = [
-            self._variable(Value(index, output), taken) if Value(index, output) in used else "_"
-            for output in range(several)
-        ]
-        recurrent = step.node.op in ("lstm", "gru", "rnn_tanh", "rnn_relu") and index in self.calls
-        if recurrent and step.node.op == "lstm":
+        values = [Value(self.index, output) for output in range(several)]
+        names = [self._variable(value, taken) if value in self.uses else "_" for value in values]
+        left = ", ".join(names)
+        if step.node.op == "lstm" and self.index in self.calls:
             # A layer returns the two states of an LSTM as one tuple.
-            left = f"{names[0]}, ({names[1]}, {names[2]})" if {names[1], names[2]} != {"_"} else f"{names[0]}, _"
-        else:
-            left = ", ".join(names)
+            left = f"{names[0]}, ({names[1]}, {names[2]})" if {*names[1:]} != {"_"} else f"{names[0]}, _"
         self.lines.append((step.mode, f"{left} = {text.text}"))
 
     def _write(self, index: int, step: ModeStep) -> tuple[Text, Operation | None]:
@@ -284,7 +246,7 @@ class _ModuleWriter:
         if layer is None:
             call = self._call(step)
             return expression(call), call
-        arguments = [self._text(step.arguments[name]).text for name in layer.inputs[:1]]
+        arguments = [self._text(step.arguments[layer.inputs[0]]).text]
         if "hx" in layer.inputs:
             texts = [self._text(part).text for part in self._state(step)]
             arguments += [texts[0] if len(texts) == 1 else f"({', '.join(texts)})"] if texts else []
@@ -304,62 +266,50 @@ class _ModuleWriter:
         """Return the name of a function with a custom gradient; functions with the same text share one."""
         names = [f"x{number}" for number in range(len(custom.takes))] if len(custom.takes) > 1 else ["x"]
         forward = _ModuleWriter(custom.forward, "", dict(enumerate(names)))
-        forward._run()
+        forward.write_lines()
         backward = _ModuleWriter(custom.backward, "", dict(enumerate([*names, "grad"])))
-        backward._run()
-        left = ", ".join(names) + ("," if len(names) == 1 else "")
+        backward.write_lines()
         # Its `return` lists the results; autograd wants one gradient per argument instead.
-        backward.lines.pop()
-        texts = [text.text for text in backward.results]
-        gradients = ["None" if index is None else texts[index] for index in custom.gradients]
-        backward.lines.append((None, f"return {', '.join(gradients)}"))
-        text = "\n".join(
-            [
-                "(torch.autograd.Function):",
-                "    @staticmethod",
-                f"    def forward(ctx, {', '.join(names)}):",
-                f"        ctx.save_for_backward({', '.join(names)})",
-                forward._parts().body(),
-                "",
-                "    @staticmethod",
-                "    def backward(ctx, grad):",
-                f"        {left} = ctx.saved_tensors",
-                backward._parts().body(),
-            ]
-        )
+        gradients = ["None" if index is None else backward.results[index].text for index in custom.gradients]
+        backward.lines[-1] = (None, f"return {', '.join(gradients)}")
+        lines = [
+            "(torch.autograd.Function):",
+            "    @staticmethod",
+            f"    def forward(ctx, {', '.join(names)}):",
+            f"        ctx.save_for_backward({', '.join(names)})",
+            forward.body(),
+            "",
+            "    @staticmethod",
+            "    def backward(ctx, grad):",
+            f"        {', '.join(names)}{',' * (len(names) == 1)} = ctx.saved_tensors",
+            backward.body(),
+        ]
+        text = "\n".join(lines)
         return self.functions.setdefault(text, f"Function{len(self.functions) + 1}")
 
     def _state(self, step: ModeStep) -> tuple[Argument, ...]:
         """Return the initial state of a recurrent layer, unless it is zero."""
         value = step.arguments.get("hx")
         parts = value if isinstance(value, tuple) else (value,)
-        return () if all(isinstance(part, Value) and self._is_zero(part) for part in parts) else parts
-
-    def _is_zero(self, value: Value) -> bool:
-        node = self.module.steps[value.index].node
-        return node.op == "full" and node.get("value") == 0
+        nodes = (self.module.steps[part.index].node if isinstance(part, Value) else None for part in parts)
+        is_zero = all(node is not None and node.op == "full" and node.get("value") == 0 for node in nodes)
+        return () if is_zero else parts
 
     def _call(self, step: ModeStep) -> Operation:
-        node = step.node
         tensors: dict[str, Any] = {}
         kinds: dict[str, TensorType] = {}
         inner = None
         for name, value in step.arguments.items():
-            if isinstance(value, Value | ModeChoice) and values_in(value):
-                tensors[name] = self._text(value)
-                first = values_in(value)[-1]
-                kinds[name] = self._kind(first)
-                waiting = self.pending.get(first) if name == "input" else None
-                inner = waiting.call if waiting else inner
-            elif isinstance(value, tuple) and values_in(value):
+            values = values_in(value)
+            if values and isinstance(value, tuple):
                 tensors[name] = [None if item is None else self._text(item) for item in value]
-        return Operation(
-            node, tensors, kinds, self._number, self.like, self.like_dtype, inner, self._count_outputs(step)
-        )
-
-    def _kind(self, value: Value) -> TensorType:
-        step = self.module.steps[value.index]
-        return step.node.outputs[value.output]
+            elif values:
+                tensors[name] = self._text(value)
+                kinds[name] = self.module.steps[values[-1].index].node.outputs[values[-1].output]
+                if name == "input" and values[-1] in self.pending:
+                    inner = self.pending[values[-1]].call
+        takes = self._count_outputs(step)
+        return Operation(step.node, tensors, kinds, self._number, self.like, self.like_dtype, inner, takes)
 
     def _text(self, value: Argument) -> Text:
         if isinstance(value, ModeChoice):
@@ -369,9 +319,7 @@ class _ModuleWriter:
             return Text(self._number(value, None), ATOM)
         if value in self.pending:
             return self.pending[value].text
-        if value in self.texts:
-            return self.texts[value]
-        return self._leaf(self.module.steps[value.index])
+        return self.texts.get(value) or self._leaf(self.module.steps[value.index])
 
     def _leaf(self, step: ModeStep) -> Text:
         if step.node.op not in ("parameter", "buffer"):
@@ -388,22 +336,21 @@ class _ModuleWriter:
     def _settle(self, step: ModeStep) -> None:
         """Assign a value that differs between the modes to a variable."""
         for name, value in step.arguments.items():
-            if isinstance(value, ModeChoice) and values_in(value):
-                text = self._text(value)
-                if len(text.text) <= _INLINE:
-                    continue
-                holds = self._find_held(values_in(value))
-                branches = [(mode, self._text(part).text) for mode, part in ((TRAIN, value.train), (EVAL, value.eval))]
-                for leaf in values_in(value):
-                    self.pending.pop(leaf, None)
-                taken = self._release(holds)
-                joined = Value(len(self.module.steps), 0)
-                node = self.module.steps[values_in(value)[-1].index].node
-                self.module.steps.append(ModeStep((node, node)))
-                variable = self._variable(joined, taken)
-                self.lines += [(mode, f"{variable} = {text}") for mode, text in branches if text != variable]
-                self.uses[joined] = 1
-                step.arguments[name] = joined
+            leaves = values_in(value) if isinstance(value, ModeChoice) else []
+            if not leaves or len(self._text(value).text) <= _INLINE:
+                continue
+            holds = self._find_held(leaves)
+            branches = [(mode, self._text(part).text) for mode, part in ((TRAIN, value.train), (EVAL, value.eval))]
+            for leaf in leaves:
+                self.pending.pop(leaf, None)
+            taken = self._release(holds)
+            joined = Value(len(self.module.steps), 0)
+            node = self.module.steps[leaves[-1].index].node
+            self.module.steps.append(ModeStep((node, node)))
+            variable = self._variable(joined, taken)
+            self.lines += [(mode, f"{variable} = {text}") for mode, text in branches if text != variable]
+            self.uses[joined] = 1
+            step.arguments[name] = joined
 
     def _number(self, value: Argument, call: Operation | None) -> str:
         if isinstance(value, Size):
@@ -452,29 +399,11 @@ class _ModuleWriter:
         return freed
 
     def _variable(self, value: Value, taken: list[str]) -> str:
-        names = [*taken, *_VARIABLES]
-        name: str = next(
-            text
-            for text in names
-            if (text not in self.owners and text not in self.input_names.values()) or text in taken
-        )
+        others = {*self.owners, *self.input_names.values()} - {*taken}
+        name: str = next(text for text in (*taken, *_VARIABLES) if text not in others)
         if name in taken:
             taken.remove(name)
         self.owners[name] = value
         self.texts[value] = Text(name, ATOM)
-        if value not in self.uses:
-            self.uses[value] = 0
+        self.uses.setdefault(value, 0)
         return name
-
-    def _parts(self, layers: Sequence[Layer] = ()) -> ModuleSource:
-        return ModuleSource(
-            self.name,
-            self.module.steps,
-            self.input_names,
-            self.lines,
-            layers,
-            self.own,
-            self.functions,
-            self.sizes,
-            self.unknown,
-        )

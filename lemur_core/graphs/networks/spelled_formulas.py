@@ -1,7 +1,7 @@
 """One computation, several spellings: formulas of activations, softmax and norms are the named operations."""
 
 from dataclasses import replace
-from math import isclose, pi, prod, sqrt
+from math import frexp, isclose, pi, prod, sqrt
 
 from numpy import broadcast_shapes
 
@@ -31,8 +31,7 @@ def _square(form: UnifiedForm, node: Node, args: Args) -> Ref | None:
     if one == other and isinstance(one, Ref):
         return form.one(node, "pow", {"input": one, "exponent": 2.0})
     for power, factor in ((one, other), (other, one)):
-        square = form.node(power, "pow")
-        if square is not None and square.get("exponent") == 2.0 and square.inputs[0] == factor:
+        if isinstance(factor, Ref) and form.behind(power, "pow", exponent=2.0) == factor:
             return form.one(node, "pow", {"input": factor, "exponent": 3.0})
     return None
 
@@ -49,7 +48,8 @@ def _activation(form: UnifiedForm, node: Node, args: Args) -> Ref | None:
     """Recognize activations that are products: silu, mish, hardswish, gelu, hardsigmoid."""
     scale, factors = _list_factors(form, node.op, args)
     if len(factors) == 1:
-        return _hard_sigmoid(form, node, scale, factors[0])
+        x = _find_shifted(form, factors[0]) if isclose(scale, 1 / 6, rel_tol=_NEAR) else None
+        return form.apply(node, "hardsigmoid", x) if x is not None else None
     written = [args["input"], args["other"]]
     pairs = [(1.0, written)] if node.op == "mul" and all(isinstance(one, Ref) for one in written) else []
     for by, pair in (*pairs, (scale, factors)):
@@ -75,11 +75,11 @@ def _list_factors(form: UnifiedForm, op: str, args: Args) -> tuple[float, list[R
             continue
         if power < 0 or not isinstance(value, Ref):  # a complex number is a text
             return 0.0, []
-        inner, pair = form.node(value, "mul", "div"), _list_operand(form, value)
+        inner, pair = form.node(value, "mul"), _list_operand(form, value)
         if pair is not None:
             waiting.insert(0, (pair[0], 1))
             scale *= pair[1]
-        elif inner is not None and inner.op == "mul" and not factors and not waiting:
+        elif inner is not None and not factors and not waiting:
             waiting = [(inner.get("input"), 1), (inner.get("other"), 1)]
             if any(form.node(ref, "mul") and not _list_operand(form, ref) for ref, _ in waiting):
                 return scale, [value]
@@ -97,30 +97,26 @@ def _name_gate(form: UnifiedForm, x: Ref, gate: Ref, scale: float) -> str | None
         inner = form.node(node.inputs[0], "softplus")
         plain = inner is not None and inner.inputs == (x,) and inner.get("beta") in (None, 1, 1.0)
         return "mish" if plain else None
-    if node.op == "clamp" and isclose(scale, 1 / 6, rel_tol=_NEAR) and _is_relu6_of(form, node, x):
+    if isclose(scale, 1 / 6, rel_tol=_NEAR) and _find_shifted(form, gate) == x:
         return "hardswish"
-    plus_one = form.operand(node) if node.op == "add" else None
+    plus_one = form.operand(gate, "add")
     if plus_one is None or plus_one[1] != 1.0 or not isclose(scale, 0.5):
         return None
-    inside = form.nodes[plus_one[0].node]
-    if inside.op == "erf":
-        pair = _list_operand(form, inside.inputs[0])
-        return "none" if pair is not None and pair[0] == x and isclose(pair[1], sqrt(0.5), rel_tol=_NEAR) else None
-    if inside.op == "tanh" and _is_cubic(form, inside.inputs[0], x):
-        return "tanh"
-    return None
+    pair = _list_operand(form, form.behind(plus_one[0], "erf"))
+    if pair is not None:
+        return "none" if pair[0] == x and isclose(pair[1], sqrt(0.5), rel_tol=_NEAR) else None
+    return "tanh" if _is_cubic(form, form.behind(plus_one[0], "tanh"), x) else None
 
 
 def _list_operand(form: UnifiedForm, ref: Argument) -> tuple[Ref, float] | None:
     """Return the tensor and the factor of a product, or of a quotient by a number."""
-    node = form.node(ref, "mul", "div")
-    pair = form.operand(node)
+    node, pair = form.node(ref, "mul", "div"), form.operand(ref, "mul", "div")
     if node is None or pair is None or (node.op == "div" and pair[0] != node.get("input")) or not pair[1]:
         return None
     return (pair[0], 1 / pair[1]) if node.op == "div" else pair
 
 
-def _is_cubic(form: UnifiedForm, ref: Ref, x: Ref) -> bool:
+def _is_cubic(form: UnifiedForm, ref: Ref | None, x: Ref) -> bool:
     """Return whether a value is `sqrt(2 / pi) * (x + 0.044715 * x ** 3)`."""
     pair = _list_operand(form, ref)
     if pair is None or not isclose(pair[1], sqrt(2 / pi), rel_tol=_NEAR):
@@ -128,41 +124,27 @@ def _is_cubic(form: UnifiedForm, ref: Ref, x: Ref) -> bool:
     total = form.node(pair[0], "add")
     if total is None or x not in total.inputs or len(total.inputs) != 2:
         return False
-    other = total.inputs[1] if total.inputs[0] == x else total.inputs[0]
-    term = _list_operand(form, other)
-    power = form.node(term[0], "pow") if term is not None else None
-    cubic = power is not None and power.get("exponent") == 3.0 and power.inputs == (x,)
+    term = _list_operand(form, total.inputs[1] if total.inputs[0] == x else total.inputs[0])
+    cubic = term is not None and form.behind(term[0], "pow", exponent=3.0) == x
     return cubic and term is not None and isclose(term[1], 0.044715, rel_tol=_NEAR)
 
 
-def _is_relu6_of(form: UnifiedForm, node: Node, x: Ref) -> bool:
-    """Return whether a clamp is `relu6(x + 3)`."""
-    if (node.get("min"), node.get("max")) != (0.0, 6.0):
-        return False
-    shifted = form.operand(form.node(node.inputs[0], "add"))
-    return shifted == (x, 3.0)
-
-
-def _hard_sigmoid(form: UnifiedForm, node: Node, scale: float, ref: Ref) -> Ref | None:
-    inner = form.node(ref, "clamp")
-    if inner is None or not isclose(scale, 1 / 6, rel_tol=_NEAR):
-        return None
-    shifted = form.operand(form.node(inner.inputs[0], "add"))
-    if shifted is None or not _is_relu6_of(form, inner, shifted[0]):
-        return None
-    return form.apply(node, "hardsigmoid", shifted[0])
+def _find_shifted(form: UnifiedForm, ref: Ref) -> Ref | None:
+    """Return x if a value is `relu6(x + 3)`."""
+    shifted = form.operand(form.behind(ref, "clamp", min=0.0, max=6.0), "add")
+    return shifted[0] if shifted is not None and shifted[1] == 3.0 else None
 
 
 @rule("reciprocal")
 def _sigmoid(form: UnifiedForm, node: Node, args: Args) -> Ref | None:
     """Recognize `1 / (1 + exp(-x))`, and the inverse of a root."""
-    root = form.node(args["input"], "sqrt")
+    root = form.behind(args["input"], "sqrt")
     if root is not None:
-        return form.apply(node, "rsqrt", root.inputs[0])
-    shifted = form.operand(form.node(args["input"], "add"))
-    power = form.node(shifted[0], "exp") if shifted is not None and shifted[1] == 1.0 else None
-    negative = form.node(power.inputs[0], "neg") if power is not None else None
-    return form.apply(node, "sigmoid", negative.inputs[0]) if negative is not None else None
+        return form.apply(node, "rsqrt", root)
+    shifted = form.operand(args["input"], "add")
+    negative = form.behind(shifted[0], "exp") if shifted is not None and shifted[1] == 1.0 else None
+    x = form.behind(negative, "neg")
+    return form.apply(node, "sigmoid", x) if x is not None else None
 
 
 @rule("div")
@@ -172,26 +154,17 @@ def _softmax(form: UnifiedForm, node: Node, args: Args) -> Ref | None:
     root = form.node(other, "sqrt")
     if root is not None and isinstance(one, Ref):
         inverse = form.one(replace(node, outputs=root.outputs), "rsqrt", {"input": root.inputs[0]})
-        return _root_mean_square(form, node, {"input": one, "other": inverse}) or form.one(
-            node, "mul", {"input": one, "other": inverse}
-        )
-    power, total = form.node(one, "exp"), form.node(other, "sum")
-    if (
-        power is None
-        or total is None
-        or total.inputs[0] != one
-        or not total.get("keepdim")
-        or len(total.get("dim")) != 1
-    ):
+        product = {"input": one, "other": inverse}
+        return _root_mean_square(form, node, product) or form.one(node, "mul", product)
+    x, total = form.behind(one, "exp"), form.node(other, "sum")
+    if x is None or total is None or total.inputs[0] != one or not total.get("keepdim") or len(total.get("dim")) != 1:
         return None
-    x = power.inputs[0]
     (dim,) = total.get("dim")
     shifted = form.node(x, "sub")
     if shifted is not None and len(shifted.inputs) == 2:
-        largest = form.nodes[shifted.inputs[1].node]
-        largest = form.nodes[largest.inputs[0].node] if largest.op == "stop_gradient" else largest
-        if largest.op == "amax" and largest.get("dim") == (dim,) and largest.inputs[0] == shifted.inputs[0]:
-            x = shifted.inputs[0]
+        source, largest = shifted.inputs
+        largest = form.behind(largest, "stop_gradient") or largest
+        x = source if form.behind(largest, "amax", dim=(dim,)) == source else x
     return form.one(node, "_softmax", {"input": x, "dim": dim, "half_to_float": False})
 
 
@@ -207,10 +180,8 @@ def _of_softmax(form: UnifiedForm, node: Node, args: Args) -> Ref | None:
 @rule("_softmax", "_log_softmax")
 def _of_logits(form: UnifiedForm, node: Node, args: Args) -> Ref | None:
     """Softmax does not see what it subtracts: `softmax(log_softmax(x))` is `softmax(x)`."""
-    inner = form.node(args["input"], "_log_softmax")
-    if inner is None or inner.get("dim") != args["dim"]:
-        return None
-    return form.one(node, node.op, args | {"input": inner.inputs[0]})
+    inner = form.behind(args["input"], "_log_softmax", dim=args["dim"])
+    return form.one(node, node.op, args | {"input": inner}) if inner is not None else None
 
 
 @rule("rms_norm")
@@ -231,15 +202,13 @@ def _root_mean_square(form: UnifiedForm, node: Node, args: Args) -> Ref | None:
         norm = form.node(x, "rms_norm")
         if norm is not None and norm.get("weight") is None and form.type(factor).shape == norm.get("normalized_shape"):
             return form.one(node, "rms_norm", dict(norm.arguments) | {"weight": factor})
-        root = form.node(factor, "rsqrt")
-        shifted = form.operand(form.node(root.inputs[0], "add")) if root is not None else None
-        mean = form.node(shifted[0], "mean") if shifted is not None else None
-        power = form.node(mean.inputs[0], "pow") if mean is not None and mean.get("keepdim") else None
-        rank = len(form.type(x).shape)
-        if power is None or mean is None or shifted is None or power.inputs != (x,) or power.get("exponent") != 2.0:
+        shifted = form.operand(form.behind(factor, "rsqrt"), "add")
+        mean = form.node(shifted[0], "mean", keepdim=True) if shifted is not None else None
+        if mean is None or shifted is None or form.behind(mean.inputs[0], "pow", exponent=2.0) != x:
             continue
-        if mean.get("dim") == tuple(range(rank - len(mean.get("dim")), rank)):
-            shape = form.type(x).shape[rank - len(mean.get("dim")) :]
+        rank, dims = len(form.type(x).shape), mean.get("dim")
+        if dims == tuple(range(rank - len(dims), rank)):
+            shape = form.type(x).shape[rank - len(dims) :]
             return form.one(node, "rms_norm", {"input": x, "normalized_shape": shape, "eps": shifted[1]})
     return None
 
@@ -265,17 +234,10 @@ def _mean_of_sum(form: UnifiedForm, node: Node, args: Args) -> Ref | None:
 def _by_power_of_two(form: UnifiedForm, node: Node, args: Args) -> Ref | None:
     """Write a quotient by a power of two as a product: it has the same bits."""
     number = form.number(args["other"])
-    if (
-        number is None
-        or not isinstance(args["input"], Ref)
-        or args.get("rounding_mode")
-        or "float" not in node.outputs[0].dtype
-    ):
+    is_quotient = isinstance(args["input"], Ref) and not args.get("rounding_mode") and "float" in node.outputs[0].dtype
+    if not number or not is_quotient or abs(frexp(1 / number)[0]) != 0.5:
         return None
-    exact = number and float(1 / number).hex().rstrip("0").partition("p")[0].strip("-").rstrip("0") in ("0x1.", "0x1")
-    if not exact and not isinstance(args["other"], Ref):
-        return None
-    return form.one(node, "mul", {"input": args["input"], "other": 1 / number}) if exact else None
+    return form.one(node, "mul", {"input": args["input"], "other": 1 / number})
 
 
 @rule("addcmul")

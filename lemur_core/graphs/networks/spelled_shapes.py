@@ -58,15 +58,8 @@ def _join_slices(form: UnifiedForm, node: Node, args: Args) -> Ref | None:
     dim = args["dim"]
     parts: list[Ref] = []
     for part in args["tensors"]:
-        before, one = form.node(parts[-1] if parts else None, "slice"), form.node(part, "slice")
-        follows = (
-            before is not None
-            and one is not None
-            and before.inputs == one.inputs
-            and (before.get("dim"), before.get("step")) == (one.get("dim"), one.get("step")) == (dim, 1)
-            and before.get("end") == one.get("start")
-        )
-        if follows and before is not None and one is not None:
+        before, one = (form.node(ref, "slice", dim=dim, step=1) for ref in (parts[-1] if parts else None, part))
+        if before and one and before.inputs == one.inputs and before.get("end") == one.get("start"):
             parts[-1] = form.slice(node, one.inputs[0], dim, before.get("start"), one.get("end"))
         else:
             parts.append(part)
@@ -83,14 +76,11 @@ def _reduce(form: UnifiedForm, node: Node, args: Args) -> Ref | None:
     inner = form.node(before.inputs[0] if before else source, node.op)
     kind, shape = form.type(source)
     if inner is not None and node.op in ("mean", "sum") and not args.get("dtype") and not inner.get("dtype"):
-        kept = inner.get("keepdim")
-        dims = inner.get("dim")
-        rank = len(form.type(inner.inputs[0]).shape)
-        if before is None or kept:
-            places = [dim for dim in range(rank) if kept or dim not in dims]
-            if len(places) == len(shape):
-                both = tuple(sorted({*dims, *(places[dim] for dim in args["dim"])}))
-                return _reduce_to(form, node, inner.inputs[0], both)
+        kept, dims = inner.get("keepdim"), inner.get("dim")
+        places = [dim for dim in range(len(form.type(inner.inputs[0]).shape)) if kept or dim not in dims]
+        if (before is None or kept) and len(places) == len(shape):
+            both = tuple(sorted({*dims, *(places[dim] for dim in args["dim"])}))
+            return _reduce_to(form, node, inner.inputs[0], both)
     wide = tuple(dim for dim in args["dim"] if shape[dim] != 1)
     if len(wide) == len(args["dim"]) or kind != node.outputs[0].dtype:
         return None
@@ -158,37 +148,33 @@ def _rectify(form: UnifiedForm, node: Node, args: Args) -> Ref | None:
 @rule(*(f"{name}{rank}d" for name in ("avg_pool", "_adaptive_avg_pool", "adaptive_avg_pool") for rank in (1, 2, 3)))
 def _average(form: UnifiedForm, node: Node, args: Args) -> Ref | None:
     """Write a mean over the whole map as one, and adaptive pooling to a divisor as plain pooling."""
-    rank = int(node.op[-2])
+    rank, is_adaptive = int(node.op[-2]), "adaptive" in node.op
     source: Ref = args["input"]
     shape = form.type(source).shape
     sizes, out = shape[-rank:], node.outputs[0].shape[-rank:]
-    if sizes == out and "adaptive" in node.op:
+    if is_adaptive and sizes == out:
         return source
-    plain = "adaptive" in node.op or (
-        _each(args.get("padding"), rank) == (0,) * rank and not args.get("divisor_override")
-    )
-    whole = "adaptive" in node.op or _each(args["kernel_size"], rank) == sizes
-    if out == (1,) * rank and plain and whole:
+    kernel, padding = (_each(args.get(name), rank) for name in ("kernel_size", "padding"))
+    plain = is_adaptive or (not any(padding) and not args.get("divisor_override"))
+    if out == (1,) * rank and plain and (is_adaptive or kernel == sizes):
         dims = tuple(range(len(shape) - rank, len(shape)))
         return form.one(node, "mean", {"input": source, "dim": dims, "keepdim": True})
-    if "adaptive" in node.op and not any(size % to for size, to in zip(sizes, out, strict=True)):
+    if is_adaptive:
+        if any(size % to for size, to in zip(sizes, out, strict=True)):
+            return None
         kernel = tuple(size // to for size, to in zip(sizes, out, strict=True))
         return form.one(node, f"avg_pool{rank}d", {"input": source, "kernel_size": kernel, "stride": kernel})
-    if "adaptive" in node.op:
-        return None
-    kernel = _each(args["kernel_size"], rank)
     changed = args | {
         "kernel_size": kernel,
         "stride": _each(args.get("stride") or kernel, rank),
-        "padding": None if plain else _each(args.get("padding"), rank),
+        "padding": None if plain else padding,
         "count_include_pad": None if plain else args.get("count_include_pad"),
         "ceil_mode": args.get("ceil_mode") or None,
     }
     return form.one(node, node.op, changed) if changed != args else None
 
 
-@rule(*(f"{name}{rank}d" for name in ("adaptive_max_pool",) for rank in (1, 2, 3)))
-@rule(*(f"max_pool{rank}d_with_indices" for rank in (1, 2, 3)))
+@rule(*(name.format(rank) for name in ("adaptive_max_pool{}d", "max_pool{}d_with_indices") for rank in (1, 2, 3)))
 def _maximum(form: UnifiedForm, node: Node, args: Args) -> Ref | None:
     """Write a maximum over the whole map as one."""
     rank = int(node.op[node.op.index("pool") + 4])

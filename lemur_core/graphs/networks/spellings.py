@@ -10,8 +10,6 @@ it is pooled; slices joined in their order are the tensor; what a bound never re
     avg_pool2d(x, 8), of 8 by 8    -> mean(x, (2, 3), keepdim=True)
 """
 
-from dataclasses import replace
-
 from lemur_core.graphs.canonical import prune
 from lemur_core.graphs.graph import Graph, reachable
 from lemur_core.graphs.networks import spelled_formulas, spelled_shapes
@@ -28,6 +26,4 @@ def unify(graph: Graph) -> Graph:
     form = UnifiedForm(graph, _RULES)
     for index in reachable(graph.nodes, (*graph.results, *(target for target, _ in graph.writes))):
         form.take(index)
-    writes = tuple((form.of[target], form.of[value]) for target, value in graph.writes)
-    unified = replace(graph, nodes=tuple(form.nodes), outputs=form.refs(graph.outputs), writes=writes)
-    return prune(replace(unified, reads=form.refs(graph.reads)))
+    return prune(graph.move(form.nodes, form.of.__getitem__))

@@ -30,7 +30,7 @@ from lemur_core.graphs.networks.order import count_weights
 from lemur_core.graphs.networks.source import digest_glue, find_marks, list_batches
 from lemur_core.graphs.networks.spellings import unify
 from lemur_core.graphs.recorder import Recorder
-from lemur_core.graphs.trace import ROUTES, TraceResult, both_modes, initial_values, note_values, run
+from lemur_core.graphs.trace import ROUTES, TraceResult, both_modes, initial_values, note_values, run, used_parameters
 from lemur_core.sandbox.net import (
     NetError,
     construct,
@@ -46,7 +46,6 @@ from lemur_core.sandbox.net import (
 #: The batch that is traced: hardly a constant in a network is made of it.
 BATCH = 3
 _SEEDS = 3
-_NOT_REACHED = " (not reached in these runs)"
 
 
 class _TrackedParameters(dict[str, Any]):
@@ -97,7 +96,7 @@ class _Observed:
     @property
     def used(self) -> set[str]:
         """The parameters that lead to a result."""
-        return {node.scope for form in self.forms.values() for node in form.nodes if node.op == "parameter"}
+        return used_parameters(self.forms)
 
 
 def trace_network(payload: dict[str, Any]) -> dict[str, Any]:
@@ -118,27 +117,28 @@ def trace_network(payload: dict[str, Any]) -> dict[str, Any]:
     torch.jit._state.disable()
     seed = int(payload.get("seed", 0))
     failures: list[NetError] = []
-    for case, route in itertools.product(map(_with_batch, payload["cases"]), ROUTES):
+    for case, route in itertools.product(payload["cases"], ROUTES):
+        traced = _with_batch(case, BATCH)
         try:
-            observed = _observe(payload, case, route, seed)
+            observed = _observe(payload, traced, route, seed)
         except NetError as error:
             failures.append(error)
         else:
-            return _answer(payload, case, observed, seed)
+            return _answer(payload, traced, observed, seed)
     runs = _run_plainly(payload, seed)
-    if not isinstance(runs, NetError):
-        for route in ROUTES:  # its batch may have to be that of the case
-            try:
-                return _answer(payload, runs, _observe(payload, runs, route, seed), seed)
-            except NetError as error:
-                failures[len(ROUTES) - 1] = error
-        last = failures[len(ROUTES) - 1]
-        return {"runs": True, "category": "not_recorded", "error": f"{last.category}: {last.detail}"}
-    return runs.answer()
+    if isinstance(runs, NetError):
+        return runs.answer()
+    last = failures[len(ROUTES) - 1]
+    for route in ROUTES:  # its batch may have to be that of the case
+        try:
+            return _answer(payload, runs, _observe(payload, runs, route, seed), seed)
+        except NetError as error:
+            last = error
+    return {"runs": True, "category": "not_recorded", "error": f"{last.category}: {last.detail}"}
 
 
-def _with_batch(case: Mapping[str, Any]) -> dict[str, Any]:
-    return {**case, "in_shape": [BATCH, *case["in_shape"][1:]]}
+def _with_batch(case: Mapping[str, Any], batch: int) -> dict[str, Any]:
+    return {**case, "in_shape": [batch, *case["in_shape"][1:]]}
 
 
 def _observe(
@@ -184,9 +184,8 @@ def _observe(
     graphs = {mode: _without_constant_reads(graph) for mode, graph in note_values(graphs, initial).items()}
     traced = TraceResult(module, net, recorder, graphs, initial, route, train_error)
     forms = {mode: unify(canonical(graph)) for mode, graph in graphs.items()}
-    may_vary = drew_before or bool(
-        _without_constant_reads(Graph(tuple(recorder.nodes), (), (), tuple(recorder.reads))).reads
-    )
+    recorded = Graph(tuple(recorder.nodes), (), (), tuple(recorder.reads))
+    may_vary = drew_before or bool(_without_constant_reads(recorded).reads)
     return _Observed(traced, forms, sorted(prm.read), frozenset(marks), may_vary)
 
 
@@ -215,7 +214,7 @@ def _answer(payload: Mapping[str, Any], case: Mapping[str, Any], first: _Observe
     except ValueError as error:
         return NetError("too_large", str(error)).answer()
     answer = first.traced.answer(forms)
-    suffix = _NOT_REACHED if first.reads else ""
+    suffix = " (not reached in these runs)" if first.reads else ""
     about = {
         "in_shape": case["in_shape"],
         "glue": digest_glue(payload["code"]),
@@ -287,7 +286,7 @@ def _compare_batches(
         return {"it takes one batch size only"}
     for batch in sizes:
         with recorder.pause():
-            inputs = make_inputs({**case, "in_shape": [batch, *case["in_shape"][1:]]})
+            inputs = make_inputs(_with_batch(case, batch))
         try:
             with step("forward_failed"), recorder.logging(light=True) as other:
                 net.train(False)(inputs)

@@ -15,23 +15,10 @@ _BETWEEN = frozenset(
     | {"max_pool2d_with_indices", "adaptive_max_pool2d", "upsample_nearest2d", "upsample_bilinear2d", "median"}
 )
 _RANGES = {
-    "sigmoid": (0.0, 1.0),
-    "hardsigmoid": (0.0, 1.0),
-    "_softmax": (0.0, 1.0),
-    "softmax": (0.0, 1.0),
-    "tanh": (-1.0, 1.0),
-    "erf": (-1.0, 1.0),
-    "sin": (-1.0, 1.0),
-    "cos": (-1.0, 1.0),
-    "relu": (0.0, inf),
-    "abs": (0.0, inf),
-    "exp": (0.0, inf),
-    "softplus": (0.0, inf),
-    "sqrt": (0.0, inf),
-    "rsqrt": (0.0, inf),
-    "var": (0.0, inf),
-    "std": (0.0, inf),
-    "linalg_vector_norm": (0.0, inf),
+    **dict.fromkeys(("sigmoid", "hardsigmoid", "_softmax", "softmax"), (0.0, 1.0)),
+    **dict.fromkeys(("tanh", "erf", "sin", "cos"), (-1.0, 1.0)),
+    **dict.fromkeys(("relu", "abs", "exp", "softplus", "sqrt", "rsqrt"), (0.0, inf)),
+    **dict.fromkeys(("var", "std", "linalg_vector_norm"), (0.0, inf)),
 }
 
 
@@ -76,12 +63,17 @@ class UnifiedForm(CanonicalForm):
         """Return whether nothing reads the further outputs of the node that is being taken."""
         return not any(Ref(self.place, output) in self.read for output in range(1, len(node.outputs)))
 
-    def node(self, ref: Argument, *ops: str) -> Node | None:
-        """Return the node of a value if it is one of these operations."""
-        if not isinstance(ref, Ref):
+    def node(self, ref: Argument, *ops: str, **arguments: Argument) -> Node | None:
+        """Return the node of a value if it is one of these operations, with these arguments."""
+        node = self.nodes[ref.node] if isinstance(ref, Ref) else None
+        if node is None or node.op not in ops:
             return None
-        node = self.nodes[ref.node]
-        return node if node.op in ops else None
+        return node if all(node.get(name) == value for name, value in arguments.items()) else None
+
+    def behind(self, ref: Argument, *ops: str, **arguments: Argument) -> Ref | None:
+        """Return the first value that such a node reads."""
+        node = self.node(ref, *ops, **arguments)
+        return node.inputs[0] if node is not None else None
 
     def number(self, value: Argument) -> float | None:
         """Return a number, or that of a tensor filled with one, else None."""
@@ -90,8 +82,9 @@ class UnifiedForm(CanonicalForm):
             value = full.get("value") if full else None
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
-    def operand(self, node: Node | None) -> tuple[Ref, float] | None:
-        """Return the tensor and the number that an operation combines, in either order."""
+    def operand(self, ref: Argument, *ops: str) -> tuple[Ref, float] | None:
+        """Return the tensor and the number that one of these operations combines, in either order."""
+        node = self.node(ref, *ops)
         if node is None:
             return None
         one, other = node.get("input"), node.get("other")
