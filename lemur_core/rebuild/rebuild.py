@@ -105,8 +105,8 @@ class _ModuleWriter(ModuleSource):
         self._inputs(live)
         computing = ((index, self.module.steps[index].node.op) for index in sorted(live))
         steps = [index for index, op in computing if op not in LEAVES or op == "constant"]
-        for index, following in zip(steps, [*steps[1:], -1], strict=True):
-            self.next_place = following
+        for turn, index in enumerate(steps):
+            self.next_place = steps[turn + 1] if turn + 1 < len(steps) else -1
             self._step(index)
         written = [(target, self._text(value), mode) for target, value, mode in writes]
         self.results = [self._text(value) for value in self.module.outputs]
