@@ -156,15 +156,12 @@ class Memory:
             (ref,) = self._append("constant", (("value", describe_constant(tensor)),), (describe_type(tensor),))
             self.hold(tensor, ref)
             return self._holdings[id(tensor)]
-        views = (
-            other
-            for other in self._holdings.values()
-            if other.base is base and not is_lazy(other.tensor) and _layout(other.tensor) == _layout(tensor)
-        )
-        holding = next(views, None)
+        aliases = [other for other in self._holdings.values() if other.base is base]
+        same = (o for o in aliases if not is_lazy(o.tensor) and _layout(o.tensor) == _layout(tensor))
+        holding = next(same, None)
         if holding is None:
             # No recorded view leads to it, but its strides identify its part of the memory.
-            whole = next((other.tensor for other in self._holdings.values() if other.base is base), None)
+            whole = next((other.tensor for other in aliases), None)
             layout = (
                 ("size", tuple(tensor.shape)),
                 ("stride", tensor.stride()),
@@ -183,10 +180,10 @@ class Memory:
     def _put(self, view: _View, before: Ref, new: Ref) -> Ref:
         """Return the source of a view after the view got a new value."""
         dtype = view.before.dtype
-        if view.op in _RESHAPES and dtype != view.outputs[view.output].dtype:
-            return self._append("view_dtype", (("input", new), ("dtype", dtype)), (view.before,))[0]
         if view.op in _RESHAPES:
-            return self._append("reshape", (("input", new), ("shape", view.before.shape)), (view.before,))[0]
+            same = dtype == view.outputs[view.output].dtype
+            op, kind = ("reshape", ("shape", view.before.shape)) if same else ("view_dtype", ("dtype", dtype))
+            return self._append(op, (("input", new), kind), (view.before,))[0]
         part = (("output", view.output),) if len(view.outputs) > 1 else ()
         arguments = (("input", before), ("src", new), *view.rest, *part)
         return self._append(f"{view.op}_scatter", arguments, (view.before,))[0]

@@ -7,6 +7,7 @@ one mode stay separate; where a paired operation reads different values in the t
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
+from itertools import zip_longest
 from typing import Any
 
 from lemur_core.graphs.graph import LEAVES, RANDOM, Argument, Graph, Node, Ref, replace_refs
@@ -16,6 +17,7 @@ _FLAGS = frozenset({"training", "momentum", "train", "use_input_stats", "draw", 
 _BY_FLAGS = frozenset({"batch_norm", "instance_norm", "attention", "lstm", "gru", "rnn_tanh", "rnn_relu"})
 
 EVAL, TRAIN = 0, 1
+Pair = tuple[int | None, int | None]  # the nodes of one operation in eval and in train mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +99,8 @@ class _Merge:
     def module(self) -> ModeModule:
         for indices in self._order():
             self._take(indices)
-        one, other = self.graphs
-        outputs: list[Argument] = []
-        for number in range(max(len(one.outputs), len(other.outputs))):
-            refs = [graph.outputs[number] if number < len(graph.outputs) else None for graph in self.graphs]
-            outputs.append(self._join(refs[EVAL], refs[TRAIN]))
-        return ModeModule(self.steps, outputs, self._writes())
+        pairs = zip_longest(*(graph.outputs for graph in self.graphs))
+        return ModeModule(self.steps, [self._join(one, other) for one, other in pairs], self._writes())
 
     def _writes(self) -> list[Write]:
         by_mode: list[dict[Value, Argument]] = []
@@ -110,16 +108,14 @@ class _Merge:
             refs = ((self._value(mode, target), self._value(mode, value)) for target, value in graph.writes)
             by_mode.append({target: value for target, value in refs if isinstance(target, Value)})
         both = [(target, value, None) for target, value in by_mode[EVAL].items() if by_mode[TRAIN].get(target) == value]
-        separate: list[Write] = []
-        for mode in (EVAL, TRAIN):
-            separate += [(t, v, mode) for t, v in by_mode[mode].items() if by_mode[1 - mode].get(t) != v]
-        return [*both, *separate]
+        modes = ((mode, *write) for mode in (EVAL, TRAIN) for write in by_mode[mode].items())
+        return [*both, *((t, value, mode) for mode, t, value in modes if by_mode[1 - mode].get(t) != value)]
 
-    def _order(self) -> list[tuple[int | None, int | None]]:
+    def _order(self) -> list[Pair]:
         labels = [[_label(node) for node in graph.nodes] for graph in self.graphs]
         if labels[EVAL] == labels[TRAIN]:
             return [(index, index) for index in range(len(self.graphs[EVAL].nodes))]
-        order: list[tuple[int | None, int | None]] = []
+        order: list[Pair] = []
         matcher = SequenceMatcher(None, labels[EVAL], labels[TRAIN], autojunk=False)
         for kind, start, end, first, last in matcher.get_opcodes():
             if kind == "equal":
@@ -127,15 +123,12 @@ class _Merge:
             else:
                 order += [(index, None) for index in range(start, end)]
                 order += [(None, index) for index in range(first, last)]
-        leaves = {self.graphs[EVAL].nodes[e].scope for e, t in order if e is not None and t is None}
-        return _leaves_first(order, self.graphs) if leaves else order
+        return _leaves_first(order, self.graphs) if any(trained is None for _, trained in order) else order
 
-    def _take(self, indices: tuple[int | None, int | None]) -> None:
-        nodes = tuple(
+    def _take(self, indices: Pair) -> None:
+        one, other = (
             None if index is None else graph.nodes[index] for graph, index in zip(self.graphs, indices, strict=True)
         )
-        number = len(self.steps)
-        one, other = nodes
         step = ModeStep((one, other))
         if one is not None and other is not None:
             ours, theirs = dict(one.arguments), dict(other.arguments)
@@ -148,7 +141,7 @@ class _Merge:
         self.steps.append(step)
         for mode, index in enumerate(indices):
             if index is not None:
-                self.of[mode][index] = number
+                self.of[mode][index] = len(self.steps) - 1
 
     def _map_argument(self, mode: int, value: Argument) -> Argument:
         return replace_refs(value, lambda ref: self._value(mode, ref))
@@ -173,32 +166,22 @@ class _Merge:
         return current is not None
 
 
-def _leaves_first(
-    order: Sequence[tuple[int | None, int | None]], graphs: tuple[Graph, Graph]
-) -> list[tuple[int | None, int | None]]:
+def _leaves_first(order: Sequence[Pair], graphs: tuple[Graph, Graph]) -> list[Pair]:
     """Pair the parameters and buffers that both modes read wherever the subsequence left them separate."""
     pairs: dict[Any, list[int | None]] = {}
-    rest: list[tuple[int | None, int | None]] = []
+    rest: list[Pair] = []
     for indices in order:
-        mode = EVAL if indices[EVAL] is not None else TRAIN
-        index = indices[mode]
-        assert index is not None
-        node = graphs[mode].nodes[index]
+        node = next(graph.nodes[i] for graph, i in zip(graphs, indices, strict=True) if i is not None)
         if node.op not in LEAVES or node.op in ("constant", "cotangent"):
             rest.append(indices)
             continue
         pair = pairs.setdefault((node.op, node.scope, node.get("number")), [None, None])
-        for which in (EVAL, TRAIN):
-            if indices[which] is not None:
-                pair[which] = indices[which]
+        pair[:] = (old if new is None else new for old, new in zip(pair, indices, strict=True))
     return [*((pair[EVAL], pair[TRAIN]) for pair in pairs.values()), *rest]
 
 
 def _label(node: Node) -> Any:
     flags = _FLAGS if node.op in _BY_FLAGS else frozenset({"draw"})
-    arguments = tuple((name, _without_refs(value)) for name, value in node.arguments if name not in flags)
+    kept = ((name, value) for name, value in node.arguments if name not in flags)
+    arguments = tuple((name, replace_refs(value, lambda _ref: "%")) for name, value in kept)
     return node.op, arguments, node.scope, node.outputs[:1] if node.op in _BY_FLAGS else node.outputs
-
-
-def _without_refs(value: Argument) -> Argument:
-    return replace_refs(value, lambda _ref: "%")

@@ -70,7 +70,7 @@ def deserialize(
     """
     check_version(stored)
     try:
-        before = [] if evaluated is None else list(dict.fromkeys(map(_form, evaluated.nodes)))
+        before = () if evaluated is None else dict.fromkeys(map(_form, evaluated.nodes))
         reader = _GraphReader([*before, *map(tuple, stored["operations"])], _first(sizes))
         reader.read(stored["nodes"], evaluated)
         writes = tuple((reader.value(target), reader.value(value)) for target, value in stored["writes"])
@@ -116,7 +116,7 @@ class _GraphWriter:
 
         for index, other in enumerate(match_nodes(evaluated, graph)):
             node = graph.nodes[index]
-            if other is not None and _find_counterpart(evaluated.nodes[other], counterparts) == _key(node):
+            if other is not None and _is_counterpart(node, evaluated.nodes[other], counterparts):
                 if same and other != same[-1] + 1:
                     close()
                 same.append(other)
@@ -145,9 +145,7 @@ class _GraphWriter:
             return f"={self.number(value)}"
         if isinstance(value, tuple):
             numbers = all(isinstance(item, int | float | Size) and not isinstance(item, bool) for item in value)
-            if numbers and len(value) > 1:
-                return "×".join(map(self.number, value))
-            return [self.argument(item) for item in value]
+            return "×".join(map(self.number, value)) if numbers and len(value) > 1 else list(map(self.argument, value))
         # A text that would be read as a reference, a shape or a formula.
         if isinstance(value, str) and (_REF.fullmatch(value) or "×" in value or value.startswith("=")):
             return {"text": value}
@@ -161,9 +159,10 @@ def _key(node: Node) -> tuple[Any, ...]:
     return node.op, repr(node.arguments), node.outputs, node.scope
 
 
-def _find_counterpart(node: Node, counterparts: Mapping[int, int]) -> tuple[Any, ...] | None:
-    """Return the train counterpart of an eval node if all values it reads have one."""
-    return _key(_renumber(node, counterparts)) if all(ref.node in counterparts for ref in node.inputs) else None
+def _is_counterpart(node: Node, evaluated: Node, counterparts: Mapping[int, int]) -> bool:
+    """Return whether a node of train mode is an eval node that reads the counterparts of what that reads."""
+    known = all(ref.node in counterparts for ref in evaluated.inputs)
+    return known and _key(_renumber(evaluated, counterparts)) == _key(node)
 
 
 def _renumber(node: Node, counterparts: Mapping[int, int]) -> Node:
@@ -223,24 +222,22 @@ class _GraphReader:
                 return tuple(map(self._number, stored.split("×")))
         return stored
 
-    def _number(self, text: str) -> Any:
-        if _NUMBER.fullmatch(text):
-            return int(text)
+    def _number(self, source: str) -> Any:
         try:
-            return float(text)
+            return _parse_number(source)
         except ValueError:
-            return self._size(text)
-
-    def _size(self, source: str) -> Size:
-        text, _, value = source.partition("≈")
+            text, _, value = source.partition("≈")
         for python, sign in _SIGNS[:-1]:
             text = text.replace(sign, python)
-        exact = float(value) if not _NUMBER.fullmatch(value or "0") else int(value or "0")
-        return Size(normalize_formula(text), exact if value else evaluate_formula(text, self.sizes))
+        return Size(normalize_formula(text), _parse_number(value) if value else evaluate_formula(text, self.sizes))
 
     def _type(self, text: str) -> TensorType:
         dtype, _, shape = text.partition(" ")
         return TensorType(dtype, () if shape == _SCALAR else tuple(map(self._number, shape.split("×"))))
+
+
+def _parse_number(text: str) -> float:
+    return int(text) if _NUMBER.fullmatch(text) else float(text)
 
 
 def _parse_range(text: str) -> Iterator[int]:
@@ -278,14 +275,13 @@ def restore(stored: Mapping[str, Any]) -> Sized:
     """
     try:
         sizes = {name: tuple(values) for name, values in stored["sizes"].items()}
-        both = stored["eval"], stored["train"]
-        error, fixed = stored["train_error"], stored["fixed"]
+        first, second, error, fixed = (stored[name] for name in ("eval", "train", "train_error", "fixed"))
     except (LookupError, TypeError, AttributeError) as missing:
         raise ValueError(f"another notation of graphs: {type(missing).__name__}: {missing}") from missing
-    evaluated = deserialize(both[0], sizes)
+    evaluated = deserialize(first, sizes)
     trained = None if error is not None else evaluated
-    if both[1] is not None:
-        trained = deserialize(both[1], sizes, evaluated)
+    if second is not None:
+        trained = deserialize(second, sizes, evaluated)
     return Sized(evaluated, trained, sizes, fixed)
 
 

@@ -16,6 +16,7 @@ Shape = tuple[int, ...]
 #: Runs a module at some shapes of its inputs, in train mode if `train` is true; raises anything on failure.
 Go = Callable[[Sequence[Shape], bool], Graph]
 _Group = tuple[tuple[int, int], ...]  # dimensions that change together, each as (input, dimension)
+_Free = Sequence[tuple[_Group, list[int]]]  # with the sizes that worked
 
 _SIZES_PER_DIMENSION = 3  # additional sizes per dimension
 _MAX_OPERATIONS = 60_000  # total number of operations of all runs
@@ -89,8 +90,8 @@ class _Runs:
             self.known[shapes] = graph
         return graph
 
-    def free(self) -> list[tuple[_Group, list[int]]]:
-        """Return the dimensions that can be changed alone, with the sizes that worked."""
+    def free(self) -> _Free:
+        """Return the dimensions that can be changed alone."""
         free = []
         for group in _groups(self.own):
             size = self.own[group[0][0]][group[0][1]]
@@ -102,38 +103,33 @@ class _Runs:
                 free.append((group, taken))
         return free
 
-    def together(self, free: Sequence[tuple[_Group, list[int]]]) -> Sized | None:
+    def together(self, free: _Free) -> Sized | None:
         """Combine all runs; None if the module rejects these sizes together, or a formula does not hold."""
-        # `mixed` changes all dimensions at once, for formulas of several; `further` is for the check.
-        mixed = further = self.own
+        # `mixed` changes all dimensions at once, for formulas of several; the others are for the check.
+        mixed = further = recombined = self.own
         for number, (group, taken) in enumerate(free):
             size = self.own[group[0][0]][group[0][1]]
             mixed = _change_size(mixed, group, taken[-1 - number % len(taken)])
             further = _change_size(further, group, _further(size, taken, number))
+            recombined = _change_size(recombined, group, taken[(number + 1) % len(taken)])
         points = [self.own, *(_change_size(self.own, group, size) for group, taken in free for size in taken), mixed]
         points = list(dict.fromkeys(points))
-        for last in (further, None):  # formulas that fail at the further sizes are fitted to these, too
+        for check in (further, recombined):  # formulas that fail at the further sizes are fitted to these, too
             graphs = [self.at(shapes) for shapes in points]
             if None in graphs:
                 return None
             sized = self._name_sizes(free, points, [graph for graph in graphs if graph is not None])
-            check = last or _recombine(points, free)
             if sized is not None and self._holds(sized, free, check):
                 return sized
             points.append(further)
         return None
 
-    def _name_sizes(
-        self, free: Sequence[tuple[_Group, list[int]]], points: list[tuple[Shape, ...]], graphs: list[Graph]
-    ) -> Sized | None:
+    def _name_sizes(self, free: _Free, points: list[tuple[Shape, ...]], graphs: list[Graph]) -> Sized | None:
         joined = merge_runs(graphs)
         if joined is None:
             return None
-        groups = [group for group, _ in free]
-        names = _names(self.own, groups)
-        symbols = Symbols(
-            {name: tuple(shapes[g[0][0]][g[0][1]] for shapes in points) for name, g in zip(names, groups, strict=True)}
-        )
+        by_point = [self._sizes_at(free, shapes) for shapes in points]
+        symbols = Symbols({name: tuple(sizes[name] for sizes in by_point) for name in by_point[0]})
         evaluated = symbols.replace_numbers(joined)
         if self.trained is None or self.trained == self.evaluated:
             return Sized(evaluated, self.trained and evaluated, _distinct(symbols))
@@ -151,10 +147,14 @@ class _Runs:
             return Sized(evaluated, named, _distinct(symbols))
         return None
 
-    def _holds(self, sized: Sized, free: Sequence[tuple[_Group, list[int]]], shapes: tuple[Shape, ...]) -> bool:
+    def _sizes_at(self, free: _Free, shapes: tuple[Shape, ...]) -> dict[str, int]:
+        """Return the free sizes of some shapes by name."""
+        groups = [group for group, _ in free]
+        return {name: shapes[g[0][0]][g[0][1]] for name, g in zip(_names(self.own, groups), groups, strict=True)}
+
+    def _holds(self, sized: Sized, free: _Free, shapes: tuple[Shape, ...]) -> bool:
         """Return whether the formulas hold for a run that none of them was fitted to."""
-        names = _names(self.own, [group for group, _ in free])
-        sizes = {name: shapes[g[0][0]][g[0][1]] for name, (g, _) in zip(names, free, strict=True)}
+        sizes = self._sizes_at(free, shapes)
         evaluated = self.at(shapes)
         if evaluated is None or contradicts(sized.evaluated, evaluated, sizes):
             return False
@@ -248,11 +248,3 @@ def propose_new_shapes(sized: Sized, own: Sequence[Shape]) -> list[list[Shape]]:
 
 
 _TURNS = 4
-
-
-def _recombine(points: Sequence[tuple[Shape, ...]], free: Sequence[tuple[_Group, list[int]]]) -> tuple[Shape, ...]:
-    """Return all dimensions at another tested size each: a combination that was not run."""
-    shapes = points[0]
-    for number, (group, taken) in enumerate(free):
-        shapes = _change_size(shapes, group, taken[(number + 1) % len(taken)])
-    return shapes

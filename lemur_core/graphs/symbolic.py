@@ -8,10 +8,10 @@ named size itself, `U1`, of which only the values in the runs are known.
 import ast
 import itertools
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from math import gcd, isclose, isfinite
+from math import gcd, isclose, isfinite, prod
 from typing import Any
 
 from lemur_core.graphs.graph import Argument, Graph, Node, TensorType
@@ -43,21 +43,24 @@ def merge_runs(graphs: Sequence[Graph]) -> Graph | None:
     first = graphs[0]
     if any(_links(graph) != _links(first) for graph in graphs[1:]):
         return None
-    nodes = []
-    for index, node in enumerate(first.nodes):
-        runs = [graph.nodes[index] for graph in graphs]
-        arguments = []
-        for number, (name, _) in enumerate(node.arguments):
-            try:
-                arguments.append((name, _join([run.arguments[number][1] for run in runs])))
-            except ValueError:
-                return None
-        outputs = tuple(
-            TensorType(kinds[0].dtype, _join([kind.shape for kind in kinds]))
-            for kinds in zip(*(run.outputs for run in runs), strict=True)
-        )
-        nodes.append(replace(node, arguments=tuple(arguments), outputs=outputs))
-    return Graph(tuple(nodes), first.outputs, first.writes)
+    try:
+        nodes = tuple(_merge_nodes(runs) for runs in zip(*(graph.nodes for graph in graphs), strict=True))
+    except ValueError:
+        return None
+    return Graph(nodes, first.outputs, first.writes)
+
+
+def _merge_nodes(runs: Sequence[Node]) -> Node:
+    """Combine one node of several runs. Raises: ValueError if they differ in more than numbers."""
+    arguments = tuple(
+        (items[0][0], _join([value for _, value in items]))
+        for items in zip(*(run.arguments for run in runs), strict=True)
+    )
+    outputs = tuple(
+        TensorType(kinds[0].dtype, _join([kind.shape for kind in kinds]))
+        for kinds in zip(*(run.outputs for run in runs), strict=True)
+    )
+    return replace(runs[0], arguments=arguments, outputs=outputs)
 
 
 def _links(graph: Graph) -> tuple[object, ...]:
@@ -106,8 +109,8 @@ class Symbols:
     def _size(self, values: tuple[float, ...], runs: Sequence[int] | None) -> Size:
         if runs is None:
             if values not in self._known:
-                expression = find_formula(values, self.values) or self._product(values)
-                self._known[values] = normalize_formula(expression) if expression else self._unknown(values)
+                text = find_formula(values, self.values) or self._product(values) or self._unknown(values)
+                self._known[values] = normalize_formula(text)
             return Size(self._known[values], values[0])
         for known, text in self._known.items():
             if tuple(known[run] for run in runs) == values:
@@ -132,7 +135,7 @@ class Symbols:
         return None
 
     def _unknown(self, values: tuple[float, ...]) -> str:
-        name = f"U{sum(name.startswith('U') for name in self.values) + 1}"
+        name = f"U{sum(map(is_unknown, self.values)) + 1}"
         self.values[name] = values
         return name
 
@@ -326,42 +329,41 @@ def _is_exact(text: str, values: Sequence[float], atoms: Atoms) -> bool:
 
 def _find_in_one_size(values: tuple[int, ...], atoms: Atoms) -> str | None:
     for name, atom in atoms.items():
-        sizes = [int(value) for value in atom]
-        for find in (_affine, _remainders, _floors):
-            for text in find(values, sizes, name):
+        pairs = sorted({(int(size), value) for size, value in zip(atom, values, strict=True)})
+        # Otherwise one size has two values: this is not a function of the size.
+        if len({size for size, _ in pairs}) >= max(2, len(pairs)):
+            text = _affine(pairs, name) or _remainders(pairs, name) or _floors(pairs, name)
+            if text is not None:
                 return text
     return None
 
 
-def _affine(values: Sequence[int], sizes: Sequence[int], name: str) -> Iterator[str]:
+_Pairs = Sequence[tuple[int, int]]  # sizes, each with its value
+
+
+def _affine(pairs: _Pairs, name: str) -> str | None:
     """`a * n + b`."""
-    pairs = sorted({(size, value) for size, value in zip(sizes, values, strict=True)})
-    # One size with two values: this is not a function of the size.
-    if len({size for size, _ in pairs}) < max(2, len(pairs)):
-        return
     (n0, v0), (n1, v1) = pairs[0], pairs[1]
-    if (v1 - v0) % (n1 - n0):
-        return
-    a = (v1 - v0) // (n1 - n0)
+    a, rest = divmod(v1 - v0, n1 - n0)
     b = v0 - a * n0
-    if a and all(a * n + b == v for n, v in pairs):
-        yield f"{b} - {name}" if a == -1 else _sum(name if a == 1 else f"{a} * {name}", b)
+    if rest or not a or any(a * n + b != v for n, v in pairs):
+        return None
+    return f"{b} - {name}" if a == -1 else _sum(name if a == 1 else f"{a} * {name}", b)
 
 
-def _remainders(values: Sequence[int], sizes: Sequence[int], name: str) -> Iterator[str]:
+def _remainders(pairs: _Pairs, name: str) -> str | None:
     """`-n % k`: the remainder to the next multiple."""
+    values = {v for _, v in pairs}
     # A divisor is larger than its remainders.
-    for k in range(max(values) + 1, _LARGEST_DIVISOR + 1):
-        for sign in (-1, 1):
-            if len(set(values)) > 1 and all(sign * n % k == v for n, v in zip(sizes, values, strict=True)):
-                yield f"-{name} % {k}" if sign < 0 else f"{name} % {k}"
+    for k in range(max(values) + 1, _LARGEST_DIVISOR + 1) if len(values) > 1 else ():
+        for sign, text in ((-1, f"-{name} % {k}"), (1, f"{name} % {k}")):
+            if all(sign * n % k == v for n, v in pairs):
+                return text
+    return None
 
 
-def _floors(values: Sequence[int], sizes: Sequence[int], name: str) -> Iterator[str]:
+def _floors(pairs: _Pairs, name: str) -> str | None:
     """`(n + b) // k * a + c`."""
-    pairs = sorted(set(zip(sizes, values, strict=True)))
-    if len({size for size, _ in pairs}) < max(2, len(pairs)):
-        return
     steps = [v - pairs[0][1] for _, v in pairs[1:]]
     a = gcd(*steps)
     factors = [a, *(factor for factor in range(1, a) if a % factor == 0)] if a else []
@@ -373,8 +375,8 @@ def _floors(values: Sequence[int], sizes: Sequence[int], name: str) -> Iterator[
                 base = f"{name} // {k}" if not b else f"({_sum(name, b)}) // {k}"
                 text = _sum(base if factor == 1 else f"{base} * {factor}", c)
                 candidates.append(((bool(c), b not in (0, k - 1), abs(b), k), text))
-    if candidates:
-        yield min(candidates)[1]  # prefer plain rounding down or up: of the formulas that fit, these generalize best
+    # Prefer plain rounding down or up: of the formulas that fit, these generalize best.
+    return min(candidates)[1] if candidates else None
 
 
 def _find_product(values: tuple[int, ...], atoms: Atoms) -> str | None:
@@ -382,18 +384,16 @@ def _find_product(values: tuple[int, ...], atoms: Atoms) -> str | None:
     names = list(atoms)
     for count in range(2, _FACTORS + 1):
         for factors in itertools.combinations(names, count):
-            products = [1] * len(values)
-            for name in factors:
-                products = [product * int(n) for product, n in zip(products, atoms[name], strict=True)]
+            products = [int(prod(sizes)) for sizes in zip(*(atoms[name] for name in factors), strict=True)]
             ratio = _find_ratio(values, products)
             if ratio:
                 up, down = ratio
                 text = " * ".join(factors)
                 return text + (f" * {up}" if up != 1 else "") + (f" // {down}" if down != 1 else "")
     for name in names:
-        sizes = [int(value) for value in atoms[name]]
-        if all(n and v % n == 0 for n, v in zip(sizes, values, strict=True)):
-            rest = tuple(v // n for n, v in zip(sizes, values, strict=True))
+        pairs = [(int(n), v) for n, v in zip(atoms[name], values, strict=True)]
+        if all(n and v % n == 0 for n, v in pairs):
+            rest = tuple(v // n for n, v in pairs)
             others = {other: atom for other, atom in atoms.items() if other != name}
             other_text = _find_in_one_size(rest, others) if len(set(rest)) > 1 else None
             if other_text:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lemur_core.graphs.graph import RANDOM, Graph, Node, unpack
+from lemur_core.graphs.graph import RANDOM, Graph, unpack
 from lemur_core.graphs.networks.order import list_state, order_parameters
 from lemur_core.graphs.trace import flatten_tensors
 from lemur_core.sandbox.net import (
@@ -66,15 +66,6 @@ _STRIPS = 2  # images in a batch of strips
 _IMAGE = 4  # dimensions
 
 
-@dataclass(frozen=True, slots=True)
-class _Observed:
-    """The observable tensors of one run, in an order that the computation alone determines."""
-
-    outputs: list[Tensor]
-    gradients: list[Tensor | None]  # of inputs, then of parameters in the order of the graph
-    state: list[Tensor]  # buffers that a train run updates
-
-
 def measure_behavior(payload: dict[str, Any]) -> dict[str, Any]:
     """Measure one network.
 
@@ -87,12 +78,14 @@ def measure_behavior(payload: dict[str, Any]) -> dict[str, Any]:
         compare); null if no gradient reaches a parameter. Or the failure as `NetError.answer` gives it.
     """
     stub_weights()
-    _keep_memory()
-    packed = {mode: payload[mode] for mode in ("eval", "train") if payload[mode] is not None}
-    forms = {mode: Graph.from_json(unpack(text)) for mode, text in packed.items()}
+    # The process keeps the memory that it frees: half of the time would go into getting it again.
+    libc = ctypes.CDLL(None)
+    libc.mallopt(-4, 0)  # M_MMAP_MAX: no pages of its own for a large block
+    libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
+    forms = {mode: Graph.from_json(unpack(payload[mode])) for mode in ("eval", "train") if payload[mode] is not None}
     order, state = order_parameters(forms), list_state(forms)
     # A draw that changes nothing yet may do so later in a training: a rate that grows, say.
-    draws = [sum(_is_draw(node) for node in form.nodes) for form in forms.values()]
+    draws = [sum(n.op in RANDOM or n.get("draw") is not None for n in form.nodes) for form in forms.values()]
     failure: NetError | None = None
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
@@ -117,13 +110,6 @@ def measure_behavior(payload: dict[str, Any]) -> dict[str, Any]:
     return failure.answer()
 
 
-def _keep_memory() -> None:
-    """Make the process keep the memory that it frees: half of the time would go into getting it again."""
-    libc = ctypes.CDLL(None)
-    libc.mallopt(-4, 0)  # M_MMAP_MAX: no pages of its own for a large block
-    libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
-
-
 def _measure_large(
     payload: Mapping[str, Any], small: Mapping[str, Any], order: Sequence[str], state: Sequence[str]
 ) -> tuple[list[Mapping[str, Any]], list[str]]:
@@ -137,20 +123,13 @@ def _measure_large(
     if small is not traced and len(traced["in_shape"]) == _IMAGE:
         _, channels, height, width = traced["in_shape"]
         side = small["in_shape"][-1]
-        strips: list[Mapping[str, Any]] = [
-            {**traced, "in_shape": shape}
-            for shape in ([_STRIPS, channels, height, side], [_STRIPS, channels, side, width])
-        ]
+        shapes = [_STRIPS, channels, height, side], [_STRIPS, channels, side, width]
+        strips: list[Mapping[str, Any]] = [{**traced, "in_shape": shape} for shape in shapes]
         try:
             return strips, [line for strip in strips for line in _measure(payload, strip, order, state, _LARGE)]
         except NetError:  # a size of its own
             pass
     return [traced], list(_measure(payload, traced, order, state, _LARGE))
-
-
-def _is_draw(node: Node) -> bool:
-    """Return whether an operation draws random numbers."""
-    return node.op in RANDOM or node.get("draw") is not None
 
 
 def _measure(
@@ -174,7 +153,7 @@ def _measure(
         fill(net, order, setting.seed)
         reset(net, state, initial, setting.seed)
         try:
-            yield from describe(_run(net, order, state, _inputs(case, setting), setting))
+            yield from _run(net, order, state, _inputs(case, setting), setting)
         except NetError:
             if not setting.train:
                 raise
@@ -250,7 +229,10 @@ def _inputs(case: Mapping[str, Any], setting: _Setting) -> Tensor:
     return values.to(torch.complex128) if "complex" in case["dtype"] else values
 
 
-def _run(net: nn.Module, order: Sequence[str], state: Sequence[str], inputs: Tensor, setting: _Setting) -> _Observed:
+def _run(
+    net: nn.Module, order: Sequence[str], state: Sequence[str], inputs: Tensor, setting: _Setting
+) -> Iterator[str]:
+    """Yield the numbers of one run as text, rounded: equal for one computation, whatever its parameters are called."""
     net.train(setting.train)
     net.zero_grad(set_to_none=True)
     live = setting.gradients and inputs.is_floating_point()
@@ -265,7 +247,20 @@ def _run(net: nn.Module, order: Sequence[str], state: Sequence[str], inputs: Ten
     ordered = (parameters.get(name) for name in order)
     gradients = [leaf.grad, *(None if tensor is None else tensor.grad for tensor in ordered)]
     held = [buffers[name].detach().clone() for name in state if name in buffers]
-    return _Observed([output.detach() for output in outputs], gradients, held)
+    for tensor in outputs:
+        norm, direction = _take_numbers(tensor.detach())
+        yield f"output {list(tensor.shape)} {_round(norm)} {direction:.{DIGITS - 1}f}"
+    numbers = [(0.0, 0.0) if one is None else _take_numbers(one) for one in gradients]
+    least = max((norm for norm, _ in numbers if isfinite(norm)), default=0.0) * _NOISE
+    count, size, direction = 0, 0.0, 0.0
+    for factor, (norm, one) in zip(_draw(len(numbers), 0, 13).tolist(), numbers, strict=True):
+        if norm > least:
+            count, size, direction = count + 1, size + factor * log(norm), direction + factor * one
+    yield f"gradients {count} {_round(size)} {direction:.{DIGITS - 1}f}"
+    # Which buffer is met first may depend on how a computation is written: a sum does not.
+    states = [_take_numbers(tensor) for tensor in held]
+    size, direction = (fsum(column) for column in zip(*states, strict=True)) if states else (0.0, 0.0)
+    yield f"state {len(states)} {_round(size)} {direction:.{DIGITS - 1}f}"
 
 
 def _backward(outputs: Sequence[Tensor]) -> None:
@@ -312,24 +307,6 @@ class _Neutral(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if kwargs.get("dtype") is torch.float32:
             kwargs = {**kwargs, "dtype": torch.float64}
         return func(*args, **kwargs)
-
-
-def describe(run: _Observed) -> Iterator[str]:
-    """Yield the numbers of one run as text, rounded: equal for one computation, whatever its parameters are called."""
-    for tensor in run.outputs:
-        norm, direction = _take_numbers(tensor)
-        yield f"output {list(tensor.shape)} {_round(norm)} {direction:.{DIGITS - 1}f}"
-    numbers = [(0.0, 0.0) if one is None else _take_numbers(one) for one in run.gradients]
-    least = max((norm for norm, _ in numbers if isfinite(norm)), default=0.0) * _NOISE
-    count, size, direction = 0, 0.0, 0.0
-    for factor, (norm, one) in zip(_draw(len(numbers), 0, 13).tolist(), numbers, strict=True):
-        if norm > least:
-            count, size, direction = count + 1, size + factor * log(norm), direction + factor * one
-    yield f"gradients {count} {_round(size)} {direction:.{DIGITS - 1}f}"
-    # Which buffer is met first may depend on how a computation is written: a sum does not.
-    states = [_take_numbers(tensor) for tensor in run.state]
-    size, direction = (fsum(column) for column in zip(*states, strict=True)) if states else (0.0, 0.0)
-    yield f"state {len(states)} {_round(size)} {direction:.{DIGITS - 1}f}"
 
 
 def _take_numbers(tensor: Tensor) -> tuple[float, float]:

@@ -18,12 +18,9 @@ def order_parameters(forms: Mapping[str, Graph]) -> list[str]:
     Args: forms: canonical graphs by mode; what only train mode reads comes last.
     Returns: each name once.
     """
-    names: dict[str, None] = {}
-    for mode in sorted(forms):  # eval, then train
-        graph = forms[mode]
-        order = [graph.nodes[index] for index in _walk(graph)]
-        names |= dict.fromkeys(node.scope for node in order if node.op == "parameter")
-    return list(names)
+    graphs = [forms[mode] for mode in sorted(forms)]  # eval, then train
+    nodes = (graph.nodes[index] for graph in graphs for index in _walk(graph))
+    return list(dict.fromkeys(node.scope for node in nodes if node.op == "parameter"))
 
 
 def list_state(forms: Mapping[str, Graph]) -> list[str]:
@@ -32,13 +29,9 @@ def list_state(forms: Mapping[str, Graph]) -> list[str]:
     Args: forms: canonical graphs by mode.
     Returns: each name once.
     """
-    names: dict[str, None] = {}
-    for mode in sorted(forms):
-        graph = forms[mode]
-        written = {target.node for target, _ in graph.writes}
-        met = [index for index in _walk(graph) if index in written]
-        names |= dict.fromkeys(graph.nodes[index].scope for index in met if graph.nodes[index].op == "buffer")
-    return list(names)
+    graphs = [(forms[mode], {target.node for target, _ in forms[mode].writes}) for mode in sorted(forms)]
+    nodes = (graph.nodes[index] for graph, written in graphs for index in _walk(graph) if index in written)
+    return list(dict.fromkeys(node.scope for node in nodes if node.op == "buffer"))
 
 
 def count_weights(forms: Mapping[str, Graph]) -> list[int]:
@@ -71,7 +64,7 @@ def _weigh(graph: Graph) -> list[tuple[int, int]]:
     """Return how many parameters lead to each node, and their elements: the same however the way is written."""
     sizes: list[int] = []
     sets: list[int] = []
-    for index, node in enumerate(graph.nodes):
+    for node in graph.nodes:
         if node.op == "parameter":
             sizes.append(prod(node.outputs[0].shape))
             sets.append(1 << (len(sizes) - 1))
@@ -80,7 +73,6 @@ def _weigh(graph: Graph) -> list[tuple[int, int]]:
             for ref in node.inputs:
                 behind |= sets[ref.node]
             sets.append(behind)
-        assert len(sets) == index + 1
     totals: dict[int, tuple[int, int]] = {}
     for members in sets:
         if members not in totals:

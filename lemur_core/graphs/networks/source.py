@@ -44,7 +44,7 @@ def list_batches(code: str) -> list[int]:
     Returns: none if nothing outside of constructors and training branches on sizes or computes numbers from them;
         otherwise 5, then, at most four, the small integers that a size is compared with, and their successors.
     """
-    functions = [f for f in _list_functions(code) if f.name not in (*_GLUE, "__init__") and not _constructs(f)]
+    functions = [node for node in ast.walk(_parse(code)) if isinstance(node, ast.FunctionDef) and _computes(node)]
     nodes = [node for function in functions for node in ast.walk(function)]
     sizes = _name_sizes(nodes)
     if not any(_may_depend(node, sizes) for node in nodes):
@@ -60,9 +60,10 @@ def list_batches(code: str) -> list[int]:
     return [_OTHER_BATCH, *sorted(near - {_BATCH, _OTHER_BATCH})[:4]]
 
 
-def _constructs(function: ast.FunctionDef) -> bool:
-    """Return whether a function helps to construct a network: it takes what LEMUR passes to a constructor."""
-    return any(argument.arg in ("in_shape", "out_shape", "prm") for argument in function.args.args)
+def _computes(function: ast.FunctionDef) -> bool:
+    """Return whether a function neither trains nor constructs a network, taking what LEMUR passes to a constructor."""
+    constructs = any(argument.arg in ("in_shape", "out_shape", "prm") for argument in function.args.args)
+    return function.name not in (*_GLUE, "__init__") and not constructs
 
 
 def _name_sizes(nodes: list[ast.AST]) -> set[str]:
@@ -71,8 +72,7 @@ def _name_sizes(nodes: list[ast.AST]) -> set[str]:
     for _ in range(2):  # one computed from another
         for node in nodes:
             if isinstance(node, ast.Assign) and _has_size(node.value, sizes):
-                targets = (name for target in node.targets for name in ast.walk(target))
-                for name in targets:
+                for name in (name for target in node.targets for name in ast.walk(target)):
                     if isinstance(name, ast.Name | ast.Attribute) and isinstance(name.ctx, ast.Store):
                         sizes.add(name.id if isinstance(name, ast.Name) else f".{name.attr}")
     return sizes
@@ -92,20 +92,13 @@ def _may_depend(node: ast.AST, sizes: set[str]) -> bool:
         return True
     if isinstance(node, ast.If | ast.IfExp | ast.While):
         return _has_size(node.test, sizes)
-    if isinstance(node, ast.Compare | ast.BoolOp):
-        return _has_size(node, sizes)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         operands = (node.left, node.right)  # a product of sizes is one, and lists are repeated
         return len({isinstance(one, ast.List | ast.Tuple) or _has_size(one, sizes) for one in operands}) == 2
-    if isinstance(node, ast.BinOp) and isinstance(node.op, _ARITHMETIC):
-        return _has_size(node, sizes)
-    named = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _NUMBER_CALLS
-    return named and _has_size(node, sizes)
-
-
-@lru_cache(maxsize=4)
-def _list_functions(code: str) -> tuple[ast.FunctionDef, ...]:
-    return tuple(node for node in ast.walk(_parse(code)) if isinstance(node, ast.FunctionDef))
+    compares = isinstance(node, ast.Compare | ast.BoolOp)
+    computes = isinstance(node, ast.BinOp) and isinstance(node.op, _ARITHMETIC)
+    calls = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _NUMBER_CALLS
+    return (compares or computes or calls) and _has_size(node, sizes)
 
 
 @lru_cache(maxsize=4)
@@ -113,15 +106,14 @@ def _parse(code: str) -> ast.Module:
     return ast.parse(code)
 
 
-@lru_cache(maxsize=4)
-def _list_methods(code: str) -> tuple[tuple[str, ast.FunctionDef], ...]:
-    return tuple(
+def _list_methods(code: str) -> list[tuple[str, ast.FunctionDef]]:
+    return [
         (method.name, method)
         for statement in ast.walk(_parse(code))
         if isinstance(statement, ast.ClassDef) and statement.name == "Net"
         for method in statement.body
         if isinstance(method, ast.FunctionDef)
-    )
+    ]
 
 
 def _changes_in_training(code: str) -> bool:
