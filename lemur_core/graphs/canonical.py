@@ -26,21 +26,10 @@ _PARTS = frozenset({"split", "split_with_sizes", "unbind", "unsafe_split"})
 _REDUCTIONS = frozenset({"mean", "sum", "amax", "amin", "var", "std", "logsumexp", "all", "any", "prod"})
 _NORMS = frozenset({"batch_norm", "instance_norm"})
 _DIMENSIONS = frozenset({"dim", "dims", "dim0", "dim1"})
-_CONSTANT_FILLS = {"zero": 0.0} | {
-    f"{form}{name}{like}": number
-    for name, number in (("zeros", 0.0), ("ones", 1.0))
-    for form, like in (("", ""), ("", "_like"), ("new_", ""))
-}
-_FULL = {
-    "full": "fill_value",
-    "full_like": "fill_value",
-    "new_full": "fill_value",
-    "fill": "value",
-    "scalar_tensor": "s",
-}
-_CREATED = frozenset(
-    {"arange", "linspace", "logspace", "eye", "tril_indices", "triu_indices", "randn", "rand", "randint"}
-)
+_CONSTANT_FILLS = dict.fromkeys(("zero", "zeros", "zeros_like", "new_zeros"), 0.0)
+_CONSTANT_FILLS |= dict.fromkeys(("ones", "ones_like", "new_ones"), 1.0)
+_FULL = dict.fromkeys(("full", "full_like", "new_full"), "fill_value") | {"fill": "value", "scalar_tensor": "s"}
+_CREATED = ("arange", "linspace", "logspace", "eye", "tril_indices", "triu_indices", "randn", "rand", "randint")
 _LIKE = {"rand_like": "rand", "randn_like": "randn", "empty_like": "empty", "new_empty": "empty"}
 
 _SLICE_END = 2**63 - 1  # the end of a slice without one
@@ -285,7 +274,7 @@ def _slice(form: CanonicalForm, node: Node, args: Args) -> Ref:
 @_rule("slice_scatter")
 def _slice_scatter(form: CanonicalForm, node: Node, args: Args) -> Ref:
     whole = {"start": 0, "end": _SLICE_END, "step": 1}
-    args = {name: whole.get(name) if value is None else value for name, value in args.items()}
+    args |= {name: value for name, value in whole.items() if name in args and args[name] is None}
     size = form.type(args["input"]).shape[form.positive(args["dim"], args)]
     if args["start"] == 0 and args["end"] >= size and args["step"] == 1:  # the source is overwritten completely
         return form.cast(node, args["src"], node.outputs[0].dtype)
@@ -339,7 +328,7 @@ def _stack(form: CanonicalForm, node: Node, args: Args) -> Ref:
     shape = node.outputs[0].shape
     dim = args["dim"] % len(shape)
     parts = tuple(form.reshape(node, part, (*shape[:dim], 1, *shape[dim + 1 :])) for part in args["tensors"])
-    return form.one(node, "cat", {"tensors": parts, "dim": dim}) if len(parts) > 1 else parts[0]
+    return _cat(form, node, {"tensors": parts, "dim": dim})
 
 
 @_rule("cat")
@@ -481,14 +470,12 @@ def _create(form: CanonicalForm, node: Node, args: Args) -> Ref:
 
 def _parts(form: CanonicalForm, node: Node, args: Args) -> list[Ref]:
     """Express `split` and similar operations as one slice per part."""
-    source = args["input"]
     dim = form.positive(args["dim"], args)
     refs, start = [], 0
     for kind in node.outputs:
-        size = 1 if node.op == "unbind" else kind.shape[dim]
-        part = form.slice(node, source, dim, start, start + size)
-        refs.append(form.reshape(node, part, kind.shape))
-        start += size
+        end = start + (1 if node.op == "unbind" else kind.shape[dim])
+        refs.append(form.reshape(node, form.slice(node, args["input"], dim, start, end), kind.shape))
+        start = end
     return refs
 
 

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isclose, sqrt
+from typing import TypeVar
 
 from lemur_core.graphs.canonical import COMMUTATIVE
 from lemur_core.graphs.graph import LEAVES, Argument, Graph, Node, Ref
@@ -23,25 +24,16 @@ _DEPTH = 3  # depth of the subtrees that the graded similarity counts
 #: Integers and tuples of them that are widths, or follow from widths; G1 drops them, and keeps all other arguments.
 _WIDTHS = frozenset(
     {
-        "size",
-        "sizes",
-        "shape",
-        "normalized_shape",
-        "start",
-        "end",
-        "n",
-        "m",
-        "steps",
-        "repeats",
-        "length",
+        "size", "sizes", "shape", "normalized_shape", "start", "end", "n", "m", "steps", "repeats", "length",
         "num_classes",
     }
-)
+)  # fmt: skip
 #: Operations whose number may be the root of a width.
 _SCALES = frozenset({"mul", "div", "attention"})
 _TOLERANCE = 1e-6
 
 Label = Callable[[Graph, Node], str]
+_Text = TypeVar("_Text", str, bytes)
 InputOrder = Callable[[Node, Sequence[bytes]], Sequence[Ref]]
 
 
@@ -146,10 +138,7 @@ def collapse_constants(graph: Graph) -> Graph:
             colors[index] = (node.get("value").encode(), node.get("kind").encode())
         else:
             exact, widths = (
-                _compute_color(
-                    by(graph, node),
-                    *_order_colors(node, [colors[r.node][which] + bytes([r.output % 256]) for r in node.inputs]),
-                )
+                _color_by_inputs(by(graph, node), node, [colors[ref.node][which] for ref in node.inputs])
                 for which, by in enumerate((label, label_without_widths))
             )
             colors[index] = (exact.hex().encode(), widths.hex().encode())
@@ -160,8 +149,15 @@ def collapse_constants(graph: Graph) -> Graph:
     return graph.move(nodes, move)
 
 
-def _order_colors(node: Node, colors: list[bytes]) -> list[bytes]:
-    return sorted(colors) if node.op in COMMUTATIVE else colors
+def _color_by_inputs(own: str | bytes, node: Node, inputs: Sequence[bytes]) -> bytes:
+    """Color a node by what it is and by the colors of the nodes that it reads."""
+    read = [color + bytes([ref.output % 256]) for color, ref in zip(inputs, node.inputs, strict=True)]
+    return _compute_color(own, *_order(node, read))
+
+
+def _order(node: Node, read: list[_Text]) -> list[_Text]:
+    """Return what is said of the values that a node reads, the same however a commutative operation was written."""
+    return sorted(read) if node.op in COMMUTATIVE else read
 
 
 def _describe_node(node: Node, show: Callable[[str, Argument], Argument]) -> str:
@@ -208,7 +204,7 @@ def _describe(graph: Graph, label: Label) -> str:
     return "\n".join(lines)
 
 
-def number_nodes(graph: Graph, colors: Sequence[bytes], order: "InputOrder | None" = None) -> dict[int, int]:
+def number_nodes(graph: Graph, colors: Sequence[bytes], order: InputOrder | None = None) -> dict[int, int]:
     """Number the nodes so that each comes after the nodes it reads.
 
     Args:
@@ -235,15 +231,11 @@ def number_nodes(graph: Graph, colors: Sequence[bytes], order: "InputOrder | Non
     return numbers
 
 
-def color_ancestry(graph: Graph, by: "Label | None" = None) -> list[bytes]:
-    """Return a color per node from everything that leads to it: equal for equal computations on leaves of one kind.
-
-    Args: by: how a node is labeled; None: by `label`.
-    """
+def color_ancestry(graph: Graph, by: Label = label) -> list[bytes]:
+    """Return a color per node from everything that leads to it: equal for equal computations on leaves of one kind."""
     colors: list[bytes] = []
     for node in graph.nodes:
-        read = [colors[ref.node].hex().encode() + bytes([ref.output % 256]) for ref in node.inputs]
-        colors.append(_compute_color((by or label)(graph, node), *_order_colors(node, read)))
+        colors.append(_color_by_inputs(by(graph, node), node, [colors[ref.node].hex().encode() for ref in node.inputs]))
     return colors
 
 
@@ -262,18 +254,16 @@ def compute_colors(graph: Graph, label: Label) -> list[bytes]:
             role = "" if node.op in COMMUTATIVE else str(position)
             users[ref.node].append((index, f"{role}.{ref.output}"))
     ends: dict[int, list[str]] = {}
-    for position, ref in enumerate(graph.outputs):
-        ends.setdefault(ref.node, []).append(f"return {position}.{ref.output}")
-    for position, ref in enumerate(graph.reads):
-        ends.setdefault(ref.node, []).append(f"read {position}.{ref.output}")
+    for kind, refs in (("return", graph.outputs), ("read", graph.reads)):
+        for position, ref in enumerate(refs):
+            ends.setdefault(ref.node, []).append(f"{kind} {position}.{ref.output}")
     for target, value in graph.writes:
         ends.setdefault(value.node, []).append(f"write {value.output}")
         ends.setdefault(target.node, []).append("written")
     colors = [_compute_color(label(graph, node)) for node in graph.nodes]
     for _ in range(_ROUNDS):
         for index, node in enumerate(graph.nodes):
-            read = [colors[ref.node] + bytes([ref.output % 256]) for ref in node.inputs]
-            colors[index] = _compute_color(colors[index], *(sorted(read) if node.op in COMMUTATIVE else read))
+            colors[index] = _color_by_inputs(colors[index], node, [colors[ref.node] for ref in node.inputs])
         # Backward, each node sees the new colors of those that use it.
         for index in range(len(graph.nodes) - 1, -1, -1):
             used = sorted(colors[user] + role.encode() for user, role in users[index])
@@ -304,17 +294,12 @@ def stages(graph: Graph) -> list[str]:
     furthest = -1
     for index in computing:
         node = graph.nodes[index]
-        read = [
-            str(numbers[ref.node])
-            if ref.node in numbers
-            else f"{graph.nodes[ref.node].op if graph.nodes[ref.node].op in LEAVES else 'before'}"
-            for ref in node.inputs
-        ]
+        ops = {ref.node: graph.nodes[ref.node].op for ref in node.inputs}
+        names = {place: op if op in LEAVES else str(numbers.get(place, "before")) for place, op in ops.items()}
+        read = [names[ref.node] for ref in node.inputs]
         numbers[index] = len(numbers)
-        lines.append(
-            f"{label_without_widths(graph, node)} <- {' '.join(sorted(read) if node.op in COMMUTATIVE else read)}"
-        )
-        furthest = max([furthest, *(last[ref.node] for ref in node.inputs if graph.nodes[ref.node].op not in LEAVES)])
+        lines.append(f"{label_without_widths(graph, node)} <- {' '.join(_order(node, read))}")
+        furthest = max([furthest, *(last[place] for place, op in ops.items() if op not in LEAVES)])
         if furthest <= index:  # no earlier value is read again: everything flows through this node
             completed.append("\n".join(lines))
             lines, numbers, furthest = [], {}, last[index]
@@ -345,11 +330,8 @@ def subtrees(graph: Graph, depth: int = _DEPTH) -> Counter[str]:
     counted = Counter(color.hex() for color in colors)
     for _ in range(depth):
         colors = [
-            _compute_color(
-                colors[index],
-                *(sorted if node.op in COMMUTATIVE else list)([colors[ref.node] for ref in node.inputs]),
-            )
-            for index, node in enumerate(graph.nodes)
+            _compute_color(own, *_order(node, [colors[ref.node] for ref in node.inputs]))
+            for own, node in zip(colors, graph.nodes, strict=True)
         ]
         counted.update(color.hex() for color in colors)
     return counted
@@ -384,20 +366,13 @@ def differences(one: Graph, other: Graph, limit: int = 8) -> list[str]:
             Counter(label(graph, node) for node in graph.nodes if (node.op in LEAVES) is wanted)
             for graph in (one, other)
         )
-        lines += _list_differences(first, second, limit)
+        differing = [key for key in sorted({*first, *second}) if first[key] != second[key]]
+        differing.sort(key=lambda key: -abs(first[key] - second[key]))
+        for key in differing[:limit]:
+            shown = " ".join(part for part in key.split(" ") if not part.endswith("=%"))
+            lines.append(f"{shown}: {first[key]} against {second[key]}")
+        lines += [f"and {len(differing) - limit} more that differ"] if len(differing) > limit else []
     return lines
-
-
-def _list_differences(first: Mapping[str, int], second: Mapping[str, int], limit: int) -> list[str]:
-    differing = [key for key in sorted({*first, *second}) if first.get(key, 0) != second.get(key, 0)]
-    differing.sort(key=lambda key: -abs(first.get(key, 0) - second.get(key, 0)))
-    lines = [f"{_format_label(key)}: {first.get(key, 0)} against {second.get(key, 0)}" for key in differing[:limit]]
-    left = len(differing) - limit
-    return [*lines, f"and {left} more that differ"] if left > 0 else lines
-
-
-def _format_label(key: str) -> str:
-    return " ".join(part for part in key.split(" ") if not part.endswith("=%"))
 
 
 def share(one: Graph, other: Graph) -> float:

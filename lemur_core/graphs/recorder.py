@@ -56,6 +56,8 @@ _OF_VALUES = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_outpu
 _COPY = torch.ops.aten._to_copy.default
 #: The largest tensor without inputs and parameters whose values are computed on the meta device, too.
 _KNOWN_ELEMENTS = 4096
+#: Operations whose results have no values of their own.
+_UNSET = frozenset({"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"})
 _ITEM = torch.ops.aten._local_scalar_dense.default
 _DETACH = torch.ops.aten.detach.default
 
@@ -207,9 +209,8 @@ class Recorder(TorchDispatchMode):
         parameters = _parameters(func)
         if self.log is not None:
             # A number that an operation computes with is not a size: it may not grow with the batch.
-            numbers = [
-                float(v) if p.is_number and type(v) is int else v for p, v in zip(parameters, args, strict=False)
-            ]
+            pairs = zip(parameters, args, strict=False)
+            numbers = [float(value) if p.is_number and type(value) is int else value for p, value in pairs]
             if func is not _DETACH:  # autograd itself calls it, not at the same places in each run
                 self.log.append((func, *_numbers_in([*numbers, *kwargs.values()])))
             if self._light:
@@ -221,10 +222,9 @@ class Recorder(TorchDispatchMode):
         tensors = tensors_in(list(bound.values()))
         if any(map(is_lazy, tensors)):
             return self._compute(func, args, kwargs)  # it has no shape yet
-        if any(tensor.is_floating_point() for tensor in tensors):
-            for parameter in parameters:
-                if parameter.is_number and type(bound[parameter.name]) is int:
-                    bound[parameter.name] = float(bound[parameter.name])  # as the operation receives it
+        if any(tensor.is_floating_point() for tensor in tensors):  # a number as the operation receives it
+            integers = [p.name for p in parameters if p.is_number and type(bound[p.name]) is int]
+            bound |= {name: float(bound[name]) for name in integers}
         op = func._schema.name.removeprefix("aten::")
         arguments = {name: self._argument(value) for name, value in bound.items() if name not in _IGNORED}
         targets = {parameter.name: bound[parameter.name] for parameter in parameters if parameter.is_written}
@@ -258,7 +258,7 @@ class Recorder(TorchDispatchMode):
 
     def _compute_known(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compute small values that depend on no input and no parameter; None for all others."""
-        if torch.Tag.nondeterministic_seeded in func.tags or (func._schema.name in _UNSET):
+        if torch.Tag.nondeterministic_seeded in func.tags or func._schema.name.removeprefix("aten::") in _UNSET:
             return None
         values: dict[int, Tensor] = {}
         for tensor in tensors_in([*args, *kwargs.values()]):
@@ -333,8 +333,7 @@ class Recorder(TorchDispatchMode):
         skips_compute = op == "batch_norm" and self.device.type == "meta" and not self._in_function
         with self.pause():
             result = _normalize(bound) if skips_compute else None
-            if result is None:
-                result = compute()
+            result = compute() if result is None else result
         if self._light:
             return result
         results = tensors_in(result)
@@ -473,18 +472,12 @@ def _parameters(func: OpOverload) -> tuple[_RecordedParameter, ...]:
         _RecordedParameter(
             argument.name,
             argument.alias_info is not None and argument.alias_info.is_write,
-            str(argument.real_type).removeprefix("Optional[").rstrip("]")
-            in ("number", "Tensor"),  # a number may replace a tensor
+            # A number may replace a tensor.
+            str(argument.real_type).removeprefix("Optional[").rstrip("]") in ("number", "Tensor"),
             argument.default_value if argument.has_default_value() else None,
         )
         for argument in func._schema.arguments
     )
-
-
-#: Tensors without values of their own.
-_UNSET = frozenset(
-    {"aten::empty", "aten::empty_like", "aten::new_empty", "aten::empty_strided", "aten::new_empty_strided"}
-)
 
 
 def _numbers_in(values: Sequence[Any]) -> Iterator[Any]:
@@ -509,9 +502,8 @@ def _normalize(arguments: Mapping[str, Any]) -> Tensor | None:
     None if it might fail: torch then raises the error.
     """
     source: Tensor = arguments["input"]
-    others = [
-        arguments[name] for name in ("weight", "bias", "running_mean", "running_var") if arguments[name] is not None
-    ]
+    names = ("weight", "bias", "running_mean", "running_var")
+    others = [arguments[name] for name in names if arguments[name] is not None]
     if source.dim() < 2 or any(other.shape != source.shape[1:2] or other.dtype != source.dtype for other in others):
         return None
     if not arguments["training"] and arguments["running_mean"] is None:
@@ -531,6 +523,5 @@ def _shows_values(func: OpOverload, arguments: Mapping[str, Any]) -> bool:
 
 @cache
 def _is_view(func: OpOverload) -> bool:
-    return any(
-        returned.alias_info is not None and not returned.alias_info.is_write for returned in func._schema.returns
-    )
+    aliases = (returned.alias_info for returned in func._schema.returns)
+    return any(alias is not None and not alias.is_write for alias in aliases)
