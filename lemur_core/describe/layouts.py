@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from lemur_core.graphs.graph import LEAVES, Graph, Node, Ref
+from lemur_core.graphs.graph import LEAVES, Graph, Node
 
 #: One letter per dimension: N batch, C channels, D, H, W space, L length; `?` if unknown.
 Layout = str
@@ -38,15 +38,12 @@ def derive_layout(graph: Graph, index: int) -> Layout | None:
     if not 3 <= rank <= 5:
         return None
     for node, position in _find_uses(graph, index):
-        if node.op in _LAST and position == 0 and _is_over_last(node):
+        is_over_last = node.op == "linear" or len(node.get("normalized_shape") or ()) == 1
+        if node.op in _LAST and position == 0 and is_over_last:
             return channels_last(rank)
         if node.op in _SECOND and position == 0:
             return channels_first(rank)
     return None
-
-
-def _is_over_last(node: Node) -> bool:
-    return node.op == "linear" or len(node.get("normalized_shape") or ()) == 1
 
 
 def _find_uses(graph: Graph, index: int) -> Iterator[tuple[Node, int]]:
@@ -57,13 +54,10 @@ def _find_uses(graph: Graph, index: int) -> Iterator[tuple[Node, int]]:
         for position, ref in enumerate(node.inputs):
             if ref.node in same:
                 yield node, position
-                if _keeps_dimensions(graph, node, ref):
+                changes = node.op in _CHANGE_DIMENSIONS or node.op in LEAVES
+                same_rank = len(node.outputs[0].shape) == len(graph.type_of(ref).shape)
+                if node.op in _SAME_RANK or (same_rank and not changes):
                     same.add(number)
-
-
-def _keeps_dimensions(graph: Graph, node: Node, ref: Ref) -> bool:
-    changes = node.op in _CHANGE_DIMENSIONS or node.op in LEAVES
-    return node.op in _SAME_RANK or (not changes and len(node.outputs[0].shape) == len(graph.type_of(ref).shape))
 
 
 def derive_layouts(graph: Graph) -> list[Layout]:
@@ -78,7 +72,7 @@ def derive_layouts(graph: Graph) -> list[Layout]:
 def _output_layout(graph: Graph, index: int, node: Node, rank: int, layouts: list[Layout]) -> Layout:
     if node.op == "input":
         return derive_layout(graph, index) or ("N??" if rank == 3 else channels_first(rank))
-    sources = (layouts[ref.node] for ref in node.inputs if _is_live(graph, ref))
+    sources = (layouts[ref.node] for ref in node.inputs if graph.nodes[ref.node].op not in LEAVES - {"input"})
     inherited = next((layout for layout in sources if len(layout) == rank), "")
     if node.op in _SECOND:
         return channels_first(rank)
@@ -96,10 +90,6 @@ def _output_layout(graph: Graph, index: int, node: Node, rank: int, layouts: lis
         gone, source = set(node.get("dim") or ()), layouts[node.inputs[0].node]
         return "".join(letter for dim, letter in enumerate(source) if dim not in gone)[:rank].ljust(rank, "?")
     return inherited or "?" * rank
-
-
-def _is_live(graph: Graph, ref: Ref) -> bool:
-    return graph.nodes[ref.node].op not in LEAVES - {"input"}
 
 
 def _reshape_layout(graph: Graph, node: Node, layouts: list[Layout]) -> Layout:

@@ -29,6 +29,8 @@ _NORMS = {
     "rms_norm": "root-mean-square normalisation",
 }
 _COMBINED = {"matmul": "product of matrices", "mul": "product", "add": "sum", "sub": "difference", "div": "quotient"}
+_OPERATORS = {"add": "plus", "sub": "minus", "mul": "times", "div": "divided by", "matmul": "product with"}
+_OPERATORS |= {"maximum": "the larger of it and", "minimum": "the smaller of it and"}
 _RESIDUAL = ": a residual"
 _POOLING = ("max_pool", "avg_pool", "adaptive")
 
@@ -184,7 +186,8 @@ class _Describer:
         return False
 
     def _describe_binary(self, index: int, node: Node, main: int | None, others: list[int]) -> str:
-        left, right = _read_operands(node)
+        operands = [value for name, value in node.arguments if name in ("input", "other")]
+        left, right = operands if len(operands) == 2 else (operands[0], None)
         if not others and main is not None:
             if isinstance(left, Ref) and isinstance(right, Ref) and left.node == right.node:
                 return {"mul": "square", "add": "twice"}.get(node.op, f"{node.op} with itself")
@@ -224,10 +227,8 @@ class _Describer:
 
     def _describe_operand(self, node: Node, shown: str, *, first: bool) -> str:
         if first:
-            return f"{shown} {'minus' if node.op == 'sub' else 'divided by' if node.op == 'div' else node.op} it"
-        phrases = {"add": "plus", "sub": "minus", "mul": "times", "div": "divided by", "matmul": "product with"}
-        phrases |= {"maximum": "the larger of it and", "minimum": "the smaller of it and"}
-        return f"{phrases.get(node.op, node.op)} {shown}"
+            return f"{shown} {_OPERATORS[node.op] if node.op in ('sub', 'div') else node.op} it"
+        return f"{_OPERATORS.get(node.op, node.op)} {shown}"
 
     def _name_value(self, value: Argument) -> str:
         if not isinstance(value, Ref):
@@ -322,11 +323,6 @@ class _Describer:
                 text = text.replace(mark, refer(index, number))
         start = f"from {refer(sources[0], number)}: " if len(sources) == 1 else ""
         return start + text
-
-
-def _read_operands(node: Node) -> tuple[Argument, Argument]:
-    values = [value for name, value in node.arguments if name in ("input", "other")]
-    return (values[0], values[1]) if len(values) == 2 else (values[0], None)
 
 
 def _format_number(value: Argument) -> str:

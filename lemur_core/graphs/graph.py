@@ -233,24 +233,17 @@ def _to_json(argument: Argument) -> Any:
 
 
 def _read_node(op: Any, arguments: Any, outputs: Any, scope: Any) -> Node:
-    return Node(
-        _read_text(op),
-        tuple((_read_text(name), _read_argument(argument)) for name, argument in arguments.items()),
-        tuple(TensorType(_read_text(dtype), tuple(map(_read_size, shape))) for dtype, shape in outputs),
-        _read_text(scope),
-    )
+    if not all(type(size) is int and size in INTEGERS for _, shape in outputs for size in shape):
+        raise ValueError("a size is not an integer")
+    read = tuple((_read_text(name), _read_argument(argument)) for name, argument in arguments.items())
+    kinds = tuple(TensorType(_read_text(dtype), tuple(shape)) for dtype, shape in outputs)
+    return Node(_read_text(op), read, kinds, _read_text(scope))
 
 
 def _read_text(text: Any) -> str:
     if type(text) is not str or not ((text.isascii() and "\0" not in text) or clean_text(text) == text):
         raise ValueError("a name is not a text")
     return text
-
-
-def _read_size(size: Any) -> int:
-    if type(size) is not int or size not in INTEGERS:
-        raise ValueError("a size is not an integer")
-    return size
 
 
 _NOT_FINITE = frozenset({"nan", "inf", "-inf"})

@@ -24,7 +24,7 @@ from torch._ops import OpOverload
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from lemur_core.graphs.composites import (
     ListIndices,
@@ -193,9 +193,9 @@ class Recorder(TorchDispatchMode):
         """Free the tensors of a run that has ended: two modes of one network need not fit into memory together."""
         self._memory.forget()
 
-    def graph_of(self, output: Any, buffers: Sequence[tuple[Ref, Tensor]] = (), reads: Sequence[Ref] = ()) -> Graph:
-        """Return the graph of an output, of the buffers whose values have changed, and of values that Python read."""
-        outputs = tuple(self._read(leaf) for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
+    def graph_of(self, results: Sequence[Tensor], buffers: Sequence[tuple[Ref, Tensor]], reads: Sequence[Ref]) -> Graph:
+        """Return the graph of results, of the buffers whose values have changed, and of values that Python read."""
+        outputs = tuple(map(self._read, results))
         writes = tuple((before, value) for before, tensor in buffers if (value := self.value_of(tensor)) != before)
         return Graph(tuple(self.nodes), outputs, writes, tuple(reads))
 
@@ -448,18 +448,13 @@ class Recorder(TorchDispatchMode):
             with self.pause():
                 real = original(data, *args, **kwargs, **where)
                 tensor = real.to(self.device).requires_grad_(needs_gradient)
-            return self._hold_constant(tensor, real)
+                (ref,) = self._append("constant", (("value", describe_constant(real)),), (describe_type(tensor),))
+                self._memory.hold(tensor, ref)
+                if real.numel() <= _KNOWN_ELEMENTS:
+                    self._known[ref] = real.detach()
+            return tensor
 
         return call
-
-    def _hold_constant(self, tensor: Tensor, real: Tensor) -> Tensor:
-        """Register a tensor whose values are those of another, on the CPU."""
-        with self.pause():
-            (ref,) = self._append("constant", (("value", describe_constant(real)),), (describe_type(tensor),))
-            self._memory.hold(tensor, ref)
-            if real.numel() <= _KNOWN_ELEMENTS:
-                self._known[ref] = real.detach()
-        return tensor
 
 
 def _new_tensor(source: Tensor, data: Any, **kwargs: Any) -> Any:

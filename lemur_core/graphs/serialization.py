@@ -12,7 +12,7 @@ reading the train counterparts of what they read; `[12, […]]` is the counterpa
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -186,7 +186,9 @@ class _GraphReader:
         counterparts: dict[int, int] = {}
         for item in stored:
             if isinstance(item, str) and evaluated is not None:
-                for other in _parse_range(item):
+                if (match := _RUN.fullmatch(item)) is None:
+                    raise ValueError(f"{item!r} are no nodes")
+                for other in range(int(match[1]), int(match[2]) + 1):
                     if len(self.nodes) == _MOST_NODES:
                         raise ValueError(f"more than {_MOST_NODES:,} nodes")
                     self.nodes.append(_renumber(evaluated.nodes[other], counterparts))
@@ -238,13 +240,6 @@ class _GraphReader:
 
 def _parse_number(text: str) -> float:
     return int(text) if _NUMBER.fullmatch(text) else float(text)
-
-
-def _parse_range(text: str) -> Iterator[int]:
-    match = _RUN.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text!r} are no nodes")
-    yield from range(int(match[1]), int(match[2]) + 1)
 
 
 # --- both modes -------------------------------------------------------------------------------------------------------

@@ -312,7 +312,8 @@ def _find_real(values: tuple[float, ...], atoms: Atoms) -> str | None:
         expression = find_formula(integers, atoms) if len(set(integers)) > 1 else None
         if expression:
             text = form.format(expression if expression.isidentifier() else f"({expression})")
-            if _is_exact(text, values, atoms):
+            runs = ({name: atom[run] for name, atom in atoms.items()} for run in range(len(values)))
+            if all(evaluate_formula(text, sizes) == value for sizes, value in zip(runs, values, strict=True)):
                 return text
             # Correct up to rounding, but another form may be exact.
             near.append(text)
@@ -320,11 +321,6 @@ def _find_real(values: tuple[float, ...], atoms: Atoms) -> str | None:
 
 
 _NEAR = 1e-6
-
-
-def _is_exact(text: str, values: Sequence[float], atoms: Atoms) -> bool:
-    runs = ({name: atom[run] for name, atom in atoms.items()} for run in range(len(values)))
-    return all(evaluate_formula(text, sizes) == value for sizes, value in zip(runs, values, strict=True))
 
 
 def _find_in_one_size(values: tuple[int, ...], atoms: Atoms) -> str | None:

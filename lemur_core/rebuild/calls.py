@@ -169,9 +169,9 @@ def by_schema(call: Operation) -> Text:
     for position, argument in enumerate(schema.arguments):
         name = "input" if argument.name == "self" else argument.name
         value = call.get(name)
-        default = argument.default_value if argument.has_default_value() else None
-        is_tensor = name in call.tensors
-        if not is_tensor and (value is None or (argument.has_default_value() and _equals_default(value, default))):
+        plain = list(value) if type(value) is tuple else value
+        is_default = argument.has_default_value() and not isinstance(value, Size) and plain == argument.default_value
+        if name not in call.tensors and (value is None or is_default):
             continue
         if name == "reduction":
             named[name] = repr(REDUCTIONS[value])
@@ -208,12 +208,6 @@ def _schema(op: str, names: set[str]) -> Any:
         if names <= known and "out" not in overload:
             fitting.append((len(known), overload, schema))
     return min(fitting, key=lambda item: item[:2])[2] if fitting else None
-
-
-def _equals_default(value: Argument, default: Any) -> bool:
-    return bool(type(value) is not tuple and not isinstance(value, Size) and value == default) or (
-        type(value) is tuple and isinstance(default, list) and list(value) == default
-    )
 
 
 def _argument(call: Operation, name: str) -> str:

@@ -95,13 +95,20 @@ class _ModuleWriter(ModuleSource):
             if step.node.op == OP:
                 self._take_custom(index)
         self.calls, layers = group_layers(self.module, self._find_live(self.module.writes))
-        writes = self._list_writes()
+        # The writes that no layer does itself.
+        done = {name for layer in layers for name in (*layer.state.values(), layer.counter)}
+        writes = [w for w in self.module.writes if self.module.steps[w[0].index].node.scope not in done]
         live = self._find_live(writes)
         self.calls = {index: layer for index, layer in self.calls.items() if index in live}
         self.layers = [layer for layer in layers if any(index in live for index in layer.steps)]
         for layer in self.layers:
             self._name(layer)
-        self._count(live, writes)
+        reads = [(value, index) for index in sorted(live) for value in self._read(index)]
+        reads += [(value, _END) for value in values_in(tuple(self.module.outputs))]
+        reads += [(value, _END) for _, written, _ in writes for value in values_in(written)]
+        for value, index in reads:
+            self.uses[value] = self.uses.get(value, 0) + 1
+            self.users.setdefault(value, []).append(index)
         self._inputs(live)
         computing = ((index, self.module.steps[index].node.op) for index in sorted(live))
         steps = [index for index, op in computing if op not in LEAVES or op == "constant"]
@@ -126,20 +133,6 @@ class _ModuleWriter(ModuleSource):
             if index in wanted:
                 wanted |= {value.index for value in self._read(index)}
         return wanted
-
-    def _list_writes(self) -> list[Write]:
-        """Return the writes that no layer does itself."""
-        done = {name for layer in self.calls.values() for name in layer.state.values()}
-        done |= {layer.counter for layer in self.calls.values() if layer.counter}
-        return [write for write in self.module.writes if self.module.steps[write[0].index].node.scope not in done]
-
-    def _count(self, live: set[int], writes: Sequence[Write]) -> None:
-        reads = [(value, index) for index in sorted(live) for value in self._read(index)]
-        reads += [(value, _END) for value in values_in(tuple(self.module.outputs))]
-        reads += [(value, _END) for _, written, _ in writes for value in values_in(written)]
-        for value, index in reads:
-            self.uses[value] = self.uses.get(value, 0) + 1
-            self.users.setdefault(value, []).append(index)
 
     def _read(self, index: int) -> list[Value]:
         """Return the values that a step reads, except those that a layer holds."""
@@ -206,15 +199,12 @@ class _ModuleWriter(ModuleSource):
             return
         self.pending[value] = _Pending(text, holds, moves, call)
         users = self.users.get(value, [])
-        returned = self._is_returned(value)
+        returned = self.module.outputs == [value] and self.uses[value] == 1 and self.next_place == -1
         short = len(text.text) <= _INLINE and self.uses.get(value, 0) == 1 and users[0] != _END
         # Where the order matters, only the very next step may write it inline: another one would run in between.
         too_early = moves and users != [self.next_place] and not returned
         if not (short or returned) or too_early or (step.mode is not None and users[:1] == [_END]):
             self._assign(value)
-
-    def _is_returned(self, value: Value) -> bool:
-        return self.module.outputs == [value] and self.uses[value] == 1 and self.next_place == -1
 
     def _count_outputs(self, step: ModeStep) -> int:
         """Return how many outputs the Python expression has."""

@@ -177,7 +177,9 @@ def _observe(
             return graph
 
         graphs, error = both_modes(go, NetError, route=route)
-        marks = recorder.marks | drew | _share_memory(net)
+        storages = [find_storage(tensor) for tensor in (*net.parameters(), *net.buffers())]
+        shared = len(set(storages)) < len(storages)  # a step of training changes both
+        marks = recorder.marks | drew | ({"parameters that share memory"} if shared else set())
         if not again:
             marks |= _compare_batches(recorder, net, case, ran, list_batches(payload["code"]))
     train_error = None if error is None else f"{error.category}: {error.detail}"
@@ -265,12 +267,6 @@ def _generators() -> tuple[Any, ...]:
     """Return the states of the generators that no recorded operation draws from."""
     state: Any = np.random.get_state(legacy=False)
     return random.getstate(), state["state"]["key"].tobytes(), state["state"]["pos"], state["has_gauss"]
-
-
-def _share_memory(net: nn.Module) -> set[str]:
-    """Return a mark if two parameters or buffers share memory: a step of training changes both."""
-    storages = [find_storage(tensor) for tensor in (*net.parameters(), *net.buffers())]
-    return {"parameters that share memory"} if len(set(storages)) < len(storages) else set()
 
 
 def _compare_batches(
