@@ -40,18 +40,17 @@ def find_custom(module: ModeModule, index: int) -> Custom:
     gradient_values = [value for value in arguments["gradients"] if value is not None]
     inner = _inner(module, [result, *gradient_values], sources)
     steps = [module.steps[number] for number in inner]
-    cotangents = [Value(number) for number in inner if module.steps[number].node.op == "cotangent"]
+    cotangents = [Value(number) for number, step in zip(inner, steps, strict=True) if step.node.op == "cotangent"]
     if len(cotangents) > 1 or any(step.node.get("number") for step in steps if step.node.op == "cotangent"):
         raise RebuildError("a function with a gradient of its own that has several results")
     if any("draw" in dict(step.node.arguments) for step in steps):
         raise RebuildError("a function with a gradient of its own that draws random numbers")
-    outside = [value for number in inner for value in values_in(tuple(module.steps[number].arguments.values()))]
+    outside = [value for step in steps for value in values_in(tuple(step.arguments.values()))]
     outside += [result, *gradient_values]
-    takes = list(dict.fromkeys(sources))
-    takes += [value for value in dict.fromkeys(outside) if value.index not in inner and value not in takes]
-    outputs = {value: number for number, value in enumerate(gradient_values)}
+    takes = list(dict.fromkeys([*sources, *(value for value in outside if value.index not in inner)]))
+    outputs = {None: None} | {value: number for number, value in enumerate(gradient_values)}
     gradient_of = dict(zip(sources, arguments["gradients"], strict=True))
-    gradients = tuple(None if gradient_of.get(value) is None else outputs[gradient_of[value]] for value in takes)
+    gradients = tuple(outputs[gradient_of.get(value)] for value in takes)
     forward = _part(module, inner, takes, [result])
     kind = module.steps[result.index].node.outputs[result.output]
     backward = _part(module, inner, [*takes, cotangents[0] if cotangents else None], gradient_values, kind)
@@ -61,29 +60,24 @@ def find_custom(module: ModeModule, index: int) -> Custom:
 def _inner(module: ModeModule, results: list[Value], sources: tuple[Value, ...]) -> list[int]:
     """Return the steps between the sources, or the result's gradient, and these results."""
     depends: dict[int, bool] = {}
-    ends = set(sources)
 
-    def follow(index: int) -> bool:
-        if index not in depends:
-            step = module.steps[index]
-            depends[index] = step.node.op == "cotangent"
-            read = values_in(tuple(step.arguments.values()))
-            reached = [value in ends or follow(value.index) for value in read]
-            depends[index] = depends[index] or any(reached)
-        return depends[index]
+    def follow(value: Value) -> bool:
+        if value in sources:
+            return True
+        if value.index not in depends:
+            step = module.steps[value.index]
+            depends[value.index] = step.node.op == "cotangent"
+            reached = [follow(read) for read in values_in(tuple(step.arguments.values()))]
+            depends[value.index] |= any(reached)
+        return depends[value.index]
 
     for value in results:
-        if value not in ends:
-            follow(value.index)
+        follow(value)
     return sorted(index for index, inside in depends.items() if inside)
 
 
 def _part(
-    module: ModeModule,
-    inner: list[int],
-    takes: list[Value | None],
-    results: list[Value],
-    last: Argument = None,
+    module: ModeModule, inner: list[int], takes: list[Value | None], results: list[Value], last: Argument = None
 ) -> ModeModule:
     """Return some steps as a separate module, with inputs for the values they take."""
     steps: list[ModeStep] = []

@@ -31,11 +31,6 @@ class OutputDifference:
     what: str = ""
     error: float = 0.0
 
-    @property
-    def bits(self) -> bool:
-        """Return whether everything is bit-identical."""
-        return not self.what and self.error == 0.0
-
 
 @dataclass(slots=True)
 class ObservedRun:
@@ -65,11 +60,11 @@ class Trial:
     find: Callable[[Any], Sequence[Tensor]] = flatten_tensors
     change: Callable[[Any, Callable[[Tensor], Tensor]], Any] = change_all
 
-    def run(self, module: nn.Module) -> "ObservedRun":
+    def run(self, module: nn.Module) -> ObservedRun:
         """Run the original. Raises: any exception of its own."""
         return self._run(module, lambda args, kwargs: module(*args, **kwargs), {})
 
-    def run_rebuilt(self, module: nn.Module, mapping: Mapping[str, str], takes: Sequence[int] | None) -> "ObservedRun":
+    def run_rebuilt(self, module: nn.Module, mapping: Mapping[str, str], takes: Sequence[int] | None) -> ObservedRun:
         """Run a rebuilt module, with results under the names of the original. Raises: any exception of its own."""
 
         def call(args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -78,9 +73,7 @@ class Trial:
 
         return self._run(module, call, mapping)
 
-    def _run(
-        self, module: nn.Module, call: Callable[[list[Any], dict[str, Any]], Any], names: Mapping[str, str]
-    ) -> "ObservedRun":
+    def _run(self, module: nn.Module, call: Callable[[Any, Any], Any], names: Mapping[str, str]) -> ObservedRun:
         module.train(self.train)
         module.zero_grad(set_to_none=True)
         # Seeded twice, because inputs may draw numbers, too, and the module must draw the same ones in both runs.
@@ -127,25 +120,24 @@ def compare(
     first, second = trial.run(original), trial.run_rebuilt(rebuilt, mapping, takes)
     if len(first.outputs) != len(second.outputs):
         return OutputDifference(f"{len(second.outputs)} outputs where the original has {len(first.outputs)}", 1.0)
+    outputs = zip(second.outputs, first.outputs, strict=True)
+    pairs = [(f"output {number}", ours, theirs, 0.0) for number, (ours, theirs) in enumerate(outputs)]
+    # A gradient far below the largest one is rounding noise, so it is not compared on its own scale.
+    floor = (
+        max((_largest(gradient) for gradient in first.gradients.values() if gradient is not None), default=0.0) * 1e-3
+    )
+    known = set(mapping.values())
+    for part, least in (("gradients", floor), ("state", 0.0)):
+        ours_all, theirs_all = getattr(second, part), getattr(first, part)
+        # The rebuilt module leaves out parameters and buffers that nothing reads.
+        names = (name for name in theirs_all if name in known or name.startswith("input "))
+        pairs += [(f"{part} of {name}", ours_all.get(name), theirs_all[name], least) for name in names]
     largest_error = 0.0
-    for number, (ours, theirs) in enumerate(zip(second.outputs, first.outputs, strict=True)):
-        difference = _differ(f"output {number}", ours, theirs, 0.0)
+    for pair in pairs:
+        difference = _differ(*pair)
         if difference.what:
             return difference
         largest_error = max(largest_error, difference.error)
-    # A gradient far below the largest one is rounding noise, so it is not compared on its own scale.
-    largest = max((_largest(grad) for grad in first.gradients.values() if grad is not None), default=0.0)
-    known = set(mapping.values())
-    for parts, floor in ((("gradients", largest * 1e-3)), ("state", 0.0)):
-        theirs_all, ours_all = getattr(first, parts), getattr(second, parts)
-        for name in theirs_all:
-            # The rebuilt module leaves out parameters and buffers that nothing reads.
-            if name not in known and not name.startswith("input "):
-                continue
-            difference = _differ(f"{parts} of {name}", ours_all.get(name), theirs_all[name], floor)
-            if difference.what:
-                return difference
-            largest_error = max(largest_error, difference.error)
     return OutputDifference("", largest_error)
 
 
