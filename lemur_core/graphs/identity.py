@@ -179,17 +179,13 @@ def _hide_refs(argument: Argument) -> str:
     return repr(argument)
 
 
-def text(graph: Graph, label: Label) -> str:
-    """Describe the whole graph, independent of the order of its nodes.
+def _describe(graph: Graph, label: Label) -> str:
+    """Describe a whole graph, independent of the order of its nodes.
 
     Nodes are numbered in the order in which a walk from the results meets them; operands of commutative operations are
     visited in the order of their colors. Operands of one color are usually interchangeable. If they are not, two
     equal graphs may have different texts, but different graphs never share a text.
     """
-    return _describe(collapse_constants(graph), label)
-
-
-def _describe(graph: Graph, label: Label) -> str:
     numbers = number_nodes(graph, colors := compute_colors(graph, label))
     lines = []
     for index in numbers:

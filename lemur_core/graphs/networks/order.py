@@ -13,33 +13,21 @@ from lemur_core.graphs.identity import compute_colors, label, number_nodes, orde
 
 
 def order_parameters(forms: Mapping[str, Graph]) -> list[str]:
-    """Return the names of the parameters that results depend on, in the order in which the walk meets them.
-
-    Args: forms: canonical graphs by mode; what only train mode reads comes last.
-    Returns: each name once.
-    """
+    """Return the names of the parameters that results depend on, as the walk meets them; eval mode comes first."""
     graphs = [forms[mode] for mode in sorted(forms)]  # eval, then train
     nodes = (graph.nodes[index] for graph in graphs for index in _walk(graph))
     return list(dict.fromkeys(node.scope for node in nodes if node.op == "parameter"))
 
 
 def list_state(forms: Mapping[str, Graph]) -> list[str]:
-    """Return the names of the buffers that some run updates, in the order of the walk, then of the writes.
-
-    Args: forms: canonical graphs by mode.
-    Returns: each name once.
-    """
+    """Return the names of the buffers that some run updates, in the order of the walk."""
     graphs = [(forms[mode], {target.node for target, _ in forms[mode].writes}) for mode in sorted(forms)]
     nodes = (graph.nodes[index] for graph, written in graphs for index in _walk(graph) if index in written)
     return list(dict.fromkeys(node.scope for node in nodes if node.op == "buffer"))
 
 
 def count_weights(forms: Mapping[str, Graph]) -> list[int]:
-    """Return the sizes of the parameters that results depend on, sorted: equal for what may compute the same.
-
-    Args: forms: canonical graphs by mode.
-    Returns: numbers of elements.
-    """
+    """Return the elements of the parameters that results depend on, sorted: equal for what may compute the same."""
     sizes: dict[str, int] = {}
     for graph in forms.values():
         sizes |= {node.scope: prod(node.outputs[0].shape) for node in graph.nodes if node.op == "parameter"}

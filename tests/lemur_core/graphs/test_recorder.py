@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils import checkpoint
 
 from lemur_core.graphs.canonical import canonical
-from lemur_core.graphs.identity import label, text
+from lemur_core.graphs.identity import identities
 from lemur_core.graphs.recorder import Recorder
 from lemur_core.graphs.trace import run
 from tests.builders.graphs import trace
@@ -86,7 +86,7 @@ class Bare(Repeated):
 def test_a_checkpoint_computes_what_it_keeps_from_memory(device: str) -> None:
     def graph(kind: type[Repeated], **options: bool) -> str:
         found = trace(lambda: kind(**options), lambda: [torch.ones(2, 4)], device=device, train=True)
-        return text(found, label)
+        return identities(found).exact
 
     plain, bare = graph(Repeated), graph(Bare)
     assert graph(Repeated, use_reentrant=True) == graph(Repeated, use_reentrant=False) == plain
@@ -110,7 +110,7 @@ class OnItsOwn(nn.Module):
 
 def test_a_network_that_goes_to_the_cpu_by_itself_needs_no_values() -> None:
     found = [trace(OnItsOwn, lambda: [torch.ones(2, 3, 8, 8)], device=device) for device in ("meta", "cpu")]
-    assert text(found[0], label) == text(found[1], label)
+    assert identities(found[0]).exact == identities(found[1]).exact
 
 
 class Noting(nn.Module):
@@ -165,4 +165,4 @@ def test_a_run_frees_its_tensors() -> None:
             graphs.append(run(recorder, net, [inputs], train=False))
             # Parameters and input; a few tensors of the last call are freed by the next one.
             assert 41 <= len(recorder._memory._holdings) <= 46
-    assert len({text(canonical(graph), label) for graph in graphs}) == 1
+    assert len({identities(canonical(graph)).exact for graph in graphs}) == 1
