@@ -98,9 +98,8 @@ def _read_behind(flow: DataFlow, attention: Attention) -> Attention:
     """Trace queries, keys and values back to the values that they are reshaped parts of."""
     # In self-attention, one projection is often cut into three: all lead back to one value only through slices.
     whole = _trace_back(flow, attention, RESHAPING)
-    if len(set(whole.read)) == 1:
-        return whole
-    return _trace_back(flow, attention, RESHAPING - {"slice"})  # slices of several values remain separate values
+    # Slices of several values remain separate values.
+    return whole if len(set(whole.read)) == 1 else _trace_back(flow, attention, RESHAPING - {"slice"})
 
 
 def _trace_back(flow: DataFlow, attention: Attention, through: frozenset[str]) -> Attention:

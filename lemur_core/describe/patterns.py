@@ -21,12 +21,16 @@ _PHRASES = 14  # maximum phrases per sentence
 
 _GATES = frozenset({"sigmoid", "hardsigmoid", "tanh", "_softmax", "relu6"})
 _BOUNDED = {"clamp": ("min", "max"), "hardtanh": ("min_val", "max_val")}
-_NORMS = {
+#: Patterns of one operation.
+_SINGLE = {
     "batch_norm": "batch normalisation",
     "layer_norm": "layer normalisation",
     "group_norm": "group normalisation",
     "instance_norm": "instance normalisation",
     "rms_norm": "root-mean-square normalisation",
+    "stop_gradient": "a stopped gradient",
+    "custom_gradient": "a gradient of its own",
+    "roll": "a roll",
 }
 _COMBINED = {"matmul": "product of matrices", "mul": "product", "add": "sum", "sub": "difference", "div": "quotient"}
 _OPERATORS = {"add": "plus", "sub": "minus", "mul": "times", "div": "divided by", "matmul": "product with"}
@@ -127,11 +131,8 @@ class _Describer:
         node = self.nodes[index]
         if index in self.attention:
             return self._describe_attention(index, main)
-        if node.op in _NORMS:
-            self.patterns[_NORMS[node.op]] += 1
-        if node.op in ("stop_gradient", "custom_gradient", "roll"):
-            name = {"stop_gradient": "a stopped gradient", "custom_gradient": "a gradient of its own"}.get(node.op)
-            self.patterns[name or "a roll"] += 1
+        if node.op in _SINGLE:
+            self.patterns[_SINGLE[node.op]] += 1
         others = [source for source in self.sources[index] if source != main]
         if node.op == "cat":
             return self._describe_cat(index, main)
@@ -161,10 +162,8 @@ class _Describer:
         parts = [ref.node for ref in node.get("tensors")]
         along = name_dimensions(self.layouts[index], [node.get("dim")])
         pools = [part for part in parts if self._is_pooled(part)]
-        names = {part: self._name_value(Ref(part)) for part in parts}
-        if main is not None:
-            names[main] = "it"
-        phrase = f"concatenates {join_words([names[part] for part in parts])} along {along}"
+        shown = ["it" if part == main else self._name_value(Ref(part)) for part in parts]
+        phrase = f"concatenates {join_words(shown)} along {along}"
         if set(parts) == {main}:
             phrase = f"{len(parts)} copies of it side by side along {along}"
         if len(pools) > 1:

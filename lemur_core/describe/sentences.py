@@ -224,13 +224,9 @@ def _linear(graph: Graph, node: Node, layout: Layout) -> str:
 
 def _layer_norm(graph: Graph, node: Node, _layout: Layout) -> str:
     kind = "layer" if node.op == "layer_norm" else "root-mean-square"
-    over = len(node.get("normalized_shape") or ())
-    rank = len(graph.type_of(node.inputs[0]).shape)
-    if over == 1:
-        where = "the last dimension" if rank < 4 else f"the last of {rank} dimensions"
-    else:
-        where = f"the last {over} dimensions"
-    return f"{kind} normalisation over {where}"
+    over, rank = len(node.get("normalized_shape") or ()), len(graph.type_of(node.inputs[0]).shape)
+    last = "the last dimension" if rank < 4 else f"the last of {rank} dimensions"
+    return f"{kind} normalisation over {last if over == 1 else f'the last {over} dimensions'}"
 
 
 def _permute(graph: Graph, node: Node, layout: Layout) -> str:

@@ -10,8 +10,10 @@ on the way.
 import functools
 import inspect
 from ast import literal_eval
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
 from inspect import Parameter, Signature
 from typing import Any
 
@@ -19,6 +21,7 @@ import torch
 import torch.utils.checkpoint
 from numpy import ndarray
 from torch import Tensor, nn
+from torch._ops import OpOverload
 from torch.nn import functional
 from torch.nn.modules import module
 from torch.overrides import TorchFunctionMode
@@ -222,3 +225,71 @@ def _as_index(item: Any) -> Any:
     if not isinstance(item, list | tuple | range | ndarray) or not len(item):
         return item
     return torch.tensor(list(item) if isinstance(item, range) else item)
+
+
+def new_tensor(source: Tensor, data: Any, **kwargs: Any) -> Any:
+    """`Tensor.new_tensor` by `torch.tensor`."""
+    return torch.tensor(data, **({"dtype": source.dtype} | kwargs))
+
+
+def normalize_on_meta(arguments: Mapping[str, Any]) -> Tensor | None:
+    """Return the result of batch normalization on the meta device, which torch would split into twenty operations.
+
+    None if it might fail: torch then raises the error.
+    """
+    source: Tensor = arguments["input"]
+    names = ("weight", "bias", "running_mean", "running_var")
+    others = [arguments[name] for name in names if arguments[name] is not None]
+    if source.dim() < 2 or any(other.shape != source.shape[1:2] or other.dtype != source.dtype for other in others):
+        return None
+    if not arguments["training"] and arguments["running_mean"] is None:
+        return None
+    result = torch.empty_like(source)
+    trained = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (source, *others))
+    return result.requires_grad_().clone() if trained else result
+
+
+# --- facts of single operations ---------------------------------------------------------------------------------------
+
+#: Operations that show values to Python: elements, or how many of them satisfy a condition.
+_OF_VALUES = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedParameter:
+    """One parameter of an operation."""
+
+    name: str
+    is_written: bool
+    is_number: bool
+    default: Any
+
+
+@cache
+def list_parameters(func: OpOverload) -> tuple[RecordedParameter, ...]:
+    """Return the parameters of an operation in order."""
+    return tuple(
+        RecordedParameter(
+            argument.name,
+            argument.alias_info is not None and argument.alias_info.is_write,
+            # A number may replace a tensor.
+            str(argument.real_type).removeprefix("Optional[").rstrip("]") in ("number", "Tensor"),
+            argument.default_value if argument.has_default_value() else None,
+        )
+        for argument in func._schema.arguments
+    )
+
+
+def shows_values(func: OpOverload, arguments: Mapping[str, Any]) -> bool:
+    """Return whether an operation gives Python elements, or a tensor whose size depends on values."""
+    if _OF_VALUES.isdisjoint(func.tags):
+        return False
+    indices = arguments.get("indices")  # with boolean masks the size depends on values
+    return indices is None or any(index.dtype in (torch.bool, torch.uint8) for index in tensors_in(indices))
+
+
+@cache
+def is_view(func: OpOverload) -> bool:
+    """Return whether the result of an operation shares memory with what it reads."""
+    aliases = (returned.alias_info for returned in func._schema.returns)
+    return any(alias is not None and not alias.is_write for alias in aliases)

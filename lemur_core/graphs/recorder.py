@@ -12,8 +12,8 @@ parameter are also computed on the CPU, so that Python can read them.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -32,7 +32,12 @@ from lemur_core.graphs.composites import (
     catch,
     catch_effects,
     compute_at_once,
+    is_view,
+    list_parameters,
+    new_tensor,
+    normalize_on_meta,
     replace_members,
+    shows_values,
 )
 from lemur_core.graphs.graph import RANDOM, Argument, Graph, Node, Ref, TensorType
 from lemur_core.graphs.memory import (
@@ -51,8 +56,6 @@ _IGNORED = frozenset(
 #: In-place operations that do not read the previous value.
 _FILLS = frozenset({"zero", "fill"})
 _DRAWS = frozenset({"uniform", "normal", "bernoulli", "exponential", "geometric", "cauchy", "log_normal", "random"})
-#: Operations that show values to Python: elements, or how many of them satisfy a condition.
-_OF_VALUES = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 _COPY = torch.ops.aten._to_copy.default
 #: The largest tensor without inputs and parameters whose values are computed on the meta device, too.
 _KNOWN_ELEMENTS = 4096
@@ -60,14 +63,6 @@ _KNOWN_ELEMENTS = 4096
 _UNSET = frozenset({"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"})
 _ITEM = torch.ops.aten._local_scalar_dense.default
 _DETACH = torch.ops.aten.detach.default
-
-
-@dataclass(frozen=True, slots=True)
-class _RecordedParameter:
-    name: str
-    is_written: bool
-    is_number: bool
-    default: Any
 
 
 class Recorder(TorchDispatchMode):
@@ -123,7 +118,7 @@ class Recorder(TorchDispatchMode):
         if self.device.type == "meta":
             for name in ("tensor", "as_tensor", "asarray", "from_numpy"):
                 yield torch, name, self._wrap_constructor(getattr(torch, name))
-            yield Tensor, "new_tensor", _new_tensor
+            yield Tensor, "new_tensor", new_tensor
 
     @contextmanager
     def pause(self) -> Iterator[None]:
@@ -206,7 +201,7 @@ class Recorder(TorchDispatchMode):
         kwargs = dict(kwargs or {})
         if self._paused:
             return self._compute(func, args, kwargs)
-        parameters = _parameters(func)
+        parameters = list_parameters(func)
         if self.log is not None:
             # A number that an operation computes with is not a size: it may not grow with the batch.
             pairs = zip(parameters, args, strict=False)
@@ -237,7 +232,7 @@ class Recorder(TorchDispatchMode):
         known = self._compute_known(func, args, kwargs) if self.device.type == "meta" else None
         if func is _ITEM and isinstance(known, Tensor):
             return known.item()
-        if _shows_values(func, bound):
+        if shows_values(func, bound):
             self.reads_values = True
             self.reads += [self.value_of(tensor) for tensor in tensors]
         result = self._compute(func, args, kwargs)
@@ -246,7 +241,7 @@ class Recorder(TorchDispatchMode):
             return result
         if targets:
             self._write(op, arguments, targets, results)
-        elif _is_view(func) and isinstance(args[0], Tensor):
+        elif is_view(func) and isinstance(args[0], Tensor):
             self._memory.look(op, tuple(arguments.items()), args[0], results)
         else:
             random = torch.Tag.nondeterministic_seeded in func.tags
@@ -297,7 +292,7 @@ class Recorder(TorchDispatchMode):
                 raise
             if func is _COPY and kwargs.get("device") == torch.device("cpu"):
                 return func(*args, **(kwargs | {"device": self.device}))
-            if all(tensor.is_meta for tensor in inputs()) or any(p.is_written for p in _parameters(func)):
+            if all(tensor.is_meta for tensor in inputs()) or any(p.is_written for p in list_parameters(func)):
                 raise
             return func(*tree_map(_without_values, args), **tree_map(_without_values, kwargs))
         if isinstance(result, Tensor) and not result.is_meta and any(tensor.is_meta for tensor in inputs()):
@@ -332,7 +327,7 @@ class Recorder(TorchDispatchMode):
         arguments = {} if self._light else {name: self._argument(value) for name, value in bound.items()}
         skips_compute = op == "batch_norm" and self.device.type == "meta" and not self._in_function
         with self.pause():
-            result = _normalize(bound) if skips_compute else None
+            result = normalize_on_meta(bound) if skips_compute else None
             result = compute() if result is None else result
         if self._light:
             return result
@@ -457,24 +452,6 @@ class Recorder(TorchDispatchMode):
         return call
 
 
-def _new_tensor(source: Tensor, data: Any, **kwargs: Any) -> Any:
-    return torch.tensor(data, **({"dtype": source.dtype} | kwargs))
-
-
-@cache
-def _parameters(func: OpOverload) -> tuple[_RecordedParameter, ...]:
-    return tuple(
-        _RecordedParameter(
-            argument.name,
-            argument.alias_info is not None and argument.alias_info.is_write,
-            # A number may replace a tensor.
-            str(argument.real_type).removeprefix("Optional[").rstrip("]") in ("number", "Tensor"),
-            argument.default_value if argument.has_default_value() else None,
-        )
-        for argument in func._schema.arguments
-    )
-
-
 def _numbers_in(values: Sequence[Any]) -> Iterator[Any]:
     """Yield the numbers, texts and parameters among arguments, those in lists, too; a parameter as its identity."""
     for value in values:
@@ -489,34 +466,3 @@ def _numbers_in(values: Sequence[Any]) -> Iterator[Any]:
 
 def _without_values(value: Any) -> Any:
     return value.to("meta") if isinstance(value, Tensor) else value
-
-
-def _normalize(arguments: Mapping[str, Any]) -> Tensor | None:
-    """Return the result of batch normalization on the meta device, which torch would split into twenty operations.
-
-    None if it might fail: torch then raises the error.
-    """
-    source: Tensor = arguments["input"]
-    names = ("weight", "bias", "running_mean", "running_var")
-    others = [arguments[name] for name in names if arguments[name] is not None]
-    if source.dim() < 2 or any(other.shape != source.shape[1:2] or other.dtype != source.dtype for other in others):
-        return None
-    if not arguments["training"] and arguments["running_mean"] is None:
-        return None
-    result = torch.empty_like(source)
-    trained = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (source, *others))
-    return result.requires_grad_().clone() if trained else result
-
-
-def _shows_values(func: OpOverload, arguments: Mapping[str, Any]) -> bool:
-    """Return whether an operation gives Python elements, or a tensor whose size depends on values."""
-    if _OF_VALUES.isdisjoint(func.tags):
-        return False
-    indices = arguments.get("indices")  # with boolean masks the size depends on values
-    return indices is None or any(index.dtype in (torch.bool, torch.uint8) for index in tensors_in(indices))
-
-
-@cache
-def _is_view(func: OpOverload) -> bool:
-    aliases = (returned.alias_info for returned in func._schema.returns)
-    return any(alias is not None and not alias.is_write for alias in aliases)

@@ -132,9 +132,9 @@ def _statistics(call: _LayerCall) -> Layer | None:
     named = differing(node, eps=1e-5)
     if statistics[0] and trained:
         named |= differing(trained, momentum=0.1)
-    flags_given = {"affine": affine, "track_running_stats": bool(statistics[0])}
+    stated = {"affine": affine, "track_running_stats": bool(statistics[0])}
     usual = node.op == "batch_norm"  # of both flags
-    named |= {name: value for name, value in flags_given.items() if value is not usual}
+    named |= {name: value for name, value in stated.items() if value is not usual}
     mean = state.get("running_mean", "")
     prefix = mean.removesuffix("running_mean")
     counter = f"{prefix}num_batches_tracked" if mean.endswith("running_mean") else None

@@ -1,6 +1,7 @@
 """Modules written from their graphs alone: each equals its original, in both modes, at sizes that were never traced."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -125,6 +126,7 @@ def traced(build: Callable[[], nn.Module], shape: Shape, *, train: bool = False)
     return trace(build, lambda: [torch.randn(shape).requires_grad_() * 1], train=train)
 
 
+@cache
 def written(build: Callable[[], nn.Module], shape: Shape) -> tuple[Sized, Rebuilt]:
     """A module's graphs at several sizes, as a spec holds them, and what is written from them."""
     own = [traced(build, shape, train=train) for train in (False, True)]
