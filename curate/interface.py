@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from curate.folder.explain import SnapshotTables, explain
+from curate.folder.explain import explain
 from curate.folder.explanation import Explanation
 from curate.folder.verify import verify
 from curate.model.options import CurateOptions
@@ -129,10 +129,8 @@ class Snapshot:
 
     def __init__(self, folder: PathLike) -> None:
         path = Path(folder)
-        with SNAPSHOT.reading(path):
-            manifest = SnapshotTables(path).manifest
         object.__setattr__(self, "folder", path)
-        object.__setattr__(self, "manifest", manifest)
+        object.__setattr__(self, "manifest", SNAPSHOT.open(path))
 
     def __fspath__(self) -> str:
         return str(self.folder)

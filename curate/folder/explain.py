@@ -8,62 +8,37 @@ import difflib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.compute.graphs import GraphTrace
-from curate.folder.explanation import (
-    SHOWN,
-    Canonical,
-    Duplicate,
-    Duplicates,
-    Explanation,
-    GraphDifference,
-    OtherName,
-    UnusableRow,
-    describe_outcome,
-)
+from curate.folder.explanation import SHOWN, Explanation, describe_outcome
 from curate.published.outcome import DUPLICATE_STAGES
 from curate.published.published import find_parents
 from lemur_core.describe.picture import check_picture, draw
+from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible, plural
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import differences, share
 from manifests.folders.formats import SNAPSHOT
-from manifests.folders.tables import as_records, find_row, read_table
+from manifests.folders.tables import R, as_records, find_row, read_table
 from manifests.records import Decision, GraphRow, LemurRecord, Removed
-
-T = TypeVar("T")
 
 #: Hexadecimal digits that an abbreviated id must have.
 MIN_ID_DIGITS = 6
 
-_BENCHMARK = ("task", "dataset", "metric", "epoch", "accuracy", "best_accuracy", "best_epoch")
 _RECORD_COLUMNS = (
-    "nn",
-    *_BENCHMARK,
-    "family",
-    "split",
-    "weight",
-    "cluster",
-    "score",
-    "pretrained",
-    "runs",
-    "runs_error",
-    "license",
-    "origin",
-    "origin_similarity",
-    "origin_license",
+    *("nn", "task", "dataset", "metric", "epoch", "accuracy", "best_accuracy", "best_epoch"),
+    *("family", "split", "weight", "cluster", "score", "pretrained", "runs", "runs_error"),
+    *("license", "origin", "origin_similarity", "origin_license"),
 )
 _DECISION_COLUMNS = ("row", "id", "nn", "kept", "stage", "rescued", "canonical", "similarity", "reason")
 #: Outcomes by priority: the first row with the best of these is the representative of a network.
-_OUTCOME_PRIORITY = ("kept", "lexical", "structural", "graph", "leak", "exact", "filter", "invalid", "repeat")
+_OUTCOME_PRIORITY = (None, "lexical", "structural", "graph", "leak", "exact", "filter", "invalid", "repeat")
 
 
 def explain(folder: Path, name_or_id: str, against: Sequence[Path] = (), *, partial: bool = False) -> Explanation:
@@ -80,26 +55,21 @@ def explain(folder: Path, name_or_id: str, against: Sequence[Path] = (), *, part
     Raises: UserError if the folder is not a snapshot, a parent of a delta is missing, or no or several networks match.
     """
     with SNAPSHOT.reading(folder):
-        snapshot = SnapshotTables(folder)
-        parents = find_parents(folder, snapshot.manifest, against, partial=partial)
-        snapshot.parents = [SnapshotTables(parent) for parent in parents]
-        return _explain(snapshot, name_or_id)
+        parents = find_parents(folder, SNAPSHOT.open(folder), against, partial=partial)
+        return _explain(SnapshotTables(folder, parents), name_or_id)
 
 
 class SnapshotTables:
     """The tables of a snapshot folder; code is read for single ids only.
 
-    Attributes: parents: of a delta, the folders that it extends; records, graphs and codes are looked up there too.
+    Args: parents: of a delta, the folders that it extends; records, graphs and codes are looked up there too.
 
     Raises: UserError if the folder is not a snapshot.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.parents: Sequence[SnapshotTables] = ()
-        self.manifest = SNAPSHOT.open(folder)
-        table = read_table([folder / "decisions.parquet"], Decision, _DECISION_COLUMNS)
-        self.decisions = table.combine_chunks()
-        self.folder = folder
+    def __init__(self, folder: Path, parents: Sequence[Path] = ()) -> None:
+        self.folder, self.manifest, self._parents = folder, SNAPSHOT.open(folder), parents
+        self.decisions = read_table([folder / "decisions.parquet"], Decision, _DECISION_COLUMNS).combine_chunks()
 
     def rows(self, mask: pa.Array | pa.ChunkedArray) -> list[Decision]:
         """Return the decisions selected by a mask, in input order."""
@@ -109,42 +79,25 @@ class SnapshotTables:
         """Return the decisions on all rows with this name (`nn`) or code (`id`)."""
         return self.rows(pc.equal(self.decisions[column], value))
 
-    def record(self, digest: str) -> LemurRecord | None:
-        """Return the kept record of an id, without its code."""
-        own = find_row(SNAPSHOT.files(self.folder, "records"), LemurRecord, digest, _RECORD_COLUMNS)
-        return own or _first(parent.record(digest) for parent in self.parents)
+    def find(
+        self, digest: str, record: type[R], tables: Sequence[str], columns: Sequence[str] = ()
+    ) -> tuple[R, Path] | None:
+        """Return a row of the first folder that has it, and that folder."""
+        for folder in (self.folder, *self._parents):
+            files = [path for table in tables for path in SNAPSHOT.files(folder, table)]
+            if (row := find_row(files, record, digest, columns)) is not None:
+                return row, folder
+        return None
 
     def graph(self, digest: str | None) -> GraphRow | None:
         """Return the graph row of a code: what it computes, or why that is unknown; None if it was not traced."""
-        files = SNAPSHOT.files(self.folder, "graphs")
-        if digest is None or not files:  # a delta compares graphs if its parents do
-            return None
-        own = find_row(files, GraphRow, digest, tuple(GraphRow.model_fields))
-        return own or _first(parent.graph(digest) for parent in self.parents)
+        match = None if digest is None else self.find(digest, GraphRow, ["graphs"], tuple(GraphRow.model_fields))
+        return match and match[0]
 
     def code(self, digest: str) -> str | None:
         """Return the code of an id, kept or removed."""
-        files = [*SNAPSHOT.files(self.folder, "records"), *SNAPSHOT.files(self.folder, "removed")]
-        own = find_row(files, Removed, digest, ("nn_code",))  # records have this column, too
-        return own.nn_code if own else _first(parent.code(digest) for parent in self.parents)
-
-    def find_folder(self, digest: str) -> str | None:
-        """Return the folder of a published record, among a delta's parents."""
-        return next((str(parent.folder) for parent in self.parents if parent.record(digest) is not None), None)
-
-    def find_removed_score(self, digest: str) -> float | None:
-        """Return the score of a removed code, if it has one."""
-        row = find_row([self.folder / "removed.parquet"], Removed, digest, ("score",))
-        return row.score if row else None
-
-    def threshold(self, stage: str | None) -> float | None:
-        """Return the threshold of a stage, if it has one."""
-        value = self.manifest.parameters.get(f"{stage}_threshold") if stage in ("lexical", "structural") else None
-        return None if value is None else float(value)
-
-
-def _first(items: Iterable[T | None]) -> T | None:
-    return next((item for item in items if item is not None), None)
+        match = self.find(digest, Removed, ["records", "removed"], ("nn_code",))  # records have this column, too
+        return match and match[0].nn_code
 
 
 # --- finding the network ------------------------------------------------------------------------------------------
@@ -154,14 +107,15 @@ def _find(snapshot: SnapshotTables, wanted: str) -> list[Decision]:
     """Return the rows of the requested network (by name) or code (by id), in input order."""
     named = snapshot.select_rows("nn", wanted)
     if named:
-        digests = sorted({row.id for row in named if row.id is not None})
-        if len(digests) > 1:
-            entries = [
-                f"{digest[:16]} ({describe_outcome(_find_representative([r for r in named if r.id == digest]))})"
-                for digest in digests
-            ]
-            raise UserError(f"{wanted!r} is the name of {len(digests)} codes: {_shorten_list(entries)}; give an id")
-        return [row for row in named if row.id == digests[0]] if digests else named
+        rows_of: dict[str, list[Decision]] = {}
+        for row in named:
+            if row.id is not None:
+                rows_of.setdefault(row.id, []).append(row)
+        if len(rows_of) > 1:
+            outcomes = {id_: _find_representative(rows).stage for id_, rows in sorted(rows_of.items())}
+            entries = [f"{id_[:16]} ({describe_outcome(stage)})" for id_, stage in outcomes.items()]
+            raise UserError(f"{wanted!r} is the name of {len(rows_of)} codes: {_shorten_list(entries)}; give an id")
+        return next(iter(rows_of.values()), named)
     digits = wanted.lower()
     if re.fullmatch(rf"[0-9a-f]{{{MIN_ID_DIGITS},64}}", digits):
         rows = snapshot.rows(pc.starts_with(snapshot.decisions["id"], digits))
@@ -171,23 +125,21 @@ def _find(snapshot: SnapshotTables, wanted: str) -> list[Decision]:
             raise UserError(f"{wanted!r} begins {len(names)} ids: {_shorten_list(entries)}; give more digits")
         if rows:
             return rows
-    raise UserError(_unknown_message(snapshot, wanted))
+    names_near = _list_near_names(snapshot, wanted)
+    hint = f"near names: {_shorten_list(names_near)}" if names_near else "decisions.parquet lists all names"
+    raise UserError(
+        f"{wanted!r}: no network of this snapshot has this name, and no id of {MIN_ID_DIGITS} or more digits begins so;"
+        f" {hint}"
+    )
 
 
-def _unknown_message(snapshot: SnapshotTables, wanted: str) -> str:
+def _list_near_names(snapshot: SnapshotTables, wanted: str) -> list[str]:
+    """Return names that contain the requested one, equal and beginning ones first, then similar ones."""
     names = sorted(set(pc.unique(snapshot.decisions["nn"]).to_pylist()))
     part = wanted.casefold()
     holding = [name for name in names if part and part in name.casefold()]
-    near = sorted(holding, key=lambda name: (name.casefold() != part, not name.casefold().startswith(part), name))[
-        :SHOWN
-    ]
-    near += [name for name in difflib.get_close_matches(wanted, names, SHOWN) if name not in near]
-    start = (
-        f"{wanted!r}: no network of this snapshot has this name, and no id of {MIN_ID_DIGITS} or more digits begins so"
-    )
-    return (
-        f"{start}; near names: {_shorten_list(near[:SHOWN])}" if near else f"{start}; decisions.parquet lists all names"
-    )
+    holding.sort(key=lambda name: (name.casefold() != part, not name.casefold().startswith(part)))
+    return list(dict.fromkeys([*holding[:SHOWN], *difflib.get_close_matches(wanted, names, SHOWN)]))[:SHOWN]
 
 
 def _shorten_list(entries: Sequence[str]) -> str:
@@ -197,11 +149,7 @@ def _shorten_list(entries: Sequence[str]) -> str:
 
 def _find_representative(rows: Sequence[Decision]) -> Decision:
     """Return the representative row of a network."""
-    return min(rows, key=lambda row: (_OUTCOME_PRIORITY.index(_outcome(row)), row.row))
-
-
-def _outcome(row: Decision) -> str:
-    return "kept" if row.kept else str(row.stage)
+    return min(rows, key=lambda row: (_OUTCOME_PRIORITY.index(row.stage), row.row))
 
 
 # --- collecting the facts -----------------------------------------------------------------------------------------
@@ -213,13 +161,13 @@ def draw_graph(explanation: Explanation, path: Path) -> str:
     Raises: UserError if that is unknown; UsageError unless the file is an `.svg`.
     """
     check_picture(path)
-    row, name = explanation.graph, f"{explanation.name} {(explanation.id or '')[:16]}"
+    row, name = explanation.facts["graph"], f"{explanation.facts['name']} {(explanation.facts['id'] or '')[:16]}"
     if row is None:
         raise UserError(f"{name}: was not traced, so there is no graph to draw; `lemur curate --graph all` traces all")
-    if row.graph is None:
-        raise UserError(f"{name}: has no graph to draw: {make_visible(row.error or '')}")
+    if row["graph"] is None:
+        raise UserError(f"{name}: has no graph to draw: {make_visible(row['error'] or '')}")
     try:
-        graph = Graph.from_json(json.loads(row.eval or ""))
+        graph = Graph.from_json(json.loads(row["eval"] or ""))
     except ValueError as error:
         raise UserError(f"{name}: its graph cannot be read: {error}; create the snapshot again") from error
     return f"{path}: {plural(draw(graph, path, name), 'box', 'boxes')}, what it computes in eval mode"
@@ -231,81 +179,82 @@ def _explain(snapshot: SnapshotTables, wanted: str) -> Explanation:
     digest, name = row.id, row.nn
     of_code = rows if digest is None else snapshot.select_rows("id", digest)
     unusable = [other for other in snapshot.select_rows("nn", name) if other.id is None and other.row != row.row]
-    explanation = Explanation(
-        name=name,
-        id=digest,
-        kept=row.kept,
-        stage=row.stage,
-        rescued=row.rescued,
-        reason=row.reason,
-        row=row.row,
-        further_rows=sum(other.nn == name for other in of_code) - 1 if digest is not None else 0,
-        unusable_rows=[UnusableRow(other.row, other.reason) for other in unusable],
-        other_names=_other_names(of_code, name),
-        record=snapshot.record(digest) if row.kept and digest is not None else None,
-        stands_for=_list_duplicates(snapshot, row) if row.kept else None,
-        graph=snapshot.graph(digest),
-    )
+    record = snapshot.find(digest, LemurRecord, ["records"], _RECORD_COLUMNS) if row.kept and digest else None
+    graph = snapshot.graph(digest)
+    facts: Json = {
+        "name": name,
+        "id": digest,
+        "kept": row.kept,
+        "stage": row.stage,
+        "rescued": row.rescued,
+        "reason": row.reason,
+        "row": row.row,
+        "further_rows": sum(other.nn == name for other in of_code) - 1 if digest is not None else 0,
+        "unusable_rows": [{"row": other.row, "reason": other.reason} for other in unusable],
+        "other_names": _list_other_names(of_code, name) if digest is not None else [],
+        "canonical": None,
+        "similarity": None,
+        "threshold": None,
+        "score": None,
+        "record": None if record is None else record[0].model_dump(exclude_unset=True),
+        "stands_for": _list_duplicates(snapshot, row) if row.kept else None,
+        "diff": None,
+        "graph": None if graph is None else graph.model_dump(exclude_unset=True),
+    }
     if row.kept or row.canonical is None or digest is None:
-        return explanation
+        return Explanation(facts)
     canonical = _describe_canonical(snapshot, row.canonical)
-    explanation = replace(
-        explanation,
-        canonical=canonical,
-        similarity=row.similarity,
-        threshold=snapshot.threshold(row.stage),
-        score=snapshot.find_removed_score(digest),
-    )
-    if canonical.id == digest:
-        return explanation
-    return replace(
-        explanation,
-        diff=_difference(snapshot, (canonical.name, canonical.id), (name, digest)),
-        graph_difference=_graph_difference(snapshot, row.canonical, digest),
-    )
+    removed = find_row([snapshot.folder / "removed.parquet"], Removed, digest, ("score",))
+    has_threshold = row.stage in ("lexical", "structural")
+    facts |= {
+        "canonical": canonical,
+        "similarity": row.similarity,
+        "threshold": snapshot.manifest.parameters.get(f"{row.stage}_threshold") if has_threshold else None,
+        "score": removed.score if removed else None,
+    }
+    if canonical["id"] != digest:
+        facts["diff"] = _difference(snapshot, (canonical["name"], canonical["id"]), (name, digest))
+        facts["graph_difference"] = _graph_difference(snapshot.graph(canonical["id"]), graph)
+    return Explanation(facts)
 
 
-def _graph_difference(snapshot: SnapshotTables, canonical: str, removed: str) -> GraphDifference | None:
+def _graph_difference(kept: GraphRow | None, removed: GraphRow | None) -> Json | None:
     """Compare the graphs of two codes; None if one has none."""
-    kept_row, removed_row = (snapshot.graph(digest) for digest in (canonical, removed))
-    if kept_row is None or removed_row is None or kept_row.graph is None or removed_row.graph is None:
+    if kept is None or removed is None or kept.graph is None or removed.graph is None:
         return None
-    modes = ((kept_row.eval, removed_row.eval), (kept_row.train, removed_row.train))
     pairs = [
         (Graph.from_json(json.loads(before)), Graph.from_json(json.loads(after)))
-        for before, after in modes
+        for before, after in ((kept.eval, removed.eval), (kept.train, removed.train))
         if before is not None and after is not None
     ]
-    agreement = GraphTrace(kept_row.model_dump()).agrees(GraphTrace(removed_row.model_dump()))
-    assert agreement is not None  # both have a graph
-    return GraphDifference(
-        agreement=agreement,
-        share=share(*pairs[0]),
-        starts_alike=kept_row.initial == removed_row.initial,
-        trains_alike=kept_row.glue == removed_row.glue,
-        differences=list(dict.fromkeys(line for pair in pairs for line in differences(*pair))),
-    )
+    return {
+        "agreement": GraphTrace(kept.model_dump()).agrees(GraphTrace(removed.model_dump())),
+        "share": share(*pairs[0]),  # of subtrees that both have
+        "starts_alike": kept.initial == removed.initial,  # equal initialization of parameters
+        "trains_alike": kept.glue == removed.glue,  # equal train_setup and learn
+        "differences": list(dict.fromkeys(line for pair in pairs for line in differences(*pair))),
+    }
 
 
-def _describe_canonical(snapshot: SnapshotTables, digest: str) -> Canonical:
-    """Describe the canonical record of a removed one."""
-    record = snapshot.record(digest)
-    if record is not None:
-        return Canonical(digest, record.nn, True, record.split, record.score, snapshot.find_folder(digest))
+def _describe_canonical(snapshot: SnapshotTables, digest: str) -> Json:
+    """Describe the canonical record of a removed one; `folder`: where it is published, if not in this snapshot."""
+    if (match := snapshot.find(digest, LemurRecord, ["records"], ("nn", "split", "score"))) is not None:
+        record, folder = match
+        facts = {"id": digest, "name": record.nn, "kept": True, "split": record.split, "score": record.score}
+        return facts if folder == snapshot.folder else facts | {"folder": str(folder)}
     rows = snapshot.select_rows("id", digest)  # profile nn-dup may name a canonical that was itself removed
-    return Canonical(digest, _find_representative(rows).nn if rows else None, kept=False)
+    name = _find_representative(rows).nn if rows else None
+    return {"id": digest, "name": name, "kept": False, "split": None, "score": None}
 
 
-def _other_names(of_code: Sequence[Decision], name: str) -> list[OtherName]:
+def _list_other_names(of_code: Sequence[Decision], name: str) -> list[Json]:
     """Return the other names of the same code with their outcomes, by name."""
-    if of_code[0].id is None:
-        return []
     names = sorted({row.nn for row in of_code} - {name})
     representatives = [_find_representative([row for row in of_code if row.nn == other]) for other in names]
-    return [OtherName(row.nn, row.kept, row.stage, row.reason) for row in representatives]
+    return [{"name": row.nn, "kept": row.kept, "stage": row.stage, "reason": row.reason} for row in representatives]
 
 
-def _list_duplicates(snapshot: SnapshotTables, kept: Decision) -> Duplicates:
+def _list_duplicates(snapshot: SnapshotTables, kept: Decision) -> Json:
     """Return the duplicates of a kept record: how many by stage, the nearest and the least similar ones."""
     decisions = snapshot.decisions
     is_duplicate = pc.and_(
@@ -315,32 +264,26 @@ def _list_duplicates(snapshot: SnapshotTables, kept: Decision) -> Duplicates:
     for row in snapshot.rows(is_duplicate):
         if (row.nn, row.id) != (kept.nn, kept.id):  # profile nn-dup calls further rows exact
             networks.setdefault((row.nn, row.id), []).append(row)
-    duplicates = []
-    for row in map(_find_representative, networks.values()):
-        assert row.id is not None
-        assert row.stage is not None
-        assert row.similarity is not None
-        duplicates.append(Duplicate(row.nn, row.id, row.stage, row.similarity))
-    duplicates.sort(key=lambda item: (-item.similarity, DUPLICATE_STAGES.index(item.stage), item.name, item.id))
-    by_stage: Counter[str] = Counter(duplicate.stage for duplicate in duplicates)
-    nearest = duplicates[:SHOWN]
-    return Duplicates(
-        networks=len(duplicates),
-        by_stage={stage: by_stage[stage] for stage in DUPLICATE_STAGES},
-        nearest=nearest,
-        least_similar=duplicates[max(len(nearest), len(duplicates) - SHOWN) :],
-    )
+    rows = list(map(_find_representative, networks.values()))
+    rows.sort(key=lambda row: (-(row.similarity or 0), DUPLICATE_STAGES.index(row.stage or ""), row.nn, row.id))
+    entries = [{"name": row.nn, "id": row.id, "stage": row.stage, "similarity": row.similarity} for row in rows]
+    by_stage: Counter[str | None] = Counter(row.stage for row in rows)
+    return {
+        "networks": len(rows),
+        "by_stage": {stage: by_stage[stage] for stage in DUPLICATE_STAGES},
+        "nearest": entries[:SHOWN],
+        "least_similar": entries[SHOWN:][-SHOWN:],
+    }
 
 
 def _difference(
-    snapshot: SnapshotTables, canonical: tuple[str | None, str], removed: tuple[str, str | None]
+    snapshot: SnapshotTables, canonical: tuple[str | None, str], removed: tuple[str, str]
 ) -> list[str] | None:
     """Return the unified difference from the canonical's code to the removed one's; None if a code is missing."""
-    old = snapshot.code(canonical[1])
-    new = None if removed[1] is None else snapshot.code(removed[1])
+    old, new = snapshot.code(canonical[1]), snapshot.code(removed[1])
     if old is None or new is None:
         return None
-    before, after = (f"{name} {(digest or '')[:16]}" for name, digest in (canonical, removed))
+    before, after = (f"{name} {digest[:16]}" for name, digest in (canonical, removed))
     return list(difflib.unified_diff(_split_code(old), _split_code(new), before, after, lineterm=""))
 
 

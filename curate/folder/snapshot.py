@@ -1,6 +1,5 @@
 """Write the tables and the card of a snapshot folder, and the section of the report on its conversations."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -9,13 +8,12 @@ from curate.model.corpus import LoadedRecords
 from curate.model.options import SPLIT_RATIOS, get_prefix
 from curate.model.scores import find_best_rows
 from curate.published.outcome import CurationOutcome
-from lemur_core.files.markdown import code_span, count, plain, plural, table
+from lemur_core.files.markdown import code_span, plain, plural
 from manifests.conversations.card import chat_card
 from manifests.conversations.conversation import Chat, write_chat_tables
 from manifests.folders.formats import SNAPSHOT, Card
 from manifests.folders.tables import write_table, write_tables
 from manifests.records import (
-    SPLITS,
     Agreement,
     ChatDrop,
     ChatRow,
@@ -276,23 +274,6 @@ def _iter_removed(corpus: LoadedRecords, outcome: CurationOutcome, rows: list[in
         }
 
 
-#: The meaning of each reason for a drop.
-REASONS = {
-    "not_python": "the code does not parse",
-    "license": "the license of the code does not permit redistribution",
-    "does_not_run": "the network does not run here, or its input from LEMUR is unknown",
-    "residue": "the file holds a line that is not part of the network",
-    "too_long": "longer than the limit of tokens",
-    "near_split": "the request is nearly that of a conversation in an earlier split",
-    "no_part": "no part can be cut out and put back exactly, and be inferred from the rest or from measurements",
-    "in_another_split": "the answer is asked for in an earlier split",
-    "no_fault": "no place for a fault",
-    "no_clear_failure": "none of the faults that were tried fails with an error of the network",
-    "no_ingredient": "no ingredient that can be changed everywhere",
-    "change_fails": "the changed network fails",
-    "change_not_seen": "the measurements of the changed network are not those of the change",
-}
-
 _MEANINGS = {
     "design": "requirements to a file that has these measures",
     "complete": "a file with a gap to the missing part",
@@ -309,36 +290,3 @@ _PROMISE = (
 def snapshot_chat_card(chat: Chat) -> list[str]:
     """Return the part of a snapshot's card that describes its conversations."""
     return chat_card(chat, ("record", "records"), _MEANINGS, _PROMISE, "rows whose requests")
-
-
-def chat_section(chat: Chat | None) -> list[str]:
-    """Return tables of conversations by kind and split, and of drops by kind and reason; empty if not requested."""
-    if chat is None:
-        return []
-    counts = chat.counts("records")
-    counted = Counter((item.kind, item.subject.split) for item in chat.conversations)
-    rows = []
-    for kind in chat.kinds:
-        cells = [
-            counts["kinds"][kind],
-            *(counted[kind, split] for split in SPLITS),
-            sum(counts["drops"][kind].values()),
-        ]
-        rows.append([f"`{kind}`", *map(count, cells)])
-    lines = [
-        "## Conversations",
-        "",
-        f"{plural(counts['rows'], 'conversation')} about {plural(counts['records'], 'record')},"
-        f" {count(counts['tokens'])} tokens. Each kept record gives one of each kind or a reason why not"
-        " (`chat_drops.parquet`).",
-        "",
-        *table(["task", "made", *SPLITS, "not made"], rows),
-    ]
-    reasons = [
-        [f"`{kind}`", f"`{reason}`", plain(REASONS[reason]), count(number)]
-        for kind in chat.kinds
-        for reason, number in counts["drops"][kind].items()
-    ]
-    if reasons:
-        lines += ["Not made:", "", *table(["task", "reason", "meaning", "records"], reasons, 3)]
-    return lines

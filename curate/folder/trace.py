@@ -46,23 +46,22 @@ def find_code(folder: Path, sha256: str) -> RowTrace | None:
 
 
 def _record(folder: Path, wanted: str) -> RowTrace:
-    explained = explain(folder, wanted, partial=True)
-    digest = explained.id
+    facts, manifest = explain(folder, wanted, partial=True).facts, read_manifest(folder)
+    digest, canonical, record = facts["id"], facts["canonical"], facts["record"]
     code = SnapshotTables(folder).code(digest) if digest is not None else None
-    kept = f"kept, split {explained.record.split}" if explained.record else None
-    canonical, manifest = explained.canonical, read_manifest(folder)
+    removed = f"removed at stage {facts['stage']}: {facts['reason']}"
     link_facts = {
         "id": digest,
-        "outcome": kept or f"removed at stage {explained.stage}: {explained.reason}",
-        "stands_for_it": f"{canonical.name or 'a published record'} {canonical.id}" if canonical else None,
-        "row": explained.row,
-        "also_named": [other.name for other in explained.other_names],
+        "outcome": f"kept, split {record['split']}" if record else removed,
+        "stands_for_it": f"{canonical['name'] or 'a published record'} {canonical['id']}" if canonical else None,
+        "row": facts["row"],
+        "also_named": [other["name"] for other in facts["other_names"]],
     }
     links = (
-        FolderLink("record", explained.name or "(none)", link_facts),
-        *_origin(manifest, explained.name, explained.row, code),
+        FolderLink("record", facts["name"] or "(none)", link_facts),
+        *_origin(manifest, facts["name"], facts["row"], code),
     )
-    codes = [digest, canonical.id if canonical and list_parents(manifest) else None]  # a parent may hold both
+    codes = [digest, canonical["id"] if canonical and list_parents(manifest) else None]  # a parent may hold both
     return RowTrace(links, tuple(dict.fromkeys(code for code in codes if code is not None)))
 
 

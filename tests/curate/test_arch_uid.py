@@ -33,7 +33,7 @@ def section(curated: Any, uids: list[str | None], graphs: list[tuple[str, str] |
             outcome,
             graphs={found.number(row["nn_code"]): GraphTrace(a) for row, a in zip(found.rows, answers, strict=True)},
         )
-    facts = gather_facts(found.corpus, outcome, {"lexical": 0.9, "structural": 0.95})
+    facts = gather_facts(found.corpus, outcome)
     return "\n".join(arch_uid_section(facts, found.corpus, outcome))
 
 

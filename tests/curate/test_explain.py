@@ -20,7 +20,6 @@ from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from curate.sources import open_source
 from lemur_core.files.errors import UserError
-from manifests.records import GraphRow
 from tests.builders.graphs import trace
 
 ALL = tuple(range(12))
@@ -388,8 +387,7 @@ def test_canonical_that_was_removed_itself(copy: Path, codes: dict[str, str]) ->
 
 
 def told_of(graph: dict[str, Any] | None) -> Explanation:
-    row = None if graph is None else GraphRow.model_construct(**graph)
-    return Explanation("net", "ab" * 32, True, None, None, "kept", 0, graph=row)
+    return Explanation({"name": "net", "id": "ab" * 32, "graph": graph})
 
 
 def test_the_graph_is_drawn(tmp_path: Path) -> None:

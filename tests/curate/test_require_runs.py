@@ -210,7 +210,7 @@ def test_the_column_the_counts_and_the_report(run: Callable[..., Path]) -> None:
     assert manifest.parameters["check_runs"] is True
     report = (folder / "report.md").read_text()
     assert f"## Networks that run\n\n{len(found)} kept networks of {len(found) + 3} ran" in report
-    assert "forward\\_failed: ValueError: a &#124; b" in report
+    assert "| `forward_failed` | 1 | 33.3 % |" in report
     card = (folder / "README.md").read_text()
     assert "2 do not run and 1 could not be tried;\n`runs_error` says why." in card
     assert failed(folder) == {}

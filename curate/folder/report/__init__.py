@@ -6,7 +6,6 @@ from curate.folder.report import records, sections
 from curate.folder.report.arch_uid import arch_uid_section
 from curate.folder.report.facts import gather_facts
 from curate.folder.report.figures import draw_figures, draw_graphs
-from curate.folder.snapshot import chat_section
 from curate.model.corpus import LoadedRecords
 from curate.model.options import CurateOptions
 from curate.published.outcome import CurationOutcome
@@ -36,7 +35,7 @@ def write_report(
         name: the name of the source.
     """
     thresholds = {"lexical": options.lexical_threshold, "structural": options.structural}
-    facts = gather_facts(corpus, outcome, thresholds)
+    facts = gather_facts(corpus, outcome)
     files = draw_figures(folder / "figures", facts, thresholds, corpus.features.pretrained)
     graphs = draw_graphs(folder / "figures", corpus, facts, outcome)
     files |= {key: f"{key}.svg" for key in graphs}
@@ -54,26 +53,21 @@ def write_report(
         *sections.report_funnel(facts, options),
         *figure("funnel"),
         *sections.report_delta(facts, outcome),
-        *sections.report_stages(facts),
+        *sections.report_by_text(facts),
         *figure("similarity"),
-        *sections.report_lsh(outcome.details, options),
         *sections.report_by_group("By prefix", "prefix", "networks", facts.prefixes),
         *figure("prefixes"),
         *sections.report_by_group("By family", "family", "codes", facts.families),
         *figure("families"),
         *sections.report_splits(facts, outcome, counts, options),
-        *sections.report_results(corpus, outcome),
-        *sections.report_weights(facts, outcome, options),
+        *records.report_off_scale(corpus, outcome),
         *records.report_best(facts, corpus),
         *figure("best"),
-        *records.report_rescued(facts),
-        *records.report_pretrained(facts, corpus, outcome.rights),
         *sections.report_graphs(facts, outcome, counts),
         *(line for key in graphs for line in figure(key)),
         *arch_uid_section(facts, corpus, outcome),
-        *records.report_runs(facts, corpus, outcome, counts),
+        *records.report_runs(outcome, counts),
         *records.report_origins(facts, outcome),
-        *chat_section(outcome.chat),
         *records.report_largest_groups(facts),
         *records.report_invalid(facts),
         "## Single records",

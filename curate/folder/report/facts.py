@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,7 +37,6 @@ class ReportFacts:
     families: dict[str, Counter[str]]  # codes, most first
     verdicts: dict[int, Verdict]  # by code: the verdict on its best network
     names: dict[int, str]  # by code: the name of that network; for a published record its label
-    how: dict[int, str]  # removed code -> what it shares with its kept record, see HOW
     invalid: list[tuple[int, str, str]]  # row, name, reason
     ids: list[str]
     best: list[tuple[int, float, int | None]]  # code, accuracy and epoch of the ten best on BENCHMARK, best first
@@ -47,48 +46,23 @@ class ReportFacts:
         similarity = self.verdicts[code].similarity
         return 1.0 if similarity is None else similarity
 
-    def list_removed(self, stage: str) -> list[int]:
-        """Return the codes removed at a stage, least similar first."""
-        codes = [code for code, verdict in self.verdicts.items() if verdict.stage == stage]
+    def list_removed(self, *stages: str) -> list[int]:
+        """Return the codes removed at these stages, least similar first."""
+        codes = [code for code, verdict in self.verdicts.items() if verdict.stage in stages]
         return sorted(codes, key=lambda code: (self.similarity(code), self.ids[code]))
 
     def groups(self) -> list[tuple[int, list[int]]]:
         """Return each kept code that has duplicates, with those, least similar first; the largest group first."""
         members: dict[int, list[int]] = {}
-        for stage in DUPLICATE_STAGES:
-            for code in self.list_removed(stage):
-                canonical = self.verdicts[code].canonical
-                if canonical is not None:
-                    members.setdefault(canonical, []).append(code)
-        for codes in members.values():
-            codes.sort(key=lambda code: (self.similarity(code), self.ids[code]))
+        for code in self.list_removed(*DUPLICATE_STAGES):
+            canonical = self.verdicts[code].canonical
+            if canonical is not None:
+                members.setdefault(canonical, []).append(code)
         return sorted(members.items(), key=lambda item: (-len(item[1]), self.ids[item[0]]))
 
 
-#: By stage: what a removed code and its canonical have in common, the closest first.
-HOW = {
-    "exact": ("all code; comments, docstrings or layout differ",),
-    "lexical": (
-        "the same model code; other parts of the file differ",
-        "all shingles; names, numbers, strings or repetitions differ",
-        "shingles, Jaccard at the threshold or above",
-        "shingles, but their Jaccard lies below the threshold",
-    ),
-    "structural": (
-        "the structural fingerprint",
-        "layer calls, Jaccard at the threshold or above",
-        "layer calls, but their Jaccard lies below the threshold",
-    ),
-    "graph": ("what it computes",),
-}
-
-
-def gather_facts(corpus: LoadedRecords, outcome: CurationOutcome, thresholds: dict[str, float]) -> ReportFacts:
-    """Count everything in one pass over the decisions.
-
-    Args:
-        thresholds: those of the stages `lexical` and `structural`.
-    """
+def gather_facts(corpus: LoadedRecords, outcome: CurationOutcome) -> ReportFacts:
+    """Count everything in one pass over the decisions."""
     names: list[str] = [nn or "" for nn in corpus.rows.column("nn").to_pylist()]
     representatives: dict[tuple[str, int], int] = {}  # network -> its row with the best outcome
     invalid = []
@@ -123,11 +97,6 @@ def gather_facts(corpus: LoadedRecords, outcome: CurationOutcome, thresholds: di
         families=_count_by_group((families[code], verdict.outcome) for code, verdict in verdicts.items()),
         verdicts=verdicts,
         names=chosen | {number: record.label for number, record in outcome.published.items()},
-        how={
-            code: _how(code, verdict, corpus, thresholds)
-            for code, verdict in verdicts.items()
-            if verdict.stage in DUPLICATE_STAGES
-        },
         invalid=invalid,
         ids=corpus.ids,
         best=_best_codes(corpus, {code for code, verdict in verdicts.items() if verdict.outcome != "filter"}),
@@ -152,6 +121,11 @@ def _best_codes(corpus: LoadedRecords, codes: Collection[int]) -> list[tuple[int
     return [(code, -low, None if epoch == _NO_EPOCH else epoch) for code, (low, epoch) in ranked]
 
 
+def rank(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Return the names with their counts, most first, equal ones by name."""
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+
+
 def select_compared_groups(groups: dict[str, Counter[str]]) -> dict[str, Counter[str]]:
     """Return the groups of which at least one member was compared."""
     return {name: counts for name, counts in groups.items() if counts.total() > counts["filter"]}
@@ -168,20 +142,6 @@ def _best_networks(
         if code not in best or key < best[code]:
             best[code] = key
     return {code: name for code, (_, _, name) in best.items()}
-
-
-def _how(code: int, verdict: Verdict, corpus: LoadedRecords, thresholds: dict[str, float]) -> str:
-    """Return the phrase of HOW for a removed code, derived from the features, so it is the same for both profiles."""
-    features, other, phrases = corpus.features, verdict.canonical, HOW[verdict.outcome]
-    if verdict.stage in ("exact", "graph"):
-        return phrases[0]
-    if verdict.similarity is not None and verdict.similarity < thresholds[verdict.outcome]:
-        return phrases[-1]
-    if verdict.stage == "structural":
-        return phrases[0 if features.fingerprint[code] == features.fingerprint[other] else 1]
-    if features.literal[code] == features.literal[other] >= 0:
-        return phrases[0]
-    return phrases[1 if features.shingle_set[code] == features.shingle_set[other] >= 0 else 2]
 
 
 def _count_by_group(pairs: Iterable[tuple[str, str]]) -> dict[str, Counter[str]]:

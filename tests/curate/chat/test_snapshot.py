@@ -1,4 +1,4 @@
-"""The finished folder: the same bytes again, the report and the card, what `datasets` reads; and that damage is seen."""
+"""The finished folder: the same bytes again, the card, what `datasets` reads; and that damage is seen."""
 
 import random
 import re
@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from curate import chat as of_records
-from curate.folder.snapshot import REASONS
 from curate.folder.verify import verify
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
@@ -67,7 +66,7 @@ def test_another_seed_draws_other_splits_and_asks_otherwise(
     assert failed(folder) == {}
 
 
-def test_the_counts_of_manifest_report_and_card(snapshot: Path, chat: Chat, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_counts_of_manifest_and_card(snapshot: Path, chat: Chat, capsys: pytest.CaptureFixture[str]) -> None:
     from curate.commands import summary_text
 
     manifest = read_manifest(snapshot)
@@ -80,9 +79,8 @@ def test_the_counts_of_manifest_report_and_card(snapshot: Path, chat: Chat, caps
     assert found["rows"] + found["dropped"] == 10 * len(CHAT_KINDS)
     assert manifest.details["chat"]["license"] == "NOASSERTION"
     assert manifest.details["chat"]["near_prompts"]["design"]["prompts"] == kinds["design"]
-    report, text = (snapshot / "report.md").read_text(), (snapshot / "README.md").read_text()
-    assert f"| `design` | {kinds['design']} |" in report
-    assert "| `design` | `does_not_run` |" in report
+    text = (snapshot / "README.md").read_text()
+    assert "| `does_not_run` | 3 |" in text
     assert "- config_name: chat\n" in text
     assert f"| `NOASSERTION` | {len(chat)} |" in text
     lengths = sorted(row["n_tokens"] for (_, kind), row in chat.items() if kind == "explain")
@@ -119,11 +117,12 @@ def test_code_that_is_no_python_is_dropped(make_chat: Callable[..., Path], tmp_p
     assert failed(folder) == {}
 
 
-def test_the_report_knows_every_reason() -> None:
+def test_the_documentation_knows_every_reason() -> None:
     code = "".join(path.read_text() for path in Path(of_records.__file__).parent.glob("*.py"))
     given = set(re.findall(r'\bSkipped\(\s*"(\w+)"', code))
     assert {"no_part", "in_another_split", "change_not_seen"} <= given
-    assert {*given, "near_split", "not_python"} <= set(REASONS)
+    documented = (Path(of_records.__file__).parents[2] / "docs" / "chat.md").read_text()
+    assert all(f"`{reason}`" in documented for reason in {*given, "near_split", "not_python"})
 
 
 def test_without_the_option_there_is_nothing_of_it(
