@@ -111,7 +111,7 @@ class Baseline:
         """Return the published groups that a code must not be separated from."""
         groups = self._touched.get(code, {})
         if traced is not None and traced.widths is not None:
-            twin = self._find_by_graph("graph_widths", traced.widths)
+            twin = self._find("graph_widths", traced.widths)
             if twin is not None:
                 return {(twin.split, twin.cluster): twin, **groups}
         return groups
@@ -130,7 +130,7 @@ class Baseline:
         """Return the corpus extended by the published canonicals of its codes, under their numbers."""
         published_ids = [self.records[number].id for number in sorted(self.records)]
         for folder in self.folders:
-            folder.ensure_features([id_ for id_ in published_ids if folder.find_by_id(id_) is not None])
+            folder.ensure_features([id_ for id_ in published_ids if folder.find("id", id_) is not None])
         ids = [*corpus.ids, *published_ids]
         return replace(corpus, ids=ids, features=self._store.table([bytes.fromhex(id_) for id_ in ids]))
 
@@ -158,7 +158,7 @@ class Baseline:
     def _look_up(self, code: int, id_: str) -> None:
         """Look up whether the folders keep or removed a code."""
         for folder in self.folders:
-            record = folder.find_by_id(id_)
+            record = folder.find("id", id_)
             if record is not None:
                 self.published.add(code)
                 self.equal[code] = Verdict("exact", self._assign_number(record), 1.0, f"published as {record.label}")
@@ -168,7 +168,7 @@ class Baseline:
             if removed is None:
                 continue
             reason = f"{removed['reason']}; so decided in {folder.parent.name}"
-            canonical = None if removed["canonical"] is None else self._find_by_id(removed["canonical"])
+            canonical = None if removed["canonical"] is None else self._find("id", removed["canonical"])
             if canonical is None and removed["stage"] in DUPLICATE_STAGES:
                 raise UserError(
                     f"{folder.folder}: removed {id_[:12]} for a record that no base holds; run `lemur verify` on it,"
@@ -178,19 +178,16 @@ class Baseline:
             self.equal[code] = Verdict(removed["stage"], number, removed["similarity"], reason)
             return
 
-    def _find_by_id(self, id_: str) -> PublishedRecord | None:
-        return next((record for folder in self.folders if (record := folder.find_by_id(id_)) is not None), None)
-
     def _find_twin(self, traced: GraphTrace) -> PublishedRecord | None:
         """Return a published record that computes the same, by its numbers or by its graph."""
         for name, digest in (("behavior", traced.behavior), ("graph", traced.graph)):
-            record = None if digest is None else self._find_by_graph(name, digest)
+            record = None if digest is None else self._find(name, digest)
             if record is not None and traced.agrees(record.trace) == "same":
                 return record
         return None
 
-    def _find_by_graph(self, name: str, digest: str) -> PublishedRecord | None:
-        records = (folder.find_by_graph(name, digest) for folder in self.folders)
+    def _find(self, column: str, value: str) -> PublishedRecord | None:
+        records = (folder.find(column, value) for folder in self.folders)
         return min((record for record in records if record is not None), key=lambda record: record.id, default=None)
 
     def _assign_number(self, record: PublishedRecord) -> int:
@@ -241,24 +238,24 @@ class Baseline:
         lowest = min(LEAK_THRESHOLD, lexical)
         own, size = features.shingles(number), int(features.set_sizes[number])
         rows, estimates = folder.index.alike(features.signatures[number], size, lowest)
-        ids, splits, clusters = (folder.column(name, rows) for name in ("id", "split", "cluster"))
-        groups = list(zip(splits, clusters, strict=True))
+        records = [folder.record(number) for number in rows.tolist()]
         least_estimate = lexical - ESTIMATE_MARGIN
         joined: set[tuple[str, str]] = set()
-        # Most similar first: once the codes belong to its group, a record is read only if it may be a duplicate.
+        # Most similar first: once the codes belong to its group, its shingles are read only if it may be a duplicate.
         for index in np.argsort(-estimates, kind="stable").tolist():
-            if groups[index] in joined and estimates[index] < least_estimate:
+            record = records[index]
+            group = record.split, record.cluster
+            if group in joined and estimates[index] < least_estimate:
                 continue
-            similarity = jaccard(own, folder.shingles(ids[index]))
+            similarity = jaccard(own, folder.shingles(record.id))
             if similarity < lowest:
                 continue
-            record = folder.record(int(rows[index]))
             for code in members:
                 if similarity >= lexical:
                     self._near.setdefault(code, []).append(Near("lexical", record, similarity))
                 if similarity >= LEAK_THRESHOLD:
                     self._touch(code, record)
-                    joined.add(groups[index])
+                    joined.add(group)
 
     def _touch(self, code: int, record: PublishedRecord) -> None:
         self._touched.setdefault(code, {}).setdefault((record.split, record.cluster), record)
@@ -368,11 +365,11 @@ def _find_conflicts(
     one: PublishedFolder, other: PublishedFolder, options: CurateOptions, store: FeatureStore
 ) -> Iterator[str]:
     """Yield the reasons why the records of two folders cannot form one snapshot."""
-    ids = other.column("id", np.arange(other.count))
+    records = [other.record(number) for number in range(other.count)]
+    ids = [record.id for record in records]
     other.ensure_features(ids)
     baseline = Baseline([one], ids, store.table([bytes.fromhex(id_) for id_ in ids]), options, store)
     joined = join_clusters([*read_joined(one.folder), *read_joined(other.folder)])
-    records = [other.record(row) for row in range(other.count)]
     verdicts = baseline.verdicts(range(other.count), lambda row: records[row].trace)
     yield from (f"{records[row].label}: {verdict.reason}" for row, verdict in verdicts.items())
     for row, record in enumerate(records):

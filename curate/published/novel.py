@@ -10,7 +10,7 @@ including the network itself.
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from curate.model.features import Features, code_features
 from curate.published.reference_corpus import (
     Computation,
     GraphSimilarity,
+    ReferenceCode,
     ReferenceCorpus,
     build_computation,
     has_graphs,
@@ -74,16 +75,8 @@ class _QueryFile:
     code: str
     id: str
     traced: GraphTrace
-    computations: list[Computation] = field(
-        default_factory=list
-    )  # the network, then its modules; empty without a graph
+    computations: list[Computation] = field(default_factory=list)  # the network, then its modules
     features: dict[Detail, Features] = field(default_factory=dict)
-
-    @classmethod
-    def from_code(cls, path: str, code: str) -> "_QueryFile":
-        """Return a file that has not been traced."""
-        digest = hashlib.sha256(code.encode()).hexdigest()
-        return cls(path, code, digest, GraphTrace({"error": "not_traced: there are no graphs to compare with"}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +125,10 @@ def novel(
     find_runtime(tuple(runtime))  # report missing packages before anything runs
     parameters = PRM if prm is None else PRM | _parse_prm(prm)
     texts = codes if isinstance(codes, Mapping) else {str(path): _read(path) for path in codes}
-    files = [_QueryFile.from_code(name, code) for name, code in texts.items()]
+    untraced = GraphTrace({"error": "not_traced: there are no graphs to compare with"})
+    files = [
+        _QueryFile(name, code, hashlib.sha256(code.encode()).hexdigest(), untraced) for name, code in texts.items()
+    ]
     manifests = {folder: read_reference_manifest(folder) for folder in folders}
     for detail in {read_rules(manifest).tokens for manifest in manifests.values()}:
         for file in files:
@@ -194,20 +190,21 @@ def _trace(
     assert not isinstance(arguments, str)
     try:
         for number, traced in tracer.run({index: arguments | {"code": file.code} for index, file in enumerate(files)}):
-            _store_trace(files[number], traced)
+            files[number].traced, files[number].computations = traced, _list_computations(traced)
     except NoSandboxError as error:
         notes.append(f"no file was run: {error}")
         for file in files:
             file.traced = GraphTrace({"error": "not_traced: no sandbox is available here"})
 
 
-def _store_trace(file: _QueryFile, traced: GraphTrace) -> None:
-    file.traced, file.computations = traced, []
-    if traced.graph is not None:
-        forms: dict[str, Graph] = {
-            mode: Graph.from_json(unpack(traced.answer[mode])) for mode in ("eval", "train") if mode in traced.answer
-        }
-        file.computations = [build_computation(traced.answer, forms["eval"]), *_iter_modules(forms)]
+def _list_computations(traced: GraphTrace) -> list[Computation]:
+    """Return the computations of a network and of its modules; none without a graph."""
+    if traced.graph is None:
+        return []
+    forms: dict[str, Graph] = {
+        mode: Graph.from_json(unpack(traced.answer[mode])) for mode in ("eval", "train") if mode in traced.answer
+    }
+    return [build_computation(traced.answer, forms["eval"]), *_iter_modules(forms)]
 
 
 def _iter_modules(forms: Mapping[str, Graph]) -> Iterator[Computation]:
@@ -229,7 +226,7 @@ def _find_nearest(files: Sequence[_QueryFile], corpora: Sequence[ReferenceCorpus
     """Return, for each file, the nearest codes by each measure and all that make it known, nearest first."""
     nearest: list[list[NovelNeighbor]] = [[] for _ in files]
     for corpus in corpora:
-        graphs = _compare_graphs(files, corpus, {code.id for code in corpus.codes})
+        graphs = _compare_graphs([file.computations for file in files], corpus, {code.id for code in corpus.codes})
         for index, file in enumerate(files):
             nearest[index] += _find_nearest_in(file, corpus, graphs[index])
     return [sorted(near, key=lambda neighbour: (*neighbour.nearness, neighbour.folder)) for near in nearest]
@@ -252,65 +249,58 @@ def _find_nearest_in(
     chosen.update(
         index for index, comparison in enumerate(compared) if comparison is not None and comparison.agreement == "same"
     )
-    neighbours = []
-    for index in sorted(chosen):
-        code = corpus.codes[index]
-        near = NovelNeighbor(
-            str(corpus.folder),
-            code.name,
-            code.id,
-            code.removed_for,
-            float(lexical[index]),
-            float(structural[index]),
-            None,
-            None,
-        )
-        neighbours.append(_add_known_stages(file, _add_comparison(near, compared[index]), corpus))
-    return neighbours
+    return [
+        _make_neighbour(file, corpus, corpus.codes[index], float(lexical[index]), float(structural[index]), comparison)
+        for index in sorted(chosen)
+        for comparison in [compared[index]]
+    ]
 
 
-def _add_comparison(near: NovelNeighbor, comparison: GraphSimilarity | None) -> NovelNeighbor:
-    """Return a neighbor with its comparison by graph."""
-    if comparison is None:
-        return replace(near, graph=None, agreement=None)
-    return replace(
-        near,
-        graph=comparison.share,
-        agreement=comparison.agreement,
-        part=comparison.part,
-        operations=comparison.operations,
+def _make_neighbour(
+    file: _QueryFile,
+    corpus: ReferenceCorpus,
+    code: ReferenceCode,
+    lexical: float,
+    structural: float,
+    comparison: GraphSimilarity | None,
+) -> NovelNeighbor:
+    """Return a code as a neighbor of a file, with the stages at which it makes the file known."""
+    share, agreement, part, operations = comparison or (None, None, "", 0)
+    may_be_near = not (corpus.keeps_different and agreement == "different")
+    stages = {
+        "exact": code.id == file.id,
+        "lexical": may_be_near and lexical >= corpus.lexical,
+        "structural": may_be_near and structural >= corpus.structural,
+        "graph": agreement == "same" and not part,
+    }
+    return NovelNeighbor(
+        folder=str(corpus.folder),
+        name=code.name,
+        id=code.id,
+        stands_for_it=code.removed_for,
+        lexical=lexical,
+        structural=structural,
+        graph=share,
+        agreement=agreement,
+        part=part,
+        operations=operations,
+        known=tuple(stage for stage, applies in stages.items() if applies),
     )
 
 
-def _add_known_stages(file: _QueryFile, near: NovelNeighbor, corpus: ReferenceCorpus) -> NovelNeighbor:
-    """Return a neighbor with the stages at which it makes the file known."""
-    stages = ["exact"] if near.id == file.id else []
-    if not (corpus.keeps_different and near.agreement == "different"):
-        stages += ["lexical"] if near.lexical >= corpus.lexical else []
-        stages += ["structural"] if near.structural >= corpus.structural else []
-    stages += ["graph"] if near.agreement == "same" and not near.part else []
-    return replace(near, known=tuple(stages))
-
-
 def _compare_graphs(
-    files: Sequence[_QueryFile], corpus: ReferenceCorpus, ids: Collection[str]
+    computations: Sequence[Sequence[Computation]], corpus: ReferenceCorpus, ids: Collection[str]
 ) -> list[dict[str, GraphSimilarity]]:
-    """Compare each file with these codes by graph, and return the results by id; each graph is read once."""
-    by_file: list[dict[str, GraphSimilarity]] = [{} for _ in files]
-    if not any(file.computations for file in files):
-        return by_file
-    for id_, other in corpus.graphs(ids):
+    """Compare the computations of each file with these codes by graph; return the results by id."""
+    by_file: list[dict[str, GraphSimilarity]] = [{} for _ in computations]
+    for id_, other in corpus.graphs(ids) if any(computations) else ():
         if id_ not in ids:
             continue
-        for file, comparisons in zip(files, by_file, strict=True):
-            own = file.computations if corpus.of_blocks else file.computations[:1]
-            likely = (
-                own_graph
-                for own_graph in own
-                if own_graph.traced.widths == other.traced.widths or _may_be_near(own_graph, other)
-            )
-            best = max(filter(None, (own_graph.compare(other) for own_graph in likely)), key=_closeness, default=None)
-            if best is not None and (id_ not in comparisons or _closeness(best) > _closeness(comparisons[id_])):
+        for of_file, comparisons in zip(computations, by_file, strict=True):
+            own = of_file if corpus.of_blocks else of_file[:1]
+            likely = (one for one in own if one.traced.widths == other.traced.widths or _may_be_near(one, other))
+            found = [comparisons.get(id_), *(one.compare(other) for one in likely)]
+            if best := max(filter(None, found), key=_closeness, default=None):
                 comparisons[id_] = best
     return by_file
 
@@ -328,31 +318,25 @@ def _retry_with_neighbours(
     tracer: NetworkTracer, file: _QueryFile, task: str, near: list[NovelNeighbor], corpora: Sequence[ReferenceCorpus]
 ) -> list[NovelNeighbor]:
     """Compare a file again with its nearest neighbors by graph, using their hyperparameters; return all neighbors."""
-    prms = {(str(corpus.folder), code.id): code.prm for corpus in corpora for code in corpus.codes}
+    codes = {(str(corpus.folder), code.id): (corpus, code) for corpus in corpora for code in corpus.codes}
+    origins = [codes[neighbour.folder, neighbour.id] for neighbour in near]
     names_read = file.traced.answer.get("prm_read", ())
     requests: dict[int, Json] = {}
-    records = [
-        index
-        for index, neighbour in enumerate(near)
-        if neighbour.graph and prms[neighbour.folder, neighbour.id] is not None
-    ]
-    by_graph = sorted(records, key=lambda index: -(near[index].graph or 0))
-    for index in by_graph[:_TRIED]:
-        own = read_parameters(prms[near[index].folder, near[index].id])
+    records = [index for index, (_, code) in enumerate(origins) if near[index].graph and code.prm is not None]
+    for index in sorted(records, key=lambda index: -(near[index].graph or 0))[:_TRIED]:
+        own = read_parameters(origins[index][1].prm)
         arguments = build_payload(task, TASK_DATASETS[task], own)
         differs = any(own.get(name) != PRM.get(name) for name in names_read if name != "batch")
         if near[index].agreement != "same" and differs and not isinstance(arguments, str):
             requests[index] = arguments | {"code": file.code}
     updated = list(near)
     for index, traced in tracer.run(requests) if requests else ():
-        other = _QueryFile(file.path, file.code, file.id, file.traced)
-        _store_trace(other, traced)
-        for corpus in corpora:
-            if str(corpus.folder) == near[index].folder and other.computations:
-                known = _compare_graphs([other], corpus, {near[index].id})[0]
-                updated[index] = _add_known_stages(
-                    file, _add_comparison(near[index], known.get(near[index].id)), corpus
-                )
+        if computations := _list_computations(traced):
+            corpus, code = origins[index]
+            comparison = _compare_graphs([computations], corpus, {code.id})[0].get(code.id)
+            updated[index] = _make_neighbour(
+                file, corpus, code, near[index].lexical, near[index].structural, comparison
+            )
     return sorted(updated, key=lambda neighbour: (*neighbour.nearness, neighbour.folder))
 
 

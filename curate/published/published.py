@@ -9,7 +9,10 @@ import hashlib
 import itertools
 import json
 import shutil
+import sqlite3
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -38,12 +41,12 @@ from manifests.folders.tables import read_table
 from manifests.records import Decision, GraphRow, LemurRecord
 
 #: Part of the index's name; to be increased whenever its contents change.
-_VERSION = 4
+_VERSION = 5
 
 #: The columns read from the records; older snapshots may lack those of the graph.
 _COLUMNS = ("id", "nn", "split", "cluster", "graph", "graph_widths", "behavior")
 _REMOVED = ("id", "stage", "canonical", "similarity", "reason")
-_LOOKUPS = ("graph", "graph_widths", "behavior")
+_DATABASE = "records.sqlite"  # of an index
 
 
 class PublishedFolder:
@@ -57,53 +60,39 @@ class PublishedFolder:
         if not (index_folder / "facts.json").exists():
             with SNAPSHOT.reading(folder):
                 self._build_index(index_folder)
-        self._records, self._removed = (_map_table(index_folder / f"{name}.arrow") for name in ("records", "removed"))
-        self._keys = {name: _Keys.load(index_folder, name) for name in ("records", "removed", *_LOOKUPS)}
+        # Nothing writes into a finished index.
+        self._database = sqlite3.connect(f"{(index_folder / _DATABASE).as_uri()}?mode=ro&immutable=1", uri=True)
+        weakref.finalize(self, self._database.close)
         self.index = StoredIndex(index_folder)
         self.graphs: list[list[Any]] = json.loads((index_folder / "facts.json").read_text(encoding="utf-8"))["graphs"]
 
     @property
     def count(self) -> int:
         """The number of records."""
-        return len(self._records)
+        return int(self._database.execute("SELECT COUNT(*) FROM records").fetchone()[0])
 
-    def record(self, row: int) -> PublishedRecord:
+    def record(self, number: int) -> PublishedRecord:
         """Return a record by its number in the index."""
-        (row_values,) = self._records.slice(row, 1).to_pylist()
-        return PublishedRecord(self.parent.name, **row_values)
+        record = self.find("number", number)
+        assert record is not None
+        return record
 
-    def column(self, name: str, rows: npt.NDArray[np.int64]) -> list[str]:
-        """Return a column of records by their numbers: `id`, `split` or `cluster`."""
-        values: list[str] = self._records.column(name).take(pa.array(rows)).to_pylist()
-        return values
-
-    def find_by_id(self, id_: str) -> PublishedRecord | None:
-        """Return the record with this id, if any."""
-        return self._first("records", "id", id_)
-
-    def find_by_graph(self, name: str, digest: str) -> PublishedRecord | None:
-        """Return the first record by id with this `graph`, `graph_widths` or `behavior`, if any."""
-        return self._first(name, name, digest)
+    def find(self, column: str, value: str | int) -> PublishedRecord | None:
+        """Return the first record by id with this `id`, `graph`, `graph_widths` or `behavior`, if any."""
+        query = f"SELECT {', '.join(_COLUMNS)} FROM records WHERE {column} = ? ORDER BY number LIMIT 1"
+        values = self._database.execute(query, (value,)).fetchone()
+        return None if values is None else PublishedRecord(self.parent.name, *values)
 
     def removal(self, id_: str) -> dict[str, Any] | None:
         """Return the decision that removed a code as a duplicate or a leak; None if there is none."""
-        for row in self._keys["removed"].rows(id_):
-            (decision,) = self._removed.slice(row, 1).to_pylist()
-            if decision["id"] == id_:
-                return dict(decision)
-        return None
+        query = f"SELECT {', '.join(_REMOVED)} FROM removed WHERE id = ?"
+        values = self._database.execute(query, (id_,)).fetchone()
+        return None if values is None else dict(zip(_REMOVED, values, strict=True))
 
     def shingles(self, id_: str) -> npt.NDArray[np.uint64]:
         """Return the shingles of a record."""
         self.ensure_features([id_])
         return self._store.shingles(bytes.fromhex(id_))
-
-    def _first(self, keys: str, column: str, value: str) -> PublishedRecord | None:
-        for row in self._keys[keys].rows(value):
-            # The keys are the first 16 digits, which different digests may share.
-            if self._records.column(column)[row].as_py() == value:
-                return self.record(row)
-        return None
 
     def ensure_features(self, ids: Sequence[str]) -> None:
         """Ensure that the features of these records are in the store; compute the missing ones from their codes."""
@@ -118,7 +107,8 @@ class PublishedFolder:
         note(f"{self.folder}: building its index, once")
         records = read_table(SNAPSHOT.files(self.folder, "records"), LemurRecord, _COLUMNS).sort_by("id")
         ids: list[str] = records.column("id").to_pylist()
-        if ids != (kept := _list_kept_ids(self.folder)):
+        decisions = read_table([self.folder / "decisions.parquet"], Decision, ["id", "kept"])
+        if ids != (kept := sorted(decisions.filter(decisions["kept"])["id"].to_pylist())):
             raise UserError(
                 f"{self.folder}: holds {len(ids):,} records, but its decisions keep {len(kept):,}, not the same; run"
                 " `lemur verify` on it, and give it as it was published"
@@ -130,54 +120,23 @@ class PublishedFolder:
         with atomic_folder(index_folder, force=True) as part:
             lowest = min(LEAK_THRESHOLD, parameters["lexical_threshold"])
             write_index(part, features, lowest, parameters["structural_threshold"])
-            for name, table in (("records", records), ("removed", removed)):
-                with (
-                    pa.OSFile(str(part / f"{name}.arrow"), "wb") as sink,
-                    pa.ipc.new_file(sink, table.schema) as writer,
-                ):
-                    writer.write_table(table.combine_chunks())
-                _Keys.build(table.column("id").to_pylist()).save(part, name)
-            for name in _LOOKUPS:
-                _Keys.build(records.column(name).to_pylist()).save(part, name)
+            with closing(sqlite3.connect(part / _DATABASE)) as database, database:
+                _store(database, "records", records, ("id", "graph", "graph_widths", "behavior"))
+                _store(database, "removed", removed, ("id",))
             facts = {"graphs": _graph_forms(self.folder), "folder": str(self.folder.resolve())}
             (part / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
         _sweep(index_folder, facts["folder"])
 
 
-class _Keys:
-    """Rows sorted by the first digits of a digest, for binary search."""
-
-    def __init__(self, keys: npt.NDArray[np.uint64], rows: npt.NDArray[np.int64]) -> None:
-        self._keys, self._rows = keys, rows
-
-    @classmethod
-    def build(cls, digests: Sequence[str | None]) -> "_Keys":
-        """Build the keys of a column; null values have none."""
-        rows = np.array([row for row, digest in enumerate(digests) if digest is not None], np.int64)
-        keys = np.array([_key(digest) for digest in digests if digest is not None], np.uint64)
-        order = np.argsort(keys, kind="stable")
-        return cls(keys[order], rows[order])
-
-    @classmethod
-    def load(cls, folder: Path, name: str) -> "_Keys":
-        """Open the keys that `save` wrote."""
-        keys, rows = (np.load(folder / f"{name}_{what}.npy", mmap_mode="r") for what in ("keys", "rows"))
-        return cls(keys, rows)
-
-    def save(self, folder: Path, name: str) -> None:
-        """Write the keys and rows into a folder."""
-        for what, array in (("keys", self._keys), ("rows", self._rows)):
-            np.save(folder / f"{name}_{what}.npy", array)
-
-    def rows(self, digest: str) -> list[int]:
-        """Return the rows whose digest has the same first digits."""
-        low, high = (int(np.searchsorted(self._keys, np.uint64(_key(digest)), side)) for side in ("left", "right"))
-        matches: list[int] = self._rows[low:high].tolist()
-        return matches
-
-
-def _key(digest: str) -> int:
-    return int(digest[:16], 16)
+def _store(database: sqlite3.Connection, name: str, table: pa.Table, keys: Sequence[str]) -> None:
+    """Write a table with its rows numbered from 0, to be searched by these columns."""
+    columns = table.column_names
+    database.execute(f"CREATE TABLE {name} (number INTEGER PRIMARY KEY, {', '.join(columns)})")
+    numbers = itertools.count()
+    rows = ((next(numbers), *row.values()) for batch in table.to_batches() for row in batch.to_pylist())
+    database.executemany(f"INSERT INTO {name} VALUES (?{', ?' * len(columns)})", rows)
+    for key in keys:
+        database.execute(f"CREATE INDEX {name}_{key} ON {name} ({key})")
 
 
 def open_published(
@@ -312,16 +271,6 @@ def _sweep(newest: Path, folder: object) -> None:
         owner = json.loads(facts.read_text(encoding="utf-8")).get("folder")
         if facts.parent != newest and (owner in (None, folder) or not Path(owner).exists()):
             shutil.rmtree(facts.parent, ignore_errors=True)
-
-
-def _map_table(path: Path) -> pa.Table:
-    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-
-
-def _list_kept_ids(folder: Path) -> list[str]:
-    """Return the ids of the codes that the decisions keep, sorted."""
-    decisions = read_table([folder / "decisions.parquet"], Decision, ["id", "kept"])
-    return sorted(decisions.filter(decisions["kept"])["id"].to_pylist())
 
 
 def _removals(folder: Path, kept: set[str]) -> pa.Table:

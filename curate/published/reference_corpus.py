@@ -48,8 +48,7 @@ class Computation:
         return GraphSimilarity(similarity(self.labels, other.labels), agreement, self.part, self.operations)
 
 
-@dataclass(frozen=True, slots=True)
-class GraphSimilarity:
+class GraphSimilarity(NamedTuple):
     """The comparison of two computations: the share of common subtrees, and whether they agree."""
 
     share: float

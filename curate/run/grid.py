@@ -1,6 +1,5 @@
 """Decide all records at every pair of a grid of lexical and structural thresholds."""
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,9 +19,6 @@ from lemur_core.similarity.join import ExactPairs, Recall, enough_effort, exact_
 from lemur_core.similarity.minhash import Banding
 from lemur_core.similarity.selection import KeptSet, Verdict, select
 
-#: Prefixes counted separately: the most frequent ones, if they have at least this share of all records.
-PREFIXES, PREFIX_SHARE = 10, 0.005
-
 
 @dataclass(frozen=True, slots=True)
 class GridPoint:
@@ -34,21 +30,18 @@ class GridPoint:
     exact: int
     lexical: int
     structural: int
-    kept_by_prefix: Mapping[str | None, int]  # None: the prefixes not counted separately
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """All points, by lexical, then structural threshold (None last), and LSH's recall at each lexical threshold."""
+    """All points, by lexical, then structural threshold (None last), and LSH's recall at each lexical threshold.
+
+    `records` is the number of distinct codes decided at each point.
+    """
 
     points: list[GridPoint]
     recalls: dict[float, Recall]
-    records_by_prefix: dict[str | None, int]
-
-    @property
-    def records(self) -> int:
-        """The distinct codes decided at each point."""
-        return sum(self.records_by_prefix.values())
+    records: int
 
 
 def decide_grid(
@@ -61,32 +54,23 @@ def decide_grid(
     """
     features = corpus.features
     truth = exact_pairs(features, corpus.sets(records.order), min(lexical))
-    by_prefix = Counter(records.prefixes[code] for code in records.order)
-    frequent = [prefix for prefix, number in by_prefix.items() if number >= PREFIX_SHARE * len(records.order)]
-    separate = sorted(frequent, key=lambda prefix: (-by_prefix[prefix], prefix))[:PREFIXES]
-    group: dict[int, str | None] = {
-        code: prefix if prefix in separate else None for code, prefix in records.prefixes.items()
-    }
     # One index for all points: another threshold and an empty index cost less than a new one.
     index_of_structure = StructuralIndex(features.elements, 1.0)
+    no_structure = StructuralIndex([np.empty(0, np.uint64)] * len(features.elements), 1.0)
     points, recalls = [], {}
     with progress("grid", len(lexical) * len(structural), "points") as advance:
         for tau in lexical:
             recalls[tau] = enough_effort(features, truth, tau)
             index_of_text = _text_index(features, truth, recalls[tau], tau)
             for kappa in structural:
-                second: NeighbourIndex = _NothingNear(math.inf)
-                if kappa is not None:
-                    second, index_of_structure.threshold = index_of_structure, kappa
+                second = no_structure if kappa is None else index_of_structure
+                second.threshold = kappa or 1.0
                 index_of_text.clear()
                 second.clear()
-                points.append(
-                    _point(tau, kappa, select(records.order, KeptSet(features, index_of_text, second)), group)
-                )
+                verdicts = select(records.order, KeptSet(features, index_of_text, second))
+                points.append(_count_outcomes(tau, kappa, verdicts))
                 advance(1)
-    totals = Counter(group.values())
-    order: list[str | None] = [*separate, None]
-    return Grid(points, recalls, {prefix: totals[prefix] for prefix in order if totals[prefix]})
+    return Grid(points, recalls, len(records.order))
 
 
 def _text_index(features: FeatureTable, truth: ExactPairs, recall: Recall, threshold: float) -> NeighbourIndex:
@@ -124,24 +108,6 @@ class _JoinedIndex(NeighbourIndex):
         return zip(numbers[fresh].tolist(), self._jaccard[part][fresh].tolist(), strict=True)
 
 
-def _point(
-    tau: float, kappa: float | None, verdicts: Mapping[int, Verdict], group: Mapping[int, str | None]
-) -> GridPoint:
+def _count_outcomes(tau: float, kappa: float | None, verdicts: Mapping[int, Verdict]) -> GridPoint:
     stages = Counter(verdict.stage for verdict in verdicts.values())
-    kept = Counter(group[code] for code, verdict in verdicts.items() if verdict.stage is None)
-    return GridPoint(tau, kappa, stages[None], stages["exact"], stages["lexical"], stages["structural"], dict(kept))
-
-
-class _NothingNear(NeighbourIndex):
-    """A stage that is switched off."""
-
-    stage = "structural"
-
-    def keep(self, item: int, index: int) -> None:
-        """Do nothing: there is nothing to remove."""
-
-    def _add(self, item: int, number: int) -> None:
-        """Do nothing: there is nothing to add."""
-
-    def _likely(self, item: int, looked: int) -> Iterator[tuple[int, float]]:  # noqa: ARG002 (named as above)
-        return iter(())
+    return GridPoint(tau, kappa, stages[None], stages["exact"], stages["lexical"], stages["structural"])

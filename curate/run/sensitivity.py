@@ -6,7 +6,7 @@ The rows are read and their features computed once; every grid point then decide
 
 import math
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,20 +17,19 @@ import pyarrow as pa
 from curate.model.corpus import CodeFile, read_corpus
 from curate.model.options import CurateOptions
 from curate.model.records import build_records
+from curate.run.grid import Grid, decide_grid
 from curate.sources import find_source_parents
 from curate.sources.rows import RecordSource
-from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.figures import INK, save_figure
-from lemur_core.files.markdown import code_span, count, percent, plain, plural, table
+from lemur_core.files.markdown import count, percent, plain, plural, table
 from manifests.folders import frame
 from manifests.folders.manifest import Manifest, Stopwatch, list_outputs, package_versions
 from manifests.folders.tables import write_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-from curate.run.grid import PREFIX_SHARE, Grid, GridPoint, decide_grid
 
 LEXICAL_GRID: tuple[float, ...] = (0.70, 0.75, 0.80, 0.85, 0.90, 0.95, 1.00)
 #: The value for no structural stage.
@@ -80,7 +79,6 @@ def sensitivity_page(name: str, grid: Grid) -> str:
         "",
         f"{_HOW_TO_READ}{_range(grid)}",
         "",
-        *_prefix_section(grid, at, taus, kappas),
         *_recall_section(grid),
     ]
     return "\n".join(lines)
@@ -105,34 +103,6 @@ def _range(grid: Grid) -> str:
     kept = [point.kept for point in grid.points]
     low, high, whole = min(kept), max(kept), grid.records
     return f" Over this grid, {count(low)} to {count(high)} are kept ({percent(low, whole)} to {percent(high, whole)})."
-
-
-def _prefix_section(
-    grid: Grid,
-    at: Mapping[tuple[float, float | None], GridPoint],
-    taus: Sequence[float],
-    kappas: Sequence[float | None],
-) -> list[str]:
-    kappa = _default()[1] if _default()[1] in kappas else kappas[-1]
-    prefixes = list(grid.records_by_prefix)
-    if len(prefixes) < 2:
-        return []
-    cells = [
-        [
-            "other" if prefix is None else code_span(prefix),
-            count(grid.records_by_prefix[prefix]),
-            *(count(at[tau, kappa].kept_by_prefix.get(prefix, 0)) for tau in taus),
-        ]
-        for prefix in prefixes
-    ]
-    return [
-        f"## By prefix, κ {_text(kappa)}",
-        "",
-        f"Records kept by prefix of the name (those with at least one in {1 / PREFIX_SHARE:.0f} of the"
-        " records) and lexical threshold; `by_prefix.parquet` has them for every κ.",
-        "",
-        *table(["prefix", "records", *(f"τ {_text(tau)}" for tau in taus)], cells),
-    ]
 
 
 def _recall_section(grid: Grid) -> list[str]:
@@ -205,11 +175,6 @@ _GRID_SCHEMA = pa.schema(
     [pa.field(name, kind, nullable=nullable) for name, kind, nullable in _THRESHOLDS]
     + [pa.field(name, pa.int64(), nullable=False) for name in ("kept", "exact", "lexical", "structural")]
 )
-_PREFIX_SCHEMA = pa.schema(
-    [pa.field(name, kind, nullable=nullable) for name, kind, nullable in _THRESHOLDS]
-    + [pa.field("prefix", pa.string(), nullable=True)]  # null: all other prefixes together
-    + [pa.field(name, pa.int64(), nullable=False) for name in ("records", "kept")]
-)
 
 
 def parse_threshold(text: str) -> float | None:
@@ -234,7 +199,7 @@ def sensitivity(
     jobs: int | None = None,
     force: bool = False,
 ) -> Manifest:
-    """Write the kept counts over the grid, a table, a figure and a report, into the folder `out`.
+    """Write the kept counts over the grid, as a table, a figure and a report, into the folder `out`.
 
     Args:
         structural: thresholds; None is a grid column without the structural stage.
@@ -255,7 +220,8 @@ def sensitivity(
             raise UserError(f"{source.name}: no row is usable; nothing to compare")
         grid = decide_grid(corpus, records, [tau for tau in taus if tau is not None], kappas)
         watch.lap("decide")
-        rows = _write_tables(folder, grid)
+        points = [asdict(point) for point in grid.points]
+        write_table(folder / "sensitivity.parquet", _GRID_SCHEMA, iter(points))
         write_figure(folder / "figures" / "sensitivity.png", grid)
         (folder / "report.md").write_text(sensitivity_page(source.name, grid), encoding="utf-8")
         watch.lap("write")
@@ -265,9 +231,9 @@ def sensitivity(
             parameters={"source": source.name, "lexical": taus, "structural": kappas, "tokens": options.tokens},
             inputs=source.inputs(),
             parents=find_source_parents(source),
-            counts={"rows": corpus.rows.num_rows, "codes": grid.records, "grid": [_facts(p) for p in grid.points]},
+            counts={"rows": corpus.rows.num_rows, "codes": grid.records, "grid": points},
             details={"lsh": {f"{tau:g}": recall.facts() for tau, recall in grid.recalls.items()}},
-            outputs=list_outputs(folder, rows),
+            outputs=list_outputs(folder, {"sensitivity.parquet": len(points)}),
             measured=watch.measure(),
         )
         return frame.finish(folder, manifest, grid_page, watch)
@@ -303,31 +269,3 @@ def _in_order(thresholds: Sequence[float | None], name: str) -> list[float | Non
         if value is not None and not 0.5 <= value <= 1.0:
             raise UsageError(f"--{name} {value}: must lie between 0.5 and 1.0")
     return sorted(set(thresholds), key=lambda value: math.inf if value is None else value)
-
-
-def _facts(point: GridPoint) -> Json:
-    facts = asdict(point)
-    del facts["kept_by_prefix"]
-    return facts
-
-
-def _write_tables(folder: Path, grid: Grid) -> dict[str, int]:
-    """Write both tables. Returns: the number of rows by path below `folder`."""
-    write_table(folder / "sensitivity.parquet", _GRID_SCHEMA, (_facts(point) for point in grid.points))
-    write_table(folder / "by_prefix.parquet", _PREFIX_SCHEMA, _prefix_rows(grid))
-    return {
-        "sensitivity.parquet": len(grid.points),
-        "by_prefix.parquet": len(grid.points) * len(grid.records_by_prefix),
-    }
-
-
-def _prefix_rows(grid: Grid) -> Iterator[dict[str, object]]:
-    for point in grid.points:
-        for prefix, records in grid.records_by_prefix.items():
-            yield {
-                "lexical_threshold": point.lexical_threshold,
-                "structural_threshold": point.structural_threshold,
-                "prefix": prefix,
-                "records": records,
-                "kept": point.kept_by_prefix.get(prefix, 0),
-            }

@@ -83,8 +83,6 @@ def test_every_point_is_what_curation_decides(rows: list[Row], curated: Callable
         stages = Counter(decision.stage for decision in done.decisions)
         counts = (stages[None], stages["exact"], stages["lexical"], stages["structural"])
         assert (point.kept, point.exact, point.lexical, point.structural) == counts
-        prefixes = Counter(name.split("-")[0] for name in done.kept_names())
-        assert {prefix: kept for prefix, kept in point.kept_by_prefix.items() if kept} == prefixes
     assert len({point.kept for point in grid.points}) > 4  # or the corpus tells nothing apart
     assert any(point.structural for point in grid.points)
 
@@ -138,7 +136,6 @@ def test_folder(source: str, rows: list[Row], tmp_path: Path) -> None:
     assert read_manifest(out) == manifest
     assert manifest.kind == "sensitivity"
     assert {output.path: output.rows for output in manifest.outputs} == {
-        "by_prefix.parquet": 42 * 4,
         "figures/sensitivity.png": None,
         "report.md": None,
         "sensitivity.parquet": 42,
@@ -149,11 +146,6 @@ def test_folder(source: str, rows: list[Row], tmp_path: Path) -> None:
     thresholds = [(row["lexical_threshold"], row["structural_threshold"]) for row in grid]
     assert thresholds == [(tau, kappa) for tau in LEXICAL_GRID for kappa in STRUCTURAL_GRID]
     assert {row["kept"] + row["exact"] + row["lexical"] + row["structural"] for row in grid} == {len(rows) - 1}
-    kept: Counter[tuple[float, float | None]] = Counter()
-    for row in pq.read_table(out / "by_prefix.parquet").to_pylist():
-        kept[row["lexical_threshold"], row["structural_threshold"]] += row["kept"]
-        assert row["records"] == (1 if row["prefix"] == "rare" else 16)
-    assert kept == {point: row["kept"] for point, row in zip(thresholds, grid, strict=True)}
 
 
 def test_report_and_figure_show_the_table(source: str, tmp_path: Path) -> None:
@@ -192,17 +184,6 @@ def test_own_grid(source: str, tmp_path: Path) -> None:
     assert "| τ \\ κ | 0.90 | off |" in report
     assert "| 0.625 |" in report
     assert "in bold" not in report
-
-
-def test_rare_prefixes_are_counted_together(
-    rows: list[Row], curated: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("curate.run.grid.PREFIX_SHARE", 0.1)
-    base = curated(rows)
-    grid = decide_grid(base.corpus, build_records(base.corpus, base.options), [0.9], [0.95])
-    assert grid.records_by_prefix == {"first": 16, "second": 16, "third": 16, None: 1}
-    assert grid.points[0].kept_by_prefix[None] == 1
-    assert sum(grid.points[0].kept_by_prefix.values()) == grid.points[0].kept
 
 
 @pytest.mark.parametrize(
