@@ -8,7 +8,7 @@ import pyarrow as pa
 from curate.chat.change import change_all
 from curate.chat.complete import completions
 from curate.chat.design import design, explain
-from curate.chat.network import ChatNetwork, Experiment, Lab, NetworkFacts, best_results, read_code
+from curate.chat.network import ChatNetwork, Lab, NetworkFacts, best_results, read_code
 from curate.chat.repair import repairs
 from curate.compute.arguments import read_parameters
 from curate.compute.runs import build_case
@@ -102,7 +102,7 @@ def _networks(corpus: LoadedRecords, outcome: CurationOutcome, codes: Sequence[i
 def _measure_records(networks: list[ChatNetwork], lab: Lab) -> list[ChatNetwork]:
     """Return the networks with their facts, or the reason why there are none."""
     indices = [index for index, network in enumerate(networks) if network.case is not None]
-    experiments: list[Experiment] = [networks[index].experiment(networks[index].code) for index in indices]
+    experiments = [networks[index].experiment(networks[index].code) for index in indices]
     for index, answer in zip(indices, lab.make(experiments, "chat facts"), strict=True):
         if isinstance(answer, NetworkFacts):
             networks[index] = replace(networks[index], facts=answer)

@@ -35,15 +35,6 @@ _RESIDUE = re.compile(r"^(?:addon_accuracy:|# UNRESOLVED DEPENDENCIES).*$", re.M
 Method = Literal["measure", "train_step"]
 
 
-@dataclass(frozen=True, slots=True)
-class Experiment:
-    """A code with the inputs of its network."""
-
-    code: str
-    case: InputCase
-    prm: Json
-
-
 class Lab:
     """Answers experiments. A context manager; its sandbox starts with the first experiment that is not cached."""
 
@@ -65,7 +56,7 @@ class Lab:
         self._box.__exit__(*error)
 
     def make(
-        self, experiments: Sequence[Experiment], what: str, method: Method = "measure"
+        self, experiments: Sequence[RunRequest], what: str, method: Method = "measure"
     ) -> list["NetworkFacts | NetFailure"]:
         """Return the answers of `curate.chat.probe`, in order.
 
@@ -77,10 +68,7 @@ class Lab:
         stage = SandboxStage[NetworkFacts | NetFailure](
             f"curate.chat.probe:{method}", NetworkFacts | NetFailure, self._limits, label=what, unit="networks"
         )
-        requests = {
-            str(index): RunRequest(experiment.code, asdict(experiment.case), experiment.prm)
-            for index, experiment in enumerate(experiments)
-        }
+        requests = {str(index): experiment for index, experiment in enumerate(experiments)}
         answers = {reply.key: read_answer(reply) for reply in stage.run(self._box, requests)}
         return [answers[index] for index in requests]
 
@@ -177,10 +165,10 @@ class ChatNetwork:
     results: tuple[BestResult, ...]
     reached: tuple[BestResult, ...]
 
-    def experiment(self, code: str) -> Experiment:
+    def experiment(self, code: str) -> RunRequest:
         """Return the experiment of running another code in the same way as this record's network."""
         assert self.case is not None
-        return Experiment(code, self.case, self.prm)
+        return RunRequest(code, asdict(self.case), self.prm)
 
     @property
     def measurements(self) -> NetworkFacts:

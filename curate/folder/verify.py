@@ -5,7 +5,6 @@ import itertools
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -94,7 +93,10 @@ def _verify(
             detail = f"not checked: the tables of {member.path.name} cannot be trusted"
             return [[*folder_checks, Check("guarantees", ok=False, detail=detail)] for folder_checks in checks], []
     delta_check = DeltaCheck(members, jobs)
-    each = [own + _check_content(_read(delta_check, member)) for member, own in zip(members, checks, strict=True)]
+    each = [
+        own + _check_content(_VerifiedSnapshot(delta_check, member))
+        for member, own in zip(members, checks, strict=True)
+    ]
     return each, [_check_union(delta_check, *sorted(pair, key=lambda member: member.number)) for pair in siblings]
 
 
@@ -147,15 +149,21 @@ def _check_content(snapshot: "_VerifiedSnapshot") -> list[Check]:
     return checks + graphs
 
 
-@dataclass(frozen=True)
 class _VerifiedSnapshot:
-    member: Member
-    delta_check: DeltaCheck
-    published: PublishedRecords  # empty for a whole snapshot
-    decisions: "_Decisions"
-    stats: int  # rows of the table
-    withheld: set[str]  # ids of codes withheld when the folder, or one that it extends, was published
-    graphs: dict[str, dict[str, Any]]  # id -> `graph`, `graph_widths`, `behavior`; empty if graphs were not compared
+    """One folder with the records that it extends, as they were read."""
+
+    def __init__(self, delta_check: DeltaCheck, member: Member) -> None:
+        self.member, self.delta_check = member, delta_check
+        self.published = PublishedRecords(delta_check, member)  # empty for a whole snapshot
+        delta_check.record_decisions(member, self.decisions)
+        #: Ids of codes withheld when the folder, or one that it extends, was published.
+        parents = [delta_check.members[number] for number in member.parents]
+        records = ((parent, record["id"]) for parent in parents for record in parent.records)
+        self.withheld = member.withheld | {id_ for parent, id_ in records if id_ in parent.withheld}
+        graphs = member.path / "graphs.parquet"
+        rows = _iterate_rows(graphs, ("id", *_COMPUTATION)) if graphs.exists() else ()
+        #: id -> `graph`, `graph_widths`, `behavior`; empty if graphs were not compared.
+        self.graphs = {row.pop("id"): row for row in rows}
 
     @property
     def manifest(self) -> Manifest:
@@ -164,6 +172,11 @@ class _VerifiedSnapshot:
     @property
     def records(self) -> list[dict[str, Any]]:
         return self.member.records
+
+    @property
+    def decisions(self) -> Iterator[dict[str, Any]]:
+        """The decisions, read again each time: of 100,000, Python objects would take 100 MB."""
+        return _iterate_rows(self.member.path / "decisions.parquet", _DECIDED)
 
     def find_trace(self, id_: str) -> GraphTrace:
         """Return the computation of a code, here or published; without a graph if it is unknown."""
@@ -183,40 +196,6 @@ class _VerifiedSnapshot:
         return numbers, self.published.neighbours_by_group(numbers) if self.member.parents else {}
 
 
-def _read(delta_check: DeltaCheck, member: Member) -> _VerifiedSnapshot:
-    decisions = _Decisions(member.path / "decisions.parquet")
-    delta_check.record_decisions(member, decisions)
-    stats = sum(pq.read_metadata(path).num_rows for path in member.path.glob("data/stats/*.parquet"))
-    withheld = member.withheld | {
-        record["id"]
-        for number in member.parents
-        for record in delta_check.members[number].records
-        if record["id"] in delta_check.members[number].withheld
-    }
-    return _VerifiedSnapshot(
-        member,
-        delta_check,
-        PublishedRecords(delta_check, member),
-        decisions,
-        stats,
-        withheld,
-        _read_graphs(member.path),
-    )
-
-
-class _Decisions:
-    """The rows of `decisions.parquet`, read again each time: of 100,000, Python objects would take 100 MB."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return _iterate_rows(self._path, _DECIDED)
-
-    def __len__(self) -> int:
-        return int(pq.read_metadata(self._path).num_rows)
-
-
 _DECIDED = ("row", "id", "nn", "kept", "stage", "canonical", "similarity", "reason")
 
 
@@ -224,12 +203,6 @@ def _iterate_rows(path: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(batch_size=_ROWS, columns=list(columns)):
             yield from batch.to_pylist()
-
-
-def _read_graphs(folder: Path) -> dict[str, dict[str, Any]]:
-    path = folder / "graphs.parquet"
-    rows = _iterate_rows(path, ("id", *_COMPUTATION)) if path.exists() else ()
-    return {row.pop("id"): row for row in rows}
 
 
 def _check_ids(snapshot: _VerifiedSnapshot) -> Check:
@@ -247,9 +220,9 @@ def _check_counts(snapshot: _VerifiedSnapshot) -> Check:
     stages: Counter[str] = Counter()
     networks, names, codes = set(), set(), set()
     evaluations, in_order = 0, True
-    for place, decision in enumerate(snapshot.decisions):
+    for decision in snapshot.decisions:
+        in_order &= decision["row"] == stages.total()
         stages[decision["stage"] or "kept"] += 1
-        in_order &= decision["row"] == place
         if decision["stage"] == "invalid":
             continue
         networks.add((decision["nn"], decision["id"]))
@@ -258,7 +231,7 @@ def _check_counts(snapshot: _VerifiedSnapshot) -> Check:
         evaluations += decision["id"] in kept or bool(snapshot.published.records("id", decision["id"]))
     stated = snapshot.manifest.counts
     counts = {f"rows.{stage}": stages[stage] for stage in stated["rows"]} | {
-        "rows.input": len(snapshot.decisions),
+        "rows.input": stages.total(),
         "networks": len(networks),
         "names": len(names),
         "codes": len(codes),
@@ -273,9 +246,10 @@ def _check_counts(snapshot: _VerifiedSnapshot) -> Check:
             wrong.append(f"{name}: {count:,} in the tables, {in_manifest:,} in the manifest")
     if not in_order:
         wrong.append("decisions: rows are not numbered from 0 in order")
-    if snapshot.stats != evaluations:
-        wrong.append(f"stats: {snapshot.stats:,} rows, {evaluations:,} decisions about rows of kept networks")
-    return check_faults("counts", wrong, f"{len(snapshot.decisions):,} decisions = input rows, by stage as stated")
+    stats = sum(pq.read_metadata(path).num_rows for path in SNAPSHOT.files(snapshot.member.path, "stats"))
+    if stats != evaluations:
+        wrong.append(f"stats: {stats:,} rows, {evaluations:,} decisions about rows of kept networks")
+    return check_faults("counts", wrong, f"{stages.total():,} decisions = input rows, by stage as stated")
 
 
 def _check_runs(snapshot: _VerifiedSnapshot) -> Check:
@@ -527,30 +501,20 @@ _ONE_CODE = frozenset({"design", "complete", "repair", "change"})
 def check_chat(folder: Path, manifest: Manifest) -> list[Check]:
     """Run the checks of a snapshot with conversations, whose tables are known to have the right columns."""
     facts = "chat code", ", the code in their answers parses and fits their records"
-    licenses = _licenses(folder)
+    splits: dict[str, str] = {}
+    licenses: dict[str, str | None] = {}  # older snapshots have none
+    for path in SNAPSHOT.files(folder, "records"):
+        columns = [name for name in ("id", "license") if name in pq.read_schema(path).names]
+        for row in pq.read_table(path, columns=columns).to_pylist():
+            splits[row["id"]] = path.name.partition("-")[0]
+            licenses |= {row["id"]: row["license"]} if "license" in row else {}
 
     def faults(row: Row) -> Iterator[str]:
         if licenses.get(row["record"], row["license"]) != row["license"]:
             yield f"its licence is {row['license']}, that of its record {licenses[row['record']]}"
         yield from _faults(row)
 
-    return check_rows(folder, manifest, "record", _splits(folder), CHAT_KINDS, faults, facts)
-
-
-def _licenses(folder: Path) -> dict[str, str | None]:
-    """Return the license of each kept record; older snapshots have none."""
-    paths = [path for path in SNAPSHOT.files(folder, "records") if "license" in pq.read_schema(path).names]
-    tables = [pq.read_table(path, columns=["id", "license"]).to_pylist() for path in paths]
-    return {row["id"]: row["license"] for rows in tables for row in rows}
-
-
-def _splits(folder: Path) -> dict[str, str]:
-    """Return the split of each kept record, by the file that holds it."""
-    split_of = {}
-    for path in SNAPSHOT.files(folder, "records"):
-        for id_ in pq.read_table(path, columns=["id"]).column("id").to_pylist():
-            split_of[id_] = path.name.partition("-")[0]
-    return split_of
+    return check_rows(folder, manifest, "record", splits, CHAT_KINDS, faults, facts)
 
 
 def _faults(row: Row) -> Iterator[str]:

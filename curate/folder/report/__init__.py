@@ -13,10 +13,8 @@ from lemur_core.files import Json
 
 _CAPTIONS = {
     "funnel": "Codes that remain after each stage; in a light color, those removed.",
-    "similarity": "Similarity of removed codes to the kept record that stands for them.",
     "prefixes": "Networks by prefix before curation, and records kept.",
     "families": "Codes by architecture family before curation, and records kept.",
-    "best": "The best codes on CIFAR-10 before curation; hatched, what loads trained weights.",
 }
 
 
@@ -34,9 +32,8 @@ def write_report(
         counts: from `curate.published.outcome.count_decisions`.
         name: the name of the source.
     """
-    thresholds = {"lexical": options.lexical_threshold, "structural": options.structural}
     facts = gather_facts(corpus, outcome)
-    files = draw_figures(folder / "figures", facts, thresholds, corpus.features.pretrained)
+    files = draw_figures(folder / "figures", facts)
     graphs = draw_graphs(folder / "figures", corpus, facts, outcome)
     files |= {key: f"{key}.svg" for key in graphs}
     captions = _CAPTIONS | graphs
@@ -54,7 +51,6 @@ def write_report(
         *figure("funnel"),
         *sections.report_delta(facts, outcome),
         *sections.report_by_text(facts),
-        *figure("similarity"),
         *sections.report_by_group("By prefix", "prefix", "networks", facts.prefixes),
         *figure("prefixes"),
         *sections.report_by_group("By family", "family", "codes", facts.families),
@@ -62,7 +58,6 @@ def write_report(
         *sections.report_splits(facts, outcome, counts, options),
         *records.report_off_scale(corpus, outcome),
         *records.report_best(facts, corpus),
-        *figure("best"),
         *sections.report_graphs(facts, outcome, counts),
         *(line for key in graphs for line in figure(key)),
         *arch_uid_section(facts, corpus, outcome),

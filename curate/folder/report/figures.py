@@ -4,15 +4,17 @@ Colors: Okabe and Ito 2008, "Color Universal Design"; every distinction is also 
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from curate.compute.graphs import GraphTrace
 from curate.folder.report.facts import ReportFacts, select_compared_groups
 from curate.model.corpus import LoadedRecords
 from curate.published.outcome import DUPLICATE_STAGES, CurationOutcome
 from lemur_core.describe.picture import draw as draw_graph
-from lemur_core.files.figures import BEHIND, INK, bar_axes, label_bars, save_figure
+from lemur_core.files.figures import INK, bar_axes, label_bars, save_figure
 from lemur_core.files.markdown import code_span, count, make_visible, plural, ratio
 from lemur_core.graphs.graph import LEAVES, Graph, unpack
 from lemur_core.similarity.minhash import jaccard
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KEPT, GONE = "#0072B2", "#B9D5E6"
-STAGE_COLORS = {"exact": "#009E73", "lexical": "#0072B2", "structural": "#D55E00", "graph": "#CC79A7"}
 _DUPLICATE = {
     "exact": "exact duplicate",
     "lexical": "lexical near-duplicate",
@@ -35,30 +36,15 @@ _NAME = 44  # characters
 _LINEAR = 30  # numbers up to here are drawn on a linear scale
 
 
-def draw_figures(
-    folder: Path, facts: ReportFacts, thresholds: dict[str, float], pretrained: Collection[int] = ()
-) -> dict[str, str]:
-    """Draw the figures that have data into `folder`.
-
-    Args:
-        thresholds: those of the stages `lexical` and `structural`.
-        pretrained: codes that load trained weights.
-
-    Returns: file name by figure: `funnel`, `similarity`, `prefixes`, `families`, `best`.
-    """
+def draw_figures(folder: Path, facts: ReportFacts) -> dict[str, str]:
+    """Draw the figures that have data into `folder`. Returns: file name by figure: `funnel`, `prefixes`, `families`."""
     drawings: dict[str, Callable[[Figure], None]] = {}
     if facts.codes.total() > facts.codes["filter"]:
-        drawings["funnel"] = lambda figure: _funnel(figure, facts)
-    if any(facts.codes[stage] for stage in thresholds):
-        drawings["similarity"] = lambda figure: _similarity(figure, facts, thresholds)
-    for name, groups in (
-        ("prefixes", select_compared_groups(facts.prefixes)),
-        ("families", select_compared_groups(facts.families)),
-    ):
-        if len(groups) > 1:
-            drawings[name] = _group_drawing(groups, "networks" if name == "prefixes" else "codes")
-    if len(facts.best) > 1:
-        drawings["best"] = lambda figure: _best(figure, facts, pretrained)
+        drawings["funnel"] = partial(_funnel, facts=facts)
+    for name, unit, groups in (("prefixes", "networks", facts.prefixes), ("families", "codes", facts.families)):
+        compared = select_compared_groups(groups)
+        if len(compared) > 1:
+            drawings[name] = partial(_groups, groups=compared, unit=unit)
     for name, draw in drawings.items():
         save_figure(folder / f"{name}.png", draw)
     return {name: f"{name}.png" for name in drawings}
@@ -102,92 +88,6 @@ def _steps(axes: "Axes", steps: Sequence[tuple[str, int, str]]) -> None:
     axes.set_xticks([])
     for spine in axes.spines.values():
         spine.set_visible(False)
-
-
-def _similarity(figure: "Figure", facts: ReportFacts, thresholds: dict[str, float]) -> None:
-    """Draw histograms of the similarity to the kept record, a panel per stage, with a separate bar for equal codes."""
-    from matplotlib.ticker import LogLocator, MaxNLocator
-
-    similarities = {stage: [facts.similarity(code) for code in facts.list_removed(stage)] for stage in thresholds}
-    similarities = {stage: values for stage, values in similarities.items() if values}
-    lowest = min(min(thresholds.values()), *(min(values) for values in similarities.values()))
-    width = 0.005 if lowest >= 0.8 else 0.02
-    first = int(lowest / width + 1e-9)
-    last = round(1 / width)
-    figure.set_size_inches(_WIDTH, 0.8 + 1.75 * len(similarities))
-    panels = figure.subplots(len(similarities), 1, sharex=True, squeeze=False)[:, 0]
-    for axes, (stage, values) in zip(panels, similarities.items(), strict=True):
-        bins = Counter(last if value == 1.0 else min(int(value / width + 1e-9), last - 1) for value in values)
-        places = sorted(bins)
-        color = STAGE_COLORS[stage]
-        axes.bar(
-            [(index + 0.5) * width for index in places], [bins[index] for index in places], width * 0.86, color=color
-        )
-        highest = max(bins.values())
-        if highest > _LINEAR:
-            axes.set_yscale("log")
-        axes.set_ylim(*((0.7, 3.2 * highest) if highest > _LINEAR else (0, 1.4 * highest)))
-        axes.yaxis.set_major_locator(LogLocator() if highest > _LINEAR else MaxNLocator(4, integer=True))
-        axes.grid(axis="y")
-        axes.set_ylabel("codes")
-        axes.yaxis.set_major_formatter(lambda value, _: count(round(value)))
-        axes.minorticks_off()
-        axes.axvline(thresholds[stage], color=INK, lw=1.2, ls=(0, (4, 3)))
-        axes.text(
-            thresholds[stage] + 0.25 * width,
-            0.97,
-            f"threshold {thresholds[stage]:g}",
-            transform=axes.get_xaxis_transform(),
-            va="top",
-            fontsize=9.5,
-            bbox=BEHIND,
-        )
-        axes.set_title(
-            f"{stage}: {plural(len(values), 'code')}", loc="left", fontsize=10.5, color=color, fontweight="bold"
-        )
-        if bins[last]:
-            axes.annotate(
-                count(bins[last]),
-                ((last + 0.5) * width, bins[last]),
-                (0, 4),
-                textcoords="offset points",
-                ha="center",
-                fontsize=9.5,
-                bbox=BEHIND,
-            )
-    figure.align_ylabels(panels)
-    bottom = panels[-1]
-    bottom.set_xlim((first - 0.5) * width, (last + 1.3) * width)
-    step = 0.01 if width == 0.005 and lowest >= 0.88 else 0.05 if lowest >= 0.6 else 0.1
-    ticks = [index * step for index in range(round(1 / step)) if index * step >= lowest - 1e-9]
-    bottom.set_xticks([*ticks, 1 + 0.5 * width], [*(f"{tick:.2f}" for tick in ticks), "1"])
-    bottom.set_xlabel("Jaccard similarity to the kept record (last bar: exactly 1)")
-
-
-def _best(figure: "Figure", facts: ReportFacts, pretrained: Collection[int]) -> None:
-    """Draw horizontal bars of the best accuracies; networks with trained weights are hatched."""
-    from matplotlib.patches import Patch
-
-    numbers = [100 * accuracy for _, accuracy, _ in facts.best]
-    axes = bar_axes(
-        figure, [make_visible(facts.names[code], _NAME).strip() or "(no name)" for code, _, _ in facts.best], 1.1
-    )
-    low = max(0.0, min(numbers) - max(1.0, 0.5 * (max(numbers) - min(numbers))))
-    for index, ((code, _, _), number) in enumerate(zip(facts.best, numbers, strict=True)):
-        loads = code in pretrained
-        axes.barh(
-            index, number - low, 0.72, left=low, color=GONE if loads else KEPT, ec="white" if not loads else KEPT,
-            hatch="///" if loads else None, lw=0.6,
-        )  # fmt: skip
-    label_bars(axes, [f"{number:.2f} %" for number in numbers], numbers)
-    axes.set_xlim(low, max(numbers) + 0.16 * (max(numbers) - low))
-    axes.set_xlabel(f"% accuracy on CIFAR-10; the axis starts at {low:.1f}")
-    handles = [Patch(color=KEPT, label="own weights"), Patch(fc=GONE, ec=KEPT, hatch="///", label="trained weights")]
-    axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0.2, handlelength=1.4)
-
-
-def _group_drawing(groups: dict[str, Counter[str]], unit: str) -> "Callable[[Figure], None]":
-    return lambda figure: _groups(figure, groups, unit)
 
 
 def _groups(figure: "Figure", groups: dict[str, Counter[str]], unit: str) -> None:
@@ -244,55 +144,43 @@ def _choose_pictures(
     corpus: LoadedRecords, facts: ReportFacts, outcome: CurationOutcome
 ) -> Iterator[tuple[str, int, str, str]]:
     """Yield the name, code, title and caption of each picture."""
-    publishable = {
-        code: traced for code, traced in (outcome.graphs or {}).items() if not outcome.rights.is_blocked(code)
+    traces = outcome.graphs or {}
+    graphs = {
+        code: trace.graph for code, trace in traces.items() if trace.graph and not outcome.rights.is_blocked(code)
     }
-    graphs = {code: traced.graph for code, traced in publishable.items() if traced.graph is not None}
     kept = [code for code in outcome.kept if code in graphs]
-    twins = [code for code in facts.list_removed("graph") if code in graphs]
-    if twins:
-        near = {code: _lexical(corpus, code, facts.verdicts[code].canonical) for code in twins}
-        code = min(twins, key=lambda twin: (_size(outcome, twin) > BOXES, near[twin], facts.ids[twin]))
-        canonical = facts.verdicts[code].canonical
-        assert canonical is not None
-        one, other = facts.names[code], facts.names[canonical]
-        yield (
-            "graph_twins",
-            code,
-            f"{one} = {other}",
+    near = {
+        code: _lexical(corpus, code, canonical)
+        for code in facts.list_removed("graph")
+        if code in graphs and (canonical := facts.verdicts[code].canonical) is not None
+    }
+    if near:
+        code = min(near, key=lambda twin: (_size(traces[twin]) > BOXES, near[twin], facts.ids[twin]))
+        one, other = (facts.names[number] for number in (code, facts.verdicts[code].canonical or 0))
+        caption = (
             f"Two texts, one computation: {code_span(one, 60)} was removed for {code_span(other, 60)}; of all their"
-            f" shingles they share {ratio(near[code])}.",
+            f" shingles they share {ratio(near[code])}."
         )
+        yield "graph_twins", code, f"{one} = {other}", caption
     shared = Counter(graphs.values())
     common = max(kept, key=lambda code: (shared[graphs[code]], facts.ids[code]), default=None)
     if common is not None and shared[graphs[common]] > 1:
-        yield (
-            "graph_common",
-            common,
-            facts.names[common],
-            f"What {count(shared[graphs[common]])} of {plural(len(graphs), 'traced code')} compute;"
-            f" {code_span(facts.names[common], 60)} stands for them.",
-        )
-    scored = [code for code in kept if outcome.scores.get(code) is not None]
-    best = max(scored, key=lambda code: (outcome.scores[code] or 0.0, facts.ids[code]), default=None)
+        name = facts.names[common]
+        computed = f"What {count(shared[graphs[common]])} of {plural(len(graphs), 'traced code')} compute"
+        yield "graph_common", common, name, f"{computed}; {code_span(name, 60)} stands for them."
+    scores = {code: score for code in kept if (score := outcome.scores.get(code)) is not None}
+    best = max(scores, key=lambda code: (scores[code], facts.ids[code]), default=None)
     if best is not None:
-        score = outcome.scores[best] or 0.0
-        yield (
-            "graph_best",
-            best,
-            facts.names[best],
-            f"The kept network with the best score, {score:.4f}: {code_span(facts.names[best], 60)}.",
-        )
+        name = facts.names[best]
+        text = f"The kept network with the best score, {scores[best]:.4f}: {code_span(name, 60)}."
+        yield "graph_best", best, name, text
 
 
-def _lexical(corpus: LoadedRecords, one: int, other: int | None) -> float:
-    assert other is not None
+def _lexical(corpus: LoadedRecords, *codes: int) -> float:
     features = corpus.features
-    return jaccard(*(features.shingles(int(features.shingle_set[code])) for code in (one, other)))
+    return jaccard(*(features.shingles(int(features.shingle_set[code])) for code in codes))
 
 
-def _size(outcome: CurationOutcome, code: int) -> int:
+def _size(trace: GraphTrace) -> int:
     """Count the operations in eval mode."""
-    assert outcome.graphs is not None
-    nodes = unpack(outcome.graphs[code].answer["eval"])["nodes"]
-    return sum(op not in LEAVES for op, *_ in nodes)
+    return sum(op not in LEAVES for op, *_ in unpack(trace.answer["eval"])["nodes"])

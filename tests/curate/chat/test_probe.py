@@ -1,6 +1,7 @@
 """What is seen of a network that runs: modules, activations by name, multiply-adds, failing calls, and what is chance."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -8,9 +9,9 @@ import torch
 from torch import nn
 
 from curate.chat.design import stage_lines
-from curate.chat.network import Experiment, Lab, NetworkFacts
+from curate.chat.network import Lab, NetworkFacts
 from curate.chat.probe import recording
-from curate.compute.runs import InputCase
+from curate.compute.runs import InputCase, RunRequest
 from tests.builders.suites import table
 
 CASE = InputCase((2, 3, 8, 8), (4,))
@@ -55,7 +56,7 @@ PARTS = f"""{HEAD}        self.criterion = nn.CrossEntropyLoss()
 def answers() -> dict[str, Any]:
     codes = {"drawn": DRAWN, "detects": DETECTS, "parts": PARTS}
     with Lab(jobs=1) as lab:
-        found = lab.make([Experiment(code, CASE, {}) for code in codes.values()], "tests")
+        found = lab.make([RunRequest(code, asdict(CASE), {}) for code in codes.values()], "tests")
     return dict(zip(codes, found, strict=True))
 
 
