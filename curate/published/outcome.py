@@ -1,7 +1,7 @@
 """The decisions of a profile, in the one form from which the snapshot is written, and their counts."""
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
 from curate.compute.behavior import find_faults
@@ -90,6 +90,7 @@ def count_decisions(corpus: LoadedRecords, outcome: CurationOutcome) -> Json:
     before_prefix: Counter[str] = Counter(get_prefix(name) for name, _ in networks)
     before_family: Counter[str] = Counter(family.values())
     kept_rows = [outcome.representatives[code] for code in outcome.kept]
+    reasons = [decision.reason for decision in outcome.decisions]
     return {
         "rows": {"input": len(outcome.decisions), "kept": rows["kept"], **{stage: rows[stage] for stage in STAGES}},
         "networks": len(networks),
@@ -106,7 +107,12 @@ def count_decisions(corpus: LoadedRecords, outcome: CurationOutcome) -> Json:
         "prefixes": _before_after(before_prefix, Counter(get_prefix(names[row]) for row in kept_rows)),
         "families": _before_after(before_family, Counter(family[code] for code in outcome.kept)),
         **({} if outcome.graphs is None else {"graphs": _count_graphs(outcome)}),
-        **({} if outcome.runs is None else {"runs": count_runs(outcome.runs.values(), _list_reasons(corpus, outcome))}),
+        **(
+            {}
+            if outcome.runs is None
+            else {"runs": count_runs(outcome.runs.values(), zip(code_of_row, reasons, strict=True))}
+        ),
+        **({} if outcome.chat is None else {"chat": outcome.chat.counts("records")}),
     }
 
 
@@ -124,10 +130,6 @@ def _count_graphs(outcome: CurationOutcome) -> Json:
         "distinct": len(set(get_computations(dict(enumerate(kept))).values())),
         "distinct_up_to_widths": len({trace.widths for trace in kept} - {None}),
     }
-
-
-def _list_reasons(corpus: LoadedRecords, outcome: CurationOutcome) -> Iterator[tuple[int, str]]:
-    return zip(corpus.code_of_row.tolist(), (decision.reason for decision in outcome.decisions), strict=True)
 
 
 def count_runs(results: Iterable[RunResult], reasons: Iterable[tuple[Hashable, str]]) -> Json:

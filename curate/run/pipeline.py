@@ -30,6 +30,7 @@ from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note
 from lemur_core.sandbox.cached import run_versions
 from lemur_core.sandbox.runtime import expand_sets
+from manifests.conversations.conversation import Chat
 from manifests.folders.frame import finish
 from manifests.folders.manifest import Manifest, Parent, Stopwatch, list_outputs, package_versions
 
@@ -61,7 +62,7 @@ def curate(
     with atomic_folder(out, force=force) as folder:
         # Inside the folder that is written: a killed run leaves one thing behind.
         with tempfile.TemporaryDirectory(dir=folder) as scratch, CodeFile(Path(scratch) / "codes") as codes:
-            store = None if precomputed is None else precomputed.features()
+            store = precomputed.features() if precomputed else None
             corpus = read_corpus(source, codes, options.tokens, jobs, store)
             watch.lap("load and features")
             published = open_baseline(against, corpus, options, jobs) if against else None
@@ -73,11 +74,11 @@ def curate(
             if origins:
                 watch.lap("origins")
             if options.chat:
-                _add_chat(corpus, outcome, options, jobs)
+                outcome.chat = _build_chat(corpus, outcome, options, jobs)
                 watch.lap("chat")
             rows = write_snapshot_tables(folder, corpus, outcome)
             watch.lap("write tables")
-            counts = _count(corpus, outcome, removed)
+            counts = count_decisions(corpus, outcome) | outcome.rights.count(outcome.kept, removed)
             write_report(folder, corpus, outcome, counts, options, source.name)
             watch.lap("report")
         write_snapshot_card(folder, source.name, outcome, rows)
@@ -85,7 +86,7 @@ def curate(
         manifest = Manifest(
             kind="snapshot",
             versions=package_versions() | (run_versions(options.runtime) if options.runs_code else {}),
-            parameters=_parameters(source, options, outcome, published) | _digests(repositories),
+            parameters=_parameters(source, options, outcome, published, repositories),
             inputs=source.inputs(),
             parents=list(dict.fromkeys(parents)),
             counts=counts,
@@ -94,12 +95,6 @@ def curate(
             measured=watch.measure(),
         )
         return finish(folder, manifest, snapshot_page, watch)
-
-
-def _count(corpus: LoadedRecords, outcome: CurationOutcome, removed: Sequence[int]) -> Json:
-    """Return the counts for the manifest."""
-    chat = {} if outcome.chat is None else {"chat": outcome.chat.counts("records")}
-    return count_decisions(corpus, outcome) | outcome.rights.count(outcome.kept, removed) | chat
 
 
 def _add_rights(
@@ -124,11 +119,10 @@ def _add_rights(
     return removed
 
 
-def _add_chat(corpus: LoadedRecords, outcome: CurationOutcome, options: CurateOptions, jobs: int | None) -> None:
-    """Add the conversations about the kept records to the outcome."""
+def _build_chat(corpus: LoadedRecords, outcome: CurationOutcome, options: CurateOptions, jobs: int | None) -> Chat:
     from curate.chat.build import build_chat  # LibCST takes 0.5 s to import
 
-    outcome.chat = build_chat(corpus, outcome, options, jobs=jobs)
+    return build_chat(corpus, outcome, options, jobs=jobs)
 
 
 def _check_some_left(corpus: LoadedRecords, outcome: CurationOutcome) -> LoadedRecords:
@@ -199,10 +193,6 @@ def _describe_assumptions(corpus: LoadedRecords, outcome: CurationOutcome, optio
     return describe_assumptions(traced, options.namespace)
 
 
-def _digests(repositories: Sequence[Parent]) -> Json:
-    return {"origins": [parent.sha256 for parent in repositories]} if repositories else {}
-
-
 def _details(outcome: CurationOutcome) -> Json:
     license_ = outcome.rights.license
     chat = {} if outcome.chat is None else {"chat": {"license": license_, "near_prompts": outcome.chat.near}}
@@ -216,7 +206,11 @@ def describe_options(options: CurateOptions) -> Json:
 
 
 def _parameters(
-    source: RecordSource, options: CurateOptions, outcome: CurationOutcome, against: Baseline | None
+    source: RecordSource,
+    options: CurateOptions,
+    outcome: CurationOutcome,
+    against: Baseline | None,
+    repositories: Sequence[Parent],
 ) -> Json:
     """Return the parameters of the decisions, to reproduce them; `graph` is off if nothing could be run."""
     chosen = describe_options(options)
@@ -224,4 +218,6 @@ def _parameters(
     chosen["check_runs"], chosen["graph"] = options.checks_runs, "off" if outcome.graphs is None else options.graphs
     if against is not None:
         chosen["against"] = [parent.sha256 for parent in against.parents]
+    if repositories:
+        chosen["origins"] = [parent.sha256 for parent in repositories]
     return {"source": source.name, **chosen}

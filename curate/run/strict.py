@@ -18,7 +18,7 @@ from curate.published.delta import Baseline, SplitGuard
 from curate.published.outcome import CurationOutcome, PublishedRecord
 from lemur_core.files import Json
 from lemur_core.similarity.index import LexicalIndex, StructuralIndex
-from lemur_core.similarity.join import ExactPairs, Recall, enough_effort, exact_pairs, measure_recall
+from lemur_core.similarity.join import Recall, enough_effort, exact_pairs, measure_recall
 from lemur_core.similarity.minhash import PERMUTATIONS, SCHEME, Banding
 from lemur_core.similarity.selection import Differ, KeptSet, Verdict, select
 
@@ -73,11 +73,8 @@ def curate_strict(
         precomputed: a selection computed elsewhere.
     """
     records = build_records(corpus, options)
-    recall = enough_effort(corpus.features, _true_pairs(corpus, records, options), options.lexical_threshold)
-
-    def get_trace(code: int) -> GraphTrace | None:
-        return None if tracer is None else tracer.known.get(code)
-
+    recall = _measure_recall(corpus, records, options)
+    get_trace: GetTrace = (lambda _: None) if tracer is None else tracer.known.get
     guard = None if against is None else SplitGuard(corpus.features, against, get_trace)
     selector = _selector(corpus, options, recall, tracer, guard, precomputed)
     if tracer is not None:
@@ -87,13 +84,16 @@ def curate_strict(
         assert check is not None
         all_records, (records, chosen) = records, choose_running(records, corpus, choose, check)
         if records is not all_records:  # report the recall among the records that were compared in the end
-            recall = _recall_again(corpus, records, options, recall)
+            recall = _measure_recall(corpus, records, options, Banding(recall.bands, recall.rows))
     else:
         chosen = choose(records)
-    kept = _list_kept(records, chosen)
+    kept = sorted((code for code, verdict in chosen.verdicts.items() if verdict.kept), key=records.rank.__getitem__)
     traced = None if tracer is None else tracer.known
-    groups, anchors = _group(corpus, kept, traced, guard)
-    joined = {} if against is None else join_clusters([*against.key_pairs, *_keys(anchors).values()])
+    widths = None if traced is None else [traced[code].widths for code in kept]
+    grouped: tuple[list[int], Anchors]
+    grouped = (split_groups(kept, corpus.features, widths), {}) if guard is None else guard.groups(kept)
+    groups, anchors = grouped
+    joined = {} if against is None else join_clusters([*against.key_pairs, *_list_clusters(anchors).values()])
     splits, names = _split(corpus, records, kept, options.seed, groups, anchors, joined)
     return CurationOutcome(
         decisions=_decisions(corpus, records, chosen, get_trace),
@@ -116,12 +116,6 @@ def curate_strict(
             **({} if against is None else {"against": against.facts | {"split_groups": len(anchors)}}),
         },
     )
-
-
-def _list_kept(records: Records, chosen: Rescue) -> list[int]:
-    """Return the kept codes, best first."""
-    rank = records.rank
-    return sorted((code for code, verdict in chosen.verdicts.items() if verdict.stage is None), key=rank.__getitem__)
 
 
 def _list_traced_first(
@@ -151,34 +145,21 @@ def _make_chooser(
 ) -> Callable[[Records], Rescue]:
     """Return the function that selects among candidates; codes that are published already are decided by that."""
 
-    def decide(candidates: Records) -> Rescue:
+    def choose(candidates: Records) -> Rescue:
         published_verdicts = {} if against is None else against.verdicts(candidates.order, get_trace)
         new = replace(candidates, order=[code for code in candidates.order if code not in published_verdicts])
         selection = rescue(new.order, _supports(new, options), corpus.features, selector)
         selection.verdicts |= published_verdicts
         return selection
 
-    def choose(candidates: Records) -> Rescue:
-        return decide(candidates) if tracer is None else choose_traced(candidates, decide, tracer)
-
-    return choose
+    return choose if tracer is None else lambda candidates: choose_traced(candidates, choose, tracer)
 
 
 #: A record of each published group that a group of new records continues, by the number of the new group.
 Anchors = Mapping[int, Sequence[PublishedRecord]]
 
 
-def _group(
-    corpus: LoadedRecords, kept: Sequence[int], traced: Mapping[int, GraphTrace] | None, guard: SplitGuard | None
-) -> tuple[list[int], Anchors]:
-    """Return the group of each kept code, and the published groups that some of them continue."""
-    if guard is not None:
-        return guard.groups(kept)
-    widths = None if traced is None else [traced[code].widths for code in kept]
-    return split_groups(kept, corpus.features, widths), {}
-
-
-def _keys(anchors: Anchors) -> dict[int, list[str]]:
+def _list_clusters(anchors: Anchors) -> dict[int, list[str]]:
     return {group: [record.cluster for record in records] for group, records in anchors.items()}
 
 
@@ -193,11 +174,11 @@ def _split(
 ) -> tuple[list[str], list[str]]:
     """Return the split and the group's name of each kept code."""
     ids = [corpus.ids[code] for code in kept]
-    # A group that contains a published record stays where that one was published, whatever the seed draws.
     kinds = [(records.prefixes[code], records.families[code]) for code in kept]
+    # A group that contains a published record stays where that one was published, whatever the seed draws.
     published = {group: members[0].split for group, members in anchors.items()}
     splits = assign_splits(groups, ids, kinds, seed, published)
-    keys = {group: joined.get(names[0], names[0]) for group, names in _keys(anchors).items()}
+    keys = {group: joined.get(names[0], names[0]) for group, names in _list_clusters(anchors).items()}
     return splits, group_names(groups, ids, keys)
 
 
@@ -207,19 +188,20 @@ def get_weight(name: str, upweight: Sequence[tuple[str, float]]) -> float:
     return 1.0 if index is None else upweight[index][1]
 
 
-def _true_pairs(corpus: LoadedRecords, records: Records, options: CurateOptions) -> ExactPairs:
-    return exact_pairs(corpus.features, corpus.sets(records.order), options.lexical_threshold)
-
-
-def _recall_again(corpus: LoadedRecords, records: Records, options: CurateOptions, recall: Recall) -> Recall:
-    """Measure the recall among fewer records, with the same LSH bands."""
-    banding = Banding(recall.bands, recall.rows)
-    return measure_recall(corpus.features, _true_pairs(corpus, records, options), banding, options.lexical_threshold)
+def _measure_recall(
+    corpus: LoadedRecords, records: Records, options: CurateOptions, banding: Banding | None = None
+) -> Recall:
+    """Return the recall of LSH among records: with these bands, by default with enough to find nearly all pairs."""
+    features, threshold = corpus.features, options.lexical_threshold
+    truth = exact_pairs(features, corpus.sets(records.order), threshold)
+    if banding is None:
+        return enough_effort(features, truth, threshold)
+    return measure_recall(features, truth, banding, threshold)
 
 
 def choose_banding(corpus: LoadedRecords, records: Records, options: CurateOptions) -> Banding:
     """Return the LSH bands that find near records."""
-    recall = enough_effort(corpus.features, _true_pairs(corpus, records, options), options.lexical_threshold)
+    recall = _measure_recall(corpus, records, options)
     return Banding(recall.bands, recall.rows)
 
 
@@ -267,32 +249,24 @@ def raises_support(options: CurateOptions) -> bool:
 
 def _supports(records: Records, options: CurateOptions) -> list[Support]:
     """Return minimum prefixes, then top-ups, each over the records in best-first order."""
+    named = list(dict.fromkeys([*options.prefer, *options.include])) or sorted(set(records.prefixes.values()))
+    prefixes = [("prefix", "minimum", text, options.min_prefix) for text in named if options.min_prefix]
+    prefixes += [("topup", "top-up", text, options.topup_per_prefix) for text in options.topup_prefix]
     supports = []
-    if options.min_prefix:
-        named = list(dict.fromkeys([*options.prefer, *options.include]))
-        prefixes = named or sorted(set(records.prefixes.values()))
-        supports += [_make_prefix_support("prefix", text, records, options.min_prefix) for text in prefixes]
-    supports += [
-        _make_prefix_support("topup", text, records, options.topup_per_prefix) for text in options.topup_prefix
-    ]
+    for kind, what, text, minimum in prefixes:
+        members = tuple(code for code in records.order if matching_prefix(records.names[code], [text]) is not None)
+        supports.append(Support(f"{what} of prefix {text}", members, minimum, kind))
     for family in options.topup_family:
         members = tuple(code for code in records.order if records.families[code] == family.casefold())
         supports.append(Support(f"top-up of family {family}", members, options.topup_per_prefix, "topup"))
     return supports
 
 
-def _make_prefix_support(kind: str, text: str, records: Records, minimum: int) -> Support:
-    members = tuple(code for code in records.order if matching_prefix(records.names[code], [text]) is not None)
-    return Support(f"{'minimum' if kind == 'prefix' else 'top-up'} of prefix {text}", members, minimum, kind)
-
-
 def _decisions(corpus: LoadedRecords, records: Records, chosen: Rescue, get_trace: GetTrace) -> list[Verdict]:
     """Return one decision for every input row, in input order."""
-    rows = corpus.rows.num_rows
     names: list[str] = [nn or "" for nn in corpus.rows.column("nn").to_pylist()]
     decisions = []
-    for row in range(rows):
-        code = int(corpus.code_of_row[row])
+    for row, code in enumerate(corpus.code_of_row.tolist()):
         if row in corpus.problems:
             decisions.append(Verdict("invalid", reason=corpus.problems[row]))
         elif row in records.filtered:
@@ -323,10 +297,8 @@ def _record_decision(
     name = records.names[other]
     if verdict.stage is None:
         rescued = chosen.rescued.get(code)
-        reason = (
-            "kept" if rescued is None else f"kept for the support of its {'prefix' if rescued == 'prefix' else 'group'}"
-        )
-        return Verdict(None, code, 1.0, reason, rescued)
+        support = "" if rescued is None else f" for the support of its {'prefix' if rescued == 'prefix' else 'group'}"
+        return Verdict(None, code, 1.0, f"kept{support}", rescued)
     if verdict.stage == "exact":
         reason = f"same code as {name} but for comments, docstrings and layout"
     elif verdict.stage == "graph":
