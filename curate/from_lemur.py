@@ -29,6 +29,7 @@ Texts = str | Sequence[str]
 
 _SNAPSHOT = "snapshot"
 _REASONS = {"lexical": "lexical_near_duplicate", "graph": "graph_duplicate"}
+_SIMILARITIES = {"lexical": "jaccard", "structural": "struct_jaccard"}
 _WRITTEN = re.compile(r".*__[0-9a-f]{12}\.py")
 
 
@@ -98,28 +99,18 @@ def curate_from_lemur(
         topup_structural_max=topup_struct_max,
         upweight=tuple((prefix, float(factor)) for prefix, factor in upweights or ()),
     )
-    log = logger or logging.getLogger(__name__)
-    _write_output(Path(out_dir), _texts(source), options, dump_code_subdir, jobs, log)
-
-
-def _write_output(
-    folder: Path,
-    sources: Sequence[str],
-    options: CurateOptions,
-    code_folder: str,
-    jobs: int | None,
-    log: logging.Logger,
-) -> None:
+    folder = Path(out_dir)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        manifest = curate(open_sources(sources, options.of_files), folder / _SNAPSHOT, options, jobs=jobs, force=True)
+        rows = open_sources(_texts(source), options.of_files)
+        manifest = curate(rows, folder / _SNAPSHOT, options, jobs=jobs, force=True)
         records, decisions = _read(folder / _SNAPSHOT)
-        _write_codes(folder / code_folder, records)
+        _write_codes(folder / dump_code_subdir, records)
         _write_facts(folder, records, decisions, weights=bool(options.upweight))
     except OSError as error:
         raise UserError(f"{folder}: cannot be written: {error.strerror or error}; choose another out_dir") from error
-    rows = manifest.counts["rows"]
-    log.info(f"{rows['input']} rows of {manifest.parameters['source']}, {rows['filter']} left out by the options")
+    counts, log = manifest.counts["rows"], logger or logging.getLogger(__name__)
+    log.info(f"{counts['input']} rows of {manifest.parameters['source']}, {counts['filter']} left out by the options")
     log.info(f"kept {len(records)} codes: {dict(Counter(record['split'] for record in records))}; see {folder}")
 
 
@@ -182,14 +173,7 @@ def _tombstones(decisions: Sequence[Json], kept: dict[str, Json]) -> Iterator[tu
             continue
         near = "exact" if decision["similarity"] == 1.0 else "near"
         reason = _REASONS.get(stage) or (f"structural_duplicate_{near}" if stage == "structural" else "exact_duplicate")
-        similarity = {"lexical": "jaccard", "structural": "struct_jaccard"}.get(stage)
-        yield (
-            decision["rid"],
-            {
-                "reason": reason,
-                "canonical": canonical["rid"],
-                **({} if similarity is None else {similarity: round(decision["similarity"], 3)}),
-                "name": decision["nn"],
-                "canonical_name": canonical["nn"],
-            },
-        )
+        facts = {"reason": reason, "canonical": canonical["rid"]}
+        if stage in _SIMILARITIES:
+            facts[_SIMILARITIES[stage]] = round(decision["similarity"], 3)
+        yield decision["rid"], {**facts, "name": decision["nn"], "canonical_name": canonical["nn"]}

@@ -37,36 +37,30 @@ def build_chat(
     with Lab(jobs=jobs, unsafe=options.unsafe_no_sandbox, runtime=options.runtime) as lab:
         networks = _networks(corpus, outcome, codes, lab)
         drafts = {kind: _draft(kind, networks, options.seed, lab) for kind in CHAT_KINDS}
-    names = corpus.rows.column("nn")
-    subjects = {
-        code: _subject(
-            corpus.ids[code],
-            names[outcome.representatives[code]].as_py() or "",
-            outcome.splits[code],
-            rights.get_license(code),
-        )
-        for code in outcome.kept
-    }
+    subjects = {}
+    for code in outcome.kept:
+        id_, nn = corpus.ids[code], corpus.rows.column("nn")[outcome.representatives[code]].as_py() or ""
+        named = {"record": id_, "nn": nn}
+        columns = {**named, "license": rights.get_license(code)}
+        subjects[code] = Subject(id_, f"{nn} ({id_[:12]})", outcome.splits[code], columns, named)
     unread = [(subjects[code], kind, none[code]) for code in outcome.kept if code in none for kind in CHAT_KINDS]
     read = [(subjects[code], kind, drafts[kind][index]) for index, code in enumerate(codes) for kind in CHAT_KINDS]
     return finish([*unread, *read], CHAT_KINDS, COMPARISON, options.chat_max_tokens)
 
 
-def _subject(record: str, nn: str, split: str, license_: str) -> Subject:
-    named = {"record": record, "nn": nn}
-    return Subject(record, f"{nn} ({record[:12]})", split, {**named, "license": license_}, named)
-
-
 def _draft(kind: ChatKind, networks: Sequence[ChatNetwork], seed: int, lab: Lab) -> list[Draft | Skipped]:
     samplers = [Sampler(seed, network.id, kind) for network in networks]
-    if kind == "repair":
-        return repairs(networks, samplers, lab)
-    if kind == "change":
-        return change_all(networks, samplers, lab)
-    if kind == "complete":
-        return completions(networks, samplers)
-    ask = {"design": design, "explain": explain}[kind]
-    return [ask(network, sampler) for network, sampler in zip(networks, samplers, strict=True)]
+    match kind:
+        case "repair":
+            return repairs(networks, samplers, lab)
+        case "change":
+            return change_all(networks, samplers, lab)
+        case "complete":
+            return completions(networks, samplers)
+        case "design":
+            return list(map(design, networks, samplers))
+        case "explain":
+            return list(map(explain, networks, samplers))
 
 
 def _networks(corpus: LoadedRecords, outcome: CurationOutcome, codes: Sequence[int], lab: Lab) -> list[ChatNetwork]:

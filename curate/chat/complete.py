@@ -57,7 +57,10 @@ def completions(networks: Sequence[ChatNetwork], samplers: Sequence[Sampler]) ->
 
     A part requested in an earlier split is not requested again, in the order train, validation, test.
     """
-    holders = _holders(networks)
+    # Counts the records with each part, and with each file with a gap: a repeated one has no unique answer.
+    holders: Counter[bytes] = Counter()
+    for network in networks:
+        holders.update({_key(text) for gap in gaps(network.code) for text in (gap.text, gap.part)})
     requested: dict[bytes, str] = {}  # part -> the first split that requests it
     results: dict[int, Draft | Skipped] = {}
     for index in sorted(range(len(networks)), key=lambda index: SPLITS.index(networks[index].split)):
@@ -74,14 +77,6 @@ def completions(networks: Sequence[ChatNetwork], samplers: Sequence[Sampler]) ->
         else:
             results[index] = Skipped("no_part", _NOT_STATED if choices else _NO_PART)
     return [results[index] for index in range(len(networks))]
-
-
-def _holders(networks: Sequence[ChatNetwork]) -> Counter[bytes]:
-    """Count the records with each part, and with each file with a gap: a repeated one has no unique answer."""
-    holders: Counter[bytes] = Counter()
-    for network in networks:
-        holders.update({_key(text) for gap in gaps(network.code) for text in (gap.text, gap.part)})
-    return holders
 
 
 def _key(text: str) -> bytes:

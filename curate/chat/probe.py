@@ -59,7 +59,18 @@ def train_step(payload: Json) -> Json:
 
     Returns: as `measure`; the category is `step_failed` if setting up or learning raises.
     """
-    return _with_another_seed(payload, _train_step(payload))
+    answer, net, inputs = _measure_once(payload)
+    if answer["runs"]:
+        classes = int(payload["case"]["output"][1])
+        # Any labels will do: what counts is that a step can be taken.
+        labels = torch.randint(0, classes, (inputs.shape[0],))
+        try:
+            net.train_setup(payload["prm"])
+            net.train()
+            net.learn([(inputs, labels)])
+        except Exception as error:  # noqa: BLE001 (foreign code may raise anything; it is recorded)
+            answer = _failure("step_failed", NetError.from_exception(error, "step_failed", "one training step").detail)
+    return _with_another_seed(payload, answer)
 
 
 def _with_another_seed(payload: Json, answer: Json) -> Json:
@@ -68,15 +79,17 @@ def _with_another_seed(payload: Json, answer: Json) -> Json:
         return answer
     other = _measure_once(payload | {"seed": 1})[0]
     if not other["runs"]:
-        return _not_measured(f"it runs with one seed; with another, {other['category']}: {other['error']}")
+        return _failure("not_measured", f"it runs with one seed; with another, {other['category']}: {other['error']}")
     for name in _OF_THE_ARCHITECTURE:
         if answer[name] != other[name]:
-            return _not_measured(f"chance decides its {name}: {answer[name]} with one seed, {other[name]} with another")
+            return _failure(
+                "not_measured", f"chance decides its {name}: {answer[name]} with one seed, {other[name]} with another"
+            )
     ends = [{child["name"]: child for child in facts["children"]} for facts in (answer, other)]
     for name, child in ends[0].items():
         twin = ends[1].get(name)
         if twin is None or any(child[key] != twin[key] for key in ("kind", "parameters")):
-            return _not_measured(f"chance decides its top-level module {name}")
+            return _failure("not_measured", f"chance decides its top-level module {name}")
         for key in ("use", "output"):
             child[key] = child[key] if child[key] == twin[key] else None
     return answer | {name: nothing for name, nothing in _OF_THE_RUN.items() if answer[name] != other[name]}
@@ -84,26 +97,6 @@ def _with_another_seed(payload: Json, answer: Json) -> Json:
 
 def _failure(category: str, error: str) -> Json:
     return {"runs": False, "category": category, "error": error, "missing": ""}
-
-
-def _not_measured(error: str) -> Json:
-    return _failure("not_measured", error)
-
-
-def _train_step(payload: Json) -> Json:
-    answer, net, inputs = _measure_once(payload)
-    if not answer["runs"]:
-        return answer
-    classes = int(payload["case"]["output"][1])
-    # Any labels will do: what counts is that a step can be taken.
-    labels = torch.randint(0, classes, (inputs.shape[0],))
-    try:
-        net.train_setup(payload["prm"])
-        net.train()
-        net.learn([(inputs, labels)])
-    except Exception as error:  # noqa: BLE001 (foreign code may raise anything; it is recorded)
-        return _failure("step_failed", NetError.from_exception(error, "step_failed", "one training step").detail)
-    return answer
 
 
 def _measure_once(payload: Json) -> tuple[Json, Any, Any]:
@@ -114,10 +107,11 @@ def _measure_once(payload: Json) -> tuple[Json, Any, Any]:
     if not answer["runs"]:
         return answer, None, None
     if net is None:
-        return _not_measured("Net was called, but not as a module: nothing could be measured"), None, None
+        return _failure("not_measured", "Net was called, but not as a module: nothing could be measured"), None, None
     layers: Counter[str] = Counter()
     own: Counter[str] = Counter()
     _count(net, layers, own, set())
+    rates = [module.p for module in net.modules() if isinstance(module, torch.nn.modules.dropout._DropoutNd)]
     facts = {
         "parameters": _elements(net.parameters()),
         "trainable": _elements(p for p in net.parameters() if p.requires_grad),
@@ -128,7 +122,7 @@ def _measure_once(payload: Json) -> tuple[Json, Any, Any]:
         "layers": _rank_children(layers),
         "own": _rank_children(own),
         "functions": _rank_children(recorder.functions),
-        "dropout": sorted({float(rate) for rate in _dropout_rates(net) if isinstance(rate, int | float)}),
+        "dropout": sorted({float(rate) for rate in rates if isinstance(rate, int | float)}),
         "children": _children(net, recorder),
     }
     return answer | facts | _training(net, payload["prm"]), net, inputs[0]
@@ -170,10 +164,6 @@ def _is_loss(module: object) -> bool:
     return isinstance(module, torch.nn.Module) and (
         isinstance(module, torch.nn.modules.loss._Loss) or type(module).__name__.endswith("Loss")
     )
-
-
-def _dropout_rates(net: torch.nn.Module) -> list[object]:
-    return [module.p for module in net.modules() if isinstance(module, torch.nn.modules.dropout._DropoutNd)]
 
 
 def _training(net: Any, prm: Json) -> Json:

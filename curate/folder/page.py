@@ -301,26 +301,15 @@ def _read_results(folder: Path, wanted: set[str]) -> dict[str, list[tuple[Cell, 
     for row in SNAPSHOT.rows(folder, Stat, ("id", "task", "dataset", "metric", "epoch", "accuracy"), ids=wanted):
         if row.accuracy is not None:
             key = row.task or "", row.dataset or "", row.metric or ""
-            values.setdefault(row.id, {}).setdefault(key, set()).add(
-                (-1 if row.epoch is None else row.epoch, row.accuracy)
-            )
-    return {
-        id_: [
-            (
-                *key,
-                len(results),
-                round(max(value for _, value in results), 4),
-                ", ".join(map(_describe_epoch, sorted(results))),
-            )
-            for key, results in sorted(of_record.items())
-        ]
-        for id_, of_record in values.items()
-    }
-
-
-def _describe_epoch(result: tuple[int, float]) -> str:
-    epoch, accuracy = result
-    return f"{'–' if epoch < 0 else epoch}: {accuracy:.4f}"
+            epoch = -1 if row.epoch is None else row.epoch
+            values.setdefault(row.id, {}).setdefault(key, set()).add((epoch, row.accuracy))
+    tables: dict[str, list[tuple[Cell, ...]]] = {}
+    for id_, of_record in values.items():
+        for key, results in sorted(of_record.items()):
+            best = round(max(accuracy for _, accuracy in results), 4)
+            listed = (f"{'–' if epoch < 0 else epoch}: {accuracy:.4f}" for epoch, accuracy in sorted(results))
+            tables.setdefault(id_, []).append((*key, len(results), best, ", ".join(listed)))
+    return tables
 
 
 def _describe_removal(row: Decision) -> str:

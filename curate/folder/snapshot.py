@@ -65,6 +65,8 @@ def write_snapshot_card(folder: Path, name: str, outcome: CurationOutcome, rows:
     """
     chosen = f"{len(outcome.kept):,} distinct PyTorch networks, chosen from {len(outcome.decisions):,} rows of"
     counts = ", ".join(f"{sum(s == split for s in outcome.splits.values()):,} {split}" for split in SPLIT_RATIOS)
+    line = 'chat = load_dataset("path/to/this/folder", "chat")       # messages, task, variant, record, license\n'
+    chat = "" if outcome.chat is None else line
     text = f"""{chosen} {plain(name)}:
 {counts}. Every row that is not here has a reason in `decisions.parquet`.
 
@@ -74,7 +76,7 @@ from datasets import load_dataset
 records = load_dataset("path/to/this/folder")            # nn, nn_code, accuracy, ..., split by split
 stats = load_dataset("path/to/this/folder", "stats")     # every evaluation of the kept networks
 decisions = load_dataset("path/to/this/folder", "decisions")  # one row for every input row, and why
-{_chat_line(outcome)}```
+{chat}```
 
 `report.md` shows what was removed and why, `manifest.json` says how to make this folder again, and
 `lemur verify` checks its promises. Records with `pretrained` start from trained weights.
@@ -83,7 +85,7 @@ Accuracies of different benchmarks (task, dataset, metric, epoch) are not compar
 whose percentile on its benchmark is best, often after one epoch; `best_accuracy`, after `best_epoch`, is the highest of
 all rows of the network on that data set. `score` ranks networks by the percentiles of all their results, drawn to 0.5
 where these are few or their fields small. `stats` holds all results.
-{_text_note(outcome)}{_delta_note(outcome)}{_graphs_note(outcome)}{_runs_note(outcome)}{_rights_note(outcome)}{_chat_note(outcome)}"""
+{"".join(_list_notes(outcome))}"""
     card = Card(
         name=f"Curated snapshot of {name}",
         description=f"{chosen} {name}. Every row that is not among them has a reason in the table of decisions.",
@@ -92,11 +94,6 @@ where these are few or their fields small. `stats` holds all results.
         text=text,
     )
     SNAPSHOT.write_card(folder, rows, card)
-
-
-def _text_note(outcome: CurationOutcome) -> str:
-    by_text = any(decision.stage in ("lexical", "structural") for decision in outcome.decisions)
-    return f"\n{BY_TEXT}\n" if by_text else ""
 
 
 #: What removals at the stages lexical and structural are.
@@ -109,56 +106,41 @@ BY_TEXT = (
 )
 
 
-def _delta_note(outcome: CurationOutcome) -> str:
-    if "against" not in outcome.details:
-        return ""
-    folders = ", ".join(code_span(name) for name in outcome.details["against"]["folders"])
-    return f"""
+def _list_notes(outcome: CurationOutcome) -> Iterator[str]:
+    """Yield the paragraphs of the card that hold for some snapshots only, each with its newlines."""
+    if any(decision.stage in ("lexical", "structural") for decision in outcome.decisions):
+        yield f"\n{BY_TEXT}\n"
+    if "against" in outcome.details:
+        folders = ", ".join(code_span(name) for name in outcome.details["against"]["folders"])
+        yield f"""
 This is a delta: it appends to {folders}, and holds only its additions.
 All promises hold for both together: concatenate them split by split. `stats` also
 holds further evaluations of networks that are published there.
 """
-
-
-def _graphs_note(outcome: CurationOutcome) -> str:
     if outcome.graphs is None:
-        return "\nGraphs were not compared: two of these networks may compute the same.\n"
-    total = sum(outcome.graphs[code].graph is not None for code in outcome.kept)
-    return f"""
+        yield "\nGraphs were not compared: two of these networks may compute the same.\n"
+    else:
+        total = sum(outcome.graphs[code].graph is not None for code in outcome.kept)
+        yield f"""
 {total:,} of these networks were traced in a sandbox, and no two of them compute the same, by their graphs or, where the
 sizes of their parameters leave it open, by numbers; what is the same up to widths is in one split (columns `graph`,
 `graph_widths`, `behavior`; `graphs.parquet` holds the graphs).
 """
-
-
-def _runs_note(outcome: CurationOutcome) -> str:
-    if outcome.runs is None:
-        return ""
-    results = [result.runs for result in outcome.runs.values()]
-    return f"""
+    if outcome.runs is not None:
+        results = [result.runs for result in outcome.runs.values()]
+        yield f"""
 {results.count(True):,} of these networks were constructed and run forward, as LEMUR calls them, on a CPU without their
 trained weights (column `runs`). {results.count(False):,} do not run and {results.count(None):,} could not be tried;
 `runs_error` says why.
 """
-
-
-def _rights_note(outcome: CurationOutcome) -> str:
     withheld = sum(outcome.rights.is_blocked(code) for code in outcome.kept)
-    if not withheld:
-        return ""
-    return f"""
+    if withheld:
+        yield f"""
 The code of {plural(withheld, "network")} has a license that does not permit redistribution (column `license`): a
 published copy has its row, and an empty `nn_code`.
 """
-
-
-def _chat_line(outcome: CurationOutcome) -> str:
-    line = 'chat = load_dataset("path/to/this/folder", "chat")       # messages, task, variant, record, license\n'
-    return "" if outcome.chat is None else line
-
-
-def _chat_note(outcome: CurationOutcome) -> str:
-    return "" if outcome.chat is None else "\n" + "\n".join(snapshot_chat_card(outcome.chat))
+    if outcome.chat is not None:
+        yield "\n" + "\n".join(snapshot_chat_card(outcome.chat))
 
 
 def list_removed_rows(corpus: LoadedRecords, outcome: CurationOutcome) -> list[int]:

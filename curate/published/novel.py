@@ -299,8 +299,8 @@ def _compare_graphs(
         for of_file, comparisons in zip(computations, by_file, strict=True):
             own = of_file if corpus.of_blocks else of_file[:1]
             likely = (one for one in own if one.traced.widths == other.traced.widths or _may_be_near(one, other))
-            found = [comparisons.get(id_), *(one.compare(other) for one in likely)]
-            if best := max(filter(None, found), key=_closeness, default=None):
+            results = [comparisons.get(id_), *(one.compare(other) for one in likely)]
+            if best := max(filter(None, results), key=_closeness, default=None):
                 comparisons[id_] = best
     return by_file
 
