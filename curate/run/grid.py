@@ -10,11 +10,7 @@ from curate.model.corpus import LoadedRecords
 from curate.model.features import FeatureTable
 from curate.model.records import Records
 from lemur_core.files.progress import progress
-from lemur_core.similarity.index import (
-    LexicalIndex,
-    NeighbourIndex,
-    StructuralIndex,
-)
+from lemur_core.similarity.index import LexicalIndex, NeighbourIndex, StructuralIndex
 from lemur_core.similarity.join import ExactPairs, Recall, enough_effort, exact_pairs
 from lemur_core.similarity.minhash import Banding
 from lemur_core.similarity.selection import KeptSet, Verdict, select
@@ -42,6 +38,21 @@ class Grid:
     points: list[GridPoint]
     recalls: dict[float, Recall]
     records: int
+
+    @property
+    def taus(self) -> list[float]:
+        """The lexical thresholds."""
+        return list(self.recalls)
+
+    @property
+    def kappas(self) -> list[float | None]:
+        """The structural thresholds."""
+        return list(dict.fromkeys(point.structural_threshold for point in self.points))
+
+    @property
+    def kept(self) -> dict[tuple[float, float | None], int]:
+        """The records kept at each pair of thresholds."""
+        return {(point.lexical_threshold, point.structural_threshold): point.kept for point in self.points}
 
 
 def decide_grid(

@@ -9,9 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
 from curate.model.corpus import CodeFile, read_corpus
@@ -22,26 +20,14 @@ from curate.sources import find_source_parents
 from curate.sources.rows import RecordSource
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import UsageError, UserError
-from lemur_core.files.figures import INK, save_figure
 from lemur_core.files.markdown import count, percent, plain, plural, table
 from manifests.folders import frame
 from manifests.folders.manifest import Manifest, Stopwatch, list_outputs, package_versions
 from manifests.folders.tables import write_table
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 LEXICAL_GRID: tuple[float, ...] = (0.70, 0.75, 0.80, 0.85, 0.90, 0.95, 1.00)
 #: The value for no structural stage.
 STRUCTURAL_GRID: tuple[float | None, ...] = (0.80, 0.85, 0.90, 0.95, 1.00, None)
-
-
-def _taus(grid: Grid) -> list[float]:
-    return list(dict.fromkeys(point.lexical_threshold for point in grid.points))
-
-
-def _kappas(grid: Grid) -> list[float | None]:
-    return list(dict.fromkeys(point.structural_threshold for point in grid.points))
 
 
 def _text(threshold: float | None) -> str:
@@ -56,16 +42,14 @@ def _default() -> tuple[float, float | None]:
 
 def sensitivity_page(name: str, grid: Grid) -> str:
     """Return the Markdown of `report.md`."""
-    taus, kappas = _taus(grid), _kappas(grid)
-    at = {(point.lexical_threshold, point.structural_threshold): point for point in grid.points}
-    default = at.get(_default())
+    default = grid.kept.get(_default())
     cells = []
-    for tau in taus:
+    for tau in grid.taus:
         line = [_text(tau)]
-        for kappa in kappas:
-            kept = at[tau, kappa].kept
+        for kappa in grid.kappas:
+            kept = grid.kept[tau, kappa]
             text = f"{count(kept)} ({percent(kept, grid.records)})"
-            line.append(f"**{text}**" if default is not None and at[tau, kappa] is default else text)
+            line.append(f"**{text}**" if (tau, kappa) == _default() else text)
         cells.append(line)
     bold = " The defaults of `lemur curate` are in bold." if default is not None else ""
     lines = [
@@ -74,10 +58,8 @@ def sensitivity_page(name: str, grid: Grid) -> str:
         f"Records kept of {plural(grid.records, 'distinct code')}, by lexical threshold τ (rows) and structural"
         f" threshold κ (columns; off: no structural stage).{bold}",
         "",
-        *table(["τ \\ κ", *map(_text, kappas)], cells),
-        "![Records kept over the lexical threshold](figures/sensitivity.png)",
-        "",
-        f"{_HOW_TO_READ}{_range(grid)}",
+        *table(["τ \\ κ", *map(_text, grid.kappas)], cells),
+        _HOW_TO_READ,
         "",
         *_recall_section(grid),
     ]
@@ -85,24 +67,12 @@ def sensitivity_page(name: str, grid: Grid) -> str:
 
 
 _HOW_TO_READ = (
-    "A threshold is the similarity from which two records count as near-duplicates, so a higher one keeps more. Down a"
-    " column, one sees what the text decides: at τ = 1 only codes with the same set of shingles are near by it. Along a"
-    " row, one sees what the structure (the layers called, how often, with which sizes) adds: at κ = 1 only codes whose"
-    " sets of these are equal are near by it. Where neighbouring numbers differ little, the snapshot depends little on"
-    " the choice; where they jump, look at records between the two thresholds (`lemur explain`) before choosing. Every"
-    " number is the size of a set without near-duplicates that was chosen best-first and to which no further record can"
-    " be added; such sets nearly always grow with a threshold, but need not. How many records are kept says nothing"
-    " about how good they are."
+    "A threshold is the similarity from which two records count as near-duplicates, so a higher one nearly always keeps"
+    " more. Down a column, one sees what the text decides; along a row, what the structure (the layers called, how"
+    " often, with which sizes) adds. Where neighbouring numbers differ little, the snapshot depends little on the"
+    " choice; where they jump, look at records between the two thresholds (`lemur explain`) before choosing. How many"
+    " records are kept says nothing about how good they are."
 )
-
-
-def _range(grid: Grid) -> str:
-    """Describe the range of the grid in words."""
-    if len(grid.points) < 2:
-        return ""
-    kept = [point.kept for point in grid.points]
-    low, high, whole = min(kept), max(kept), grid.records
-    return f" Over this grid, {count(low)} to {count(high)} are kept ({percent(low, whole)} to {percent(high, whole)})."
 
 
 def _recall_section(grid: Grid) -> list[str]:
@@ -123,51 +93,6 @@ def _recall_section(grid: Grid) -> list[str]:
         "",
         *table(["τ", "pairs", "proposed by LSH", "bands × rows", "sets joined with all"], cells),
     ]
-
-
-def write_figure(path: Path, grid: Grid) -> None:
-    """Draw the records kept over the lexical threshold, one line per structural threshold."""
-
-    def draw(figure: "Figure") -> None:
-        figure.set_size_inches(7.0, 4.4)
-        _draw(figure, grid)
-
-    save_figure(path, draw, dpi=200)
-
-
-def _draw(figure: "Figure", grid: Grid) -> None:
-    from matplotlib import colormaps
-    from matplotlib.ticker import StrMethodFormatter
-
-    taus, kappas = _taus(grid), _kappas(grid)
-    numeric = [kappa for kappa in kappas if kappa is not None]
-    looks: dict[float | None, dict[str, Any]] = {None: {"color": "0.35", "linestyle": "--"}}
-    shades = np.linspace(0.85, 0.1, len(numeric))
-    looks |= {kappa: {"color": colormaps["viridis"](shade)} for kappa, shade in zip(numeric, shades, strict=True)}
-    kept = {(point.lexical_threshold, point.structural_threshold): point.kept for point in grid.points}
-    axes = figure.add_subplot()
-    for kappa in reversed(kappas):  # the legend in the order of the lines
-        counts = [kept[tau, kappa] for tau in taus]
-        axes.plot(taus, counts, marker="o", markersize=4, linewidth=1.7, label=_text(kappa), **looks[kappa])
-    default = _default()
-    if default in kept:
-        at = (default[0], kept[default])
-        axes.plot(*at, "o", markersize=11, markerfacecolor="none", markeredgecolor=INK)
-        axes.annotate(
-            f"default: {count(kept[default])}",
-            at,
-            xytext=(0, -70),
-            textcoords="offset points",
-            ha="center",
-            arrowprops={"arrowstyle": "-", "color": INK, "linewidth": 0.8, "shrinkB": 6},
-        )
-    axes.set_xlabel("lexical threshold τ")
-    axes.set_ylabel(f"records kept of {plural(grid.records, 'distinct code')}")
-    axes.set_ylim(bottom=0)
-    axes.set_xticks(taus, [_text(tau) for tau in taus])
-    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    axes.grid(axis="y")
-    axes.legend(title="structural\nthreshold κ", loc="upper left")
 
 
 _THRESHOLDS = [("lexical_threshold", pa.float64(), False), ("structural_threshold", pa.float64(), True)]
@@ -199,7 +124,7 @@ def sensitivity(
     jobs: int | None = None,
     force: bool = False,
 ) -> Manifest:
-    """Write the kept counts over the grid, as a table, a figure and a report, into the folder `out`.
+    """Write the kept counts over the grid, as a table and a report, into the folder `out`.
 
     Args:
         structural: thresholds; None is a grid column without the structural stage.
@@ -222,7 +147,6 @@ def sensitivity(
         watch.lap("decide")
         points = [asdict(point) for point in grid.points]
         write_table(folder / "sensitivity.parquet", _GRID_SCHEMA, iter(points))
-        write_figure(folder / "figures" / "sensitivity.png", grid)
         (folder / "report.md").write_text(sensitivity_page(source.name, grid), encoding="utf-8")
         watch.lap("write")
         manifest = Manifest(

@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import json
 import random
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -542,21 +543,16 @@ def table(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--lexical-threshold", "0.8"), "was created with --lexical-threshold 0.9, this run has 0.8"),
-        (("--structural-threshold", "0.9"), "was created with --structural-threshold 0.95, this run has 0.9"),
-        (("--tokens", "literal"), "was created with --tokens abstract, this run has literal"),
-        (("--profile", "nn-dup"), "was created with --profile strict, this run has nn-dup"),
-        (("--graph", "all"), "was created with --graph off, this run has all"),
+        ({"lexical_threshold": 0.8}, "was created with --lexical-threshold 0.9, this run has 0.8"),
+        ({"structural_threshold": 0.9}, "was created with --structural-threshold 0.95, this run has 0.9"),
+        ({"tokens": "literal"}, "was created with --tokens abstract, this run has literal"),
+        ({"profile": "nn-dup", "graph": None}, "was created with --profile strict, this run has nn-dup"),
+        ({"graph": "all"}, "was created with --graph off, this run has all"),
     ],
 )
-def test_other_rules_are_refused(
-    lemur_here: Callable[..., Any], base: Path, table: Path, tmp_path: Path, options: tuple[str, ...], said: str
-) -> None:
-    chosen = options if "--graph" in options or "nn-dup" in options else (*options, "--graph", "off")
-    done = lemur_here("curate", table, "--against", base, "--out", tmp_path / "out", *chosen, cwd=tmp_path)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith(f"lemur: {base}: {said}; ")
-    assert not (tmp_path / "out").exists()
+def test_other_rules_are_refused(pool: Pool, make: Make, base: Path, options: Row, said: str) -> None:
+    with pytest.raises(UserError, match=re.escape(f"{base}: {said}; ")):
+        make([row(pool, 2, 0.5)], base, **options)
 
 
 def refused(lemur_here: Callable[..., Any], table: Path, tmp_path: Path, *against: Path) -> str:
@@ -567,25 +563,25 @@ def refused(lemur_here: Callable[..., Any], table: Path, tmp_path: Path, *agains
     return str(done.stderr.splitlines()[-1])
 
 
-def test_mistakes_get_one_line(
-    pool: Pool, make: Make, lemur_here: Callable[..., Any], base: Path, table: Path, tmp_path: Path
-) -> None:
-    delta = make([row(pool, 40, 0.3)], base)
-    assert "no such folder" in refused(lemur_here, table, tmp_path, tmp_path / "none")
-    said = refused(lemur_here, table, tmp_path, delta)
-    assert f"is a delta against {base.name} (manifest " in said
-    assert said.endswith("which is missing; add --against with that folder")
-    assert "is the same snapshot as" in refused(lemur_here, table, tmp_path, base, base)
-    changed = tmp_path / "changed"
-    shutil.copytree(base, changed)
+def test_mistakes_get_one_line(pool: Pool, make: Make, base: Path, tmp_path: Path) -> None:
+    delta, changed = make([row(pool, 40, 0.3)], base), Path(shutil.copytree(base, tmp_path / "changed"))
+
+    def message(*against: Path) -> str:
+        with pytest.raises(UserError) as caught:
+            make([row(pool, 2, 0.5)], *against)
+        return str(caught.value)
+
+    assert "no such folder" in message(tmp_path / "none")
+    assert f"is a delta against {base.name} (manifest " in message(delta)
+    assert message(delta).endswith("which is missing; add --against with that folder")
+    assert "is the same snapshot as" in message(base, base)
     with (changed / "decisions.parquet").open("ab") as file:
         file.write(b"x")
-    assert "decisions.parquet differs from its digest" in refused(lemur_here, table, tmp_path, changed)
+    assert "decisions.parquet differs from its digest" in message(changed)
     (changed / "decisions.parquet").unlink()
-    assert "decisions.parquet: No such file" in refused(lemur_here, table, tmp_path, changed)
-    done = lemur_here("verify", base, "--against", delta, cwd=tmp_path)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].endswith("does not extend it; it extends nothing: it is not a delta")
+    assert "decisions.parquet: No such file" in message(changed)
+    with pytest.raises(UserError, match=r"does not extend it; it extends nothing: it is not a delta$"):
+        verify(base, against=[delta], jobs=1)
 
 
 def test_the_command_from_end_to_end(

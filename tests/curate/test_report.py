@@ -23,7 +23,7 @@ from lemur_core.files.markdown import block, code_span, percent, plain, ratio, t
 from lemur_core.similarity.selection import Verdict
 
 Row = dict[str, Any]
-FIGURES = ("families", "funnel", "prefixes")
+FIGURES = ("funnel",)
 
 LAYERS = (
     "nn.Conv2d(64, 64, kernel_size=3, padding=1, bias=False)",
@@ -88,7 +88,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     def run_here(rows: Sequence[Row], name: str = "out", *, draw: bool = False, **options: Any) -> Path:
         with monkeypatch.context() as patch:
             if not draw:
-                patch.setattr("curate.folder.report.draw_figures", lambda *given: {})
+                patch.setattr("curate.folder.report.draw_funnel", lambda *given: False)
             return curate_rows(tmp_path, rows, name, **options)
 
     return run_here

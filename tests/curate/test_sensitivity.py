@@ -136,7 +136,6 @@ def test_folder(source: str, rows: list[Row], tmp_path: Path) -> None:
     assert read_manifest(out) == manifest
     assert manifest.kind == "sensitivity"
     assert {output.path: output.rows for output in manifest.outputs} == {
-        "figures/sensitivity.png": None,
         "report.md": None,
         "sensitivity.parquet": 42,
     }
@@ -148,7 +147,7 @@ def test_folder(source: str, rows: list[Row], tmp_path: Path) -> None:
     assert {row["kept"] + row["exact"] + row["lexical"] + row["structural"] for row in grid} == {len(rows) - 1}
 
 
-def test_report_and_figure_show_the_table(source: str, tmp_path: Path) -> None:
+def test_the_report_shows_the_table(source: str, tmp_path: Path) -> None:
     out = tmp_path / "grid"
     run(source, out)
     lines = (out / "report.md").read_text(encoding="utf-8").split("\n")
@@ -159,9 +158,6 @@ def test_report_and_figure_show_the_table(source: str, tmp_path: Path) -> None:
     (bold,) = [line for line in lines if "**" in line]
     assert [place for place, cell in enumerate(bold.split("|")[1:-1]) if "**" in cell] == [4]
     assert bold.startswith("| 0.90 ")
-    picture = (out / "figures" / "sensitivity.png").read_bytes()
-    assert picture.startswith(b"\x89PNG")
-    assert not any(word in picture for word in (b"tEXt", b"tIME"))
 
 
 def test_same_bytes_twice_whatever_the_order(source: str, rows: list[Row], tmp_path: Path) -> None:

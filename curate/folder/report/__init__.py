@@ -5,17 +5,13 @@ from pathlib import Path
 from curate.folder.report import records, sections
 from curate.folder.report.arch_uid import arch_uid_section
 from curate.folder.report.facts import gather_facts
-from curate.folder.report.figures import draw_figures, draw_graphs
+from curate.folder.report.figures import draw_funnel, draw_graphs
 from curate.model.corpus import LoadedRecords
 from curate.model.options import CurateOptions
 from curate.published.outcome import CurationOutcome
 from lemur_core.files import Json
 
-_CAPTIONS = {
-    "funnel": "Codes that remain after each stage; in a light color, those removed.",
-    "prefixes": "Networks by prefix before curation, and records kept.",
-    "families": "Codes by architecture family before curation, and records kept.",
-}
+_FUNNEL = "Codes that remain after each stage; in a light color, those removed."
 
 
 def write_report(
@@ -33,33 +29,29 @@ def write_report(
         name: the name of the source.
     """
     facts = gather_facts(corpus, outcome)
-    files = draw_figures(folder / "figures", facts)
+    captions = {"funnel.png": _FUNNEL} if draw_funnel(folder / "figures", facts) else {}
     graphs = draw_graphs(folder / "figures", corpus, facts, outcome)
-    files |= {key: f"{key}.svg" for key in graphs}
-    captions = _CAPTIONS | graphs
-    numbers = {figure: number for number, figure in enumerate(files, start=1)}
+    captions |= {f"{name}.svg": caption for name, caption in graphs.items()}
 
-    def figure(key: str) -> list[str]:
-        if key not in files:
+    def figure(file: str) -> list[str]:
+        if file not in captions:
             return []
-        caption = f"Figure {numbers[key]}. {captions[key]}"
-        return [f"![{caption}](figures/{files[key]})", "", f"*{caption}*", ""]
+        caption = f"Figure {list(captions).index(file) + 1}. {captions[file]}"
+        return [f"![{caption}](figures/{file})", "", f"*{caption}*", ""]
 
     lines = [
         *sections.report_head(name, facts, options, outcome),
         *sections.report_funnel(facts, options),
-        *figure("funnel"),
+        *figure("funnel.png"),
         *sections.report_delta(facts, outcome),
         *sections.report_by_text(facts),
         *sections.report_by_group("By prefix", "prefix", "networks", facts.prefixes),
-        *figure("prefixes"),
         *sections.report_by_group("By family", "family", "codes", facts.families),
-        *figure("families"),
         *sections.report_splits(facts, outcome, counts, options),
         *records.report_off_scale(corpus, outcome),
         *records.report_best(facts, corpus),
         *sections.report_graphs(facts, outcome, counts),
-        *(line for key in graphs for line in figure(key)),
+        *(line for name in graphs for line in figure(f"{name}.svg")),
         *arch_uid_section(facts, corpus, outcome),
         *records.report_runs(outcome, counts),
         *records.report_origins(facts, outcome),

@@ -1,29 +1,28 @@
-"""The figures of a curation report: charts as PNG files, and a few graphs; their bytes depend on the data alone.
+"""The figures of a curation report: a chart as PNG file, and a few graphs; their bytes depend on the data alone.
 
 Colors: Okabe and Ito 2008, "Color Universal Design"; every distinction is also one of position or lightness.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from curate.compute.graphs import GraphTrace
-from curate.folder.report.facts import ReportFacts, select_compared_groups
+from curate.folder.report.facts import ReportFacts
 from curate.model.corpus import LoadedRecords
 from curate.published.outcome import DUPLICATE_STAGES, CurationOutcome
 from lemur_core.describe.picture import draw as draw_graph
-from lemur_core.files.figures import INK, bar_axes, label_bars, save_figure
-from lemur_core.files.markdown import code_span, count, make_visible, plural, ratio
+from lemur_core.files.figures import INK, save_figure
+from lemur_core.files.markdown import code_span, count, plural, ratio
 from lemur_core.graphs.graph import LEAVES, Graph, unpack
 from lemur_core.similarity.minhash import jaccard
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-KEPT, GONE = "#0072B2", "#B9D5E6"
+_KEPT, _GONE = "#0072B2", "#B9D5E6"
 _DUPLICATE = {
     "exact": "exact duplicate",
     "lexical": "lexical near-duplicate",
@@ -31,28 +30,13 @@ _DUPLICATE = {
     "graph": "other text of the same computation",
 }
 _WIDTH = 8.0  # inches
-_BARS = 14
-_NAME = 44  # characters
-_LINEAR = 30  # numbers up to here are drawn on a linear scale
 
 
-def draw_figures(folder: Path, facts: ReportFacts) -> dict[str, str]:
-    """Draw the figures that have data into `folder`. Returns: file name by figure: `funnel`, `prefixes`, `families`."""
-    drawings: dict[str, Callable[[Figure], None]] = {}
-    if facts.codes.total() > facts.codes["filter"]:
-        drawings["funnel"] = partial(_funnel, facts=facts)
-    for name, unit, groups in (("prefixes", "networks", facts.prefixes), ("families", "codes", facts.families)):
-        compared = select_compared_groups(groups)
-        if len(compared) > 1:
-            drawings[name] = partial(_groups, groups=compared, unit=unit)
-    for name, draw in drawings.items():
-        save_figure(folder / f"{name}.png", draw)
-    return {name: f"{name}.png" for name in drawings}
-
-
-def _funnel(figure: "Figure", facts: ReportFacts) -> None:
-    """Draw the distinct codes, and how many each stage leaves."""
+def draw_funnel(folder: Path, facts: ReportFacts) -> bool:
+    """Draw the distinct codes, and how many each stage leaves, as `funnel.png`. Returns: False if there are none."""
     left = facts.codes.total() - facts.codes["filter"]
+    if not left:
+        return False
     steps = [("distinct codes", left, "")]
     stages = [stage for stage in DUPLICATE_STAGES if stage != "graph" or facts.codes[stage]]
     for stage in stages:
@@ -60,17 +44,19 @@ def _funnel(figure: "Figure", facts: ReportFacts) -> None:
         left -= number
         note = f"− {plural(number, _DUPLICATE[stage])}" if number else ""
         steps.append((f"after {stage}" if stage != stages[-1] else "kept", left, note))
-    figure.set_size_inches(_WIDTH, 0.6 + 0.42 * len(steps))
-    _steps(figure.subplots(), steps)
+    save_figure(folder / "funnel.png", partial(_draw_steps, steps=steps))
+    return True
 
 
-def _steps(axes: "Axes", steps: Sequence[tuple[str, int, str]]) -> None:
+def _draw_steps(figure: "Figure", steps: Sequence[tuple[str, int, str]]) -> None:
     """Draw bars of the codes left after each step, with those that the step removed in a lighter color."""
+    figure.set_size_inches(_WIDTH, 0.6 + 0.42 * len(steps))
+    axes = figure.subplots()
     whole = max(1, *(number for _, number, _ in steps))
     for index, (_, number, note) in enumerate(steps):
         before = steps[index - 1][1] if index else number
-        axes.barh(index, before, 0.64, color=GONE)
-        axes.barh(index, number, 0.64, color=KEPT)
+        axes.barh(index, before, 0.64, color=_GONE)
+        axes.barh(index, number, 0.64, color=_KEPT)
         inside = number > 0.4 * whole
         start = 0 if inside else number if before - number > 0.4 * whole else before
         axes.annotate(
@@ -88,37 +74,6 @@ def _steps(axes: "Axes", steps: Sequence[tuple[str, int, str]]) -> None:
     axes.set_xticks([])
     for spine in axes.spines.values():
         spine.set_visible(False)
-
-
-def _groups(figure: "Figure", groups: dict[str, Counter[str]], unit: str) -> None:
-    """Draw horizontal bars, logarithmic for large numbers: all of a group, and in front of it those kept."""
-    from matplotlib.ticker import MaxNLocator
-
-    bars = [
-        (make_visible(name, 24).strip() or "(no name)", counts.total(), counts["kept"])
-        for name, counts in groups.items()
-    ]
-    if len(bars) > _BARS:
-        tail = bars[_BARS - 1 :]
-        bars = bars[: _BARS - 1]
-        bars.append((f"{count(len(tail))} others", sum(bar[1] for bar in tail), sum(bar[2] for bar in tail)))
-    axes = bar_axes(figure, [name for name, _, _ in bars], 1.2)
-    positions = range(len(bars))
-    highest = max(before for _, before, _ in bars)
-    logarithmic = highest > _LINEAR
-    start = 0.6 if logarithmic else 0.0
-    axes.barh(positions, [before - start for _, before, _ in bars], 0.72, left=start, color=GONE, label=f"{unit} in")
-    axes.barh(positions, [max(kept - start, 0) for _, _, kept in bars], 0.72, left=start, color=KEPT, label="kept")
-    if logarithmic:
-        axes.set_xscale("log")
-    else:
-        axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-    axes.set_xlim(start, 3.5 * highest if logarithmic else 1.15 * highest)
-    label_bars(axes, [f"{count(kept)} of {count(before)}" for _, before, kept in bars], [bar[1] for bar in bars], 6)
-    axes.xaxis.set_major_formatter(lambda value, _: count(round(value)) if value >= start else "")
-    axes.minorticks_off()
-    axes.set_xlabel(f"{unit}, logarithmic scale" if logarithmic else unit)
-    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0.2, handlelength=1.4)
 
 
 #: Maximum number of boxes in a picture; larger graphs are folded.
