@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BLUE, ORANGE, INK, FAINT = "#0072B2", "#D55E00", "#222222", "#8A8A8A"
-#: Background of labels on grid lines.
-BEHIND = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}
 _INCHES, _BAR_INCHES = 8.0, 0.34  # width of a figure, height of a bar
 _DPI = 160  # sharp on finer screens at 8 inches and 800 pixels
 
@@ -42,7 +40,7 @@ _STYLE: dict[str, object] = {
 }
 
 
-def save_figure(path: Path, draw: Callable[["Figure"], None], *, dpi: int = _DPI) -> None:
+def save_figure(path: Path, draw: Callable[["Figure"], None]) -> None:
     """Draw one figure into a PNG file, or an SVG file if the name ends in `.svg`; create its folder if needed.
 
     The style does not depend on the user's Matplotlib settings; the file has no date, so equal figures are equal bytes.
@@ -50,7 +48,6 @@ def save_figure(path: Path, draw: Callable[["Figure"], None], *, dpi: int = _DPI
     Args:
         path: replaced as a whole, or not at all.
         draw: called once with an empty figure.
-        dpi: the resolution of a PNG file.
     """
     import matplotlib  # imported here: slower than the rest of a report
     from matplotlib.figure import Figure
@@ -68,7 +65,7 @@ def save_figure(path: Path, draw: Callable[["Figure"], None], *, dpi: int = _DPI
             if path.suffix == ".svg":
                 figure.savefig(part, format="svg", metadata={"Date": None, "Creator": None})
             else:
-                figure.savefig(part, format="png", dpi=dpi, metadata={"Software": None})
+                figure.savefig(part, format="png", dpi=_DPI, metadata={"Software": None})
 
 
 def bar_axes(figure: "Figure", labels: Sequence[str], height: float) -> "Axes":
