@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BLUE, ORANGE, INK, FAINT = "#0072B2", "#D55E00", "#222222", "#8A8A8A"
+#: Background of labels on grid lines.
+_BEHIND = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}
 _INCHES, _BAR_INCHES = 8.0, 0.34  # width of a figure, height of a bar
 _DPI = 160  # sharp on finer screens at 8 inches and 800 pixels
 
@@ -99,5 +101,5 @@ def label_bars(axes: "Axes", texts: Sequence[str], ends: Sequence[float], gap: i
     """
     for index, (text, end) in enumerate(zip(texts, ends, strict=True)):
         axes.annotate(
-            text, (end, index), (gap, 0), textcoords="offset points", va="center_baseline", fontsize=9.5, bbox=BEHIND
+            text, (end, index), (gap, 0), textcoords="offset points", va="center_baseline", fontsize=9.5, bbox=_BEHIND
         )
