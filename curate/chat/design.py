@@ -214,21 +214,6 @@ def explain(network: ChatNetwork, sampler: Sampler) -> Draft | Skipped:
         return Skipped("does_not_run", network.fault)
     results = [f"- {result_line(best)}" for best in network.results[:_MAX_RESULTS]]
     user = [sampler.choice(_QUESTIONS, "question"), "", fence(network.code), "", call_line(network)]
-    answer = [_summary(network, facts, sampler)]
-    if facts.children:
-        heads = ("Stages, in the order in which they are first called:", "Its top-level modules:")
-        answer += ["", sampler.choice(heads, "stages"), *stage_lines(facts)]
-    answer += _layers(facts, sampler)
-    answer += _size(network, facts, sampler)
-    answer += _training(network, facts, sampler)
-    if results:
-        user += ["", "Recorded results:", *results]
-        heads = ("Best recorded results:", "Results, the best on each benchmark:")
-        answer += ["", sampler.choice(heads, "results"), *results]
-    return Draft(sampler.choice(SYSTEMS, "system"), "\n".join(user), "\n".join(answer), "file")
-
-
-def _summary(network: ChatNetwork, facts: NetworkFacts, sampler: Sampler) -> str:
     children, size = plural(len(facts.children), "top-level module"), f"{facts.parameters:,} parameters"
     task = task_name(network.task)
     summaries = (
@@ -236,19 +221,24 @@ def _summary(network: ChatNetwork, facts: NetworkFacts, sampler: Sampler) -> str
         f"`Net` has {children} and {size}; its record is for {task} on {network.dataset}.",
         f"The file builds a network of {size} for {task}; it consists of {children}.",
     )
-    return sampler.choice(summaries, "summary")
-
-
-def _layers(facts: NetworkFacts, sampler: Sampler) -> list[str]:
-    lines = []
+    answer = [sampler.choice(summaries, "summary")]
+    if facts.children:
+        heads = ("Stages, in the order in which they are first called:", "Its top-level modules:")
+        answer += ["", sampler.choice(heads, "stages"), *stage_lines(facts)]
     if facts.layers:
         head = sampler.choice(("Layers", "Layers by kind", "What it is built of"), "layers")
-        lines += ["", f"{head}: {list_counts(facts.layers)}."]
+        answer += ["", f"{head}: {list_counts(facts.layers)}."]
     if facts.own:
-        lines.append(f"Modules of classes that the file defines: {list_counts(facts.own)}.")
+        answer.append(f"Modules of classes that the file defines: {list_counts(facts.own)}.")
     if facts.functions:
-        lines.append(f"Activations called in one forward pass: {list_counts(facts.functions)}.")
-    return lines
+        answer.append(f"Activations called in one forward pass: {list_counts(facts.functions)}.")
+    answer += _size(network, facts, sampler)
+    answer += _training(network, facts, sampler)
+    if results:
+        user += ["", "Recorded results:", *results]
+        heads = ("Best recorded results:", "Results, the best on each benchmark:")
+        answer += ["", sampler.choice(heads, "results"), *results]
+    return Draft(sampler.choice(SYSTEMS, "system"), "\n".join(user), "\n".join(answer), "file")
 
 
 def _size(network: ChatNetwork, facts: NetworkFacts, sampler: Sampler) -> list[str]:

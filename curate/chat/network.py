@@ -4,6 +4,7 @@ Each experiment on a network runs in the sandbox once.
 """
 
 import ast
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -257,12 +258,6 @@ def best_results(
 def _best_values(trials: Sequence[BestResult]) -> tuple[BestResult, ...]:
     """Return the highest value by task, dataset and metric, with the fewest epochs; of equals the first."""
     best: dict[tuple[str, str, str], BestResult] = {}
-    for item in trials:
-        benchmark = item.task, item.dataset, item.metric
-        if _rank(item) < _rank(best.setdefault(benchmark, item)):
-            best[benchmark] = item
+    for item in sorted(trials, key=lambda item: (-item.accuracy, math.inf if item.epoch is None else item.epoch)):
+        best.setdefault((item.task, item.dataset, item.metric), item)
     return tuple(best[benchmark] for benchmark in sorted(best))
-
-
-def _rank(best: BestResult) -> tuple[float, float]:
-    return -best.accuracy, float("inf") if best.epoch is None else best.epoch

@@ -36,9 +36,7 @@ from manifests.folders.manifest import Manifest, read_manifest
 from manifests.folders.tables import CROISSANT
 from manifests.records import CHAT_KINDS
 
-_TABLES = ("records", "stats", "decisions", "removed")
 _ROWS = 1_000  # of a table that are Python objects at a time
-_CHAT_TABLES = ("chat", "chat_drops")
 
 
 def verify(folder: Path, *, against: Sequence[Path] = (), jobs: int | None = None, recompute: int = 0) -> list[Check]:
@@ -113,12 +111,13 @@ def _check_form(member: Member) -> list[Check]:
     folder, manifest = member.path, member.manifest
     checks = [check_files(folder, manifest)]
     if manifest.kind == "snapshot":
-        tables = (*_TABLES, *_CHAT_TABLES) if manifest.parameters.get("chat") else _TABLES
-        if manifest.parameters["graph"] != "off" and "graphs" in manifest.counts:
-            tables = (*tables, "graphs")
-        if SNAPSHOT.files(folder, "clusters"):
-            tables = (*tables, "clusters")
-        checks += SNAPSHOT.check_tables(folder, tables)
+        tables = {
+            **dict.fromkeys(("records", "stats", "decisions", "removed"), True),
+            **dict.fromkeys(("chat", "chat_drops"), bool(manifest.parameters.get("chat"))),
+            "graphs": manifest.parameters["graph"] != "off" and "graphs" in manifest.counts,
+            "clusters": bool(SNAPSHOT.files(folder, "clusters")),
+        }
+        checks += SNAPSHOT.check_tables(folder, [name for name, expected in tables.items() if expected])
     return checks
 
 

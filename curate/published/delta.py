@@ -86,7 +86,8 @@ class Baseline:
         for code, id_ in enumerate(ids):
             if code not in features.problems:
                 self._look_up(code, id_)
-        self._compare(features, [code for code in range(self._first) if self._is_open(code, features)])
+        decided = self.equal.keys() | features.problems.keys()
+        self._compare(features, [code for code in range(len(ids)) if code not in decided])
 
     def verdicts(self, codes: Iterable[int], traced: Callable[[int], GraphTrace | None]) -> dict[int, Verdict]:
         """Return the decisions on those of these codes that duplicate a published code.
@@ -151,9 +152,6 @@ class Baseline:
             "codes_published": len(self.published),
             "codes_removed_there": len(self.equal) - len(self.published),
         }
-
-    def _is_open(self, code: int, features: FeatureTable) -> bool:
-        return code not in self.equal and code not in features.problems
 
     def _look_up(self, code: int, id_: str) -> None:
         """Look up whether the folders keep or removed a code."""

@@ -90,16 +90,15 @@ def bar_axes(figure: "Figure", labels: Sequence[str], height: float) -> "Axes":
     return axes
 
 
-def label_bars(axes: "Axes", texts: Sequence[str], ends: Sequence[float], gap: int = 5) -> None:
+def label_bars(axes: "Axes", texts: Sequence[str], ends: Sequence[float]) -> None:
     """Write a text after the end of each bar.
 
     Args:
         axes: from `bar_axes`.
         texts: one per bar, from the top.
         ends: where the bars end, in units of the x axis.
-        gap: points between a bar and its text.
     """
     for index, (text, end) in enumerate(zip(texts, ends, strict=True)):
         axes.annotate(
-            text, (end, index), (gap, 0), textcoords="offset points", va="center_baseline", fontsize=9.5, bbox=_BEHIND
+            text, (end, index), (5, 0), textcoords="offset points", va="center_baseline", fontsize=9.5, bbox=_BEHIND
         )
