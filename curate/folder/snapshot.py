@@ -51,7 +51,8 @@ def write_snapshot_tables(folder: Path, corpus: LoadedRecords, outcome: Curation
     write_table(folder / "removed.parquet", arrow_schema(Removed), _iter_removed(corpus, outcome, removed))
     rows["removed.parquet"] = len(removed)
     if outcome.joined:
-        write_table(folder / "clusters.parquet", arrow_schema(JoinedCluster), _iter_joined_clusters(outcome))
+        joined: Iterator[dict[str, object]] = ({"cluster": old, "joined": new} for old, new in outcome.joined.items())
+        write_table(folder / "clusters.parquet", arrow_schema(JoinedCluster), joined)
         rows["clusters.parquet"] = len(outcome.joined)
     return rows if outcome.chat is None else rows | write_chat_tables(folder, outcome.chat, ChatRow, ChatDrop)
 
@@ -237,11 +238,6 @@ def _decisions(corpus: LoadedRecords, outcome: CurationOutcome) -> Iterator[dict
             "reason": decision.reason,
             "agreement": _agreement(outcome, code, decision.canonical),
         }
-
-
-def _iter_joined_clusters(outcome: CurationOutcome) -> Iterator[dict[str, object]]:
-    for cluster, key in outcome.joined.items():
-        yield {"cluster": cluster, "joined": key}
 
 
 def _iter_removed(corpus: LoadedRecords, outcome: CurationOutcome, rows: list[int]) -> Iterator[dict[str, object]]:

@@ -61,7 +61,6 @@ def sensitivity_page(name: str, grid: Grid) -> str:
         *table(["τ \\ κ", *map(_text, grid.kappas)], cells),
         _HOW_TO_READ,
         "",
-        *_recall_section(grid),
     ]
     return "\n".join(lines)
 
@@ -73,26 +72,6 @@ _HOW_TO_READ = (
     " choice; where they jump, look at records between the two thresholds (`lemur explain`) before choosing. How many"
     " records are kept says nothing about how good they are."
 )
-
-
-def _recall_section(grid: Grid) -> list[str]:
-    cells = [
-        [
-            _text(tau),
-            count(recall.pairs),
-            count(recall.proposed),
-            f"{recall.bands} × {recall.rows}",
-            f"{recall.sets_joined:,} of {recall.sets:,}",
-        ]
-        for tau, recall in grid.recalls.items()
-    ]
-    return [
-        "## Were all pairs found?",
-        "",
-        "Pairs of distinct shingle sets at or above τ by an exact join, and how many of them MinHash-LSH proposes.",
-        "",
-        *table(["τ", "pairs", "proposed by LSH", "bands × rows", "sets joined with all"], cells),
-    ]
 
 
 _THRESHOLDS = [("lexical_threshold", pa.float64(), False), ("structural_threshold", pa.float64(), True)]
@@ -164,7 +143,7 @@ def sensitivity(
 
 
 def grid_page(_folder: Path, manifest: Manifest) -> frame.Page:
-    """Build the page of a grid: kept codes at each pair of thresholds, and what removed the others."""
+    """Build the page of a grid: kept codes at each pair of thresholds."""
     grid, codes = manifest.counts["grid"], manifest.counts["codes"]
     rows = [
         (
@@ -175,11 +154,10 @@ def grid_page(_folder: Path, manifest: Manifest) -> frame.Page:
         )
         for point in grid
     ]
-    names = ("lexical_threshold", "structural_threshold", "kept", "exact", "lexical", "structural")
-    cells = [[point[name] for name in names] for point in grid]
-    views = [frame.bars("Kept codes", rows), frame.table("By stage", [name.replace("_", " ") for name in names], cells)]
     lead = f"{plural(codes, 'code')} of {manifest.parameters['source']} at {plural(len(grid), 'pair')} of thresholds."
-    return frame.Page(f"Sensitivity of {manifest.parameters['source']}", manifest.kind, lead, views)
+    return frame.Page(
+        f"Sensitivity of {manifest.parameters['source']}", manifest.kind, lead, [frame.bars("Kept codes", rows)]
+    )
 
 
 def _in_order(thresholds: Sequence[float | None], name: str) -> list[float | None]:
