@@ -154,7 +154,8 @@ def grid_page(_folder: Path, manifest: Manifest) -> frame.Page:
         )
         for point in grid
     ]
-    lead = f"{plural(codes, 'code')} of {manifest.parameters['source']} at {plural(len(grid), 'pair')} of thresholds."
+    source, bars = manifest.parameters["source"], frame.bars("Kept codes", rows)
+    lead = f"{plural(codes, 'code')} of {source} at {plural(len(grid), 'pair')} of thresholds."
     return frame.Page(
         f"Sensitivity of {manifest.parameters['source']}", manifest.kind, lead, [frame.bars("Kept codes", rows)]
     )
