@@ -156,9 +156,7 @@ def grid_page(_folder: Path, manifest: Manifest) -> frame.Page:
     ]
     source, bars = manifest.parameters["source"], frame.bars("Kept codes", rows)
     lead = f"{plural(codes, 'code')} of {source} at {plural(len(grid), 'pair')} of thresholds."
-    return frame.Page(
-        f"Sensitivity of {manifest.parameters['source']}", manifest.kind, lead, [frame.bars("Kept codes", rows)]
-    )
+    return frame.Page(f"Sensitivity of {source}", manifest.kind, lead, [bars])
 
 
 def _in_order(thresholds: Sequence[float | None], name: str) -> list[float | None]:
