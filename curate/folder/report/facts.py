@@ -1,5 +1,6 @@
 """The facts of the report, counted once from the decisions: the outcome of every row, network and code."""
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -16,7 +17,6 @@ from lemur_core.similarity.selection import Verdict
 #: The benchmark whose best networks are shown: task, dataset and metric.
 BENCHMARK = ("img-classification", "cifar-10", "acc")
 _BEST = 10
-_NO_EPOCH = sys.maxsize
 
 #: The possible outcomes of a network or a code, in the order of the funnel.
 OUTCOMES = ("filter", *DUPLICATE_STAGES, "leak", "kept")
@@ -64,40 +64,41 @@ class ReportFacts:
 def gather_facts(corpus: LoadedRecords, outcome: CurationOutcome) -> ReportFacts:
     """Count everything in one pass over the decisions."""
     names: list[str] = [nn or "" for nn in corpus.rows.column("nn").to_pylist()]
-    representatives: dict[tuple[str, int], int] = {}  # network -> its row with the best outcome
-    invalid = []
-    stages: Counter[str] = Counter()
-    filtered_rows = 0
     stage_of = [decision.outcome for decision in outcome.decisions]
-    for row, (name, code, stage) in enumerate(zip(names, corpus.code_of_row.tolist(), stage_of, strict=True)):
-        stages[stage] += 1
-        if stage == "invalid":
-            invalid.append((row, name, outcome.decisions[row].reason))
-            continue
-        filtered_rows += stage == "filter"
-        previous = representatives.setdefault((name, code), row)
-        if _RANK[stage] < _RANK[stage_of[previous]]:
-            representatives[name, code] = row
-    outcome_of = {network: stage_of[row] for network, row in representatives.items()}
-    networks = Counter(outcome_of.values())
+    stages = Counter(stage_of)
+    best_rows: dict[tuple[str, int], int] = {}  # network -> its row with the best outcome
+    for row, network in enumerate(zip(names, corpus.code_of_row.tolist(), strict=True)):
+        if stage_of[row] != "invalid":
+            previous = best_rows.setdefault(network, row)
+            if _RANK[stage_of[row]] < _RANK[stage_of[previous]]:
+                best_rows[network] = row
+    networks = Counter(stage_of[row] for row in best_rows.values())
     rows = networks.copy()
-    rows["filter"], rows["invalid"] = filtered_rows, len(invalid)
+    rows["filter"], rows["invalid"] = stages["filter"], stages["invalid"]
     rows["further"] = len(stage_of) - sum(rows.values())
-    chosen = _best_networks(representatives, outcome_of, outcome)
-    verdicts = {code: outcome.decisions[representatives[name, code]] for code, name in chosen.items()}
+    # The best network of each code, the first of equals; a kept code has its representative's name.
+    shown = set(outcome.representatives.values())
+    ranked = sorted(best_rows.items(), key=lambda item: (_RANK[stage_of[item[1]]], item[1] not in shown, item[0]))
+    chosen: dict[int, tuple[str, int]] = {}
+    for (name, code), row in ranked:
+        chosen.setdefault(code, (name, row))
+    verdicts = {code: outcome.decisions[row] for code, (_, row) in chosen.items()}
     families = {code: outcome.families.get(code, corpus.features.family[code]) for code in verdicts}
     return ReportFacts(
         rows=rows,
         stages=stages,
         networks=networks,
         codes=Counter(verdict.outcome for verdict in verdicts.values()),
-        prefixes=_count_by_group(
-            (get_prefix(name), network_outcome) for (name, _), network_outcome in outcome_of.items()
-        ),
+        prefixes=_count_by_group((get_prefix(name), stage_of[row]) for (name, _), row in best_rows.items()),
         families=_count_by_group((families[code], verdict.outcome) for code, verdict in verdicts.items()),
         verdicts=verdicts,
-        names=chosen | {number: record.label for number, record in outcome.published.items()},
-        invalid=invalid,
+        names={code: name for code, (name, _) in chosen.items()}
+        | {number: record.label for number, record in outcome.published.items()},
+        invalid=[
+            (row, names[row], decision.reason)
+            for row, decision in enumerate(outcome.decisions)
+            if decision.stage == "invalid"
+        ],
         ids=corpus.ids,
         best=_best_codes(corpus, {code for code, verdict in verdicts.items() if verdict.outcome != "filter"}),
     )
@@ -109,39 +110,24 @@ def _best_codes(corpus: LoadedRecords, codes: Collection[int]) -> list[tuple[int
     wanted = np.ones(corpus.rows.num_rows, bool)
     for column, name in zip(columns, BENCHMARK, strict=True):
         wanted &= np.asarray(pc.fill_null(pc.equal(column, name), False))
-    accuracies = np.nan_to_num(corpus.rows.column("accuracy").to_numpy(), nan=-np.inf)
-    epochs = corpus.rows.column("epoch").to_pylist()
-    best: dict[int, tuple[float, int]] = {}  # code -> its highest accuracy, negated, and its first epoch
-    for row in np.flatnonzero(wanted & np.isfinite(accuracies)).tolist():
-        code = int(corpus.code_of_row[row])
-        reached = -float(accuracies[row]), _NO_EPOCH if epochs[row] is None else epochs[row]
-        if code in codes and reached < best.get(code, (np.inf, 0)):
-            best[code] = reached
-    ranked = sorted(best.items(), key=lambda item: (item[1][0], corpus.ids[item[0]]))[:_BEST]
-    return [(code, -low, None if epoch == _NO_EPOCH else epoch) for code, (low, epoch) in ranked]
+    results = corpus.rows.select(["accuracy", "epoch"])
+    best: dict[int, tuple[float, int | None]] = {}  # code -> its highest accuracy, and its first epoch
+    reached = [
+        (code, result["accuracy"], result["epoch"])
+        for code, result in zip(corpus.code_of_row[wanted].tolist(), results.filter(wanted).to_pylist(), strict=True)
+        if code in codes and result["accuracy"] is not None and math.isfinite(result["accuracy"])
+    ]
+    for code, accuracy, epoch in sorted(
+        reached, key=lambda item: (-item[1], sys.maxsize if item[2] is None else item[2])
+    ):
+        best.setdefault(code, (accuracy, epoch))
+    ranked = sorted(best.items(), key=lambda item: (-item[1][0], corpus.ids[item[0]]))[:_BEST]
+    return [(code, *result) for code, result in ranked]
 
 
 def rank(counts: Mapping[str, int]) -> list[tuple[str, int]]:
     """Return the names with their counts, most first, equal ones by name."""
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-
-
-def select_compared_groups(groups: dict[str, Counter[str]]) -> dict[str, Counter[str]]:
-    """Return the groups of which at least one member was compared."""
-    return {name: counts for name, counts in groups.items() if counts.total() > counts["filter"]}
-
-
-def _best_networks(
-    representatives: dict[tuple[str, int], int], outcome_of: dict[tuple[str, int], str], outcome: CurationOutcome
-) -> dict[int, str]:
-    """Return the name of each code's best network, the first of equals; a kept code has its representative's name."""
-    kept_rows = set(outcome.representatives.values())
-    best: dict[int, tuple[int, bool, str]] = {}
-    for (name, code), row in representatives.items():
-        key = (_RANK[outcome_of[name, code]], row not in kept_rows, name)
-        if code not in best or key < best[code]:
-            best[code] = key
-    return {code: name for code, (_, _, name) in best.items()}
 
 
 def _count_by_group(pairs: Iterable[tuple[str, str]]) -> dict[str, Counter[str]]:

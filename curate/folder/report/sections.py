@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from curate.folder.report.facts import OUTCOMES, ReportFacts, rank, select_compared_groups
+from curate.folder.report.facts import OUTCOMES, ReportFacts, rank
 from curate.folder.snapshot import BY_TEXT
 from curate.model.options import LEAK_THRESHOLD, CurateOptions, get_prefix
 from curate.model.records import BY_VALUE
@@ -198,7 +198,7 @@ def report_by_group(title: str, label: str, unit: str, groups: dict[str, Counter
         shares = [percent(dropped, dropped + kept), percent(kept, kept_in_all)]
         return [count(counts.total()), *(count(counts[column]) for column in columns), count(kept), *shares]
 
-    compared = select_compared_groups(groups)
+    compared = {name: counts for name, counts in groups.items() if counts.total() > counts["filter"]}
     tail = list(compared)[LONG_TABLE:] if len(compared) > LONG_TABLE + 1 else []
     rows = [[code_span(name, 40), *list_cells(counts)] for name, counts in compared.items() if name not in tail]
     for names, what in ((tail, "others"), (list(groups.keys() - compared.keys()), "left out by an option")):
