@@ -108,11 +108,7 @@ def _judge(
     seen = _describe_effect(change, before, after)
     if not same or seen is None:
         return Skipped("change_not_seen", f"{what}: the measurements are not those of the change")
-    names = {
-        "old": change.old,
-        "new": change.new,
-        "one_group": " of one group" if change.new == "GroupNorm" else "",
-    }
+    names = {"old": change.old, "new": change.new, "one_group": " of one group" if change.new == "GroupNorm" else ""}
     request = sampler.choice(_REQUESTS[change.kind], "request").format(**names)
     user = [request, "", fence(network.code), "", call_line(network)]
     lines = "Line" if len(change.lines) == 1 else "Lines"

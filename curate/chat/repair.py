@@ -110,18 +110,16 @@ class GatherFaults(cst.CSTVisitor):
                 statement = cst.ensure_type(line, cst.SimpleStatementLine).body[0]
                 names = getattr(statement, "names", ())
                 if isinstance(names, Sequence) and len(names) == 1:
-                    self._remove_statement(
-                        "missing_import", node, line, f"the import is missing: `{self._text(statement)}`"
-                    )
+                    right = f"the import is missing: `{self._text(statement)}`"
+                    self._add("missing_import", line, right, node, _without(node, line))
 
     def visit_IndentedBlock(self, node: cst.IndentedBlock) -> None:
         """Remove the call of the constructor of `nn.Module`."""
         for line in node.body:
             if m.matches(line, m.SimpleStatementLine([m.Expr(_SUPER_INIT)])) and self._is_alone(line):
                 call = self._text(cst.ensure_type(line, cst.SimpleStatementLine).body[0])
-                self._remove_statement(
-                    "missing_super", node, line, f"the constructor must call `{call}` before it sets any module"
-                )
+                right = f"the constructor must call `{call}` before it sets any module"
+                self._add("missing_super", line, right, node, _without(node, line))
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         """Remove the only input of `forward`."""
@@ -202,9 +200,6 @@ class GatherFaults(cst.CSTVisitor):
     def _add(self, kind: str, at: cst.CSTNode, right: str, old: cst.CSTNode, new: cst.CSTNode) -> None:
         line = self._file.lines(at)[0]
         self.faults[kind].append(Fault(kind, {old: lambda _: new}, line=line, right=right))
-
-    def _remove_statement(self, kind: str, block: _Block, line: cst.CSTNode, right: str) -> None:
-        self._add(kind, line, right, block, _without(block, line))
 
     def _text(self, node: cst.CSTNode) -> str:
         return self._file.text(node)

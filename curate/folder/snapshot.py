@@ -21,6 +21,7 @@ from manifests.records import (
     GraphRow,
     JoinedCluster,
     LemurRecord,
+    Record,
     Removed,
     Stat,
     arrow_schema,
@@ -42,18 +43,19 @@ def write_snapshot_tables(folder: Path, corpus: LoadedRecords, outcome: Curation
     stat_rows = [row for row, code in enumerate(corpus.code_of_row.tolist()) if code in kept]
     written = write_tables(folder / "data" / "stats", "train", Stat, _stats(corpus, stat_rows), len(stat_rows))
     rows |= {f"data/stats/{name}": count for name, count in written.items()}
-    write_table(folder / "decisions.parquet", arrow_schema(Decision), _decisions(corpus, outcome))
-    rows["decisions.parquet"] = len(outcome.decisions)
+
+    def write(table: str, record: type[Record], values: Iterator[dict[str, object]], count: int) -> None:
+        write_table(folder / f"{table}.parquet", arrow_schema(record), values)
+        rows[f"{table}.parquet"] = count
+
+    write("decisions", Decision, _decisions(corpus, outcome), len(outcome.decisions))
     if outcome.graphs is not None:
-        write_table(folder / "graphs.parquet", arrow_schema(GraphRow), graph_rows(corpus, outcome.graphs))
-        rows["graphs.parquet"] = len(outcome.graphs)
+        write("graphs", GraphRow, graph_rows(corpus, outcome.graphs), len(outcome.graphs))
     removed = list_removed_rows(corpus, outcome)
-    write_table(folder / "removed.parquet", arrow_schema(Removed), _iter_removed(corpus, outcome, removed))
-    rows["removed.parquet"] = len(removed)
+    write("removed", Removed, _iter_removed(corpus, outcome, removed), len(removed))
     if outcome.joined:
         joined: Iterator[dict[str, object]] = ({"cluster": old, "joined": new} for old, new in outcome.joined.items())
-        write_table(folder / "clusters.parquet", arrow_schema(JoinedCluster), joined)
-        rows["clusters.parquet"] = len(outcome.joined)
+        write("clusters", JoinedCluster, joined, len(outcome.joined))
     return rows if outcome.chat is None else rows | write_chat_tables(folder, outcome.chat, ChatRow, ChatDrop)
 
 
@@ -165,6 +167,8 @@ def _records(
     )
     for code, row in zip(codes, columns, strict=True):
         row["nn"] = row["nn"] or ""
+        best_row, trace = best.get(code), (outcome.graphs or {}).get(code)
+        result = trace if outcome.runs is None else outcome.runs[code]
         yield {
             **row,
             "nn_code": corpus.codes[code],
@@ -176,29 +180,15 @@ def _records(
             "cluster": outcome.clusters[code],
             "score": outcome.scores[code],
             "pretrained": code in corpus.features.pretrained,
-            **_best_columns(corpus, best.get(code)),
-            **_computation_columns(outcome, code),
+            **{
+                f"best_{name}": None if best_row is None else corpus.rows.column(name)[best_row].as_py()
+                for name in ("accuracy", "epoch", "dataset")
+            },
+            **{name: None if trace is None else trace.answer.get(name) for name in _GRAPH_COLUMNS},
+            "runs": None if result is None else result.runs,
+            "runs_error": None if result is None else result.error,
             **outcome.rights.columns(code),
         }
-
-
-def _best_columns(corpus: LoadedRecords, row: int | None) -> dict[str, object]:
-    """Return the best result of a network on the data set that is shown. Args: row: it, if there is one."""
-    return {
-        f"best_{name}": None if row is None else corpus.rows.column(name)[row].as_py()
-        for name in ("accuracy", "epoch", "dataset")
-    }
-
-
-def _computation_columns(outcome: CurationOutcome, code: int) -> dict[str, object]:
-    """Return whether a network runs, and what it computes."""
-    traced = (outcome.graphs or {}).get(code)
-    columns = {name: None if traced is None else traced.answer.get(name) for name in _GRAPH_COLUMNS}
-    result = traced if outcome.runs is None else outcome.runs[code]
-    return columns | {
-        "runs": None if result is None else result.runs,
-        "runs_error": None if result is None else result.error,
-    }
 
 
 _GRAPH_COLUMNS = ("graph", "graph_widths", "behavior", "dead_classes", "unused_parameters")

@@ -123,7 +123,10 @@ class PublishedFolder:
             with closing(sqlite3.connect(part / _DATABASE)) as database, database:
                 _store(database, "records", records, ("id", "graph", "graph_widths", "behavior"))
                 _store(database, "removed", removed, ("id",))
-            facts = {"graphs": _graph_forms(self.folder), "folder": str(self.folder.resolve())}
+            # The torch releases and formats of its graphs.
+            table = read_table(SNAPSHOT.files(self.folder, "graphs"), GraphRow, ["graph", "torch", "form"])
+            forms = {(row["torch"], row["form"]) for row in table.to_pylist() if row["graph"] is not None}
+            facts = {"graphs": sorted(forms, key=str), "folder": str(self.folder.resolve())}
             (part / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
         _sweep(index_folder, facts["folder"])
 
@@ -289,10 +292,3 @@ def _iter_codes(folder: Path, ids: set[str]) -> Iterator[tuple[bytes, str]]:
         if not row.nn_code:
             raise UserError(f"{folder}: is a copy without the codes that were not published; give the original")
         yield bytes.fromhex(row.id), row.nn_code
-
-
-def _graph_forms(folder: Path) -> list[list[Any]]:
-    """Return the torch releases and graph formats of the folder's graphs."""
-    table = read_table(SNAPSHOT.files(folder, "graphs"), GraphRow, ["graph", "torch", "form"])
-    forms = {(row["torch"], row["form"]) for row in table.to_pylist() if row["graph"] is not None}
-    return [list(form) for form in sorted(forms, key=str)]
