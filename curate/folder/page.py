@@ -92,9 +92,7 @@ def snapshot_page(folder: Path, manifest: Manifest) -> Page:
         order="stands for",
         by="stands for",
     )
-    split_counts = ", ".join(
-        f"{count(pc.sum(pc.equal(records['split'], split)).as_py() or 0)} {split}" for split in SPLITS
-    )
+    split_counts = ", ".join(f"{count(number)} {split}" for split, number in manifest.counts["splits"].items())
     lead = (
         f"{count(kept)} distinct networks of {plural(codes, 'code')} ({percent(kept, codes)}), from"
         f" {plural(rows, 'row')}: {split_counts}. Each one opens to what it stands for, compared line by line."
