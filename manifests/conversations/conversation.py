@@ -158,8 +158,8 @@ def finish(
     Returns: the conversations, a drop with its reason for each of the other drafts, and the number of near-duplicates.
     """
     results = [(subject, kind, _check_length(subject, kind, draft, max_tokens)) for subject, kind, draft in drafts]
-    made = [item for *_, item in results if isinstance(item, Conversation)]
-    earlier = find_earlier_duplicates(made, kinds, comparison)
+    candidates = [item for *_, item in results if isinstance(item, Conversation)]
+    earlier = find_earlier_duplicates(candidates, kinds, comparison)
     conversations: list[Conversation] = []
     drops: list[Drop] = []
     for subject, kind, item in results:
