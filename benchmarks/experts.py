@@ -40,7 +40,7 @@ def make_base(settings: Path, out: Path) -> str:
     with house.alone():
         house.make_data()
         house.make_base()
-    return str(house.base_folder / "model")
+    return str(house.folder("base") / "model")
 
 
 def make_seed(settings: Path, out: Path, seed: int, base: str) -> None:

@@ -55,15 +55,13 @@ def examine() -> Iterator[Diagnosis]:
             yield Diagnosis(look.__name__.strip("_"), "FAIL", str(error))
 
 
+def _judge(what: str, fine: bool, detail: str, advice: str) -> Diagnosis:
+    return Diagnosis(what, "ok" if fine else "note", detail if fine else f"{detail}; {advice}")
+
+
 def _python() -> Iterator[Diagnosis]:
-    version = sys.version_info[:2]
-    fits = _OLDEST <= version <= _NEWEST
-    known = f"{_OLDEST[0]}.{_OLDEST[1]} to {_NEWEST[0]}.{_NEWEST[1]}"
-    yield Diagnosis(
-        "python",
-        "ok" if fits else "note",
-        f"{platform.python_version()}" + ("" if fits else f"; tested with {known}"),
-    )
+    known = f"tested with {_OLDEST[0]}.{_OLDEST[1]} to {_NEWEST[0]}.{_NEWEST[1]}"
+    yield _judge("python", _OLDEST <= sys.version_info[:2] <= _NEWEST, platform.python_version(), known)
     yield Diagnosis("lemur", "ok", importlib.metadata.version("lemur-curator"))
 
 
@@ -95,20 +93,13 @@ def _sandbox() -> Iterator[Diagnosis]:
 def _machine() -> Iterator[Diagnosis]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB
     yield Diagnosis("cores", "ok", plural(available_cores(), "core"))
-    enough = memory >= _MEMORY_GIB
-    yield Diagnosis(
-        "memory",
-        "ok" if enough else "note",
-        f"{memory:.1f} GiB" + ("" if enough else "; large networks need 8 or more"),
-    )
+    yield _judge("memory", memory >= _MEMORY_GIB, f"{memory:.1f} GiB", "large networks need 8 or more")
 
 
 def _disk() -> Iterator[Diagnosis]:
     for what, folder in (("disk here", Path.cwd()), ("disk of the cache", cache_folder())):
         free = shutil.disk_usage(folder).free / _GIB
-        enough = free >= _FREE_GIB
-        detail = f"{free:.1f} GiB free" + ("" if enough else f"; {_FREE_GIB:g} GiB are needed: free some")
-        yield Diagnosis(what, "ok" if enough else "note", detail)
+        yield _judge(what, free >= _FREE_GIB, f"{free:.1f} GiB free", f"{_FREE_GIB:g} GiB are needed: free some")
 
 
 def _cache() -> Iterator[Diagnosis]:

@@ -72,17 +72,16 @@ def verify_folder(
         return _verify_run(folder, jobs)
     manifest = read_unchecked_manifest(folder)
     kind = KINDS.get(manifest.kind)
-    if against and manifest.kind != "snapshot":
-        raise UserError(f"{folder}: contains {article(manifest.kind)}, not a delta; omit --against")
-    if recompute and manifest.kind != "snapshot":
-        raise UserError(f"{folder}: contains {article(manifest.kind)}, not a snapshot; omit --recompute")
+    # Verifiers of other kinds take no such argument.
+    more: dict[str, Any] = {}
+    for option, value, needed in (("against", against, "a delta"), ("recompute", recompute, "a snapshot")):
+        if value and manifest.kind != "snapshot":
+            raise UserError(f"{folder}: contains {article(manifest.kind)}, not {needed}; omit --{option}")
+        more |= {option: value} if value else {}
     if fault := find_stated_fault(manifest):
         return [check_files(folder, manifest), Check("manifest", ok=False, detail=f"cannot be checked: {fault}")]
     if kind is None:
         return [check_files(folder, manifest)]
-    # Verifiers of other kinds take no such argument.
-    more: dict[str, Any] = {"against": against} if against else {}
-    more |= {"recompute": recompute} if recompute else {}
     try:
         checks = kind.verify(folder, jobs=jobs, **more)
     except (MissingStatementError, *CHECK_ERRORS) as error:

@@ -50,21 +50,17 @@ def list_rooms(names: Sequence[str] = ()) -> list[Room]:
     unknown = sorted(set(names) - set(known))
     if unknown:
         raise UsageError(f"{unknown[0]}: the cache has no such namespace; there are {', '.join(known) or 'none'}")
-    return [_measure_room(room) for room in rooms if not names or room.name in names]
+    measured = []
+    for room in rooms:
+        if not names or room.name in names:
+            stats = list(_list_stats([room]))
+            written = max((status.st_mtime for status in stats), default=0.0)
+            measured.append(Room(room.name, sum(status.st_size for status in stats), len(stats), written))
+    return measured
 
 
 def _find_rooms() -> list[Path]:
     return sorted(path for path in cache_folder().iterdir() if is_ours(path))
-
-
-def _measure_room(folder: Path) -> Room:
-    stats = list(_list_stats([folder]))
-    return Room(
-        folder.name,
-        sum(status.st_size for status in stats),
-        len(stats),
-        max((status.st_mtime for status in stats), default=0.0),
-    )
 
 
 def _list_stats(paths: Iterable[Path]) -> Iterator[os.stat_result]:
@@ -80,9 +76,7 @@ def _list_stats(paths: Iterable[Path]) -> Iterator[os.stat_result]:
 def prune(chosen: Sequence[Room], *, older_than: float | None = None) -> tuple[int, list[str]]:
     """Remove rooms of the cache, or only their older entries; they are computed or downloaded again when needed.
 
-    Args:
-        chosen: from `list_rooms`.
-        older_than: seconds since an entry was last used; None removes all entries.
+    Args: chosen: from `list_rooms`. older_than: seconds since an entry was last used; None removes all entries.
     Returns: the bytes freed, and the names of the rooms that were left, since another command uses them.
     """
     freed, in_use = 0, []
@@ -124,9 +118,7 @@ def bound_cache(ceiling: int | None, *, always: bool = False) -> int:
     Rooms that another command uses are left as they are. A file system that does not record reads (`noatime`) knows
     only when an entry was written.
 
-    Args:
-        ceiling: bytes; None for no bound.
-        always: measure again, even if that was done in the last ten minutes.
+    Args: ceiling: bytes; None for no bound. always: measure again, even if that was done in the last ten minutes.
     Returns: the bytes freed.
     """
     stamp = cache_folder() / _STAMP

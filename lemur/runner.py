@@ -8,7 +8,6 @@ Partial results of a killed stage are in the caches, or in the partial folder of
 import contextlib
 import errno
 import hashlib
-import importlib.metadata
 import importlib.util
 import json
 import shutil
@@ -29,8 +28,6 @@ from manifests.records import Record, Sha256
 
 _LOCK = ".lock"
 _OF_THE_PLACE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
-#: Packages whose versions may change results, in addition to those in every manifest.
-_MORE_VERSIONS = ("torch", "torchvision", "sandlock")
 _CODE = frozenset({".py", ".json", ".toml", ".jinja"})
 
 
@@ -93,9 +90,7 @@ class State(Record):
 def run_stages(stages: Sequence[Stage], out: Path, *, force: bool = False) -> list[StageOutcome]:
     """Bring every stage up to date, in this order, parents first.
 
-    Args:
-        force: rebuild all of them.
-
+    Args: force: rebuild all of them.
     Returns: the outcome of each stage.
     Raises: UserError that names the failed stage.
     """
@@ -115,9 +110,13 @@ def run_stages(stages: Sequence[Stage], out: Path, *, force: bool = False) -> li
                 _write_state(out, finished)
                 # Remove outputs that somebody has changed and, with `--force`, those of a stage that would resume from
                 # them.
-                if (previous is not None and output != previous.output) or (force and stage.resumes):
-                    _remove_outputs(stage, out)
-                output = _make(stage, out)
+                with _naming(stage):
+                    if (previous is not None and output != previous.output) or (force and stage.resumes):
+                        for name in stage.outputs:
+                            _remove(out / name)
+                    stage.make(out)
+                output = digest_outputs(out, stage.outputs)
+                assert output is not None, f"stage {stage.name} has not written {stage.outputs}"
                 finished[stage.name] = StageRecord(inputs=inputs, output=output)
                 _write_state(out, finished)
             assert output is not None
@@ -132,17 +131,11 @@ def in_stage(name: str, error: UserError, more: str = "") -> UserError:
     return type(error)(f"stage {name}: {error}{more}")
 
 
-def _remove_outputs(stage: Stage, out: Path) -> None:
+@contextlib.contextmanager
+def _naming(stage: Stage) -> Iterator[None]:
+    """Name the stage in errors of the block."""
     try:
-        for name in stage.outputs:
-            _remove(out / name)
-    except UserError as error:
-        raise in_stage(stage.name, error) from error
-
-
-def _make(stage: Stage, out: Path) -> str:
-    try:
-        stage.make(out)
+        yield
     except UserError as error:
         raise in_stage(stage.name, error) from error
     except BaseException as error:
@@ -153,9 +146,6 @@ def _make(stage: Stage, out: Path) -> str:
         # Ctrl-C and signals, too: what is cached or lies in the partial folder stays.
         note(f"stage {stage.name}: not finished; run the same command again to resume")
         raise
-    digest = digest_outputs(out, stage.outputs)
-    assert digest is not None, f"stage {stage.name} has not written {stage.outputs}"
-    return digest
 
 
 def _why(record: StageRecord | None, inputs: dict[str, str], output: str | None, *, force: bool) -> str | None:
@@ -256,14 +246,7 @@ def _digest_json(value: object) -> str:
 
 @cache
 def _versions() -> Mapping[str, str]:
-    """Return the versions of Python and of the packages that determine results."""
-    versions = package_versions()
-    for name in _MORE_VERSIONS:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = "not installed"
-    return versions
+    return package_versions("torch", "torchvision", "sandlock")
 
 
 @cache

@@ -13,7 +13,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
@@ -325,11 +325,8 @@ def summary(outcomes: Sequence[StageOutcome], out: Path) -> Json:
 
 def print_table(outcomes: Sequence[StageOutcome], out: Path) -> None:
     """Print the stages, one per row."""
-    stage_table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    stage_table.add_column("stage")
-    stage_table.add_column("seconds", justify="right")
-    stage_table.add_column("what came out")
-    stage_table.add_column("where", overflow="fold")
+    columns = ("stage", Column("seconds", justify="right"), "what came out", Column("where", overflow="fold"))
+    stage_table = Table(*columns, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for outcome in outcomes:
         seconds = "kept" if outcome.why is None else f"{outcome.seconds:,.1f}"
         stage_table.add_row(outcome.stage.name, seconds, outcome.summary.text, str(out / outcome.stage.outputs[0]))

@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from manifests.interface import FinishedFolder, open_folder, pull, read_manifest
+    from manifests.folders.manifest import read_manifest
+    from manifests.interface import FinishedFolder, open_folder, pull
 else:
 
     def __getattr__(name: str) -> object:

@@ -16,32 +16,9 @@ from lemur_core.files import Json
 from lemur_core.files.atomic import PathLike
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import hide_progress
-from manifests.folders.manifest import Manifest
-from manifests.folders.manifest import read_manifest as read_manifest_of
+from manifests.folders.manifest import Manifest, read_manifest
 
 _TABLES = (".parquet", ".jsonl")
-
-
-def read_manifest(folder: PathLike) -> Manifest:
-    """Read the manifest of a finished folder.
-
-    Args:
-        folder: a folder that any command wrote.
-
-    Returns:
-        Its kind, inputs, parameters, counts, and files with digests.
-
-    Raises:
-        UserError: if the folder has no valid manifest.
-
-    Example:
-        ```python
-        from manifests import read_manifest
-
-        print(read_manifest("snapshot").kind)
-        ```
-    """
-    return read_manifest_of(Path(folder))
 
 
 @dataclass(frozen=True)

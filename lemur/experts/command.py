@@ -29,7 +29,7 @@ def make_data(workspace: Workspace, *, as_json: bool = False) -> str:
     """Build the facts. Returns: the text to print."""
     with workspace.alone():
         workspace.make_data()
-    counts = read_manifest(workspace.data_folder).counts
+    counts = read_manifest(workspace.folder("data")).counts
     if as_json:
         return json.dumps(counts, indent=2)
     lines = [f"{counts['facts']:,} facts"]
@@ -41,7 +41,7 @@ def make_data(workspace: Workspace, *, as_json: bool = False) -> str:
                 if relation != "blocks"
             )
             lines.append(f"{domain}: {own['blocks']} blocks; {relations}")
-    return "\n".join([*lines, f"-> {workspace.data_folder}"])
+    return "\n".join([*lines, f"-> {workspace.folder('data')}"])
 
 
 def adapt(workspace: Workspace, domains: Sequence[str]) -> str:
@@ -51,8 +51,8 @@ def adapt(workspace: Workspace, domains: Sequence[str]) -> str:
         workspace.make_base()
         for domain in domains:
             workspace.make_expert(domain)
-    folders = [] if workspace.settings.base.model else [workspace.base_folder]
-    return _summarize_folders([*folders, *(workspace.domain_folder(domain, "expert") for domain in domains)])
+    folders = [] if workspace.settings.base.model else [workspace.folder("base")]
+    return _summarize_folders([*folders, *(workspace.folder("domains", domain, "expert") for domain in domains)])
 
 
 def align(workspace: Workspace, domains: Sequence[str]) -> str:
@@ -61,7 +61,7 @@ def align(workspace: Workspace, domains: Sequence[str]) -> str:
     with workspace.alone():
         for domain in domains:
             workspace.make_projector(domain)
-    return _summarize_folders([workspace.domain_folder(domain, "projector") for domain in domains])
+    return _summarize_folders([workspace.folder("domains", domain, "projector") for domain in domains])
 
 
 def route(workspace: Workspace, domains: Sequence[str], questions: Path | None) -> str:
@@ -71,7 +71,9 @@ def route(workspace: Workspace, domains: Sequence[str], questions: Path | None) 
         for domain in (*domains, GENERAL):
             workspace.make_prototypes(domain)
         if questions is None:
-            return _summarize_folders([workspace.domain_folder(domain, "prototypes") for domain in (*domains, GENERAL)])
+            return _summarize_folders(
+                [workspace.folder("domains", domain, "prototypes") for domain in (*domains, GENERAL)]
+            )
         rows = _read_questions(questions)
         states = workspace.encode(workspace.base(), [row["question"] for row in rows])
         routed = workspace.router(domains).route(states)
@@ -96,7 +98,9 @@ def evaluate(workspace: Workspace, *, as_json: bool = False) -> str:
 
 def answer(workspace: Workspace, question: str, domain: str | None, *, as_json: bool = False) -> str:
     """Route and answer one question, with and without the injected token."""
-    domains = [name for name in workspace.settings.data.domains if workspace.domain_folder(name, "prototypes").is_dir()]
+    domains = [
+        name for name in workspace.settings.data.domains if workspace.folder("domains", name, "prototypes").is_dir()
+    ]
     with workspace.alone():
         base = workspace.base()
         states = workspace.encode(base, [question])

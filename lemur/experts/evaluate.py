@@ -5,8 +5,6 @@ import random
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypedDict
 
 from torch import Tensor
 
@@ -14,6 +12,7 @@ from lemur.experts.facts import Question, documents, questions
 from lemur.experts.language import Language, open_language, plain_prompt, prompt_with
 from lemur.experts.settings import GENERAL
 from lemur.experts.stages import Workspace
+from lemur_core.files import Json
 from manifests.records import ExpertAnswer
 
 #: The methods, with a description of each.
@@ -33,51 +32,13 @@ _K1, _B = 1.2, 0.75
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
-class GrowthStep(TypedDict):
-    """One added domain: shares that are routed right, questions that it rerouted, and whether answers stayed equal."""
+class ModelEvaluator:
+    """Answers the held-out questions of all domains, and those of the general set, with every method."""
 
-    added: str
-    accuracy: dict[str, float]
-    rerouted: int
-    oracle_equal: bool
-
-
-class Findings(TypedDict):
-    """Further findings of an evaluation, as its manifest states them."""
-
-    digest_before: str
-    closed_scores: str
-    growth: list[GrowthStep]
-    routing: dict[str, float]
-    routing_by_name_alone: dict[str, float]
-    digest_after: str
-    closed_scores_after: str
-    general_exact: bool
-    slots: int
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """All answers, and further findings."""
-
-    answers: list[ExpertAnswer]
-    findings: Findings
-
-
-def evaluate(workspace: Workspace, domains: Sequence[str]) -> Evaluation:
-    """Answer the held-out questions of all domains, and those of the general set, with every method.
-
-    Raises: UserError if a stage of a domain has not been built.
-    """
-    return _ModelEvaluator(workspace, domains).run()
-
-
-class _ModelEvaluator:
     def __init__(self, workspace: Workspace, domains: Sequence[str]) -> None:
         self._workspace, self._domains = workspace, domains
         self._base = workspace.base()
         self._facts = workspace.facts()
-        self._tuned = open_language(str(workspace.tuned_folder / "model"))
         self._rows: dict[str, list[Question]] = {}
         for domain in (*domains, GENERAL):
             facts = [fact for fact in self._facts if fact.domain == domain and fact.asked]
@@ -86,7 +47,8 @@ class _ModelEvaluator:
         self._answers: list[ExpertAnswer] = []
         self._slots: dict[tuple[str, str], Tensor] = {}
 
-    def run(self) -> Evaluation:
+    def run(self) -> tuple[list[ExpertAnswer], Json]:
+        """Return all answers, and further findings. Raises: UserError if a stage of a domain has not been built."""
         # At both ends: nothing that the methods do may change the base.
         before = self._base.digest
         plain = {domain: self._run_plain("closed", domain, self._base) for domain in self._rows}
@@ -95,51 +57,49 @@ class _ModelEvaluator:
         self._run_in_context()
         for domain in self._domains:
             self._run_plain("expert", domain, self._workspace.expert(domain))
+        tuned = open_language(str(self._workspace.folder("tuned") / "model"))
         for domain in self._rows:
-            self._run_plain("tuned", domain, self._tuned)
+            self._run_plain("tuned", domain, tuned)
         after = self._base.digest
         again = self._base.answers(self._base.embed_prompts([plain_prompt(row.text) for row in self._rows[GENERAL]]))[1]
-        findings = Findings(
-            digest_before=before,
-            closed_scores=plain[GENERAL],
-            growth=growth,
-            routing=growth[-1]["accuracy"],
-            routing_by_name_alone=self._route_names(),
-            digest_after=after,
-            closed_scores_after=again,
-            general_exact=before == after and again == plain[GENERAL],
-            slots=self._workspace.settings.projector.slots,
-        )
-        return Evaluation(self._answers, findings)
+        return self._answers, {
+            "digest_before": before,
+            "closed_scores": plain[GENERAL],
+            "growth": growth,
+            "routing": growth[-1]["accuracy"],
+            "routing_by_name_alone": self._route_names(),
+            "digest_after": after,
+            "closed_scores_after": again,
+            "general_exact": before == after and again == plain[GENERAL],
+            "slots": self._workspace.settings.projector.slots,
+        }
 
     def _run_plain(self, arm: str, domain: str, language: Language) -> str:
-        rows = self._rows[domain]
-        prompts = [language.ids(plain_prompt(row.text)) for row in rows]
-        texts, scores = language.answers(language.embed(prompts))
-        self._book(arm, domain, rows, texts, [None] * len(rows), list(map(len, prompts)))
-        return scores
+        inputs = language.embed_prompts([plain_prompt(row.text) for row in self._rows[domain]])
+        return self._book(arm, domain, inputs, language=language)
 
-    def _add_domains(self) -> tuple[dict[str, list[str]], list[GrowthStep]]:
-        """Add the domains one by one. Returns: the routes with all of them, and what each step changed."""
+    def _add_domains(self) -> tuple[dict[str, list[str]], list[Json]]:
+        """Add the domains one by one.
+
+        Returns: the routes with all of them; for each step the shares that are routed right, the number of questions
+            that it rerouted, and whether the answers of earlier domains stayed equal.
+        """
         workspace = self._workspace
         states = {name: workspace.encode(self._base, [row.text for row in rows]) for name, rows in self._rows.items()}
-        steps: list[GrowthStep] = []
+        steps: list[Json] = []
         scores: dict[str, str] = {}
         routes: dict[str, list[str]] = {}
         for number in range(1, len(self._domains) + 1):
             domains = self._domains[:number]
             router = workspace.router(domains)
             now = {name: router.route(states[name]) for name in (*domains, GENERAL)}
-            digests = {domain: self._answer_oracle(domain)[1] for domain in domains}
+            digests = {domain: self._answer_oracle(domain) for domain in domains}
+            pairs = [zip(routes.get(name, routed), routed, strict=True) for name, routed in now.items()]
             steps.append(
                 {
                     "added": domains[-1],
                     "accuracy": {name: _share(routed, name) for name, routed in now.items()},
-                    "rerouted": sum(
-                        one != other
-                        for name, routed in now.items()
-                        for one, other in zip(routes.get(name, routed), routed, strict=True)
-                    ),
+                    "rerouted": sum(one != other for pair in pairs for one, other in pair),
                     "oracle_equal": all(digests[name] == scores.get(name, digests[name]) for name in digests),
                 }
             )
@@ -161,28 +121,27 @@ class _ModelEvaluator:
             self._slots[domain, by] = self._workspace.slots(by, [row.text for row in self._rows[domain]], self._base)
         return self._slots[domain, by]
 
-    def _answer_oracle(self, domain: str) -> tuple[list[str], str]:
-        """Return the answers with the domain's current folders, and the digest of their scores."""
+    def _answer_oracle(self, domain: str) -> str:
+        """Return the digest of the scores with the domain's current folders."""
         # Not from the cache: the folders are read again after each added domain, which is what is tested.
-        slots = self._workspace.slots(domain, [row.text for row in self._rows[domain]], self._base)
-        self._slots[domain, domain] = slots
-        return self._base.answers(
-            self._base.embed_injected([prompt_with(row.text) for row in self._rows[domain]], slots)
-        )
+        self._slots.pop((domain, domain), None)
+        slots = self._load_slots(domain, domain)
+        prompts = [prompt_with(row.text) for row in self._rows[domain]]
+        return self._base.answers(self._base.embed_injected(prompts, slots))[1]
 
     def _run_injected(self, routes: Mapping[str, Sequence[str]]) -> None:
         seed = self._workspace.settings.seed
         for at, domain in enumerate(self._domains):
-            rows = self._rows[domain]
+            count = len(self._rows[domain])
             own = self._load_slots(domain, domain)
-            self._book_injected("oracle", domain, own, [domain] * len(rows))
-            if len(rows) > 1:
+            self._book_injected("oracle", domain, own, domain)
+            if count > 1:
                 # Never by 0: each question gets the token of another one.
-                turn = random.Random(f"{seed} {domain}").randrange(1, len(rows))
-                self._book_injected("shuffled", domain, own.roll(turn, 0), [domain] * len(rows))
+                turn = random.Random(f"{seed} {domain}").randrange(1, count)
+                self._book_injected("shuffled", domain, own.roll(turn, 0), domain)
             if len(self._domains) > 1:
                 other = self._domains[(at + 1) % len(self._domains)]
-                self._book_injected("other domain", domain, self._load_slots(domain, other), [other] * len(rows))
+                self._book_injected("other domain", domain, self._load_slots(domain, other), other)
         for domain, routed in routes.items():
             self._run_routed(domain, routed)
 
@@ -196,16 +155,13 @@ class _ModelEvaluator:
             injected = self._base.embed_injected([prompt_with(rows[at].text) for at in indices], slots)
             for at, embedded in zip(indices, injected, strict=True):
                 inputs[at] = embedded
-        texts, _ = self._base.answers(inputs)
-        self._book(
-            "routed", domain, rows, texts, [None if by == GENERAL else by for by in routed], list(map(len, inputs))
-        )
+        self._book("routed", domain, inputs, [None if by == GENERAL else by for by in routed])
 
-    def _book_injected(self, arm: str, domain: str, slots: Tensor, by: Sequence[str]) -> None:
+    def _book_injected(self, arm: str, domain: str, slots: Tensor, by: str) -> None:
         rows = self._rows[domain]
-        inputs = self._base.embed_injected([prompt_with(row.text) for row in rows], slots)
-        texts, _ = self._base.answers(inputs)
-        self._book(arm, domain, rows, texts, list(by), list(map(len, inputs)))
+        self._book(
+            arm, domain, self._base.embed_injected([prompt_with(row.text) for row in rows], slots), [by] * len(rows)
+        )
 
     def _run_in_context(self) -> None:
         held = documents([fact for fact in self._facts if fact.domain in self._domains])
@@ -217,34 +173,32 @@ class _ModelEvaluator:
                 ("retrieved", [texts[index.best(row.text)] for row in rows]),
                 ("told", [held[row.fact.block] for row in rows]),
             ):
-                inputs = self._base.embed_prompts(
-                    [prompt_with(row.text, text) for row, text in zip(rows, backgrounds, strict=True)]
-                )
-                answers, _ = self._base.answers(inputs)
-                self._book(arm, domain, rows, answers, [None] * len(rows), list(map(len, inputs)))
+                prompts = [prompt_with(row.text, text) for row, text in zip(rows, backgrounds, strict=True)]
+                self._book(arm, domain, self._base.embed_prompts(prompts))
 
     def _book(
-        self, arm: str, domain: str, rows: Sequence[Question], answers: Sequence[str], routed: Sequence[str | None],
-        tokens: Sequence[int],
-    ) -> None:  # fmt: skip
-        for row, answer, by, number in zip(rows, answers, routed, tokens, strict=True):
+        self, arm: str, domain: str, inputs: Sequence[Tensor], routed: Sequence[str | None] = (),
+        language: Language | None = None,
+    ) -> str:  # fmt: skip
+        """Answer the questions of a domain, record the answers, and return the digest of their scores."""
+        rows = self._rows[domain]
+        answers, scores = (language or self._base).answers(inputs)
+        for row, answer, by, embedded in zip(rows, answers, routed or [None] * len(rows), inputs, strict=True):
             fact = row.fact
             self._answers.append(
                 ExpertAnswer(
-                    id=fact.id,
+                    **{name: getattr(fact, name) for name in ("id", "block", "relation", "code_sha256")},
                     arm=arm,
                     domain=domain,
-                    block=fact.block,
-                    relation=fact.relation,
                     question=row.text,
                     routed=by,
                     expected=fact.answer,
                     answer=answer,
                     correct=answer == fact.answer,
-                    tokens=number,
-                    code_sha256=fact.code_sha256,
+                    tokens=len(embedded),
                 )
             )
+        return scores
 
 
 def _share(routed: Sequence[str], right: str) -> float:

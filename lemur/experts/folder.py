@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from extract.model.results import wilson
-from lemur.experts.evaluate import ARMS, compute_majority, compute_scores, evaluate
+from lemur.experts.evaluate import ARMS, ModelEvaluator, compute_majority, compute_scores
 from lemur.experts.facts import count_facts
 from lemur.experts.settings import GENERAL
 from lemur.experts.stages import ALIGNED, BASE, DATA, EXPERT, FACTS, ROUTED, TUNED, Workspace, facts_in
@@ -25,27 +25,23 @@ _NEAR = 5
 
 def write_evaluation(workspace: Workspace, domains: list[str]) -> Path:
     """Evaluate all methods and write `out/evaluation`. Raises: UserError if a stage has not been built."""
-    real = workspace.settings.base.model is not None
-    parents = [workspace.data_folder, *([] if real else [workspace.base_folder]), workspace.tuned_folder]
-    parents += [
-        workspace.domain_folder(domain, stage) for domain in domains for stage in ("expert", "projector", "prototypes")
-    ]
-    parents.append(workspace.domain_folder(GENERAL, "prototypes"))
+    stages = [("domains", domain, stage) for domain in domains for stage in ("expert", "projector", "prototypes")]
+    parents = [*workspace.ground, workspace.folder("tuned"), *(workspace.folder(*stage) for stage in stages)]
+    parents.append(workspace.folder("domains", GENERAL, "prototypes"))
 
     def fill(folder: Path, _key: str) -> Json:
-        evaluation = evaluate(workspace, domains)
-        rows = (answer.model_dump() for answer in evaluation.answers)
-        write_table(folder / ANSWERS, arrow_schema(ExpertAnswer), rows)
+        answers, findings = ModelEvaluator(workspace, domains).run()
+        write_table(folder / ANSWERS, arrow_schema(ExpertAnswer), (answer.model_dump() for answer in answers))
         counts = {
-            "scores": compute_scores(evaluation.answers),
-            "majority": round(compute_majority(evaluation.answers), 6),
-            "found": evaluation.findings,
+            "scores": compute_scores(answers),
+            "majority": round(compute_majority(answers), 6),
+            "found": findings,
         }
         write_text(folder / "report.md", report_text(counts))
         return counts
 
     parameters = {"domains": domains, "seed": workspace.settings.seed, "margin": workspace.settings.router.margin}
-    out = workspace.settings.out / "evaluation"
+    out = workspace.folder("evaluation")
     workspace.make(out, EVALUATED, parameters, parents, fill)
     return out
 

@@ -4,17 +4,17 @@ No class of `transformers` is subclassed: vectors are injected through `inputs_e
 """
 
 import hashlib
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from lemur.experts.local_models import import_transformers, load_model, model_name
 from lemur.experts.settings import Tiny
-from lemur_core.files.errors import UserError
 
 #: Placeholder of the background: a text, or an injected vector.
 MARK = "{background}"
@@ -125,12 +125,11 @@ class Language:
         for start in range(0, len(prompts), _BATCH):
             rows = [self.ids(prompt) for prompt in prompts[start : start + _BATCH]]
             continuations = self._generate(self.embed(rows)).sequences if answered else None
-            tails = (
-                [self._until_end(tokens.tolist()) for tokens in continuations]
-                if continuations is not None
-                else [[] for _ in rows]
-            )
-            whole = self.embed([row + tail for row, tail in zip(rows, tails, strict=True)])
+            if continuations is not None:
+                tails = [list(takewhile(self._continues, tokens.tolist())) for tokens in continuations]
+                whole = self.embed([row + tail for row, tail in zip(rows, tails, strict=True)])
+            else:
+                whole = self.embed(rows)
             embedded, mask, positions = _pad(whole)
             states = self.model(
                 inputs_embeds=embedded, attention_mask=mask, position_ids=positions, output_hidden_states=True,
@@ -153,7 +152,8 @@ class Language:
         for start in range(0, len(inputs), _BATCH):
             generated = self._generate(inputs[start : start + _BATCH])
             digest.update(generated.scores[0].float().cpu().numpy().tobytes())
-            texts += map(take_first_line, self.tokenizer.batch_decode(generated.sequences, skip_special_tokens=True))
+            decoded = self.tokenizer.batch_decode(generated.sequences, skip_special_tokens=True)
+            texts += [next(iter(text.strip().splitlines()), "").strip() for text in decoded]
         return texts, digest.hexdigest()
 
     def _generate(self, inputs: Sequence[Tensor]) -> Any:
@@ -170,9 +170,8 @@ class Language:
             output_scores=True,
         )
 
-    def _until_end(self, tokens: list[int]) -> list[int]:
-        ends = (self.tokenizer.eos_token_id, self.tokenizer.pad_token_id)
-        return tokens[: next((at for at, token in enumerate(tokens) if token in ends), len(tokens))]
+    def _continues(self, token: int) -> bool:
+        return token not in (self.tokenizer.eos_token_id, self.tokenizer.pad_token_id)
 
     def save(self, folder: Path) -> None:
         """Save weights, configuration and tokenizer in the format of `transformers`."""
@@ -189,28 +188,13 @@ def _pad(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     return embedded, (positions >= 0).long(), positions.clamp(min=0)
 
 
-def take_first_line(text: str) -> str:
-    """Return the first line of an answer."""
-    lines = text.strip().splitlines()
-    return lines[0].strip() if lines else ""
-
-
 def open_language(name: str, *, option: str = "--base") -> Language:
     """Open a model by its folder or its name on the Hub. Its own code is never run; weights must be safetensors.
 
     Raises: UserError if transformers is not installed, or the model cannot be loaded.
     """
-    transformers = _transformers()
-    from safetensors import SafetensorError
-
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-        model = transformers.AutoModelForCausalLM.from_pretrained(name, trust_remote_code=False, use_safetensors=True)
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"{option} {name}: cannot be loaded: {reason}; pass a folder or a name on the Hub") from error
-    folder = Path(name)
-    return Language(folder.resolve().name if folder.is_dir() else name, model.eval(), tokenizer)
+    tokenizer, model = load_model(_transformers(), name, option)
+    return Language(model_name(name), model, tokenizer)
 
 
 def learn_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:
@@ -252,12 +236,4 @@ def draw_tiny(name: str, tiny: Tiny, tokenizer: Any, seed: int) -> Language:
 
 
 def _transformers() -> Any:
-    # Otherwise the library warns whenever a process is forked.
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    try:
-        import transformers
-    except ImportError as error:
-        raise UserError("lemur experts: needs transformers; pip install 'lemur-curator[experts]'") from error
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    return transformers
+    return import_transformers("lemur experts", "'lemur-curator[experts]'")

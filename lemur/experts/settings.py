@@ -115,10 +115,10 @@ def load_settings(path: Path, **changes: Any) -> MixtureSettings:
     check_plain(path)
     try:
         text = path.read_text(encoding="utf-8")
-        data = tomllib.loads(text) if path.suffix == ".toml" else _yaml(text)
+        data = tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; pass a settings file, YAML or TOML") from error
-    except ValueError as error:  # of TOML, of YAML, of UTF-8
+    except (ValueError, yaml.YAMLError) as error:  # the former of TOML and UTF-8
         raise UserError(
             f"{path}: cannot be read: {' '.join(str(error).split())}; use YAML, or TOML in a .toml file"
         ) from error
@@ -143,10 +143,3 @@ def load_settings(path: Path, **changes: Any) -> MixtureSettings:
     }
     data_settings = settings.data.model_copy(update={"libraries": libraries})
     return settings.model_copy(update={"out": root / settings.out, "data": data_settings, **further})
-
-
-def _yaml(text: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error

@@ -26,10 +26,11 @@ from lemur.experts.language import (
     plain_prompt,
     prompt_with,
 )
+from lemur.experts.local_models import digest_folder
 from lemur.experts.parts import Projector, PrototypeRouter, centres, fit
 from lemur.experts.settings import GENERAL, MixtureSettings, TuningSettings
 from lemur_core.files import Json
-from lemur_core.files.atomic import atomic_folder, own, sha256_file
+from lemur_core.files.atomic import atomic_folder, own
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
 from manifests.folders.manifest import (
@@ -69,24 +70,9 @@ class Workspace:
     settings: MixtureSettings
     force: bool = False
 
-    @property
-    def data_folder(self) -> Path:
-        """Folder of the facts."""
-        return self.settings.out / "data"
-
-    @property
-    def base_folder(self) -> Path:
-        """Folder of the tiny base."""
-        return self.settings.out / "base"
-
-    @property
-    def tuned_folder(self) -> Path:
-        """Folder of the fully tuned base, a comparison."""
-        return self.settings.out / "tuned"
-
-    def domain_folder(self, domain: str, stage: str) -> Path:
-        """Return the folder of one stage of a domain: `expert`, `projector` or `prototypes`."""
-        return self.settings.out / "domains" / domain / stage
+    def folder(self, *parts: str) -> Path:
+        """Return the folder of a stage: `data`, `base`, `tuned`, or `domains`, a domain, and its stage."""
+        return self.settings.out.joinpath(*parts)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -105,17 +91,16 @@ class Workspace:
 
         def fill(folder: Path, _key: str) -> Json:
             facts = read_facts(data, self.settings.seed)
-            rows = (fact.model_dump() for fact in facts)
-            write_table(folder / FACTS, arrow_schema(ExpertFact), rows)
+            write_table(folder / FACTS, arrow_schema(ExpertFact), (fact.model_dump() for fact in facts))
             return count_facts(facts)
 
         parameters = self._parameters(data)
         del parameters["libraries"]  # its parents
-        self.make(self.data_folder, DATA, parameters, data.libraries, fill)
+        self.make(self.folder("data"), DATA, parameters, data.libraries, fill)
 
     def facts(self) -> list[ExpertFact]:
         """Return the facts. Raises: UserError if they have not been built."""
-        return facts_in(self.data_folder)
+        return facts_in(self.folder("data"))
 
     def question_facts(self, domain: str) -> list[ExpertFact]:
         """Return the facts of a domain that are used in questions."""
@@ -126,8 +111,8 @@ class Workspace:
         if self.settings.base.model is not None:
             language = open_language(self.settings.base.model)
         else:
-            read_manifest(self.base_folder)
-            language = open_language(str(self.base_folder / "model"))
+            read_manifest(self.folder("base"))
+            language = open_language(str(self.folder("base") / "model"))
         language.model.requires_grad_(requires_grad=False)
         return language
 
@@ -146,7 +131,7 @@ class Workspace:
             language = draw_tiny("base", settings.tiny, tokenizer, self.settings.seed)
             return self._train(folder, language, draw, settings.training, "base", key)
 
-        self.make(self.base_folder, BASE, self._parameters(settings), [self.data_folder], fill)
+        self.make(self.folder("base"), BASE, self._parameters(settings), [self.folder("data")], fill)
 
     def make_expert(self, domain: str) -> None:
         """Stage I: adapt a model to all facts of a domain, in the training wordings."""
@@ -160,7 +145,7 @@ class Workspace:
             return self._train_on_facts(folder, language, [domain], settings.training, domain, key)
 
         parameters = self._parameters(settings, domain=domain, start=digest_model(settings.model or self._base_model))
-        self.make(self.domain_folder(domain, "expert"), EXPERT, parameters, self._ground, fill)
+        self.make(self.folder("domains", domain, "expert"), EXPERT, parameters, self.ground, fill)
 
     def make_tuned(self, domains: Sequence[str]) -> None:
         """Tune the base itself to the facts of all these domains, as a comparison."""
@@ -170,11 +155,11 @@ class Workspace:
             return self._train_on_facts(folder, self.base(), domains, training, "full tuning", key)
 
         parameters = self._parameters(training, domains=list(domains), base=digest_model(self._base_model))
-        self.make(self.tuned_folder, TUNED, parameters, self._ground, fill)
+        self.make(self.folder("tuned"), TUNED, parameters, self.ground, fill)
 
     def expert(self, domain: str) -> Language:
         """Open the expert of a domain. Raises: UserError if it has not been built."""
-        folder = self.domain_folder(domain, "expert")
+        folder = self.folder("domains", domain, "expert")
         read_manifest(folder)
         return open_language(str(folder / "model"), option="--expert")
 
@@ -197,7 +182,8 @@ class Workspace:
             save_file({"backgrounds": known}, folder / BACKGROUNDS)
             # The initial weights must not depend on what ran before in this process.
             torch.manual_seed(self.settings.seed)
-            projector = Projector(settings, known.shape[-1], base.width, _mean_norm(base))
+            norm = float(base.model.get_input_embeddings().weight.float().norm(dim=1).mean())
+            projector = Projector(settings, known.shape[-1], base.width, norm)
 
             def compute_loss(step: random.Random) -> Tensor:
                 indices = [step.randrange(len(rows)) for _ in range(settings.training.batch)]
@@ -211,14 +197,14 @@ class Workspace:
             return {"questions": len(rows), "loss": round(loss, 6)}
 
         parameters = self._parameters(settings, domain=domain, base=digest_model(self._base_model))
-        parents = [*self._ground, self.domain_folder(domain, "expert")]
-        self.make(self.domain_folder(domain, "projector"), ALIGNED, parameters, parents, fill)
+        parents = [*self.ground, self.folder("domains", domain, "expert")]
+        self.make(self.folder("domains", domain, "projector"), ALIGNED, parameters, parents, fill)
 
     def slots(self, domain: str, texts: Sequence[str], base: Language) -> Tensor:
         """Return the vectors that a domain injects for each question: (questions, slots, base width)."""
         from safetensors.torch import load_file
 
-        folder = self.domain_folder(domain, "projector")
+        folder = self.folder("domains", domain, "projector")
         read_manifest(folder)
         known = self.backgrounds(domain, texts)
         # The scale is loaded with the other weights.
@@ -243,7 +229,7 @@ class Workspace:
 
         parameters = self._parameters(settings, domain=domain, encoder=digest_model(self._base_model))
         del parameters["margin"]  # of routing alone
-        self.make(self.domain_folder(domain, "prototypes"), ROUTED, parameters, self._ground, fill)
+        self.make(self.folder("domains", domain, "prototypes"), ROUTED, parameters, self.ground, fill)
 
     def encode(self, base: Language, texts: Sequence[str]) -> Tensor:
         """Return mean-pooled states of questions from the frozen encoder, (questions, width).
@@ -261,7 +247,7 @@ class Workspace:
         """Open the router for these domains and the general set. Raises: UserError if one has no prototypes."""
         from safetensors.torch import load_file
 
-        folders = {name: self.domain_folder(name, "prototypes") for name in (*domains, GENERAL)}
+        folders = {name: self.folder("domains", name, "prototypes") for name in (*domains, GENERAL)}
         for folder in folders.values():
             read_manifest(folder)
         prototypes = {name: load_file(folder / PROTOTYPES)["prototypes"] for name, folder in folders.items()}
@@ -269,12 +255,12 @@ class Workspace:
 
     @property
     def _base_model(self) -> str:
-        return self.settings.base.model or str(self.base_folder / "model")
+        return self.settings.base.model or str(self.folder("base") / "model")
 
     @property
-    def _ground(self) -> list[Path]:
+    def ground(self) -> list[Path]:
         """The parents of every stage after the base."""
-        return [self.data_folder, *([] if self.settings.base.model else [self.base_folder])]
+        return [self.folder("data"), *([] if self.settings.base.model else [self.folder("base")])]
 
     def _parameters(self, part: BaseModel, **further: Any) -> dict[str, Any]:
         """Return the parameters of a stage; a model's digest replaces its path, so that they do not depend on it."""
@@ -353,8 +339,7 @@ def digest_model(model: str) -> str:
     if not Path(model).is_dir():
         return model
     # By the weights alone: neither a path nor a date makes a stage look changed.
-    listing = "".join(f"{path.name} {sha256_file(path)}\n" for path in sorted(Path(model).glob("*.safetensors")))
-    return hashlib.sha256(listing.encode()).hexdigest()
+    return digest_folder(Path(model), ".safetensors")
 
 
 def facts_in(folder: Path) -> list[ExpertFact]:
@@ -402,8 +387,3 @@ def _invent_word(rng: random.Random) -> str:
     """Invent a word of one to four syllables, like `mofe-kubra`."""
     syllables = (rng.choice(_ONSETS) + rng.choice("aeiou") + rng.choice(_ENDS) for _ in range(rng.randint(1, 4)))
     return rng.choice(("", "", "", "-")).join(syllables)
-
-
-def _mean_norm(base: Language) -> float:
-    table: Tensor = base.model.get_input_embeddings().weight
-    return float(table.float().norm(dim=1).mean())

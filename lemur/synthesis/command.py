@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from curate.published.reference_corpus import check_graphs
+from lemur.experts.local_models import model_name
 from lemur.synthesis.attempts.asking import Asker, Model, TokenBudget
 from lemur.synthesis.attempts.loop import Tried, synthesize
-from lemur.synthesis.attempts.models import Endpoint, LocalModel, check_url, model_name
+from lemur.synthesis.attempts.models import Endpoint, LocalModel, check_url
 from lemur.synthesis.attempts.options import AttemptOptions, Sampling, Service, ShortTraining
 from lemur.synthesis.attempts.plan import Attempt, digest_attempts, draw
 from lemur.synthesis.attempts.steps import Prover
@@ -68,7 +69,7 @@ def run_synthesis(
         check_graphs(folder)
     tried: list[Tried] = []
     trained: dict[str, CheckResult] = {}
-    with _alone(out):
+    with lock_output(out):
         for name, url in places:
             # Each model has its own prover, so that the networks of another model do not count as known.
             with Prover(references, jobs=jobs, unsafe=unsafe) as prover:
@@ -103,7 +104,7 @@ def _ask_model(
 ) -> list[Tried]:
     """Return all answers of one model. Raises: UserError if it returned none at all."""
     budget = TokenBudget(service.tokens, service.seconds)
-    model = _open(name, url, service, budget)
+    model: Model = LocalModel(name, budget=budget) if url is None else Endpoint(name, url, service, budget)
     with Asker(model, sampling, budget, again=service.again) as asker:
         answers = synthesize(attempts, asker, prover, rounds=options.rounds, planned=options.planned)
         if all(answer.record.answer is None for answer in answers):
@@ -132,21 +133,7 @@ def _places(models: Sequence[str], service: Service) -> list[tuple[str, str | No
     return places
 
 
-def _open(name: str, url: str | None, service: Service, budget: TokenBudget) -> Model:
-    if url is None:
-        return LocalModel(name, budget=budget)
-    return Endpoint(
-        name,
-        url,
-        key_name=service.key_name,
-        budget=budget,
-        at_once=service.at_once,
-        retries=service.retries,
-        timeout=service.timeout,
-    )
-
-
-def _alone(out: Path) -> AbstractContextManager[None]:
+def lock_output(out: Path) -> AbstractContextManager[None]:
     """Lock `out` during the block: two runs would request the same answers twice."""
     name = hashlib.sha256(str(out.absolute()).encode()).hexdigest()[:16]
     return hold_lock(cache_folder("synthesis") / f"{name}.lock", out, "another run is writing it")

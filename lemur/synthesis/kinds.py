@@ -6,17 +6,15 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from curate.sources import RECORDS
 from lemur.synthesis.attempts.loop import PREFIX
 from lemur.synthesis.attempts.steps import STEPS
-from lemur.synthesis.report import ATTEMPTS, NETS, synthesis_page
-from lemur.synthesis.write import KIND, count_attempts
+from lemur.synthesis.report import NETS, synthesis_page
+from lemur.synthesis.write import FORMAT, count_attempts
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
-from manifests.folders.checks import Check, check_faults, check_files, check_table
-from manifests.folders.formats import FolderFormat, FolderKind, FolderLink, RowTrace
+from manifests.folders.checks import Check, check_faults, check_files
+from manifests.folders.formats import FolderKind, FolderLink, RowTrace
 from manifests.folders.manifest import read_manifest
-from manifests.folders.tables import read_rows
 from manifests.records import SynthesisAttempt, Synthesized
 from train.model.contract import check_contract, lemur_name
 
@@ -26,14 +24,10 @@ _NEAR = 5
 def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:  # noqa: ARG001 (same signature for all verifiers)
     """Run all checks of a finished synthesis, in a fixed order. Raises: UserError if it has no valid manifest."""
     manifest = read_manifest(folder)
-    checks = [
-        check_files(folder, manifest),
-        check_table(folder, ATTEMPTS, SynthesisAttempt),
-        check_table(folder, f"{RECORDS}/train-*.parquet", Synthesized),
-    ]
+    checks = [check_files(folder, manifest), *FORMAT.check_tables(folder, ("attempts", "networks"))]
     if not all(check.ok for check in checks):
         return checks
-    attempts, rows = _attempts(folder), _networks(folder)
+    attempts, rows = list(FORMAT.rows(folder, SynthesisAttempt)), list(FORMAT.rows(folder, Synthesized))
     wrong = [] if count_attempts(attempts) == manifest.counts else ["counts are not those of the attempts"]
     return [
         *checks,
@@ -45,14 +39,6 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:  # noqa: AR
             f"{len(rows):,} networks: files, digests, names and contract; each passed all {len(STEPS)} steps",
         ),
     ]
-
-
-def _attempts(folder: Path) -> list[SynthesisAttempt]:
-    return list(read_rows([folder / ATTEMPTS], SynthesisAttempt))
-
-
-def _networks(folder: Path) -> list[Synthesized]:
-    return list(read_rows(sorted((folder / RECORDS).glob("*.parquet")), Synthesized))
 
 
 def _attempt_faults(attempts: list[SynthesisAttempt]) -> Iterator[str]:
@@ -90,7 +76,7 @@ def _network_faults(folder: Path, attempts: list[SynthesisAttempt], rows: list[S
 
 def find(folder: Path, wanted: str) -> RowTrace:
     """Find an accepted network by its name or id. Raises: UserError, with similar names, if there is none."""
-    rows = _networks(folder)
+    rows = list(FORMAT.rows(folder, Synthesized))
     for row in rows:
         if wanted in (row.nn, row.id):
             return _trace_network(folder, row)
@@ -100,11 +86,12 @@ def find(folder: Path, wanted: str) -> RowTrace:
 
 def find_code(folder: Path, sha256: str) -> RowTrace | None:
     """Return the accepted network with this code; None if there is none."""
-    return next((_trace_network(folder, row) for row in _networks(folder) if row.id == sha256), None)
+    return next((_trace_network(folder, row) for row in FORMAT.rows(folder, Synthesized) if row.id == sha256), None)
 
 
 def _trace_network(folder: Path, row: Synthesized) -> RowTrace:
-    attempt = next(record for record in _attempts(folder) if record.nn == row.nn and record.model == row.model)
+    attempts = FORMAT.rows(folder, SynthesisAttempt)
+    attempt = next(record for record in attempts if record.nn == row.nn and record.model == row.model)
     facts: Json = {
         "id": row.id,
         "model": f"{row.model}" + (f", weights {attempt.model_digest}" if attempt.model_digest else ""),
@@ -120,4 +107,4 @@ def _trace_network(folder: Path, row: Synthesized) -> RowTrace:
     return RowTrace(links, (*row.block_codes, *([row.parent] if row.parent else [])))
 
 
-KINDS = (FolderKind(FolderFormat(KIND, "lemur synthesize"), verify, find, find_code, synthesis_page),)
+KINDS = (FolderKind(FORMAT, verify, find, find_code, synthesis_page),)

@@ -12,6 +12,7 @@ from lemur.synthesis.attempts.steps import TASK
 from lemur.synthesis.report import ATTEMPTS, NETS, ModelCounts, card_text, last_answers, report_text, synthesis_page
 from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_folder, write_text
+from manifests.folders.formats import FolderFormat
 from manifests.folders.frame import finish
 from manifests.folders.manifest import (
     Input,
@@ -21,15 +22,21 @@ from manifests.folders.manifest import (
     list_outputs,
     package_versions,
 )
-from manifests.folders.tables import Configs, card_yaml, select_tables, write_table, write_tables
+from manifests.folders.tables import card_yaml, select_tables, write_table, write_tables
 from manifests.records import SynthesisAttempt, Synthesized, arrow_schema
 from train.lemur.check import CheckResult
 
-KIND = "synthesis"
-CONFIGS: Configs = {
-    "networks": (Synthesized, {"train": f"{RECORDS}/train-*.parquet"}),
-    "attempts": (SynthesisAttempt, {"train": ATTEMPTS}),
-}
+FORMAT = FolderFormat(
+    "synthesis",
+    "lemur synthesize",
+    {
+        "networks": (Synthesized, {"train": f"{RECORDS}/train-*.parquet"}),
+        "attempts": (SynthesisAttempt, {"train": ATTEMPTS}),
+    },
+)
+
+#: Columns that an accepted network takes from its attempt.
+_SHARED = ("model", "attempt", "round", "blocks", "parent", "originality")
 
 #: Hyperparameters for checking and training a network.
 PARAMETERS: Json = PRM | {"transform": "norm_32_flip", "batch": 64}
@@ -63,13 +70,8 @@ def _collect_accepted(
             duration=result.duration if result else None,
             prm=json.dumps(PARAMETERS, sort_keys=True),
             id=hashlib.sha256(record.code.encode()).hexdigest(),
-            model=record.model,
-            attempt=record.attempt,
-            round=record.round,
-            blocks=record.blocks,
+            **{name: getattr(record, name) for name in _SHARED},
             block_codes=tuple(block.spec.code_sha256 for block in attempt.candidate.attempt.requested),
-            parent=record.parent,
-            originality=record.originality,
             graph=attempt.candidate.graph,
             graph_widths=attempt.candidate.widths,
             license=license_,
@@ -108,7 +110,7 @@ def write_synthesis(
             folder / RECORDS, "train", Synthesized, (row.model_dump() for row in accepted), len(accepted)
         )
         rows = {ATTEMPTS: len(records)} | {f"{RECORDS}/{name}": number for name, number in row_counts.items()}
-        tables = select_tables(CONFIGS, rows)
+        tables = select_tables(FORMAT.tables, rows)
         default = tables[0].config if tables else "attempts"
         yaml = card_yaml(
             tables,
@@ -120,7 +122,7 @@ def write_synthesis(
         write_text(folder / "README.md", yaml + card_text(counts, license_))
         write_text(folder / "report.md", report_text(records, accepted, parameters, trained))
         manifest = Manifest(
-            kind=KIND,
+            kind=FORMAT.name,
             versions=package_versions(),
             parameters=dict(parameters),
             inputs=[

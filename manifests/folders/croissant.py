@@ -9,12 +9,10 @@ waits.
 Source: https://docs.mlcommons.org/croissant/
 """
 
-import datetime
 import inspect
 import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,32 +48,24 @@ _DATA_TYPES: dict[pa.DataType, Any] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class About:
-    """Metadata of a folder as a whole."""
-
-    name: str
-    description: str
-    version: str
-    licenses: Sequence[str]  # SPDX expressions of the contents; omitted from the metadata if one of them is NOASSERTION
-    published: datetime.date | None = None
-
-
-def write_croissant(folder: Path, tables: Sequence[Table], about: About) -> None:
+def write_croissant(
+    folder: Path, tables: Sequence[Table], name: str, description: str, version: str, licenses: Sequence[str]
+) -> None:
     """Write `croissant.json` for the tables in a folder, validated by `mlcroissant`.
 
-    The same tables give the same bytes: it contains no date except `about.published`.
+    The same tables give the same bytes: it contains no date.
+
+    Args: licenses: SPDX expressions of the contents; left out of the metadata if one of them is NOASSERTION.
     """
     context = mlc.Context(conforms_to=_VERSION)
     context.rdf = mlc.Rdf(context=dict(sorted({**context.rdf.context, **_TERMS}.items())))
     used = dict.fromkeys(split for table in tables if _is_set(table) for split in table.files)
     metadata = mlc.Metadata(  # raises ValidationError
         ctx=context,
-        name=about.name,
-        description=about.description,
-        version=about.version,
-        license=None if NOASSERTION in about.licenses else [_license(name) for name in about.licenses] or None,
-        date_published=about.published,
+        name=name,
+        description=description,
+        version=version,
+        license=None if NOASSERTION in licenses else [_license(name) for name in licenses] or None,
         distribution=[node for table in tables for node in _files(context, folder, table)],
         record_sets=[*_splits(context, list(used)), *(_record_set(context, table) for table in tables)],
     )

@@ -60,14 +60,10 @@ class FolderFormat:
         Raises: UserError if it has no valid manifest, or is of another kind.
         """
         manifest = read_unchecked_manifest(folder)
-        self.check_kind(folder, manifest.kind)
+        if manifest.kind != self.name:
+            kinds = f"{article(manifest.kind)}, not {article(self.name)}"
+            raise UserError(f"{folder}: holds {kinds}; give the folder that `{self.command}` wrote")
         return check_stated(folder, manifest)
-
-    def check_kind(self, folder: Path, kind: str) -> None:
-        """Raise UserError unless a folder is of this kind, by its manifest."""
-        if kind != self.name:
-            own = article(self.name)
-            raise UserError(f"{folder}: holds {article(kind)}, not {own}; give the folder that `{self.command}` wrote")
 
     def reading(self, folder: Path) -> AbstractContextManager[None]:
         """Return a context manager that reports what is damaged in a folder of this kind. Raises: UserError."""
@@ -79,16 +75,10 @@ class FolderFormat:
         return sorted(path for pattern in patterns.values() for path in folder.glob(pattern))
 
     def rows(
-        self,
-        folder: Path,
-        record: type[R],
-        columns: Sequence[str] = (),
-        *,
-        table: str | None = None,
-        ids: Collection[str] | None = None,
+        self, folder: Path, record: type[R], columns: Sequence[str] = (), *, ids: Collection[str] | None = None
     ) -> Iterator[R]:
         """Yield the rows of the table of a record type; see `read_rows`."""
-        table = table or next(name for name, (kind, _) in self.tables.items() if kind is record)
+        table = next(name for name, (kind, _) in self.tables.items() if kind is record)
         return read_rows(self.files(folder, table), record, columns, ids=ids)
 
     def check_tables(self, folder: Path, names: Sequence[str]) -> list[Check]:
@@ -107,16 +97,14 @@ class FolderFormat:
         Args: rows: number of rows by path of each table; empty tables are omitted, because `datasets` rejects them.
         """
         # Slow to import, and needed only where a folder is written.
-        from manifests.folders.croissant import About, write_croissant
+        from manifests.folders.croissant import write_croissant
 
         tables = select_tables(self.tables, rows)
         tags = ["neural-architecture", *self.tags]
         yaml = card_yaml(tables, default=self.default, pretty_name=card.name, tags=tags, size=card.size)
-        write_text(folder / CARD, f"{yaml}\n# {plain(card.name)}\n\n{card.text}")
-        about = About(
-            make_visible(card.name), make_visible(card.description), package_versions()["lemur-curator"], card.licenses
-        )
-        write_croissant(folder, tables, about)
+        write_text(folder / "README.md", f"{yaml}\n# {plain(card.name)}\n\n{card.text}")
+        name, version = make_visible(card.name), package_versions()["lemur-curator"]
+        write_croissant(folder, tables, name, make_visible(card.description), version, card.licenses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +124,6 @@ class Card:
     licenses: Sequence[str]
     size: int
     text: str
-
-
-CARD = "README.md"
 
 
 def _by_split(folder: str) -> dict[str, str]:
@@ -237,10 +222,7 @@ class FolderKind:
 def manifest_link(folder: Path, manifest: Manifest, depth: int = 0) -> FolderLink:
     """Return the manifest of a folder as a link of a chain.
 
-    Args:
-        folder, manifest: the folder, and its manifest as read.
-        depth: how many parent folders the chain has passed.
-
+    Args: folder, manifest: the folder, and its manifest as read. depth: how many parent folders the chain has passed.
     Returns: a link with kind, SHA-256 of the file, and versions.
     """
     facts = {"kind": manifest.kind, "sha256": sha256_file(folder / FILE_NAME), "versions": manifest.versions}

@@ -142,14 +142,9 @@ def note(title: str, *paragraphs: str) -> View:
 
 
 def table(title: str, head: Sequence[str], rows: Sequence[Sequence[Cell]], intro: str = "") -> View:
-    """Return a table; numeric columns are right-aligned, and every column can be sorted.
+    """Return a table; every column can be sorted, and one of numbers and None alone is right-aligned.
 
-    Args:
-        title: the heading.
-        head: the name of each column.
-        rows: as many cells as there are columns. A column is numeric if all its cells are numbers or None.
-        intro: a sentence above the table.
-
+    Args: title, head, rows, intro: the heading, the name of each column, a cell for each, and a sentence above.
     Returns: a view of kind `table`.
     """
     return {"view": "table", "title": title, "head": head, "rows": rows, "intro": intro}
@@ -158,12 +153,8 @@ def table(title: str, head: Sequence[str], rows: Sequence[Sequence[Cell]], intro
 def bars(title: str, rows: Sequence[tuple[str, float, float, str]], intro: str = "") -> View:
     """Return a bar chart, one bar per row.
 
-    Args:
-        title: the heading, also the anchor of the view.
-        rows: label, dark part, light part that begins at zero behind it, and the text at the right; the longest of all
-            parts fills the width.
-        intro: a sentence above the chart.
-
+    Args: title, rows, intro: the heading, also the anchor of the view; label, dark part, light part that begins at zero
+        behind it, and the text at the right, where the longest of all parts fills the width; a sentence above.
     Returns: a view of kind `bars`.
     """
     return {"view": "bars", "title": title, "rows": rows, "intro": intro}
@@ -181,12 +172,8 @@ def code(title: str, text: str, path: str | None = None) -> View:
 def versions(title: str, text: str, others: Sequence[tuple[str, str]], intro: str = "") -> View:
     """Return texts that can be compared side by side with a first one.
 
-    Args:
-        title: the heading.
-        text: the first text.
-        others: a caption and a text for each of the entry's further names, in their order; these names are the titles.
-        intro: a sentence above the texts.
-
+    Args: title, text, others, intro: the heading; the first text; a caption and a text for each of the entry's further
+        names, in their order, which are the titles; a sentence above.
     Returns: a view of kind `versions`, for the entries of a library alone: no other view has further names.
     """
     rows = [(caption, OptionalContent(lines.split("\n"))) for caption, lines in others]
@@ -208,11 +195,8 @@ def curves(
 ) -> View:
     """Return line charts side by side.
 
-    Args:
-        title: the heading.
-        x: the label of the horizontal axis of all charts.
-        charts: for each its title, and its lines by name, as points (x, y).
-
+    Args: title, x, charts: the heading, the label of all horizontal axes, and for each chart its title, and its lines
+        by name, as points (x, y).
     Returns: a view of kind `curves`.
     """
     return {"view": "curves", "title": title, "x": x, "charts": charts}
@@ -221,15 +205,10 @@ def curves(
 def pairs(
     title: str, unit: str, rows: Sequence[tuple[str, float, float | None, float | None]], intro: str = ""
 ) -> View:
-    """Return differences with their intervals.
+    """Return differences with their intervals; an interval without zero is emphasized.
 
-    Args:
-        title: the heading.
-        unit: the text after each number, such as `points`.
-        rows: name, mean, and the ends of the interval, None if there is none; all in `unit`. An interval without zero
-            is emphasized.
-        intro: a sentence above the chart.
-
+    Args: title, unit, rows, intro: the heading; the text after each number, such as `points`; name, mean, and the ends
+        of the interval, None if there is none, all in `unit`; a sentence above.
     Returns: a view of kind `pairs`.
     """
     return {"view": "pairs", "title": title, "unit": unit, "rows": rows, "intro": intro}
@@ -266,8 +245,8 @@ def write_page(folder: Path, page: Page, target: Path | None = None, *, links_ba
     target = target or folder
     base = "" if target == folder or not links_back else f"{folder.resolve().as_uri()}/"
     # Without the manifest, which is written after the page, and here when the page is compared or made again.
-    others = (path for path in folder.rglob("*") if path != folder / FILE_NAME and not _is_of_page(folder, path))
-    there = sum(path.stat().st_size for path in others if path.is_file())
+    others = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    there = sum(path.stat().st_size for name, path in others.items() if name != FILE_NAME and not is_of_page(name))
     (target / SHARDS).mkdir(parents=True, exist_ok=True)
     for older in (target / SHARDS).glob("[0-9]*.js"):
         older.unlink()
@@ -303,10 +282,6 @@ def finish(folder: Path, manifest: Manifest, page: Callable[[Path, Manifest], Pa
     done = manifest.model_copy(update={"measured": watch.measure()})
     write_manifest(folder, done)
     return done
-
-
-def _is_of_page(folder: Path, path: Path) -> bool:
-    return is_of_page(path.relative_to(folder).as_posix())
 
 
 class Shards:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from lemur_core.files import Json
-from lemur_core.files.atomic import sha256_file, write_text
+from lemur_core.files.atomic import PathLike, sha256_file, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
 from manifests.folders.reading import describe, read_bytes
@@ -116,13 +116,14 @@ def peak_memory() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def package_versions() -> dict[str, str]:
+def package_versions(*more: str) -> dict[str, str]:
     """Return the versions of Python and of the packages that affect results.
 
+    Args: more: names of further distributions.
     Returns: versions by distribution name, `not installed` for a missing one; the first is `python`.
     """
     versions = {"python": platform.python_version()}
-    for name in _VERSIONED:
+    for name in (*_VERSIONED, *more):
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -167,14 +168,26 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     write_text(folder / FILE_NAME, manifest.model_dump_json(indent=2) + "\n")
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: PathLike) -> Manifest:
     """Read the manifest of a finished folder.
 
-    Args: folder: not the manifest's own path; the error for a folder of finished folders names them.
-    Returns: the manifest, validated; the files of the folder are not looked at.
-    Raises: UserError if there is none, it is invalid, or the folder holds a pipe, a socket or a device.
+    Args:
+        folder: a folder that any command wrote; the error for a folder of finished folders names them.
+
+    Returns:
+        Its kind, inputs, parameters, counts, and files with digests; the files themselves are not looked at.
+
+    Raises:
+        UserError: if there is none, it is invalid, or the folder holds a pipe, a socket or a device.
+
+    Example:
+        ```python
+        from manifests import read_manifest
+
+        print(read_manifest("snapshot").kind)
+        ```
     """
-    return check_stated(folder, read_unchecked_manifest(folder))
+    return check_stated(Path(folder), read_unchecked_manifest(Path(folder)))
 
 
 def check_stated(folder: Path, manifest: Manifest) -> Manifest:

@@ -9,17 +9,15 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
 from lemur_core.files.markdown import make_visible
 from manifests.records import first_fault
-
-M = TypeVar("M", bound=BaseModel)
 
 #: Files of text or JSON beyond this size are not read.
 _MOST_BYTES = 2 << 30
@@ -95,16 +93,6 @@ def read_json(path: Path) -> Any:
     Raises: OSError as `read_bytes`; ValueError or RecursionError if it is not JSON.
     """
     return json.loads(read_bytes(path))
-
-
-def read_json_record(path: Path, record: type[M]) -> M:
-    """Read a record from a file of JSON.
-
-    Args: path, record: a file of a finished folder, and the type of its record.
-    Returns: the record, validated.
-    Raises: OSError as `read_bytes`; ValueError if it is not such a record.
-    """
-    return record.model_validate_json(read_bytes(path))
 
 
 #: Suffixes of what a browser or a desktop runs. No command of ours writes one apart from its page.

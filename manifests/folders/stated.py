@@ -4,249 +4,114 @@ Every one of them may be missing, because an older release did not state it; one
 null only where its type says so.
 """
 
+from types import GenericAlias
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from lemur_core.files import Json
 from manifests.records import Ratio, Sha256
 
-#: The value of a heading that a manifest does not state; null is not allowed there.
-_ABSENT: Any = None
+_Count = Annotated[int, Field(ge=0, lt=2**63)]
+_Counts = dict[str, _Count]
+_Figure = Annotated[float, Field(allow_inf_nan=False)]
+_Threshold = Annotated[float, Field(gt=0, le=1)]
+_Bands = Annotated[int, Field(ge=1, le=4096)]
+_Text = str | None
 
-Count = Annotated[int, Field(ge=0, lt=2**63)]
-Counts = dict[str, Count]
-Figure = Annotated[float, Field(allow_inf_nan=False)]
 
-
-class Stated(BaseModel):
+class _Stated(BaseModel):
     """Base of what a manifest states: exact types, further keys allowed."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="allow")
 
 
-class Banded(Stated):
-    """How near texts were proposed, and how many of the true pairs were."""
-
-    bands: Annotated[int, Field(ge=1, le=4096)]
-    rows: Annotated[int, Field(ge=1, le=4096)]
-
-
-class Recalled(Banded):
-    """The same, with the measured share."""
-
-    recall: Ratio
-
-
-class Group(Stated):
-    """Codes of one prefix or family."""
-
-    before: Count
-    kept: Count
-
-
-class StatedRows(Stated):
+class _Rows(_Stated):
     """Rows of the source by stage, of which `input` is the sum."""
 
-    model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: Counts
-    input: Count
+    __pydantic_extra__: _Counts
+    input: _Count
 
 
-class TracedRecords(Stated):
-    """Kept records with a graph."""
-
-    kept: Count
-
-
-class ChatCounts(Stated):
-    """Conversations."""
-
-    rows: Count
-    tokens: Count
-    kinds: Counts
-    dropped: Count
-
-
-class Shared(Stated):
-    """The licence of all conversations."""
-
-    license: str = "NOASSERTION"
-
-
-class OriginRules(Stated):
-    """How classes were compared with those of repositories."""
-
-    threshold: Ratio = 0.0
-
-
-class SnapshotParameters(Stated):
-    """The options of a snapshot."""
-
-    source: str | None = None
-    profile: str | None = None
-    lexical_threshold: Annotated[float, Field(gt=0, le=1)] = 0.9
-    structural_threshold: Annotated[float, Field(gt=0, le=1)] = 0.95
-    tokens: Literal["abstract", "literal"] = "abstract"
-    graph: str | None = None
-    seed: int = 0
-    check_runs: bool = False
-    require_runs: bool = False
-    namespace: Literal["torch"] | None = None
-    chat: bool = False
-    license: str | None = None
-    against: list[Sha256] = []
-
-
-class SnapshotCounts(Stated):
-    """The counts of a snapshot."""
-
-    rows: StatedRows = _ABSENT
-    networks: Count = 0
-    names: Count = 0
-    codes: Count = 0
-    splits: Counts = {}
-    prefixes: dict[str, Group] = {}
-    families: dict[str, Group] = {}
-    graphs: TracedRecords = _ABSENT
-    chat: ChatCounts = _ABSENT
-    runs: Json = {}
-    licenses: Json = {}
-
-
-class SnapshotDetails(Stated):
-    """The details of a snapshot."""
-
-    license: str = "NOASSERTION"
-    lsh: Recalled = _ABSENT
-    against: Banded = _ABSENT
-    origins: OriginRules = _ABSENT
-    chat: Shared = _ABSENT
-    licensed_by_row: Count = 0
-    withheld: list[Json] = []
-    notes: list[str] = []
-
-
-class SourceFacts(Stated):
+class _Source(_Stated):
     """A source of blocks as it was fetched."""
 
     name: str
-    version: str | None = None
-    origin: str | None = None
-    digest: str | None = None
-    swhid: str | None = None
-    license: str | None = None
+    version: _Text = None
+    origin: _Text = None
+    digest: _Text = None
+    swhid: _Text = None
+    license: _Text = None
 
 
-class WithheldBlocks(Stated):
-    """Blocks of one source whose code was not published."""
-
-    blocks: Count = 0
-
-
-class ExtractionParameters(Stated):
-    """The options of an extraction."""
-
-    corpus: str | None = None
-    seed: int = 0
-    chat: Json | None = None
+def _require(**types: Any) -> Any:
+    """Return the type of an object that has all of these keys."""
+    fields: Any = {name: (type_, ...) for name, type_ in types.items()}
+    return create_model("Stated", __base__=_Stated, **fields)
 
 
-class GraphCounts(Stated):
-    """Blocks with a graph."""
-
-    blocks: Count = 0
-
-
-class ExtractionCounts(Stated):
-    """The counts of an extraction."""
-
-    reached: Counts = {}
-    graphs: GraphCounts = _ABSENT
-    chat: ChatCounts = _ABSENT
+def _allow(**types: Any) -> Any:
+    """Return the type of an object that may have these keys. The default is not validated: null is not allowed."""
+    fields: Any = {name: (type_, None) for name, type_ in types.items()}
+    return create_model("Stated", __base__=_Stated, **fields)
 
 
-class ExtractionDetails(Stated):
-    """The details of an extraction."""
-
-    sources: list[SourceFacts] = []
-    withheld: list[WithheldBlocks] = []
-    notes: list[str] = []
-    unopened: dict[str, str] = {}
+def _list_of(item: Any) -> Any:
+    return GenericAlias(list, (item,))
 
 
-class ThresholdCounts(Stated):
-    """Codes kept at one pair of thresholds."""
-
-    lexical_threshold: Figure
-    structural_threshold: Figure | None
-    kept: Count
-    exact: Count
-    lexical: Count
-    structural: Count
+def _dict_of(value: Any) -> Any:
+    return GenericAlias(dict, (str, value))
 
 
-class GridCounts(Stated):
-    """The counts of a grid of thresholds."""
-
-    codes: Count = 0
-    grid: list[ThresholdCounts] = []
-
-
-class SourceName(Stated):
-    """The source of a grid."""
-
-    source: str = ""
-
-
-class AblationParameters(Stated):
-    """The plan of an ablation."""
-
-    data: str = ""
-    variants: Json = {}
-    seeds: list[int] = []
-
-
-class SearchParameters(Stated):
-    """The plan of a search."""
-
-    data: str = ""
-
-
-class RunCounts(Stated):
-    """The number of runs of a study."""
-
-    runs: Count = 0
-
-
-class Attempts(Stated):
-    """The answers of one model."""
-
-    attempts: Count
-    accepted: Count
-
-
-class EvaluationFindings(Stated):
-    """The findings of an evaluation apart from its scores."""
-
-    general_exact: bool
-
-
-class EvaluationCounts(Stated):
-    """The results of an evaluation of domain experts."""
-
-    scores: dict[str, dict[str, dict[str, Figure]]] = {}
-    majority: Ratio = 0.0
-    findings: EvaluationFindings = Field(default=_ABSENT, alias="found")
-
+_GROUPS = _dict_of(_require(before=_Count, kept=_Count))  # codes by prefix or family
+_CHAT = _require(rows=_Count, tokens=_Count, kinds=_Counts, dropped=_Count)
+_SHARED = _allow(license=str)  # of all conversations, or networks
+_RUNS = _allow(runs=_Count)
 
 #: By kind, the types of parameters, counts and details. Of another kind, nothing is read but what every manifest has.
 STATED: dict[str, dict[str, Any]] = {
-    "snapshot": {"parameters": SnapshotParameters, "counts": SnapshotCounts, "details": SnapshotDetails},
-    "extraction": {"parameters": ExtractionParameters, "counts": ExtractionCounts, "details": ExtractionDetails},
-    "sensitivity": {"parameters": SourceName, "counts": GridCounts},
-    "ablation": {"parameters": AblationParameters, "counts": RunCounts},
-    "search": {"parameters": SearchParameters, "counts": RunCounts},
-    "synthesis": {"counts": dict[str, Attempts], "details": Shared},
-    "experts-evaluation": {"counts": EvaluationCounts},
-}
+    "snapshot": {
+        "parameters": _allow(
+            source=_Text, profile=_Text, graph=_Text, license=_Text, seed=int, check_runs=bool, require_runs=bool,
+            lexical_threshold=_Threshold, structural_threshold=_Threshold, tokens=Literal["abstract", "literal"],
+            namespace=Literal["torch"] | None, chat=bool, against=list[Sha256],
+        ),
+        "counts": _allow(
+            rows=_Rows, networks=_Count, names=_Count, codes=_Count, splits=_Counts, prefixes=_GROUPS, families=_GROUPS,
+            graphs=_require(kept=_Count), chat=_CHAT, runs=Json, licenses=Json,
+        ),
+        "details": _allow(
+            license=str, lsh=_require(bands=_Bands, rows=_Bands, recall=Ratio),
+            against=_require(bands=_Bands, rows=_Bands), origins=_allow(threshold=Ratio), chat=_SHARED,
+            licensed_by_row=_Count, withheld=list[Json], notes=list[str],
+        ),
+    },
+    "extraction": {
+        "parameters": _allow(corpus=_Text, seed=int, chat=Json | None),
+        "counts": _allow(reached=_Counts, graphs=_allow(blocks=_Count), chat=_CHAT),
+        "details": _allow(
+            sources=list[_Source], withheld=_list_of(_allow(blocks=_Count)), notes=list[str], unopened=dict[str, str],
+        ),
+    },
+    "sensitivity": {
+        "parameters": _allow(source=str),
+        "counts": _allow(
+            codes=_Count,
+            grid=_list_of(
+                _require(
+                    lexical_threshold=_Figure, structural_threshold=_Figure | None, kept=_Count, exact=_Count,
+                    lexical=_Count, structural=_Count
+                )
+            ),
+        ),
+    },
+    "ablation": {"parameters": _allow(data=str, variants=Json, seeds=list[int]), "counts": _RUNS},
+    "search": {"parameters": _allow(data=str), "counts": _RUNS},
+    "synthesis": {"counts": _dict_of(_require(attempts=_Count, accepted=_Count)), "details": _SHARED},
+    "experts-evaluation": {
+        "counts": _allow(
+            scores=dict[str, dict[str, dict[str, _Figure]]], majority=Ratio, found=_require(general_exact=bool)
+        )
+    },
+}  # fmt: skip

@@ -31,6 +31,8 @@ CROISSANT = "croissant.json"
 ROWS_PER_FILE = 50_000
 _ROWS_PER_GROUP = 2_000
 _ROWS_READ = 500  # per batch
+#: Sizes of data sets, as the Hub names them.
+_SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
 
 #: Configurations of a folder by name: the type of their rows, and their files by split.
 Configs = Mapping[str, tuple[type[Record], Mapping[str, str]]]
@@ -56,10 +58,7 @@ class Table:
 def select_tables(configs: Configs, rows: Mapping[str, int]) -> list[Table]:
     """Return the configurations and splits that have rows: `datasets` rejects empty ones.
 
-    Args:
-        configs: all configurations that the kind of folder may have.
-        rows: rows by path of every table of the folder.
-
+    Args: configs: all configurations that the kind of folder may have. rows: rows by path of every table of the folder.
     Returns: tables in the order of `configs`.
     """
     filled = [path for path, count in rows.items() if count]
@@ -89,9 +88,10 @@ def read_rows(
     """
     wanted = None if ids is None else pa.array(sorted(ids), pa.string())
     for path in files:
-        for batch in _read_batches(path, record, columns):
-            chosen = batch if wanted is None else batch.filter(pc.is_in(batch["id"], value_set=wanted))
-            yield from as_records(chosen, record)
+        with open_table(path, record, columns) as (file, present):
+            for batch in file.iter_batches(batch_size=_ROWS_READ, columns=present):
+                chosen = batch if wanted is None else batch.filter(pc.is_in(batch["id"], value_set=wanted))
+                yield from as_records(chosen, record)
 
 
 def read_table(files: Iterable[Path], record: type[Record], columns: Sequence[str] = ()) -> pa.Table:
@@ -173,11 +173,6 @@ def _present(path: Path, schema: pa.Schema, record: type[Record], columns: Seque
     return present
 
 
-def _read_batches(path: Path, record: type[Record], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    with open_table(path, record, columns) as (file, present):
-        yield from file.iter_batches(batch_size=_ROWS_READ, columns=present)
-
-
 def as_records(rows: pa.Table | pa.RecordBatch, record: type[R]) -> list[R]:
     """Return rows in memory as records.
 
@@ -243,7 +238,7 @@ def write_tables(
     for number in range(files):
         name = f"{stem}-{number:05d}-of-{files:05d}.parquet"
         size = min(ROWS_PER_FILE, count - number * ROWS_PER_FILE)
-        write_table(folder / name, schema, _take(iterator, size))
+        write_table(folder / name, schema, (next(iterator) for _ in range(size)))
         written[name] = size
     return written
 
@@ -267,11 +262,6 @@ def write_table(path: Path, schema: pa.Schema, rows: Iterator[dict[str, object]]
             writer.write_table(pa.Table.from_pylist(group, schema=schema))
 
 
-def _take(rows: Iterator[dict[str, object]], count: int) -> Iterator[dict[str, object]]:
-    for _ in range(count):
-        yield next(rows)
-
-
 def card_yaml(tables: Sequence[Table], *, default: str, pretty_name: str, tags: list[str], size: int) -> str:
     """Return the YAML block of a dataset card: one configuration per table.
 
@@ -288,7 +278,7 @@ def card_yaml(tables: Sequence[Table], *, default: str, pretty_name: str, tags: 
         "pretty_name": make_visible(pretty_name),
         "task_categories": ["text-generation"],
         "tags": tags,
-        "size_categories": [_size_category(size)],
+        "size_categories": [next((label for limit, label in _SIZES if size < limit), "1M<n<10M")],
         "configs": [
             {
                 "config_name": table.config,
@@ -300,8 +290,3 @@ def card_yaml(tables: Sequence[Table], *, default: str, pretty_name: str, tags: 
     }
     text = yaml.safe_dump(card, sort_keys=False, allow_unicode=True, width=sys.maxsize)
     return f"---\n{text}---\n"
-
-
-def _size_category(rows: int) -> str:
-    limits = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
-    return next((label for limit, label in limits if rows < limit), "1M<n<10M")

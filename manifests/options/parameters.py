@@ -11,7 +11,7 @@ with the dataclass that holds what was typed.
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from inspect import Parameter, Signature
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -20,32 +20,15 @@ import typer
 from manifests.options import RUNTIME, Option
 
 
-@dataclass(frozen=True, slots=True)
-class _Declared:
-    """One field: its option, and whether it holds several values."""
-
-    option: Option
-    is_tuple: bool
-
-    def value(self, typed: Any) -> Any:
-        """Return the value of the field for what Typer has parsed."""
-        read = self.option.read or (lambda value: value)
-        if self.is_tuple:
-            return tuple(read(text) for text in typed or ())
-        return None if typed is None else read(typed)
-
-
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     """Return the command with a parameter for each option, in place of each parameter that is a dataclass of options.
 
-    Args:
-        command: a function whose parameters are Typer's, or dataclasses with fields `Annotated[TYPE, Option(...)]`.
-            Fields without an `Option` are not set on the command line.
-
+    Args: command: a function whose parameters are Typer's, or dataclasses with fields `Annotated[TYPE, Option(...)]`.
+        Fields without an `Option` are not set on the command line.
     Returns: a function for Typer, which builds the dataclasses and calls `command` with them.
     """
     hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, tuple[type, dict[str, _Declared]]] = {}
+    groups: dict[str, tuple[type, dict[str, Any]]] = {}  # by field its type with the option
     parameters: list[Parameter] = []
     moved: list[tuple[str, Parameter]] = []
     for name, own in inspect.signature(command).parameters.items():
@@ -56,7 +39,7 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
         groups[name] = (kind, declared := {})
         for field_name, default, hint in _list_options(kind):
             value_type, option = get_args(hint)
-            declared[field_name] = _Declared(option, get_origin(value_type) is tuple)
+            declared[field_name] = hint
             parameter = _make_parameter(field_name, default, value_type, option)
             if option.after is None:
                 parameters.append(parameter)
@@ -69,13 +52,22 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(**typed: Any) -> None:
         for name, (kind, declared) in groups.items():
-            typed[name] = kind(**{field: item.value(typed.pop(field)) for field, item in declared.items()})
+            typed[name] = kind(**{field: _read(hint, typed.pop(field)) for field, hint in declared.items()})
         command(**typed)
 
     # Typer reads both: the order from the signature, the types from the annotations.
     run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {item.name: item.annotation for item in parameters}
     return run
+
+
+def _read(hint: Any, typed: Any) -> Any:
+    """Return the value of a field for what Typer has parsed."""
+    value_type, option = get_args(hint)
+    read = option.read or (lambda value: value)
+    if get_origin(value_type) is tuple:
+        return tuple(read(text) for text in typed or ())
+    return None if typed is None else read(typed)
 
 
 def _list_options(kind: type) -> list[tuple[str, Any, Any]]:

@@ -63,10 +63,8 @@ SLOT_HEADING = "Slot "
 def provenance_lines(slot: str, name: str, facts: Mapping[str, object]) -> tuple[str, ...]:
     """Return the provenance of the block of a slot, as comment lines that `find_inlined_blocks` reads.
 
-    Args:
-        slot, name: the names of the slot and of the block that fills it.
-        facts: fields of the block's row: `block`, `path`, `start_line`, `end_line`, `swhid`, `license`, `code_sha256`.
-
+    Args: slot, name: the names of the slot and of the block that fills it. facts: fields of the block's row: `block`,
+        `path`, `start_line`, `end_line`, `swhid`, `license`, `code_sha256`.
     Returns: lines without `#`.
     """
     return (

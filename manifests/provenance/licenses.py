@@ -207,10 +207,8 @@ def find_license(stated: str, texts: Sequence[str]) -> str:
 def license_of_fields(expression: str, field: str, classifiers: Iterable[str]) -> str:
     """Return the license in the fields License-Expression, License or Classifier, in this order; else NOASSERTION.
 
-    Args:
-        expression, field: the first two fields of a distribution's metadata; empty if it lacks them.
-        classifiers: with or without their leading `License :: OSI Approved ::`.
-
+    Args: expression, field: the first two fields of a distribution's metadata; empty if it lacks them. classifiers:
+        with or without their leading `License :: OSI Approved ::`.
     Returns: an SPDX expression. Several different classifiers decide nothing: they may mean AND or OR.
     """
     for text in (expression, field):

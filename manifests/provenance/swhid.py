@@ -14,7 +14,6 @@ Kind = Literal["cnt", "dir", "rev", "rel", "snp"]
 
 _SWHID_RE = re.compile(r"swh:1:(?P<kind>cnt|dir|rev|rel|snp):(?P<sha1>[0-9a-f]{40})(?P<qualifiers>(?:;[a-z]+=[^;]*)*)")
 _LINES_RE = re.compile(r"(?P<first>[1-9][0-9]*)(?:-(?P<last>[1-9][0-9]*))?")
-_SHA1_RE = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +28,6 @@ class Swhid:
     lines: tuple[int, int] | None = None  # first and last, from 1
 
     def __post_init__(self) -> None:
-        if not _SHA1_RE.fullmatch(self.sha1):
-            raise ValueError(f"{self.sha1!r} is not a SHA-1 in lower-case hexadecimal")
         if self.lines is not None and not 1 <= self.lines[0] <= self.lines[1]:
             raise ValueError(f"lines {self.lines[0]}-{self.lines[1]}: not a range of line numbers, which start at 1")
 
@@ -83,10 +80,11 @@ def content_swhid(data: bytes) -> str:
     return f"swh:1:cnt:{blob_sha1(data)}"
 
 
-def tree_sha1(files: Iterable[tuple[str, str]]) -> str:
-    """Return the SHA-1 of a folder of plain files as a git tree, in hex.
+def directory_swhid(files: Iterable[tuple[str, str]]) -> str:
+    """Return the identifier of a folder of plain files.
 
     Args: files: in any order: the path relative to the folder, with forward slashes, and the `blob_sha1`.
+    Returns: `swh:1:dir:` and 40 digits, as git names the tree.
     Raises: ValueError if a path is not a plain relative path, occurs twice, or is both a file and a folder.
     """
     root: _Folder = {}
@@ -103,16 +101,7 @@ def tree_sha1(files: Iterable[tuple[str, str]]) -> str:
         if name in folder:
             raise ValueError(f"{path!r} occurs twice")
         folder[name] = blob
-    return _hash_folder(root)
-
-
-def directory_swhid(files: Iterable[tuple[str, str]]) -> str:
-    """Return the identifier of a folder of plain files.
-
-    Args: files: as for `tree_sha1`.
-    Returns: `swh:1:dir:` and 40 digits.
-    """
-    return f"swh:1:dir:{tree_sha1(files)}"
+    return f"swh:1:dir:{_hash_folder(root)}"
 
 
 _Folder = dict[str, "str | _Folder"]

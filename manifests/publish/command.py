@@ -11,7 +11,6 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible, plural
 from lemur_core.files.progress import note
 from manifests.folders.manifest import read_manifest
-from manifests.publish.hub import Hub
 from manifests.publish.publishing import PublishReport, publish, pull
 
 _LISTED = 20  # files of each kind before a question; a dry run and --json list all of them
@@ -51,19 +50,17 @@ def run_publish(
     print(make_visible(_describe_outcome(done, dry_run=dry_run)))
 
 
-def run_pull(repo_id: str, out: Path, *, revision: str, force: bool, as_json: bool, hub: Hub | None = None) -> None:
+def run_pull(repo_id: str, out: Path, *, revision: str, force: bool, as_json: bool) -> None:
     """Fetch a folder and print a summary.
 
     Raises: UserError as `pull` does.
     """
-    done = pull(repo_id, out, revision=revision, force=force, hub=hub)
+    done = pull(repo_id, out, revision=revision, force=force)
     if as_json:
-        print(json.dumps({"repo_id": done.repo_id, "commit": done.commit, "files": done.files, "bytes": done.bytes}))
+        print(json.dumps({"repo_id": repo_id, "commit": done.commit, "files": done.files, "bytes": done.bytes}))
     else:
-        size = _format_size(done.bytes)
-        print(
-            make_visible(f"{out}: {plural(done.files, 'file')}, {size}, as the manifest states; commit {done.commit}")
-        )
+        size = f"{plural(done.files, 'file')}, {_format_size(done.bytes)}"
+        print(make_visible(f"{out}: {size}, as the manifest states; commit {done.commit}"))
 
 
 def _describe_plan(plan: PublishReport, *, every: bool = False) -> Iterator[str]:

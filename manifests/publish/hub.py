@@ -113,10 +113,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 def hub_errors(spec: str, advice: str) -> Iterator[None]:
     """Convert errors in the `with` block into one line about `spec`.
 
-    Args:
-        spec: what is read, as the user wrote it; the message begins with it.
-        advice: what to do if a retry may help.
-
+    Args: spec: what is read, as the user wrote it; the message begins with it. advice: what to do if a retry may help.
     Returns: a context manager without a value.
     Raises: RetryableError if the Hub cannot be reached; UserError if it refuses the request.
     """
@@ -186,10 +183,8 @@ class Hub:
     def call(self, what: str, work: Callable[[], T], *, again: str) -> T:
         """Call `work` and return its result, with retries at growing intervals while its failure may be temporary.
 
-        Args:
-            what: the repository and the action, for messages.
-            again: what a rerun does, for the message after the last attempt.
-
+        Args: what: the repository and the action, for messages. again: what a rerun does, for the message after the
+            last attempt.
         Raises: RetryableError if the last attempt, too, failed temporarily; UserError for other failures of the Hub.
         """
         for delay in (*self.delays, None):
@@ -201,13 +196,9 @@ class Hub:
             except Exception as error:
                 if delay is None or not is_temporary(error):
                     raise translate_error(what, error, again) from error
-                self.wait(what, error, delay)
+                note(f"{what}: the Hub: {describe_error(error)}; next try in {delay:.0f} s")
+                self.sleep(delay)
         raise AssertionError("the last attempt returns or raises")
-
-    def wait(self, what: str, error: Exception, seconds: float) -> None:
-        """Report the error, and sleep before the next attempt."""
-        note(f"{what}: the Hub: {describe_error(error)}; next try in {seconds:.0f} s")
-        self.sleep(seconds)
 
     def limit_waiting(self) -> None:
         """Set our time limit on the client's session, which the client replaces after some errors."""
@@ -275,7 +266,9 @@ def check_names(repo_id: str, branch: str | None, tag: str | None) -> None:
     """
     check_repository(repo_id)
     for option, name in (("--revision", branch), ("--tag", tag)):
-        if name is not None and not _may_be_ref(name):
+        if name is not None and (
+            not name or _INVALID_REF.search(name) or COMMIT.fullmatch(name) or name.startswith("refs/")
+        ):
             raise UsageError(
                 f"{option} {name!r}: not a name for a branch or tag; use letters, digits, '.', '_' and '-'"
             )
@@ -296,7 +289,3 @@ def check_repository(repo_id: str) -> None:
         ) from error
     if "/" not in repo_id:
         raise UsageError(f"{repo_id!r}: not a repository name: the owner is missing; give OWNER/{repo_id}")
-
-
-def _may_be_ref(name: str) -> bool:
-    return bool(name) and not (_INVALID_REF.search(name) or COMMIT.fullmatch(name) or name.startswith("refs/"))

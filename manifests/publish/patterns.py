@@ -191,7 +191,7 @@ def looks_random(value: bytes, shortest: int = _RANDOM_SIZE) -> bool:
     return (
         changes >= (0.24 if len(kinds) >= _LONG else 0.34)
         and _word_size(value) <= (4 if len(kinds) >= _LONGER else 3.2 if len(kinds) >= _LONG else _NAME_WORD)
-        and _entropy(value) >= 3.0
+        and -sum(n / len(value) * math.log2(n / len(value)) for n in Counter(value).values()) >= 3.0  # bits each
     )
 
 
@@ -199,11 +199,6 @@ def _word_size(value: bytes) -> float:
     """Return the average number of characters of the words in a text; capitals begin words."""
     words = _WORDS.findall(value)
     return sum(map(len, words)) / max(1, len(words))
-
-
-def _entropy(value: bytes) -> float:
-    """Return bits per character."""
-    return -sum(n / len(value) * math.log2(n / len(value)) for n in Counter(value).values())
 
 
 #: A name that says that its value is secret, and the value: in an assignment, a dictionary, a call, a header, a URL.
@@ -255,10 +250,6 @@ def _is_password(value: bytes) -> bool:
     return (_SIGN.search(value) is not None or looks_random(value, 8)) and not _PLACEHOLDER.search(value)
 
 
-def _is_second_password(_data: bytes, match: re.Match[bytes]) -> bool:
-    return _is_password(match["secret"])
-
-
 def _is_login(_data: bytes, match: re.Match[bytes]) -> bool:
     """Return whether a `Basic` header holds a name and a password."""
     try:
@@ -271,30 +262,17 @@ def _is_random(_data: bytes, match: re.Match[bytes]) -> bool:
     return looks_random(match["secret"])
 
 
-def _no_word_before(data: bytes, match: re.Match[bytes]) -> bool:
-    return not _continues_word(data, match.start())
-
-
 def _continues_word(data: bytes, at: int) -> bool:
     return at > 0 and _WORD.match(data, at - 1) is not None and not after_escape(data, at)
 
 
-def _scheme_before(data: bytes, match: re.Match[bytes]) -> bool:
-    at = match.start()
-    return data[at - 1 : at].isalnum() if at else False
-
-
-def _anywhere(_data: bytes, _match: re.Match[bytes]) -> bool:
-    return True
-
-
-def _secret(kind: str, head: str, pattern: str, holds: Holds = _anywhere) -> Shape:
+def _secret(kind: str, head: str, pattern: str, holds: Holds = lambda _data, _match: True) -> Shape:
     return Shape(kind, head.encode(), re.compile(pattern.encode()), holds, secret=True)
 
 
 SECRETS: tuple[Shape, ...] = (
     *(
-        _secret(kind, head, re.escape(head) + rest, _no_word_before)
+        _secret(kind, head, re.escape(head) + rest, lambda data, match: not _continues_word(data, match.start()))
         for kind, heads, rest in _TOKENS
         for head in heads.split()
     ),
@@ -308,7 +286,7 @@ SECRETS: tuple[Shape, ...] = (
         "PuTTY-User-Key-File-",
         rf"PuTTY-User-Key-File-\d: [^\0]{{0,4000}}?Private-Lines: \d+{_SPACE}+[\w+/=]+",
     ),
-    _secret("URL with a password", "://", _LOGIN, _scheme_before),
+    _secret("URL with a password", "://", _LOGIN, lambda data, at: data[at.start() - 1 : at.start()].isalnum()),
     _secret("URL with a token", "://", r"://(?P<secret>[A-Za-z0-9_-]{16,})@[\w\[]", _is_random),
     _secret("bearer token", "earer ", r"[Bb]earer (?P<secret>[\w.~+/-]{16,}=*)", _is_random),
     _secret("token of a header", "oken ", r"uthorization\W{1,9}[Tt]oken (?P<secret>[\w.~+/-]{16,}=*)", _is_random),
@@ -317,7 +295,7 @@ SECRETS: tuple[Shape, ...] = (
         "password",  # behind a name: `auth=("jane", "...")`, `login("jane", "...")`
         ",",
         r"(?:auth|login)[ ]?[=(][ ]?\(?[\"'][^\"'\s]+[\"'],\s?[\"'](?P<secret>[^\"'\s\\]{6,100})[\"']",
-        _is_second_password,
+        lambda _data, match: _is_password(match["secret"]),
     ),
     _secret(
         "password of netrc",

@@ -87,169 +87,149 @@ def publish(
     hub = hub or Hub()
     check_names(repo_id, revision, tag)
     check_digests(not_secret)
-    manifest = read_manifest(folder)
-    _refuse_damaged(folder, verify)
+    manifest = _read_verified(folder, verify)
     with stage_files(folder, page=page) as ready, hub.session():
         local = _read_unchanged(folder, manifest, ready)  # everything below refers to these bytes
         patience = replace(hub, delays=(), answer_seconds=min(hub.answer_seconds, _BRIEF)) if dry_run else hub
-        repository = Repository(patience, repo_id, revision)
-        # What is known before the Hub answers: a dry run without it states this much.
-        plan = _make_plan(repository, Remote(exists=False), compare(local, {}), ready, local, tag)
-        plan = replace(plan, notes=_screen(folder, ready, not_secret, plan, show if dry_run else None))
+        sending = _Sending(folder, ready, local, Repository(patience, repo_id, revision), tag, private, force)
+        plan = sending.plan(Remote(exists=False), compare(local, {}))  # what is known before the Hub answers
+        findings = screen(ready.files, folder)
+        if dry_run and show is not None and (refused := list_refused(findings, not_secret)):
+            show(replace(plan, refused=tuple(map(str, refused)), unread="it was not asked"))
+        notes = tuple(check_findings(folder, findings, not_secret))
         try:
-            remote, changes = _look(repository, local, folder, tag, private=private, force=force)
+            remote, changes = sending.look()
         except RetryableError as error:
             if not dry_run:
                 raise
-            return replace(plan, created=False, unread=str(error).partition("; ")[0])
-        plan = replace(_make_plan(repository, remote, changes, ready, local, tag), notes=plan.notes)
+            return replace(plan, notes=notes, created=False, unread=str(error).partition("; ")[0])
+        plan = replace(sending.plan(remote, changes), notes=notes)
         if dry_run or (plan.makes and confirm is not None and not confirm(plan)):
             return plan
-        remote = _make_branch(repository, remote, private=private)
-        return replace(plan, commit=_commit(repository, remote, changes, ready, local, tag))
+        return replace(plan, commit=sending.commit(remote, changes))
 
 
 def _read_unchanged(folder: Path, manifest: Manifest, ready: Staged) -> dict[str, LocalFile]:
     """Return the digests of the files to publish. Raises: UserError if one was changed since the checks ran."""
     local = {name: local_file(path) for name, path in ready.files.items()}
-    if other := FILE_NAME if read_manifest(folder) != manifest else _not_as_stated(ready, local):
-        raise UserError(f"{folder}: {other} was changed meanwhile; run again")
+    stated = read_manifest(ready.files[FILE_NAME].parent).outputs
+    changed = [FILE_NAME] if read_manifest(folder) != manifest else []
+    changed += [item.path for item in stated if local[item.path].sha256 != item.sha256]
+    if changed:
+        raise UserError(f"{folder}: {changed[0]} was changed meanwhile; run again")
     return local
 
 
-def _refuse_damaged(folder: Path, verify: Verifier) -> None:
+def _read_verified(folder: Path, verify: Verifier) -> Manifest:
+    manifest = read_manifest(folder)
     failed = next((check for check in verify(folder) if not check.ok), None)
     if failed is not None:
         raise UserError(f"{folder}: {failed.name}: {failed.detail}; see `lemur verify`; create the folder again")
+    return manifest
 
 
-def _screen(
-    folder: Path,
-    ready: Staged,
-    not_secret: Collection[str],
-    plan: PublishReport,
-    show: Callable[[PublishReport], None] | None,
-) -> tuple[str, ...]:
-    """Return notes on what may be published. Raises: UserError for what may not be, after showing the plan with it."""
-    findings = screen(ready.files, folder)
-    if show is not None and (refused := list_refused(findings, not_secret)):
-        show(replace(plan, refused=tuple(map(str, refused)), unread="it was not asked"))
-    return tuple(check_findings(folder, findings, not_secret))
+@dataclass(frozen=True, slots=True)
+class _Sending:
+    """A folder that is being published: what is sent, by `local` with digests, where to, and what is allowed there."""
 
+    folder: Path
+    ready: Staged
+    local: Mapping[str, LocalFile]
+    repository: Repository
+    tag: str | None
+    private: bool
+    force: bool
 
-def _look(
-    repository: Repository, local: Mapping[str, LocalFile], folder: Path, tag: str | None, *, private: bool, force: bool
-) -> tuple[Remote, Changes]:
-    """Return the state of the repository, and the changes that publishing makes.
+    def look(self) -> tuple[Remote, Changes]:
+        """Return the state of the repository, and the changes that publishing makes.
 
-    Raises: UserError if they are not to be made.
-    """
-    repo_id, remote = repository.repo_id, repository.look()
-    changes = compare(local, remote.files)
-    _refuse_public(repo_id, remote, private=private)
-    if tag in remote.tags and (changes or remote.tags[tag] != remote.head):
-        raise UserError(f"{repo_id}: tag {tag} is on another commit, {remote.tags[tag][:12]}; choose another --tag")
-    if changes:
-        _refuse_conflicts(repository, remote, local, folder, force=force)
-    return remote, changes
+        Raises: UserError if they are not to be made.
+        """
+        repo_id, tag, remote = self.repository.repo_id, self.tag, self.repository.look()
+        changes = compare(self.local, remote.files)
+        self._refuse_public(remote)
+        if tag in remote.tags and (changes or remote.tags[tag] != remote.head):
+            raise UserError(f"{repo_id}: tag {tag} is on another commit, {remote.tags[tag][:12]}; choose another --tag")
+        if changes:
+            self._refuse_conflicts(remote)
+        return remote, changes
 
-
-def _make_plan(
-    repository: Repository,
-    remote: Remote,
-    changes: Changes,
-    ready: Staged,
-    local: Mapping[str, LocalFile],
-    tag: str | None,
-) -> PublishReport:
-    sizes = {name: local[name].size for name in (*changes.added, *changes.changed)}
-    return PublishReport(
-        repository.repo_id,
-        repository.branch,
-        commit=None,
-        created=not remote.exists,
-        changes=changes,
-        sizes=sizes | {name: remote.files[name].size for name in changes.removed},
-        withheld=ready.withheld,
-        creates_branch=remote.exists and not remote.has_branch,
-        tag=None if tag in remote.tags else tag,
-    )
-
-
-def _commit(
-    repository: Repository,
-    remote: Remote,
-    changes: Changes,
-    ready: Staged,
-    local: Mapping[str, LocalFile],
-    tag: str | None,
-) -> str:
-    """Make the one commit, if anything changes, tag it if requested, and return it."""
-    done = remote.head
-    if changes:
-        done = repository.commit(remote, changes, ready.files, local, f"Publish {ready.kind}: {changes}")
-    assert done is not None, "a branch with nothing to change has a commit"
-    # Remembered before it is tagged: if the tag is refused, a rerun must not take our own commit for somebody else's.
-    repository.see(done)
-    if tag is not None:
-        repository.tag(tag, done)
-    return done
-
-
-def _not_as_stated(ready: Staged, local: Mapping[str, LocalFile]) -> str | None:
-    """Return a file that differs from the manifest to be published, if any."""
-    outputs = read_manifest(ready.files[FILE_NAME].parent).outputs
-    return next((item.path for item in outputs if local[item.path].sha256 != item.sha256), None)
-
-
-def _refuse_public(repo_id: str, remote: Remote, *, private: bool) -> None:
-    if private and remote.private is False:
-        raise UserError(f"{repo_id}: is public already; make it private on the Hub first, or omit --private")
-
-
-def _refuse_conflicts(
-    repository: Repository, remote: Remote, local: Mapping[str, LocalFile], folder: Path, *, force: bool
-) -> None:
-    """Raise UserError if publishing would overwrite changes by somebody else, unless `force` is set."""
-    repo_id = repository.repo_id
-    if ignores := [name for name in remote.files if name.split("/")[-1] == IGNORES]:
-        raise UserError(f"{repo_id}: contains {ignores[0]}, with which the Hub ignores files; remove it there first")
-    if force:
-        return
-    with scratch_folder("publish") as scratch:
-        foreign = repository.foreign_changes(folder, remote, local, scratch)
-    seen = repository.last_seen() if remote.has_branch else None
-    if not foreign and seen not in (None, remote.head):
-        foreign = [f"commit {str(remote.head)[:12]} came after yours, {str(seen)[:12]}"]
-    if foreign:
-        more = f" (and {len(foreign) - _FEW:,} more)" if len(foreign) > _FEW else ""
-        raise UserError(
-            f"{repo_id}: somebody else changed it: {'; '.join(foreign[:_FEW])}{more};"
-            " nothing was published; choose another --repo-id or --revision, or add --force to overwrite"
+    def plan(self, remote: Remote, changes: Changes) -> PublishReport:
+        """Return what publishing makes."""
+        sizes = {name: self.local[name].size for name in (*changes.added, *changes.changed)}
+        return PublishReport(
+            self.repository.repo_id,
+            self.repository.branch,
+            commit=None,
+            created=not remote.exists,
+            changes=changes,
+            sizes=sizes | {name: remote.files[name].size for name in changes.removed},
+            withheld=self.ready.withheld,
+            creates_branch=remote.exists and not remote.has_branch,
+            tag=None if self.tag in remote.tags else self.tag,
         )
 
+    def commit(self, remote: Remote, changes: Changes) -> str:
+        """Make repository and branch, the one commit, if anything changes, and the tag; return the commit."""
+        remote = self._make_branch(remote)
+        done = remote.head
+        if changes:
+            message = f"Publish {self.ready.kind}: {changes}"
+            done = self.repository.commit(remote, changes, self.ready.files, self.local, message)
+        assert done is not None, "a branch with nothing to change has a commit"
+        # Remembered before it is tagged: if the tag is refused, a rerun must not take our own commit for another's.
+        self.repository.see(done)
+        if self.tag is not None:
+            self.repository.tag(self.tag, done)
+        return done
 
-def _make_branch(repository: Repository, remote: Remote, *, private: bool) -> Remote:
-    """Create the repository and the branch where they do not exist, and return the repository with the branch."""
-    repo_id, hub, api, again = repository.repo_id, repository.hub, repository.hub.api(), "what exists already is kept"
-    if not remote.exists:
-        hub.call(
-            repo_id,
-            lambda: api.create_repo(repo_id, repo_type=KIND, private=private or None, exist_ok=True),
-            again=again,
-        )
-        remote = repository.look()
-        _refuse_public(repo_id, remote, private=private)  # somebody else may have created it meanwhile
-        if remote.files:
-            raise UserError(f"{repo_id}: somebody else created it meanwhile; run again to compare")
-    if not remote.has_branch and remote.head is not None:
-        start, branch = remote.head, repository.branch
-        hub.call(
-            repo_id,
-            lambda: api.create_branch(repo_id, branch=branch, revision=start, repo_type=KIND, exist_ok=True),
-            again=again,
-        )
-    return remote
+    def _make_branch(self, remote: Remote) -> Remote:
+        """Create the repository and the branch where they do not exist, and return the repository with the branch."""
+        repo_id, branch, hub = self.repository.repo_id, self.repository.branch, self.repository.hub
+        api, again = hub.api(), "what exists already is kept"
+        if not remote.exists:
+            hub.call(
+                repo_id,
+                lambda: api.create_repo(repo_id, repo_type=KIND, private=self.private or None, exist_ok=True),
+                again=again,
+            )
+            remote = self.repository.look()
+            self._refuse_public(remote)  # somebody else may have created it meanwhile
+            if remote.files:
+                raise UserError(f"{repo_id}: somebody else created it meanwhile; run again to compare")
+        if not remote.has_branch and (head := remote.head) is not None:
+            hub.call(
+                repo_id,
+                lambda: api.create_branch(repo_id, branch=branch, revision=head, repo_type=KIND, exist_ok=True),
+                again=again,
+            )
+        return remote
+
+    def _refuse_public(self, remote: Remote) -> None:
+        if self.private and remote.private is False:
+            repo_id = self.repository.repo_id
+            raise UserError(f"{repo_id}: is public already; make it private on the Hub first, or omit --private")
+
+    def _refuse_conflicts(self, remote: Remote) -> None:
+        """Raise UserError if publishing would overwrite changes by somebody else, unless `force` is set."""
+        repo_id = self.repository.repo_id
+        if ignores := [name for name in remote.files if name.split("/")[-1] == IGNORES]:
+            raise UserError(
+                f"{repo_id}: contains {ignores[0]}, with which the Hub ignores files; remove it there first"
+            )
+        if self.force:
+            return
+        with scratch_folder("publish") as scratch:
+            foreign = self.repository.foreign_changes(self.folder, remote, self.local, scratch)
+        seen = self.repository.last_seen() if remote.has_branch else None
+        if not foreign and seen not in (None, remote.head):
+            foreign = [f"commit {str(remote.head)[:12]} came after yours, {str(seen)[:12]}"]
+        if foreign:
+            more = f" (and {len(foreign) - _FEW:,} more)" if len(foreign) > _FEW else ""
+            raise UserError(
+                f"{repo_id}: somebody else changed it: {'; '.join(foreign[:_FEW])}{more};"
+                " nothing was published; choose another --repo-id or --revision, or add --force to overwrite"
+            )
 
 
 _AGAIN = "finished downloads are kept"
@@ -259,9 +239,7 @@ _AGAIN = "finished downloads are kept"
 class Pulled:
     """A folder that was fetched."""
 
-    repo_id: str
     commit: str
-    folder: Path
     files: int
     bytes: int
 
@@ -271,10 +249,7 @@ def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False
 
     Fetched files remain in the Hub client's cache, so a rerun resumes where this one stopped.
 
-    Args:
-        revision: a branch, a tag or a commit.
-        force: replace an older `out`.
-
+    Args: revision: a branch, a tag or a commit. force: replace an older `out`.
     Raises: UserError if there is no such repository or revision, a file is missing or differs from the manifest, or
         `out` cannot be written; RetryableError if the Hub cannot be reached.
     """
@@ -308,7 +283,7 @@ def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False
                 f" finds it whole, remove {cached.parent.parent} and run again"
             )
     repository.see(commit)
-    return Pulled(repo_id, commit, out, len(names), size)
+    return Pulled(commit, len(names), size)
 
 
 def _copy(source: Path, target: Path) -> int:

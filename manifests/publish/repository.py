@@ -76,18 +76,18 @@ def compare(local: Mapping[str, LocalFile], remote: Mapping[str, RemoteFile]) ->
     https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md (which digest names which file)
     """
     both = sorted(local.keys() & remote.keys())
-    same = {name for name in both if _is_same(local[name], remote[name])}
+    same = {
+        name
+        for name in both
+        if (here := local[name]).size == (there := remote[name]).size
+        and (here.blob == there.blob if there.sha256 is None else here.sha256 == there.sha256)
+    }
     return Changes(
         added=tuple(sorted(local.keys() - remote.keys())),
         changed=tuple(name for name in both if name not in same),
         removed=tuple(sorted(remote.keys() - local.keys())),
         same=tuple(name for name in both if name in same),
     )
-
-
-def _is_same(local: LocalFile, remote: RemoteFile) -> bool:
-    digest = local.blob == remote.blob if remote.sha256 is None else local.sha256 == remote.sha256
-    return digest and local.size == remote.size
 
 
 KIND = "dataset"
@@ -164,10 +164,8 @@ class Repository:
     def foreign_changes(self, folder: Path, remote: Remote, local: Mapping[str, LocalFile], scratch: Path) -> list[str]:
         """Return changes by somebody else: files of the repository that differ from its own manifest.
 
-        Args:
-            folder: to publish; a folder of another kind is not replaced, and a delta follows what it extends.
+        Args: folder: to publish; a folder of another kind is not replaced, and a delta follows what it extends.
             scratch: a folder for files that must be read.
-
         Raises: UserError if the folder is a delta, and what the repository holds is not the end of what it extends.
         """
         if not remote.files or remote.head is None:

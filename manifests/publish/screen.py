@@ -168,7 +168,9 @@ def table_texts(path: Path) -> Iterator[Texts]:
     Raises: pyarrow.ArrowInvalid if it is not a Parquet file.
     """
     with pq.ParquetFile(path) as file:
-        yield _pack("names", 0, pa.array([_schema_text(file.schema_arrow)], pa.large_string()))
+        schema = file.schema_arrow
+        metadata = [dict(item.metadata or {}) for item in (schema, *schema)]
+        yield _pack("names", 0, pa.array(["\n".join([*schema.names, *_strings(metadata)])], pa.large_string()))
         row = 0
         for batch in file.iter_batches(batch_size=_ROWS):
             for name, column in zip(batch.schema.names, batch.columns, strict=True):
@@ -176,11 +178,6 @@ def table_texts(path: Path) -> Iterator[Texts]:
                 if values is not None and len(values):
                     yield _pack(name, row, values)
             row += batch.num_rows
-
-
-def _schema_text(schema: pa.Schema) -> str:
-    metadata = [schema.metadata or {}, *(field.metadata or {} for field in schema)]
-    return "\n".join([*schema.names, *(text for item in metadata for text in _strings(dict(item)))])
 
 
 def _as_text(column: pa.Array) -> pa.Array | None:
@@ -247,21 +244,15 @@ class Finding:
 def screen(files: Mapping[str, Path], *more: Path) -> list[Finding]:
     """Return all findings: in Parquet tables by row, in other files by line, or by byte where they are binary.
 
-    Args:
-        files: the files to publish, by their path in the repository.
-        more: folders of this machine besides the home, working and temporary one.
-
+    Args: files: the files to publish, by their path in the repository. more: folders of this machine besides the home,
+        working and temporary one.
     Raises: UserError if a table cannot be read.
     """
     paths = path_shapes(own_folders(*more))
     findings: list[Finding] = []
     for name, path in sorted(files.items()):
-        # The texts in a Parquet file are compressed, so they do not occur in its bytes.
-        if not name.endswith(".parquet"):
-            findings += _in_bytes(name, path.read_bytes(), paths)
-            continue
         try:
-            findings += _in_table(name, path, paths)
+            findings += _find(name, path, paths)
         except (OSError, pa.ArrowException) as error:
             raise UserError(f"{path}: not readable: {str(error).splitlines()[0]}; create the folder again") from error
     return findings
@@ -311,19 +302,18 @@ def check_findings(folder: Path, findings: Sequence[Finding], not_secret: Collec
     return notes
 
 
-def _in_bytes(name: str, data: bytes, paths: Sequence[Shape]) -> Iterator[Finding]:
-    foreign, binary = name.startswith((FULL, MINIMIZED)), b"\0" in data
+def _find(name: str, path: Path, paths: Sequence[Shape]) -> Iterator[Finding]:
+    # The texts in a Parquet file are compressed, so they do not occur in its bytes.
+    if name.endswith(".parquet"):
+        for texts in table_texts(path):
+            for index, hit in texts.find(lambda data: find_hits(data, paths)):
+                where = f"row {texts.first_row + index}, column {texts.column}"
+                yield _finding(name, where, hit, foreign=texts.column in _FOREIGN_COLUMNS)
+        return
+    data = path.read_bytes()
     for hit in find_hits(data, paths):
-        where = f"byte {hit.at}" if binary else f"line {data.count(10, 0, hit.at) + 1}"  # 10 is the line feed
-        yield _finding(name, where, hit, foreign=foreign)
-
-
-def _in_table(name: str, path: Path, paths: Sequence[Shape]) -> Iterator[Finding]:
-    for texts in table_texts(path):
-        foreign = texts.column in _FOREIGN_COLUMNS
-        for index, hit in texts.find(lambda data: find_hits(data, paths)):
-            where = f"row {texts.first_row + index}, column {texts.column}"
-            yield _finding(name, where, hit, foreign=foreign)
+        where = f"byte {hit.at}" if b"\0" in data else f"line {data.count(10, 0, hit.at) + 1}"  # 10 is the line feed
+        yield _finding(name, where, hit, foreign=name.startswith((FULL, MINIMIZED)))
 
 
 def find_hits(data: bytes, paths: Sequence[Shape] = ()) -> list[Hit]:

@@ -10,9 +10,11 @@ incomplete. Unchanged files are taken from the folder itself, changed ones from 
 import contextlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -183,74 +185,79 @@ def _find_blocked_codes(folder: Path, manifest: Manifest) -> dict[str, tuple[str
     return blocked
 
 
-def _empty_codes(folder: Path, scratch: Path, without: Collection[str]) -> list[str]:
-    """Write the tables of a snapshot without some codes, where they change. Returns: their names."""
-    changed = []
-    ids = pa.array(sorted(without), pa.string())
-    for pattern, columns in _EMPTIED.items():
-        for path in sorted(folder.glob(pattern)):
-            name = path.relative_to(folder).as_posix()
-            (scratch / name).parent.mkdir(parents=True, exist_ok=True)
-            with pq.ParquetFile(path) as file:
-                schema, emptied = file.schema_arrow, 0
-                with pq.ParquetWriter(scratch / name, schema, compression="zstd") as writer:
-                    for batch in file.iter_batches(batch_size=_ROWS):
-                        table = pa.Table.from_batches([batch])
-                        out = pc.is_in(table["id"], value_set=ids)
-                        for column, value in columns.items():
-                            index = schema.get_field_index(column)
-                            # A row whose code was empty before is not a change.
-                            held = pc.and_(out, pc.fill_null(pc.not_equal(table[column], value or ""), False))
-                            emptied += pc.sum(held).as_py() or 0
-                            bare = pc.if_else(out, pa.scalar(value, schema.field(index).type), table[column])
-                            table = table.set_column(index, schema.field(index), bare)
-                        writer.write_table(table)
-            if emptied:
-                changed.append(name)
+def _rewrite(source: Path, target: Path, columns: Iterable[str], change: Callable[[pa.Table], pa.Table]) -> bool:
+    """Write a table with other values in some columns. Returns: whether a value changed."""
+    changed = False
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with pq.ParquetFile(source) as file, pq.ParquetWriter(target, file.schema_arrow, compression="zstd") as writer:
+        for batch in file.iter_batches(batch_size=_ROWS):
+            before = pa.Table.from_batches([batch])
+            after = change(before)
+            changed = changed or any(not before[name].equals(after[name]) for name in columns)
+            writer.write_table(after)
     return changed
+
+
+def _put(table: pa.Table, column: str, where: pa.Array, value: Any) -> pa.Table:
+    index = table.schema.get_field_index(column)
+    return table.set_column(index, table.schema.field(index), pc.if_else(where, value, table[column]))
+
+
+def _empty_codes(ids: pa.Array, columns: Mapping[str, str | None], table: pa.Table) -> pa.Table:
+    out = pc.is_in(table["id"], value_set=ids)
+    for column, value in columns.items():
+        table = _put(table, column, out, pa.scalar(value, pa.string()))
+    return table
 
 
 def _without_code(
     folder: Path, scratch: Path, manifest: Manifest, files: dict[str, Path], without: dict[str, tuple[str, str]]
 ) -> Staged:
+    ids = pa.array(sorted(without), pa.string())
     gone: set[str] = set()
+    noun, changed_tables = "block", [TABLE]
     if manifest.kind == "snapshot":
-        changed_tables = _empty_codes(folder, scratch, without)
+        noun = "code"
+        changed_tables = [
+            name
+            for pattern, columns in _EMPTIED.items()
+            for name in sorted(path.relative_to(folder).as_posix() for path in folder.glob(pattern))
+            if _rewrite(folder / name, scratch / name, columns, partial(_empty_codes, ids, columns))
+        ]
         if not changed_tables:  # of those staged above
             return Staged(manifest.kind, files, ())
     else:
-        changed_tables = [TABLE]
-        gone = _write_table(folder / TABLE, scratch / TABLE, without)
-    kept = {name: path for name, path in files.items() if name not in gone} | {
-        name: scratch / name for name in (*changed_tables, FILE_NAME)
-    }
-    for name in [name for name in kept if name == SPECS or name.startswith(SPEC_TABLES)]:
-        (scratch / name).parent.mkdir(parents=True, exist_ok=True)
-        if (_write_lines if name == SPECS else _write_spec_table)(folder / name, scratch / name, without):
-            kept[name] = scratch / name
+        _rewrite(folder / TABLE, scratch / TABLE, (), partial(_empty_blocks, ids, gone))
+    kept = {name: path for name, path in files.items() if name not in gone}
+    kept |= {name: scratch / name for name in (*changed_tables, FILE_NAME)}
+    tables = [name for name in kept if name.startswith(SPEC_TABLES)]
+    rewritten = [name for name in kept if name == SPECS and _write_lines(folder / name, scratch / name, without)]
+    drop = partial(_drop_algorithms, without)
+    rewritten += [name for name in tables if _rewrite(folder / name, scratch / name, ("algorithm",), drop)]
+    kept |= {name: scratch / name for name in rewritten}
     counts = sorted(Counter(without.values()).items())
-    noun = "code" if manifest.kind == "snapshot" else "block"
     withheld = tuple(Withheld(source, licence, number, noun) for (source, licence), number in counts)
-    entries = [item.entry for item in withheld]
     changed = {
-        item.path: item.model_copy(
-            update={"sha256": sha256_file(kept[item.path]), "bytes": kept[item.path].stat().st_size}
-        )
+        name: _restate(item, kept[name])
         for item in manifest.outputs
-        if item.path in kept and kept[item.path].is_relative_to(scratch)
+        if (name := item.path) in kept and kept[name].is_relative_to(scratch)
     }
     if CROISSANT in files:
         from manifests.folders.croissant import restate_croissant
 
-        path = kept[CROISSANT] = scratch / CROISSANT
-        restate_croissant(folder / CROISSANT, path, list(changed.values()))
-        changed[CROISSANT] = Output(path=CROISSANT, sha256=sha256_file(path), bytes=path.stat().st_size)
+        kept[CROISSANT] = scratch / CROISSANT
+        restate_croissant(folder / CROISSANT, kept[CROISSANT], list(changed.values()))
+        changed[CROISSANT] = _restate(Output(path=CROISSANT, sha256="0" * 64, bytes=0), kept[CROISSANT])
     outputs = [changed.get(item.path, item) for item in manifest.outputs if item.path in kept]
     # Deltas name their parents by this digest, which the manifest without the codes does not have.
     original = manifest.details.get("original") or sha256_file(folder / FILE_NAME)
-    details = {**manifest.details, "withheld": entries, "original": original}
+    details = {**manifest.details, "withheld": [item.entry for item in withheld], "original": original}
     write_manifest(scratch, manifest.model_copy(update={"outputs": outputs, "details": details}))
     return Staged(manifest.kind, kept, withheld)
+
+
+def _restate(item: Output, path: Path) -> Output:
+    return item.model_copy(update={"sha256": sha256_file(path), "bytes": path.stat().st_size})
 
 
 def _without_algorithm(facts: Json, ending: str) -> Json:
@@ -271,49 +278,25 @@ def _write_lines(source: Path, target: Path, without: Collection[str]) -> bool:
     return changed
 
 
-def _write_spec_table(source: Path, target: Path, without: Collection[str]) -> bool:
-    """Write spec rows without the algorithm of some blocks. Returns: whether a row changed."""
-    changed = False
-    with pq.ParquetFile(source) as file, pq.ParquetWriter(target, file.schema_arrow, compression="zstd") as writer:
-        for batch in file.iter_batches(batch_size=_ROWS):
-            rows = batch.to_pylist()
-            for index, row in enumerate(rows):
-                if row["block"] in without and row.get("algorithm") is not None:
-                    rows[index], changed = _without_algorithm(row, json.loads(row["algorithm"])["told"]), True
-            writer.write_table(pa.Table.from_pylist(rows, file.schema_arrow))
-    return changed
+def _drop_algorithms(without: Collection[str], table: pa.Table) -> pa.Table:
+    rows = table.to_pylist()
+    for index, row in enumerate(rows):
+        if row["block"] in without and row.get("algorithm") is not None:
+            rows[index] = _without_algorithm(row, json.loads(row["algorithm"])["told"])
+    return pa.Table.from_pylist(rows, table.schema)
 
 
-def _write_table(source: Path, target: Path, without: dict[str, tuple[str, str]]) -> set[str]:
-    """Write the table without the code of some blocks, including lines quoted in errors. Returns: their code files.
+def _empty_blocks(ids: pa.Array, gone: set[str], table: pa.Table) -> pa.Table:
+    """Remove the code of some blocks, and lines of it that errors quote; add the names of their code files to `gone`.
 
     The minimized form of such a block is kept if its own license permits it and none of its requirements is a guess.
     """
-    gone: set[str] = set()
-    names = pa.array(sorted(without), pa.string())
-    with pq.ParquetFile(source) as file, pq.ParquetWriter(target, file.schema_arrow, compression="zstd") as writer:
-        for batch in file.iter_batches(batch_size=_ROWS):
-            table = pa.Table.from_batches([batch])
-            out = pc.is_in(table["block"], value_set=names)
-            licenses, needs = table["lean_license"].to_pylist(), table["lean_requires"].to_pylist()
-            free = pa.array(
-                [
-                    is_permissive(name or NOASSERTION) and not any(map(is_guess, requires or ()))
-                    for name, requires in zip(licenses, needs, strict=True)
-                ]
-            )
-            minimized_out = pc.and_(out, pc.invert(free))
-            gone.update(name for name in table["file"].filter(out).to_pylist() if name is not None)
-            minimized = (name for name in table["file"].filter(minimized_out).to_pylist() if name is not None)
-            gone.update(get_minimized_path(name) for name in minimized)
-            bare = pc.replace_substring_regex(table["error"], QUOTED_LINE, LINE)
-            nothing = pa.scalar(None, pa.string())
-            for name, where, column in (
-                ("code", out, nothing),
-                ("lean_code", minimized_out, nothing),
-                ("error", out, bare),
-            ):
-                index = table.schema.get_field_index(name)
-                table = table.set_column(index, table.schema.field(index), pc.if_else(where, column, table[name]))
-            writer.write_table(table)
-    return gone
+    out = pc.is_in(table["block"], value_set=ids)
+    needs = zip(table["lean_license"].to_pylist(), table["lean_requires"].to_pylist(), strict=True)
+    free = [is_permissive(name or NOASSERTION) and not any(map(is_guess, requires or ())) for name, requires in needs]
+    minimized_out = pc.and_(out, pc.invert(pa.array(free, pa.bool_())))
+    gone.update(table["file"].filter(out).drop_null().to_pylist())
+    gone.update(map(get_minimized_path, table["file"].filter(minimized_out).drop_null().to_pylist()))
+    nothing = pa.scalar(None, pa.string())
+    table = _put(_put(table, "code", out, nothing), "lean_code", minimized_out, nothing)
+    return _put(table, "error", out, pc.replace_substring_regex(table["error"], QUOTED_LINE, LINE))

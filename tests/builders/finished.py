@@ -19,7 +19,7 @@ from lemur.experts.settings import load_settings
 from lemur.experts.stages import Workspace
 from lemur.synthesis.attempts.steps import STEPS
 from lemur.synthesis.report import ATTEMPTS, NETS, synthesis_page
-from lemur.synthesis.write import KIND, count_attempts
+from lemur.synthesis.write import FORMAT, count_attempts
 from manifests.folders.frame import finish
 from manifests.folders.manifest import Manifest, Stopwatch, describe_parent, list_outputs, write_manifest
 from manifests.folders.tables import write_table, write_tables
@@ -163,7 +163,7 @@ def _write_synthesis(folder: Path, library: Path) -> Path:
     write_table(folder / ATTEMPTS, arrow_schema(SynthesisAttempt), (one.model_dump() for one in attempts))
     write_tables(folder / "data" / "records", "train", Synthesized, iter([row.model_dump()]), 1)
     stated = {"counts": count_attempts(attempts), "parents": [describe_parent(library)], "details": {"license": "MIT"}}
-    finish(folder, _manifest(folder, KIND, **stated), synthesis_page, Stopwatch())
+    finish(folder, _manifest(folder, FORMAT.name, **stated), synthesis_page, Stopwatch())
     return folder
 
 

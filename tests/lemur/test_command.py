@@ -26,9 +26,10 @@ from lemur_core.files.atomic import sha256_file
 from lemur_core.files.cache import find_marker
 from manifests.folders.manifest import read_manifest
 from manifests.records import LemurRecord
+from tests.builders.commands import LEMUR, environment
+from tests.builders.commands import run_lemur as lemur
 from tests.builders.suites import table
 
-LEMUR = Path(sys.executable).with_name("lemur")
 OURS = ("train", "extract", "curate", "manifests", "lemur_core", "lemur")
 STRAYS = (*OURS, "sandbox", "json", "pyarrow", "pickle", "multiprocessing")
 
@@ -81,19 +82,7 @@ def scatter(folder: Path) -> Path:
     return folder
 
 
-def environment(**changes: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
-    return {**kept, "COLUMNS": "200", "NO_COLOR": "1", **changes}
-
-
 Done = subprocess.CompletedProcess[str]
-
-
-def lemur(*arguments: object, cwd: Path, **changes: str) -> Done:
-    command = [str(LEMUR), *map(str, arguments)]
-    return subprocess.run(
-        command, cwd=cwd, env=environment(**changes), capture_output=True, text=True, check=False, timeout=120
-    )
 
 
 def assert_one_line(done: Done, status: int, *parts: str) -> None:
@@ -374,11 +363,6 @@ def test_verify_sees_a_near_duplicate_among_the_kept(snapshot: Path) -> None:
     assert any(item.name.startswith("guarantee 1") for item in verify(snapshot, jobs=1) if not item.ok)
 
 
-def test_verify_of_something_else(place: Path, lemur_here: Any) -> None:
-    assert_one_line(lemur_here("verify", ".", cwd=place), 1, "no manifest.json", "not a finished lemur folder")
-    assert_one_line(lemur_here("verify", "nowhere", cwd=place), 1, "nowhere", "not a finished lemur folder")
-
-
 # --- what fails, and how ----------------------------------------------------------------------------------------------
 
 
@@ -446,27 +430,6 @@ def test_output_in_the_way(snapshot: Path, place: Path, lemur_here: Any) -> None
     assert done.returncode == 0, done.stderr
     assert read_manifest(snapshot).parameters["include"] == ["rag"]
     assert leftovers(place) == ["mine", "out"]
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["curate", "rows.jsonl"],
-        ["curate", "--out", "out"],
-        ["curate", "rows.jsonl", "--out", "out", "--no-such-flag"],
-        ["curate", "rows.jsonl", "--out", "out", "--profile", "unknown"],
-        ["curate", "rows.jsonl", "--out", "out", "--jobs", "0"],
-        ["curate", "rows.jsonl", "--out", "out", "--seed", "x"],
-        ["no-such-command"],
-        ["verify"],
-    ],
-)
-def test_wrong_usage(place: Path, arguments: list[str], lemur_here: Any) -> None:
-    done = lemur_here(*arguments, cwd=place)
-    assert done.returncode == 2, done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert done.stderr.startswith("lemur: ")
-    assert leftovers(place) == []
 
 
 @pytest.mark.slow

@@ -73,10 +73,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, finished: Callable[..., Path
     (folder / "mine" / "block.py").write_text(NET)
     row = '{"nn": "ga-%d", "nn_code": "x = %d", "task": "t", "dataset": "d", "metric": "m", "accuracy": 0.5}\n'
     (folder / "rows.jsonl").write_text("".join(row % (number, number) for number in range(3)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("extract.folder.report.draw_figures", lambda *given: {})
-        sources = [extractions.source(folder / "sources", name) for name in ("alpha@1.0", "beta@2.0")]
-        extractions.write(folder / "lib", extractions.results(sources), sources)
+    sources = [extractions.source(folder / "sources", name) for name in ("alpha@1.0", "beta@2.0")]
+    extractions.write(folder / "lib", extractions.results(sources), sources, figures=False)
     options = CurateOptions(graph="off", license="MIT")
     curate(open_source(str(folder / "rows.jsonl")), folder / "snap", options, jobs=1)
     finished(folder / "sample")

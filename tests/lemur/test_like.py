@@ -51,9 +51,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         nothing: dict[str, Any] = {"error_kind": None, "error": None, "observed": json.dumps(observed)}
         row = extractions.block(of, name, "backward", **nothing, **facts, **closed)
         results.append(Result(row, ((of.name, row.path),), answer))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("extract.folder.report.draw_figures", lambda *given: {})
-        extractions.write(base / "out", results, [of for of, *_ in wanted], level="backward")
+    extractions.write(base / "out", results, [of for of, *_ in wanted], level="backward", figures=False)
     return base / "out"
 
 

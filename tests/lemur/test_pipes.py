@@ -15,29 +15,10 @@ from lemur.synthesis.attempts.plan import read_block_names
 from lemur_core.files.errors import SpecialFileError
 from manifests.folders.reading import read_bytes
 from manifests.records.corpus import load_corpus
+from tests.builders.suites import table
 from train.model.recipe import load_recipe, read_code, read_prm
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
-
-LINES = [
-    "novel PIPE --against folder",
-    "extract --source folder --names PIPE --out out",
-    "extract --source folder --names=PIPE --out out",
-    "extract --corpus PIPE --out out",
-    "curate PIPE --out out",
-    "curate folder --origins PIPE --out out",
-    "curate folder --against PIPE --out out",
-    "curate folder --out PIPE",
-    "train run PIPE --out out",
-    "train check PIPE",
-    "train assemble PIPE --in folder --out out",
-    "migrate Block --into PIPE --in folder --out out",
-    "rebuild PIPE --out out",
-    "search --spec PIPE --in folder",
-    "experts adapt PIPE",
-    "verify PIPE",
-    "verify /dev/zero",
-]
 
 
 @pytest.fixture
@@ -47,7 +28,7 @@ def pipe(tmp_path: Path) -> Path:
     return tmp_path / "pipe.py"
 
 
-@pytest.mark.parametrize("line", LINES)
+@table(__file__, "pipes.md", "A command refuses pipes and devices", globals())
 def test_a_command_refuses_pipes_and_devices(line: str, pipe: Path, lemur_here: Command) -> None:
     done = lemur_here(*line.replace("PIPE", "pipe.py").split(), cwd=pipe.parent)
     assert (done.returncode, done.stdout) == (1, "")

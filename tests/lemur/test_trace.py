@@ -2,10 +2,7 @@
 
 import hashlib
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +51,7 @@ def digest(code: str) -> str:
 def extraction(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("trace")
     source = extractions.source(base)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("extract.folder.report.draw_figures", lambda *given: {})
-        extractions.write(base / "blocks", extractions.results([source]), [source])
+    extractions.write(base / "blocks", extractions.results([source]), [source], figures=False)
     return base / "blocks"
 
 
@@ -273,16 +268,9 @@ def test_a_folder_without_rows_or_manifest(lemur: Path, tmp_path: Path) -> None:
         trace("net-a", [tmp_path])
 
 
-@pytest.mark.slow
-def test_the_command(lemur: Path) -> None:
-    command = [str(Path(sys.executable).with_name("lemur")), "trace", "net-a", "--in", str(lemur)]
-    lines, as_json = (
-        subprocess.run([*command, *more], capture_output=True, text=True, check=True, env=os.environ).stdout
-        for more in ([], ["--json"])
-    )
+def test_the_command(lemur: Path, lemur_here: Any) -> None:
+    lines, as_json = (lemur_here("trace", "net-a", "--in", lemur, *more, cwd=lemur).stdout for more in ([], ["--json"]))
     chain = trace("net-a", [lemur])
     assert lines.splitlines() == [line for link in chain for line in link.lines()]
     assert json.loads(as_json) == [link.to_json() for link in chain]
     assert f"  {'sha256':<13} {WHEEL.sha256}" in lines.splitlines()
-    wrong = subprocess.run([*command[:2], "net-x", *command[3:]], capture_output=True, text=True, check=False)
-    assert (wrong.returncode, wrong.stdout, wrong.stderr.count("\n")) == (1, "", 1)

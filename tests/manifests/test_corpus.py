@@ -99,21 +99,7 @@ def test_places(default: Fetch, own: str | None, entry: dict[str, Any], places: 
     assert [place.source for place in loaded.sources[0].places(loaded.fetch)] == places
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (
-            {"name": "mine", "fetch": "git", "sources": [ENTRY]},
-            "sources.0 (one): fetch is 'git', but one@1.0 is none, nor is an alternative; add \"alternative\": "
-            '{"source": "git+URL@REVISION"}, or give it "fetch": "either"',
-        ),
-        (corpus(source=COMMIT, fetch="package"), "sources.0 (one): fetch is 'package', but git+"),
-        (corpus(fetch="svn"), "sources.0.fetch: must be one of 'either', 'package' or 'git'"),
-        ({"name": "mine", "fetch": ["git"], "sources": [ENTRY]}, "fetch: must be one of 'either', 'package' or 'git'"),
-        (corpus(symbols="*Attention"), "sources.0.symbols: must be a list"),
-        (corpus(symbols=[""]), "sources.0.symbols.0: String should have at least 1 character"),
-    ],
-)
+@table(__file__, "corpus.md", "What is no policy", globals())
 def test_what_is_no_policy(tmp_path: Path, content: dict[str, Any], said: str) -> None:
     path = tmp_path / "mine.json"
     path.write_text(json.dumps(content))

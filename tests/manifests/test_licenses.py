@@ -61,37 +61,13 @@ def test_texts(expected: str) -> None:
     assert license_of_text(TEXTS[expected]) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (MIT + "\n\n" + BSD, "BSD-2-Clause AND MIT"),
-        (TEXTS["CC-BY-NC-4.0"] + " Parts are licensed under the Apache License, Version 2.0", "Apache-2.0 AND CC-BY-NC-4.0"),
-        (MIT + '\n"Commons Clause" License Condition v1.0', NOASSERTION),
-        ("The work may be used non-commercially. Third-party notices:\n" + MIT, NOASSERTION),
-        ("3.3 Use Limitation. The Work may only be used for research.\n" + MIT, NOASSERTION),
-        (MIT.replace("to deal in the Software without restriction", "for research purposes only"), NOASSERTION),
-        ("Server Side Public License\nVERSION 1\nlicensed under the Apache License, Version 2.0", NOASSERTION),
-        (TEXTS["GPL-3.0"] + "for noncommercial redistribution", "GPL-3.0"),
-    ],
-)  # fmt: skip
+@table(__file__, "licenses.md", "Texts of several licences and limited ones", globals())
 def test_texts_of_several_licences_and_limited_ones(text: str, expected: str) -> None:
     assert license_of_text(text) == expected
     assert not is_permissive(expected) or expected == "BSD-2-Clause AND MIT"
 
 
-@pytest.mark.parametrize(
-    ("expressions", "expected"),
-    [
-        ([], NOASSERTION),
-        (["MIT", NOASSERTION], NOASSERTION),
-        (["MIT", "MIT"], "MIT"),
-        (["Apache-2.0 AND MIT", "MIT", "BSD-3-Clause"], "Apache-2.0 AND BSD-3-Clause AND MIT"),
-        (["MIT OR GPL-3.0-only", "ISC"], "(MIT OR GPL-3.0-only) AND ISC"),
-        (["MIT OR GPL-3.0-only"], "MIT OR GPL-3.0-only"),
-        (["(MIT OR GPL-3.0-only) AND ISC", "ISC"], "(MIT OR GPL-3.0-only) AND ISC"),
-        (["MIT OR ISC AND X11", "0BSD"], "(MIT OR ISC AND X11) AND 0BSD"),
-    ],
-)
+@table(__file__, "licenses.md", "All at once", globals())
 def test_all_at_once(expressions: list[str], expected: str) -> None:
     assert combine_licenses(expressions) == expected
     assert is_permissive(expected) == (bool(expressions) and all(map(is_permissive, expressions)))

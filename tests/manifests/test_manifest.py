@@ -7,14 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 from manifests.folders.checks import check_files
 from manifests.folders.manifest import Input, Parent, describe_parent, list_outputs, read_manifest, write_manifest
+from tests.builders.suites import table
 
 Finished = Callable[..., Path]
 DIGEST = "0" * 64
@@ -51,16 +50,7 @@ def test_changed_files_are_named(tmp_path: Path, finished: Finished) -> None:
     assert check.detail == "a is missing; new/d is not in the manifest; b differs from its digest"
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (None, "no manifest.json; not a finished lemur folder"),
-        ("", "not a valid manifest"),
-        ("[]", "not a valid manifest"),
-        ('{"kind": 1}', "not a valid manifest: kind"),
-        ("\udcff", "not a valid manifest"),
-    ],
-)
+@table(__file__, "manifest.md", "What is no manifest", globals())
 def test_what_is_no_manifest(tmp_path: Path, text: str | None, message: str) -> None:
     if text is not None:
         (tmp_path / "manifest.json").write_bytes(text.encode("utf-8", "surrogateescape"))
@@ -114,12 +104,6 @@ def test_what_is_not_a_file_is_not_waited_for(
 def test_no_path_of_a_machine_is_the_name_of_a_parent(name: str) -> None:
     with pytest.raises(ValidationError):
         Parent(kind="extraction", name=name, sha256=DIGEST)
-
-
-@given(st.from_regex(r"[A-Za-z0-9._@+ -]*[A-Za-z0-9]", fullmatch=True))
-def test_a_bare_name_comes_back(name: str) -> None:
-    parent = Parent(kind="extraction", name=name, sha256=DIGEST)
-    assert Parent.model_validate_json(parent.model_dump_json()) == parent
 
 
 def test_a_manifest_from_before_parents_is_read(tmp_path: Path, finished: Finished) -> None:

@@ -64,20 +64,11 @@ def test_decision_columns() -> None:
     ]
 
 
-def test_other_columns() -> None:
-    assert columns(Stat) == {"id": "string", **API, "outcomes": "string?"}
-    assert list(columns(Removed).items())[:3] == [("id", "string"), ("nn", "string"), ("nn_code", "string")]
-
-
 ID = "0" * 64
 DECISION: dict[str, Any] = {
     "row": 0, "id": ID, "nn": "a", "kept": True, "stage": None, "rescued": None, "canonical": ID, "similarity": 1.0,
     "reason": "kept",
 }  # fmt: skip
-
-
-def test_a_decision() -> None:
-    assert Decision.model_validate(DECISION).stage is None
 
 
 @table(__file__, "schemas.md", "A wrong decision", globals())
@@ -123,18 +114,7 @@ def stats(**changes: Any) -> pa.Table:
     return table
 
 
-@pytest.mark.parametrize(
-    ("table", "fault"),
-    [
-        (stats(nn=...), "t.parquet: no column nn"),
-        (stats(epoch="1"), "t.parquet: column epoch is string, not int64"),
-        (stats(id="0"), "t.parquet: id: String should match pattern"),
-        (stats(id=pa.array([None], pa.string())), "t.parquet: id: must be a text in quotes"),
-        (stats(id=pa.nulls(1)), "t.parquet: column id is null, not string"),
-        (None, "no file t.parquet"),
-        (b"not parquet", "t.parquet: not readable: "),
-    ],
-)
+@table(__file__, "schemas.md", "A wrong table is named", globals())
 def test_a_wrong_table_is_named(tmp_path: Any, table: Any, fault: str) -> None:
     if isinstance(table, bytes):
         (tmp_path / "t.parquet").write_bytes(table)

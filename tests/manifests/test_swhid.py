@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manifests.provenance.swhid import Swhid, blob_sha1, content_swhid, directory_swhid, tree_sha1
+from manifests.provenance.swhid import Swhid, blob_sha1, content_swhid, directory_swhid
 from tests.builders.suites import table
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="needs git to compare with")
@@ -48,16 +48,17 @@ def test_a_folder_as_git(tmp_path: Path) -> None:
         (tmp_path / path).write_bytes(data)
     git(tmp_path, "init", "-q")
     git(tmp_path, "-c", "core.autocrlf=false", "add", "--all")
-    assert tree_sha1((path, blob_sha1(data)) for path, data in files.items()) == git(tmp_path, "write-tree")
+    tree = directory_swhid((path, blob_sha1(data)) for path, data in files.items())
+    assert tree == f"swh:1:dir:{git(tmp_path, 'write-tree')}"
 
 
 @given(st.lists(paths, unique=True, max_size=8), st.randoms())
 def test_the_order_of_files_is_irrelevant(listed: list[str], random) -> None:  # type: ignore[no-untyped-def]
     folders = {path.rsplit("/", depth)[0] for path in listed for depth in range(1, path.count("/") + 1)}
     files = [(path, blob_sha1(path.encode())) for path in listed if path not in folders]
-    before = tree_sha1(files)
+    before = directory_swhid(files)
     random.shuffle(files)
-    assert tree_sha1(files) == before
+    assert directory_swhid(files) == before
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_the_order_of_files_is_irrelevant(listed: list[str], random) -> None:  #
 )
 def test_no_folder_holds_these(paths: list[str]) -> None:
     with pytest.raises(ValueError, match=r"is not a plain relative path|occurs twice|is a file"):
-        tree_sha1((path, EMPTY_BLOB) for path in paths)
+        directory_swhid((path, EMPTY_BLOB) for path in paths)
 
 
 def test_qualifiers() -> None:

@@ -9,7 +9,7 @@ from lemur_core.files.markdown import count, plural
 from manifests.folders.formats import lines_text
 from manifests.folders.frame import Entry, EntryLibrary, Page, View, curves, facts, link, table
 from manifests.folders.manifest import Manifest
-from manifests.folders.reading import read_json_record, read_text
+from manifests.folders.reading import read_bytes, read_text
 from manifests.provenance import find_inlined_blocks
 from manifests.records import TrainingRecord
 from train.runs.job import HISTORY, list_curves, read_history
@@ -25,7 +25,7 @@ def read_record(folder: Path) -> TrainingRecord:
     Returns: the record, validated.
     Raises: OSError, or ValueError if it is not a record.
     """
-    return read_json_record(folder / RECORD, TrainingRecord)
+    return TrainingRecord.model_validate_json(read_bytes(folder / RECORD))
 
 
 def run_page(folder: Path, manifest: Manifest) -> Page:

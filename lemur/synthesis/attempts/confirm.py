@@ -44,10 +44,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 def confirm(box: CachedSandbox, codes: Mapping[int, str], prm: Mapping[str, Any]) -> dict[int, str]:
     """Return the networks that do not learn, by their number, with the reason.
 
-    Args:
-        box: knows the guest of `CONFIRM`.
-        codes: the networks.
-        prm: hyperparameters.
+    Args: box: knows the guest of `CONFIRM`. codes: the networks. prm: hyperparameters.
     Raises: UserError if no sandbox is available.
     """
     refused: dict[int, str] = {}

@@ -10,8 +10,6 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
-from itertools import takewhile
 from textwrap import dedent
 
 from lemur.synthesis.attempts.asking import Answer, Asker, NoAnswer, Request
@@ -44,9 +42,7 @@ class Tried:
 def synthesize(attempts: Sequence[Attempt], asker: Asker, prover: Prover, *, rounds: int, planned: bool) -> list[Tried]:
     """Return all answers of one model, by attempt, then round.
 
-    Args:
-        rounds: maximum number of repairs per attempt.
-        planned: request a plan first.
+    Args: rounds: maximum number of repairs per attempt. planned: request a plan first.
     Raises: UserError if the model cannot be queried, or nothing can be checked.
     """
     plans = _plans(attempts, asker) if planned else {}
@@ -120,8 +116,7 @@ def _record(
     candidate: NetworkProposal,
     plan: str | None,
 ) -> SynthesisAttempt:
-    attempt, reply = candidate.attempt, answer if isinstance(answer, Answer) else None
-    code = candidate.code
+    attempt, code, fault = candidate.attempt, candidate.code, candidate.fault
     return SynthesisAttempt(
         model=asker.model.name,
         model_digest=asker.model.digest,
@@ -133,26 +128,19 @@ def _record(
         goal=attempt.goal,
         prompt=json.dumps(list(messages), ensure_ascii=False),
         plan=plan,
-        answer=reply.text if reply else None,
-        finish=reply.finish if reply else None,
-        prompt_tokens=reply.prompt_tokens if reply else None,
-        answer_tokens=reply.answer_tokens if reply else None,
+        answer=getattr(answer, "text", None),  # like the rest, of an answer; not of a reason for having none
+        **{name: getattr(answer, name, None) for name in ("finish", "prompt_tokens", "answer_tokens")},
         sampling=json.dumps(asdict(asker.sampling)),
         seed=attempt.seed,
         passed=candidate.steps_passed,
         failed=candidate.step,
-        error=_format_fault(candidate.fault) if candidate.fault else None,
+        error=(f"line {fault['line']}: " if "line" in fault else "") + fault["error"] if fault else None,
         facts=json.dumps(candidate.facts, ensure_ascii=False),
         originality=candidate.originality,
         code=code,
         code_sha256=None if code is None else hashlib.sha256(code.encode()).hexdigest(),
         nn=lemur_name(code, PREFIX) if code is not None and candidate.step is None else None,
     )
-
-
-def _format_fault(fault: Json) -> str:
-    where = f"line {fault['line']}: " if "line" in fault else ""
-    return f"{where}{fault['error']}"
 
 
 # -- the code in an answer: a fenced file, or changes to the network that the model was shown ----------------------
@@ -217,13 +205,12 @@ def _fences(text: str) -> Iterator[tuple[str, str]]:
     lines = iter(text.split("\n"))
     for line in lines:
         if opened := _FENCE.match(line):
-            body = list(takewhile(partial(_is_inside, opened[2]), lines))
-            code = "".join(f"{inner}\n" for inner in body)
+            code = ""
+            for inner in lines:
+                if inner.strip(" \t") == opened[2]:
+                    break
+                code += f"{inner}\n"
             yield opened[3], dedent(code) if opened[1] else code
-
-
-def _is_inside(fence: str, line: str) -> bool:
-    return line.strip(" \t") != fence
 
 
 def _changes(text: str) -> Iterator[tuple[str, str]]:

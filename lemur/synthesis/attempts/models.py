@@ -10,7 +10,6 @@ lemur-curator[synthesis]`.
 """
 
 import asyncio
-import hashlib
 import json
 import math
 import os
@@ -22,6 +21,7 @@ from urllib.parse import SplitResult, urlsplit
 import httpx2
 from pydantic import BaseModel, Field, ValidationError
 
+from lemur.experts.local_models import digest_folder, import_transformers, load_model, model_name
 from lemur.synthesis.attempts.asking import (
     MAX_ANSWER,
     Answer,
@@ -31,13 +31,12 @@ from lemur.synthesis.attempts.asking import (
     TokenBudget,
     read_answer,
 )
-from lemur.synthesis.attempts.options import Sampling
-from lemur_core.files.atomic import sha256_file
+from lemur.synthesis.attempts.options import Sampling, Service
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.sandbox.server.foreign import one_line
 from lemur_core.sandbox.server.received import clean_text
 
-_WEIGHTS = (".safetensors", ".json", ".model", ".txt", ".jinja")  # suffixes of the files of a model on this machine
+_PARTS = (".safetensors", ".json", ".model", ".txt", ".jinja")  # suffixes of the files of a model on this machine
 
 #: The key to send if none is set.
 PLACEHOLDER = "none"
@@ -81,35 +80,19 @@ class Endpoint:
     """A model by its name at an endpoint.
 
     Args:
-        key_name: the environment variable with the key.
         budget: no request is sent once it is spent, and its seconds end those under way.
-        at_once: maximum number of parallel requests.
-        retries: retries after a temporary error.
-        timeout: seconds for one request with its whole response.
         pause: seconds before the first retry; doubles with each retry.
     Raises: UsageError if the URL is invalid.
     """
 
     digest: str | None = None
 
-    def __init__(
-        self,
-        name: str,
-        url: str,
-        *,
-        key_name: str,
-        budget: TokenBudget,
-        at_once: int = 4,
-        retries: int = 5,
-        timeout: float = 600.0,
-        pause: float = 1.0,
-    ) -> None:
-        parts = check_url(url, key_name)
+    def __init__(self, name: str, url: str, service: Service, budget: TokenBudget, pause: float = 1.0) -> None:
+        parts = check_url(url, service.key_name)
         self.name, self.identity = name, f"{name}@{url.rstrip('/')}"
-        self._url, self._budget = url.rstrip("/"), budget
+        self._url, self._service, self._budget, self._pause = url.rstrip("/"), service, budget, pause
         self._target = parts._replace(path=_complete_path(parts.path.rstrip("/"))).geturl()
-        self._key, self._key_name = os.environ.get(key_name) or PLACEHOLDER, key_name
-        self._at_once, self._retries, self._timeout, self._pause = at_once, retries, timeout, pause
+        self._key = os.environ.get(service.key_name) or PLACEHOLDER
         self._answered, self._refusal = False, ""
 
     def ask(self, requests: Sequence[Request], sampling: Sampling, take: Take) -> None:
@@ -126,7 +109,7 @@ class Endpoint:
                     stopped = self._budget.spent() or self._refusal
                     take(index, NoAnswer(stopped) if stopped else await self._answer(client, request, sampling))
 
-            await asyncio.gather(*(work() for _ in range(self._at_once)))
+            await asyncio.gather(*(work() for _ in range(self._service.at_once)))
 
     async def _answer(self, client: httpx2.AsyncClient, request: Request, sampling: Sampling) -> Answer | NoAnswer:
         """Return the answer, or why there is none by the end of the time budget."""
@@ -139,15 +122,15 @@ class Endpoint:
         return answer
 
     async def _retry(self, client: httpx2.AsyncClient, body: dict[str, object]) -> Answer | NoAnswer:
-        for attempt in range(self._retries + 1):
+        for attempt in range(self._service.retries + 1):
             try:
                 return await self._once(client, body)
             except _Passing as trouble:
                 why = str(trouble)
                 pause = self._pause * 2 ** min(attempt, _DOUBLINGS) if trouble.pause is None else trouble.pause
-            if attempt < self._retries:
+            if attempt < self._service.retries:
                 await asyncio.sleep(min(pause, _LONGEST_PAUSE))
-        return NoAnswer(f"no answer in {self._retries + 1} requests; last error: {why}")
+        return NoAnswer(f"no answer in {self._service.retries + 1} requests; last error: {why}")
 
     def _body(self, request: Request, sampling: Sampling) -> dict[str, object]:
         body: dict[str, object] = {
@@ -166,7 +149,7 @@ class Endpoint:
     async def _once(self, client: httpx2.AsyncClient, body: dict[str, object]) -> Answer | NoAnswer:
         try:
             async with (
-                asyncio.timeout(self._timeout),
+                asyncio.timeout(self._service.timeout),
                 client.stream("POST", self._target, json=body) as response,
             ):
                 if not response.is_success:
@@ -175,7 +158,7 @@ class Endpoint:
                     return NoAnswer(self._clean_message(f"the response is packed ({packed}); only plain ones are read"))
                 content = await _read(response, _MAX_BYTES)
         except TimeoutError as error:
-            raise _Passing(f"no answer within {self._timeout:g} s") from error
+            raise _Passing(f"no answer within {self._service.timeout:g} s") from error
         except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError) as error:
             raise _Passing(self._clean_message(error)) from error
         if len(content) > _MAX_BYTES:
@@ -185,7 +168,10 @@ class Endpoint:
     def _read_completion(self, content: bytes) -> Answer | NoAnswer:
         """Return the answer in a response. Raises: _Passing if it is not a chat completion."""
         try:
-            completion = _Completion.model_validate(json.loads(content, parse_int=_read_int), strict=True)
+            completion = _Completion.model_validate(
+                json.loads(content, parse_int=lambda digits: int(digits) if len(digits) <= _DIGITS else None),
+                strict=True,
+            )
         except (ValueError, RecursionError) as error:
             reason: object = error
             if isinstance(error, ValidationError):
@@ -220,7 +206,7 @@ class Endpoint:
             self._refusal = f"status {status}: redirects to {elsewhere}; pass the final address"
         else:
             key = "is the key right? it is read from" if self._key != PLACEHOLDER else "a key would be read from"
-            self._refusal = f"refuses with status {status}: {message}; {key} {self._key_name}"
+            self._refusal = f"refuses with status {status}: {message}; {key} {self._service.key_name}"
         if not self._answered:
             raise UserError(f"{self._url}: {self._refusal}")
         return NoAnswer(self._refusal)  # what was answered before is worth writing; no further request is sent
@@ -263,10 +249,6 @@ async def _read(response: httpx2.Response, limit: int) -> bytes:
     return bytes(content)
 
 
-def _read_int(digits: str) -> int | None:
-    return int(digits) if len(digits) <= _DIGITS else None
-
-
 def _seconds(response: httpx2.Response) -> float | None:
     """Return the seconds that an endpoint asks to wait."""
     try:
@@ -286,28 +268,12 @@ class LocalModel:
     """
 
     def __init__(self, name: str, *, budget: TokenBudget) -> None:
-        try:
-            import transformers
-            from safetensors import SafetensorError
-        except ImportError as error:
-            raise UserError(
-                f"--model {name}: needs transformers; pip install 'lemur-curator[synthesis]', or pass --base-url"
-            ) from error
-        transformers.utils.logging.set_verbosity_error()
-        try:
-            self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-            model: Any = transformers.AutoModelForCausalLM.from_pretrained(
-                name, trust_remote_code=False, use_safetensors=True
-            )
-            self._model = model.eval()
-        except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise UserError(
-                f"--model {name}: cannot be loaded: {reason}; pass a folder or a name on the Hub, or --base-url URL"
-            ) from error
+        transformers = import_transformers(f"--model {name}", "'lemur-curator[synthesis]', or pass --base-url")
+        self._tokenizer, self._model = load_model(transformers, name, "--model", ", or --base-url URL")
         folder = Path(name)
         self.name = model_name(name)
-        self.digest = _digest(folder) if folder.is_dir() else getattr(self._model.config, "_commit_hash", None)
+        commit = getattr(self._model.config, "_commit_hash", None)
+        self.digest = digest_folder(folder, *_PARTS) if folder.is_dir() else commit
         self.identity = f"{self.name}#{self.digest}"
         self._budget = budget
 
@@ -321,7 +287,12 @@ class LocalModel:
         import torch
 
         chats = self._tokenizer.chat_template is not None
-        ids = self._ids(request, chats=chats)
+        text = request.opening
+        if chats:
+            messages = list(request.messages)
+            text = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        # A chat template writes the special tokens itself.
+        ids = self._tokenizer(text, return_tensors="pt", add_special_tokens=not chats).input_ids
         room = getattr(self._model.config, "max_position_embeddings", None) or ids.shape[1] + sampling.max_tokens
         new = min(sampling.max_tokens, room - ids.shape[1])
         if new < 1:
@@ -341,24 +312,3 @@ class LocalModel:
         return Answer(
             text if chats else request.opening + text, ids.shape[1], len(generated), "stop" if ended else "length"
         )
-
-    def _ids(self, request: Request, *, chats: bool) -> Any:
-        if chats:
-            text = self._tokenizer.apply_chat_template(
-                list(request.messages), add_generation_prompt=True, tokenize=False
-            )
-            return self._tokenizer(text, return_tensors="pt", add_special_tokens=False).input_ids
-        return self._tokenizer(request.opening, return_tensors="pt").input_ids
-
-
-def model_name(name: str) -> str:
-    """Return the name of a model: its folder's, or that on the Hub."""
-    folder = Path(name)
-    return folder.resolve().name if folder.is_dir() else name
-
-
-def _digest(folder: Path) -> str:
-    """Return SHA-256 over the weight files of a model, by name."""
-    files = sorted(path for path in folder.iterdir() if path.suffix in _WEIGHTS)
-    listing = "".join(f"{path.name} {sha256_file(path)}\n" for path in files)
-    return hashlib.sha256(listing.encode()).hexdigest()

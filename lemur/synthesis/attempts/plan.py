@@ -106,7 +106,8 @@ def _list_eligible(library: Path, options: AttemptOptions) -> list[RequestedBloc
     elif options.query is not None:
         wanted = {hit["block"] for hit in search(open_index(library), options.query, Filters(), _HITS).hits}
     try:
-        rows = _read_rows(library)
+        columns = ("block", "level", "arguments", "license", "lean_license", "code")
+        rows = {row.block: row for row in EXTRACTION.rows(library, Block, columns) if row.level in _RUNS}
         with (library / SPECS).open(encoding="utf-8") as lines:
             blocks = [_make_eligible(json.loads(line), rows, wanted) for line in lines]
     except (OSError, ValueError, KeyError) as error:
@@ -142,11 +143,6 @@ def _parse_specs(text: str) -> list[Any]:
     if isinstance(specs, dict) and "candidates" in specs:
         specs = specs["candidates"]
     return specs if isinstance(specs, list) else [specs]
-
-
-def _read_rows(library: Path) -> dict[str, Block]:
-    rows = EXTRACTION.rows(library, Block, ("block", "level", "arguments", "license", "lean_license", "code"))
-    return {row.block: row for row in rows if row.level in _RUNS}
 
 
 def _make_eligible(facts: Json, rows: Mapping[str, Block], wanted: set[str] | None) -> RequestedBlock | None:

@@ -81,9 +81,7 @@ _PRIVATE = _words(
 def find_forbidden(tree: ast.Module, code: str) -> Iterator[tuple[int, str]]:
     """Yield the uses that are forbidden in a network: the line, and the reason as it is sent back to the model.
 
-    Args:
-        tree: the file.
-        code: its text.
+    Args: tree: the file. code: its text.
     """
     for pretrained in find_pretrained(code):
         yield pretrained.line, f"loads trained weights: {pretrained.text}"

@@ -292,10 +292,8 @@ def _measure_originality(candidate: NetworkProposal, tree: ast.Module) -> float 
 def conformance(requested: RequestedBlock, answer: Mapping[str, Any] | None, error: str) -> Json:
     """Compare a class with the spec that it was written from.
 
-    Args:
-        answer: from `extract.proofs.trace_guest.trace_block` with the spec's arguments; None if it does not run.
+    Args: answer: from `extract.proofs.trace_guest.trace_block` with the spec's arguments; None if it does not run.
         error: the reason why it does not run.
-
     Returns: `class`, `block`; `faults`, empty if it conforms; `parameters`, the relative difference in number;
         `motifs`, the share of the spec's motifs that it has; `graph`, the share of common subtrees, 1 and `same` if
         both compute the same; null if it does not run.

@@ -16,6 +16,7 @@ from lemur.experts.facts import RELATIONS, questions, read_facts, wordings
 from lemur.experts.parts import Projector, PrototypeRouter, centres
 from lemur.experts.settings import GENERAL, ProjectorSettings, TuningSettings, load_settings
 from lemur_core.files.errors import UserError
+from tests.builders.suites import table
 
 
 def test_facts_are_balanced_and_held_out_by_block(settings_file: Path) -> None:
@@ -50,16 +51,7 @@ def test_held_wordings_are_new_and_of_known_words(settings_file: Path) -> None:
     assert not trained & {row.text for row in questions(facts, held=True)}
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ("out = 'x'\n[data]\nlibraries = ['library']\nblok = 1", "data.domains"),
-        ("out = 'x'\n[data]\nlibraries = ['library']\n[data.domains]\ngeneral = ['alpha']", "is reserved for blocks without a domain"),
-        ("out = 'x'\n[data]\nlibraries = ['library']\n[data.domains]\nalpha = ['alpha']\n[base]\nstep = 1", "base.step"),
-        ("out = ", "cannot be read"),
-        ("out = 'x'", "data"),
-    ],
-)  # fmt: skip
+@table(__file__, "parts.md", "Settings that are refused", globals())
 def test_settings_that_are_refused(tmp_path: Path, changed: str, message: str) -> None:
     path = tmp_path / "wrong.toml"
     path.write_text(changed)

@@ -25,7 +25,5 @@ def answers(curator_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> di
 @pytest.fixture(scope="session")
 def library(answers: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An extraction of two blocks under the MIT license."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("extract.folder.report.draw_figures", lambda *given: {})
-        folder: Path = synthesis.write(tmp_path_factory.mktemp("library"), answers)
+    folder: Path = synthesis.write(tmp_path_factory.mktemp("library"), answers)
     return folder

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sqlite3
 import subprocess
 import threading
 import time
@@ -18,9 +19,11 @@ from huggingface_hub import constants, get_token
 
 from lemur.synthesis.attempts.asking import Answer, Asker, NoAnswer, Request, TokenBudget
 from lemur.synthesis.attempts.models import Endpoint
-from lemur.synthesis.attempts.options import Sampling
+from lemur.synthesis.attempts.options import Sampling, Service
+from lemur.synthesis.command import lock_output
 from lemur_core.files.errors import UsageError, UserError
 from tests.builders import model_server
+from tests.builders.suites import table
 
 Raw, completion, serving = model_server.Raw, model_server.completion, model_server.serving
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -57,8 +60,9 @@ def questions(count: int) -> list[Request]:
 
 def ask(url: str, count: int = 1, *, budget: TokenBudget | None = None, **options: Any) -> list[Answer | NoAnswer]:
     """What an endpoint answers, in the order of the questions."""
-    settings: dict[str, Any] = {"key_name": KEY_NAME, "retries": 2, "pause": 0.01, "timeout": 5.0, **options}
-    model = Endpoint("scripted", url, budget=budget or TokenBudget(), **settings)
+    pause = options.pop("pause", 0.01)
+    service = Service(**{"key_name": KEY_NAME, "retries": 2, "timeout": 5.0, **options})
+    model = Endpoint("scripted", url, service, budget or TokenBudget(), pause)
     found: dict[int, Answer | NoAnswer] = {}
     model.ask(questions(count), Sampling(), found.__setitem__)
     return [found[place] for place in range(count)]
@@ -88,7 +92,7 @@ def test_what_is_asked() -> None:
     schema = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
     plan = Request([{"role": "user", "content": "plan"}], 7, "opening", schema)
     with serving(lambda request, number: completion("cut o", "length")) as server:
-        model = Endpoint("some/name", server.url + "/", key_name=KEY_NAME, budget=TokenBudget())
+        model = Endpoint("some/name", server.url + "/", Service(), TokenBudget())
         found: list[Answer | NoAnswer] = []
         model.ask([*questions(1), plan], Sampling(0.0, 0.5, 77), lambda place, answer: found.append(answer))
     assert model.identity == f"some/name@{server.url}"
@@ -163,16 +167,12 @@ PASSING = {
 
 
 @pytest.mark.parametrize("trouble", PASSING)
-def test_trouble_that_passes(trouble: str) -> None:
-    answer, _ = PASSING[trouble]
+def test_trouble(trouble: str) -> None:
+    """It may pass; where it stays, it is an attempt without answer."""
+    answer, said = PASSING[trouble]
     with serving(lambda request, number: answer if number < 2 else "text") as server:
         assert ask(server.url) == [Answer("text", 100, 50, "stop")]
     assert len(server.requests) == 3
-
-
-@pytest.mark.parametrize("trouble", PASSING)
-def test_trouble_that_stays_is_an_attempt_without_answer(trouble: str) -> None:
-    answer, said = PASSING[trouble]
     with serving(lambda request, number: "text" if request["seed"] else answer) as server:
         told = ask(server.url, 2, retries=1)
     assert told[1] == Answer("text", 100, 50, "stop")
@@ -502,7 +502,7 @@ def asker_of(url: str, budget: TokenBudget | None = None, *, name: str = "script
     budget = budget or TokenBudget()
     again = options.pop("again", False)
     sampling = options.pop("sampling", Sampling())
-    model = Endpoint(name, url, key_name=KEY_NAME, budget=budget, retries=0, pause=0.01, **options)
+    model = Endpoint(name, url, Service(retries=0, **options), budget, 0.01)
     return Asker(model, sampling, budget, again=again)
 
 
@@ -629,44 +629,31 @@ def test_a_run_is_asked_again_only_where_that_is_said(synthesize: Command) -> No
             assert len(server.requests) == requests
 
 
-@pytest.mark.parametrize(
-    ("given", "status", "said"),
-    [
-        ([], 2, "pass --model MODEL, or --compare MODEL at least twice"),
-        (["--model", "a", "--compare", "b", "--compare", "c"], 2, "pass --model MODEL, or --compare"),
-        (["--compare", "a"], 2, "--compare: pass it at least twice"),
-        (["--compare", "a", "--compare", "a", "--base-url", "http://localhost:1/v1"], 2, "two models are named a"),
-        (
-            ["--compare", "a@http://localhost:1/v1", "--compare", "a@http://localhost:2/v1"],
-            2,
-            "two models are named a",
-        ),
-        (
-            ["--compare", "a@http://localhost:1/v1", "--compare", "b@http:///v1"],
-            2,
-            "--base-url http:///v1: use http://H",
-        ),
-        (["--model", "a", "--blocks", "0"], 2, "--blocks 0: state what to write with --goal TEXT"),
-        (["--model", "a", "--register", "x.db"], 2, "--register: only trained networks are registered; add --train"),
-        (["--model", "a", "--base-url", "localhost:1"], 2, "--base-url localhost:1: use http://HOST:PORT/v1"),
-        (["--model", "a@ftp://b/v1"], 2, "--base-url ftp://b/v1: use http://HOST:PORT/v1"),
-        (["--model", "@http://localhost:1/v1"], 2, "use NAME, or NAME@URL"),
-        (
-            ["--model", "a", "--search", "gate", "--spec", "specs.json"],
-            2,
-            "--spec and --search: both select the blocks",
-        ),
-        (["--model", "a", "--spec", "absent.json"], 1, "absent.json: cannot be read as specs: No such file"),
-        (["--model", "a", "--parents", "."], 1, "no manifest.json"),
-    ],
-)
-def test_wrong_options(synthesize: Command, tmp_path: Path, given: list[str], status: int, said: str) -> None:
+@table(__file__, "endpoint.md", "Names of models", globals())
+def test_names_of_models(synthesize: Command, given: list[str], said: str) -> None:
+    """Other wrong options are those of tests/lemur/exit_codes.md."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Endpoint, "ask", lambda *_: pytest.fail("something was asked"))
         done = synthesize("--n", 1, *given)
-    told = [line for line in done.stderr.splitlines() if line.startswith("lemur: ")]
-    assert done.returncode == status, done.stderr
-    assert said in done.stderr
-    assert len(told) == 1, done.stderr
-    assert done.stdout == ""
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
+def test_two_runs_on_one_folder(synthesize: Command, tmp_path: Path) -> None:
+    with serving(lambda request, number: NO_PYTHON) as server, lock_output(tmp_path / "out"):
+        done = synthesize("--model", f"m@{server.url}", "--n", 1)
+    assert (done.returncode, server.requests) == (1, [])
+    assert "out: another run is writing it" in done.stderr
+
+
+def test_an_answer_that_cannot_be_kept(synthesize: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk, for example: what was answered before is kept, and nothing is written."""
+
+    def refuse(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr("lemur.synthesis.attempts.asking.OutcomeStore.remember", refuse)
+    with serving(lambda request, number: NO_PYTHON) as server:
+        done = synthesize("--model", f"m@{server.url}", "--n", 1)
+    assert done.returncode == 1
+    assert "lemur: an answer cannot be cached: database or disk is full; free space" in done.stderr
     assert not (tmp_path / "out").exists()

@@ -81,18 +81,7 @@ def test_where_it_is_refused() -> None:
     assert fault["line"] == 3
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "x = getattr(nn, 'Linear')(1, 1), hasattr(nn, 'Linear')",
-        "x = '{} {:.2f} {0[0]} {0.shape}'.format(1)",
-        "torch.backends.cudnn.benchmark = True",
-        "from torch.nn.modules.utils import _pair",
-        "def f(self, input: 'torch.Tensor', gc: int = 1) -> None: self._x = input; setattr(self, 'y', self._x)",
-        "def f(self): self.register_buffer('_kept', None); return self._kept, self.__class__.__name__, type(self)",
-        "class A(nn.Module):\n    __constants__ = ['x']\n    def __len__(self): return len(self._modules)",
-    ],
-)
+@table(__file__, "steps.md", "What a network may use", globals())
 def test_what_a_network_may_use(line: str) -> None:
     assert read(f"{HEAD}{line}\n{REST}").fault is None
 
@@ -172,14 +161,7 @@ def test_the_same_in_other_words_conforms(gate: RequestedBlock, answers: dict[st
         assert judged(gate, answers, name) == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "fault", "facts"),
-    [
-        ("wider", "has 280 parameters where its facts state 148", {"parameters": 0.8919, "motifs": 1.0, "graph": 1.0}),
-        ("flat", "gives float32 2×16×1×1 where its facts state float32 2×16×16×16", {"parameters": 0.0, "motifs": 1.0}),
-        ("plain", "lacks a gate", {"parameters": 0.0, "motifs": 0.0}),
-    ],
-)
+@table(__file__, "steps.md", "What does not conform", globals())
 def test_what_does_not_conform(
     gate: RequestedBlock, answers: dict[str, Any], name: str, fault: str, facts: dict[str, Any]
 ) -> None:

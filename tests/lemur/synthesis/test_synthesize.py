@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import random
 import re
 import shutil
 import signal
@@ -31,11 +30,12 @@ from lemur_core.sandbox import Limits
 from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
 from manifests.folders.tables import write_table, write_tables
 from manifests.records import SynthesisAttempt, Synthesized, arrow_schema
-from tests.builders import hub_server, model_server, synthesis
+from tests.builders import model_server, synthesis
+from tests.builders.commands import LEMUR
+from tests.builders.commands import run_lemur as lemur
+from tests.builders.suites import table
 
 HERE = Path(__file__).parent
-LEMUR = Path(sys.executable).with_name("lemur")
-Done = subprocess.CompletedProcess[str]
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="the sandbox is of Linux")]
 
@@ -53,13 +53,6 @@ class Told(nn.Module):
     def forward(self, x):
         return torch.tanh(self.convolution_of_the_told_block(x)) + torch.sin(x)
 """
-
-
-def lemur(*arguments: object, cwd: Path, **changes: str) -> Done:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
-    environment |= {"COLUMNS": "200", "NO_COLOR": "1", **changes}
-    command = [str(LEMUR), *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=3000, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -391,22 +384,7 @@ def harmed(folder: Path, how: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("how", "check", "said"),
-    [
-        ("file", "digests", "nets/syn-"),
-        ("another file", "networks", "is not the code of the table"),
-        ("table", "schema SynthesisAttempt", "not readable"),
-        ("counts", "counts", "counts are not those of the attempts"),
-        ("passed", "attempts", "attempt 0, round 0 of scripted: passed answer, failed None"),
-        ("code", "attempts", "its code has another SHA-256"),
-        ("error", "attempts", "is neither accepted with a name nor failed with an error"),
-        ("name", "networks", "the table of networks does not hold the accepted ones"),
-        ("id", "networks", "its name or id is not that of its code"),
-        ("graph", "networks", "another network computes the same"),
-        ("text", "networks", "its name or id is not that of its code"),
-    ],
-)
+@table(__file__, "synthesize.md", "What verify finds", globals())
 def test_what_verify_finds(tried: SimpleNamespace, tmp_path: Path, how: str, check: str, said: str) -> None:
     folder = Path(shutil.copytree(tried.out, tmp_path / "out"))
     assert failed_checks(folder) == {}
@@ -506,15 +484,6 @@ def test_two_models_on_the_same_attempts(compared: Path) -> None:
     assert failed_checks(compared) == {}
 
 
-def test_publish_tells_what_it_would_do(compared: Path, tmp_path: Path) -> None:
-    with hub_server.HubServer().serve() as hub:
-        changes = {"HF_ENDPOINT": hub.endpoint, "HF_TOKEN": hub_server.WRITER, "HF_HOME": str(tmp_path / "home")}
-        done = lemur("publish", compared, "--repo-id", "owner/nets", "--dry-run", cwd=tmp_path, **changes)
-    assert done.returncode == 0, done.stderr
-    assert "attempts.parquet" in done.stdout + done.stderr
-    assert hub.repos == {}
-
-
 # --- training ---------------------------------------------------------------------------------------------------------
 
 
@@ -539,7 +508,7 @@ def test_made_up_data_are_not_registered(tried: SimpleNamespace, blocks: Path, t
     assert (list(tmp_path.iterdir()), len(tried.server.requests)) == ([], before)
 
 
-# --- killed, two at once, no space ------------------------------------------------------------------------------------
+# --- killed ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -591,57 +560,3 @@ def test_a_run_that_is_killed_goes_on(blocks: Path, tmp_path: Path, stuck: Simpl
     assert len(stuck.server.requests) == waited + 19 + 24
     first, second = (tmp_path / place / "out" / "attempts.parquet" for place in ("killed", "whole"))
     assert first.read_bytes() == second.read_bytes()
-
-
-def test_two_runs_on_one_folder(blocks: Path, tmp_path: Path, stuck: SimpleNamespace) -> None:
-    with started(blocks, stuck.server.url, tmp_path, tmp_path / "cache") as process:
-        until_stuck(stuck, process)
-        with started(blocks, stuck.server.url, tmp_path, tmp_path / "cache") as other:
-            assert other.wait(300) == 1
-            assert other.stderr is not None
-            told = other.stderr.read().splitlines()
-        line = r"lemur: out: another run is writing it \(host \S+, process (\d+), since \S+\); wait for it, or choose another --out"
-        holder = re.fullmatch(line, told[-1])
-        assert holder is not None
-        assert int(holder[1]) == process.pid
-        assert len(stuck.server.requests) == 9
-        stuck.release()
-        assert process.wait(600) == 0
-    assert len(stuck.server.requests) == 24
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 256 KiB, where this user may mount one."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root on Linux, to mount a small disk")
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)]
-    done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        pytest.skip(f"cannot mount a small disk: {done.stderr.strip()}")
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
-
-
-@pytest.mark.parametrize("full", ["output", "cache"])
-def test_no_space(blocks: Path, tmp_path: Path, small_disk: Path, full: str) -> None:
-    def script(request: dict[str, Any], number: int) -> str:
-        return f"def ({random.Random(request['seed']).randbytes(40_000).hex()}"
-
-    out, cache = (small_disk / "out", tmp_path / "cache") if full == "output" else ("out", small_disk / "cache")
-    with model_server.serving(script) as server:
-        given = ["--in", blocks, "--model", f"m@{server.url}", "--n", 12, "--rounds", 0]
-        done = lemur("synthesize", *given, "--out", out, cwd=tmp_path, LEMUR_CURATOR_CACHE=str(cache))
-        told = [line for line in done.stderr.splitlines() if line.startswith("lemur: ")]
-        assert (done.returncode, done.stdout, len(told)) == (1, "", 1), done.stderr
-        said = "No space left on device" if full == "output" else "an answer cannot be cached: database or disk is full"
-        assert said in told[0]
-        assert "Traceback" not in done.stderr
-        assert not (tmp_path / "out").exists()
-        assert not (small_disk / "out").exists()
-        before = len(server.requests)
-        done = lemur("synthesize", *given, "--out", "out", cwd=tmp_path, LEMUR_CURATOR_CACHE=str(tmp_path / "cache"))
-        assert done.returncode == 0, done.stderr
-        assert len(server.requests) - before == (0 if full == "output" else 12)

@@ -98,7 +98,7 @@ def fetch(hub: Hub, tmp_path: Path, read: Callable[[Path], dict[str, bytes]]) ->
 
     def work(out: str = "out", repo_id: str = REPO, **options: Any) -> dict[str, bytes]:
         done: Pulled = pull(repo_id, tmp_path / out, hub=hub, **options)
-        came = read(done.folder)
+        came = read(tmp_path / out)
         assert (done.files, done.bytes) == (len(came), sum(map(len, came.values())))
         return came
 

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from lemur.folders import verify_folder
@@ -102,22 +101,6 @@ def test_nobody_to_ask(server: Any, hub: Hub, sample: Path, monkeypatch: pytest.
     with pytest.raises(UserError, match="no terminal to confirm on; add --yes, or --dry-run"):
         run_publish(sample, REPO, hub=hub)
     assert not server.requests
-
-
-@pytest.mark.slow
-def test_read_back_by_datasets(server: Any, send: Callable[..., Any], sample: Path, tmp_path: Path) -> None:
-    send()
-    program = (
-        "import json, datasets\n"
-        f"found = datasets.load_dataset({REPO!r}, 'records')\n"
-        "print(json.dumps({split: found[split].to_list() for split in found}))"
-    )
-    environment = {"HF_ENDPOINT": server.endpoint, "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(tmp_path / "hf-home")}
-    environment["HOME"] = str(tmp_path)
-    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr[-2_000:]
-    tables = {split: pq.read_table(sorted((sample / "data").glob(f"{split}-*"))[0]) for split in ("train", "test")}
-    assert json.loads(done.stdout) == {split: table.to_pylist() for split, table in tables.items()}
 
 
 @pytest.mark.parametrize("kind", ["refs", "commit", "info", "tree"])

@@ -1,4 +1,4 @@
-"""`lemur publish`, killed at twenty points and run again: the same repository, and nothing left behind."""
+"""`lemur publish`, killed at ten points and run again: the same repository, and nothing left behind."""
 
 import re
 import signal
@@ -14,7 +14,7 @@ from tests.builders.kills import PROBE, list_unfinished, run_counted
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")]
 
-POINTS, REPO = 20, "owner/data"
+POINTS, REPO = 10, "owner/data"
 _HASH = re.compile(r"[0-9a-f]{32,}")
 
 

@@ -13,6 +13,7 @@ from huggingface_hub import constants
 from lemur_core.files.errors import RetryableError, UserError
 from manifests.publish.hub import Hub
 from manifests.publish.publishing import PublishReport, pull
+from tests.builders.suites import table
 
 REPO = "owner/data"
 Send = Callable[..., PublishReport]
@@ -37,7 +38,7 @@ def whole(repo: Any, sample: Path, read: Callable[..., Any]) -> dict[str, bytes]
 
 
 @pytest.mark.parametrize("step", ["info", "tree", "resolve", "download"])
-@pytest.mark.parametrize("what", [503, 429, "drop"])
+@pytest.mark.parametrize("what", [503, "drop"])
 def test_one_fault_is_overcome(server: Any, fetch: Fetch, whole: dict[str, bytes], step: str, what: int | str) -> None:
     server.faults = [server.Fault(step, what)]
     assert fetch() == whole
@@ -74,16 +75,7 @@ def test_a_silent_server_is_not_waited_for(server: Any, fetch: Fetch, whole: dic
     assert time.monotonic() - started < 15, "the server is silent for 30 s"
 
 
-@pytest.mark.parametrize(
-    ("edit", "told"),
-    [
-        ({"report.md": None}, "report.md is missing"),
-        ({"report.md": b"# Rep0rt\n"}, "report.md differs from its digest"),
-        ({"more.txt": b"x"}, "more.txt is not in the manifest"),
-        ({"manifest.json": None}, "has no manifest.json at main; only folders published by lemur can be pulled"),
-        ({"manifest.json": b"{}"}, "its manifest.json at main is not one that lemur wrote"),
-    ],
-)
+@table(__file__, "pull.md", "What is not as stated", globals())
 def test_what_is_not_as_stated(
     fetch: Fetch, repo: Any, whole: dict[str, bytes], tmp_path: Path, edit: dict[str, bytes | None], told: str
 ) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from lemur_core.files.errors import UserError
 from manifests.publish.patterns import Shape, own_folders
 from manifests.publish.screen import Finding, check_digests, check_findings, screen, table_texts
+from tests.builders.suites import table
 
 ALNUM = "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0fGhIjKlMnOpQrStUvWx"
 SECRETS = {
@@ -34,44 +35,6 @@ SECRETS = {
     "URL with a password": "https://jane:hunter2@example.org/x",
     "URL with a password (signs)": "https://jane:hun:2$r@example.org/x",
 }
-HARMLESS = [
-    "hf_model_name_that_is_quite_long_but_has_words",
-    "hf_" + ALNUM[:20],
-    "self_" + "hf_" + ALNUM[:34],  # the end of a longer name
-    "sk-learn-like-words-that-go-on-and-on-and-on-and-on",
-    "task-" + ALNUM[:40],
-    "AKIAabcdefghijklmnop",
-    "xoxb-is-what-a-token-of-slack-begins-with",
-    "BEGIN PRIVATE KEY",
-    "-----BEGIN CERTIFICATE-----",
-    "https://example.org:8080/a@b",
-    "https://{user}:{password}@host/x",
-    "http://$USER:$PASSWORD@proxy",
-    "https://github.com/owner/name@v1.0:path",
-    "mailto:jane@example.org",
-    "https://example.org/home/page/of/it, see also home/jane/x",
-    "gs://home/me/file",
-    "./root/x and ~/Users/x/y and path/tmp/x",
-    "C:\\Windows\\System32",
-    "/usr/lib/python3/dist-packages",
-    "/homes/x/y /home/ /Users/ ",
-]
-OF_PEOPLE = [
-    "/home/jane/data/x.py",
-    "/Users/jane/x",
-    "C:\\Users\\jane\\x",
-    "C:\\\\Users\\\\jane\\\\x",
-    "file:///home/jane/x",
-    "/home/jürgen/x",
-    "/home/j\\u00fcrgen/x",
-    "/Users/Jane Doe/x",
-    "C:\\Users\\Jane Doe\\x",
-    "c:\\users\\jane\\x",
-    "HOME=/home/jane",
-    "cc -I/home/jane/include",
-    "bad:\\n/home/jane/x",
-    "bad:\\t/root/x",
-]
 
 
 def found(folder: Path) -> list[Finding]:
@@ -199,14 +162,14 @@ def test_neighbours_make_no_secret_and_hide_none(tmp_path: Path) -> None:
     assert [item.where for item in found(tmp_path)] == ["row 3, column x"]
 
 
-@pytest.mark.parametrize("text", HARMLESS)
+@table(__file__, "screen.md", "What is none", globals())
 def test_what_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "report.md").write_text(f"{text}\n'{text}'")
     pq.write_table(pa.table({"reason": [text]}), tmp_path / "t.parquet")
     assert found(tmp_path) == []
 
 
-@pytest.mark.parametrize("path", OF_PEOPLE)
+@table(__file__, "screen.md", "People s paths stay in their own code alone", globals())
 def test_people_s_paths_stay_in_their_own_code_alone(tmp_path: Path, path: str) -> None:
     (tmp_path / "blocks").mkdir()
     (tmp_path / "blocks" / "a.py").write_text(f"x = '{path}'")

@@ -9,12 +9,12 @@ import random
 import string
 from urllib.parse import quote
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from manifests.publish.patterns import looks_random
 from manifests.publish.screen import find_hits
+from tests.builders.suites import table
 
 LETTERS = string.ascii_letters
 AL = LETTERS + string.digits
@@ -234,31 +234,7 @@ def test_the_place_is_that_of_the_secret() -> None:
         assert bool(hits) == bool(find_hits(text.encode())), kind
 
 
-HARMLESS = """
-    token = "Wav2Vec2BaseModelOutput"
-    AutoTokenizer.from_pretrained("mistralai/Mixtral-8x7B-v0.1")
-    key = "backbone.layers.0.blocks.1.norm1.weight"
-    cfg = {"key": "vit_base_patch16_224.augreg2_in21k_ft_in1k", "token": "[CLS]"}
-    self.key_proj, self.value_proj = nn.Linear(dim, kdim1024x2048x4096), None
-    key_padding_mask=key_padding_mask, attn_mask2d=attention_mask_4d_expanded_v2
-    password = os.environ["PASSWORD"]
-    password = getpass.getpass("Password for user 1: ")
-    api_key = "YOUR_API_KEY_1234567890abcdef"
-    secret = "<insert-your-secret-key-here-1>"
-    token = "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
-    headers = {"Authorization": f"Bearer {token}"}
-    headers = {"Authorization": "Bearer YOUR_TOKEN_GOES_HERE_1"}
-    Basic Block, Bottleneck; Basic resnet18
-    sha256 = "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e3d9f0f7d5a1f0a9d3c"
-    urls = ["https://download.pytorch.org/models/resnet50-0676ba61.pth"]
-    channels = [64, 64, 128, 128, 256, 256, 512, 512, 64, 64, 128, 128, 96, 96, 100, 100, 48]
-    extras = ["hf_hub", "transformers", "accelerate", "tokenizers", "sentencepiece"]
-    path = "patches/embed_patch16_224_dino_v2_reg4_hybrid_x1y2z3.py"
-    author = "J. R. Doe2 3rd", keypoints2d_xy1 = "RTMPose_m_8xb256_420e_coco_256x192"
-""".strip().splitlines()
-
-
-@pytest.mark.parametrize("text", HARMLESS)
+@table(__file__, "secrets.md", "What is no secret", globals())
 def test_what_is_no_secret(text: str) -> None:
     assert find_hits(text.encode()) == []
 
@@ -271,26 +247,7 @@ def test_a_token_in_two_parts(seed: int, cut: int, between: str) -> None:
     assert hit.text.decode().startswith(token), "what follows may seem a part of it"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        b"a",
-        b"A1",
-        b"%41",
-        b"&#65;",
-        b"/",
-        b'"',
-        b"'a'",
-        b"key=",
-        b"password='",
-        b"65, ",
-        b"\\",
-        b"://",
-        b"machine ",
-        b"\0",
-        b"Bearer ",
-    ],
-)
+@table(__file__, "secrets.md", "Nothing takes more than linear time", globals())
 def test_nothing_takes_more_than_linear_time(text: bytes) -> None:
     """A pattern that goes over the whole text at each position would take hours."""
     find_hits(b"[" + text * (400_000 // len(text)))

@@ -21,6 +21,7 @@ from manifests.provenance import without_source
 from manifests.publish.staged import Staged, stage_files
 from manifests.records import Block
 from tests.builders import extractions
+from tests.builders.suites import table
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use .content=:DeprecationWarning")  # of the client, about itself
 
@@ -30,9 +31,7 @@ def extraction(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three sources: alpha is MIT, beta GPL, gamma says nothing; four blocks of each have code."""
     base = tmp_path_factory.mktemp("staged")
     sources = [extractions.source(base, name) for name in ("alpha@1.0", "beta@2.0", "gamma@3.0")]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("extract.folder.report.draw_figures", lambda *given: {})
-        extractions.write(base / "out", extractions.results(sources), sources)
+    extractions.write(base / "out", extractions.results(sources), sources, figures=False)
     return base / "out"
 
 
@@ -93,9 +92,7 @@ def test_code_that_needs_a_guess_stays(tmp_path: Path) -> None:
     guess = 'acme; extra == "guess"'
     names = {"Sure": ("einops",), "Unsure": ("einops", guess)}
     results = [Result(extractions.block(source, name, requires=needs), ()) for name, needs in names.items()]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("extract.folder.report.draw_figures", lambda *given: {})
-        extractions.write(tmp_path / "out", results, [source])
+    extractions.write(tmp_path / "out", results, [source], figures=False)
     with stage_files(tmp_path / "out") as ready:
         assert [(w.source, w.license, w.blocks) for w in ready.withheld] == [("alpha@1.0", "requires acme, a guess", 1)]
         rows = pq.read_table(ready.files["blocks.parquet"]).to_pylist()
@@ -185,16 +182,7 @@ def test_other_kinds_are_published_as_they_are(sample: Path) -> None:
         assert ready.withheld == ()
 
 
-@pytest.mark.parametrize(
-    ("details", "leaves"),
-    [
-        ({"license": "MIT"}, True),
-        ({"license": "Apache-2.0 AND MIT"}, True),
-        ({"license": "GPL-3.0-only"}, False),
-        ({"license": "NOASSERTION"}, False),
-        ({}, False),
-    ],
-)
+@table(__file__, "staged.md", "A snapshot leaves if the licence of its codes lets it", globals())
 def test_a_snapshot_leaves_if_the_licence_of_its_codes_lets_it(
     sample: Path, finished: Callable[..., Path], details: dict[str, str], leaves: bool
 ) -> None:
