@@ -194,7 +194,7 @@ def _write_experts(base: Path) -> dict[str, Path]:
     }
     parameters = {"domains": ["alpha", "beta"], "seed": 0, "margin": 0.0}
     write_manifest(folder, _manifest(folder, EVALUATED, counts=counts, parameters=parameters))
-    return {"facts": workspace.data_folder, "evaluation": folder}
+    return {"facts": workspace.folder("data"), "evaluation": folder}
 
 
 def _spec(source: str, full: str, number: int) -> Mapping[str, object]:
