@@ -152,18 +152,6 @@ def test_levels_and_reasons(extracted: Path) -> None:
     assert rows["Later"]["arguments"] is rows["Later"]["observed"] is None
 
 
-def test_a_block_is_closed_and_says_where_it_is_from(extracted: Path) -> None:
-    row = rows_of(extracted)["Block"]
-    assert row["block"] == "mylib::mylib.layers.blocks.Block"
-    assert "mylib" not in [line.split()[1] for line in row["code"].splitlines() if line.startswith(("import", "from"))]
-    assert "self.gate = Gate()" in row["code"]
-    assert (
-        "    # kept as written\n    def forward(self, x):\n        return scale(x / 2)  # twice a half\n" in row["code"]
-    )
-    assert row["code"].startswith("# Block, from mylib\n")
-    assert (extracted / row["file"]).read_text() == row["code"]
-
-
 @pytest.mark.slow
 def test_files_that_are_not_python_are_named(tmp_path: Path, cache: Path) -> None:
     mine = tmp_path / "mine"

