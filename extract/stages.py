@@ -20,13 +20,14 @@ from extract.minimize.header import MinimizedFile, make_minimized_columns, write
 from extract.minimize.stage import RunnableBlock, minimize_all
 from extract.model.categories import find_category
 from extract.model.results import Result, RunFacts, at_least, code_columns, sort_by_size
-from extract.proofs.name_resolution import BoundFile, compare_bindings
+from extract.proofs.name_resolution import compare_bindings
 from extract.proofs.rebuild import RebuildJob, count_rewritten, rebuild_all
 from extract.proofs.runtime import BlockRuntime, original_folders, runtime_for
 from extract.proofs.trace import trace_all
 from extract.proofs.validate import (
     BlockVerdict,
     BlockWithOriginal,
+    BoundFile,
     Candidate,
     EquivalenceResult,
     check_text,

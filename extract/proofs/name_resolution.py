@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from extract.arguments.messages import FilesToCompare, FileToCompare
-from extract.proofs.validate import LIMITS_TOGETHER, MissingOriginal, group_by_package
+from extract.proofs.validate import LIMITS_TOGETHER, BoundFile, MissingOriginal, group_by_package
 from extract.resolve.index import FactsIndex
 from lemur_core.files.markdown import code_span, count, percent, plain, plural, table
 from lemur_core.sandbox import Failure
@@ -41,19 +41,6 @@ COMPARE_NAMES = SandboxStage[Mapping[str, BoundNames | Failure | MissingOriginal
     LIMITS_TOGETHER,
     Retries.NONE,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class BoundFile:
-    """A self-contained file to compare with its origin."""
-
-    block: str
-    name: str
-    code: str
-    module: str  # the module to import for the original
-    folders: tuple[Path, ...]  # with the original and its dependencies
-    digest: str  # of the source of the original
-    stubs: tuple[str, ...]  # names of the file that are stubs
 
 
 def compare_bindings(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 from extract.arguments.messages import BlockRun, CallsToRun, CompanionCode, Original, Originals
 from extract.emit.emit import Emitted
@@ -19,21 +19,6 @@ from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.stage import Reply, Retries, SandboxStage
 from lemur_core.source.text import parse_expression
 from manifests.records import Level, Observed
-
-
-class HasOriginal(Protocol):
-    """An item to compare with an original."""
-
-    @property
-    def module(self) -> str:
-        """The module from which to import the original."""
-
-    @property
-    def folders(self) -> tuple[Path, ...]:
-        """The folders of the original and its dependencies."""
-
-
-P = TypeVar("P", bound=HasOriginal)
 
 _BACK_OFF_SECONDS = 0.5
 _MAX_ERROR = 400  # characters
@@ -314,6 +299,22 @@ class BlockWithOriginal:
             companions=named,
             digest=self.digest,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class BoundFile:
+    """A self-contained file to compare with its origin."""
+
+    block: str
+    name: str
+    code: str
+    module: str  # the module to import for the original
+    folders: tuple[Path, ...]  # with the original and its dependencies
+    digest: str  # of the source of the original
+    stubs: tuple[str, ...]  # names of the file that are stubs
+
+
+P = TypeVar("P", BlockWithOriginal, BoundFile)
 
 
 @dataclass(frozen=True, slots=True)

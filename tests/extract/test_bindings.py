@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from extract.model.results import _count_names
-from extract.proofs.name_resolution import BoundFile, BoundNames, compare_bindings, section, to_columns
+from extract.proofs.name_resolution import BoundNames, compare_bindings, section, to_columns
 from extract.proofs.name_resolution_guest import Bindings, instructions
-from extract.proofs.validate import MissingOriginal
+from extract.proofs.validate import BoundFile, MissingOriginal
 from extract.resolve.index import FactsIndex
 from lemur_core.sandbox import Failure
 from manifests.records import Block
