@@ -5,6 +5,7 @@ content, and records the outcome with the block. `PendingBlock.result` makes the
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from extract.arguments.hints import HintFinder
+from extract.arguments.messages import CompanionCode
 from extract.emit.emit import Emitted
 from extract.minimize.header import MinimizedFile, make_minimized_columns, write_header
 from extract.minimize.stage import RunnableBlock, minimize_all
@@ -47,6 +49,7 @@ from lemur_core.files.progress import progress
 from lemur_core.files.workers import available_cores
 from manifests.records import Block, Level
 
+_WORD = re.compile(r"[A-Za-z_]\w*")
 _MAX_REASON = 120  # characters of the reason why a block was not compared
 T = TypeVar("T")
 
@@ -64,6 +67,12 @@ class PendingBlock:
     traced: Mapping[str, Any] | None = None  # its graphs, as `extract.proofs.trace.BlockTrace` states them
     graphs: Mapping[str, Any] | None = None  # the same, with whether the block can be rebuilt from them
     minimized: MinimizedFile | str | None = None  # or why there is none
+
+    @property
+    def packages(self) -> Mapping[str, str]:
+        """The requirement of each package that an emitted block imports."""
+        assert self.emitted is not None
+        return self.emitted.packages
 
     @property
     def code(self) -> str:
@@ -130,6 +139,7 @@ class StageContext:
     requires: Sequence[str] = ()
     packages: Mapping[str, frozenset[str]] = field(default_factory=dict)
     runtime: BlockRuntime = field(default_factory=lambda: BlockRuntime(folder=None, installed=(), unavailable=()))
+    _hints: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def require(self, packages: Iterable[tuple[str, str]]) -> None:
         """Set what the blocks need: imported packages, each with its requirement."""
@@ -147,12 +157,28 @@ class StageContext:
         jobs = self.facts.options.jobs or available_cores()
         return {"jobs": jobs, "runtime": self.runtime.folders, "unsafe": self.facts.options.unsafe_no_sandbox}
 
+    def hints(self, target: TargetClass) -> Mapping[str, Any]:
+        """Return how the corpus constructs and calls a class, as JSON values."""
+        if target.block not in self._hints:
+            self._hints[target.block] = self.finder.hints_for(target).to_json()
+        return self._hints[target.block]
+
+    def companions(self, block: PendingBlock) -> tuple[CompanionCode, ...]:
+        """Return the classes that the arguments of a block name and that its file does not define."""
+        words = set(_WORD.findall(block.verdict.arguments or ""))
+        assert block.emitted is not None
+        return tuple(
+            item
+            for item in self.hints(block.target)["companions"]
+            if item["name"] in words and item["name"] not in block.emitted.places
+        )
+
     def pair(self, block: PendingBlock) -> BlockWithOriginal:
         """Return how to run a block that reaches `forward`, and its original, without the folders of the latter."""
         if block.pair is None:
             target, arguments = block.target, block.verdict.arguments
             assert arguments is not None
-            companions = self.finder.hints_for(target).to_json()["companions"]
+            words = set(_WORD.findall(arguments))
             block.pair = BlockWithOriginal(
                 block=target.block,
                 name=target.name,
@@ -163,7 +189,7 @@ class StageContext:
                 folders=(),
                 arguments=json.loads(arguments),
                 digest=target.module.source.digest,
-                companions=tuple(each for each in companions if each["name"] in arguments),
+                companions=tuple(each for each in self.hints(target)["companions"] if each["name"] in words),
             )
         return block.pair
 
@@ -193,6 +219,27 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
         ready[candidate.key].verdict = verdict
         facts.validations_reused += verdict.reused
         facts.validations_run += not verdict.reused
+    _define_arguments(ready, context)
+
+
+def _define_arguments(blocks: Mapping[str, PendingBlock], context: StageContext) -> None:
+    """Add the classes that the arguments of a block name to its file, so that the call runs as it is printed.
+
+    A block keeps its file where the larger one reaches a lower level.
+    """
+    larger: dict[str, Emitted] = {}
+    for key, block in blocks.items():
+        companions = context.companions(block)
+        emitted = context.finder.companions.emit_with(block.target, companions) if companions else None
+        emitted = _drop_others(emitted, context.runtime.without_package)
+        if emitted is not None and emitted.packages.keys() <= block.packages.keys():
+            larger[key] = emitted
+    candidates = [_candidate(replace(blocks[key], emitted=emitted), context) for key, emitted in larger.items()]
+    goal = context.facts.options.level
+    for candidate, verdict in validate_all(candidates, context.index, goal, **context.sandbox):
+        block = blocks[candidate.key]
+        if at_least(verdict.level, block.verdict.level):
+            block.emitted, block.verdict = larger[candidate.key], verdict
 
 
 def _drop_others(emitted: Emitted | None, others: Collection[str]) -> Emitted | None:
@@ -210,7 +257,7 @@ def _candidate(block: PendingBlock, context: StageContext) -> Candidate:
     """Return a file to run, with the corpus's hints about its arguments if these are searched."""
     target = block.target
     searched = at_least(context.facts.options.level, "constructed")
-    hints = context.finder.hints_for(target).to_json() if searched else None
+    hints = context.hints(target) if searched else None
     return Candidate(target.block, target.name, block.code, context.library.list_packages(target.module.source), hints)
 
 
@@ -287,7 +334,7 @@ def minimize(blocks: Sequence[PendingBlock], context: StageContext) -> None:
         RunnableBlock(
             context.pair(block),
             json.loads(block.verdict.observed or "{}"),
-            context.finder.hints_for(block.target).to_json(),
+            context.hints(block.target),
             block.traced,
         )
         for block in running.values()

@@ -134,7 +134,8 @@ class Forward:
             if not self._needs_input():
                 yield ()
             names = [first]
-        documented = {name: len(dims) for name, dims in self.hints.get("inputs", ())}
+        shapes_by_name = {name: tuple(dims) for name, dims in self.hints.get("inputs", ())}
+        documented = {name: len(dims) for name, dims in shapes_by_name.items()}
         ranks = [documented[names[0]]] if names[0] in documented else []
         graph = is_graph(list(self.parameters))
         channels = layers.channels or (32, 3)
@@ -154,7 +155,7 @@ class Forward:
                         for name in names[1:]
                     ]
                     choices = [
-                        self._sort_by_rank(values, documented.get(name))
+                        self._as_documented(values, shapes_by_name.get(name), shapes_by_name.get(names[0], ()), tensor)
                         for name, values in zip(names[1:], choices, strict=True)
                     ]
                     likeliest = [(name, values[0]) for name, values in zip(names[1:], choices, strict=True)]
@@ -186,10 +187,22 @@ class Forward:
         return objects
 
     @staticmethod
-    def _sort_by_rank(values: Sequence[Value], rank: int | None) -> list[Value]:
-        if rank is None:
+    def _as_documented(
+        values: Sequence[Value], dims: Sequence[str] | None, main_dims: Sequence[str], main: Tensor
+    ) -> list[Value]:
+        """Return the values with those of the documented rank first, or with one that is made for it.
+
+        Args: dims, main_dims: the documented names of the dimensions, of this argument and of the main one.
+        """
+        if dims is None:
             return list(values)
-        return sorted(values, key=lambda value: not (isinstance(value, Tensor) and len(value.shape) == rank))
+        ranked = sorted(values, key=lambda value: not (isinstance(value, Tensor) and len(value.shape) == len(dims)))
+        first = ranked[0]
+        sizes = dict(zip(main_dims, main.shape, strict=False)) if len(main_dims) == len(main.shape) else {}
+        shape = [main.shape[0] if dims == ("?",) else sizes.get(dim, 0) for dim in dims]
+        if isinstance(first, Tensor) and len(first.shape) != len(dims) and all(shape):
+            return [first.with_shape(tuple(shape)), *ranked]
+        return ranked
 
     def _needs_input(self) -> bool:
         return all(p.default is None for p in self.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD)
@@ -216,9 +229,12 @@ class Forward:
 def forward_parameters(module: nn.Module) -> dict[str, inspect.Parameter]:
     """Return the parameters of forward, or a single `input` if its signature is unavailable."""
     try:
-        return dict(inspect.signature(module.forward).parameters)
+        parameters = dict(inspect.signature(module.forward).parameters)
     except (ValueError, TypeError):
         return {"input": inspect.Parameter("input", inspect.Parameter.POSITIONAL_OR_KEYWORD)}
+    # A method of TorchScript is bound without saying so.
+    parameters.pop("self", None)
+    return parameters
 
 
 def run(

@@ -1,6 +1,7 @@
 """Execute a block's file inside the sandbox and describe its errors. Imports little else."""
 
 import linecache
+import re
 import sys
 import warnings
 from collections.abc import Collection
@@ -11,6 +12,9 @@ from lemur_core.sandbox.server.foreign import load as load_module
 from lemur_core.sandbox.server.foreign import one_line as to_line
 
 MODULE_NAME = "block"
+#: The files in which an error means that an operator is not Python: PyTorch's builder of extensions, and Triton.
+_NATIVE_FILES = re.compile(r"torch/utils/cpp_extension\.py$|/triton/")
+_NO_GPU = re.compile(r"not compiled with CUDA|NVIDIA driver|CUDA_HOME|No CUDA GPUs|\d active drivers")
 
 
 class _Hidden:
@@ -49,9 +53,14 @@ def load(code: str) -> ModuleType:
 
 
 def classify_error(error: BaseException) -> str:
-    """Return the category of an error: its type in snake case; the most common types share `runtime_error`."""
+    """Return the category of an error: its type in snake case; the most common types share `runtime_error`.
+
+    What needs a compiler for C++ or CUDA, Triton's compiler or a GPU is `native_op`, whatever its type.
+    """
     if is_kind(error, ModuleNotFoundError):
         return "missing_dependency"
+    if _NO_GPU.search(read_message(error)) or any(_NATIVE_FILES.search(file) for file, _, _ in list_frames(error)):
+        return "native_op"
     name = name_type(error)
     if name in {"OSError", "RuntimeError", "AssertionError", "KeyError", "IndexError", "ValueError"}:
         return "runtime_error"

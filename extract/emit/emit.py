@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from extract.emit.closure import Closure, StatementGroup, collect
+from extract.emit.closure import Closure, StatementGroup, collect, try_to_collect
 from extract.emit.lookups import resolve_lookups
 from extract.emit.order import order_statements
 from extract.emit.render import BlockNames, Renderer, annotation_name, choose_names
@@ -79,12 +79,17 @@ class Emitter:
     def __init__(self, library: CorpusIndex, index: FactsIndex) -> None:
         self.graph = DependencyGraph(library, Registries(library, index))
 
-    def emit(self, target: TargetClass) -> Emitted | Unresolved:
-        """Copy one class and everything that it needs into a self-contained module."""
+    def emit(self, target: TargetClass, also: Sequence[Definition] = ()) -> Emitted | Unresolved:
+        """Copy one class and everything that it needs into a self-contained module.
+
+        Args: also: further definitions, such as the classes of its arguments; left out if one cannot be copied.
+        """
         if target.nested is not None and target.nested.why:
             return Unresolved(target, Reason.NESTED_CLASS, target.nested.why)
         closure, graph = Closure(target), self.graph
         collect(closure, graph, [target.root])
+        if also and not closure.problems:
+            try_to_collect(closure, graph, also)
         if not closure.problems:
             resolve_lookups(closure, graph)
         if closure.problems:
@@ -140,13 +145,13 @@ class CachedEmitter(Emitter):
         self._index = index
         self._key = _key(sources, library.distributions)
 
-    def emit(self, target: TargetClass) -> Emitted | Unresolved:
+    def emit(self, target: TargetClass, also: Sequence[Definition] = ()) -> Emitted | Unresolved:
         """Return the closed file of a class, or why there is none; from the index if stored there."""
-        key = f"emitted:{self._key}:{target.block}"
+        key = ":".join(["emitted", self._key, target.block, *(f"{d.module.name}.{d.name}" for d in also)])
         kept = self._index.recall(key)
         outcome = None if kept is None else _loads(kept, target)
         if outcome is None:
-            outcome = super().emit(target)
+            outcome = super().emit(target, also)
             self._index.remember(key, _dumps(outcome))
         return outcome
 

@@ -26,7 +26,8 @@ from lemur_core.source.imports import Import
 from lemur_core.source.scopes import BUILTINS, fresh_name
 from lemur_core.source.text import Edit, apply, dedent
 
-_NOT_RAISED = 'ImportError("optional package, not part of this block")'
+#: Without a message: inside an f-string, Python before 3.12 allows no quotes.
+_NOT_RAISED = "ImportError()"
 
 
 @dataclass
@@ -290,10 +291,13 @@ class Renderer:
         """Edit a statically decided `except ImportError as error`: create the error where it is read."""
         kept = set(list_kept_blocks(module, statement))
         bound_in_kept = {name for number in kept for name in module.facts.blocks[number].errors}
+        read = [use for use in links.errors if use.name not in bound_in_kept]
+        # Where the place of a read is unknown, as in a long f-string before Python 3.12, the name is bound above.
+        unplaced = sorted({use.name for use in read if use.start < 0})
+        above = "".join(f"{' ' * statement.column}{name} = {_NOT_RAISED}\n" for name in unplaced)
         return [
-            Edit(use.start, use.ends[0], _NOT_RAISED)
-            for use in links.errors
-            if use.start >= 0 and use.name not in bound_in_kept
+            *([Edit(statement.start, statement.start, above)] if above else []),
+            *(Edit(use.start, use.ends[0], _NOT_RAISED) for use in read if use.start >= 0),
         ]
 
     def _store_edits(self, module: Module, statement: Statement) -> list[Edit]:

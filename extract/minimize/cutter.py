@@ -93,8 +93,10 @@ class _CutUnit:
 class Cutter:
     """Cutter of one file; call `cut` again with more spared cuts if the result differs from the full form."""
 
-    def __init__(self, code: str, name: str, watched: Watched) -> None:
+    def __init__(self, code: str, name: str, watched: Watched, needed: Iterable[str] = ()) -> None:
+        """Read the file. Args: needed: further names that stay, such as those that its arguments use."""
         self._name = name
+        self._needed = tuple(needed)
         self._watched = watched
         self.text = normalise(code.encode())
         with warnings.catch_warnings():
@@ -302,7 +304,7 @@ class Cutter:
         """Return the names that the kept text needs after all possible cuts."""
         done: set[int] = set()
         wanted = (unit for unit in self._units if unit.entered or unit.start in spared)
-        live = {self._name, *(name for unit in wanted for name in unit.binds)}
+        live = {self._name, *self._needed, *(name for unit in wanted for name in unit.binds)}
         while fresh := [unit for unit in self._units if unit.start not in done and self._is_kept(unit, live)]:
             for unit in fresh:
                 done.add(unit.start)

@@ -19,6 +19,7 @@ from lemur_core.sandbox.stage import Reply, Retries, SandboxStage
 
 ROUNDS = 8  # attempts, each with fewer cuts
 _CHARACTERS = 300  # maximum length of an error message
+_WORD = re.compile(r"[A-Za-z_]\w*")
 _SHAPE = re.compile(r"\w+ (\d+(?:x\d+)*)")
 
 
@@ -89,7 +90,8 @@ class _BlockWork:
 
     def cut(self) -> BlockUses:
         """Cut the block, except for what was spared, and return the request to sign the rest."""
-        self.minimized = Cutter(self.request.code, self.request.name, self.answer.watched).cut(self.spared)
+        needed = _WORD.findall(str(self.request.arguments))
+        self.minimized = Cutter(self.request.code, self.request.name, self.answer.watched, needed).cut(self.spared)
         return replace(self.request, code=self.minimized.text, sets=self.sets)
 
     @property

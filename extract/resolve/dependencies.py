@@ -38,8 +38,6 @@ from extract.resolve.symbols import (
     StatementNode,
     Symbol,
     Undefined,
-    is_registry,
-    is_registry_class,
 )
 from lemur_core.source.facts import (
     ASSIGN,
@@ -253,9 +251,9 @@ class DependencyGraph:
 
     def symbol(self, target: Definition) -> Symbol:
         """Return the symbol that represents a definition in a file: the definition itself, or its replacement."""
-        if is_registry(target):
+        if self.registries.contains(target):
             return RegistrySymbol(*self.registries.canonical(target))
-        if is_registry_class(target):
+        if self.registries.is_class(target):
             return self.registry_class
         if target.module.source.name != SOURCE_NAME:
             facts = find_class_facts(target)

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
-from extract.resolve.discover import find_class_facts
+from extract.resolve.discover import find_class_facts, follow
 from extract.resolve.index import FactsIndex
-from extract.resolve.modules import CorpusIndex, Definition, Module
+from extract.resolve.modules import CorpusIndex, Definition, External, Missing, Module
 from extract.sources import PackageSource
 from lemur_core.source.facts import ASSIGN, AT_DEFINITION, Statement, Use
 from lemur_core.source.text import normalise
@@ -139,6 +139,7 @@ class StatementNode(NamedTuple):
 
 
 _REGISTERING = ("register_module", "register")
+_METHODS = {"register_module", "get"}
 _MARKS = (b".register_module(", b".register(")
 
 
@@ -157,6 +158,7 @@ class Registries:
         self._library = library
         self._index = index
         self._entries: dict[Definition, dict[str, list[RegistryEntry]]] | None = None
+        self._kinds: dict[Definition, bool] = {}
 
     def canonical(self, target: Definition) -> Definition:
         """Return the registry at the root of a registry's parents."""
@@ -242,29 +244,41 @@ class Registries:
 
     def _target(self, module: Module, chain: tuple[str, ...]) -> Definition | None:
         target, rest = self._library.follow(module, chain)
-        return target if not rest and isinstance(target, Definition) and is_registry(target) else None
+        return target if not rest and isinstance(target, Definition) and self.contains(target) else None
 
+    def contains(self, target: Definition) -> bool:
+        """Return whether a name holds a registry of OpenMMLab's kind, or one whose class the library does not have.
 
-def is_registry(target: Definition) -> bool:
-    """Return whether a name is a registry object."""
-    binders = target.module.find_binders(target.name)
-    if len(binders) != 1 or binders[0].kind != ASSIGN or not binders[0].calls:
-        return False
-    reads = [use for use in binders[0].uses if use.when == AT_DEFINITION and use.start >= 0]
-    first = min(reads, key=lambda use: use.start, default=None)
-    if first is None or not (first.name, *first.attributes)[-1].endswith("Registry"):
-        return False
-    # A class of the same file that registers nothing and has no base that could is a registry only by name.
-    facts = None if first.attributes else find_class_facts(Definition(target.module, first.name))
-    if facts is None or set(_REGISTERING) & set(facts.methods):
-        return True
-    return any(base and base[-1].endswith("Registry") for base in facts.bases)
+        Any other registry is Python like the rest: it is copied, with what fills it.
+        """
+        if target not in self._kinds:
+            self._kinds[target] = self._is_registry(target)
+        return self._kinds[target]
 
+    def _is_registry(self, target: Definition) -> bool:
+        binders = target.module.find_binders(target.name)
+        if len(binders) != 1 or binders[0].kind != ASSIGN or not binders[0].calls:
+            return False
+        reads = [use for use in binders[0].uses if use.when == AT_DEFINITION and use.start >= 0]
+        first = min(reads, key=lambda use: use.start, default=None)
+        return first is not None and self._is_class((first.name, *first.attributes), target.module)
 
-def is_registry_class(target: Definition) -> bool:
-    """Return whether a name is a registry class."""
-    facts = find_class_facts(target)
-    return facts is not None and facts.name.endswith("Registry") and bool(set(_REGISTERING) & set(facts.methods))
+    def _is_class(self, chain: tuple[str, ...], module: Module) -> bool:
+        """Return whether a dotted name is the class of such a registry; of an absent one, only the name is known."""
+        target = follow(self._library, module, chain)
+        if isinstance(target, Definition):
+            return self.is_class(target)
+        absent = isinstance(target, Missing) or (isinstance(target, External) and not target.runtime)
+        return absent and chain[-1].endswith("Registry")
+
+    def is_class(self, target: Definition) -> bool:
+        """Return whether a class is one of OpenMMLab's registries, by its methods or those of its bases."""
+        facts = find_class_facts(target)
+        if facts is None:
+            return False
+        return set(facts.methods) >= _METHODS or any(
+            self._is_class(tuple(base), target.module) for base in facts.bases if base and tuple(base) != (target.name,)
+        )
 
 
 # -- configurations ----------------------------------------------------------------------------------------------------

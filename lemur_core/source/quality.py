@@ -14,6 +14,7 @@ import ast
 import json
 import os
 import subprocess
+import symtable
 import sys
 import warnings
 from collections import Counter
@@ -153,6 +154,8 @@ def drop_unevaluated(tree: ast.Module) -> None:
 def find_undefined_names(tree: ast.Module) -> dict[str, str]:
     """Return the undefined names by pyflakes; also star imports, which hide such names.
 
+    A function's own name that is read before it is bound is a fault of its author, and nothing that a file lacks.
+
     Args: tree: the tree of a whole module.
     Returns: by name, where it is used first and pyflakes' message: `line 3: undefined name 'x'`.
     """
@@ -160,4 +163,19 @@ def find_undefined_names(tree: ast.Module) -> dict[str, str]:
     for item in Checker(tree, filename="block.py").messages:
         if isinstance(item, _KINDS):
             lines.setdefault(str(item.message_args[0]), f"line {item.lineno}: {item.message % item.message_args}")
-    return lines
+    if not lines:
+        return lines
+    own = _list_local_names(symtable.symtable(ast.unparse(tree), "block.py", "exec"))
+    return {name: line for name, line in lines.items() if name not in own}
+
+
+def _list_local_names(module: symtable.SymbolTable) -> set[str]:
+    """Return the names that functions and comprehensions bind themselves and that nothing looks up outside of them."""
+    local, outside, tables = set[str](), set[str](), [module]
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        for symbol in table.get_symbols():
+            kept = table.get_type() == "function" and not symbol.is_global()
+            (local if kept else outside).add(symbol.get_name())
+    return local - outside

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from extract.arguments.hints.model import Companion, Parameter, read_dotted_name
 from extract.arguments.hints.usage import Ancestor, Usage
+from extract.arguments.messages import CompanionCode
 from extract.emit.emit import Emitted, Emitter
 from extract.resolve.discover import TargetClass, find_class_facts, follow
 from extract.resolve.modules import Definition, Module
@@ -33,6 +34,7 @@ class Companions:
         self._usage = usage
         self._emitter = emitter
         self._emitted: dict[tuple[int, str], str | None] = {}
+        self._definitions: dict[tuple[str, str], Definition] = {}  # by name and qualified name
 
     def list_for(self, module: Module, name: str) -> Iterator[Companion]:
         """Yield the companions of a class, in the order of its parameters."""
@@ -60,6 +62,13 @@ class Companions:
                     seen.add((id(wanted.module), name))
                     yield from self._emit_companion(wanted, "", "__init__")
 
+    def emit_with(self, block: TargetClass, companions: Iterable[CompanionCode]) -> Emitted | None:
+        """Return the closed file of a class that also defines these companions of it; None if it cannot."""
+        also = [self._definitions[item["name"], item["qualname"]] for item in companions]
+        outcome = self._emitter.emit(block, also)
+        closed = isinstance(outcome, Emitted) and not outcome.fault and not outcome.undefined
+        return outcome if isinstance(outcome, Emitted) and closed else None
+
     def _emit_companion(self, wanted: Wanted, parameter: str, method: str) -> Iterator[Companion]:
         key = (id(wanted.module), wanted.name)
         block = TargetClass(wanted.module, wanted.name, False)
@@ -70,6 +79,7 @@ class Companions:
             self._emitted[key] = outcome.code if isinstance(outcome, Emitted) and closed else None
         code = self._emitted[key]
         if code is not None:
+            self._definitions[wanted.name, block.qualname] = Definition(wanted.module, wanted.name)
             yield Companion(parameter, method, wanted.name, block.qualname, code, wanted.wants_class)
 
     def _list_annotated(self, module: Module, name: str, definer: Ancestor, parameter: Parameter) -> list[Wanted]:

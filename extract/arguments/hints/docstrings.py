@@ -138,7 +138,9 @@ def _last(node: ast.expr) -> str:
 # -- shapes ----------------------------------------------------------------------------------------------------------
 
 _DIM = r"[A-Za-z_][\w{}\\ /*+'-]*|\d+|\\?text\{[^}]*\}"
-_SHAPE = re.compile(rf"[(\[]\s*((?:{_DIM})(?:\s*[,x]\s*(?:{_DIM}))+)\s*,?\s*[)\]]")
+#: `(B, N, C)`, `[N, C]`, `(h x w)`; of one dimension `(N,)`.
+_SHAPE = re.compile(rf"[(\[]\s*((?:{_DIM})(?:\s*[,x]\s*(?:{_DIM}))+|(?:{_DIM})(?=\s*,\s*\)))\s*,?\s*[)\]]")
+_RANK = re.compile(r"\b([1-6])-?[dD](?:imensional)? (?:\w+ )?[tT]ensor\b")
 _NAMED = re.compile(r"^\s*(?:[-*#]\s*)?[`*]*(\w+)[`*]*\s*(?:\([^:]*\))?\s*[:=]")
 _INPUT = re.compile(r"^\s*(?:[-*]\s*)?(?:\*\*)?[Ii]nputs?(?:\*\*)?\s*(?:\d+)?\s*:")
 _SHORT = re.compile(r"[A-Z]\w{0,5}|[bchwntldkqsv]|\d+|[HW]_?\w*")
@@ -173,7 +175,9 @@ def _dimensions(line: str) -> Iterator[tuple[str, ...]]:
     for match in _SHAPE.finditer(line):
         texts = [part.strip() for part in re.split(r",|(?<=[\w}])\s+x\s+(?=[\w\\])", match[1])]
         names = [re.sub(r"\\text|\\_|[{}\\ ]", "", text) for text in texts]
-        if not 2 <= len(names) <= 7 or any(name.lower() in _NO_DIMENSIONS or name in {"", "*"} for name in names):
+        if len(names) > 7 or any(name.lower() in _NO_DIMENSIONS or name in {"", "*"} for name in names):
             continue
         if all(_SHORT.fullmatch(name) for name in names) or _SHAPE_WORD.search(line[: match.start()]):
             yield tuple(name if name.isidentifier() else "?" for name in names)
+    if rank := _RANK.search(line):
+        yield ("?",) * int(rank[1])

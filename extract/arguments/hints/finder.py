@@ -54,7 +54,7 @@ class HintFinder:
     def __init__(self, library: CorpusIndex, index: FactsIndex, emitter: Emitter) -> None:
         self._library = library
         self._usage = Usage(library, index)
-        self._companions = Companions(self._usage, emitter)
+        self.companions = Companions(self._usage, emitter)
 
     def hints_for(self, block: TargetClass) -> Hints:
         """Return how the corpus constructs and calls a class."""
@@ -74,7 +74,7 @@ class HintFinder:
         return Hints(
             tuple(item.call for item in rated),
             tuple(dict.fromkeys(runs))[:_MAX_FORWARD],
-            (*self._companions.list_for(block.module, block.name), *self._companions.list_named(named, block)),
+            (*self.companions.list_for(block.module, block.name), *self.companions.list_named(named, block)),
             tuple(_shapes(forward)),
         )
 
