@@ -34,6 +34,18 @@ class A(nn.Module):
 
 
 LINEAR = text("return self.a(x)", "self.a = nn.Linear(dim, 2)", signature="dim")
+#: Built for a processor when it is imported, from files that are not there.
+BUILT = 'from torch.utils.cpp_extension import load\nop = load(name="toy", sources=["toy.cpp"])'
+SCRIPTED = """
+class A(torch.jit.ScriptModule):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(16, 4)
+
+    @torch.jit.script_method
+    def forward(self, x):
+        return self.a(x)
+"""
 
 
 @table(__file__, "entry.md", "How far a block comes", globals())

@@ -43,6 +43,24 @@ def test_a_star_import_shadows_a_builtin(behaves: Behaves) -> None:
     )
 
 
+def test_a_name_bound_after_the_return_is_not_missing(corpus, run) -> None:  # type: ignore[no-untyped-def]
+    """The function's own name, read before it is bound in lines that never run; pyflakes calls it undefined."""
+    files = """
+        --- p/a.py
+        from torch import nn
+        def load(path, dtype=None):
+            return path
+            if dtype is not None:
+                weights = {k: v for k, v in weights.items()}
+            return weights
+        class A(nn.Module):
+            def forward(self, x): return load(x)
+        """
+    emitted = corpus(files).emit("A")
+    assert (emitted.undefined, emitted.fault) == ((), "")
+    assert run(emitted.code)["A"]()(3) == 3
+
+
 def test_chain_of_bases_over_files(corpus, closed) -> None:  # type: ignore[no-untyped-def]
     files = "--- p/m0.py\nfrom torch import nn\nclass C0(nn.Module):\n    def forward(self, x): return x\n"
     for i in range(1, 12):

@@ -65,6 +65,10 @@ SHAPES = {
         ("N", "C_in", "L_in"),
     ),
     "by x": ("Args:\n    x (Tensor): has shape (N x C x H x W)", ("N", "C", "H", "W")),
+    "one dimension": ("Args:\n    x: (N,) tensor of steps", ("N",)),
+    "a rank": ("x: a 1-D tensor of N steps", ("?",)),
+    "a rank and its kind": ("Args:\n    x: a 3-dimensional float tensor", ("?", "?", "?")),
+    "a name in parentheses": ("Args:\n    x: the steps (N)", None),
     "a type is no shape": ("Args:\n    x (Tensor, optional): the input (int, float).", None),
     "the result's is not the input's": ("Returns:\n    x: (B, C)", None),
 }
