@@ -8,8 +8,9 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypedDict, TypeVar
 
 from packaging.requirements import Requirement
@@ -24,6 +25,7 @@ from extract.model.categories import find_category
 from extract.model.results import Result, RunFacts, at_least, code_columns, sort_by_size
 from extract.proofs.name_resolution import compare_bindings
 from extract.proofs.rebuild import RebuildJob, count_rewritten, rebuild_all
+from extract.proofs.record import RecordedCalls, record_all
 from extract.proofs.runtime import BlockRuntime, original_folders, runtime_for
 from extract.proofs.trace import trace_all
 from extract.proofs.validate import (
@@ -163,6 +165,15 @@ class StageContext:
             self._hints[target.block] = self.finder.hints_for(target).to_json()
         return self._hints[target.block]
 
+    def add_calls(self, target: TargetClass, calls: RecordedCalls, places: Mapping[str, tuple[str, str]]) -> None:
+        """Add recorded calls to the hints of a class. Args: places: where the recording file has its names from."""
+        by_path = self.library.by_path
+        named = [
+            (by_path[places[word]], word) for word in sorted(calls.words & places.keys()) if places[word] in by_path
+        ]
+        companions = [asdict(item) for item in self.finder.companions.list_defined(named, target)]
+        self._hints[target.block] = calls.add_to(self.hints(target), companions)
+
     def companions(self, block: PendingBlock) -> tuple[CompanionCode, ...]:
         """Return the classes that the arguments of a block name and that its file does not define."""
         words = set(_WORD.findall(block.verdict.arguments or ""))
@@ -219,7 +230,55 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
         ready[candidate.key].verdict = verdict
         facts.validations_reused += verdict.reused
         facts.validations_run += not verdict.reused
+    if at_least(options.level, "forward"):
+        _use_recorded_calls(ready, context)
     _define_arguments(ready, context)
+
+
+_MOST_RUNS = 3  # running blocks in which the calls of one class are recorded
+
+
+def _use_recorded_calls(blocks: Mapping[str, PendingBlock], context: StageContext) -> None:
+    """Validate the blocks that do not run forward again, with the calls of their classes in blocks that do."""
+    running = _reaching(blocks.values(), "forward")
+    stopped = {
+        (block.target.module.source.name, block.target.module.file.path, block.target.name): key
+        for key, block in blocks.items()
+        if key not in running and at_least(block.verdict.level, "executed")
+    }
+    wanted: dict[str, list[str]] = {}
+    runs = Counter[str]()
+    # Small files first: they run fast, and their calls are near to the class.
+    for key, block in sorted(running.items(), key=lambda pair: (len(pair[1].code), pair[0])):
+        assert block.emitted is not None
+        for name, place in block.emitted.places.items():
+            other = stopped.get((*place, name))
+            if other is not None and runs[other] < _MOST_RUNS:
+                runs[other] += 1
+                wanted.setdefault(key, []).append(name)
+    pairs = {key: context.pair(running[key]) for key in wanted}
+    calls: dict[str, RecordedCalls] = {}
+    for key, name, recorded in record_all(wanted, pairs, context.index, **context.sandbox):
+        places = running[key].emitted.places  # type: ignore[union-attr]
+        other = stopped[(*places[name], name)]
+        calls.setdefault(other, RecordedCalls()).calls += recorded.calls
+        context.add_calls(blocks[other].target, recorded, places)
+    candidates = [_candidate(blocks[key], context) for key in calls]
+    _validate_again(blocks, candidates, context)
+
+
+def _validate_again(
+    blocks: Mapping[str, PendingBlock],
+    candidates: Sequence[Candidate],
+    context: StageContext,
+    files: Mapping[str, Emitted] = MappingProxyType({}),
+) -> None:
+    """Take the verdicts of another validation where they are not worse. Args: files: other files of the blocks."""
+    for candidate, verdict in validate_all(candidates, context.index, context.facts.options.level, **context.sandbox):
+        block = blocks[candidate.key]
+        if at_least(verdict.level, block.verdict.level):
+            block.emitted, block.verdict = files.get(candidate.key, block.emitted), verdict
+            block.pair = None
 
 
 def _define_arguments(blocks: Mapping[str, PendingBlock], context: StageContext) -> None:
@@ -235,11 +294,7 @@ def _define_arguments(blocks: Mapping[str, PendingBlock], context: StageContext)
         if emitted is not None and emitted.packages.keys() <= block.packages.keys():
             larger[key] = emitted
     candidates = [_candidate(replace(blocks[key], emitted=emitted), context) for key, emitted in larger.items()]
-    goal = context.facts.options.level
-    for candidate, verdict in validate_all(candidates, context.index, goal, **context.sandbox):
-        block = blocks[candidate.key]
-        if at_least(verdict.level, block.verdict.level):
-            block.emitted, block.verdict = larger[candidate.key], verdict
+    _validate_again(blocks, candidates, context, larger)
 
 
 def _drop_others(emitted: Emitted | None, others: Collection[str]) -> Emitted | None:

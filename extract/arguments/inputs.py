@@ -354,8 +354,8 @@ def main_values(name: str, annotation: str, shape: tuple[int, ...], channels: in
     if value is not None:
         yield value
     if _INDEX.fullmatch(lower) or (layers.embeds and len(shape) in (2, 3)):
-        yield Tensor((BATCH, _TOKENS), INDEX)
-        yield Tensor((BATCH,), INDEX)
+        indices = [Tensor((BATCH, _TOKENS), INDEX), Tensor((BATCH,), INDEX)]
+        yield from reversed(indices) if len(shape) == 1 else indices
     if _LISTS.fullmatch(lower) or re.match(r"(list|tuple|sequence)", annotation.lower()):
         yield pyramid(channels, 3, max(8, shape[-1] if len(shape) == 4 else 16))
     yield Tensor(shape, FLOAT)

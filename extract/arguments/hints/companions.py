@@ -62,6 +62,13 @@ class Companions:
                     seen.add((id(wanted.module), name))
                     yield from self._emit_companion(wanted, "", "__init__")
 
+    def list_defined(self, places: Iterable[tuple[Module, str]], block: TargetClass) -> Iterator[Companion]:
+        """Yield the classes that these files define under these names, without the block itself."""
+        for module, name in places:
+            own = module is block.module and name == block.name
+            if not own and find_class_facts(Definition(module, name)) is not None:
+                yield from self._emit_companion(Wanted(module, name, True), "", "__init__")
+
     def emit_with(self, block: TargetClass, companions: Iterable[CompanionCode]) -> Emitted | None:
         """Return the closed file of a class that also defines these companions of it; None if it cannot."""
         also = [self._definitions[item["name"], item["qualname"]] for item in companions]

@@ -15,7 +15,7 @@ from extract.resolve.modules import CorpusIndex, Definition, Module
 from extract.sources import PackageSource, SourceFile
 from lemur_core.source.text import normalise, parse_code
 
-USAGE_VERSION = 15
+USAGE_VERSION = 16
 
 Shape = tuple[str, tuple[str, ...]]  # an argument and its dimensions
 

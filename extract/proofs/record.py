@@ -1,0 +1,95 @@
+"""Arguments of blocks that the search found none for, as other blocks of the same sources pass them."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from extract.arguments.hints.record_guest import BlockRecording
+from extract.proofs.validate import BlockWithOriginal, ReportedCalls
+from lemur_core.sandbox import META_PRELOAD, Limits
+from lemur_core.sandbox.cached import CachedSandbox, Store
+from lemur_core.sandbox.stage import Retries, SandboxStage
+
+RECORD = SandboxStage[Mapping[str, Sequence[ReportedCalls]]](
+    "extract.arguments.hints.record_guest:record_calls",
+    Mapping[str, Sequence[ReportedCalls]],
+    Limits(wall_seconds=120, cpu_seconds=60, memory_bytes=4 * 2**30),
+    Retries.NONE,
+    "record",
+)
+_MOST = 4  # calls of one class
+_WORD = re.compile(r"[A-Za-z_]\w*")
+
+
+@dataclass(slots=True)
+class RecordedCalls:
+    """The calls of a class in running blocks, and the names that their expressions use."""
+
+    calls: list[ReportedCalls] = field(default_factory=list)
+
+    @property
+    def words(self) -> set[str]:
+        """The words of all expressions."""
+        texts = [
+            text
+            for calls in self.calls
+            for call in (calls.init, calls.forward)
+            if call is not None
+            for text in (*call.args, *call.kwargs.values())
+        ]
+        return {word for text in texts for word in _WORD.findall(text)}
+
+    def add_to(self, hints: Mapping[str, Any], companions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return hints with these calls first, and with the classes that they name."""
+        init = [_as_hint(calls.init) for calls in self.calls]
+        forward = [_as_hint(calls.forward) for calls in self.calls if calls.forward is not None]
+        known = {item["name"] for item in hints["companions"]}
+        more = [item for item in companions if item["name"] not in known]
+        return {
+            **hints,
+            "init": [*init, *hints["init"]],
+            "forward": [*forward, *hints["forward"]],
+            "companions": [*hints["companions"], *more],
+        }
+
+
+def _as_hint(call: Any) -> dict[str, Any]:
+    # As an example of the author's: such calls are tried first, and unchanged.
+    return {"args": list(call.args), "kwargs": list(call.kwargs.items()), "way": "example"}
+
+
+def record_all(
+    wanted: Mapping[str, Sequence[str]],
+    pairs: Mapping[str, BlockWithOriginal],
+    index: Store | None,
+    *,
+    jobs: int,
+    runtime: Sequence[Path] = (),
+    unsafe: bool = False,
+) -> Iterator[tuple[str, str, RecordedCalls]]:
+    """Run blocks, and record how they construct and call classes of their files; cached by content.
+
+    Args:
+        wanted: by block, the names of the classes.
+        pairs: the blocks.
+        runtime: folders with the requirements of self-contained files.
+    Returns: block, name of the class, and its calls; nothing of blocks that no longer run.
+    Raises: UserError if no sandbox is available.
+    """
+    payloads = {}
+    for block, classes in wanted.items():
+        run = pairs[block].run(runtime)
+        payloads[block] = BlockRecording(
+            run.code, run.name, run.origin, run.folders, run.arguments, run.companions, sorted(classes)
+        )
+    if not payloads:
+        return
+    with CachedSandbox(
+        index, workers=jobs, readable=list(runtime), unsafe=unsafe, preload=META_PRELOAD, entries=[RECORD.guest]
+    ) as box:
+        for reply in RECORD.run(box, payloads):
+            for name, calls in (reply.answer or {}).items():
+                if name in wanted[reply.key]:
+                    yield reply.key, name, RecordedCalls(list(calls)[:_MOST])

@@ -1,0 +1,158 @@
+"""Calls that are recorded while blocks run: expressions that give the same values, and blocks that run by them."""
+
+import dataclasses
+import enum
+import functools
+import os
+import types
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import nn
+
+from extract.arguments.hints.record_guest import CallRecorder
+from extract.extractor import BlockExtractor
+
+
+class Mode(enum.Enum):
+    FAST = "fast"
+
+
+class Pair(NamedTuple):
+    first: int
+    second: int
+
+
+@dataclasses.dataclass
+class Settings:
+    width: int = 8
+    act: type = nn.SiLU
+
+
+class Taker(nn.Module):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+
+    def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return torch.zeros(1)
+
+
+FILE = {"Mode": Mode, "Pair": Pair, "Settings": Settings, "Taker": Taker}
+SCOPE = {**FILE, "torch": torch, "nn": nn, "F": nn.functional, "functools": functools, "types": types}
+
+#: Values, and the expressions that they become.
+VALUES: list[tuple[object, str]] = [
+    (None, "None"),
+    (0.5, "0.5"),
+    (float("inf"), "float('inf')"),
+    ((3,), "(3,)"),
+    ([1, (2, "x")], "[1, (2, 'x')]"),
+    ({"a": 1}, "{'a': 1}"),
+    (nn.GELU, "nn.GELU"),
+    (nn.functional.gelu, "F.gelu"),
+    (torch.relu, "torch.relu"),
+    (functools.partial(nn.LayerNorm, eps=1e-6), "functools.partial(nn.LayerNorm, eps=1e-06)"),
+    (Mode.FAST, "Mode.FAST"),
+    (Pair(1, 2), "Pair(1, 2)"),
+    (Settings(4), "Settings(width=4, act=nn.SiLU)"),
+    (types.SimpleNamespace(a=1), "types.SimpleNamespace(a=1)"),
+    (torch.Size((2, 3)), "(2, 3)"),
+    (torch.float16, "torch.float16"),
+    (torch.zeros(2, 3), "torch.randn((2, 3))"),
+    (torch.zeros(2, dtype=torch.float64), "torch.randn((2,), dtype=torch.float64)"),
+    (torch.tensor([[4, 5]]), "torch.tensor([[4, 5]], dtype=torch.int64)"),
+    (torch.arange(3, 23), "torch.randint(3, 23, (20,), dtype=torch.int64)"),
+    (torch.ones(2, dtype=torch.bool), "torch.ones((2,), dtype=torch.bool)"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> CallRecorder:
+    monkeypatch.setattr(Taker, "__module__", "block")
+    return CallRecorder(FILE, frozenset({"Taker"}))
+
+
+@pytest.mark.parametrize(("value", "text"), VALUES, ids=[text for _, text in VALUES])
+def test_expressions(recorder: CallRecorder, value: object, text: str) -> None:
+    with recorder:
+        Taker(value, named=value)(value)
+    (call,) = recorder.calls["Taker"]
+    assert call == {"init": {"args": [text], "kwargs": {"named": text}}, "forward": {"args": [text], "kwargs": {}}}
+    again = eval(text, dict(SCOPE))
+    if isinstance(value, torch.Tensor):
+        assert (again.shape, again.dtype) == (value.shape, value.dtype)
+    elif not isinstance(value, functools.partial):
+        assert again == value
+
+
+def test_a_module_is_built_again(recorder: CallRecorder) -> None:
+    with recorder:
+        Taker(nn.Sequential(nn.Linear(2, 3), nn.ReLU()))(torch.ones(1))
+    (call,) = recorder.calls["Taker"]
+    assert call["init"]["args"] == ["nn.Sequential(nn.Linear(2, 3), nn.ReLU())"]
+
+
+@pytest.mark.parametrize("value", [object(), lambda x: x, torch.eye(2).to_sparse(), "x" * 3000])
+def test_what_has_no_expression_is_not_recorded(recorder: CallRecorder, value: object) -> None:
+    with recorder:
+        Taker(value)(torch.ones(1))
+        Taker()(value)
+    assert recorder.calls == {}
+
+
+def test_only_calls_that_return_and_few_of_a_kind(recorder: CallRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    new, call = nn.Module.__new__, nn.Module.__call__
+    with recorder:
+        for size in (1, 1, 2, 3, 4):
+            Taker(size)(1)
+        monkeypatch.setattr(Taker, "forward", lambda self: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            Taker(5)()
+    assert [item["init"]["args"] for item in recorder.calls["Taker"]] == [["1"], ["2"], ["3"]]
+    assert (nn.Module.__new__, nn.Module.__call__) == (new, call)
+
+
+PACKAGE = {
+    "parts.py": '''
+import torch
+from torch import nn
+class Fold(nn.Module):
+    def __init__(self, plan, how):
+        super().__init__()
+        assert plan == {"fold": [3, 5]} and how is torch.square
+        self.f = nn.Linear(15, 4)
+    def forward(self, x, *, carry):
+        assert x.shape[-1] == 15 and carry[0].shape == (x.shape[0], 7, 4)
+        return self.f(x) + carry[0].mean(1, keepdim=True)
+''',
+    "model.py": '''
+import torch
+from torch import nn
+from .parts import Fold
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Conv1d(3, 15, 1)
+        self.fold = Fold({"fold": [3, 5]}, torch.square)
+    def forward(self, x):
+        y = self.inner(x).transpose(1, 2)
+        return self.fold(y, carry=[torch.ones(y.shape[0], 7, 4)])
+''',
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="the sandbox needs Linux")
+def test_a_block_runs_by_what_a_model_passes_to_it(tmp_path: Path) -> None:
+    """The search cannot guess the arguments of `Fold`; `Model` runs by itself, and passes them."""
+    package = tmp_path / "folding"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    for name, text in PACKAGE.items():
+        (package / name).write_text(text)
+    with BlockExtractor(sources=[str(tmp_path)], jobs=1) as extractor:
+        rows = {result.row.name: result.row for result in extractor.extract_multiple_blocks(["Model", "Fold"])}
+    assert {name: row.level for name, row in rows.items()} == {"Model": "backward", "Fold": "backward"}
+    assert "'fold': [3, 5]" in (rows["Fold"].arguments or "")
