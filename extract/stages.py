@@ -25,7 +25,6 @@ from extract.model.categories import find_category
 from extract.model.results import Result, RunFacts, at_least, code_columns, sort_by_size
 from extract.proofs.name_resolution import compare_bindings
 from extract.proofs.rebuild import RebuildJob, count_rewritten, rebuild_all
-from extract.proofs.record import RecordedCalls, record_all
 from extract.proofs.runtime import BlockRuntime, original_folders, runtime_for
 from extract.proofs.trace import trace_all
 from extract.proofs.validate import (
@@ -38,6 +37,7 @@ from extract.proofs.validate import (
     compare_all,
     validate_all,
 )
+from extract.recorded import RecordedCalls, record_all
 from extract.resolve.discover import TargetClass
 from extract.resolve.distributions import list_distributions, make_guess
 from extract.resolve.index import FactsIndex

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from extract.arguments.hints.record_guest import CallRecorder
 from extract.extractor import BlockExtractor
+from extract.proofs.record_guest import CallRecorder
 
 
 class Mode(enum.Enum):
@@ -115,7 +115,7 @@ def test_only_calls_that_return_and_few_of_a_kind(recorder: CallRecorder, monkey
 
 
 PACKAGE = {
-    "parts.py": '''
+    "parts.py": """
 import torch
 from torch import nn
 class Fold(nn.Module):
@@ -126,8 +126,8 @@ class Fold(nn.Module):
     def forward(self, x, *, carry):
         assert x.shape[-1] == 15 and carry[0].shape == (x.shape[0], 7, 4)
         return self.f(x) + carry[0].mean(1, keepdim=True)
-''',
-    "model.py": '''
+""",
+    "model.py": """
 import torch
 from torch import nn
 from .parts import Fold
@@ -139,7 +139,7 @@ class Model(nn.Module):
     def forward(self, x):
         y = self.inner(x).transpose(1, 2)
         return self.fold(y, carry=[torch.ones(y.shape[0], 7, 4)])
-''',
+""",
 }
 
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from extract.arguments.hints.record_guest import BlockRecording
+from extract.proofs.record_guest import BlockRecording
 from extract.proofs.validate import BlockWithOriginal, ReportedCalls
 from lemur_core.sandbox import META_PRELOAD, Limits
 from lemur_core.sandbox.cached import CachedSandbox, Store
 from lemur_core.sandbox.stage import Retries, SandboxStage
 
 RECORD = SandboxStage[Mapping[str, Sequence[ReportedCalls]]](
-    "extract.arguments.hints.record_guest:record_calls",
+    "extract.proofs.record_guest:record_calls",
     Mapping[str, Sequence[ReportedCalls]],
     Limits(wall_seconds=120, cpu_seconds=60, memory_bytes=4 * 2**30),
     Retries.NONE,
