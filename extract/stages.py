@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypedDict, TypeVar
@@ -75,6 +76,12 @@ class PendingBlock:
         """The requirement of each package that an emitted block imports."""
         assert self.emitted is not None
         return self.emitted.packages
+
+    @property
+    def places(self) -> Mapping[str, tuple[str, str]]:
+        """Source and path of each name that the file of an emitted block defines."""
+        assert self.emitted is not None
+        return self.emitted.places
 
     @property
     def code(self) -> str:
@@ -239,32 +246,57 @@ _MOST_RUNS = 3  # running blocks in which the calls of one class are recorded
 
 
 def _use_recorded_calls(blocks: Mapping[str, PendingBlock], context: StageContext) -> None:
-    """Validate the blocks that do not run forward again, with the calls of their classes in blocks that do."""
+    """Validate the blocks that do not run forward again, with the calls of their classes in blocks that do.
+
+    Where no running block has the class, the classes that construct it are validated first.
+    """
     running = _reaching(blocks.values(), "forward")
     stopped = {
-        (block.target.module.source.name, block.target.module.file.path, block.target.name): key
+        (block.target.module.source.name, block.target.module.file.path, block.target.name): block
         for key, block in blocks.items()
         if key not in running and at_least(block.verdict.level, "executed")
     }
-    wanted: dict[str, list[str]] = {}
     runs = Counter[str]()
+    wanted = _find_classes(running, stopped, runs)
+    unseen = [block.target for block in stopped.values() if not runs[block.target.block]]
+    users = {user.block: user for target in unseen for user in context.finder.list_users(target)}
+    more = _run_users([user for key, user in users.items() if key not in blocks], context)
+    wanted |= _find_classes(more, stopped, runs)
+    running |= more
+    pairs = {key: context.pair(running[key]) for key in wanted}
+    again: dict[str, PendingBlock] = {}
+    # In order: the first calls are tried first, whichever job ends first.
+    for key, name, calls in sorted(record_all(wanted, pairs, context.index, **context.sandbox), key=itemgetter(0, 1)):
+        places = running[key].places
+        block = again[stopped[*places[name], name].target.block] = stopped[*places[name], name]
+        context.add_calls(block.target, calls, places)
+    _validate_again(blocks, [_candidate(block, context) for block in again.values()], context)
+
+
+def _find_classes(
+    running: Mapping[str, PendingBlock], stopped: Mapping[tuple[str, str, str], PendingBlock], runs: Counter[str]
+) -> dict[str, list[str]]:
+    """Return, by running block, the names of the stopped classes that its file has. Args: runs: counted by class."""
+    wanted: dict[str, list[str]] = {}
     # Small files first: they run fast, and their calls are near to the class.
     for key, block in sorted(running.items(), key=lambda pair: (len(pair[1].code), pair[0])):
-        assert block.emitted is not None
-        for name, place in block.emitted.places.items():
+        for name, place in block.places.items():
             other = stopped.get((*place, name))
-            if other is not None and runs[other] < _MOST_RUNS:
-                runs[other] += 1
+            if other is not None and runs[other.target.block] < _MOST_RUNS:
+                runs[other.target.block] += 1
                 wanted.setdefault(key, []).append(name)
-    pairs = {key: context.pair(running[key]) for key in wanted}
-    calls: dict[str, RecordedCalls] = {}
-    for key, name, recorded in record_all(wanted, pairs, context.index, **context.sandbox):
-        places = running[key].emitted.places  # type: ignore[union-attr]
-        other = stopped[(*places[name], name)]
-        calls.setdefault(other, RecordedCalls()).calls += recorded.calls
-        context.add_calls(blocks[other].target, recorded, places)
-    candidates = [_candidate(blocks[key], context) for key in calls]
-    _validate_again(blocks, candidates, context)
+    return wanted
+
+
+def _run_users(users: Sequence[TargetClass], context: StageContext) -> dict[str, PendingBlock]:
+    """Emit and validate classes that are not among the blocks of the run; return those that run forward."""
+    ready: dict[str, PendingBlock] = {}
+    for user in users:
+        emitted = context.finder.emitter.emit(user)
+        if isinstance(emitted, Emitted) and check_text(emitted, "forward").level == "compiled":
+            ready[user.block] = PendingBlock(user, emitted, BlockVerdict("compiled"))
+    _validate_again(ready, [_candidate(block, context) for block in ready.values()], context)
+    return _reaching(ready.values(), "forward")
 
 
 def _validate_again(

@@ -145,7 +145,8 @@ class Model(nn.Module):
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="the sandbox needs Linux")
-def test_a_block_runs_by_what_a_model_passes_to_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [["Model", "Fold"], ["Fold"]], ids=["of the same run", "that constructs it"])
+def test_a_block_runs_by_what_a_model_passes_to_it(tmp_path: Path, names: list[str]) -> None:
     """The search cannot guess the arguments of `Fold`; `Model` runs by itself, and passes them."""
     package = tmp_path / "folding"
     package.mkdir()
@@ -153,6 +154,6 @@ def test_a_block_runs_by_what_a_model_passes_to_it(tmp_path: Path) -> None:
     for name, text in PACKAGE.items():
         (package / name).write_text(text)
     with BlockExtractor(sources=[str(tmp_path)], jobs=1) as extractor:
-        rows = {result.row.name: result.row for result in extractor.extract_multiple_blocks(["Model", "Fold"])}
-    assert {name: row.level for name, row in rows.items()} == {"Model": "backward", "Fold": "backward"}
+        rows = {result.row.name: result.row for result in extractor.extract_multiple_blocks(names)}
+    assert {name: row.level for name, row in rows.items()} == dict.fromkeys(names, "backward")
     assert "'fold': [3, 5]" in (rows["Fold"].arguments or "")
