@@ -36,7 +36,7 @@ from extract.arguments.inputs import (
 )
 from extract.arguments.name_values import annotation_text, format_call, read_parameters
 from extract.arguments.repairs import FailedCall, is_module_fault, repairs
-from extract.arguments.trials import AttemptError, BlockNamespace, TimeBudget, attempt, seed_all
+from extract.arguments.trials import SEED, AttemptError, BlockNamespace, TimeBudget, attempt, seed_all
 
 _MAX_TRIES = 70  # for one module
 _SECONDS = 1.0  # of CPU time for one attempt
@@ -238,14 +238,20 @@ def forward_parameters(module: nn.Module) -> dict[str, inspect.Parameter]:
 
 
 def run(
-    module: nn.Module, called: ForwardCall, names: BlockNamespace, *, on_meta: bool = False, seconds: float = 10.0
+    module: nn.Module,
+    called: ForwardCall,
+    names: BlockNamespace,
+    *,
+    on_meta: bool = False,
+    seconds: float = 10.0,
+    seed: int = SEED,
 ) -> Any:
-    """Call a module without gradients.
+    """Call a module without gradients, with inputs and draws of one seed.
 
     Returns: the output of forward.
     Raises: AttemptError if it fails, or if the output contains no tensor.
     """
-    seed_all()
+    seed_all(seed)
     with torch.device("meta" if on_meta else "cpu"):
         args, kwargs = evaluate(called, names)
     if on_meta:
@@ -256,7 +262,7 @@ def run(
         with torch.no_grad():
             return module(*args, **kwargs)
 
-    seed_all()
+    seed_all(seed)
     output = attempt(action, seconds)
     if not flatten(output):
         raise AttemptError(ValueError(f"no_output: forward returned {type(output).__name__} without a tensor"), 10**6)

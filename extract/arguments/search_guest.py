@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import inspect
 import itertools
 import math
 import sys
@@ -33,6 +34,7 @@ from extract.arguments.trials import AttemptError, BlockNamespace, TimeBudget, a
 
 _MAX_VARIANTS = 12
 _LIKELY = 2  # variants, tried at once
+_MORE_SEEDS = (1, 2)  # under which a call must work, too
 _MAX_BACKWARD_TRIES = 3  # calls to try until one also runs backward
 
 
@@ -242,12 +244,17 @@ def _confirm(constructor: Constructor, built: Constructed, called: ForwardCall, 
         module = confirm(constructor, built.arguments)
         module.eval()
         output = run(module, called, names)
+        # A coin that fell "no" once shows nothing of what the other side does.
+        for seed in _MORE_SEEDS:
+            _run_again(constructor, built, module, called, seed)
     except AttemptError as failure:
         return result | {
             "kind": failure.kind,
             "error": f"forward({call_text(called)}): {failure.message}{failure.where()}",
         }
     first = flatten(output)
+    if problem := _find_nothing(module, first, _draw_inputs(called, names)):
+        return result | {"kind": "no_result", "error": f"forward({call_text(called)}): {problem}"}
     result |= {"level": "forward", "kind": None, "error": None}
     result["arguments"]["forward"] = called.as_json()
     observed = result["observed"] | describe(module) | {"cases": [describe_case(called, names, output)]}
@@ -264,6 +271,27 @@ def _confirm(constructor: Constructor, built: Constructed, called: ForwardCall, 
     if goal == "forward":
         return result
     return _backward(module, called, names, result, again if same(first, again) else None)
+
+
+def _run_again(constructor: Constructor, built: Constructed, module: nn.Module, called: ForwardCall, seed: int) -> None:
+    """Run a call under another seed, on a new module if one runs only once. Raises: AttemptError."""
+    try:
+        run(module, called, constructor.names, seed=seed)
+    except AttemptError:
+        run(confirm(constructor, built.arguments).eval(), called, constructor.names, seed=seed)
+
+
+def _find_nothing(module: nn.Module, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> str | None:
+    """Return why a call that ended well shows nothing of what the class computes; None if it does."""
+    filled = [tensor for tensor in outputs if tensor.numel()]
+    if not filled:
+        return "every tensor that it returned is empty"
+    if all(t.is_floating_point() and t.layout is torch.strided and bool(t.isnan().all()) for t in filled):
+        return "every value that it returned is NaN"
+    code = getattr(inspect.getattr_static(type(module), "forward", None), "__code__", None)
+    if code is not None and not code.co_filename.endswith(f"{MODULE_NAME}.py") and same(outputs, inputs):
+        return "it returned its input, and no line of the class ran"
+    return None
 
 
 def _draw_inputs(called: ForwardCall, names: BlockNamespace) -> list[torch.Tensor]:

@@ -36,6 +36,8 @@ class A(nn.Module):
 LINEAR = text("return self.a(x)", "self.a = nn.Linear(dim, 2)", signature="dim")
 #: Built for a processor when it is imported, from files that are not there.
 BUILT = 'from torch.utils.cpp_extension import load\nop = load(name="toy", sources=["toy.cpp"])'
+#: Draws 0.4963, 0.7576, 0.6147 under the three seeds.
+COIN = text("if torch.rand(1) > 0.7:\n    raise ValueError('heads')\nreturn x * 2")
 SCRIPTED = """
 class A(torch.jit.ScriptModule):
     def __init__(self):
