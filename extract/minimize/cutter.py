@@ -94,9 +94,8 @@ class Cutter:
     """Cutter of one file; call `cut` again with more spared cuts if the result differs from the full form."""
 
     def __init__(self, code: str, name: str, watched: Watched, needed: Iterable[str] = ()) -> None:
-        """Read the file. Args: needed: further names that stay, such as those that its arguments use."""
+        """Read the file. Args: needed: further definitions that stay, such as those that its arguments use."""
         self._name = name
-        self._needed = tuple(needed)
         self._watched = watched
         self.text = normalise(code.encode())
         with warnings.catch_warnings():
@@ -109,6 +108,8 @@ class Cutter:
         for unit in self._units:
             for bound in unit.binds:
                 self._binding.setdefault(bound, []).append(unit)
+        # Whoever calls it imports torch and the like herself.
+        self._needed = [name for name in needed if any(unit.kind != IMPORT for unit in self._binding.get(name, ()))]
         self._mentions = sorted(self._read_mentions())
         self._subscripts = {
             self._lines.span(node.value)[0]

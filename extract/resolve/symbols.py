@@ -158,7 +158,8 @@ class Registries:
         self._library = library
         self._index = index
         self._entries: dict[Definition, dict[str, list[RegistryEntry]]] | None = None
-        self._kinds: dict[Definition, bool] = {}
+        self._objects: dict[Definition, bool] = {}
+        self._kinds: dict[Definition, bool] = {}  # of classes
 
     def canonical(self, target: Definition) -> Definition:
         """Return the registry at the root of a registry's parents."""
@@ -251,9 +252,9 @@ class Registries:
 
         Any other registry is Python like the rest: it is copied, with what fills it.
         """
-        if target not in self._kinds:
-            self._kinds[target] = self._is_registry(target)
-        return self._kinds[target]
+        if target not in self._objects:
+            self._objects[target] = self._is_registry(target)
+        return self._objects[target]
 
     def _is_registry(self, target: Definition) -> bool:
         binders = target.module.find_binders(target.name)
@@ -273,6 +274,12 @@ class Registries:
 
     def is_class(self, target: Definition) -> bool:
         """Return whether a class is one of OpenMMLab's registries, by its methods or those of its bases."""
+        if target not in self._kinds:
+            self._kinds[target] = False  # classes that inherit from each other
+            self._kinds[target] = self._has_methods(target)
+        return self._kinds[target]
+
+    def _has_methods(self, target: Definition) -> bool:
         facts = find_class_facts(target)
         if facts is None:
             return False

@@ -9,6 +9,7 @@ import pytest
 
 from extract.emit.emit import CachedEmitter, Emitted, Emitter, Unresolved
 from extract.resolve.discover import TargetClass
+from extract.resolve.modules import Definition
 from extract.sources import PackageSource
 
 TEXT = """
@@ -34,9 +35,9 @@ def emitted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     told: list[str] = []
     emit = Emitter.emit
 
-    def telling(self: Emitter, found: TargetClass) -> Emitted | Unresolved:
+    def telling(self: Emitter, found: TargetClass, also: Sequence[Definition] = ()) -> Emitted | Unresolved:
         told.append(found.name)
-        return emit(self, found)
+        return emit(self, found, also)
 
     monkeypatch.setattr(Emitter, "emit", telling)
     return told
