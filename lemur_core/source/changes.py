@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from lemur_core.source.facts import AT_CALL, AT_DEFINITION, ClassFacts, Nested, ObjectChange, Search
+from lemur_core.source.facts import AT_CALL, AT_DEFINITION, ClassFacts, Nested, ObjectChange
+from lemur_core.source.scopes import last_name
+from lemur_core.source.text import walk_scope
 
 #: Methods that add to a container.
 FILLING = frozenset({
@@ -41,7 +43,7 @@ class _Frame:
         self.aliases: _Aliases = {}
         self.bound: set[str] = set()
         shared: set[str] = set()
-        for item in _inside(node):
+        for item in walk_scope([node.body] if isinstance(node, ast.Lambda) else node.body):
             if isinstance(item, ast.Name) and not isinstance(item.ctx, ast.Load):
                 self.bound.add(item.id)
             elif isinstance(item, ast.Global | ast.Nonlocal):
@@ -58,7 +60,7 @@ class _Frame:
 def find_changes(node: ast.stmt) -> tuple[ObjectChange, ...]:
     """Return the changes that a top-level statement makes when it runs, and its functions when they are called."""
     loops: _Aliases = {}
-    for item in _inside(node):
+    for item in walk_scope(node.body if isinstance(node, _FUNCTIONS) else [node]):
         if isinstance(item, ast.For):
             loops.update(_loop_aliases(item))
     return tuple(dict.fromkeys(_changes(node, loops, (), "", "")))
@@ -173,18 +175,6 @@ def _resolve(node: ast.expr, loops: _Aliases, frames: tuple[_Frame, ...], depth:
                 yield (*inner, *(part for part in rest if inner[-1] != _ITEM))
 
 
-def _inside(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a statement or a function's body, without those of inner functions and classes."""
-    waiting: list[ast.AST] = [node]
-    if isinstance(node, _FUNCTIONS):
-        waiting = [node.body] if isinstance(node, ast.Lambda) else [*node.body]
-    while waiting:
-        item = waiting.pop()
-        yield item
-        if not isinstance(item, (*_FUNCTIONS, ast.ClassDef)):
-            waiting.extend(ast.iter_child_nodes(item))
-
-
 # -- dynamic lookups by string ---------------------------------------------------------------------------------------
 
 
@@ -192,18 +182,8 @@ class DynamicLookup(NamedTuple):
     """An expression that looks up code by a string."""
 
     node: ast.expr  # the call or subscript
-    kind: str  # as in `Search`
+    kind: str  # "globals", "eval", "import" or "subclasses"
     argument: ast.expr | None  # the expression that computes the string
-
-
-def find_searches(node: ast.stmt) -> tuple[Search, ...]:
-    """Return the dynamic lookups of a statement."""
-    lookups = [lookup for item in ast.walk(node) if (lookup := search_at(item)) is not None]
-    return tuple(
-        dict.fromkeys(
-            Search(kind, build_pattern(argument), expression.lineno) for expression, kind, argument in lookups
-        )
-    )
 
 
 def search_at(node: ast.AST) -> DynamicLookup | None:
@@ -212,27 +192,23 @@ def search_at(node: ast.AST) -> DynamicLookup | None:
     Args: node: its children are not searched.
     Returns: None for statements, and for expressions that look up nothing by a string.
     """
-    kind, argument = _classify_lookup(node)
-    return DynamicLookup(node, kind, argument) if kind and isinstance(node, ast.expr) else None
-
-
-def _classify_lookup(node: ast.AST) -> tuple[str, ast.expr | None]:
-    """Return the kind of lookup, and the expression of its string."""
-    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
-        return ("globals", node.slice) if _is_globals(node.value) else ("", None)
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) and _is_globals(node.value):
+        return DynamicLookup(node, "globals", node.slice)
     if not isinstance(node, ast.Call):
-        return "", None
-    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        return None
+    name = last_name(node.func)
     argument = node.args[0] if node.args else None
     if name == "get" and isinstance(node.func, ast.Attribute) and _is_globals(node.func.value):
-        return "globals", argument
+        return DynamicLookup(node, "globals", argument)
     if name == "getattr" and len(node.args) > 1 and _is_globals(node.args[0]):
-        return "globals", node.args[1]
+        return DynamicLookup(node, "globals", node.args[1])
     if isinstance(node.func, ast.Name) and name in {"eval", "exec"}:
-        return ("", None) if name == "exec" and isinstance(argument, ast.Constant) else ("eval", argument)
+        plain = name == "exec" and isinstance(argument, ast.Constant)
+        return None if plain else DynamicLookup(node, "eval", argument)
     if name in {"import_module", "__import__"}:
-        return "import", argument or next((word.value for word in node.keywords if word.arg == "name"), None)
-    return ("subclasses", None) if name == "__subclasses__" else ("", None)
+        named = (word.value for word in node.keywords if word.arg == "name")
+        return DynamicLookup(node, "import", argument or next(named, None))
+    return DynamicLookup(node, "subclasses", None) if name == "__subclasses__" else None
 
 
 def _is_globals(node: ast.expr) -> bool:
@@ -296,7 +272,8 @@ def _build_expression(tree: ast.Module, path: tuple[_Scope, ...]) -> tuple[str, 
             continue
         if isinstance(inner, _DEFINITIONS) or not _returns(outer, inner.name):
             return "", f"it is defined when {outer.name} runs, which does not return it"
-        if any(_last(item) not in _KEEPING for item in outer.decorator_list):
+        decorators = [item.func if isinstance(item, ast.Call) else item for item in outer.decorator_list]
+        if any(last_name(item) not in _KEEPING for item in decorators):
             return "", f"it is defined when {outer.name} runs, which is decorated"
         required = _list_required(outer)
         arguments = _find_constant_arguments(tree, outer.name) if required else ""
@@ -306,25 +283,13 @@ def _build_expression(tree: ast.Module, path: tuple[_Scope, ...]) -> tuple[str, 
     return text, ""
 
 
-def _last(node: ast.expr) -> str:
-    node = node.func if isinstance(node, ast.Call) else node
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-
-
 def _returns(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> bool:
     """Return whether a function returns nothing but the object with this name."""
-    waiting: list[ast.AST] = list(function.body)
-    returned = []
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, ast.Yield | ast.YieldFrom | ast.Await):
-            return False
-        if isinstance(item, ast.Return):
-            returned.append(item.value)
-        if not isinstance(item, (*_DEFINITIONS, ast.ClassDef, ast.Lambda)):
-            waiting.extend(ast.iter_child_nodes(item))
-    plain = isinstance(function, ast.FunctionDef)
-    return plain and bool(returned) and all(isinstance(value, ast.Name) and value.id == name for value in returned)
+    own = list(walk_scope(function.body))
+    if isinstance(function, ast.AsyncFunctionDef) or any(isinstance(n, ast.Yield | ast.YieldFrom) for n in own):
+        return False
+    returned = [item.value for item in own if isinstance(item, ast.Return)]
+    return bool(returned) and all(isinstance(value, ast.Name) and value.id == name for value in returned)
 
 
 def _list_required(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
@@ -343,15 +308,10 @@ def _find_constant_arguments(tree: ast.Module, name: str) -> str | None:
     """Return the arguments of the file's first call of a function that has only constants."""
     for item in ast.walk(tree):
         if isinstance(item, ast.Call) and isinstance(item.func, ast.Name) and item.func.id == name:
-            texts = [ast.unparse(node) for node in (*item.args, *item.keywords)]
-            if all(_is_constant(node) for node in (*item.args, *(word.value for word in item.keywords))):
-                return ", ".join(texts)
+            try:
+                for node in (*item.args, *(word.value for word in item.keywords)):
+                    ast.literal_eval(node)
+            except (ValueError, TypeError, SyntaxError, RecursionError):
+                continue
+            return ", ".join(ast.unparse(node) for node in (*item.args, *item.keywords))
     return None
-
-
-def _is_constant(node: ast.expr) -> bool:
-    try:
-        ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, RecursionError):
-        return False
-    return True

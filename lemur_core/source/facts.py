@@ -6,7 +6,7 @@ text (see `lemur_core.source.text`).
 
 from typing import NamedTuple
 
-FACTS_VERSION = 19
+FACTS_VERSION = 20
 
 # When a name is looked up: when the statement runs, when a function it defines is called, or only in an annotation.
 AT_DEFINITION, AT_CALL, IN_ANNOTATION = 0, 1, 2
@@ -70,14 +70,6 @@ class ObjectChange(NamedTuple):
     method: str  # the method of the statement's class that contains it; otherwise ""
 
 
-class Search(NamedTuple):
-    """One dynamic lookup by string: `globals()[name]`, `eval(name)`, `import_module(f".{x}")`."""
-
-    kind: str  # "globals", "eval", "import" or "subclasses"
-    pattern: str  # regular expression of the possible strings, from their constant parts
-    line: int
-
-
 class Decorator(NamedTuple):
     """A decorator of a top-level class or function, or of a method."""
 
@@ -112,7 +104,7 @@ class Statement(NamedTuple):
     shadows: tuple[str, ...]  # names bound in the scopes inside it
     registers: bool  # a decorator that returns its argument, or creates such a decorator
     changes: tuple[ObjectChange, ...] = ()
-    searches: tuple[Search, ...] = ()
+    searches: bool = False  # it looks up code by strings: `search_at`
 
 
 class ConditionalBlock(NamedTuple):

@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator, Sequence
 
-from lemur_core.source.changes import find_changes, find_nested_classes, find_searches
+from lemur_core.source.changes import find_changes, find_nested_classes, search_at
 from lemur_core.source.facts import (
     ASSIGN,
     CLASS,
@@ -17,10 +17,17 @@ from lemur_core.source.facts import (
     FileFacts,
     Statement,
 )
-from lemur_core.source.scopes import BUILTINS, ScopeNames, catches_import, import_aliases
-from lemur_core.source.text import Lines, normalise, parse_code
+from lemur_core.source.scopes import BUILTINS, ScopeNames, catches_import, import_aliases, last_name
+from lemur_core.source.text import Lines, normalise, parse_code, walk_scope
 
 Path = tuple[tuple[int, int], ...]
+
+_KINDS = {
+    IMPORT: (ast.Import, ast.ImportFrom),
+    FUNCTION: (ast.FunctionDef, ast.AsyncFunctionDef),
+    CLASS: (ast.ClassDef,),
+    ASSIGN: (ast.Assign, ast.AnnAssign),
+}
 
 
 def parse_file(raw: bytes, *, builtins: bool = False) -> FileFacts:
@@ -92,17 +99,15 @@ class _FactsVisitor:
         suites.append(("else", node.orelse))
         if isinstance(node, ast.Try):
             suites.append(("finally", node.finalbody))
-        spans = tuple((role, *self._find_span(body)) for role, body in suites)
+        spans = tuple(
+            (role, self._find_line_span(body[0])[0], self._find_line_span(body[-1])[1]) if body else (role, 0, 0)
+            for role, body in suites
+        )
         start, end = self._find_line_span(node)
         block = ConditionalBlock(index, kind, start, end, path, (), spans, static, tuple(errors))
         self.blocks.append((block, names))
         for number, (_, body) in enumerate(suites):
             self._visit_suite(body, (*path, (index, number)))
-
-    def _find_span(self, body: Sequence[ast.stmt]) -> tuple[int, int]:
-        if not body:
-            return 0, 0
-        return self._find_line_span(body[0])[0], self._find_line_span(body[-1])[1]
 
     def _find_line_span(self, node: ast.stmt) -> tuple[int, int]:
         first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
@@ -131,7 +136,9 @@ class _FactsVisitor:
         draft, names = before or (None, ScopeNames(self.lines))
         names.visit(node)
         start, end = self._find_line_span(node)
-        kind = _find_kind(node)
+        kind = next((kind for kind, types in _KINDS.items() if isinstance(node, types)), OTHER)
+        if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
+            kind = STAR
         aliases = tuple(import_aliases(node)) if isinstance(node, ast.Import | ast.ImportFrom) else ()
         only_imports = bool(aliases)
         if draft is not None:
@@ -161,7 +168,7 @@ class _FactsVisitor:
             shadows=names.shadows,
             registers=isinstance(node, ast.FunctionDef) and returns_its_argument(node),
             changes=(*(draft.changes if draft else ()), *find_changes(node)),
-            searches=(*(draft.searches if draft else ()), *find_searches(node)),
+            searches=bool(draft and draft.searches) or any(map(search_at, ast.walk(node))),
         )
         self.drafts.append((statement, names))
 
@@ -200,7 +207,7 @@ def returns_its_argument(node: ast.FunctionDef) -> bool:
 
     Such a decorator only registers a class or function; removing it does not change the decorated object itself.
     """
-    own = list(_list_own_nodes(node))
+    own = list(walk_scope(node.body))
     returned = [item.value for item in own if isinstance(item, ast.Return)]
     if not returned or any(not isinstance(value, ast.Name) for value in returned):
         return False
@@ -216,70 +223,35 @@ def returns_its_argument(node: ast.FunctionDef) -> bool:
     return True
 
 
-def _list_own_nodes(node: ast.FunctionDef) -> Iterator[ast.AST]:
-    """Yield the nodes of a function's body, without those of inner functions and classes."""
-    waiting: list[ast.AST] = list(node.body)
-    while waiting:
-        item = waiting.pop()
-        yield item
-        if not isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-            waiting.extend(ast.iter_child_nodes(item))
-
-
 def _is_changed(nodes: Sequence[ast.AST], name: str) -> bool:
-    for node in nodes:
-        if isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load):
-            return True
-        if (
-            isinstance(node, ast.Attribute)
+    return any(
+        (
+            isinstance(node, ast.Name | ast.Attribute)
             and not isinstance(node.ctx, ast.Load)
             and split_dotted_name(node)[:1] == (name,)
-        ):
-            return True
-        if isinstance(node, ast.Call) and split_dotted_name(node.func) == ("setattr",):
-            return True
-    return False
+        )
+        or (isinstance(node, ast.Call) and split_dotted_name(node.func) == ("setattr",))
+        for node in nodes
+    )
 
 
 def _is_separable(lines: Lines, node: ast.If | ast.Try) -> bool:
     """Return whether each statement of a block can be copied separately, as whole lines."""
     if isinstance(node, ast.If) and any(isinstance(inner, ast.NamedExpr) for inner in ast.walk(node.test)):
         return False  # the test binds a name
-    return _begins_on_new_lines(lines, node)
-
-
-def _begins_on_new_lines(lines: Lines, node: ast.If | ast.Try) -> bool:
-    """Return whether every suite begins on a new line."""
-    handlers = node.handlers if isinstance(node, ast.Try) else []
-    for body in (node.body, *(handler.body for handler in handlers), node.orelse, getattr(node, "finalbody", [])):
-        if body is node.orelse and len(body) == 1 and isinstance(node, ast.If) and isinstance(body[0], ast.If):
-            if not _begins_on_new_lines(lines, body[0]):
-                return False
-        elif body and lines.line(body[0].lineno)[: body[0].col_offset].strip():
-            return False
-    return True
-
-
-def _find_kind(node: ast.stmt) -> str:
-    match node:
-        case ast.ImportFrom() if any(alias.name == "*" for alias in node.names):
-            return STAR
-        case ast.Import() | ast.ImportFrom():
-            return IMPORT
-        case ast.FunctionDef() | ast.AsyncFunctionDef():
-            return FUNCTION
-        case ast.ClassDef():
-            return CLASS
-        case ast.Assign() | ast.AnnAssign():
-            return ASSIGN
-    return OTHER
+    suites = [node.body, *(handler.body for handler in getattr(node, "handlers", ()))]
+    suites += [node.orelse, getattr(node, "finalbody", [])]
+    while isinstance(node, ast.If) and len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If):
+        # An `elif` begins behind its own keyword.
+        node = node.orelse[0]
+        suites[-2:] = [node.body, node.orelse, []]
+    return not any(body and lines.line(body[0].lineno)[: body[0].col_offset].strip() for body in suites)
 
 
 def _evaluate_test(test: ast.expr) -> str:
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return {"never": "always", "always": "never"}.get(_evaluate_test(test.operand), "")
-    name = split_dotted_name(test)[-1:]
-    if name == ("TYPE_CHECKING",):
+    if last_name(test) == "TYPE_CHECKING":
         return "never"
     if isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__":
         return "never" if isinstance(test.ops[0], ast.Eq) else ""
@@ -292,21 +264,15 @@ def _read_class(node: ast.ClassDef, statement: int) -> ClassFacts:
     for item in node.body:
         if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef):
             methods.append(item.name)
-            if any(
-                split_dotted_name(d)[-1:] in {("abstractmethod",), ("abstractproperty",)} for d in item.decorator_list
-            ):
+            if {last_name(d) for d in item.decorator_list} & {"abstractmethod", "abstractproperty"}:
                 abstract.append(item.name)
         elif isinstance(item, ast.Assign):
             methods += [t.id for t in item.targets if isinstance(t, ast.Name)]
         elif isinstance(item, ast.If | ast.Try):
             methods += [sub.name for sub in ast.walk(item) if isinstance(sub, ast.FunctionDef | ast.AsyncFunctionDef)]
-    bases = tuple(split_dotted_name(_drop_subscript(base)) for base in node.bases)
+    # `Generic` of `Generic[T]`.
+    bases = tuple(split_dotted_name(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases)
     return ClassFacts(node.name, statement, bases, tuple(dict.fromkeys(methods)), tuple(abstract))
-
-
-def _drop_subscript(node: ast.expr) -> ast.expr:
-    """Return `Generic` for `Generic[T]`."""
-    return node.value if isinstance(node, ast.Subscript) else node
 
 
 def _read_exports(tree: ast.Module) -> tuple[str, ...] | None:

@@ -11,7 +11,7 @@ import re
 import tokenize
 import warnings
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 #: Levels of a syntax tree. `ast.unparse` takes four calls for a level, of the 1,000 that Python allows. Of 10,372 files
@@ -75,6 +75,19 @@ def parse_expression(text: str) -> ast.expr:
     if len(body) != 1 or not isinstance(body[0], ast.Expr):
         raise SyntaxError("not an expression")
     return body[0].value
+
+
+def walk_scope(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Yield the nodes of a scope, but not what is inside the functions and classes in it.
+
+    Args: body: the statements of a scope, or the expression of a lambda.
+    """
+    waiting = list(body)
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            waiting.extend(ast.iter_child_nodes(node))
 
 
 class Lines:
