@@ -138,18 +138,9 @@ def make_source(
     origin: str,
 ) -> PackageSource:
     """Return the source of the files below `root`."""
-    return PackageSource(
-        name=name,
-        kind=kind,
-        version=version,
-        origin=origin,
-        license=facts.license,
-        root=root,
-        files=files,
-        digest=tree_digest(files),
-        swhid=directory_swhid((file.path, file.blob) for file in files),
-        requires=facts.requires,
-    )
+    swhid = directory_swhid((file.path, file.blob) for file in files)
+    digest = tree_digest(files)
+    return PackageSource(name, kind, version, origin, facts.license, root, files, digest, swhid, facts.requires)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,16 +182,9 @@ def tree_digest(files: Iterable[SourceFile]) -> str:
 
 def is_safe(name: str) -> bool:
     """Return whether a path is relative, does not leave its folder and means the same on every system."""
-    parts = PurePosixPath(name).parts
-    return (
-        bool(name)
-        and not name.startswith("/")
-        and "//" not in name  # without its folder, a path must not begin with a slash
-        and ".." not in parts
-        and "\\" not in name
-        and not (len(name) > 1 and name[1] == ":")
-        and all(ord(char) >= 32 for char in name)
-    )
+    # Without its folder, a path must not begin with a slash.
+    plain = bool(name) and not name.startswith("/") and "//" not in name and name[1:2] != ":"
+    return plain and ".." not in PurePosixPath(name).parts and not re.search(r"[\x00-\x1f\\]", name)
 
 
 # --- which files are code, and their module names ------------------------------------------------------------------

@@ -8,14 +8,17 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from extract.sources.contents import Contents, PackageSource, check_bounds, is_safe, is_text, keep_paths, read_facts
 from extract.sources.store import keep_source, read_record, read_source, record, store_folder, workspace
 from lemur_core.files.errors import RetryableError, UsageError, UserError
 from lemur_core.files.progress import note
+
+Run = Callable[..., bytes]  # `run_git` for one repository
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHORT = 12
@@ -121,12 +124,22 @@ def _list_remote(git: GitSpec, *patterns: str) -> dict[str, str]:
 
 
 def _fetch(git: GitSpec, commit: str, folder: Path) -> PackageSource:
+    """Return one commit without its history; only the blobs that are read are fetched, if the server can do that."""
     note(f"fetching {git.name} at {commit[:_SHORT]} with git")
     with workspace() as work:
         try:
-            contents = _fetch_partial(git, commit, work / "lean")
+            run = _make_repository(git, work / "lean")
+            run("config", "remote.origin.promisor", "true")
+            run(*_FETCH, *_WITHOUT_BLOBS, "--depth=1", "origin", commit)
+            contents = _read_commit(git, commit, run)
         except GitError:  # an old server, which serves only branches and tags; or the commit does not exist
-            contents = _fetch_whole(git, commit, work / "whole")
+            run = _make_repository(git, work / "whole")
+            run(*_FETCH, "origin", "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
+            try:
+                run("cat-file", "-e", f"{commit}^{{commit}}")
+            except GitError as error:
+                raise UserError(f"{git.origin}: no commit {commit}; check the revision") from error
+            contents = _read_commit(git, commit, run)
     return keep_source(
         contents,
         read_facts(contents.texts),
@@ -140,64 +153,36 @@ def _fetch(git: GitSpec, commit: str, folder: Path) -> PackageSource:
     )
 
 
-def _fetch_partial(git: GitSpec, commit: str, repository: Path) -> Contents:
-    """Return the contents of one commit without its history; only the blobs that are read are fetched."""
-    _make_repository(git, repository)
-    run_git(git.origin, repository, "config", "remote.origin.promisor", "true")
-    run_git(git.origin, repository, *_FETCH, *_WITHOUT_BLOBS, "--depth=1", "origin", commit)
-    return _read_commit(git, commit, repository)
-
-
-def _fetch_whole(git: GitSpec, commit: str, repository: Path) -> Contents:
-    _make_repository(git, repository)
-    run_git(git.origin, repository, *_FETCH, "origin", "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
-    try:
-        run_git(git.origin, repository, "cat-file", "-e", f"{commit}^{{commit}}")
-    except GitError as error:
-        raise UserError(f"{git.origin}: no commit {commit}; check the revision") from error
-    return _read_commit(git, commit, repository)
-
-
-def _make_repository(git: GitSpec, repository: Path) -> None:
+def _make_repository(git: GitSpec, repository: Path) -> Run:
+    """Create an empty repository; return `run_git` for it."""
     run_git(git.origin, None, "init", "--quiet", "--bare", "--template=", str(repository))
     run_git(git.origin, repository, "config", "remote.origin.url", git.url)
+    return partial(run_git, git.origin, repository)
 
 
-def _read_commit(git: GitSpec, commit: str, repository: Path) -> Contents:
+def _read_commit(git: GitSpec, commit: str, run: Run) -> Contents:
     blobs: dict[str, str] = {}
-    for line in run_git(git.origin, repository, "ls-tree", "-r", "-z", commit).split(b"\0"):
+    for line in run("ls-tree", "-r", "-z", commit).split(b"\0"):
         head, _, raw = line.partition(b"\t")
         path = raw.decode("utf-8", "surrogateescape")
         if head.startswith(b"100") and is_safe(path):  # plain files; neither links nor submodules
             blobs[path] = head.split()[2].decode()
     python = keep_paths(blobs)
     texts = [path for path in blobs if is_text(path)]
-    data = _read_blobs(git, commit, repository, [blobs[path] for path in (*python, *texts)])
+    data = _read_blobs(git, commit, run, sorted({blobs[path] for path in (*python, *texts)}))
     return Contents({path: data[blobs[path]] for path in python}, {path: data[blobs[path]] for path in texts})
 
 
-def _read_blobs(git: GitSpec, commit: str, repository: Path, blobs: Iterable[str]) -> dict[str, bytes]:
-    """Return the bytes of the blobs; those that the first fetch left out are fetched at once."""
-    wanted = sorted(set(blobs))
-    absent = run_git(git.origin, repository, "rev-list", "--objects", "--missing=print", "--no-walk", commit)
+def _read_blobs(git: GitSpec, commit: str, run: Run, wanted: Sequence[str]) -> dict[str, bytes]:
+    absent = run("rev-list", "--objects", "--missing=print", "--no-walk", commit)
     if missing := sorted({f"?{blob}".encode() for blob in wanted}.intersection(absent.splitlines())):
-        names = b"".join(line[1:] + b"\n" for line in missing)
-        # In one request: git would fetch each absent blob by itself when it is read.
-        batch = (
-            "-c",
-            "fetch.negotiationAlgorithm=noop",
-            *_FETCH,
-            *_WITHOUT_BLOBS,
-            "--no-write-fetch-head",
-            "--stdin",
-            "origin",
-        )
-        run_git(git.origin, repository, *batch, stdin=names)
+        # Those that the first fetch left out, in one request: git would fetch each by itself when it is read.
+        batch = ("-c", "fetch.negotiationAlgorithm=noop", *_FETCH, *_WITHOUT_BLOBS, "--no-write-fetch-head", "--stdin")
+        run(*batch, "origin", stdin=b"".join(line[1:] + b"\n" for line in missing))
     lines = "".join(f"{blob}\n" for blob in wanted).encode()
-    sizes = run_git(git.origin, repository, "cat-file", "--batch-check=%(objectsize)", stdin=lines)
     # Sizes first: contents that are too large must not be read into memory.
-    check_bounds(git.origin, map(int, sizes.split()))
-    output = run_git(git.origin, repository, "cat-file", "--batch", stdin=lines)
+    check_bounds(git.origin, map(int, run("cat-file", "--batch-check=%(objectsize)", stdin=lines).split()))
+    output = run("cat-file", "--batch", stdin=lines)
     contents: dict[str, bytes] = {}
     offset = 0
     for blob in wanted:

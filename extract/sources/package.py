@@ -22,7 +22,6 @@ from packaging.version import InvalidVersion, Version
 from extract.sources.contents import (
     MAX_FILE_BYTES,
     Contents,
-    PackageFacts,
     PackageSource,
     check_bounds,
     is_safe,
@@ -51,10 +50,19 @@ def find_package(spec: str, digests: Collection[str]) -> PackageSource:
     if match is None:
         raise UserError(f"{spec!r}: not a package; write NAME or NAME@VERSION, for example timm@1.0.20")
     name = canonicalize_name(match["name"])
-    version = _check_version(spec, match["version"]) if match["version"] else _newest(name)
-    cached = _find_cached(name, version, digests)
-    if cached is not None:
-        return cached
+    version = match["version"] or _newest(name)
+    if version:
+        known = _version(version)
+        if known is None:
+            raise UserError(f"{spec}: {version!r} is not a version; write NAME@VERSION, for example timm@1.0.20")
+        version = str(known)
+    # A release may have several builds; any will do unless some are pinned.
+    folder = _folder(name, version)
+    builds = sorted(digests) if digests else sorted(path.stem for path in folder.glob("*.json"))
+    for build in builds if version else ():
+        source = read_source(folder / f"{build}.json")
+        if source is not None:
+            return source
     contents = read_installed(name, version)
     source = None if contents is None else _keep(name, version, contents)
     # An installed release may be a build for another platform than the pinned one.
@@ -68,18 +76,11 @@ def find_package(spec: str, digests: Collection[str]) -> PackageSource:
     return source
 
 
-def _check_version(spec: str, version: str) -> str:
-    known = _version(version)
-    if known is None:
-        raise UserError(f"{spec}: {version!r} is not a version; write NAME@VERSION, for example timm@1.0.20")
-    return str(known)
-
-
 def _newest(name: str) -> str:
     with workspace() as work:
         version = latest_version(name, work)
-        if version is not None:
-            return _check_version(name, version)
+    if version is not None:
+        return version
     known = sorted((path.name.partition("@")[2] for path in store_folder("packages").glob(f"{name}@*")), key=Version)
     if known:
         note(f"{name}: the newest release cannot be looked up; using {known[-1]} from the cache")
@@ -89,15 +90,6 @@ def _newest(name: str) -> str:
 
 def _folder(name: str, version: str) -> Path:
     return store_folder("packages") / f"{name}@{canonicalize_version(version)}"
-
-
-def _find_cached(name: str, version: str, digests: Collection[str]) -> PackageSource | None:
-    folder = _folder(name, version)
-    if not version or not folder.is_dir():
-        return None
-    names = sorted(digests) if digests else sorted(path.stem for path in folder.glob("*.json"))
-    candidates = (read_source(folder / f"{digest}.json") for digest in names)
-    return next((source for source in candidates if source is not None), None)
 
 
 def _from_index(name: str, version: str) -> PackageSource:
@@ -144,7 +136,8 @@ def _read_release(archive: Path) -> Contents:
     renamed: dict[str, str] = {}
 
     def choose(names: list[str]) -> list[str]:
-        strip = "" if archive.suffix == ".whl" else _common_folder(names)
+        tops = {name.partition("/")[0] for name in names if "/" in name}
+        strip = f"{tops.pop()}/" if archive.suffix != ".whl" and len(tops) == 1 else ""
         for name in names:
             path = module_path(name.removeprefix(strip).removeprefix("./"))
             if is_safe(path):
@@ -157,15 +150,15 @@ def _read_release(archive: Path) -> Contents:
     return Contents(python, {path: data for path, data in files.items() if path not in python})
 
 
-def _common_folder(names: list[str]) -> str:
-    tops = {name.partition("/")[0] for name in names if "/" in name}
-    return f"{tops.pop()}/" if len(tops) == 1 else ""
-
-
 def _keep(name: str, version: str, contents: Contents) -> PackageSource:
     where = f"{name}@{version}" if version else name
-    facts = _check_release(where, name, version, read_facts(contents.texts))
-    public = Version(facts.version).public
+    facts = read_facts(contents.texts)
+    fetched = _version(facts.version)
+    if fetched is None:
+        raise UserError(f"{where}: its metadata states no version ({facts.version!r}); use its repository")
+    public = fetched.public
+    if canonicalize_name(facts.name) != name or (version and public != Version(version).public):
+        raise UserError(f"{where}: what was fetched is {facts.name} {facts.version}; check the index settings of pip")
     return keep_source(
         contents,
         facts,
@@ -178,16 +171,6 @@ def _keep(name: str, version: str, contents: Contents) -> PackageSource:
     )
 
 
-def _check_release(where: str, name: str, version: str, facts: PackageFacts) -> PackageFacts:
-    """Return the facts if they match the requested release."""
-    fetched = _version(facts.version)
-    if fetched is None:
-        raise UserError(f"{where}: its metadata states no version ({facts.version!r}); use its repository")
-    if canonicalize_name(facts.name) != name or (version and fetched.public != Version(version).public):
-        raise UserError(f"{where}: what was fetched is {facts.name} {facts.version}; check the index settings of pip")
-    return facts
-
-
 def read_installed(name: str, version: str) -> Contents | None:
     """Return the files of an installed release.
 
@@ -198,12 +181,18 @@ def read_installed(name: str, version: str) -> Contents | None:
         distribution = importlib.metadata.distribution(name)
     except importlib.metadata.PackageNotFoundError:
         return None
-    listed = distribution.files if _is_release(distribution, version) else None
-    if listed is None:
+    wanted = _version(version)
+    rebuilt = (distribution.read_text("INSTALLER") or "").strip() == "conda"
+    if (
+        wanted is None
+        or wanted != _version(distribution.version)
+        or rebuilt
+        or distribution.read_text("direct_url.json")
+    ):
         return None
     hashes = {
         file.as_posix(): file.hash.value if file.hash is not None and file.hash.mode == "sha256" else ""
-        for file in listed
+        for file in distribution.files or ()
     }
     python: dict[str, bytes] = {}
     texts: dict[str, bytes] = {}
@@ -214,21 +203,10 @@ def read_installed(name: str, version: str) -> Contents | None:
         except OSError:
             return None
         # Somebody edited the installation: its text is not that of the release.
-        if hashes[path] != _record_hash(data):
+        if hashes[path] != base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode():
             return None
         (python if path.endswith(".py") else texts)[path] = data
     return Contents(python, texts) if python else None
-
-
-def _is_release(distribution: importlib.metadata.Distribution, version: str) -> bool:
-    wanted = _version(version)
-    same = wanted is not None and wanted == _version(distribution.version)
-    rebuilt = (distribution.read_text("INSTALLER") or "").strip() == "conda"
-    return same and not rebuilt and not distribution.read_text("direct_url.json")
-
-
-def _record_hash(data: bytes) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
 
 
 # --- wheels and sdists, read without unpacking: only names that were checked, and only requested ones ---------------
@@ -277,13 +255,17 @@ def read_archive(path: Path, choose: Choose) -> dict[str, bytes]:
 def _read_zip(path: Path, choose: Choose) -> dict[str, bytes]:
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
-        _check_count(path, len(members))
         _check_names(path, (member.filename for member in members))
         plain = {member.filename: member for member in members if not member.is_dir() and is_plain(member)}
         chosen = sorted(set(choose(list(plain))))
         check_bounds(path.name, (plain[name].file_size for name in chosen))
         check_growth(path.name, path.stat().st_size, sum(plain[name].file_size for name in chosen))
-        return {name: _read_bounded(archive, plain[name]) for name in chosen}
+        contents = {}
+        for name in chosen:
+            with archive.open(plain[name]) as file:
+                contents[name] = file.read(MAX_FILE_BYTES + 1)
+            check_bounds(name, [len(contents[name])])
+        return contents
 
 
 def is_plain(member: zipfile.ZipInfo) -> bool:
@@ -292,24 +274,22 @@ def is_plain(member: zipfile.ZipInfo) -> bool:
     return kind in (0, 8)
 
 
-def _read_bounded(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
-    with archive.open(member) as file:
-        data = file.read(MAX_FILE_BYTES + 1)
-    check_bounds(member.filename, [len(data)])
-    return data
-
-
 def _read_tar(path: Path, opener: Opener, choose: Choose) -> dict[str, bytes]:
+    plain: dict[str, int] = {}
     with _open_tar(path, opener) as archive:
+
+        def note_plain(member: tarfile.TarInfo) -> str:
+            if member.isreg():
+                plain[member.name] = member.size
+            return member.name
+
         # Read twice, because a stream cannot go back, and the names decide which files are read.
-        members = list(_members(path, archive))
-    _check_names(path, (member.name for member in members))
-    plain = {member.name: member.size for member in members if member.isreg()}
+        _check_names(path, map(note_plain, archive))
     chosen = set(choose(list(plain)))
     check_bounds(path.name, (plain[name] for name in chosen))
     texts: dict[str, bytes] = {}
     with _open_tar(path, opener) as archive:
-        for member in _members(path, archive):
+        for member in archive:
             if member.isreg() and member.name in chosen:
                 file = archive.extractfile(member)
                 assert file is not None
@@ -328,20 +308,11 @@ def _open_tar(path: Path, opener: Opener) -> Iterator[tarfile.TarFile]:
         yield archive
 
 
-def _members(path: Path, archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    for count, member in enumerate(archive, start=1):
-        _check_count(path, count)
-        yield member
-
-
-def _check_count(path: Path, count: int) -> None:
-    if count > _MAX_MEMBERS:
-        raise UserError(f"{path.name}: more than {_MAX_MEMBERS:,} members; not a source of code")
-
-
 def _check_names(path: Path, names: Iterable[str]) -> None:
     seen: set[str] = set()
-    for name in names:
+    for count, name in enumerate(names, start=1):
+        if count > _MAX_MEMBERS:
+            raise UserError(f"{path.name}: more than {_MAX_MEMBERS:,} members; not a source of code")
         if not is_safe(name):
             raise UserError(f"{path.name}: holds the path {name!r}, which leads out of its folder; do not use it")
         if name in seen and not name.endswith("/"):

@@ -5,12 +5,8 @@ leaves at most a workspace, which the next run removes, and concurrent processes
 """
 
 import contextlib
-import fcntl
 import json
 import os
-import shutil
-import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,14 +22,13 @@ from extract.sources.contents import (
     make_source,
     tree_digest,
 )
+from lemur_core.files.atomic import scratch_folder
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 
 #: Part of the cache's path: changes in which files are kept, how modules are named or licenses are read must not
 #: mix with entries of older versions.
 FORMAT = 3
-_LOCK = "lock"
-_YOUNG_SECONDS = 60.0
 #: Recorded fields of a package or a commit; its files are stored under the digest.
 _RECORDED = ("name", "kind", "version", "origin", "license", "digest", "swhid", "requires")
 
@@ -46,28 +41,8 @@ def store_folder(*parts: str) -> Path:
 @contextlib.contextmanager
 def workspace() -> Iterator[Path]:
     """Yield a temporary folder on the cache's file system; those of dead processes are removed first."""
-    base = store_folder("work")
-    _remove_dead(base)
-    folder = Path(tempfile.mkdtemp(dir=base))
-    with (folder / _LOCK).open("wb") as lock:  # held as long as this process lives, however it ends
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        try:
-            inner = folder / "in"
-            inner.mkdir()
-            yield inner
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _remove_dead(base: Path) -> None:
-    for folder in base.iterdir():
-        with contextlib.suppress(FileNotFoundError, BlockingIOError):  # removed meanwhile; in use
-            if time.time() - folder.stat().st_mtime < _YOUNG_SECONDS:  # possibly about to be locked
-                continue
-            with (folder / _LOCK).open("ab") as lock:
-                # Raises where the lock is held: its process lives.
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
+    with scratch_folder("source", parent=store_folder("work")) as folder:
+        yield folder
 
 
 def keep_tree(contents: Contents, where: str) -> tuple[str, tuple[SourceFile, ...]]:
@@ -79,16 +54,13 @@ def keep_tree(contents: Contents, where: str) -> tuple[str, tuple[SourceFile, ..
         raise UserError(f"{where}: holds no Python code (tests, docs, examples and benchmarks aside)")
     files = list_files(contents.python)
     digest = tree_digest(files)
-    target = tree_root(digest).parent
-    if read_listing(digest) is not None:
-        return digest, files
-    with workspace() as work:
-        folder = work / digest
-        for path, data in contents.python.items():
-            _write(folder / "files" / path, data, where)
-        listing = [[file.path, file.module, file.is_package, file.blob] for file in files]
-        _write(folder / "listing.json", json.dumps(listing).encode(), where, sync=True)
-        place(folder, target, lambda: read_listing(digest) is not None)
+    if read_listing(digest) is None:
+        with workspace() as work:
+            for path, data in contents.python.items():
+                _write(work / digest / "files" / path, data, where)
+            listing = [[file.path, file.module, file.is_package, file.blob] for file in files]
+            _write(work / digest / "listing.json", json.dumps(listing).encode(), where, sync=True)
+            place(work / digest, tree_root(digest).parent, lambda: read_listing(digest) is not None)
     return digest, files
 
 

@@ -252,16 +252,19 @@ def atomic_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def scratch_folder(name: str, remove: Callable[[Path], None] | None = None) -> Iterator[Path]:
+def scratch_folder(
+    name: str, remove: Callable[[Path], None] | None = None, parent: Path | None = None
+) -> Iterator[Path]:
     """Yield an empty temporary folder, and remove it at the end; first remove those that killed processes left.
 
     Args:
         name: the purpose of the folder, such as `publish`.
         remove: the function that removes a folder, if foreign code fills it; `remove_path` by default.
+        parent: the folder of temporary files by default.
     Returns: a context manager.
     """
     remove = remove or remove_path
-    temporary = Path(tempfile.gettempdir()).resolve()
+    temporary = parent or Path(tempfile.gettempdir()).resolve()
     remove_dead(temporary, remove)
     folder = Path(tempfile.mkdtemp(_PART, f".{name}.{_make_mark()}", temporary))
     handle = os.open(folder, os.O_RDONLY)
