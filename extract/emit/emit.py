@@ -7,7 +7,7 @@ import hashlib
 import json
 import warnings
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -101,27 +101,42 @@ class Emitter:
         late = _list_late_imports(closure, graph)
         pieces = [(group, renderer.render(group).strip("\n")) for group in closure.groups]
         body = _with_glue(pieces, closure, graph, names, late) + _namespaces(names, closure, graph)
-        body += _alias_lines(names, closure)
-        body += _bind_nested(names, target)
-        # Sorted: the order of a set differs from run to run.
-        packages = {package: self._find_requirement(package, closure) for package in sorted(closure.requires)}
-        head = [*_header(closure, names, renderer), *_future_lines(closure, graph, names), *_imports(names, late)]
-        code = "\n".join([*head, *_placeholders(names.annotations), "", "", "\n\n\n".join(body), ""])
-        files = tuple((m.source.name, m.file.path) for m in closure.modules)
-        licenses, license_ = tuple(m.license for m in closure.modules), _license(closure)
-        resolutions = _resolutions(closure)
+        body += [*_alias_lines(names, closure), *_bind_nested(names, target)]
+        head = [*_header(closure, names, renderer), *_future_lines(closure, graph, names)]
+        # Packages that no statement needs on import are imported further down.
+        at_once = (symbol for symbol in names.of if isinstance(symbol, Imported) and symbol not in late)
+        head += import_section(_import(symbol, names) for symbol in at_once)
+
+        def write(annotations: Iterable[str]) -> str:
+            lines = [f"{name} = object" for name in sorted(annotations)]
+            placeholders = ["", "# Named by annotations only.", *lines] if lines else []
+            return "\n".join([*head, *placeholders, "", "", "\n\n\n".join(body), ""])
+
+        code, fault = write(names.annotations), ""
+        undefined: tuple[str, ...] = ()
         try:
-            (undefined, annotated), fault = _find_undefined(code), ""
-            # They get a placeholder, as other names of annotations do, and the text is written again.
-            if annotated:  # in annotations whose import the author omitted
-                placeholders = _placeholders({*names.annotations, *annotated})
-                code = "\n".join([*head, *placeholders, "", "", "\n\n\n".join(body), ""])
+            undefined, annotated = _find_undefined(code)
+            if annotated:  # by annotations whose import the author omitted: they get a placeholder, too
+                code = write({*names.annotations, *annotated})
         except (SyntaxError, ValueError, RecursionError) as error:
-            undefined, fault = (), str(error)
-        dynamic = tuple(sorted(closure.dynamic))
-        places = _places(closure, names)
+            fault = str(error)
         return Emitted(
-            target, code, packages, files, licenses, license_, resolutions, undefined, fault, dynamic, places
+            target,
+            code,
+            # Sorted: the order of a set differs from run to run.
+            packages={package: self._find_requirement(package, closure) for package in sorted(closure.requires)},
+            files=tuple((m.source.name, m.file.path) for m in closure.modules),
+            licenses=tuple(m.license for m in closure.modules),
+            license=_license(closure),
+            resolutions=_resolutions(closure),
+            undefined=undefined,
+            fault=fault,
+            dynamic=tuple(sorted(closure.dynamic)),
+            places={
+                names.of.get(Definition(node.module, name), name): (node.module.source.name, node.module.file.path)
+                for node in closure.nodes_in_order
+                for name in (*node.statement.binds, *node.statement.late)
+            },
         )
 
     def _find_requirement(self, package: str, closure: Closure) -> str:
@@ -194,15 +209,6 @@ def _loads(kept: bytes, root: TargetClass) -> Emitted | Unresolved | None:
 # -- parts of the file ------------------------------------------------------------------------------------------
 
 
-def _places(closure: Closure, names: BlockNames) -> dict[str, tuple[str, str]]:
-    """Return the source file of each name that a block's file defines."""
-    return {
-        names.of.get(Definition(node.module, name), name): (node.module.source.name, node.module.file.path)
-        for node in closure.nodes_in_order
-        for name in (*node.statement.binds, *node.statement.late)
-    }
-
-
 def _find_undefined(code: str) -> tuple[tuple[str, ...], frozenset[str]]:
     """Return the undefined names: those that Python looks up, and those in annotations that are never evaluated.
 
@@ -213,10 +219,9 @@ def _find_undefined(code: str) -> tuple[tuple[str, ...], frozenset[str]]:
         warnings.simplefilter("ignore")  # warnings about foreign code are not for our users
         compile(tree, "block.py", "exec", dont_inherit=True)
     names = find_undefined_names(tree)
-    if not names:
-        return (), frozenset()
-    drop_unevaluated(tree)
-    needed = find_undefined_names(tree)
+    if names:
+        drop_unevaluated(tree)
+    needed = find_undefined_names(tree) if names else names
     return tuple(sorted(needed)), frozenset(names.keys() - needed.keys())
 
 
@@ -256,13 +261,13 @@ def _with_glue(
     late: set[Imported],
 ) -> list[str]:
     """Return the texts of the groups: our replacements first, then the objects created from them."""
-    ours = [text for group, text in pieces if group.module.source.name == SOURCE_NAME]
+    ours, theirs = [], []
     filled = _fillings(closure, names)
-    theirs = [
-        "\n\n\n".join([text, *(line for node in group.nodes for line in filled.get(node.key, ()))])
-        for group, text in pieces
-        if group.module.source.name != SOURCE_NAME
-    ]
+    for group, text in pieces:
+        if group.module.source.name == SOURCE_NAME:
+            ours.append(text)
+        else:
+            theirs += [text, *(filled[node.key] for node in group.nodes if node.key in filled)]
     absent, undefined, registry = (
         names.of.get(graph.ours(replacement), "") for replacement in (NOT_INSTALLED, NOT_DEFINED, REGISTRY)
     )
@@ -275,19 +280,19 @@ def _with_glue(
     return [*ours, *(["\n".join(lines)] if lines else []), *theirs]
 
 
-def _fillings(closure: Closure, names: BlockNames) -> dict[NodeKey, list[str]]:
+def _fillings(closure: Closure, names: BlockNames) -> dict[NodeKey, str]:
     """Return the lines that fill the registries, by the last statement that defines what they register."""
     last: dict[Definition, NodeKey] = {}
     for node in closure.nodes_in_order:
         for name in node.statement.binds:
             definition = Definition(node.module, name)
             last[definition] = max(node.key, last.get(definition, node.key))
-    by_statement: dict[NodeKey, list[str]] = {}
+    by_statement: dict[NodeKey, set[str]] = {}
     for (where, key), entry in closure.entries.items():
         if entry.symbol is not None:
             line = f"{names.of[where]}.register_module({key.rpartition('.')[2]!r}, module={names.of[entry.symbol]})"
-            by_statement.setdefault(last[entry.symbol], []).append(line)
-    return {key: ["\n".join(sorted(set(lines)))] for key, lines in by_statement.items()}
+            by_statement.setdefault(last[entry.symbol], set()).add(line)
+    return {key: "\n".join(sorted(lines)) for key, lines in by_statement.items()}
 
 
 def _namespaces(names: BlockNames, closure: Closure, graph: DependencyGraph) -> list[str]:
@@ -299,17 +304,14 @@ def _namespaces(names: BlockNames, closure: Closure, graph: DependencyGraph) -> 
             lines = "".join(f"    {name}={value},\n" for name, value in items)
             types_ = names.of[Imported("types", "", False, "types")]
             texts.append(f"{names.of[symbol]} = {types_}.SimpleNamespace(\n{lines})")
-    return sorted(texts) + sorted(_finders(names, closure, graph))
-
-
-def _finders(names: BlockNames, closure: Closure, graph: DependencyGraph) -> Iterator[str]:
-    """Yield the replacements of `importlib.import_module`, with the modules that are imported by strings."""
+    finders = []  # in place of `importlib.import_module`, with the modules that are imported by strings
     for finder, modules in closure.modules_by_name.items():
         ours = names.of[graph.ours(MODULES)]
         tops = {name.partition(".")[0] for name in modules}
         origin = sorted(tops.union(graph.library.list_packages(finder.module.source)))
         lines = "".join(f"    {name!r}: {names.of[modules[name]]},\n" for name in sorted(modules))
-        yield f"{names.of[finder]} = {ours}({finder.module.package!r}, {origin}, {{\n{lines}}})"
+        finders.append(f"{names.of[finder]} = {ours}({finder.module.package!r}, {origin}, {{\n{lines}}})")
+    return sorted(texts) + sorted(finders)
 
 
 def _alias_lines(names: BlockNames, closure: Closure) -> list[str]:
@@ -349,7 +351,8 @@ def _header(closure: Closure, names: BlockNames, renderer: Renderer) -> list[str
         lines.append("# With definitions from:")
         lines += [f"#   {m.source.name} {m.file.path} ({m.license})" for m in others]
     changes = [f"named at the end: {line}" for line in _bind_nested(names, root)]
-    changes += [f"renamed {old} -> {new}" for _, old, new in names.list_renamed()]
+    definitions = ((s.name, new) for s, new in names.of.items() if isinstance(s, Definition | RegistrySymbol))
+    changes += [f"renamed {old} -> {new}" for old, new in definitions if old != new]
     changes += [f"left out the decorator {text.splitlines()[0]}" for text in dict.fromkeys(renderer.dropped)]
     changes += [f"taken as not installed: {package}" for package in sorted(renderer.absent)]
     lines.append("# Changed: imports resolved and definitions brought together" + ("; also:" if changes else "."))
@@ -360,15 +363,12 @@ def _header(closure: Closure, names: BlockNames, renderer: Renderer) -> list[str
 def _future_lines(closure: Closure, graph: DependencyGraph, names: BlockNames) -> list[str]:
     """Return `from __future__ import annotations` if a file had it or an annotation could not be evaluated here.
 
-    It is never added without need, because TorchScript and similar tools read annotations.
+    That is one which refers to a name defined later or differently, or subscripts an undefined name. The line is never
+    added without need, because TorchScript and similar tools read annotations.
     """
-    if any("annotations" in m.facts.future for m in closure.modules) or _is_unready_annotation(closure, graph, names):
-        return ["from __future__ import annotations", ""]
-    return []
-
-
-def _is_unready_annotation(closure: Closure, graph: DependencyGraph, names: BlockNames) -> bool:
-    """Return whether an annotation refers to a name defined later or differently, or subscripts an undefined name."""
+    lines = ["from __future__ import annotations", ""]
+    if any("annotations" in m.facts.future for m in closure.modules):
+        return lines
     position = {node.key: number for number, group in enumerate(closure.groups) for node in group.nodes}
     defined: dict[str, int] = {}
     for node in closure.nodes_in_order:
@@ -383,22 +383,11 @@ def _is_unready_annotation(closure: Closure, graph: DependencyGraph, names: Bloc
             named = annotation_name(use.name, use.attributes, target, names.of)
             is_emitted = isinstance(target, Definition) and target in names.of
             if defined.get(named, position[node.key] if is_emitted else -1) >= position[node.key]:
-                return True
+                return lines
             if not is_emitted and text[use.ends[-1] : use.ends[-1] + 1] == b"[" and use.name in names.annotations:
-                return True
-    return False
-
-
-def _imports(names: BlockNames, late: set[Imported]) -> list[str]:
-    """Return the import lines, except for packages that no statement needs on import."""
-    chosen = (symbol for symbol in names.of if isinstance(symbol, Imported) and symbol not in late)
-    return import_section(_import(symbol, names) for symbol in chosen)
+                return lines
+    return []
 
 
 def _import(symbol: Imported, names: BlockNames) -> Import:
     return Import(symbol.package, symbol.name, symbol.whole, names.of[symbol])
-
-
-def _placeholders(annotations: Iterable[str]) -> list[str]:
-    lines = [f"{name} = object" for name in sorted(annotations)]
-    return ["", "# Named by annotations only.", *lines] if lines else []

@@ -16,6 +16,7 @@ empty without it, and `Pool2d`, the only value of the computed string. A name th
 import ast
 import importlib.util
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from extract.emit.closure import Closure, try_to_collect
@@ -152,8 +153,10 @@ def _add_modules(
     """Resolve `import_module(name)`: modules of the corpus with the attributes in use; other imports are kept."""
     library, module = graph.library, node.module
     assert isinstance(sought.node, ast.Call)
-    package_node = _find_package(sought.node)
-    package = strings.values(package_node, scope) if package_node is not None else PossibleValues((None,), True)
+    # The package that a relative name starts from.
+    packages = [word.value for word in sought.node.keywords if word.arg == "package"]
+    packages += [] if _is_statement(sought.node) else sought.node.args[1:2]
+    package = strings.values(packages[0], scope) if packages else PossibleValues((None,), True)
     present, lacking = [], []
     for name in known.texts:
         dotted = _resolve_module_name(name, package)
@@ -204,13 +207,6 @@ def _names_in(text: str) -> list[str]:
         return []
 
 
-def _find_package(call: ast.Call) -> ast.expr | None:
-    """Return the package that a relative module name starts from."""
-    named = [word.value for word in call.keywords if word.arg == "package"]
-    plain = [] if _is_statement(call) else call.args[1:2]
-    return next(iter([*named, *plain]), None)
-
-
 def _is_statement(call: ast.Call) -> bool:
     """Return whether it calls the function behind the import statement, which returns only the top package."""
     return isinstance(call.func, ast.Name) and call.func.id == "__import__"
@@ -228,12 +224,10 @@ def _unusual(call: ast.Call, scope: StringScope, offered: ModuleValue) -> str:
 
 def _resolve_module_name(name: str, package: PossibleValues) -> str:
     """Return the dotted name of a module; empty if it is relative to an unknown package."""
-    if not name.startswith("."):
-        return name
-    (base,) = package.values if package.whole and len(package.values) == 1 else (None,)
+    base = package.texts[0] if package.whole and len(package.values) == len(package.texts) == 1 else None
     try:
-        return importlib.util.resolve_name(name, base) if isinstance(base, str) else ""
-    except ImportError:  # beyond the top
+        return importlib.util.resolve_name(name, base)
+    except ImportError:  # beyond the top, or without a package
         return ""
 
 
@@ -248,21 +242,16 @@ def _fill_containers(closure: Closure, graph: DependencyGraph) -> None:
     done: set[Symbol] = set()
     while symbols := [symbol for symbol in closure.symbols if symbol not in done]:
         done.update(symbols)
-        for symbol in symbols:
-            if isinstance(symbol, Definition) and symbol.module.source.name != SOURCE_NAME:
-                _fill(closure, graph, symbol)
-
-
-def _fill(closure: Closure, graph: DependencyGraph, container: Definition) -> None:
-    missing: dict[str, int] = {}
-    for filling in graph.registrations.list_fillings(container, closure.root.module):
-        key = StatementNode(filling.module, filling.statement).key
-        before = closure.nodes[key].decorators if key in closure.nodes else frozenset()
-        node = StatementNode(filling.module, filling.statement, filling.decorators | before)
-        why = try_to_collect(closure, graph, [], [node])
-        if why:
-            missing[why] = missing.get(why, 0) + 1
-        else:
-            closure.fillings.setdefault(container, []).append(closure.nodes[key])
-    for why, number in missing.items():
-        closure.dynamic[f"{container.name} lacks {plural(number, 'entry', 'entries')}: {why}"] = None
+        for container in symbols:
+            if not isinstance(container, Definition) or container.module.source.name == SOURCE_NAME:
+                continue
+            missing: Counter[str] = Counter()
+            for filling in graph.registrations.list_fillings(container, closure.root.module):
+                before = closure.nodes.get(filling.key, filling)
+                node = filling._replace(decorators=filling.decorators | before.decorators)
+                if why := try_to_collect(closure, graph, [], [node]):
+                    missing[why] += 1
+                else:
+                    closure.fillings.setdefault(container, []).append(closure.nodes[filling.key])
+            for why, number in missing.items():
+                closure.dynamic[f"{container.name} lacks {plural(number, 'entry', 'entries')}: {why}"] = None

@@ -5,7 +5,7 @@ keep their original names if possible: the block's class always, then those used
 edited by offset, which preserves every other byte; LibCST would give the same text at a much higher cost.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from extract.emit.closure import Closure, StatementGroup
@@ -14,10 +14,7 @@ from extract.resolve.distributions import is_required
 from extract.resolve.modules import Definition, External, Missing, Module, Target
 from extract.resolve.symbols import (
     Imported,
-    NameLink,
     OptionalPackage,
-    RegistrySymbol,
-    StatementNode,
     Symbol,
     Undefined,
 )
@@ -37,12 +34,6 @@ class BlockNames:
     of: dict[Symbol, str]
     annotations: list[str]  # undefined names that only annotations use
 
-    def list_renamed(self) -> Iterable[tuple[Symbol, str, str]]:
-        """Yield the definitions whose name differs from the original."""
-        for symbol, name in self.of.items():
-            if isinstance(symbol, Definition | RegistrySymbol) and symbol.name != name:
-                yield symbol, symbol.name, name
-
 
 def natural_name(symbol: Symbol) -> str:
     """Return the name of a symbol at its origin."""
@@ -53,29 +44,37 @@ def choose_names(closure: Closure, graph: DependencyGraph) -> BlockNames:
     """Choose a name for every symbol of a closure."""
     nodes = list(closure.nodes_in_order)
     links = [(node, link) for node, node_links in closure.linked for link in node_links.links]
-    symbols = _all_symbols(closure, nodes)
-    hidden = _find_captures(links)
+    # The linked symbols, and all other names that the copied statements bind.
+    symbols = dict.fromkeys(closure.symbols)
+    hidden: dict[Symbol, set[str]] = {}  # the local names that would capture the name of a symbol where it is rewritten
+    for node, link in links:
+        if ".".join((link.use.name, *link.use.attributes[: link.consumed])) != natural_name(link.symbol):
+            hidden.setdefault(link.symbol, set()).update(node.statement.shadows)
+    taken_words = set(BUILTINS)
     for node in nodes:
+        bound = [*(store.name for store in node.statement.stores), *(alias.bound for alias in node.statement.aliases)]
+        symbols.update(dict.fromkeys(Definition(node.module, name) for name in bound))
         for finder in closure.finders.get(node.key, {}).values():
             hidden.setdefault(finder, set()).update(node.statement.shadows)
+        taken_words.update(node.statement.shadows, node.statement.binds, (use.name for use in node.statement.uses))
     pinned = {*(link.symbol for _, link in links if link.use.start < 0), *closure.named}
-    taken_words = _words(nodes)
     several = len({id(node.module) for node in nodes}) > 1
     root = closure.root
     entered = {Definition(n.module, name) for n in nodes if n.decorators for name in n.statement.binds}  # by `__name__`
     first = pinned | entered
     # The block's class keeps its name in any case; pinned names are looked up by strings, so they come next.
-    own_first = sorted(symbols, key=lambda s: (s != root.root, s not in first, not _is_defined_in(s, root.module)))
+    own_first = sorted(
+        symbols,
+        key=lambda s: (s != root.root, s not in first, isinstance(s, Definition) and s.module is not root.module),
+    )
     names: dict[Symbol, str] = {}
     used = {root.name} if root.outer else set()  # a nested class gets its name at the end
     shared: dict[tuple[str, str], str] = {}  # `import torch.nn as nn` and `from torch import nn` are the same import
     for symbol in own_first:
         wanted = natural_name(symbol)
-        if isinstance(symbol, Imported):
-            same = shared.get(_identity(symbol))
-            if same is not None:
-                names[symbol] = same
-                continue
+        if isinstance(symbol, Imported) and _identity(symbol) in shared:
+            names[symbol] = shared[_identity(symbol)]
+            continue
         # The statements of another file may mean the built-in.
         shadows_builtin = wanted in BUILTINS and several and symbol not in pinned
         if wanted in used or wanted in hidden.get(symbol, ()) or shadows_builtin:
@@ -88,44 +87,11 @@ def choose_names(closure: Closure, graph: DependencyGraph) -> BlockNames:
     return BlockNames(names, _annotation_names(closure, graph, names, used))
 
 
-def _all_symbols(closure: Closure, nodes: Iterable[StatementNode]) -> list[Symbol]:
-    """Return the linked symbols and all other names that the copied statements bind."""
-    symbols = dict.fromkeys(closure.symbols)
-    for node in nodes:
-        for store in node.statement.stores:
-            symbols[Definition(node.module, store.name)] = None
-        if node.statement.aliases:
-            for alias in node.statement.aliases:
-                symbols[Definition(node.module, alias.bound)] = None
-    return list(symbols)
-
-
 def _identity(symbol: Imported) -> tuple[str, str]:
     """Return the object that an import binds, however it is written, and the bound name."""
     if symbol.name:
         return f"{symbol.package}.{symbol.name}", symbol.bound
     return (symbol.package if symbol.whole else symbol.package.split(".")[0]), symbol.bound
-
-
-def _is_defined_in(symbol: Symbol, module: Module) -> bool:
-    return not isinstance(symbol, Definition) or symbol.module is module
-
-
-def _find_captures(links: Iterable[tuple[StatementNode, NameLink]]) -> dict[Symbol, set[str]]:
-    """Return, for symbols whose uses are rewritten, the local names that would capture the rewritten name."""
-    result: dict[Symbol, set[str]] = {}
-    for node, link in links:
-        as_written = ".".join((link.use.name, *link.use.attributes[: link.consumed]))
-        if as_written != natural_name(link.symbol):
-            result.setdefault(link.symbol, set()).update(node.statement.shadows)
-    return result
-
-
-def _words(nodes: Iterable[StatementNode]) -> set[str]:
-    words = set(BUILTINS)
-    for node in nodes:
-        words.update(node.statement.shadows, node.statement.binds, (use.name for use in node.statement.uses))
-    return words
 
 
 def _annotation_names(closure: Closure, graph: DependencyGraph, names: dict[Symbol, str], used: set[str]) -> list[str]:
@@ -170,7 +136,7 @@ class Renderer:
         """Return the text of one group, at the left margin."""
         wanted = {node.statement.number for node in group.nodes}
         if group.block >= 0:
-            return dedent(self._block(group.module, group.block, wanted), self._indent(group.module, group.start))
+            return dedent(self._block(group.module, group.block, wanted), len(_indent(group.module, group.start)))
         node = group.nodes[0]
         return dedent(self._statement(group.module, node.statement), node.statement.column)
 
@@ -192,13 +158,9 @@ class Renderer:
                 at = end
                 continue
             head = apply(text, at, start, [e for e in edits if at <= e.start < start])
-            pieces += [head, body or self._empty(text, start)]
+            pieces += [head, body or f"{_indent(module, start)}pass\n"]
             at = end
         return "".join(pieces)
-
-    def _empty(self, text: bytes, start: int) -> str:
-        line = text[start : text.find(b"\n", start)]
-        return line[: len(line) - len(line.lstrip())].decode() + "pass\n"
 
     def _suite(self, module: Module, path: tuple[tuple[int, int], ...], wanted: set[int]) -> str:
         """Return the wanted statements of one suite, in order, including nested blocks."""
@@ -221,19 +183,12 @@ class Renderer:
             if not block.static:
                 pieces.append((block.start, self._block(module, inner, wanted)))
                 continue
-            column = self._indent(module, block.start)
-            for suite in range(len(block.suites)):  # decided statically: only the statements of the taken branch
-                body = self._suite(module, (*path, (inner, suite)), wanted)
+            column = len(_indent(module, block.start))
+            for number, (_, start, _) in enumerate(block.suites):  # decided statically: only the taken branch
+                body = self._suite(module, (*path, (inner, number)), wanted)
                 if body:
-                    pieces.append(
-                        (block.suites[suite][1], dedent(body, self._indent(module, block.suites[suite][1]) - column))
-                    )
+                    pieces.append((start, dedent(body, len(_indent(module, start)) - column)))
         return "".join(text for _, text in sorted(pieces))
-
-    def _indent(self, module: Module, start: int) -> int:
-        text = module.text
-        line = text[start : text.find(b"\n", start)]
-        return len(line) - len(line.lstrip())
 
     # -- statements ----------------------------------------------------------------------------------------------
 
@@ -246,10 +201,13 @@ class Renderer:
         edits = [
             *self._link_edits(links, statement),
             *self._note_edits(links),
-            *self._store_edits(module, statement),
             *self._local_edits(module, statement, links),
             *self._error_edits(module, statement, links),
         ]
+        for store in statement.stores:
+            name = self.names.of.get(Definition(module, store.name), store.name)
+            if name != store.name:
+                edits.append(Edit(store.start, store.end, name))
         finders = self._finders.get(node.key, {})
         edits += [Edit(start, end, self.names.of[finder]) for (start, end), finder in finders.items()]
         for decorator in links.dropped:
@@ -276,16 +234,12 @@ class Renderer:
             if use.start < 0 or not isinstance(target, Definition):
                 continue
             name = annotation_name(use.name, use.attributes, target, self.names.of)
-            depth = self._depth(use.attributes, use.name, target)
+            # The attributes that belong to the dotted name of the class.
+            dotted = use.name != target.name and target.name in use.attributes
+            depth = use.attributes.index(target.name) + 1 if dotted else 0
             if name != use.name or depth:
                 edits.append(Edit(use.start, use.ends[depth], name))
         return edits
-
-    def _depth(self, attributes: tuple[str, ...], name: str, target: Definition) -> int:
-        """Return how many attributes belong to the dotted name of the class."""
-        if name == target.name or target.name not in attributes:
-            return 0
-        return attributes.index(target.name) + 1
 
     def _error_edits(self, module: Module, statement: Statement, links: StatementLinks) -> list[Edit]:
         """Edit a statically decided `except ImportError as error`: create the error where it is read."""
@@ -300,27 +254,16 @@ class Renderer:
             *(Edit(use.start, use.ends[0], _NOT_RAISED) for use in read if use.start >= 0),
         ]
 
-    def _store_edits(self, module: Module, statement: Statement) -> list[Edit]:
-        edits = []
-        for store in statement.stores:
-            name = self.names.of.get(Definition(module, store.name), store.name)
-            if name != store.name:
-                edits.append(Edit(store.start, store.end, name))
-        return edits
-
     # -- imports -------------------------------------------------------------------------------------------------
 
     def _import(self, module: Module, statement: Statement, links: StatementLinks) -> str:
         """Return an import inside a kept `if` or `try`, with one line per name."""
-        lines = []
+        text = ""
         for alias, symbol in zip(statement.aliases, links.alias_links, strict=True):
             bound = self.names.of.get(Definition(module, alias.bound), alias.bound)
-            if symbol is not None:
-                lines.append(f"{bound} = {self.names.of[symbol]}")
-            else:
-                lines.append(self._keep_import(module, alias, bound))
-        indent = " " * statement.column
-        return "".join(f"{indent}{line}\n" for line in lines)
+            line = self._keep_import(module, alias, bound) if symbol is None else f"{bound} = {self.names.of[symbol]}"
+            text += f"{' ' * statement.column}{line}\n"
+        return text
 
     def _keep_import(self, module: Module, alias: Alias, bound: str) -> str:
         dotted = self.graph.library.absolute_name(module, alias)
@@ -378,6 +321,12 @@ class Renderer:
             return ""
         name = self.names.of.get(target, target.name)
         return f"{bound} = {name}" if name != bound else f'{bound} = globals()["{bound}"]'
+
+
+def _indent(module: Module, start: int) -> str:
+    """Return the white space at the beginning of a line."""
+    line = module.text[start : module.text.find(b"\n", start)]
+    return line[: len(line) - len(line.lstrip())].decode()
 
 
 def _only_checked(statement: Statement) -> set[int]:

@@ -6,10 +6,11 @@ no code is run.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from extract.resolve.discover import find_class_facts, follow
 from extract.resolve.modules import CorpusIndex, Definition, Module
+from extract.resolve.symbols import StatementNode
 from lemur_core.source.changes import FILLING
 from lemur_core.source.facts import (
     ASSIGN,
@@ -34,14 +35,6 @@ _HOOK = "__init_subclass__"
 _WHEN_CALLED = ("__init__", "__new__", "__call__")
 
 
-class Filling(NamedTuple):
-    """A statement that adds something to a container, with the decorators that do so."""
-
-    module: Module
-    statement: Statement
-    decorators: frozenset[int]  # indices among the statement's decorators
-
-
 class Registrations:
     """The fillings of a library's containers; a file is analyzed when a block's own file imports it."""
 
@@ -50,12 +43,15 @@ class Registrations:
         self._imports: dict[Module, tuple[Module, ...]] = {}
         self._orders: dict[Module, dict[Module, int]] = {}
         self._read: set[Module] = set()
-        self._of: dict[Definition, dict[tuple[Module, int], Filling]] = {}
+        self._of: dict[Definition, dict[tuple[Module, int], StatementNode]] = {}
         self._changed: dict[tuple[Definition, str, int], frozenset[Definition]] = {}
         self._hooks: dict[Definition, tuple[Definition, ...]] = {}
 
-    def list_fillings(self, target: Definition, root: Module) -> list[Filling]:
-        """Return the statements that fill a container when `root` is imported, in execution order."""
+    def list_fillings(self, target: Definition, root: Module) -> list[StatementNode]:
+        """Return the statements that fill a container when `root` is imported, in execution order.
+
+        They keep the decorators that fill it.
+        """
         order = self.order(root)
         for module in order:
             if module not in self._read:
@@ -125,9 +121,9 @@ class Registrations:
         if target == Definition(module, next(iter(statement.binds), "")):
             return
         fillings = self._of.setdefault(target, {})
-        before = fillings.get((module, statement.number))
-        kept = (before.decorators if before else frozenset()) | ({decorator} if decorator >= 0 else frozenset())
-        fillings[module, statement.number] = Filling(module, statement, kept)
+        before = fillings.get((module, statement.number), StatementNode(module, statement))
+        kept = before.decorators | ({decorator} if decorator >= 0 else set())
+        fillings[module, statement.number] = before._replace(decorators=kept)
 
     def _by_decorator(self, module: Module, statement: Statement, decorator: Decorator) -> Iterator[Definition]:
         """Yield the containers in `@register("x")`, `@TABLE.register("x")`, `@register(TABLE, "x")`, `@f.register`."""

@@ -17,8 +17,8 @@ from extract.resolve.modules import Definition, Module
 from extract.resolve.symbols import StatementNode
 from lemur_core.source.changes import DynamicLookup, search_at
 from lemur_core.source.facts import ASSIGN
-from lemur_core.source.text import Lines, normalise
-from lemur_core.source.values import UNKNOWN, Comprehension, Evaluator, call_builtin, subscript
+from lemur_core.source.text import Lines, normalise, walk_scope
+from lemur_core.source.values import UNKNOWN, Comprehension, Evaluator, call_builtin, keep, subscript
 
 _MOST = 200  # maximum number of values of one expression
 _DEEPEST = 12
@@ -64,9 +64,7 @@ class AnalyzedFile:
         self.lines = Lines(text)
         self.parents: dict[int, ast.AST] = {}
         self.sought: dict[int, tuple[DynamicLookup, StringScope]] = {}
-        self.calls: dict[
-            tuple[int, int], tuple[ast.Call, StringScope]
-        ] = {}  # by start and end of the called expression
+        self.calls: dict[tuple[int, int], tuple[ast.Call, StringScope]] = {}  # by the span of the called expression
         self.assigned: dict[str, list[ast.expr]] = {}  # at module level
         self._bound: dict[int, dict[str, list[_Binding]]] = {}
         self._tree = ast.parse(text)  # kept alive, so that ids remain valid
@@ -74,9 +72,15 @@ class AnalyzedFile:
         while waiting:
             node, scope = waiting.pop()
             self._note(node, scope)
+            inner = scope
+            if isinstance(node, _FUNCTIONS):
+                inner = scope._replace(functions=(*scope.functions, node))
+            elif isinstance(node, ast.ClassDef) and not scope.functions and not scope.owner:
+                inner = scope._replace(owner=node.name)
+            body = getattr(node, "body", ())
             for child in ast.iter_child_nodes(node):
                 self.parents[id(child)] = node
-                waiting.append((child, _within(node, child, scope)))
+                waiting.append((child, inner if child is body or (isinstance(body, list) and child in body) else scope))
 
     def bindings(self, function: _Function) -> dict[str, list["_Binding"]]:
         """Return the bindings of a function's own names."""
@@ -97,15 +101,6 @@ class AnalyzedFile:
                     self.assigned.setdefault(target.id, []).append(node.value)
 
 
-def _within(node: ast.AST, child: ast.AST, scope: StringScope) -> StringScope:
-    """Return the scope of a part of a node."""
-    if isinstance(node, _FUNCTIONS) and child in (node.body if isinstance(node.body, list) else [node.body]):
-        return scope._replace(functions=(*scope.functions, node))
-    if isinstance(node, ast.ClassDef) and not scope.functions and not scope.owner and child in node.body:
-        return scope._replace(owner=node.name)
-    return scope
-
-
 class StringAnalysis:
     """Possible values of expressions in the statements of one block's file, as collected so far."""
 
@@ -118,10 +113,8 @@ class StringAnalysis:
 
     def searches(self, node: StatementNode) -> Iterator[tuple[DynamicLookup, StringScope]]:
         """Yield the lookups of code by strings in a statement."""
-        file = self._file(node.module)
-        for start in sorted(file.sought):
-            if node.statement.start <= start < node.statement.end:
-                yield file.sought[start]
+        sought = self._file(node.module).sought
+        yield from (sought[at] for at in sorted(sought) if node.statement.start <= at < node.statement.end)
 
     def span(self, module: Module, node: ast.expr) -> tuple[int, int]:
         """Return start and end offset of an expression."""
@@ -163,7 +156,9 @@ class StringAnalysis:
             while taken and taken[-1].which + 1 == taken[-1].options:
                 taken.pop()
             if not taken:
-                return _deduplicate(results)
+                by_text = {repr(value): value for value in results if value is not UNKNOWN}
+                whole = not any(value is UNKNOWN for value in results) and len(by_text) <= _MOST
+                return PossibleValues(tuple(by_text.values())[:_MOST], whole)
             taken[-1] = taken[-1]._replace(which=taken[-1].which + 1)
         return _NOTHING
 
@@ -173,7 +168,7 @@ class StringAnalysis:
             function = scope.functions[level]
             around = scope._replace(functions=scope.functions[: level + 1])
             bindings = list(self._file(scope.module).bindings(function).get(name, ()))
-            if name in _parameters(function):
+            if name in _defaults(function):
                 return [*self._list_arguments(name, around), *bindings], around
             if bindings:
                 return bindings, around
@@ -192,15 +187,10 @@ class StringAnalysis:
             return None
         return assigned[0], StringScope(target.module)
 
-    def find_module(self, module: Module, name: str) -> Module | None:
-        """Return the module that a name stands for."""
-        target = self._graph.library.lookup(module, name)
-        return target if isinstance(target, Module) else None
-
     def _list_arguments(self, name: str, scope: StringScope) -> list["_Binding"]:
         """Return the values of a parameter: its default, and the arguments of the calls in the file."""
         function = scope.functions[-1]
-        default = _Binding(_default(function, name), False, (), scope._replace(functions=scope.functions[:-1]))
+        default = _Binding(_defaults(function)[name], False, (), scope._replace(functions=scope.functions[:-1]))
         called = "" if isinstance(function, ast.Lambda) else scope.owner or function.name
         constructs = bool(scope.owner) and getattr(function, "name", "") == "__init__"
         if len(scope.functions) > 1 or not called or (scope.owner and not constructs):
@@ -299,7 +289,7 @@ class _ChoiceRun(Evaluator[StringScope]):
         """Return an item of a sequence, or a key of a dict: what a loop sees."""
         if not isinstance(holder, list | tuple | dict):
             return UNKNOWN
-        return self.choose([partial(_same, item) for item in holder])
+        return self.choose([partial(keep, item) for item in holder])
 
     def _constant(self, module: Module, name: str) -> object:
         constant = self._analysis.find_constant(module, name)
@@ -309,8 +299,8 @@ class _ChoiceRun(Evaluator[StringScope]):
         """Return the value of a constant of another module."""
         if not isinstance(node.value, ast.Name):
             return UNKNOWN
-        module = self._analysis.find_module(scope.module, node.value.id)
-        return self._constant(module, node.attr) if module is not None else UNKNOWN
+        module = scope.module.library.lookup(scope.module, node.value.id)
+        return self._constant(module, node.attr) if isinstance(module, Module) else UNKNOWN
 
     def subscript(self, holder: object, index: ast.expr, scope: StringScope) -> object:
         """Return an item; any of them where the index is unknown."""
@@ -334,20 +324,10 @@ class _ChoiceRun(Evaluator[StringScope]):
                 return call_builtin(name, args)
             case ast.Attribute(value=holder, attr="get") if args:
                 item = partial(self.subscript, self.value(holder, scope), node.args[0], scope)
-                return self.choose([item, *(partial(_same, default) for default in args[1:])])
+                return self.choose([item, *(partial(keep, default) for default in args[1:])])
             case ast.Attribute(value=holder, attr=method):
                 return _method(self.value(holder, scope), method, args)
         return UNKNOWN
-
-
-def _same(value: object) -> object:
-    return value
-
-
-def _deduplicate(values: Sequence[object]) -> PossibleValues:
-    by_text = {repr(value): value for value in values if value is not UNKNOWN}
-    whole = not any(value is UNKNOWN for value in values) and len(by_text) <= _MOST
-    return PossibleValues(tuple(by_text.values())[:_MOST], whole)
 
 
 def _method(holder: object, name: str, args: Sequence[object]) -> object:
@@ -378,20 +358,16 @@ class _Binding(NamedTuple):
 _UNBOUND = _Binding(None, False, ())  # other callers may pass anything
 
 
-def _parameters(function: _Function) -> list[str]:
-    arguments = function.args
-    named = [*arguments.posonlyargs, *arguments.args, arguments.vararg, *arguments.kwonlyargs, arguments.kwarg]
-    return [item.arg for item in named if item is not None]
-
-
-def _default(function: _Function, name: str) -> ast.expr | None:
+def _defaults(function: _Function) -> dict[str, ast.expr | None]:
+    """Return the defaults of all parameters; None where there is none."""
     arguments = function.args
     plain = [*arguments.posonlyargs, *arguments.args]
-    pairs = [
-        *zip(plain[len(plain) - len(arguments.defaults) :], arguments.defaults, strict=True),
-        *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
-    ]
-    return next((value for item, value in pairs if item.arg == name), None)
+    starred = [item.arg for item in (arguments.vararg, arguments.kwarg) if item is not None]
+    defaults: dict[str, ast.expr | None] = dict.fromkeys([*(item.arg for item in plain), *starred])
+    first = len(plain) - len(arguments.defaults)
+    defaults.update(zip((item.arg for item in plain[first:]), arguments.defaults, strict=True))
+    defaults.update(zip((item.arg for item in arguments.kwonlyargs), arguments.kw_defaults, strict=True))
+    return defaults
 
 
 def _argument(function: _Function, name: str, call: ast.Call, constructs: bool) -> ast.expr | None:
@@ -406,11 +382,9 @@ def _argument(function: _Function, name: str, call: ast.Call, constructs: bool) 
 
 def _bindings(function: _Function) -> dict[str, list[_Binding]]:
     """Return the bindings of a function's own names, including those in comprehensions."""
-    waiting: list[ast.AST] = [function.body] if isinstance(function, ast.Lambda) else list(function.body)
     bindings: dict[str, list[_Binding]] = {}
     shared: set[str] = set()
-    while waiting:
-        node = waiting.pop()
+    for node in walk_scope([function.body] if isinstance(function, ast.Lambda) else function.body):
         targets: Sequence[ast.expr] = ()
         value: ast.expr | None = None
         match node:
@@ -433,8 +407,6 @@ def _bindings(function: _Function) -> dict[str, list[_Binding]]:
         each = isinstance(node, ast.For | ast.comprehension)
         for name, path in (pair for target in targets for pair in _paths(target)):
             bindings.setdefault(name, []).append(_Binding(None if -1 in path else value, each, path))
-        if not isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
-            waiting.extend(ast.iter_child_nodes(node))
     return {name: items for name, items in bindings.items() if name not in shared}
 
 

@@ -492,8 +492,9 @@ class Evaluator(Generic[ScopeT]):
                 break
             if known is None:
                 options.append(value)
-        return options[0] if len(options) == 1 else self.choose([partial(_same, option) for option in options])
+        return options[0] if len(options) == 1 else self.choose([partial(keep, option) for option in options])
 
 
-def _same(value: object) -> object:
+def keep(value: object) -> object:
+    """Return a value as it is: an option of `Evaluator.choose` that needs no evaluation."""
     return value
