@@ -54,16 +54,8 @@ from lemur_core.source.facts import (
 )
 
 _QUOTED = re.compile(rb"""["']([A-Za-z_]\w*)["']""")
-_TORCH_OPS = (
-    "aten",
-    "prims",
-    "quantized",
-    "profiler",
-    "c10d",
-    "symm_mem",
-    "higher_order",
-    "loaded_libraries",
-    "load_library",
+_TORCH_OPS = frozenset(
+    "aten prims quantized profiler c10d symm_mem higher_order loaded_libraries load_library".split()  # noqa: SIM905
 )
 T = TypeVar("T")
 
@@ -102,7 +94,7 @@ class DependencyGraph:
         """Return the statements that define a symbol and those that change it afterwards, in file order."""
         if symbol not in self._members:
             module, name = symbol
-            statements = {s.number: s for s in (*module.find_binders(name), *module.find_changes(name))}
+            statements = {s.number: s for s in (*module.find_binders(name), *module.changes.get(name, ()))}
             self._members[symbol] = tuple(StatementNode(module, statements[number]) for number in sorted(statements))
         return self._members[symbol]
 
@@ -128,10 +120,9 @@ class DependencyGraph:
         """Return the links of the test of an `if` block, or the exception types of a `try` block."""
         key = (module, number)
         if key not in self._block_links:
-            result = StatementLinks()
+            self._block_links[key] = result = StatementLinks()
             for use in module.facts.blocks[number].uses:
                 self._link_use(module, use, None, result)
-            self._block_links[key] = result
         return self._block_links[key]
 
     def words(self, node: StatementNode) -> Iterator[str]:
@@ -191,14 +182,11 @@ class DependencyGraph:
         """Link an import inside a kept `if` or `try`, where its name is bound to the symbol that it refers to."""
         for alias in statement.aliases:
             target = self.library.resolve_alias(module, alias)
-            if isinstance(target, Definition):
-                result.alias_links.append(self.symbol(target))
-            elif isinstance(target, External):
-                result.alias_links.append(None)
+            result.alias_links.append(self.symbol(target) if isinstance(target, Definition) else None)
+            if isinstance(target, External):
                 if not target.runtime:
                     result.requires.add(target.package.split(".")[0])
-            else:
-                result.alias_links.append(None)
+            elif not isinstance(target, Definition):
                 what = "module as a value" if isinstance(target, Module) else target.where
                 result.problems.append(Problem(Reason.UNRESOLVED_IMPORT, f"{_locate(module, statement)}: {what}"))
 
@@ -246,8 +234,12 @@ class DependencyGraph:
             # The original fails here, too, but perhaps in a branch that never runs, so this does not reject the class.
             result.links.append(NameLink(use, Undefined(use.name), 0, How.SAME_FILE))
             result.glue.append(self.ours(NOT_DEFINED))
+        elif module.find_binders(use.name) or use.local >= 0:
+            what = f"{_locate(module, use)}: {'.'.join((use.name, *use.attributes))}: {target.where}"
+            result.problems.append(Problem(Reason.UNRESOLVED_IMPORT, what))
         else:
-            result.problems.append(self._describe_missing(module, use, target))
+            what = f"{_locate(module, use)}: {use.name} is not defined in this file, nor imported"
+            result.problems.append(Problem(Reason.UNRESOLVED_NAME, what))
 
     def symbol(self, target: Definition) -> Symbol:
         """Return the symbol that represents a definition in a file: the definition itself, or its replacement."""
@@ -258,7 +250,9 @@ class DependencyGraph:
         if target.module.source.name != SOURCE_NAME:
             facts = find_class_facts(target)
             replacement = find_definition(target.name, [base[-1] for base in facts.bases if base] if facts else ())
-            if replacement is not None and replacement.has <= _list_shape(target):
+            # The methods of a class and the names that they bind, or the parameters and locals of a function.
+            shape = {name for statement in target.module.find_binders(target.name) for name in statement.shadows}
+            if replacement is not None and replacement.has <= shape.union(facts.methods if facts else ()):
                 return self.ours(replacement)
         return target
 
@@ -289,36 +283,24 @@ class DependencyGraph:
         guessed = dotted is None or self.library.find_module(module.source, dotted) is None
         return How.HEURISTIC if guessed and imported.name and target.name == imported.name else How.RE_EXPORT
 
-    def _describe_missing(self, module: Module, use: Use, target: Missing) -> Problem:
-        where = _locate(module, use)
-        if module.find_binders(use.name) or use.local >= 0:
-            return Problem(
-                Reason.UNRESOLVED_IMPORT, f"{where}: {'.'.join((use.name, *use.attributes))}: {target.where}"
-            )
-        return Problem(Reason.UNRESOLVED_NAME, f"{where}: {use.name} is not defined in this file, nor imported")
-
     # -- outside the corpus --------------------------------------------------------------------------------------
 
     def _link_external(
         self, module: Module, use: Use, target: External, consumed: int, alias: Alias | None
-    ) -> Iterator[NameLink]:
+    ) -> list[NameLink]:
+        optional = NameLink(use, OptionalPackage(target.package, use.name), consumed, How.DIRECT_IMPORT)
         if target.optional:
-            yield NameLink(use, OptionalPackage(target.package, use.name), consumed, How.DIRECT_IMPORT)
-            return
-        if consumed or alias is not None or not module.find_binders(use.name):
+            return [optional]
+        binders = module.find_binders(use.name)
+        if consumed or alias is not None or not binders:
             # Reached through an attribute of another module or a star import: imported from where it is defined.
             name = target.name or target.package.rpartition(".")[2]
             bound = name if consumed or alias is None else alias.bound
-            yield NameLink(use, Imported(target.package, target.name, True, bound), consumed, How.QUALIFIED)
-            return
-        imports = self._list_imports(module, use, target)
-        if self._is_conditional(module, use.name) and not (
-            target.runtime and RUNTIME_NAMES.has(target.package, target.name)
-        ):
-            yield NameLink(use, OptionalPackage(target.package, use.name), 0, How.DIRECT_IMPORT)
-            return
-        for symbol in imports:
-            yield NameLink(use, symbol, 0, How.DIRECT_IMPORT)
+            return [NameLink(use, Imported(target.package, target.name, True, bound), consumed, How.QUALIFIED)]
+        conditional = all(statement.path for statement in binders if statement.kind == IMPORT)
+        if conditional and not (target.runtime and RUNTIME_NAMES.has(target.package, target.name)):
+            return [optional]
+        return [NameLink(use, symbol, 0, How.DIRECT_IMPORT) for symbol in self._list_imports(module, use, target)]
 
     def _list_imports(self, module: Module, use: Use, chosen: External) -> list[Imported]:
         """Return the imports that a use of a name needs: `torch.utils.checkpoint.x` needs that submodule, too."""
@@ -351,11 +333,6 @@ class DependencyGraph:
             return [Imported(target.package, target.name, True, use.name)] if target.name else []
         return self._list_imports(module, use, target)
 
-    def _is_conditional(self, module: Module, name: str) -> bool:
-        """Return whether a name is imported only under a condition."""
-        binders = module.find_binders(name)
-        return bool(binders) and all(statement.path for statement in binders if statement.kind == IMPORT)
-
     # -- native operators ----------------------------------------------------------------------------------------
 
     def _native_link(self, module: Module, use: Use, target: Target, consumed: int) -> NameLink | Problem | None:
@@ -363,13 +340,18 @@ class DependencyGraph:
         chain = use.attributes
         if _read_operator(use, target):
             # Operators of torch itself and of the declared runtime are available wherever the block runs.
-            if chain[1] in (*_TORCH_OPS, *RUNTIME):
+            if chain[1] in _TORCH_OPS or chain[1] in RUNTIME:
                 return None
             native = self._link_operator(use, chain[2], 3)
             # An operator of an optional package: its source runs without the package, and so does the block.
             own = self.library.knows(module.source, chain[1])
             return native if isinstance(native, NameLink) or own else None
-        if isinstance(target, Definition) and self.is_extension(target):
+        # A loaded extension module: `ext_module = ext_loader.load_ext("_ext", [...])`.
+        if isinstance(target, Definition) and any(
+            statement.kind == ASSIGN and use.attributes[-1:] == ("load_ext",)
+            for statement in target.module.find_binders(target.name)
+            for use in statement.uses
+        ):
             return self._link_operator(use, chain[consumed], consumed + 1) if len(chain) > consumed else None
         compiled = isinstance(target, Missing) or (isinstance(target, External) and not target.runtime)
         if compiled and len(chain) > consumed and find_operator(chain[consumed]) is not None:
@@ -389,15 +371,6 @@ class DependencyGraph:
             return NameLink(use, self.ours(operator_replacement), consumed, How.STAND_IN)
         name = ".".join((use.name, *use.attributes[:consumed]))
         return Problem(Reason.NATIVE_OP, f"{name} is a compiled operator without a replacement")
-
-    def is_extension(self, target: Definition) -> bool:
-        """Return whether a name is a loaded extension module: `ext_module = ext_loader.load_ext("_ext", [...])`."""
-        binders = target.module.find_binders(target.name)
-        return any(
-            statement.kind == ASSIGN and use.attributes[-1:] == ("load_ext",)
-            for statement in binders
-            for use in statement.uses
-        )
 
     # -- registries and decorators -------------------------------------------------------------------------------
 
@@ -423,10 +396,10 @@ class DependencyGraph:
 
     def _is_configuration(self, module: Module, statement: Statement) -> bool:
         """Return whether a class derives from our replacement for configurations; it needs no validating decorators."""
-        facts = next((c for c in module.facts.classes if c.statement == statement.number), None)
-        targets = [follow(self.library, module, base) for base in facts.bases if base] if facts else []
-        ours = [DEFINITIONS[t.name] for t in targets if isinstance(t, Definition) and t.name in DEFINITIONS]
-        return any(definition.name == "PreTrainedConfig" for definition in ours)
+        bases = [base for c in module.facts.classes if c.statement == statement.number for base in c.bases if base]
+        targets = [follow(self.library, module, base) for base in bases]
+        ours = [DEFINITIONS.get(target.name) for target in targets if isinstance(target, Definition)]
+        return any(definition is not None and definition.name == "PreTrainedConfig" for definition in ours)
 
 
 def list_kept_blocks(module: Module, statement: Statement) -> tuple[int, ...]:
@@ -438,13 +411,6 @@ def _read_operator(use: Use, target: Target) -> tuple[str, ...]:
     """Return namespace and name of the operator in `torch.ops.NAMESPACE.NAME`; empty for anything else."""
     torch = isinstance(target, External) and target.binding_module == "torch"
     return use.attributes[1:3] if torch and use.attributes[:1] == ("ops",) and len(use.attributes) > 2 else ()
-
-
-def _list_shape(target: Definition) -> set[str]:
-    """Return the methods of a class and the names that they bind, or the parameters and locals of a function."""
-    facts = find_class_facts(target)
-    methods = () if facts is None else facts.methods
-    return {*methods, *(name for statement in target.module.find_binders(target.name) for name in statement.shadows)}
 
 
 def _locate(module: Module, at: Statement | Use) -> str:

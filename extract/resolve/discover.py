@@ -116,31 +116,30 @@ class Hierarchy:
                     is_module |= of_parent[0]
                     if of_parent[1] and not inherits:
                         inherits, abstract = True, of_parent[2]
-            elif isinstance(target, External) and _is_torch_module(target):
+            elif (
+                isinstance(target, External)
+                and target.runtime
+                and target.package.split(".")[0] in {"torch", "torchvision"}
+                and RUNTIME_NAMES.is_module_class(target.package, target.name)
+            ):
                 is_module = True
                 # A class of torch is taken to have a forward; that of `nn.Module` itself is a placeholder.
                 inherits |= target.name != "Module"
         own = "forward" in facts.methods
         if own:
             abstract = "forward" in facts.abstract
-        result = (is_module or self._is_root(module, facts), own or inherits, abstract)
-        self._lineage[key] = result
-        return result
-
-    def _is_root(self, module: Module, facts: ClassFacts) -> bool:
-        """Return whether this is torch's own nn.Module (in a corpus that contains torch)."""
-        return facts.name == "Module" and module.name == "torch.nn.modules.module"
+        # In a corpus that contains torch, its own nn.Module is one, too.
+        is_module |= facts.name == "Module" and module.name == "torch.nn.modules.module"
+        self._lineage[key] = (is_module, own or inherits, abstract)
+        return self._lineage[key]
 
 
 def find_class_facts(definition: Definition) -> ClassFacts | None:
     """Return the facts of the class that a definition binds; the last, if branches define several."""
-    last = None
-    for facts in definition.module.facts.classes:
-        if facts.name == definition.name and definition.module.is_taken(
-            definition.module.facts.statements[facts.statement]
-        ):
-            last = facts
-    return last
+    module = definition.module
+    named = [facts for facts in module.facts.classes if facts.name == definition.name]
+    taken = (facts for facts in reversed(named) if module.is_taken(module.facts.statements[facts.statement]))
+    return next(taken, None)
 
 
 def follow(library: CorpusIndex, module: Module, chain: Sequence[str]) -> Target:
@@ -168,13 +167,6 @@ def _alias(library: CorpusIndex, target: Definition) -> Target | None:
     if len(reads) != 1 or reads[0].name == target.name:
         return None
     return follow(library, target.module, (reads[0].name, *reads[0].attributes))
-
-
-def _is_torch_module(target: External) -> bool:
-    """Return whether a class of the runtime is an nn.Module; imports the runtime, which is trusted."""
-    if not target.runtime or target.package.split(".")[0] not in {"torch", "torchvision"}:
-        return False
-    return RUNTIME_NAMES.is_module_class(target.package, target.name)
 
 
 def discover(library: CorpusIndex, modules: Iterable[Module]) -> list[TargetClass]:
@@ -223,11 +215,11 @@ def select(classes: Sequence[TargetClass], wanted: Selection) -> Selected:
             near = _near(wanted.names[0], classes)
             raise UserError(f"{wanted.names[0]}: no class of that name in the sources{near}")
     if wanted.start_from is not None:
-        position = next((n for n, item in enumerate(chosen) if _has_name(item, wanted.start_from)), None)
+        named = (n for n, item in enumerate(chosen) if wanted.start_from in (item.name, item.qualname, item.block))
+        position = next(named, None)
         if position is None:
-            raise UserError(
-                f"--start-from {wanted.start_from}: not among the classes{_near(wanted.start_from, chosen)}"
-            )
+            near = _near(wanted.start_from, chosen)
+            raise UserError(f"--start-from {wanted.start_from}: not among the classes{near}")
         chosen = chosen[position:]
     return Selected(tuple(chosen[: wanted.limit]), tuple(missing), others)
 
@@ -261,10 +253,6 @@ def _select_by_name(
         if len(have) > 1:
             others[name] = tuple(item.block for item in have[1:])
     return list(chosen.values()), missing, others
-
-
-def _has_name(item: TargetClass, name: str) -> bool:
-    return name in (item.name, item.qualname, item.block)
 
 
 def _near(name: str, classes: Iterable[TargetClass]) -> str:

@@ -13,6 +13,7 @@ Source: https://packaging.python.org/specifications/core-metadata/#provides-dist
 """
 
 import functools
+import re
 from collections.abc import Iterable, Mapping
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -58,64 +59,23 @@ _SAME_NAME: frozenset[str] = frozenset(
 
 #: Packages with another distribution than their name; the most common first.
 _OTHER_NAME: Mapping[str, tuple[str, ...]] = {
-    "attr": ("attrs",),
-    "Bio": ("biopython",),
-    "bs4": ("beautifulsoup4",),
-    "cc3d": ("connected-components-3d",),
-    "cleanfid": ("clean-fid",),
-    "clip": ("openai-clip",),
-    "Crypto": ("pycryptodome",),
-    "cupy": ("cupy-cuda12x",),
-    "cv2": (
-        "opencv-python",
-        "opencv-python-headless",
-        "opencv-contrib-python",
-        "opencv-contrib-python-headless",
-    ),
-    "dateutil": ("python-dateutil",),
-    "dotenv": ("python-dotenv",),
-    "faiss": (
-        "faiss-cpu",
-        "faiss-gpu",
-    ),
-    "fitz": ("pymupdf",),
-    "git": ("gitpython",),
-    "google": ("protobuf",),
-    "haiku": ("dm-haiku",),
-    "hydra": ("hydra-core",),
-    "imblearn": ("imbalanced-learn",),
-    "imwatermark": ("invisible-watermark",),
-    "mmaction": ("mmaction2",),
-    "mmcv": (
-        "mmcv",
-        "mmcv-lite",
-        "mmcv-full",
-    ),
-    "mmseg": ("mmsegmentation",),
-    "mpl_toolkits": ("matplotlib",),
-    "neuralop": ("neuraloperator",),
-    "nrrd": ("pynrrd",),
-    "open_clip": ("open-clip-torch",),
-    "OpenGL": ("pyopengl",),
-    "osgeo": ("gdal",),
-    "parselmouth": ("praat-parselmouth",),
-    "PIL": ("pillow",),
-    "pkg_resources": ("setuptools<81",),
-    "pl_bolts": ("lightning-bolts",),
-    "pynvml": ("nvidia-ml-py",),
-    "pyro": ("pyro-ppl",),
-    "pywt": ("pywavelets",),
-    "ruamel": ("ruamel.yaml",),
-    "scvi": ("scvi-tools",),
-    "skimage": ("scikit-image",),
-    "sklearn": ("scikit-learn",),
-    "sklearn_extra": ("scikit-learn-extra",),
-    "sksparse": ("scikit-sparse",),
-    "taming": ("taming-transformers",),
-    "tree": ("dm-tree",),
-    "turbojpeg": ("pyturbojpeg",),
-    "umap": ("umap-learn",),
-    "yaml": ("pyyaml",),
+    package: tuple(names.split(","))
+    for package, names in re.findall(
+        r"(\w+)=(\S+)",
+        """
+    attr=attrs Bio=biopython bs4=beautifulsoup4 cc3d=connected-components-3d cleanfid=clean-fid clip=openai-clip
+    Crypto=pycryptodome cupy=cupy-cuda12x
+    cv2=opencv-python,opencv-python-headless,opencv-contrib-python,opencv-contrib-python-headless
+    dateutil=python-dateutil dotenv=python-dotenv faiss=faiss-cpu,faiss-gpu fitz=pymupdf git=gitpython
+    google=protobuf haiku=dm-haiku hydra=hydra-core imblearn=imbalanced-learn imwatermark=invisible-watermark
+    mmaction=mmaction2 mmcv=mmcv,mmcv-lite,mmcv-full mmseg=mmsegmentation mpl_toolkits=matplotlib
+    neuralop=neuraloperator nrrd=pynrrd open_clip=open-clip-torch OpenGL=pyopengl osgeo=gdal
+    parselmouth=praat-parselmouth PIL=pillow pkg_resources=setuptools<81 pl_bolts=lightning-bolts
+    pynvml=nvidia-ml-py pyro=pyro-ppl pywt=pywavelets ruamel=ruamel.yaml scvi=scvi-tools skimage=scikit-image
+    sklearn=scikit-learn sklearn_extra=scikit-learn-extra sksparse=scikit-sparse taming=taming-transformers
+    tree=dm-tree turbojpeg=pyturbojpeg umap=umap-learn yaml=pyyaml
+    """,
+    )
 }
 
 
@@ -174,9 +134,11 @@ def is_stated(package: str, requires: Iterable[str], confirmed: Mapping[str, str
     return (confirmed or {}).get(top, "") in listed or _find_stated(top, listed) is not None
 
 
+@functools.cache
 def is_required(requires: tuple[str, ...], package: str) -> bool:
     """Return whether the metadata of a source, with these requirements, lists a package as a hard requirement."""
-    return _find_stated(package.split(".")[0], _drop_extras(requires)) is not None
+    hard = tuple(str(item) for item in parse_requirements(requires) if "extra" not in str(item.marker or ""))
+    return _find_stated(package.split(".")[0], hard) is not None
 
 
 @functools.cache
@@ -189,11 +151,6 @@ def parse_requirements(requires: tuple[str, ...]) -> tuple[Requirement, ...]:
         except InvalidRequirement:
             continue
     return tuple(parsed)
-
-
-@functools.cache
-def _drop_extras(requires: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(str(item) for item in parse_requirements(requires) if "extra" not in str(item.marker or ""))
 
 
 @functools.cache

@@ -15,7 +15,7 @@ import json
 import pickle
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -74,19 +74,17 @@ class FactsIndex:
         if self.policy == "skip":
             return
         wanted = {file.blob: (source, file) for source, file in files}
-        known = set() if self.policy == "force" else self._find_stored(wanted)
+        stored = self._database.execute("SELECT blob FROM facts WHERE version = ?", (VERSION,))
+        known = set() if self.policy == "force" else {row[0] for row in stored} & wanted.keys()
         self.hits += len(known)
         todo = [item for blob, item in wanted.items() if blob not in known]
         if not todo:
             return
         with progress("index", len(todo), "files") as advance:
-            for rows in _parse_all(todo):
+            # A file that crashes the parser (CPython's can overflow its stack) affects no other file.
+            for rows in map_chunks(_parse, _chunks(todo), _crash_row, 1 if len(todo) < _FEW else None):
                 self._store(rows)
                 advance(len(rows))
-
-    def _find_stored(self, blobs: Iterable[str]) -> set[str]:
-        stored = {row[0] for row in self._database.execute("SELECT blob FROM facts WHERE version = ?", (VERSION,))}
-        return stored & set(blobs)
 
     def _store(self, rows: Sequence[Row]) -> None:
         self.parsed += len(rows)
@@ -156,13 +154,6 @@ class FactsIndex:
         """Store a result under such a key."""
         with self._database:
             self._database.execute("INSERT OR REPLACE INTO results VALUES (?, ?)", (f"{VERSION}:{key}", value))
-
-
-def _parse_all(
-    files: Sequence[tuple[PackageSource, SourceFile]],
-) -> Iterator[list[Row]]:
-    # A file that crashes the parser (CPython's can overflow its stack) affects no other file.
-    yield from map_chunks(_parse, _chunks(files), _crash_row, 1 if len(files) < _FEW else None)
 
 
 def _crash_row(file: tuple[str, bytes]) -> Row:

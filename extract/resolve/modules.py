@@ -46,9 +46,6 @@ class Module:
         self.source = source
         self.file = file
         self.name = file.module
-        self._facts: FileFacts | None = None
-        self._text: bytes | None = None
-        self._changes: dict[str, list[Statement]] | None = None
         self._binders: dict[str, list[Statement]] | None = None
         self._type_only: dict[str, list[Statement]] = {}
         self._failed: dict[str, list[Statement]] = {}
@@ -57,19 +54,15 @@ class Module:
     def __repr__(self) -> str:
         return f"<{self.source.name} {self.file.path}>"
 
-    @property
+    @functools.cached_property
     def facts(self) -> FileFacts:
         """The facts of the file's statements."""
-        if self._facts is None:
-            self._facts = self.library.load(self.source, self.file)
-        return self._facts
+        return self.library.load(self.source, self.file)
 
-    @property
+    @functools.cached_property
     def text(self) -> bytes:
         """The normalized bytes that the offsets in the facts refer to."""
-        if self._text is None:
-            self._text = normalise(self.source.read(self.file))
-        return self._text
+        return normalise(self.source.read(self.file))
 
     @functools.cached_property
     def license(self) -> str:
@@ -86,15 +79,15 @@ class Module:
         """Return the statements in taken branches that bind a name."""
         return self._bindings().get(name, ())
 
-    def find_changes(self, name: str) -> Sequence[Statement]:
-        """Return the statements in taken branches that change the object of a name without binding the name."""
-        if self._changes is None:
-            self._changes = {}
-            for statement in self.facts.statements:
-                if statement.touches and self.is_taken(statement):
-                    for touched in set(statement.touches) - set(statement.binds):
-                        self._changes.setdefault(touched, []).append(statement)
-        return self._changes.get(name, ())
+    @functools.cached_property
+    def changes(self) -> Mapping[str, Sequence[Statement]]:
+        """By name, the statements in taken branches that change the object of a name without binding the name."""
+        changes: dict[str, list[Statement]] = {}
+        for statement in self.facts.statements:
+            if statement.touches and self.is_taken(statement):
+                for name in set(statement.touches) - set(statement.binds):
+                    changes.setdefault(name, []).append(statement)
+        return changes
 
     def list_bound(self) -> Iterable[str]:
         """Return all names that are bound in taken branches."""
@@ -161,21 +154,16 @@ class Module:
     def imports_work(self, number: int) -> bool:
         """Return whether all imports in the body of a `try … except ImportError` succeed in the declared runtime."""
         handlers_raise = self._is_required_import(number)
-        for statement in self.facts.statements:
-            if (number, 0) in statement.path and statement.kind in {IMPORT, STAR}:
-                for alias in statement.aliases:
-                    target = self.library.resolve_alias(self, alias)
-                    if (
-                        isinstance(target, External)
-                        and target.runtime
-                        and RUNTIME_NAMES.has(target.package, target.name)
-                    ):
-                        continue
-                    if isinstance(target, Missing) and alias.bound in EXTENSIONS:
-                        continue  # its operators have replacements, or the block fails with their names
-                    # The import fails here. Without a fallback it is required, and its failure is reported.
-                    if isinstance(target, Missing | External):
-                        return handlers_raise
+        imports = [s for s in self.facts.statements if (number, 0) in s.path and s.kind in {IMPORT, STAR}]
+        for alias in (alias for statement in imports for alias in statement.aliases):
+            target = self.library.resolve_alias(self, alias)
+            if isinstance(target, External):
+                fails = not target.runtime or not RUNTIME_NAMES.has(target.package, target.name)
+            else:
+                # The operators of an extension have replacements, or the block fails with their names.
+                fails = isinstance(target, Missing) and alias.bound not in EXTENSIONS
+            if fails:  # without a fallback the import is required, and its failure is reported
+                return handlers_raise
         return True
 
     def _is_required_import(self, number: int) -> bool:
@@ -270,7 +258,7 @@ class CorpusIndex:
     def adopt(self, source: PackageSource, file: SourceFile, facts: FileFacts) -> Module:
         """Add a file whose facts are already available; it can be looked up only by its path."""
         module = Module(self, source, file)
-        module._facts = facts
+        module.facts = facts
         self._own_tops.setdefault(source.name, frozenset())
         return self.by_path.setdefault((source.name, file.path), module)
 
@@ -440,17 +428,15 @@ class CorpusIndex:
 
     def resolve_binding(self, module: Module, name: str, binders: Sequence[Statement]) -> Target:
         """Return the target of a name: what it is imported from if only imports bind it, else its definition here."""
-        if all(statement.kind == IMPORT for statement in binders):
-            targets: list[Target] = []
-            for statement in binders:
-                alias = next(a for a in reversed(statement.aliases) if a.bound == name)
-                targets.append(self.resolve_alias(module, alias))
-            known = [t for t in targets if not isinstance(t, Missing)]
-            # The last import wins, as in Python, but one that works in the declared runtime is preferred to one of an
-            # optional package.
-            usable = [t for t in known if not isinstance(t, External) or t.runtime]
-            return (usable or known or targets)[-1]
-        return Definition(module, name)
+        if any(statement.kind != IMPORT for statement in binders):
+            return Definition(module, name)
+        aliases = [next(a for a in reversed(statement.aliases) if a.bound == name) for statement in binders]
+        targets = [self.resolve_alias(module, alias) for alias in aliases]
+        known = [t for t in targets if not isinstance(t, Missing)]
+        # The last import wins, as in Python, but one that works in the declared runtime is preferred to one of an
+        # optional package.
+        usable = [t for t in known if not isinstance(t, External) or t.runtime]
+        return (usable or known or targets)[-1]
 
     def public_names(self, module: Module, seen: frozenset[int] = frozenset()) -> list[str]:
         """Return the names that a star import of a module binds."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from extract.resolve.distributions import parse_requirements
 from extract.resolve.modules import RUNTIME
@@ -35,7 +35,7 @@ _IMPORT = re.compile(rf"^([ \t]*)(?:import|from)[ \t]+({'|'.join(RUNTIME)})\b", 
 
 def runtime_versions() -> dict[str, str]:
     """Return the installed versions of the declared runtime, without local build labels."""
-    return {name: _strip_label(importlib.metadata.version(name)) for name in RUNTIME}
+    return {name: Version(importlib.metadata.version(name)).public for name in RUNTIME}
 
 
 def requirements_text(
@@ -69,7 +69,10 @@ def requirements_text(
             if name in paths_used
         },
     }
-    lines = [f" {json.dumps(key)}: {_indent(value)}," for key, value in header.items()]
+    lines = [
+        f" {json.dumps(key)}: {json.dumps(value, indent=1, ensure_ascii=False)},".replace("\n", "\n ")
+        for key, value in header.items()
+    ]
     entries = ",\n".join("  " + json.dumps(entry, ensure_ascii=False) for entry in blocks)
     return "\n".join(["{", *lines, ' "blocks": [', *([entries] if entries else []), " ]", "}", ""])
 
@@ -86,8 +89,17 @@ def add_versions(requires: Iterable[str], sources: Iterable[PackageSource]) -> t
 
     A requirement that is a guess, has a version, or is named by no source is returned unchanged.
     """
-    ordered = list(sources)
-    return tuple(sorted({_add_version(text, ordered) for text in requires}))
+    stated = [item for source in sources for item in parse_requirements(source.requires) if item.specifier]
+    versions = {canonicalize_name(item.name): item.specifier for item in reversed(stated)}  # the first one wins
+
+    def add_version(text: str) -> str:
+        requirement = Requirement(text)
+        specifier = versions.get(canonicalize_name(requirement.name))
+        if requirement.specifier or requirement.url or is_guess(text) or specifier is None:
+            return text
+        return str(Requirement(f"{requirement.name}{specifier}"))
+
+    return tuple(sorted(set(map(add_version, requires))))
 
 
 def list_runtime_imports(code: str) -> set[str]:
@@ -140,26 +152,3 @@ def _source_entry(source: PackageSource) -> dict[str, object]:
         "permissive": is_permissive(source.license),
         "packages": sorted({file.module.partition(".")[0] for file in source.files if file.module}),
     }
-
-
-def _add_version(text: str, sources: Sequence[PackageSource]) -> str:
-    requirement = Requirement(text)
-    if requirement.specifier or requirement.url or is_guess(text):
-        return text
-    name = canonicalize_name(requirement.name)
-    for source in sources:
-        for stated in parse_requirements(source.requires):
-            if canonicalize_name(stated.name) == name and stated.specifier:
-                return str(Requirement(f"{requirement.name}{stated.specifier}"))
-    return text
-
-
-def _strip_label(version: str) -> str:
-    try:
-        return Version(version).public
-    except InvalidVersion:
-        return version
-
-
-def _indent(value: object) -> str:
-    return json.dumps(value, indent=1, ensure_ascii=False).replace("\n", "\n ")
