@@ -65,9 +65,7 @@ class Closure:
     # Pass 1, and again for everything that pass 2 adds.
     nodes: dict[NodeKey, StatementNode] = field(default_factory=dict)
     symbols: dict[Symbol, None] = field(default_factory=dict)  # all linked symbols, in order of first use
-    entries: dict[tuple[RegistrySymbol, str], RegistryEntry] = field(
-        default_factory=dict
-    )  # of its registries, by string
+    entries: dict[tuple[RegistrySymbol, str], RegistryEntry] = field(default_factory=dict)  # of registries, by string
     requires: set[str] = field(default_factory=set)
     problems: dict[Problem, None] = field(default_factory=dict)
     # Pass 2.
@@ -79,9 +77,8 @@ class Closure:
     finders: dict[NodeKey, dict[tuple[int, int], Finder]] = field(default_factory=dict)
     # Pass 3.
     groups: list[StatementGroup] = field(default_factory=list)
-    linked: list[tuple[StatementNode, StatementLinks]] = field(
-        default_factory=list
-    )  # in order; also of the blocks kept around each
+    #: In order; also the links of the blocks kept around each statement.
+    linked: list[tuple[StatementNode, StatementLinks]] = field(default_factory=list)
 
     @property
     def nodes_in_order(self) -> Iterator[StatementNode]:

@@ -211,11 +211,10 @@ class Registrations:
 
     def _changes_argument(self, head: Definition, rest: Sequence[str]) -> bool:
         """Return whether a function fills a container that is passed as an argument."""
-        statements = head.module.find_binders(head.name)
-        return not rest and any(
+        functions = [s for s in head.module.find_binders(head.name) if s.kind == FUNCTION and not rest]
+        return any(
             change.chain[0] == _ARGUMENT and change.when == AT_CALL and not change.method and change.how[0] != "."
-            for statement in statements
-            if statement.kind == FUNCTION
+            for statement in functions
             for change in statement.changes
         )
 
@@ -231,21 +230,14 @@ class Registrations:
         """Return whether a change of that kind fills an object: by item, by attribute, or by a method known to fill."""
         if how[0] in "[." or how in FILLING:
             return True
-        kind = self._class_of_value(target)
-        return kind is not None and any(
-            change.method == how and change.chain[0] == _OWN
-            for statement in kind.module.find_binders(kind.name)
-            for change in statement.changes
-        )
-
-    def _class_of_value(self, target: Definition) -> Definition | None:
-        """Return the class of the corpus that an assigned name is an instance of."""
-        for statement in target.module.find_binders(target.name):
-            for use in sorted(statement.uses, key=lambda use: use.start) if statement.kind == ASSIGN else ():
-                if use.called and use.when == AT_DEFINITION:
-                    kind = follow(self._library, target.module, (use.name, *use.attributes))
-                    return kind if isinstance(kind, Definition) and find_class_facts(kind) is not None else None
-        return None
+        assigned = [s for s in target.module.find_binders(target.name) if s.kind == ASSIGN]
+        uses = (use for s in assigned for use in sorted(s.uses, key=lambda use: use.start))
+        made = next((use for use in uses if use.called and use.when == AT_DEFINITION), None)
+        kind = follow(self._library, target.module, (made.name, *made.attributes)) if made is not None else None
+        if not isinstance(kind, Definition) or find_class_facts(kind) is None:
+            return False
+        changes = (change for s in kind.module.find_binders(kind.name) for change in s.changes)
+        return any(change.method == how and change.chain[0] == _OWN for change in changes)
 
     def _find_hooks(self, target: Definition | None, depth: int = 0) -> tuple[Definition, ...]:
         """Return the base classes whose `__init_subclass__` runs when the class is defined."""
@@ -258,11 +250,8 @@ class Registrations:
             hooks: list[Definition] = []
             for base in facts.bases:
                 above = follow(self._library, target.module, base) if base else None
-                if (
-                    isinstance(above, Definition)
-                    and above != target
-                    and (parent := find_class_facts(above)) is not None
-                ):
+                parent = find_class_facts(above) if isinstance(above, Definition) and above != target else None
+                if isinstance(above, Definition) and parent is not None:
                     hooks += [above] if _HOOK in parent.methods else self._find_hooks(above, depth + 1)
             self._hooks[target] = tuple(dict.fromkeys(hooks))
         return self._hooks[target]

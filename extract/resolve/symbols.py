@@ -6,7 +6,7 @@ model type "gate").
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from extract.resolve.discover import find_class_facts, follow
 from extract.resolve.index import FactsIndex
 from extract.resolve.modules import CorpusIndex, Definition, External, Missing, Module
 from extract.sources import PackageSource
-from lemur_core.source.facts import ASSIGN, AT_DEFINITION, Statement, Use
+from lemur_core.source.facts import ASSIGN, AT_DEFINITION, OTHER, Statement, Use
 from lemur_core.source.text import normalise
 
 
@@ -163,21 +163,17 @@ class Registries:
 
     def canonical(self, target: Definition) -> Definition:
         """Return the registry at the root of a registry's parents."""
-        seen = {target}
-        while True:
-            statement = target.module.find_binders(target.name)[0]
-            # Registries of one family have a parent; all are one table here.
-            parents = [
-                parent
-                for use in statement.uses
-                if use.when == AT_DEFINITION and use.start >= 0
-                for parent in [self._target(target.module, (use.name, *use.attributes))]
-                if parent is not None and parent not in seen
-            ]
-            if not parents:
-                return target
-            target = parents[0]
+        seen: set[Definition] = set()
+        parent: Definition | None = target
+        while parent is not None:
+            target = parent
             seen.add(target)
+            uses = target.module.find_binders(target.name)[0].uses
+            read = [use for use in uses if use.when == AT_DEFINITION and use.start >= 0]
+            # Registries of one family have a parent; all are one table here.
+            parents = (self._target(target.module, (use.name, *use.attributes)) for use in read)
+            parent = next((registry for registry in parents if registry is not None and registry not in seen), None)
+        return target
 
     def entry(self, registry: Definition, key: str, near: PackageSource) -> RegistryEntry | None:
         """Return the entry of a registry under a key: from the same source if available, else by priority."""
@@ -219,31 +215,24 @@ class Registries:
             if not module.is_taken(statement):
                 continue
             for decorator in statement.decorators:
-                if (
-                    decorator.column == statement.column
-                    and decorator.chain[-1:]
-                    and decorator.chain[-1] in _REGISTERING
-                    and len(decorator.chain) > 1
-                ):
-                    registry = self._target(module, decorator.chain[:-1])
+                *holder, method = decorator.chain or ("",)
+                if decorator.column == statement.column and method in _REGISTERING and holder:
+                    registry = self._target(module, holder)
                     if registry is not None and statement.binds:
                         name = statement.binds[0]
                         entry = RegistryEntry(Definition(module, name), None, module)
                         yield self.canonical(registry), decorator.keys or (name,), entry
-            if (not statement.decorators and not statement.binds) or statement.kind == "other":
-                yield from self._calls(module, statement)
+            # `NAME.register_module("BN", module=nn.BatchNorm2d)`, also in a loop over classes.
+            calls = (not statement.decorators and not statement.binds) or statement.kind == OTHER
+            for use in statement.uses if calls else ():
+                if use.attributes[-1:] and use.attributes[-1] in _REGISTERING and use.when == AT_DEFINITION:
+                    registry = self._target(module, (use.name, *use.attributes[:-1]))
+                    if registry is not None:
+                        named = [(u.name, *u.attributes)[-1] for u in statement.uses]
+                        entry = RegistryEntry(None, StatementNode(module, statement), module)
+                        yield self.canonical(registry), dict.fromkeys([*statement.types, *named]), entry
 
-    def _calls(self, module: Module, statement: Statement) -> Iterator[tuple[Definition, Iterable[str], RegistryEntry]]:
-        """Yield the entries of `NAME.register_module("BN", module=nn.BatchNorm2d)`, also in a loop over classes."""
-        for use in statement.uses:
-            if use.attributes[-1:] and use.attributes[-1] in _REGISTERING and use.when == AT_DEFINITION:
-                registry = self._target(module, (use.name, *use.attributes[:-1]))
-                if registry is not None:
-                    named = [(u.name, *u.attributes)[-1] for u in statement.uses]
-                    entry = RegistryEntry(None, StatementNode(module, statement), module)
-                    yield self.canonical(registry), dict.fromkeys([*statement.types, *named]), entry
-
-    def _target(self, module: Module, chain: tuple[str, ...]) -> Definition | None:
+    def _target(self, module: Module, chain: Sequence[str]) -> Definition | None:
         target, rest = self._library.follow(module, chain)
         return target if not rest and isinstance(target, Definition) and self.contains(target) else None
 
@@ -322,12 +311,12 @@ class ConfigResolver:
         """
         stem = config.name.removesuffix(SUFFIX)
         neighbours = [item for item in self._files(config.module.source) if item.package == config.module.package]
-        candidates = (
-            self._library.lookup(module, stem + ending) for ending in endings for module in (near, *neighbours)
-        )
-        return next(
-            (item for item in candidates if isinstance(item, Definition) and find_class_facts(item) is not None), None
-        )
+        for ending in endings:
+            for module in (near, *neighbours):
+                model = self._library.lookup(module, stem + ending)
+                if isinstance(model, Definition) and find_class_facts(model) is not None:
+                    return model
+        return None
 
     def _files(self, source: PackageSource) -> list[Module]:
         return [module for module in self._library.by_path.values() if module.source is source]

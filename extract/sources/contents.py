@@ -115,7 +115,6 @@ MAX_FILES = 100_000
 MAX_FILE_BYTES = 32 << 20
 MAX_TOTAL_BYTES = 1 << 30
 
-
 #: Folders of supporting code: at any depth, but not inside packages (`torch.utils.benchmark` is part of torch).
 _ASIDE = frozenset({"test", "tests", "node_modules"})
 _ASIDE_OUTSIDE = frozenset({"docs", "doc", "examples", "example", "benchmarks", "benchmark"})
@@ -199,19 +198,19 @@ def keep_paths(paths: Iterable[str]) -> list[str]:
     """
     python = [path for path in paths if path.endswith(".py")]
     packages = _package_folders(python)
-    return sorted({path for path in python if path.isprintable() and _is_kept(path, packages)})
 
-
-def _is_kept(path: str, packages: set[str]) -> bool:
-    folder, _, name = path.rpartition("/")
-    parts = folder.split("/") if folder else []
-    for depth, part in enumerate(parts):
-        outside = "/".join(parts[:depth]) not in packages
-        if part in _ASIDE or part.startswith(".") or (outside and part in _ASIDE_OUTSIDE):
+    def is_kept(path: str) -> bool:
+        folder, _, name = path.rpartition("/")
+        parts = folder.split("/") if folder else []
+        for depth, part in enumerate(parts):
+            outside = "/".join(parts[:depth]) not in packages
+            if part in _ASIDE or part.startswith(".") or (outside and part in _ASIDE_OUTSIDE):
+                return False
+        if name in _FILES_ASIDE or name.startswith(".") or path.removesuffix(".py") in packages:
             return False
-    if name in _FILES_ASIDE or name.startswith(".") or path.removesuffix(".py") in packages:
-        return False
-    return not (name.startswith("test_") and folder not in packages)
+        return path.isprintable() and not (name.startswith("test_") and folder not in packages)
+
+    return sorted({path for path in python if is_kept(path)})
 
 
 def module_names(paths: Iterable[str], within: str = "") -> dict[str, str]:
@@ -288,7 +287,11 @@ def is_text(path: str) -> bool:
 def read_facts(texts: Mapping[str, bytes]) -> PackageFacts:
     """Return name, version, license and requirements, each from the most reliable text that states it."""
     decoded = {path: data[:_MAX_TEXT_BYTES].decode("utf-8", "replace") for path, data in sorted(texts.items())}
-    project = _read_pyproject(decoded.get("pyproject.toml", ""))
+    try:
+        project = tomllib.loads(decoded.get("pyproject.toml", "")).get("project", {})
+    except tomllib.TOMLDecodeError:  # a foreign file; ignore it
+        project = {}
+    project = project if isinstance(project, dict) else {}
     licenses = [text for path, text in decoded.items() if _is_license(path, project)]
     header = next((text for path, text in decoded.items() if PurePosixPath(path).name in ("METADATA", "PKG-INFO")), "")
     fields = email.parser.Parser(policy=email.policy.compat32).parsestr(header, headersonly=True)
@@ -307,14 +310,6 @@ def read_facts(texts: Mapping[str, bytes]) -> PackageFacts:
         find_license(stated, licenses),
         requires or _requirements(project, decoded),
     )
-
-
-def _read_pyproject(text: str) -> dict[str, object]:
-    try:
-        project = tomllib.loads(text).get("project", {})
-    except tomllib.TOMLDecodeError:  # a foreign file; ignore it
-        return {}
-    return project if isinstance(project, dict) else {}
 
 
 def _read_license(project: Mapping[str, object]) -> str:

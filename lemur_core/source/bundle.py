@@ -287,17 +287,17 @@ class _BundleFile:
             if name in things:
                 yield name, things[name], []
                 continue
-            values = [n for unit in binding for n in self.tree.body if self._starts_in(n, unit)]
+            starts = [(node, self.lines.start(node.lineno)) for node in self.tree.body]
+            values = [node for unit in binding for node, start in starts if unit.start <= start < unit.end]
             defined = all(unit.kind in {FUNCTION, CLASS} and name in unit.statements[0].binds for unit in binding)
             if not defined and not all(_is_frozen(node, data) for node in values):
                 data.add(name)
-                units = [unit for unit in self.units if name in unit.binds or unit.hands_on(name)]
-            else:
-                units = [unit for unit in self.units if name in unit.binds or unit.may_change(name)]
+            units = [
+                unit
+                for unit in self.units
+                if name in unit.binds or (unit.hands_on(name) if name in data else unit.may_change(name))
+            ]
             yield name, tuple(unit.text for unit in units), units
-
-    def _starts_in(self, node: ast.stmt, unit: _BundleUnit) -> bool:
-        return unit.start <= self.lines.start(node.lineno) < unit.end
 
     # -- text --------------------------------------------------------------------------------------------------------
 
@@ -422,12 +422,11 @@ def _color_globals(files: Sequence[_BundleFile]) -> dict[_Symbol, int]:
             content[number, name], first[number, name] = units, (name, thing)
     colour, count = _number_values(first), 0
     while count < (count := len(set(colour.values()))):
-        colour = _number_values(
-            {
-                symbol: (colour[symbol], *(_list_globals(symbol[0], u, colour) for u in content[symbol]))
-                for symbol in colour
-            }
-        )
+        refined = {
+            symbol: (own, *(_list_globals(symbol[0], unit, colour) for unit in content[symbol]))
+            for symbol, own in colour.items()
+        }
+        colour = _number_values(refined)
     return colour
 
 

@@ -34,20 +34,13 @@ _MOST_COMPLEX = 10
 _PYLINT_SECONDS = 300
 #: Missing docstrings, final newlines, white space at the end of lines, superfluous parentheses: LEMUR ignores them.
 _IGNORED = "C0116,C0115,C0114,C0304,C0303,C0305,C0325"
-_UNTIDY = (
-    messages.UnusedImport,
-    messages.UnusedVariable,
-    messages.UnusedAnnotation,
-    messages.RedefinedWhileUnused,
-    messages.ImportShadowedByLoopVar,
-    messages.ImportStarUsed,
-    messages.ImportStarUsage,
-    messages.FStringMissingPlaceholders,
-    messages.MultiValueRepeatedKeyLiteral,
-    messages.MultiValueRepeatedKeyVariable,
-    messages.IsLiteral,
-    messages.IfTuple,
-    messages.AssertTuple,
+#: Findings of Pyflakes that are warnings; the others are errors.
+_UNTIDY = frozenset(
+    """
+    UnusedImport UnusedVariable UnusedAnnotation RedefinedWhileUnused ImportShadowedByLoopVar ImportStarUsed
+    ImportStarUsage FStringMissingPlaceholders MultiValueRepeatedKeyLiteral MultiValueRepeatedKeyVariable IsLiteral
+    IfTuple AssertTuple
+    """.split()  # noqa: SIM905 (one line for each says no more)
 )
 
 
@@ -81,16 +74,15 @@ def code_quality(code: str, name: str, *, python: str | None = sys.executable) -
         warnings.simplefilter("ignore")  # invalid escapes in the file
         tree = ast.parse(code)
         by_pylint = _check_with_pylint(code, name, python) if python is not None else None
-        counts, by = by_pylint or (_check_with_pyflakes(code, tree), "pyflakes")
+        if by_pylint is not None:
+            counts, by = by_pylint
+        else:
+            kinds = (type(message).__name__ for message in Checker(tree).messages)
+            counts, by = Counter("warning" if kind in _UNTIDY else "error" for kind in kinds), "pyflakes"
+            counts["convention"] = sum(len(line) > _LINE_CHARACTERS for line in code.splitlines())
     counts["complexity"] = sum(block.complexity > _MOST_COMPLEX for block in cc_visit_ast(tree))
     cost = sum(_COST.get(kind, 0) * count for kind, count in counts.items())
     return Quality(max(0, 100 - cost) / 100, {kind: counts[kind] for kind in _COST if counts[kind]}, by)
-
-
-def _check_with_pyflakes(code: str, tree: ast.Module) -> Counter[str]:
-    counts = Counter("warning" if isinstance(message, _UNTIDY) else "error" for message in Checker(tree).messages)
-    counts["convention"] = sum(len(line) > _LINE_CHARACTERS for line in code.splitlines())
-    return counts
 
 
 def _check_with_pylint(code: str, name: str, python: str) -> tuple[Counter[str], str] | None:

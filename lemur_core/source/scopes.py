@@ -162,13 +162,11 @@ class ScopeNames:
 
     # -- positions -----------------------------------------------------------------------------------------------
 
-    def _start(self, node: ast.expr | ast.stmt | ast.excepthandler | ast.alias | ast.pattern) -> int:
-        return self._lines.offset(node.lineno, node.col_offset)
+    def _start(self, node: ast.expr | ast.stmt | ast.excepthandler | ast.pattern) -> int:
+        return self._lines.span(node)[0]
 
-    def _end(self, node: ast.expr | ast.stmt | ast.alias | ast.pattern) -> int:
-        assert node.end_lineno is not None
-        assert node.end_col_offset is not None
-        return self._lines.offset(node.end_lineno, node.end_col_offset)
+    def _end(self, node: ast.expr | ast.stmt | ast.pattern) -> int:
+        return self._lines.span(node)[1]
 
     def _word(self, name: str, start: int, end: int) -> NameStore:
         """Return the position of a name as a whole word between two offsets."""
@@ -333,10 +331,6 @@ class ScopeNames:
         else:
             self._statement(node.target, scope, when)
 
-    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: _NameScope, when: int) -> None:
-        self._define(node, (), scope, when)
-        self._callable(node.args, node.body, scope, when, node.returns)
-
     def _define(
         self,
         node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef,
@@ -353,12 +347,12 @@ class ScopeNames:
         if (node.decorator_list or (isinstance(node, ast.ClassDef) and node.keywords)) and when == AT_DEFINITION:
             self.calls = True
 
-    def _lambda(self, node: ast.Lambda, scope: _NameScope, when: int) -> None:
-        self._callable(node.args, [node.body], scope, when, None)
-
     def _callable(
-        self, args: ast.arguments, body: Iterable[ast.AST], scope: _NameScope, when: int, returns: ast.expr | None
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, scope: _NameScope, when: int
     ) -> None:
+        if not isinstance(node, ast.Lambda):
+            self._define(node, (), scope, when)
+        args = node.args
         # Defaults are evaluated outside of the function, when it is defined.
         self._visit_all([*args.defaults, *args.kw_defaults], scope, when)
         inner = self._inner(_FUNCTION, scope)
@@ -366,7 +360,8 @@ class ScopeNames:
         for argument in named:
             self._note(argument.annotation, scope)
             inner.bind(argument.arg, 0)
-        self._note(returns, scope)
+        self._note(getattr(node, "returns", None), scope)
+        body = [node.body] if isinstance(node, ast.Lambda) else node.body
         self._visit_all(body, inner, AT_CALL if when != IN_ANNOTATION else when)
 
     def _class(self, node: ast.ClassDef, scope: _NameScope, when: int) -> None:
@@ -494,13 +489,12 @@ _STATEMENTS: dict[type[ast.AST], Callable[..., None]] = {
     ast.Expr: ScopeNames._expression,
     ast.AugAssign: ScopeNames._augment,
     ast.AnnAssign: ScopeNames._annotation,
-    ast.Lambda: ScopeNames._lambda,
     ast.ClassDef: ScopeNames._class,
     ast.NamedExpr: ScopeNames._walrus,
     ast.Global: ScopeNames._global,
     ast.Nonlocal: ScopeNames._nonlocal,
     ast.ExceptHandler: ScopeNames._handler,
-    **dict.fromkeys((ast.FunctionDef, ast.AsyncFunctionDef), ScopeNames._function),
+    **dict.fromkeys((ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda), ScopeNames._callable),
     **dict.fromkeys((ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp), ScopeNames._comprehension),
     **dict.fromkeys((ast.For, ast.AsyncFor), ScopeNames._loop),
     **dict.fromkeys((ast.Try, ast.TryStar), ScopeNames._try),

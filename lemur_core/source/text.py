@@ -105,7 +105,7 @@ class Lines:
         """Return the offset of an `ast` position: line from 1, column in UTF-8 bytes."""
         return self.starts[line - 1] + column
 
-    def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
+    def span(self, node: ast.expr | ast.stmt | ast.excepthandler | ast.pattern) -> tuple[int, int]:
         """Return the start and end offsets of a node."""
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
