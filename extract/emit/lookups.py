@@ -189,10 +189,8 @@ def _note_search(
     whole: bool,
 ) -> None:
     """Note the names that a lookup may need but the closure lacks; replaces the earlier note about this lookup."""
-    location = f"{node.module.source.name} {node.module.file.path}:{sought.node.lineno}"
-    note = f"{location} {_SEARCHES[sought.kind]}"
-    before = next((text for text in closure.dynamic if text.startswith(note)), "")
-    closure.dynamic.pop(before, None)
+    note = f"{node.module.source.name} {node.module.file.path}:{sought.node.lineno} {_SEARCHES[sought.kind]}"
+    closure.dynamic.pop(next((text for text in closure.dynamic if text.startswith(note)), ""), None)
     note += f"; it has {', '.join(present)}" if present else ""
     note += f"; it lacks {'; '.join(lacking)}" if lacking else ""
     if not whole or lacking:

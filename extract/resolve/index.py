@@ -211,27 +211,26 @@ class RuntimeNames:
 
     def has(self, dotted: str, name: str) -> bool:
         """Return whether a module exists and offers a name ("" for the module alone)."""
-        return bool(self._answer(f"has {dotted} {name}", lambda: _has(dotted, name)))
+        return bool(self._answer(_has, dotted, name))
 
     def is_module_class(self, dotted: str, name: str) -> bool:
         """Return whether a name is a subclass of torch.nn.Module."""
-        return bool(self._answer(f"class {dotted} {name}", lambda: _is_module_class(dotted, name)))
+        return bool(self._answer(_is_module_class, dotted, name))
 
     def is_submodule(self, package: str, name: str) -> bool:
         """Return whether a package that is not part of the runtime has a submodule of that name."""
-        if package in {"torch", "torchvision", "numpy"}:
-            return False
-        return bool(self._answer(f"submodule {package} {name}", lambda: _is_submodule(package, name)))
+        return package not in {"torch", "torchvision", "numpy"} and bool(self._answer(_is_submodule, package, name))
 
     def star(self, dotted: str) -> frozenset[str]:
         """Return the names that a star import binds."""
-        names = self._answer(f"star {dotted}", lambda: _star(dotted))
+        names = self._answer(_star, dotted)
         assert isinstance(names, list)
         return frozenset(names)
 
-    def _answer(self, question: str, ask: Callable[[], bool | list[str]]) -> bool | list[str]:
+    def _answer(self, ask: Callable[..., bool | list[str]], *names: str) -> bool | list[str]:
+        question = " ".join((ask.__name__, *names))
         if question not in self._answers:
-            self._answers[question] = ask()
+            self._answers[question] = ask(*names)
             self.has_new_answers = True
         return self._answers[question]
 

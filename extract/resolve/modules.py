@@ -22,7 +22,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from extract.resolve.distributions import is_known, is_stated
 from extract.resolve.index import RUNTIME_NAMES
@@ -46,9 +46,7 @@ class Module:
         self.source = source
         self.file = file
         self.name = file.module
-        self._binders: dict[str, list[Statement]] | None = None
-        self._type_only: dict[str, list[Statement]] = {}
-        self._failed: dict[str, list[Statement]] = {}
+        self._binders: dict[str, dict[str, list[Statement]]] = {}
         self._active: dict[tuple[int, int], bool] = {}
 
     def __repr__(self) -> str:
@@ -75,9 +73,13 @@ class Module:
         """Package that relative imports start from."""
         return self.name if self.file.is_package else self.name.rpartition(".")[0]
 
-    def find_binders(self, name: str) -> Sequence[Statement]:
-        """Return the statements in taken branches that bind a name."""
-        return self._bindings().get(name, ())
+    def find_binders(self, name: str, where: Literal["taken", "types", "failed"] = "taken") -> Sequence[Statement]:
+        """Return the statements that bind a name.
+
+        Args: where: in taken branches, only for type checkers (TYPE_CHECKING), or in a `try` whose imports fail in the
+            declared runtime.
+        """
+        return self._bindings()[where].get(name, ())
 
     @functools.cached_property
     def changes(self) -> Mapping[str, Sequence[Statement]]:
@@ -91,17 +93,7 @@ class Module:
 
     def list_bound(self) -> Iterable[str]:
         """Return all names that are bound in taken branches."""
-        return self._bindings()
-
-    def find_type_only(self, name: str) -> Sequence[Statement]:
-        """Return the statements that bind a name only under TYPE_CHECKING."""
-        self._bindings()
-        return self._type_only.get(name, ())
-
-    def find_failed(self, name: str) -> Sequence[Statement]:
-        """Return the imports of a name inside a `try` that fail in the declared runtime."""
-        self._bindings()
-        return self._failed.get(name, ())
+        return self._bindings()["taken"]
 
     def list_stars(self, *, types: bool = False) -> Iterable[Statement]:
         """Yield the star imports, the last one first; with `types`, also those under TYPE_CHECKING."""
@@ -109,31 +101,29 @@ class Module:
             if statement.kind == STAR and (types or self.is_taken(statement)):
                 yield statement
 
-    def _bindings(self) -> dict[str, list[Statement]]:
-        """Return the statements in taken branches by the names that they bind; store the others separately."""
-        if self._binders is not None:
+    def _bindings(self) -> dict[str, dict[str, list[Statement]]]:
+        """Return the statements of each kind (`find_binders`) by the names that they bind."""
+        if self._binders:
             return self._binders
-        binders: dict[str, list[Statement]] = {}
         late: dict[str, list[Statement]] = {}
-        self._binders = binders  # already set while it is filled: choosing a branch may look up other names here
+        # Already set while it is filled: choosing a branch may look up other names here.
+        self._binders = {"taken": {}, "types": {}, "failed": {}}
 
         def is_tried(statement: Statement) -> bool:
             return any(self.facts.blocks[block].static == "imports" for block, _ in statement.path)
 
         for statement in sorted(self.facts.statements, key=is_tried):  # the imports in a `try` last
-            target = binders
-            if not self.is_taken(statement):
-                target = self._failed if is_tried(statement) else self._type_only
+            where = "taken" if self.is_taken(statement) else "failed" if is_tried(statement) else "types"
             for name in statement.binds:
-                target.setdefault(name, []).append(statement)
+                self._binders[where].setdefault(name, []).append(statement)
             for name in statement.late:
                 late.setdefault(name, []).append(statement)
-        for table in (binders, self._type_only, self._failed):
+        for table in self._binders.values():
             for statements in table.values():
                 statements.sort(key=lambda s: s.number)
         for name, statements in late.items():
-            binders.setdefault(name, statements)
-        return binders
+            self._binders["taken"].setdefault(name, statements)
+        return self._binders
 
     def is_taken(self, statement: Statement) -> bool:
         """Return whether a statement is outside of all branches that are known not to be taken."""
@@ -396,20 +386,17 @@ class CorpusIndex:
         submodule = self.find_module(module.source, f"{module.name}.{name}") if module.file.is_package else None
         if submodule is not None:
             return submodule
-        for statement in reversed(module.find_failed(name)):
-            for alias in statement.aliases:
-                if alias.bound == name:
-                    tried = self.resolve_alias(module, alias)
-                    package = tried.package if isinstance(tried, External) else alias.module or name
-                    return External(package, alias.name, True, False, optional=True)
+        failed = (a for s in reversed(module.find_binders(name, "failed")) for a in s.aliases if a.bound == name)
+        if (alias := next(failed, None)) is not None:
+            tried = self.resolve_alias(module, alias)
+            package = tried.package if isinstance(tried, External) else alias.module or name
+            return External(package, alias.name, True, False, optional=True)
         # A lazy package (PEP 562) lists its contents under TYPE_CHECKING for the type checker.
-        for statement in reversed(module.find_type_only(name)):
-            if statement.kind == IMPORT:
-                for alias in statement.aliases:
-                    if alias.bound == name:
-                        target = self.resolve_alias(module, alias)
-                        if not isinstance(target, Missing):
-                            return target
+        listed = [s for s in reversed(module.find_binders(name, "types")) if s.kind == IMPORT]
+        for alias in (alias for statement in listed for alias in statement.aliases if alias.bound == name):
+            target = self.resolve_alias(module, alias)
+            if not isinstance(target, Missing):
+                return target
         for statement in module.list_stars(types=True):
             target = self._through_star(module, statement, name)
             if target is not None:
