@@ -23,7 +23,6 @@ from extract.resolve.modules import CorpusIndex, Definition
 from extract.resolve.standins import MODULES, NOT_DEFINED, NOT_INSTALLED, REGISTRY, SOURCE_NAME, replacement_source
 from extract.resolve.symbols import (
     How,
-    Imported,
     ModuleValue,
     NodeKey,
     OptionalPackage,
@@ -104,8 +103,8 @@ class Emitter:
         body += [*_alias_lines(names, closure), *_bind_nested(names, target)]
         head = [*_header(closure, names, renderer), *_future_lines(closure, graph, names)]
         # Packages that no statement needs on import are imported further down.
-        at_once = (symbol for symbol in names.of if isinstance(symbol, Imported) and symbol not in late)
-        head += import_section(_import(symbol, names) for symbol in at_once)
+        at_once = (symbol for symbol in names.of if isinstance(symbol, Import) and symbol not in late)
+        head += import_section(symbol._replace(bound=names.of[symbol]) for symbol in at_once)
 
         def write(annotations: Iterable[str]) -> str:
             lines = [f"{name} = object" for name in sorted(annotations)]
@@ -230,7 +229,7 @@ def _resolutions(closure: Closure) -> tuple[str, ...]:
     ways: dict[str, How] = {}
     for link in (link for _, links in closure.linked for link in links.links):
         symbol, how = link.symbol, link.how
-        if isinstance(symbol, Imported | OptionalPackage | Undefined) or how is How.SAME_FILE:
+        if isinstance(symbol, Import | OptionalPackage | Undefined) or how is How.SAME_FILE:
             continue
         if isinstance(symbol, RegistrySymbol):
             how = How.REGISTRY
@@ -243,12 +242,12 @@ def _resolutions(closure: Closure) -> tuple[str, ...]:
     return tuple(f"{location} [{ways[location]}, {ways[location].confidence:.2f}]" for location in sorted(ways))
 
 
-def _list_late_imports(closure: Closure, graph: DependencyGraph) -> set[Imported]:
+def _list_late_imports(closure: Closure, graph: DependencyGraph) -> set[Import]:
     """Return the packages outside the runtime that no statement needs on import, only functions when called."""
-    imports: set[Imported] = set()
-    at_once: set[Imported] = set()
+    imports: set[Import] = set()
+    at_once: set[Import] = set()
     for link in (link for _, links in closure.linked for link in links.links):
-        if isinstance(link.symbol, Imported) and not graph.library.is_runtime(link.symbol.package):
+        if isinstance(link.symbol, Import) and not graph.library.is_runtime(link.symbol.package):
             (at_once if link.use.when == AT_DEFINITION else imports).add(link.symbol)
     return imports - at_once
 
@@ -258,7 +257,7 @@ def _with_glue(
     closure: Closure,
     graph: DependencyGraph,
     names: BlockNames,
-    late: set[Imported],
+    late: set[Import],
 ) -> list[str]:
     """Return the texts of the groups: our replacements first, then the objects created from them."""
     ours, theirs = [], []
@@ -272,9 +271,11 @@ def _with_glue(
         names.of.get(graph.ours(replacement), "") for replacement in (NOT_INSTALLED, NOT_DEFINED, REGISTRY)
     )
     lines = sorted({f'{names.of[s]} = {absent}("{s.package}")' for s in names.of if isinstance(s, OptionalPackage)})
-    lines += sorted(
-        f'try:\n    {_import(s, names)}\nexcept ImportError:\n    {names.of[s]} = {absent}("{s.package}")' for s in late
-    )
+    for symbol in sorted(late, key=lambda s: str(s._replace(bound=names.of[s]))):
+        bound = names.of[symbol]
+        lines.append(
+            f'try:\n    {symbol._replace(bound=bound)}\nexcept ImportError:\n    {bound} = {absent}("{symbol.package}")'
+        )
     lines += sorted(f'{names.of[s]} = {undefined}("{s.bound}")' for s in names.of if isinstance(s, Undefined))
     lines += sorted({f'{names.of[s]} = {registry}("{s.name}")' for s in names.of if isinstance(s, RegistrySymbol)})
     return [*ours, *(["\n".join(lines)] if lines else []), *theirs]
@@ -302,7 +303,7 @@ def _namespaces(names: BlockNames, closure: Closure, graph: DependencyGraph) -> 
         if isinstance(symbol, ModuleValue):
             items = sorted((name, names.of[s]) for name, s in graph.items(symbol).items())
             lines = "".join(f"    {name}={value},\n" for name, value in items)
-            types_ = names.of[Imported("types", "", False, "types")]
+            types_ = names.of[Import("types", "", False, "types")]
             texts.append(f"{names.of[symbol]} = {types_}.SimpleNamespace(\n{lines})")
     finders = []  # in place of `importlib.import_module`, with the modules that are imported by strings
     for finder, modules in closure.modules_by_name.items():
@@ -387,7 +388,3 @@ def _future_lines(closure: Closure, graph: DependencyGraph, names: BlockNames) -
             if not is_emitted and text[use.ends[-1] : use.ends[-1] + 1] == b"[" and use.name in names.annotations:
                 return lines
     return []
-
-
-def _import(symbol: Imported, names: BlockNames) -> Import:
-    return Import(symbol.package, symbol.name, symbol.whole, names.of[symbol])

@@ -24,10 +24,11 @@ from extract.resolve.dependencies import DependencyGraph
 from extract.resolve.modules import Definition
 from extract.resolve.standins import AUTO_CLASS, MODULES, SOURCE_NAME, auto_models
 from extract.resolve.strings import PossibleValues, StringAnalysis, StringScope
-from extract.resolve.symbols import SUFFIX, Finder, Imported, ModuleValue, StatementNode, Symbol
+from extract.resolve.symbols import SUFFIX, Finder, ModuleValue, StatementNode, Symbol
 from lemur_core.files.markdown import plural
 from lemur_core.source.changes import DynamicLookup, build_pattern
 from lemur_core.source.facts import CLASS
+from lemur_core.source.imports import Import
 from lemur_core.source.text import parse_expression
 
 _SURE_LETTERS = 3  # minimum of known letters and digits in a computed string for all names that match it to be included
@@ -168,7 +169,7 @@ def _add_modules(
             continue
         finder = Finder(module)
         offered = ModuleValue(inner, strings.attributes(sought.node, scope))
-        needed: list[Symbol] = [offered, finder, graph.ours(MODULES), Imported("types", "", False, "types")]
+        needed: list[Symbol] = [offered, finder, graph.ours(MODULES), Import("types", "", False, "types")]
         why = _unusual(sought.node, scope, offered) or try_to_collect(closure, graph, needed)
         if why:
             lacking.append(f"{dotted}: {why}")

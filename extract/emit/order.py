@@ -141,11 +141,9 @@ class _Ordering:
         """Return whether a class has a base whose `__init_subclass__` runs when it is defined."""
         if node.statement.kind != CLASS:
             return False
-        links = self._graph.links(node._replace(decorators=frozenset())).links
-        bases = [
-            link.symbol for link in links if link.use.when == AT_DEFINITION and isinstance(link.symbol, Definition)
-        ]
-        return any(facts is not None and "__init_subclass__" in facts.methods for facts in map(find_class_facts, bases))
+        links = self._graph.links(node._replace(decorators=frozenset()))
+        bases = [find_class_facts(symbol) for symbol, _, now in _list_reads(links) if now]
+        return any(facts is not None and "__init_subclass__" in facts.methods for facts in bases)
 
 
 def _list_reads(links: StatementLinks) -> Iterator[tuple[Definition, bool, bool]]:

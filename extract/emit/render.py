@@ -13,7 +13,6 @@ from extract.resolve.dependencies import DependencyGraph, StatementLinks, list_k
 from extract.resolve.distributions import is_required
 from extract.resolve.modules import Definition, External, Missing, Module, Target
 from extract.resolve.symbols import (
-    Imported,
     OptionalPackage,
     Symbol,
     Undefined,
@@ -37,7 +36,7 @@ class BlockNames:
 
 def natural_name(symbol: Symbol) -> str:
     """Return the name of a symbol at its origin."""
-    return symbol.bound if isinstance(symbol, Imported | OptionalPackage | Undefined) else symbol.name
+    return symbol.bound if isinstance(symbol, Import | OptionalPackage | Undefined) else symbol.name
 
 
 def choose_names(closure: Closure, graph: DependencyGraph) -> BlockNames:
@@ -69,11 +68,14 @@ def choose_names(closure: Closure, graph: DependencyGraph) -> BlockNames:
     )
     names: dict[Symbol, str] = {}
     used = {root.name} if root.outer else set()  # a nested class gets its name at the end
-    shared: dict[tuple[str, str], str] = {}  # `import torch.nn as nn` and `from torch import nn` are the same import
+    shared: dict[
+        tuple[str, str] | None, str
+    ] = {}  # `import torch.nn as nn` and `from torch import nn` are the same import
     for symbol in own_first:
         wanted = natural_name(symbol)
-        if isinstance(symbol, Imported) and _identity(symbol) in shared:
-            names[symbol] = shared[_identity(symbol)]
+        same = (symbol.thing, symbol.bound) if isinstance(symbol, Import) else None
+        if same in shared:
+            names[symbol] = shared[same]
             continue
         # The statements of another file may mean the built-in.
         shadows_builtin = wanted in BUILTINS and several and symbol not in pinned
@@ -82,16 +84,9 @@ def choose_names(closure: Closure, graph: DependencyGraph) -> BlockNames:
         else:
             names[symbol] = wanted
         used.add(names[symbol])
-        if isinstance(symbol, Imported):
-            shared[_identity(symbol)] = names[symbol]
+        if same is not None:
+            shared[same] = names[symbol]
     return BlockNames(names, _annotation_names(closure, graph, names, used))
-
-
-def _identity(symbol: Imported) -> tuple[str, str]:
-    """Return the object that an import binds, however it is written, and the bound name."""
-    if symbol.name:
-        return f"{symbol.package}.{symbol.name}", symbol.bound
-    return (symbol.package if symbol.whole else symbol.package.split(".")[0]), symbol.bound
 
 
 def _annotation_names(closure: Closure, graph: DependencyGraph, names: dict[Symbol, str], used: set[str]) -> list[str]:

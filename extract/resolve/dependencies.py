@@ -27,7 +27,6 @@ from extract.resolve.standins import (
 from extract.resolve.symbols import (
     ConfigResolver,
     How,
-    Imported,
     ModuleValue,
     NameLink,
     OptionalPackage,
@@ -52,6 +51,7 @@ from lemur_core.source.facts import (
     Statement,
     Use,
 )
+from lemur_core.source.imports import Import
 
 _QUOTED = re.compile(rb"""["']([A-Za-z_]\w*)["']""")
 _TORCH_OPS = frozenset(
@@ -213,12 +213,12 @@ class DependencyGraph:
             result.links.append(NameLink(use, symbol, consumed, self._find_how(module, use, target, consumed, alias)))
         elif isinstance(target, External):
             if (package := _read_operator(use, target)[:1]) and package[0] in RUNTIME:
-                result.glue.append(Imported(package[0], "", False, package[0]))  # the import registers its operators
+                result.glue.append(Import(package[0], "", False, package[0]))  # the import registers its operators
             for link in self._link_external(module, use, target, consumed, alias):
                 result.links.append(link)
                 if isinstance(link.symbol, OptionalPackage):
                     result.glue.append(self.ours(NOT_INSTALLED))
-                elif isinstance(link.symbol, Imported) and not self.library.is_runtime(link.symbol.package):
+                elif isinstance(link.symbol, Import) and not self.library.is_runtime(link.symbol.package):
                     result.requires.add(link.symbol.package.split(".")[0])
                     if use.when == AT_CALL:
                         result.glue.append(self.ours(NOT_INSTALLED))
@@ -226,7 +226,7 @@ class DependencyGraph:
             # The object that represents the module is created at the end of the file: it exists when functions run, but
             # not yet while the file is imported.
             result.links.append(NameLink(use, ModuleValue(target), consumed, How.HEURISTIC))
-            result.glue.append(Imported("types", "", False, "types"))
+            result.glue.append(Import("types", "", False, "types"))
         elif isinstance(target, Module):
             what = f"{_locate(module, use)}: module {use.name} is used as a value"
             result.problems.append(Problem(Reason.DYNAMIC_MODULE, what))
@@ -296,22 +296,22 @@ class DependencyGraph:
             # Reached through an attribute of another module or a star import: imported from where it is defined.
             name = target.name or target.package.rpartition(".")[2]
             bound = name if consumed or alias is None else alias.bound
-            return [NameLink(use, Imported(target.package, target.name, True, bound), consumed, How.QUALIFIED)]
+            return [NameLink(use, Import(target.package, target.name, True, bound), consumed, How.QUALIFIED)]
         conditional = all(statement.path for statement in binders if statement.kind == IMPORT)
         if conditional and not (target.runtime and RUNTIME_NAMES.has(target.package, target.name)):
             return [optional]
         return [NameLink(use, symbol, 0, How.DIRECT_IMPORT) for symbol in self._list_imports(module, use, target)]
 
-    def _list_imports(self, module: Module, use: Use, chosen: External) -> list[Imported]:
+    def _list_imports(self, module: Module, use: Use, chosen: External) -> list[Import]:
         """Return the imports that a use of a name needs: `torch.utils.checkpoint.x` needs that submodule, too."""
-        needed: list[tuple[Imported, int]] = []
+        needed: list[tuple[Import, int]] = []
         for statement in module.find_binders(use.name):
             for alias in statement.aliases:
                 if alias.bound != use.name:
                     continue
                 target = self.library.resolve_alias(module, alias)
                 if isinstance(target, External) and target.runtime == chosen.runtime:
-                    symbol = Imported(target.package, target.name, target.whole or bool(target.name), use.name)
+                    symbol = Import(target.package, target.name, target.whole or bool(target.name), use.name)
                     needed.append((symbol, len(target.package.split("."))))
         if not needed:
             return []
@@ -322,15 +322,15 @@ class DependencyGraph:
         plain = [symbol for symbol, depth in needed if depth == 1]
         if plain and len(chain) > 1 and RUNTIME_NAMES.is_submodule(chain[0], chain[1]):
             # `import packaging`, then `packaging.version`: this works once anything has imported the submodule.
-            matching.append(Imported(f"{chain[0]}.{chain[1]}", "", False, use.name))
+            matching.append(Import(f"{chain[0]}.{chain[1]}", "", False, use.name))
         return list(dict.fromkeys([*plain[:1], *matching])) or [needed[0][0]]
 
-    def note_import(self, module: Module, use: Use, target: Target | None) -> list[Imported]:
+    def note_import(self, module: Module, use: Use, target: Target | None) -> list[Import]:
         """Return the imports that an annotation's name needs; empty if it refers to no import of the runtime."""
         if not isinstance(target, External) or not target.runtime:
             return []
         if not module.find_binders(use.name) or use.local >= 0:
-            return [Imported(target.package, target.name, True, use.name)] if target.name else []
+            return [Import(target.package, target.name, True, use.name)] if target.name else []
         return self._list_imports(module, use, target)
 
     # -- native operators ----------------------------------------------------------------------------------------

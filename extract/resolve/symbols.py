@@ -15,16 +15,8 @@ from extract.resolve.index import FactsIndex
 from extract.resolve.modules import CorpusIndex, Definition, External, Missing, Module
 from extract.sources import PackageSource
 from lemur_core.source.facts import ASSIGN, AT_DEFINITION, OTHER, Statement, Use
+from lemur_core.source.imports import Import
 from lemur_core.source.text import normalise
-
-
-class Imported(NamedTuple):
-    """An import that is kept: `import package as bound`, `from package import name as bound`."""
-
-    package: str
-    name: str  # "" for the module itself
-    whole: bool
-    bound: str
 
 
 class RegistrySymbol(NamedTuple):
@@ -70,7 +62,7 @@ class Finder(NamedTuple):
         return f"modules_of_{self.module.name.rpartition('.')[2]}"
 
 
-Symbol = Definition | Imported | RegistrySymbol | OptionalPackage | Undefined | ModuleValue | Finder
+Symbol = Definition | Import | RegistrySymbol | OptionalPackage | Undefined | ModuleValue | Finder
 
 
 class Reason(StrEnum):
