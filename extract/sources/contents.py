@@ -7,6 +7,7 @@ Nothing is executed to determine name, version, license or requirements: they ar
 pyproject.toml, requirement files and license texts.
 """
 
+import contextlib
 import email.parser
 import email.policy
 import hashlib
@@ -315,13 +316,10 @@ def read_facts(texts: Mapping[str, bytes]) -> PackageFacts:
 def _read_license(project: Mapping[str, object]) -> str:
     """Return the license in a project table: an SPDX expression (PEP 639), else a table's text, else classifiers."""
     license_field, classifiers = project.get("license"), project.get("classifiers")
-    table = license_field if isinstance(license_field, dict) else {}
+    text = str(license_field.get("text", "")) if isinstance(license_field, dict) else ""
     named = [str(value) for value in classifiers] if isinstance(classifiers, list) else []
-    return license_of_fields(
-        license_field if isinstance(license_field, str) else "",
-        str(table.get("text", "")),
-        [value.removeprefix("License ::").strip() for value in named if value.startswith("License ::")],
-    )
+    licenses = [value.removeprefix("License ::").strip() for value in named if value.startswith("License ::")]
+    return license_of_fields(license_field if isinstance(license_field, str) else "", text, licenses)
 
 
 def _is_license(path: str, project: Mapping[str, object]) -> bool:
@@ -330,10 +328,9 @@ def _is_license(path: str, project: Mapping[str, object]) -> bool:
     patterns = [str(item) for item in listed] if isinstance(listed, list) else []
     if isinstance(license_field, dict) and "file" in license_field:
         patterns.append(str(license_field["file"]))
-    named = [pattern for pattern in patterns if PurePosixPath(path).match(pattern)]
     # A project that lists its license files means these alone; a wheel has copied them already.
     if patterns and ".dist-info/" not in path:
-        return bool(named)
+        return any(PurePosixPath(path).match(pattern) for pattern in patterns)
     return bool(_LICENSE_NAME.fullmatch(PurePosixPath(path).name)) or _is_in_licenses(path)
 
 
@@ -345,18 +342,16 @@ def _is_in_licenses(path: str) -> bool:
 
 def _requirements(project: Mapping[str, object], texts: Mapping[str, str]) -> tuple[str, ...]:
     stated = project.get("dependencies")
-    if isinstance(stated, list):
-        return tuple(_valid(str(item) for item in stated))
     egg = next((text for path, text in texts.items() if path.endswith(".egg-info/requires.txt")), None)
-    if egg is not None:
-        return tuple(_valid(egg.partition("\n[")[0].splitlines()))
-    listed = next((texts[path] for path in _REQUIREMENT_FILES if path in texts), "")
-    return tuple(_valid(line.partition(" #")[0] for line in listed.splitlines()))
-
-
-def _valid(lines: Iterable[str]) -> Iterable[str]:
+    if isinstance(stated, list):
+        lines = [str(item) for item in stated]
+    elif egg is not None:
+        lines = egg.partition("\n[")[0].splitlines()
+    else:
+        listed = next((texts[path] for path in _REQUIREMENT_FILES if path in texts), "")
+        lines = [line.partition(" #")[0] for line in listed.splitlines()]
+    requirements = []
     for line in lines:
-        try:
-            yield str(Requirement(line.strip()))
-        except InvalidRequirement:  # a comment, a pip option, a section
-            continue
+        with contextlib.suppress(InvalidRequirement):  # a comment, a pip option, a section
+            requirements.append(str(Requirement(line.strip())))
+    return tuple(requirements)

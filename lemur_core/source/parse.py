@@ -174,17 +174,17 @@ class _FactsVisitor:
 
     def _list_decorators(self, nodes: Sequence[ast.expr]) -> Iterator[Decorator]:
         for item in nodes:
-            call = item if isinstance(item, ast.Call) else None
+            chain, arguments = split_dotted_name(item), []
+            if isinstance(item, ast.Call):
+                chain, named = split_dotted_name(item.func), {"name", "module", None}
+                arguments = [*item.args, *(word.value for word in item.keywords if word.arg in named)]
             keys: list[str] = []
-            if call is not None:
-                for argument in (*call.args, *(w.value for w in call.keywords if w.arg in {"name", "module", None})):
-                    elements = argument.elts if isinstance(argument, ast.List | ast.Tuple) else [argument]
-                    keys += [c.value for c in elements if isinstance(c, ast.Constant) and isinstance(c.value, str)]
+            for argument in arguments:
+                elements = argument.elts if isinstance(argument, ast.List | ast.Tuple) else [argument]
+                keys += [c.value for c in elements if isinstance(c, ast.Constant) and isinstance(c.value, str)]
             assert item.end_lineno is not None
             start, end = self.lines.start(item.lineno), self.lines.start(item.end_lineno + 1)
-            yield Decorator(
-                split_dotted_name(call.func if call else item), item.col_offset - 1, start, end, tuple(keys)
-            )
+            yield Decorator(chain, item.col_offset - 1, start, end, tuple(keys))
 
 
 def split_dotted_name(node: ast.expr) -> tuple[str, ...]:
