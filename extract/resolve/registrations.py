@@ -232,8 +232,8 @@ class Registrations:
             return True
         assigned = [s for s in target.module.find_binders(target.name) if s.kind == ASSIGN]
         uses = (use for s in assigned for use in sorted(s.uses, key=lambda use: use.start))
-        made = next((use for use in uses if use.called and use.when == AT_DEFINITION), None)
-        kind = follow(self._library, target.module, (made.name, *made.attributes)) if made is not None else None
+        call = next((use for use in uses if use.called and use.when == AT_DEFINITION), None)
+        kind = follow(self._library, target.module, (call.name, *call.attributes)) if call is not None else None
         if not isinstance(kind, Definition) or find_class_facts(kind) is None:
             return False
         changes = (change for s in kind.module.find_binders(kind.name) for change in s.changes)
