@@ -305,14 +305,11 @@ class DependencyGraph:
     def _list_imports(self, module: Module, use: Use, chosen: External) -> list[Import]:
         """Return the imports that a use of a name needs: `torch.utils.checkpoint.x` needs that submodule, too."""
         needed: list[tuple[Import, int]] = []
-        for statement in module.find_binders(use.name):
-            for alias in statement.aliases:
-                if alias.bound != use.name:
-                    continue
-                target = self.library.resolve_alias(module, alias)
-                if isinstance(target, External) and target.runtime == chosen.runtime:
-                    symbol = Import(target.package, target.name, target.whole or bool(target.name), use.name)
-                    needed.append((symbol, len(target.package.split("."))))
+        for alias in module.find_aliases(use.name):
+            target = self.library.resolve_alias(module, alias)
+            if isinstance(target, External) and target.runtime == chosen.runtime:
+                symbol = Import(target.package, target.name, target.whole or bool(target.name), use.name)
+                needed.append((symbol, len(target.package.split("."))))
         if not needed:
             return []
         if any(symbol.whole for symbol, _ in needed):
@@ -357,10 +354,9 @@ class DependencyGraph:
         if compiled and len(chain) > consumed and find_operator(chain[consumed]) is not None:
             return self._link_operator(use, chain[consumed], consumed + 1)
         if isinstance(target, Missing) and not consumed and use.local < 0:
-            for statement in module.find_binders(use.name):
-                for alias in statement.aliases:
-                    if alias.bound == use.name and alias.module.rpartition(".")[2] in {"_C", "_ext"}:
-                        return self._link_operator(use, alias.name, 0)
+            for alias in module.find_aliases(use.name):
+                if alias.module.rpartition(".")[2] in {"_C", "_ext"}:
+                    return self._link_operator(use, alias.name, 0)
         if isinstance(target, Missing) and use.name in {"_C", "_ext"}:
             return Problem(Reason.NATIVE_OP, ".".join((use.name, *chain)))
         return None

@@ -81,6 +81,10 @@ class Module:
         """
         return self._bindings()[where].get(name, ())
 
+    def find_aliases(self, name: str, where: Literal["taken", "types", "failed"] = "taken") -> list[Alias]:
+        """Return the names of import statements that bind a name, in the order of the file; `where` as above."""
+        return [a for s in self.find_binders(name, where) for a in s.aliases if a.bound == name]
+
     @functools.cached_property
     def changes(self) -> Mapping[str, Sequence[Statement]]:
         """By name, the statements in taken branches that change the object of a name without binding the name."""
@@ -386,14 +390,12 @@ class CorpusIndex:
         submodule = self.find_module(module.source, f"{module.name}.{name}") if module.file.is_package else None
         if submodule is not None:
             return submodule
-        failed = (a for s in reversed(module.find_binders(name, "failed")) for a in s.aliases if a.bound == name)
-        if (alias := next(failed, None)) is not None:
+        for alias in module.find_aliases(name, "failed")[-1:]:
             tried = self.resolve_alias(module, alias)
             package = tried.package if isinstance(tried, External) else alias.module or name
             return External(package, alias.name, True, False, optional=True)
         # A lazy package (PEP 562) lists its contents under TYPE_CHECKING for the type checker.
-        listed = [s for s in reversed(module.find_binders(name, "types")) if s.kind == IMPORT]
-        for alias in (alias for statement in listed for alias in statement.aliases if alias.bound == name):
+        for alias in reversed(module.find_aliases(name, "types")):
             target = self.resolve_alias(module, alias)
             if not isinstance(target, Missing):
                 return target
