@@ -15,7 +15,7 @@ unless it is changed afterwards.
 """
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from extract.emit.closure import Closure, StatementGroup
@@ -166,31 +166,8 @@ def _hard_order(preferred: Sequence[GroupKey], needs: Mapping[GroupKey, _Needs])
         callees = post_order(needs[key].started, lambda k: [*needs[k].called, *needs[k].started])
         return dict.fromkeys(read for callee in callees for read in needs[callee].soft) | needs[key].noted
 
-    def place(key: GroupKey) -> None:
-        running.add(key)
-        stack.append((key, iter([*needs[key].hard, *read_when_called(key)])))
-
-    def can_stand_before(candidate: GroupKey, key: GroupKey) -> bool:
-        if candidate in done or candidate in running:
-            return False
+    def can_stand_before(candidate: GroupKey, key: GroupKey, running: Set[GroupKey]) -> bool:
         # Functions that are only possibly called, and depend on the current group, go wherever they can.
         return candidate in needs[key].hard or not reach(candidate) & running
 
-    stack: list[tuple[GroupKey, Iterator[GroupKey]]] = []
-    done: set[GroupKey] = set()
-    running: set[GroupKey] = set()
-    result: list[GroupKey] = []
-    for start in preferred:
-        if start not in done:
-            place(start)
-        while stack:
-            key, waiting = stack[-1]
-            following = next((k for k in waiting if can_stand_before(k, key)), None)
-            if following is not None:
-                place(following)
-                continue
-            stack.pop()
-            running.discard(key)
-            done.add(key)
-            result.append(key)
-    return result
+    return post_order(preferred, lambda key: [*needs[key].hard, *read_when_called(key)], can_stand_before)

@@ -5,7 +5,7 @@ fills, the kernels of a `singledispatch` function. A copy of the container alone
 no code is run.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence, Set
 from typing import TypeVar
 
 from extract.resolve.discover import find_class_facts, follow
@@ -282,23 +282,33 @@ class Registrations:
         return (target, rest) if isinstance(target, Definition) else (None, ())
 
 
-def post_order(starts: Iterable[T], needs: Callable[[T], Iterable[T]]) -> list[T]:
-    """Return depth-first post-order: dependencies first; a cycle is cut at the edge that closes it."""
-    seen: set[T] = set()
+def post_order(
+    starts: Iterable[T],
+    needs: Callable[[T], Iterable[T]],
+    may_precede: Callable[[T, T, Set[T]], bool] | None = None,
+) -> list[T]:
+    """Return depth-first post-order: dependencies first; a cycle is cut at the edge that closes it.
+
+    Args:
+        may_precede: whether a dependency may stand before a key that needs it, given all keys that wait for theirs;
+            if not, it stands where another key or `starts` put it.
+    """
+    done: set[T] = set()
     result: list[T] = []
     for start in starts:
-        if start in seen:
-            continue
-        seen.add(start)
         # An explicit stack, because chains of imports exceed Python's recursion limit.
-        stack: list[tuple[T, Iterator[T]]] = [(start, iter(needs(start)))]
+        stack: list[tuple[T, Iterator[T]]] = [(start, iter(needs(start)))] if start not in done else []
+        running = {key for key, _ in stack}
         while stack:
             key, waiting = stack[-1]
-            following = next((k for k in waiting if k not in seen), None)
+            fresh = (k for k in waiting if k not in done and k not in running)
+            following = next((k for k in fresh if may_precede is None or may_precede(k, key, running)), None)
             if following is None:
                 stack.pop()
+                running.discard(key)
+                done.add(key)
                 result.append(key)
             else:
-                seen.add(following)
+                running.add(following)
                 stack.append((following, iter(needs(following))))
     return result
