@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from curate.compat.code import NnDupFeatures, nndup_features
-from curate.compat.rows import Rows, first_prefix, normalise_name, prepare_rows
+from curate.compat.rows import RowSets, first_prefix, normalise_name, prepare_rows
 from curate.compat.stages import (
     PERMUTATIONS,
     SKETCH_SCHEME,
@@ -36,7 +36,9 @@ from lemur_core.similarity.selection import Verdict
 from lemur_core.similarity.views import map_codes
 
 
-def _find_canonicals(rows: Rows, kept: Sequence[int], stages: Mapping[str, Removed]) -> Iterator[tuple[int, Verdict]]:
+def _find_canonicals(
+    rows: RowSets, kept: Sequence[int], stages: Mapping[str, Removed]
+) -> Iterator[tuple[int, Verdict]]:
     """Yield every row that a stage removed and that was not restored, with its canonical row.
 
     The canonical is the best kept row with the same code if there is one (a twin that was restored), else the best
@@ -61,7 +63,7 @@ def _find_canonicals(rows: Rows, kept: Sequence[int], stages: Mapping[str, Remov
             yield row, Verdict(stage, other, near, _REASONS[stage])
 
 
-def _similarities(rows: Rows, stage: str, pairs: Sequence[tuple[int, int]]) -> list[float]:
+def _similarities(rows: RowSets, stage: str, pairs: Sequence[tuple[int, int]]) -> list[float]:
     if stage == "exact":
         return [1.0] * len(pairs)
     sets, number_of = (rows.shingles, rows.shingles_of) if stage == "lexical" else (rows.layers, rows.layers_of)

@@ -110,7 +110,7 @@ _OTHER = re.compile("[^a-z0-9]")
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowSets:
     """One entry per row in every list; rows without usable code have meaningless entries."""
 
     names: list[str]  # normalized
@@ -130,7 +130,7 @@ def prepare_rows(
     accuracies: Sequence[float | None],
     features: Sequence[NnDupFeatures],
     code_sha: Sequence[str],
-) -> Rows:
+) -> RowSets:
     """Compute everything once per code, then assign it to the rows; those without code get what the last one has."""
     plain = {name: normalise_name(name) for name in set(names)}
     shingles, layers = shingle_sets(features), layer_sets(features)
@@ -143,7 +143,7 @@ def prepare_rows(
     ]
     rank_of = {key: rank for rank, key in enumerate(sorted(set(keys)))}
     family_of = {(name, code): get_family(name, features[code]) for name, code in set(pairs)}
-    return Rows(
+    return RowSets(
         names=[plain[name] for name in names],
         code=[code_sha[code] for code in code_index],
         families=[family_of[pair] for pair in pairs],

@@ -19,7 +19,7 @@ from datasketch.hashfunc import sha1_hash32
 from scipy.sparse import csr_matrix, vstack
 from scipy.sparse.csgraph import connected_components
 
-from curate.compat.rows import DistinctSets, Rows, first_prefix, normalise_name
+from curate.compat.rows import DistinctSets, RowSets, first_prefix, normalise_name
 from curate.model.options import CurateOptions
 
 #: Removed row -> the rows that its stage kept instead, best first.
@@ -46,7 +46,7 @@ def _near_threshold(options: CurateOptions, family: str) -> float:
     return options.fractal_threshold if family.startswith("fractal") else options.lexical_threshold
 
 
-def remove_equal_code(rows: Rows, candidates: Sequence[int], prefer: Sequence[str]) -> tuple[list[int], Removed]:
+def remove_equal_code(rows: RowSets, candidates: Sequence[int], prefer: Sequence[str]) -> tuple[list[int], Removed]:
     """Keep, of the rows with the same code, the best of the most preferred prefix (among equals, the first row).
 
     Returns: the kept rows, in the order in which their codes first appear, and the removed ones.
@@ -62,7 +62,7 @@ def remove_equal_code(rows: Rows, candidates: Sequence[int], prefer: Sequence[st
     return _best_of_each(list(groups.values()), rank)
 
 
-def remove_lexical(rows: Rows, kept: Sequence[int], include: Sequence[str], options: CurateOptions) -> Removed:
+def remove_lexical(rows: RowSets, kept: Sequence[int], include: Sequence[str], options: CurateOptions) -> Removed:
     """Remove all but the best few of each group of near-duplicates (chained, within one family).
 
     A group also keeps the best row of each included prefix that has none among these. Of rows that tie in quality, the
@@ -86,7 +86,7 @@ def remove_lexical(rows: Rows, kept: Sequence[int], include: Sequence[str], opti
     return {row: kept_for[row] for row in kept if row in kept_for}
 
 
-def remove_structural(rows: Rows, kept: Sequence[int], threshold: float) -> Removed:
+def remove_structural(rows: RowSets, kept: Sequence[int], threshold: float) -> Removed:
     """Remove rows with the fingerprint of a better one, then rows similar to another, in an order-dependent sweep.
 
     The sweep takes the pairs of rows in order, while both are kept, and removes the worse one (the later of equals).
@@ -156,7 +156,7 @@ def _candidate_groups(sets: DistinctSets, numbers: Sequence[int]) -> dict[int, i
     return group_of
 
 
-def _similar_rows(rows: Rows, kept: Sequence[int], threshold: float) -> Iterator[tuple[int, list[int]]]:
+def _similar_rows(rows: RowSets, kept: Sequence[int], threshold: float) -> Iterator[tuple[int, list[int]]]:
     """Yield each row with the later rows whose layer sets have at least this Jaccard, in order."""
     numbers = np.array([rows.layers_of[row] for row in kept], dtype=np.int64)
     for start, block in rows.layers.jaccards(numbers, numbers):
@@ -194,7 +194,9 @@ class _Screen:
         return self._empty_counts or bool(self._sets.sizes[self._number_of[row]])
 
 
-def rescue_for_prefixes(rows: Rows, kept: Sequence[int], removed: Sequence[int], options: CurateOptions) -> list[int]:
+def rescue_for_prefixes(
+    rows: RowSets, kept: Sequence[int], removed: Sequence[int], options: CurateOptions
+) -> list[int]:
     """Return the best rows to restore so that each included prefix has its minimum of rows unlike each other.
 
     Rows without tokens are similar to none. A kept row counts for the first prefix that it begins with.
@@ -213,7 +215,7 @@ def rescue_for_prefixes(rows: Rows, kept: Sequence[int], removed: Sequence[int],
     return rescued
 
 
-def top_up(rows: Rows, kept: Sequence[int], removed: Sequence[int], options: CurateOptions) -> list[int]:
+def top_up(rows: RowSets, kept: Sequence[int], removed: Sequence[int], options: CurateOptions) -> list[int]:
     """Return rows to add for diversity: per prefix, the best few that exceed neither limit to any of its kept rows.
 
     Rows without tokens count as lexically unlike all others.
@@ -236,7 +238,7 @@ def top_up(rows: Rows, kept: Sequence[int], removed: Sequence[int], options: Cur
 
 
 def _best_admitted(
-    rows: Rows, removed: Sequence[int], kept: Sequence[int], beginning: str, limit: int, screens: Sequence[_Screen]
+    rows: RowSets, removed: Sequence[int], kept: Sequence[int], beginning: str, limit: int, screens: Sequence[_Screen]
 ) -> list[int]:
     """Return the best removed rows with this beginning whose code is not kept and that all screens admit."""
     present = {rows.code[row] for row in kept}

@@ -1,7 +1,7 @@
 """Inside the sandbox: run a block, and record how it constructs and calls the other classes of its file.
 
 What a working model passes to its parts are true arguments: widths that fit each other, tensors of the rank that the
-author means, classes and functions where a name tells nothing.
+author means, classes and functions where a name says nothing.
 
     class Stage(nn.Module):                     # the file of `Stage` has `Gate`, too
         def __init__(self, dim=32):
@@ -59,7 +59,7 @@ def record_calls(request: BlockRecording) -> dict[str, list[dict[str, Any]]]:
     """
     prepare(request.folders, request.origin)
     target = Target(request)
-    recorder = CallRecorder(vars(target.file), frozenset(request.classes))
+    recorder = ArgumentRecorder(vars(target.file), frozenset(request.classes))
     with recorder:
         module = target.build().eval()
         args, kwargs = target.inputs()
@@ -68,7 +68,7 @@ def record_calls(request: BlockRecording) -> dict[str, list[dict[str, Any]]]:
     return recorder.calls
 
 
-class CallRecorder:
+class ArgumentRecorder:
     """Record the calls of some classes of a file. A context manager; the records are in `calls`.
 
     Args:

@@ -193,11 +193,15 @@ def validate_all(
         # The search ended the process: executing the file alone shows the level that it reaches without a search.
         lower = {key: _request(candidates_by_key[key], runtime, "executed") for key in failed}
         for reply in replace(EXECUTE, retries=Retries.NONE).run(box, lower):
-            search, alone = failed[reply.key], _judge(reply)
-            if alone.level == "executed":
-                seconds, reused = search.seconds + alone.seconds, search.reused and alone.reused
-                alone = replace(search, level="executed", seconds=seconds, reused=reused)
-            yield candidates_by_key[reply.key], alone
+            yield candidates_by_key[reply.key], _join(failed[reply.key], _judge(reply))
+
+
+def _join(search: BlockVerdict, alone: BlockVerdict) -> BlockVerdict:
+    """Combine the verdicts on a file whose search ended the process, and that was then executed alone."""
+    if alone.level != "executed":
+        return alone
+    seconds, reused = search.seconds + alone.seconds, search.reused and alone.reused
+    return replace(search, level="executed", seconds=seconds, reused=reused)
 
 
 def _request(candidate: Candidate, runtime: Sequence[Path], goal: Level) -> SearchRequest:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from extract.extractor import BlockExtractor
-from extract.proofs.record_guest import CallRecorder
+from extract.proofs.record_guest import ArgumentRecorder
 
 
 class Mode(enum.Enum):
@@ -69,13 +69,13 @@ VALUES: list[tuple[object, str]] = [
 
 
 @pytest.fixture
-def recorder(monkeypatch: pytest.MonkeyPatch) -> CallRecorder:
+def recorder(monkeypatch: pytest.MonkeyPatch) -> ArgumentRecorder:
     monkeypatch.setattr(Taker, "__module__", "block")
-    return CallRecorder(FILE, frozenset({"Taker"}))
+    return ArgumentRecorder(FILE, frozenset({"Taker"}))
 
 
 @pytest.mark.parametrize(("value", "text"), VALUES, ids=[text for _, text in VALUES])
-def test_expressions(recorder: CallRecorder, value: object, text: str) -> None:
+def test_expressions(recorder: ArgumentRecorder, value: object, text: str) -> None:
     with recorder:
         Taker(value, named=value)(value)
     (call,) = recorder.calls["Taker"]
@@ -87,7 +87,7 @@ def test_expressions(recorder: CallRecorder, value: object, text: str) -> None:
         assert again == value
 
 
-def test_a_module_is_built_again(recorder: CallRecorder) -> None:
+def test_a_module_is_built_again(recorder: ArgumentRecorder) -> None:
     with recorder:
         Taker(nn.Sequential(nn.Linear(2, 3), nn.ReLU()))(torch.ones(1))
     (call,) = recorder.calls["Taker"]
@@ -95,14 +95,14 @@ def test_a_module_is_built_again(recorder: CallRecorder) -> None:
 
 
 @pytest.mark.parametrize("value", [object(), lambda x: x, torch.eye(2).to_sparse(), "x" * 3000])
-def test_what_has_no_expression_is_not_recorded(recorder: CallRecorder, value: object) -> None:
+def test_what_has_no_expression_is_not_recorded(recorder: ArgumentRecorder, value: object) -> None:
     with recorder:
         Taker(value)(torch.ones(1))
         Taker()(value)
     assert recorder.calls == {}
 
 
-def test_only_calls_that_return_and_few_of_a_kind(recorder: CallRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_calls_that_return_and_few_of_a_kind(recorder: ArgumentRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
     new, call = nn.Module.__new__, nn.Module.__call__
     with recorder:
         for size in (1, 1, 2, 3, 4):
