@@ -73,7 +73,7 @@ class _TrackedParameters(dict[str, Any]):
 
 
 @dataclass(frozen=True, slots=True)
-class _ObservedRun:
+class _ModeRuns:
     """A network that ran in both modes.
 
     Args:
@@ -143,7 +143,7 @@ def _with_batch(case: Mapping[str, Any], batch: int) -> dict[str, Any]:
 
 def _observe(
     payload: Mapping[str, Any], case: Mapping[str, Any], route: str, seed: int, *, again: bool = False
-) -> _ObservedRun:
+) -> _ModeRuns:
     """Trace a network once. Raises: NetError if it fails.
 
     Args: again: whether it was traced before, with another seed: the batch sizes are compared already.
@@ -188,10 +188,10 @@ def _observe(
     forms = {mode: unify(canonical(graph)) for mode, graph in graphs.items()}
     recorded = Graph(tuple(recorder.nodes), (), (), tuple(recorder.reads))
     may_vary = drew_before or bool(_without_constant_reads(recorded).reads)
-    return _ObservedRun(traced, forms, sorted(prm.read), frozenset(marks), may_vary)
+    return _ModeRuns(traced, forms, sorted(prm.read), frozenset(marks), may_vary)
 
 
-def _answer(payload: Mapping[str, Any], case: Mapping[str, Any], first: _ObservedRun, seed: int) -> dict[str, Any]:
+def _answer(payload: Mapping[str, Any], case: Mapping[str, Any], first: _ModeRuns, seed: int) -> dict[str, Any]:
     """Return the answer about a network that ran, after the runs that have to agree with the first."""
     marks = set(first.marks) | find_marks(payload["code"])
     used = first.used
