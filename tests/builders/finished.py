@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 from curate.model.options import CurateOptions
@@ -53,13 +52,9 @@ beta = ["beta"]
 def write_all(base: Path) -> dict[str, Path]:
     """Write a folder of each kind. Returns: the folders by a short name; where one is built from another, as siblings."""
     base.mkdir(exist_ok=True)
-    with pytest.MonkeyPatch.context() as patch:
-        for module in ("extract.folder.report", "curate.folder.report"):
-            patch.setattr(f"{module}.draw_figures", lambda *given: {})
-        patch.setattr("curate.run.sensitivity.write_figure", lambda *given: None)
-        blocks = _write_blocks(base)
-        snapshot, delta = _write_snapshots(base)
-        sensitivity(open_sources([str(base / "rows.jsonl")]), base / "grid", jobs=1)
+    blocks = _write_blocks(base)
+    snapshot, delta = _write_snapshots(base)
+    sensitivity(open_sources([str(base / "rows.jsonl")]), base / "grid", jobs=1)
     run = _write_run(base / "run")
     return {
         "blocks": blocks,

@@ -45,7 +45,6 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LEMUR_CURATOR_CACHE", str(folder / "cache"))
-        patch.setattr("curate.folder.report.draw_figures", lambda *given: {})
         curate(open_sources([str(folder / "in.jsonl")]), folder / "out", CurateOptions(graph="off"), jobs=1)
     return folder / "out"
 
