@@ -74,7 +74,11 @@ def curate_strict(
     """
     records = build_records(corpus, options)
     recall = _measure_recall(corpus, records, options)
-    get_trace: GetTrace = (lambda _: None) if tracer is None else tracer.known.get
+
+    def get_trace(code: int) -> GraphTrace | None:
+        # Looked up at each call: the tracer replaces its table.
+        return None if tracer is None else tracer.known.get(code)
+
     guard = None if against is None else SplitGuard(corpus.features, against, get_trace)
     selector = _selector(corpus, options, recall, tracer, guard, precomputed)
     if tracer is not None:

@@ -274,7 +274,7 @@ def test_what_a_block_computes_is_drawn(folder: Path, tmp_path: Path) -> None:
     assert said == f"{picture}: 4 boxes, what it computes in eval mode"
     assert "weight 8×3×3×3" in picture.read_text(encoding="utf-8")
     for name, why in (
-        ("Gated", "Gated: its graph cannot be read: form 2 of torch 1.0 cannot be compared with form "),
+        ("Gated", "Gated: its graph cannot be read: form 2 of torch '1.0' cannot be compared with form "),
         ("Needs", "Needs: what it computes is not known here, or was not published; choose another block"),
         ("None", "None: no block of this folder has this name; "),
     ):

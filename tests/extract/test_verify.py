@@ -278,7 +278,7 @@ def test_imports(text: str, requires: list[str], own: set[str], wrong: int) -> N
     [
         ("def f():\n    return [y for x in a for y in x]\n", ["a"]),
         ("class A:\n    b = 1\n    def c(self):\n        return b\n", ["b"]),
-        ("def f():\n    print(x)\n    x = 1\n", ["x"]),
+        ("def f():\n    print(x)\n    x = 1\n", []),
         ("def f() -> 'list[T]': ...\n", ["T"]),
         ("def f():\n    global g\n    g = 1\ndef h():\n    return g\n", []),
         ("x = __file__, __name__, WindowsError\n", []),

@@ -211,6 +211,6 @@ def test_graphs_of_another_release_are_refused_before_a_request(library: Path, t
             path.read_text(encoding="utf-8").replace(f'"torch": "{TORCH}"', '"torch": "1.0"'), encoding="utf-8"
         )
     service = Service(url="http://127.0.0.1:9/v1", retries=0)
-    with pytest.raises(UserError, match=r"other: .*torch 1\.0.*; extract it again, or use that torch"):
+    with pytest.raises(UserError, match=r"other: .*torch '1\.0' .*; extract it again, or use that torch"):
         run_synthesis(other, ["some"], tmp_path / "out", AttemptOptions(1), service)
     assert not (tmp_path / "out").exists()
