@@ -106,7 +106,7 @@ class ArgumentRecorder:
 
     def __exit__(self, *_: object) -> None:
         # Not deleted: a class that once had a `__new__` passes arguments on to that of `object`, which takes none.
-        nn.Module.__new__ = staticmethod(lambda cls, *_args, **_kwargs: object.__new__(cls))  # type: ignore[method-assign,assignment]
+        nn.Module.__new__ = staticmethod(lambda cls, *_args, **_kwargs: object.__new__(cls))  # type: ignore[method-assign]
         nn.Module.__call__ = self._call  # type: ignore[method-assign]
 
     def _describe_both(
