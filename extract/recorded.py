@@ -1,12 +1,12 @@
 """Arguments of blocks that the search found none for, as other blocks of the same sources pass them."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from extract.proofs.record_guest import BlockRecording
+from extract.arguments.messages import NAME
+from extract.proofs.record_guest import MOST_CALLS, BlockRecording
 from extract.proofs.validate import BlockWithOriginal, ReportedCalls
 from lemur_core.sandbox import META_PRELOAD, Limits
 from lemur_core.sandbox.cached import CachedSandbox, Store
@@ -19,15 +19,13 @@ RECORD = SandboxStage[Mapping[str, Sequence[ReportedCalls]]](
     Retries.NONE,
     "record",
 )
-_MOST = 4  # calls of one class
-_WORD = re.compile(r"[A-Za-z_]\w*")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class RecordedCalls:
     """The calls of a class in running blocks, and the names that their expressions use."""
 
-    calls: list[ReportedCalls] = field(default_factory=list)
+    calls: Sequence[ReportedCalls]
 
     @property
     def words(self) -> set[str]:
@@ -39,7 +37,7 @@ class RecordedCalls:
             if call is not None
             for text in (*call.args, *call.kwargs.values())
         ]
-        return {word for text in texts for word in _WORD.findall(text)}
+        return {word for text in texts for word in NAME.findall(text)}
 
     def add_to(self, hints: Mapping[str, Any], companions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return hints with these calls first, and with the classes that they name."""
@@ -92,4 +90,4 @@ def record_all(
         for reply in RECORD.run(box, payloads):
             for name, calls in (reply.answer or {}).items():
                 if name in wanted[reply.key]:
-                    yield reply.key, name, RecordedCalls(list(calls)[:_MOST])
+                    yield reply.key, name, RecordedCalls(calls[:MOST_CALLS])

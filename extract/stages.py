@@ -5,7 +5,6 @@ content, and records the outcome with the block. `PendingBlock.result` makes the
 """
 
 import json
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -18,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from extract.arguments.hints import HintFinder
-from extract.arguments.messages import CompanionCode
+from extract.arguments.messages import NAME, CompanionCode
 from extract.emit.emit import Emitted
 from extract.minimize.header import MinimizedFile, make_minimized_columns, write_header
 from extract.minimize.stage import RunnableBlock, minimize_all
@@ -52,7 +51,6 @@ from lemur_core.files.progress import progress
 from lemur_core.files.workers import available_cores
 from manifests.records import Block, Level
 
-_WORD = re.compile(r"[A-Za-z_]\w*")
 _MAX_REASON = 120  # characters of the reason why a block was not compared
 T = TypeVar("T")
 
@@ -182,21 +180,17 @@ class StageContext:
         self._hints[target.block] = calls.add_to(self.hints(target), companions)
 
     def companions(self, block: PendingBlock) -> tuple[CompanionCode, ...]:
-        """Return the classes that the arguments of a block name and that its file does not define."""
-        words = set(_WORD.findall(block.verdict.arguments or ""))
-        assert block.emitted is not None
-        return tuple(
-            item
-            for item in self.hints(block.target)["companions"]
-            if item["name"] in words and item["name"] not in block.emitted.places
-        )
+        """Return the companions that the arguments of a block name."""
+        if block.verdict.arguments is None:
+            return ()  # its hints were perhaps never searched for, which reads every file
+        words = set(NAME.findall(block.verdict.arguments))
+        return tuple(item for item in self.hints(block.target)["companions"] if item["name"] in words)
 
     def pair(self, block: PendingBlock) -> BlockWithOriginal:
         """Return how to run a block that reaches `forward`, and its original, without the folders of the latter."""
         if block.pair is None:
             target, arguments = block.target, block.verdict.arguments
             assert arguments is not None
-            words = set(_WORD.findall(arguments))
             block.pair = BlockWithOriginal(
                 block=target.block,
                 name=target.name,
@@ -207,7 +201,7 @@ class StageContext:
                 folders=(),
                 arguments=json.loads(arguments),
                 digest=target.module.source.digest,
-                companions=tuple(each for each in self.hints(target)["companions"] if each["name"] in words),
+                companions=self.companions(block),
             )
         return block.pair
 
@@ -320,7 +314,7 @@ def _define_arguments(blocks: Mapping[str, PendingBlock], context: StageContext)
     """
     larger: dict[str, Emitted] = {}
     for key, block in blocks.items():
-        companions = context.companions(block)
+        companions = [item for item in context.companions(block) if item["name"] not in block.places]
         emitted = context.finder.companions.emit_with(block.target, companions) if companions else None
         emitted = _drop_others(emitted, context.runtime.without_package)
         if emitted is not None and emitted.packages.keys() <= block.packages.keys():

@@ -15,6 +15,7 @@ from torch import nn
 
 from extract.arguments.configured import add_config_field
 from extract.arguments.inputs import is_variadic, list_required
+from extract.arguments.messages import NAME
 from extract.arguments.name_values import (
     BLOCK,
     SETTINGS,
@@ -37,7 +38,6 @@ from extract.arguments.trials import (
     unset_is_nan,
 )
 
-_WORD = re.compile(r"[A-Za-z_]\w*")
 _MISSING_ARGUMENTS = re.compile(r"missing \d+ required (positional|keyword-only) arguments?")
 _MAX_OPTIONAL = 8  # optional parameters to try after one failure
 _LAYERS = ("nn.Identity()", "lambda x, *_, **__: x", "[nn.Identity()]", "F.relu")
@@ -201,7 +201,7 @@ class Constructor:
             with contextlib.suppress(AttemptError):
                 yield self.make(Arguments(built.arguments.args, kwargs))
             return
-        words = [word for line in reversed(failure.lines) for word in _WORD.findall(line)]
+        words = [word for line in reversed(failure.lines) for word in NAME.findall(line)]
         named = [w for w in dict.fromkeys(words) if w in self.parameters and not is_variadic(self.parameters[w])]
         # A normalization with the wrong width is built elsewhere than in the failing line.
         if "normalized_shape" in str(failure):
@@ -261,8 +261,8 @@ class Constructor:
         texts = {name: choices[name][index] for name, index in picks.items()}
         if wide := self._widen(failure, texts):
             yield dict(picks), {**extra, **wide}
-        words = [word for line in reversed(failure.lines) for word in _WORD.findall(line)]
-        words += _WORD.findall(str(failure))
+        words = [word for line in reversed(failure.lines) for word in NAME.findall(line)]
+        words += NAME.findall(str(failure))
         for name, text in add_config_field(failure, {**texts, **extra}, self.names, words):
             yield dict(picks), {**extra, name: text}
         missing = re.findall(r"'(\w+)'", str(failure)) if _MISSING_ARGUMENTS.search(str(failure)) else []

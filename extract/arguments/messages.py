@@ -1,8 +1,12 @@
 """The payloads of guests that run blocks. Standard library only: the guests import it."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NotRequired, TypedDict
+
+#: A name in a call, in a line of code, or in a message.
+NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 class CallTexts(TypedDict):

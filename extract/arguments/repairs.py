@@ -40,11 +40,11 @@ from extract.arguments.inputs import (
     tensors_in,
     with_value,
 )
+from extract.arguments.messages import NAME
 from extract.arguments.probe import MODULE_NAME
 from extract.arguments.trials import AttemptError
 from lemur_core.sandbox.server.foreign import name_type, read_traceback
 
-_WORD = re.compile(r"[A-Za-z_]\w*")
 _MAX_SIZE = 8192  # of one axis
 _MAX_RANK = 6
 _NONE = Literal("None")
@@ -77,8 +77,8 @@ class FailedCall:
 
     def words(self) -> list[str]:
         """Return the words of the failing lines, innermost line first, then those of the message."""
-        words = [word for line in reversed(self.failure.lines) for word in _WORD.findall(line)]
-        return list(dict.fromkeys(words + _WORD.findall(self.text)))
+        words = [word for line in reversed(self.failure.lines) for word in NAME.findall(line)]
+        return list(dict.fromkeys(words + NAME.findall(self.text)))
 
     def suspects(self) -> list[str]:
         """Return the arguments, first those that the failing lines name, innermost line first."""
@@ -467,7 +467,7 @@ def is_module_fault(at: FailedCall) -> bool:
     if cannot is None:
         return False
     loop = re.sub(r"(^for .*?:) .*", r"\1", at.line)  # without its body
-    words = (match[1] for match in _CALLED.finditer(at.line)) if cannot[1] == "callable" else _WORD.findall(loop)
+    words = (match[1] for match in _CALLED.finditer(at.line)) if cannot[1] == "callable" else NAME.findall(loop)
     return not any(word in at.parameters for word in words)
 
 

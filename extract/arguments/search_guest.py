@@ -253,16 +253,15 @@ def _confirm(constructor: Constructor, built: Constructed, called: ForwardCall, 
             "error": f"forward({call_text(called)}): {failure.message}{failure.where()}",
         }
     first = flatten(output)
-    if problem := _find_nothing(module, first, _draw_inputs(called, names)):
+    # Drawn again: forward may have written to its inputs.
+    inputs = _draw_inputs(called, names)
+    if problem := _find_nothing(module, first, inputs):
         return result | {"kind": "no_result", "error": f"forward({call_text(called)}): {problem}"}
     result |= {"level": "forward", "kind": None, "error": None}
     result["arguments"]["forward"] = called.as_json()
     observed = result["observed"] | describe(module) | {"cases": [describe_case(called, names, output)]}
     result["observed"] = observed
-    args, kwargs = evaluate(called, names)
-    inputs = flatten([args, kwargs])
-    # Drawn again: forward may have written to its inputs.
-    observed["identity_in_eval"] = bool(inputs) and same(first[:1], _draw_inputs(called, names)[:1])
+    observed["identity_in_eval"] = bool(inputs) and same(first[:1], inputs[:1])
     try:
         again = flatten(run(module, called, names))
     except AttemptError:  # forward works only once, so eval and train mode cannot be compared

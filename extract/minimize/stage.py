@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from extract.arguments.messages import BlockUses, CallsToRun
+from extract.arguments.messages import NAME, BlockUses, CallsToRun
 from extract.minimize.cuts import Watched
 from extract.minimize.cutter import Cutter, MinimizedText
 from extract.proofs.validate import BlockWithOriginal, ReportedCalls
@@ -19,7 +19,6 @@ from lemur_core.sandbox.stage import Reply, Retries, SandboxStage
 
 ROUNDS = 8  # attempts, each with fewer cuts
 _CHARACTERS = 300  # maximum length of an error message
-_WORD = re.compile(r"[A-Za-z_]\w*")
 _SHAPE = re.compile(r"\w+ (\d+(?:x\d+)*)")
 
 
@@ -90,7 +89,7 @@ class _BlockWork:
 
     def cut(self) -> BlockUses:
         """Cut the block, except for what was spared, and return the request to sign the rest."""
-        needed = _WORD.findall(str(self.request.arguments))
+        needed = NAME.findall(str(self.request.arguments))
         self.minimized = Cutter(self.request.code, self.request.name, self.answer.watched, needed).cut(self.spared)
         return replace(self.request, code=self.minimized.text, sets=self.sets)
 

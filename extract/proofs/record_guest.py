@@ -32,7 +32,7 @@ from extract.arguments.probe import MODULE_NAME
 from extract.arguments.target import Target, prepare
 from extract.arguments.trials import attempt
 
-_MOST = 3  # distinct calls of a class
+MOST_CALLS = 3  # distinct, of a class
 _DEPTH = 8  # of nested values
 _CHARACTERS = 2_000  # of one argument
 _EXACT = 16  # elements of a tensor of integers whose values are kept: sizes, offsets
@@ -97,7 +97,7 @@ class ArgumentRecorder:
             record = recorder._describe_both(module, args, kwargs)
             output = recorder._call(module, *args, **kwargs)
             kept = recorder.calls.setdefault(type(module).__name__, []) if record is not None else []
-            if record is not None and record not in kept and len(kept) < _MOST:
+            if record is not None and record not in kept and len(kept) < MOST_CALLS:
                 kept.append(record)
             return output
 

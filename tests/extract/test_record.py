@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from extract.arguments.hints import HintFinder
 from extract.extractor import BlockExtractor
 from extract.proofs.record_guest import ArgumentRecorder
 
@@ -159,3 +160,14 @@ def test_a_block_runs_by_what_a_model_passes_to_it(tmp_path: Path, names: list[s
         rows = {result.row.name: result.row for result in extractor.extract_multiple_blocks(names)}
     assert {name: row.level for name, row in rows.items()} == dict.fromkeys(names, "backward")
     assert "'fold': [3, 5]" in (rows["Fold"].arguments or "")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="the sandbox needs Linux")
+def test_nothing_is_searched_for_blocks_that_are_only_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hints read every file of the source; a run that constructs nothing does without them."""
+    (tmp_path / "parts.py").write_text(PACKAGE["parts.py"])
+    monkeypatch.setattr(HintFinder, "hints_for", lambda *_: pytest.fail("hints were searched for"))
+    with BlockExtractor(sources=[str(tmp_path)], level="executed", jobs=1) as extractor:
+        (result,) = extractor.extract_multiple_blocks(["Fold"])
+    assert result.row.level == "executed"

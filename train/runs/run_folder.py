@@ -178,7 +178,7 @@ def remove_leftovers(out: Path, wanted: Mapping[str, object]) -> None:
 
 
 def _remove_partial(partial: Path) -> None:
-    """Remove the folder of an unfinished run; what tells that it is one goes last, whenever the process is killed."""
+    """Remove the folder of an unfinished run; what marks it as one goes last, since a kill may come."""
     for path in [path for path in partial.iterdir() if path.name not in (IDENTITY, _LOCK)]:
         if path.is_dir() and not path.is_symlink():
             remove_folder(path)

@@ -72,6 +72,9 @@ class Companions:
     def emit_with(self, block: TargetClass, companions: Iterable[CompanionCode]) -> Emitted | None:
         """Return the closed file of a class that also defines these companions of it; None if it cannot."""
         also = [self._definitions[item["name"], item["qualname"]] for item in companions]
+        return self._emit_closed(block, also)
+
+    def _emit_closed(self, block: TargetClass, also: Sequence[Definition] = ()) -> Emitted | None:
         outcome = self._emitter.emit(block, also)
         closed = isinstance(outcome, Emitted) and not outcome.fault and not outcome.undefined
         return outcome if isinstance(outcome, Emitted) and closed else None
@@ -81,9 +84,8 @@ class Companions:
         block = TargetClass(wanted.module, wanted.name, False)
         if key not in self._emitted:
             # A companion that is not closed would fail where the block itself is right.
-            outcome = self._emitter.emit(block)
-            closed = isinstance(outcome, Emitted) and not outcome.fault and not outcome.undefined
-            self._emitted[key] = outcome.code if isinstance(outcome, Emitted) and closed else None
+            emitted = self._emit_closed(block)
+            self._emitted[key] = None if emitted is None else emitted.code
         code = self._emitted[key]
         if code is not None:
             self._definitions[wanted.name, block.qualname] = Definition(wanted.module, wanted.name)
