@@ -194,9 +194,10 @@ class BlockExtractor:
                 verdict = BlockVerdict("discovered", str(outcome.reason), outcome.detail)
                 pending.append(PendingBlock(target, None, verdict))
         emitted = [block for block in pending if block.emitted is not None]
-        for lap, stage in STAGES.items():
-            stage(emitted, self.context)
-            self.watch.lap(lap)
+        with self.context.sharing():
+            for lap, stage in STAGES.items():
+                stage(emitted, self.context)
+                self.watch.lap(lap)
         yield from (block.result() for block in pending)
 
     def emit(self, targets: Sequence[TargetClass]) -> dict[str, Emitted | Unresolved]:

@@ -9,7 +9,7 @@ from extract.arguments.messages import NAME
 from extract.proofs.record_guest import MOST_CALLS, BlockRecording
 from extract.proofs.validate import BlockWithOriginal, ReportedCalls
 from lemur_core.sandbox import META_PRELOAD, Limits
-from lemur_core.sandbox.cached import CachedSandbox, Store
+from lemur_core.sandbox.cached import CachedSandbox, SharedSandbox, Store
 from lemur_core.sandbox.stage import Retries, SandboxStage
 
 RECORD = SandboxStage[Mapping[str, Sequence[ReportedCalls]]](
@@ -66,6 +66,7 @@ def record_all(
     jobs: int,
     runtime: Sequence[Path] = (),
     unsafe: bool = False,
+    shared: SharedSandbox | None = None,
 ) -> Iterator[tuple[str, str, RecordedCalls]]:
     """Run blocks, and record how they construct and call classes of their files; cached by content.
 
@@ -85,7 +86,13 @@ def record_all(
     if not payloads:
         return
     with CachedSandbox(
-        index, workers=jobs, readable=list(runtime), unsafe=unsafe, preload=META_PRELOAD, entries=[RECORD.guest]
+        index,
+        workers=jobs,
+        readable=list(runtime),
+        unsafe=unsafe,
+        shared=shared,
+        preload=META_PRELOAD,
+        entries=[RECORD.guest],
     ) as box:
         for reply in RECORD.run(box, payloads):
             for name, calls in (reply.answer or {}).items():

@@ -7,6 +7,7 @@ content, and records the outcome with the block. `PendingBlock.result` makes the
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
@@ -20,14 +21,17 @@ from extract.arguments.hints import HintFinder
 from extract.arguments.messages import NAME, CompanionCode
 from extract.emit.emit import Emitted
 from extract.minimize.header import MinimizedFile, make_minimized_columns, write_header
-from extract.minimize.stage import RunnableBlock, minimize_all
+from extract.minimize.stage import SIGN, WATCH, RunnableBlock, minimize_all
 from extract.model.categories import find_category
 from extract.model.results import Result, RunFacts, at_least, code_columns, sort_by_size
-from extract.proofs.name_resolution import compare_bindings
-from extract.proofs.rebuild import RebuildJob, count_rewritten, rebuild_all
+from extract.proofs.name_resolution import COMPARE_NAMES, compare_bindings
+from extract.proofs.rebuild import REBUILD, RebuildJob, count_rewritten, rebuild_all
 from extract.proofs.runtime import BlockRuntime, original_folders, runtime_for
-from extract.proofs.trace import trace_all
+from extract.proofs.trace import TRACE, trace_all
 from extract.proofs.validate import (
+    EXECUTE,
+    SIGN_BLOCK,
+    SIGN_ORIGINALS,
     BlockVerdict,
     BlockWithOriginal,
     BoundFile,
@@ -37,7 +41,7 @@ from extract.proofs.validate import (
     compare_all,
     validate_all,
 )
-from extract.recorded import RecordedCalls, record_all
+from extract.recorded import RECORD, RecordedCalls, record_all
 from extract.resolve.discover import TargetClass
 from extract.resolve.distributions import list_distributions, make_guess
 from extract.resolve.index import FactsIndex
@@ -49,6 +53,9 @@ from extract.specs.make import positional_names
 from extract.specs.outline import read_outline
 from lemur_core.files.progress import progress
 from lemur_core.files.workers import available_cores
+from lemur_core.sandbox import META_PRELOAD
+from lemur_core.sandbox.cached import SharedSandbox
+from lemur_core.sandbox.stage import SandboxStage
 from manifests.records import Block, Level
 
 _MAX_REASON = 120  # characters of the reason why a block was not compared
@@ -126,6 +133,7 @@ class _SandboxOptions(TypedDict):
     jobs: int
     runtime: Sequence[Path]
     unsafe: bool
+    shared: SharedSandbox | None
 
 
 @dataclass(slots=True)
@@ -137,6 +145,8 @@ class StageContext:
         requires: what the emitted files need, PEP 508.
         packages: the packages that they import from each distribution, by normalized name.
         runtime: the folders with these requirements, once blocks were executed.
+        shared: the sandbox of the stages that run blocks alone; it can read nothing but their requirements.
+        comparing: the sandbox of the stages that run originals.
     """
 
     facts: RunFacts
@@ -146,6 +156,9 @@ class StageContext:
     requires: Sequence[str] = ()
     packages: Mapping[str, frozenset[str]] = field(default_factory=dict)
     runtime: BlockRuntime = field(default_factory=lambda: BlockRuntime(folder=None, installed=(), unavailable=()))
+    shared: SharedSandbox | None = None
+    comparing: SharedSandbox | None = None
+    _open: ExitStack = field(default_factory=ExitStack)
     _hints: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def require(self, packages: Iterable[tuple[str, str]]) -> None:
@@ -162,7 +175,32 @@ class StageContext:
     def sandbox(self) -> _SandboxOptions:
         """The options of the sandbox for blocks with their requirements."""
         jobs = self.facts.options.jobs or available_cores()
-        return {"jobs": jobs, "runtime": self.runtime.folders, "unsafe": self.facts.options.unsafe_no_sandbox}
+        unsafe = self.facts.options.unsafe_no_sandbox
+        return {"jobs": jobs, "runtime": self.runtime.folders, "unsafe": unsafe, "shared": self.shared}
+
+    @property
+    def comparison(self) -> _SandboxOptions:
+        """The options of the sandbox in which blocks run beside their originals: it can read these, too."""
+        return {**self.sandbox, "shared": self.comparing}
+
+    @contextmanager
+    def sharing(self) -> Iterator[None]:
+        """End the sandboxes of the stages with this context."""
+        with self._open:
+            yield
+        self.shared = self.comparing = None
+
+    def share_sandbox(self, stages: Iterable[SandboxStage[Any]], folders: Iterable[Path] = ()) -> SharedSandbox:
+        """Return a sandbox for several stages, which can read `folders` besides the runtime."""
+        options = self.sandbox
+        shared = SharedSandbox(
+            workers=options["jobs"],
+            readable=sorted({*options["runtime"], *folders}),
+            unsafe=options["unsafe"],
+            preload=META_PRELOAD,
+            entries=[stage.guest for stage in stages],
+        )
+        return self._open.enter_context(shared)
 
     def hints(self, target: TargetClass) -> Mapping[str, Any]:
         """Return how the corpus constructs and calls a class, as JSON values."""
@@ -220,6 +258,7 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     packages = {package for source in facts.sources for package in context.library.list_packages(source)}
     own = names.union(*map(list_distributions, packages))
     context.runtime = runtime_for(context.requires, known=sorted(own), packages=context.packages)
+    context.shared = context.share_sandbox((EXECUTE, *(_PROOFS if at_least(options.level, "forward") else ())))
     for block in blocks:
         block.emitted = _drop_others(block.emitted, context.runtime.without_package)
     candidates = (
@@ -236,6 +275,7 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     _define_arguments(ready, context)
 
 
+_PROOFS = (RECORD, TRACE, REBUILD, WATCH, SIGN)  # they run blocks alone, after the search
 _MOST_RUNS = 3  # running blocks in which the calls of one class are recorded
 
 
@@ -346,12 +386,14 @@ def compare(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     """Compare blocks that reach `forward` with the originals of each source that can be imported here."""
     if not context.facts.options.fidelity:
         return
-    running = _reaching(blocks, "forward")
-    folders = _folders_of_originals(running)
+    running, executed = _reaching(blocks, "forward"), _reaching(blocks, "executed")
+    folders = _folders_of_originals(executed)
+    own = (folder for paths in folders.values() for folder in paths)
+    context.comparing = context.share_sandbox((SIGN_BLOCK, SIGN_ORIGINALS, COMPARE_NAMES), own)
     pairs = [
         replace(context.pair(block), folders=folders[block.target.module.source.name]) for block in running.values()
     ]
-    for comparison in _track("compare", len(pairs), compare_all(pairs, context.index, **context.sandbox)):
+    for comparison in _track("compare", len(pairs), compare_all(pairs, context.index, **context.comparison)):
         running[comparison.block].comparison = comparison
     comparisons = [block.comparison for block in running.values() if block.comparison is not None]
     context.facts.notes += sorted(
@@ -374,7 +416,7 @@ def compare_names(blocks: Sequence[PendingBlock], context: StageContext) -> None
         stubs = tuple(sorted(name for name, (origin, _) in block.emitted.places.items() if origin == SOURCE_NAME))
         own = folders[source.name]
         files.append(BoundFile(key, target.name, block.code, target.stem, own, source.digest, stubs))
-    for key, columns in _track("names", len(files), compare_bindings(files, context.index, **context.sandbox)):
+    for key, columns in _track("names", len(files), compare_bindings(files, context.index, **context.comparison)):
         executed[key].names = columns
 
 

@@ -14,7 +14,7 @@ from lemur_core.files.progress import progress
 from lemur_core.graphs.serialization import restore
 from lemur_core.graphs.sizes import propose_new_shapes
 from lemur_core.sandbox import META_PRELOAD, Failure, Limits
-from lemur_core.sandbox.cached import CachedSandbox, Store
+from lemur_core.sandbox.cached import CachedSandbox, SharedSandbox, Store
 from lemur_core.sandbox.stage import Reply, Retries, SandboxStage
 
 ROUNDS = 8  # attempts, each with fewer cuts
@@ -141,6 +141,7 @@ def minimize_all(
     jobs: int,
     runtime: Sequence[Path] = (),
     unsafe: bool = False,
+    shared: SharedSandbox | None = None,
 ) -> Iterator[MinimizeResult]:
     """Cut blocks to the code they can reach; outcomes are cached by content.
 
@@ -154,6 +155,7 @@ def minimize_all(
         workers=jobs,
         readable=list(runtime),
         unsafe=unsafe,
+        shared=shared,
         preload=META_PRELOAD,
         entries=[WATCH.guest, SIGN.guest],
     ) as box:

@@ -15,7 +15,7 @@ from extract.proofs.validate import LIMITS_TOGETHER, BoundFile, MissingOriginal,
 from extract.resolve.index import FactsIndex
 from lemur_core.files.markdown import code_span, count, percent, plain, plural, table
 from lemur_core.sandbox import Failure
-from lemur_core.sandbox.cached import CachedSandbox
+from lemur_core.sandbox.cached import CachedSandbox, SharedSandbox
 from lemur_core.sandbox.stage import Retries, SandboxStage
 from manifests.records import Block
 
@@ -44,7 +44,13 @@ COMPARE_NAMES = SandboxStage[Mapping[str, BoundNames | Failure | MissingOriginal
 
 
 def compare_bindings(
-    files: Sequence[BoundFile], index: FactsIndex, *, jobs: int, runtime: Sequence[Path] = (), unsafe: bool = False
+    files: Sequence[BoundFile],
+    index: FactsIndex,
+    *,
+    jobs: int,
+    runtime: Sequence[Path] = (),
+    unsafe: bool = False,
+    shared: SharedSandbox | None = None,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield each block with the columns about its names, empty if it cannot be compared; results are cached by content.
 
@@ -59,7 +65,7 @@ def compare_bindings(
         return FilesToCompare(folders, ends, blocks, MOST_OTHERS)
 
     entries = [COMPARE_NAMES.guest]
-    with CachedSandbox(index, workers=jobs, readable=readable, unsafe=unsafe, entries=entries) as box:
+    with CachedSandbox(index, workers=jobs, readable=readable, unsafe=unsafe, shared=shared, entries=entries) as box:
         groups = list(group_by_package(files))
         for block, answer in COMPARE_NAMES.run_groups(box, groups, request, lambda file: file.block).items():
             yield block, to_columns(answer)

@@ -20,7 +20,7 @@ from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
 from lemur_core.sandbox import META_PRELOAD, Limits
-from lemur_core.sandbox.cached import CachedSandbox
+from lemur_core.sandbox.cached import CachedSandbox, SharedSandbox
 from lemur_core.sandbox.stage import Retries, SandboxStage
 from manifests.folders.formats import EXTRACTION
 from manifests.provenance.parts import read_requirements
@@ -128,6 +128,7 @@ def rebuild_all(
     jobs: int = 2,
     runtime: Sequence[Path] = (),
     unsafe: bool = False,
+    shared: SharedSandbox | None = None,
 ) -> Iterator[RebuildOutcome]:
     """Rebuild blocks from their specs and prove them; outcomes are cached by content.
 
@@ -135,7 +136,13 @@ def rebuild_all(
     Raises: UserError if no sandbox is available.
     """
     with CachedSandbox(
-        index, workers=jobs, readable=list(runtime), unsafe=unsafe, preload=META_PRELOAD, entries=[REBUILD.guest]
+        index,
+        workers=jobs,
+        readable=list(runtime),
+        unsafe=unsafe,
+        shared=shared,
+        preload=META_PRELOAD,
+        entries=[REBUILD.guest],
     ) as box:
         for reply in REBUILD.run(box, {spec.block: _make_request(spec, runtime) for spec in specs}):
             if reply.answer is None:

@@ -9,7 +9,7 @@ from extract.proofs.validate import BlockWithOriginal
 from extract.resolve.index import FactsIndex
 from lemur_core.graphs.serialization import restore
 from lemur_core.sandbox import META_PRELOAD, Failure, Limits
-from lemur_core.sandbox.cached import CachedSandbox
+from lemur_core.sandbox.cached import CachedSandbox, SharedSandbox
 from lemur_core.sandbox.stage import Reply, Retries, SandboxStage
 
 _MAX_CHARACTERS = 300  # of the error
@@ -71,6 +71,7 @@ def trace_all(
     jobs: int,
     runtime: Sequence[Path] = (),
     unsafe: bool = False,
+    shared: SharedSandbox | None = None,
 ) -> Iterator[BlockTrace]:
     """Trace blocks; outcomes are cached by content. A job that exceeds a limit is retried with four times both.
 
@@ -78,7 +79,13 @@ def trace_all(
     Raises: UserError if no sandbox is available.
     """
     with CachedSandbox(
-        index, workers=jobs, readable=list(runtime), unsafe=unsafe, preload=META_PRELOAD, entries=[TRACE.guest]
+        index,
+        workers=jobs,
+        readable=list(runtime),
+        unsafe=unsafe,
+        shared=shared,
+        preload=META_PRELOAD,
+        entries=[TRACE.guest],
     ) as box:
         for reply in TRACE.run(box, {pair.block: pair.run(runtime) for pair in pairs}):
             yield _read_reply(reply)

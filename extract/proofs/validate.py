@@ -15,7 +15,7 @@ from extract.resolve.index import FactsIndex
 from extract.resolve.modules import FOUNDATION
 from lemur_core.files.markdown import make_visible
 from lemur_core.sandbox import META_PRELOAD, Failure, Job, Limits, Outcome, Status
-from lemur_core.sandbox.cached import CachedSandbox
+from lemur_core.sandbox.cached import CachedSandbox, SharedSandbox
 from lemur_core.sandbox.stage import Reply, Retries, SandboxStage
 from lemur_core.source.text import parse_expression
 from manifests.records import Level, Observed
@@ -146,6 +146,7 @@ def validate_all(
     runtime: Sequence[Path] = (),
     retry_failed: bool = False,
     unsafe: bool = False,
+    shared: SharedSandbox | None = None,
 ) -> Iterator[tuple[Candidate, BlockVerdict]]:
     """Validate files up to `executed` or a higher level, each in its own sandbox; retried files come last.
 
@@ -172,6 +173,7 @@ def validate_all(
         workers=jobs,
         readable=list(runtime),
         unsafe=unsafe,
+        shared=shared,
         preload=META_PRELOAD,
         entries=[stage.guest],
     )
@@ -337,6 +339,7 @@ def compare_all(
     jobs: int,
     runtime: Sequence[Path] = (),
     unsafe: bool = False,
+    shared: SharedSandbox | None = None,
 ) -> Iterator[EquivalenceResult]:
     """Compare blocks with their originals; outcomes are cached by content.
 
@@ -347,7 +350,7 @@ def compare_all(
     by_block = {pair.block: pair for pair in pairs}
     folders = sorted({folder for pair in pairs for folder in pair.folders} | set(runtime))
     entries = [SIGN_BLOCK.guest, SIGN_ORIGINALS.guest]
-    with CachedSandbox(index, workers=jobs, readable=folders, unsafe=unsafe, entries=entries) as box:
+    with CachedSandbox(index, workers=jobs, readable=folders, unsafe=unsafe, shared=shared, entries=entries) as box:
         theirs = _sign_originals(box, list(group_by_package(pairs)))
         missing = {block: answer for block, answer in theirs.items() if isinstance(answer, MissingOriginal)}
         for block, answer in missing.items():

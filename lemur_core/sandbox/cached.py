@@ -48,12 +48,40 @@ class Store(Protocol):
         """Store a value at once."""
 
 
+class SharedSandbox:
+    """A sandbox that starts at the first job of any stage that shares it, and ends with it. A context manager.
+
+    A server takes seconds to start, most of them for importing libraries that all stages need.
+
+    Args: options: those of `Sandbox`.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+        self._open = ExitStack()
+        self._box: Sandbox | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._box = None
+        self._open.close()
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
+        """Yield the outcomes in the order of the jobs. Raises: UserError if no sandbox is available."""
+        if self._box is None:
+            self._box = self._open.enter_context(Sandbox(**self._options))
+        yield from self._box.run(jobs)
+
+
 class CachedSandbox:
     """A sandbox that starts at the first job whose outcome is not known. A context manager.
 
     Args:
         store: None for the user's cache folder.
         limits: the default limits of a job.
+        shared: a sandbox to use instead of one with these options.
         transient: statuses after which a job is run again, up to `attempts` times in all.
         back_off: seconds; the pause is twice as long before the second attempt, and doubles with each further one.
         usable: returns whether a stored outcome is still valid for its job.
@@ -69,13 +97,14 @@ class CachedSandbox:
         attempts: int = ATTEMPTS,
         back_off: float = 1.0,
         usable: Callable[[Job, Outcome], bool] = lambda _job, _outcome: True,
+        shared: SharedSandbox | None = None,
         **options: Any,
     ) -> None:
         self.limits = limits
         self._transient, self._attempts, self._back_off, self._usable = transient, attempts, back_off, usable
         self._options = options
-        self._box: Sandbox | None = None
         self._open = ExitStack()
+        self._shared = shared or self._open.enter_context(SharedSandbox(limits=limits, **options))
         self._store = store or self._open.enter_context(OutcomeStore())
 
     def __enter__(self) -> Self:
@@ -155,11 +184,8 @@ class CachedSandbox:
     def _outcomes(self, jobs: Iterator[Job]) -> Iterator[Outcome]:
         # A sandbox takes seconds to start, so it starts only for a job that needs it.
         first = next(jobs, None)
-        if first is None:
-            return
-        if self._box is None:
-            self._box = self._open.enter_context(Sandbox(limits=self.limits, **self._options))
-        yield from self._box.run(chain([first], jobs))
+        if first is not None:
+            yield from self._shared.run(chain([first], jobs))
 
     def key_of(self, job: Job) -> str:
         """Return a key that covers everything the outcome depends on, but not the job's own key."""
