@@ -464,16 +464,11 @@ def minimize(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     ]
     for cut in minimize_all(work, context.index, **context.sandbox):
         block = running[cut.block]
-        module = block.target.module
         if cut.minimized is None:
             block.minimized = cut.error or ""
         else:
             assert block.emitted is not None
-            root, arguments = (module.source.name, module.file.path), context.pair(block).arguments
-            licenses = dict(zip(block.emitted.files, block.emitted.licenses, strict=True))
-            block.minimized = write_header(
-                cut, block.code, arguments, root, block.emitted.places, licenses, block.emitted.packages
-            )
+            block.minimized = write_header(cut, block.emitted, context.pair(block).arguments)
 
 
 #: The stages by the name of their lap in the report.

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from extract.emit.closure import Closure, StatementGroup, collect, try_to_collect
+from extract.emit.heading import describe_changes, describe_files
 from extract.emit.lookups import resolve_lookups
 from extract.emit.order import order_statements
 from extract.emit.render import BlockNames, Renderer, annotation_name, choose_names
@@ -56,6 +57,7 @@ class Emitted:
     fault: str = ""  # why it does not compile
     dynamic: tuple[str, ...] = ()  # lookups at run time whose results cannot be known
     places: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # (source, path) of each name that it defines
+    changes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # to the author's text, by kind
 
     @property
     def requires(self) -> tuple[str, ...]:
@@ -101,7 +103,8 @@ class Emitter:
         pieces = [(group, renderer.render(group).strip("\n")) for group in closure.groups]
         body = _with_glue(pieces, closure, graph, names, late) + _namespaces(names, closure, graph)
         body += [*_alias_lines(names, closure), *_bind_nested(names, target)]
-        head = [*_header(closure, names, renderer), *_future_lines(closure, graph, names)]
+        changes = _list_changes(closure, names, renderer)
+        head = [*_header(closure, changes), *_future_lines(closure, graph, names)]
         # Packages that no statement needs on import are imported further down.
         at_once = (symbol for symbol in names.of if isinstance(symbol, Import) and symbol not in late)
         head += import_section(symbol._replace(bound=names.of[symbol]) for symbol in at_once)
@@ -136,6 +139,7 @@ class Emitter:
                 for node in closure.nodes_in_order
                 for name in (*node.statement.binds, *node.statement.late)
             },
+            changes=changes,
         )
 
     def _find_requirement(self, package: str, closure: Closure) -> str:
@@ -200,6 +204,7 @@ def _loads(kept: bytes, root: TargetClass) -> Emitted | Unresolved | None:
         content |= {name: tuple(content[name]) for name in ("licenses", "resolutions", "undefined", "dynamic")}
         content["files"] = tuple((source, path) for source, path in content["files"])
         content["places"] = {name: (source, path) for name, (source, path) in content["places"].items()}
+        content["changes"] = {kind: tuple(texts) for kind, texts in content["changes"].items()}
         return Emitted(root, **content)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -334,7 +339,7 @@ def _license(closure: Closure) -> str:
     return combine_licenses([first.license, *(m.license for m in others if m.license != m.source.license)])
 
 
-def _header(closure: Closure, names: BlockNames, renderer: Renderer) -> list[str]:
+def _header(closure: Closure, changes: Mapping[str, tuple[str, ...]]) -> list[str]:
     root = closure.root
     source = root.module.source
     first, last = root.lines
@@ -347,18 +352,20 @@ def _header(closure: Closure, names: BlockNames, renderer: Renderer) -> list[str
         f"# SWHID:   swh:1:cnt:{root.module.file.blob}",
         f"# Licence: {_license(closure)}",
     ]
-    others = closure.modules[1:]
-    if others:
-        lines.append("# With definitions from:")
-        lines += [f"#   {m.source.name} {m.file.path} ({m.license})" for m in others]
-    changes = [f"named at the end: {line}" for line in _bind_nested(names, root)]
+    licenses = {(m.source.name, m.file.path): m.license for m in closure.modules}
+    others = [(m.source.name, m.file.path) for m in closure.modules[1:]]
+    return [*lines, *describe_files(others, licenses), *describe_changes(changes), ""]
+
+
+def _list_changes(closure: Closure, names: BlockNames, renderer: Renderer) -> dict[str, tuple[str, ...]]:
+    """Return what differs from the author's text, by kind."""
     definitions = ((s.name, new) for s, new in names.of.items() if isinstance(s, Definition | RegistrySymbol))
-    changes += [f"renamed {old} -> {new}" for old, new in definitions if old != new]
-    changes += [f"left out the decorator {text.splitlines()[0]}" for text in dict.fromkeys(renderer.dropped)]
-    changes += [f"taken as not installed: {package}" for package in sorted(renderer.absent)]
-    lines.append("# Changed: imports resolved and definitions brought together" + ("; also:" if changes else "."))
-    lines += [f"#   {change}" for change in changes]
-    return [*lines, ""]
+    return {
+        "named at the end:": tuple(_bind_nested(names, closure.root)),
+        "renamed": tuple(f"{old} -> {new}" for old, new in definitions if old != new),
+        "left out the decorators": tuple(text.splitlines()[0] for text in dict.fromkeys(renderer.dropped)),
+        "taken as not installed:": tuple(sorted(renderer.absent)),
+    }
 
 
 def _future_lines(closure: Closure, graph: DependencyGraph, names: BlockNames) -> list[str]:

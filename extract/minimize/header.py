@@ -4,23 +4,25 @@ import ast
 import hashlib
 import re
 import sys
-import textwrap
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from extract.arguments.messages import CallsToRun, CallTexts
-from extract.minimize.cutter import MinimizedText
+from extract.emit.emit import Emitted
+from extract.emit.heading import describe_changes, describe_files, shorten, wrap
 from extract.minimize.stage import MinimizeResult
 from extract.model.results import code_columns
 from extract.resolve.distributions import find_requirement
 from extract.resolve.modules import RUNTIME
 from extract.resolve.requirements import list_imports
+from manifests.provenance import header_lines
 from manifests.provenance.licenses import combine_licenses
 
-_WIDTH = 118
-_LISTED = 8  # names shown for each kind
-_CALL = 160  # characters of a call
+_LICENSE = "# Licence: "
+_LISTED = 3  # names shown for each kind
+_CALL = 120  # characters of a call
+_NOT_SHORTER = "not shorter than the closed file"
 
 _KINDS = {
     "definition": "definitions",
@@ -49,33 +51,33 @@ class MinimizedFile:
     license: str
 
 
-def write_header(
-    leaned: MinimizeResult,
-    full: str,
-    arguments: CallsToRun,
-    root: tuple[str, str],
-    places: Mapping[str, tuple[str, str]],
-    licenses: Mapping[tuple[str, str], str],
-    packages: Mapping[str, str],
-) -> MinimizedFile:
-    """Return the minimized file with its header.
+def write_header(leaned: MinimizeResult, emitted: Emitted, arguments: CallsToRun) -> MinimizedFile | str:
+    """Return the minimized file with its header, or why it is not written: a file that is no shorter is not lean.
 
     Args:
         leaned: the minimized text, and the further arguments it was verified with.
-        full: the original closed file.
+        emitted: the closed file.
         arguments: known working arguments.
-        root: (source, path) of the block's own file.
-        places: name defined in the closed file -> (source, path).
-        licenses: (source, path) -> license.
-        packages: imported package -> requirement of the closed file.
     """
     minimized = leaned.minimized
     assert minimized is not None
-    files = {root, *(places[name] for name in minimized.names if name in places)}
-    license_ = combine_licenses(map(licenses.__getitem__, files))
-    head = "\n".join(_header(full, minimized, [arguments, *leaned.sets], files, license_))
-    requires = list_requirements(minimized.text, packages.values(), packages)
-    return MinimizedFile(f"{head}\n\n{minimized.text.strip()}\n", requires, license_)
+    licenses = dict(zip(emitted.files, emitted.licenses, strict=True))
+    root = emitted.files[0]
+    kept = {emitted.places[name] for name in minimized.names if name in emitted.places} - {root}
+    further = [file for file in emitted.files if file in kept]
+    license_ = combine_licenses(map(licenses.__getitem__, [root, *further]))
+    head = [
+        *_replace_license(emitted.code, license_),
+        *describe_files(further, licenses),
+        *describe_changes(_list_changes(emitted.changes, minimized.names)),
+        *_describe_use(emitted.code, [arguments, *leaned.sets]),
+        *_describe_cuts(minimized.cut),
+    ]
+    code = "\n".join([*head, "", minimized.text.strip(), ""])
+    if code.count("\n") >= emitted.code.count("\n"):
+        return _NOT_SHORTER
+    requires = list_requirements(minimized.text, emitted.packages.values(), emitted.packages)
+    return MinimizedFile(code, requires, license_)
 
 
 def make_minimized_columns(minimized: MinimizedFile | str | None) -> dict[str, Any]:
@@ -105,40 +107,35 @@ def list_requirements(code: str, stated: Iterable[str], confirmed: Mapping[str, 
     return tuple(sorted({find_requirement(package, listed, confirmed) for package in foreign}))
 
 
-def _header(
-    full: str, minimized: MinimizedText, sets: Sequence[CallsToRun], files: Collection[tuple[str, str]], license_: str
-) -> list[str]:
-    head = full[: full.find("\n\n")].split("\n")
-    others = [line for line in head if line.startswith("#   ") and _names_file(line, files)]
-    about: list[str] = []
-    for line in head:
-        if line.startswith("# With definitions from:"):
-            about += [line, *others] if others else []
-        elif line.startswith("# Licence: "):
-            about.append(f"# Licence: {license_}")
-        elif not line.startswith("#   ") or _is_change(line, head, minimized.names):
-            about.append(line)
-    # The list of changes may be empty now, and its heading ends the sentence.
-    about = [*about[:-1], about[-1].removesuffix("; also:") + "." * about[-1].endswith("; also:")]
-    digest = hashlib.sha256(full.encode()).hexdigest()
-    calls = [f"{_call('', arguments['init'])} and forward{_call('', arguments['forward'])}" for arguments in sets]
-    good = (
-        f"Lean form of the file with SHA-256 {digest}: only what construction with {', with '.join(calls)}"
-        f" {'reach' if len(calls) > 1 else 'reaches'}, in eval and train mode, forward and backward. There it is equal"
-        " to that file in every bit; where something was cut, it stops with an error."
+def _replace_license(full: str, license_: str) -> Iterator[str]:
+    """Yield the lines of a closed file's header that its minimized form has too, up to the license."""
+    for line in header_lines(full):
+        if line.startswith(_LICENSE):
+            yield f"{_LICENSE}{license_}"
+            return
+        yield line
+
+
+def _list_changes(changes: Mapping[str, Collection[str]], names: Collection[str]) -> dict[str, Collection[str]]:
+    """Return the changes to the kept definitions."""
+    renamed = [text for text in changes.get("renamed", ()) if text.partition(" -> ")[2] in names]
+    return {**changes, "renamed": renamed}
+
+
+def _describe_use(full: str, sets: Sequence[CallsToRun]) -> list[str]:
+    """Return the lines about what the minimized file is good for: the calls that it was verified with."""
+    first, *others = sets
+    calls = [f"{_call('', first['init'])} and forward{_call('', first['forward'])}"]
+    forwards = {_call("", first["forward"])}
+    for arguments in others:
+        forward = _call("", arguments["forward"])
+        calls.append(_call("", arguments["init"]) + ("" if forward in forwards else f" and forward{forward}"))
+        forwards.add(forward)
+    return wrap(
+        f"Lean:    of the file with SHA-256 {hashlib.sha256(full.encode()).hexdigest()}, what construction with"
+        f" {', '.join(calls)} {'reach' if others else 'reaches'}; there it is equal to that file in every bit, in eval"
+        " and train mode, forward and backward, and elsewhere it stops with an error."
     )
-    return [*about, *_wrap(good), *_describe_cuts(minimized.cut)]
-
-
-def _names_file(line: str, files: Collection[tuple[str, str]]) -> bool:
-    return any(line.startswith(f"#   {source} {path} (") for source, path in files)
-
-
-def _is_change(line: str, head: Sequence[str], names: Collection[str]) -> bool:
-    """Return True if an indented line describes a change to a definition that was kept."""
-    start = next((number for number, text in enumerate(head) if text.startswith("# Changed:")), len(head))
-    renamed = re.fullmatch(r"#   renamed \S+ -> (\S+)", line)
-    return head.index(line) > start and (renamed is None or renamed[1] in names)
 
 
 def _call(name: str, call: CallTexts) -> str:
@@ -147,20 +144,10 @@ def _call(name: str, call: CallTexts) -> str:
     return f"{name}({text if len(text) <= _CALL else f'{text[:_CALL]} …'})"
 
 
-def _describe_cuts(cut: Mapping[str, Sequence[str]]) -> Iterable[str]:
-    if not cut:
-        return ["# Cut: nothing."]
+def _describe_cuts(cut: Mapping[str, Sequence[str]]) -> list[str]:
     parts = []
     for kind, what in _KINDS.items():
         names = list(dict.fromkeys(re.split(r",|\[", label)[0] for label in cut.get(kind, ())))
         if names:
-            more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-            parts.append(f"{what} {', '.join(names[:_LISTED])}{more}")
-    return _wrap(f"Cut: {'; '.join(parts)}.")
-
-
-def _wrap(text: str) -> list[str]:
-    """Wrap text into comment lines."""
-    return textwrap.wrap(
-        text, _WIDTH, initial_indent="# ", subsequent_indent="#   ", break_long_words=False, break_on_hyphens=False
-    )
+            parts.append(f"{what} {shorten(names, _LISTED)}")
+    return wrap(f"Cut:     {'; '.join(parts) or 'nothing'}.")

@@ -56,7 +56,7 @@ def test_the_license_of_a_block_is_that_of_its_files(blocks: Path) -> None:
     rows = pq.read_table(blocks / "blocks.parquet").to_pylist()
     assert {row["name"]: row["license"] for row in rows} == EXPECTED
     assert all(f"\n# Licence: {row['license']}\n" in row["code"] for row in rows)
-    assert "own/copyleft.py (GPL-3.0 AND MIT)" in next(row["code"] for row in rows if row["name"] == "Uses")
+    assert "1 file of own (GPL-3.0 AND MIT)" in next(row["code"] for row in rows if row["name"] == "Uses")
 
 
 def test_what_is_not_permissive_does_not_leave(blocks: Path, tmp_path: Path) -> None:

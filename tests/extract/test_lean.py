@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extract.emit.emit import Emitted
 from extract.folder.verify import verify
 from extract.minimize.header import MinimizedFile, list_requirements, make_minimized_columns, write_header
 from extract.minimize.stage import MinimizeResult, RunnableBlock, list_sizes, minimize_all
@@ -91,11 +93,9 @@ def test_what_other_calls_of_the_corpus_reach_stays(found: dict[str, MinimizeRes
         torch.manual_seed(2)
         results.append(gate(x))
     assert torch.equal(*results)
-    head = write_header(one, TEXTS["FULL"], ARGUMENTS, ("a", "b"), {}, {("a", "b"): "MIT"}, {}).code.partition("\n\n")[
-        0
-    ]
-    assert "with (8, deep=True) and forward(torch.randn(2, 8, 6, 6)), with (4, act='relu', fail=True)" in " ".join(
-        head.replace("#  ", "").split()
+    head = read_head(write_header(one, emitted({}, {("a", "b"): "MIT"}), ARGUMENTS))
+    assert (
+        "with (8) and forward(torch.randn(2, 8, 6, 6)), (8, deep=True), (4, act='relu', fail=True) and forward(" in head
     )
 
 
@@ -168,25 +168,45 @@ def test_never_another_result(act: str, deep: bool, hard: int | None, fail: bool
 
 
 def test_a_file_says_what_it_is_good_for(found: dict[str, MinimizeResult]) -> None:
-    lean = found["gate"].minimized
-    assert lean is not None
     root, parts, other = (
         ("alpha@1.0", "alpha/blocks.py"),
         ("alpha@1.0", "alpha/parts.py"),
         ("beta@1.0", "beta/parts.py"),
     )
     places = {"Gate": root, "rare": parts, "swish_2": other}
-    file = write_header(
-        found["gate"], TEXTS["FULL"], ARGUMENTS, root, places, {root: "MIT", parts: "MIT", other: "GPL-3.0-only"}, {}
-    )
+    file = write_header(found["gate"], emitted(places, {root: "MIT", parts: "MIT", other: "GPL-3.0-only"}), ARGUMENTS)
+    assert isinstance(file, MinimizedFile)
     assert (file.license, file.requires) == ("MIT", ())
-    head = file.code.partition("\n\n")[0]
-    assert "#   alpha@1.0 alpha/parts.py (MIT)" in head
+    assert all(len(line) <= 120 for line in file.code.partition("\n\n")[0].split("\n"))
+    head = read_head(file)
+    assert "With: definitions from 1 file of alpha@1.0 (MIT); see required_repos.json" in head
     assert "beta" not in head
-    assert "swish_2 " not in head.partition("# Cut:")[0]
-    assert "construction with (8) and forward(torch.randn(2, 8, 6, 6))" in " ".join(head.replace("#  ", "").split())
-    assert "definitions Swish, swish_2, by_graph" in " ".join(head.replace("#  ", "").split())
-    assert all(len(line) <= 120 for line in head.split("\n"))
+    assert "swish_2" not in head.partition("Cut:")[0]
+    assert "construction with (8) and forward(torch.randn(2, 8, 6, 6)) reaches" in head
+    assert "Cut: definitions Swish, swish_2, by_graph;" in head
+
+
+def test_a_file_that_is_no_shorter_is_not_written(found: dict[str, MinimizeResult]) -> None:
+    lean = found["local"].minimized
+    assert lean is not None
+    full = replace(emitted({}, {("a", "b"): "MIT"}), code=f"# Licence: MIT\n\n{TEXTS['LOCAL']}")
+    assert write_header(found["local"], full, ARGUMENTS) == "not shorter than the closed file"
+    padded = replace(full, code=full.code + "\n# More.\n" * 20)
+    assert isinstance(write_header(found["local"], padded, ARGUMENTS), MinimizedFile)
+
+
+def emitted(places: dict[str, tuple[str, str]], licenses: dict[tuple[str, str], str]) -> Emitted:
+    """The closed file FULL, of which only names, files and licenses are read."""
+    changes = {"renamed": ("swish -> swish_2",)}
+    none: Any = None
+    names = tuple(licenses.values())
+    return Emitted(none, TEXTS["FULL"], {}, tuple(licenses), names, names[0], (), places=places, changes=changes)
+
+
+def read_head(file: MinimizedFile | str) -> str:
+    """The header in one line."""
+    assert isinstance(file, MinimizedFile)
+    return " ".join(file.code.partition("\n\n")[0].replace("#", "").split())
 
 
 def test_requirements_are_the_imports() -> None:

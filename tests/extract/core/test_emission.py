@@ -57,7 +57,7 @@ def test_header(corpus, closed) -> None:  # type: ignore[no-untyped-def]
     assert "# File:    p/a.py, lines 6-25" in lines
     assert f"# SWHID:   swh:1:cnt:{file.blob}" in lines
     assert "# Licence: NOASSERTION" in lines
-    assert "#   src p/b.py (NOASSERTION)" in lines
+    assert "# With:    definitions from 1 file of src (NOASSERTION); see required_repos.json" in lines
     assert outcome.files == (("src", "p/a.py"), ("src", "p/b.py"))
 
 
