@@ -200,6 +200,7 @@ def run_(
         recipe,
         out,
         prm=prm,
+        changes=set_ or (),
         folder=folder,
         seed=seed,
         data=data,

@@ -19,7 +19,7 @@ from train.data import count_images, load_cifar10
 from train.interface import Ablation
 from train.lemur.check import CheckSettings as CheckSettings
 from train.lemur.check import check_file as check_file
-from train.model.recipe import Recipe, network_in
+from train.model.recipe import Recipe, agree_on_training, network_in
 from train.runs.register import RegistrationCounts
 from train.runs.run import Resources as Resources
 from train.runs.run import TrainingRun, train_once
@@ -74,6 +74,7 @@ def run(
     out: Path,
     *,
     prm: str | None,
+    changes: Sequence[str],
     folder: Path | None,
     seed: int,
     data: str,
@@ -83,8 +84,13 @@ def run(
     force: bool,
     as_json: bool,
 ) -> tuple[TrainingRecord, str]:
-    """Train the network of a file, or else that of the recipe. Returns: the record, and its text."""
+    """Train the network of a file, or else that of the recipe. Returns: the record, and its text.
+
+    Args: changes: those applied to the recipe, which override the hyperparameters of a file.
+    """
     read = None if network is None else network_in(network, prm)
+    if read is not None:
+        recipe, read = agree_on_training(recipe, read, changes)
     cifar10 = load_cifar10(data)
     count_images(cifar10, held_out, images)  # before the seconds that assembling takes
     net = read or assemble_recipe(recipe, folder, unsafe=resources.unsafe)

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from lemur_core.files.errors import UserError
+from lemur_core.files.errors import UsageError, UserError
 from tests.builders.suites import table
 from tests.builders.training import made_up_record
 from train.cli import read_numbers
 from train.compose.assemble import assemble_to
-from train.model.recipe import Recipe, find_recipe, network_in, read_prm
+from train.model.recipe import Recipe, agree_on_training, find_recipe, network_in, open_recipe, read_prm
 from train.runs.run_folder import run_text
 
 LEMUR = Path(sys.executable).with_name("lemur")
@@ -83,6 +83,21 @@ def test_a_network_states_its_hyperparameters_or_is_given_them(tmp_path: Path) -
     path.write_text("x = 1\n")
     with pytest.raises(UserError, match=r"mine\.py: does not meet LEMUR's contract: "):
         network_in(path, "{}")
+
+
+def test_a_file_is_trained_with_its_own_hyperparameters(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(NET)
+    net = network_in(path, '{"lr": 0.05, "momentum": 0.8, "batch": 16, "dropout": 0.3}')
+    recipe, same = agree_on_training(Recipe(), net, ())
+    assert (recipe.training.learning_rate, recipe.training.momentum, recipe.training.batch_size) == (0.05, 0.8, 16)
+    assert same == net
+    changes = ["training.learning_rate=0.2"]
+    recipe, changed = agree_on_training(open_recipe("plain", changes), net, changes)
+    assert (recipe.training.learning_rate, recipe.training.momentum) == (0.2, 0.8)
+    assert changed.prm == {**net.prm, "lr": 0.2}, "what the constructor gets and the page shows"
+    with pytest.raises(UsageError, match=r"training\.learning_rate: .*, not 'fast'"):
+        agree_on_training(Recipe(), network_in(path, '{"lr": "fast"}'), ())
 
 
 def test_what_became_of_a_run_says_where_it_is_and_what_to_do(tmp_path: Path) -> None:

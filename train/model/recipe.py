@@ -6,7 +6,7 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -241,6 +241,24 @@ def open_recipe(
         raise UsageError(f"--set {idle[0].replace('__', '.')}: has no effect: NET.py is the network")
     recipe = find_recipe(name)
     return recipe.changed(**values) if values else recipe
+
+
+#: Where a recipe has what LEMUR's hyperparameters of these names mean.
+_TRAINED_WITH = {"lr": "training__learning_rate", "momentum": "training__momentum", "batch": "training__batch_size"}
+
+
+def agree_on_training(recipe: Recipe, network: Network, changes: Sequence[str]) -> tuple[Recipe, Network]:
+    """Have recipe and network state the same learning rate, momentum and batch size: those of the network.
+
+    Args: changes: those that were applied to the recipe; what they set overrides the network.
+    Raises: UsageError for a value that the recipe cannot have.
+    """
+    fixed = {key for text in changes for key in read_changes(text)}
+    stated = {name: key for name, key in _TRAINED_WITH.items() if name in network.prm}
+    own = {key: network.prm[name] for name, key in stated.items() if key not in fixed}
+    recipe = recipe.changed(**own) if own else recipe
+    used = {name: getattr(recipe.training, key.removeprefix("training__")) for name, key in stated.items()}
+    return recipe, replace(network, prm={**network.prm, **used})
 
 
 def load_recipe(path: Path) -> Recipe:
