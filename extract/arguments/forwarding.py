@@ -213,9 +213,9 @@ class Forward:
             try:
                 run(self.built.module, called, self.names, on_meta=self.built.on_meta, seconds=_SECONDS)
             except AttemptError as failure:
-                if not self.built.on_meta or not fails_only_on_meta(failure):
+                if not self.built.on_meta or not (fails_only_on_meta(failure) or _VAGUE in str(failure)):
                     raise
-                # The failure is due to meta tensors and not to the call: try the call with real ones.
+                # Real tensors: the failure is due to meta tensors and not to the call, or its message lacks the sizes.
                 self.built = self.constructor.make(self.built.arguments, real=True)
                 self.built.module.eval()
                 run(self.built.module, called, self.names, seconds=_SECONDS)
@@ -224,6 +224,10 @@ class Forward:
                 self.best_failure = (failure, call_text(called))
             return failure
         return None
+
+
+#: A convolution of other channels, on meta tensors. Its message on the CPU says how many channels it expects.
+_VAGUE = "Invalid channel dimensions"
 
 
 def forward_parameters(module: nn.Module) -> dict[str, inspect.Parameter]:
