@@ -41,7 +41,7 @@ from extract.proofs.validate import (
     compare_all,
     validate_all,
 )
-from extract.recorded import RECORD, RecordedCalls, record_all
+from extract.recording.blocks import RECORD, RecordedCalls, record_all
 from extract.resolve.discover import TargetClass
 from extract.resolve.distributions import list_distributions, make_guess
 from extract.resolve.index import FactsIndex

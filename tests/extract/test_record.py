@@ -14,7 +14,7 @@ from torch import nn
 
 from extract.arguments.hints import HintFinder
 from extract.extractor import BlockExtractor
-from extract.proofs.record_guest import ArgumentRecorder
+from extract.recording.recorder import ArgumentRecorder
 
 
 class Mode(enum.Enum):

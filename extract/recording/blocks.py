@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from extract.arguments.messages import NAME
-from extract.proofs.record_guest import MOST_CALLS, BlockRecording
+from extract.recording.block_guest import BlockRecording
+from extract.recording.recorder import MOST_CALLS
 from extract.proofs.validate import BlockWithOriginal, ReportedCalls
 from lemur_core.sandbox import META_PRELOAD, Limits
 from lemur_core.sandbox.cached import CachedSandbox, SharedSandbox, Store
 from lemur_core.sandbox.stage import Retries, SandboxStage
 
 RECORD = SandboxStage[Mapping[str, Sequence[ReportedCalls]]](
-    "extract.proofs.record_guest:record_calls",
+    "extract.recording.block_guest:record_calls",
     Mapping[str, Sequence[ReportedCalls]],
     Limits(wall_seconds=120, cpu_seconds=60, memory_bytes=4 * 2**30),
     Retries.NONE,

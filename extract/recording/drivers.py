@@ -1,0 +1,215 @@
+"""Inside the sandbox: ways to make a package run its own models.
+
+A driver is a definition that reaches a class whose calls are wanted, and that gives a model: a class or factory that
+needs no arguments, a factory that takes a name out of a table, a class that the search for arguments constructs; or it
+is code that the authors wrote to be run: examples in docstrings, `if __name__ == "__main__":`.
+"""
+
+import ast
+import doctest
+import functools
+import inspect
+import re
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from extract.arguments.constructing import Arguments, Constructed, Constructor
+from extract.arguments.forwarding import Forward
+from extract.arguments.inputs import is_variadic, list_required
+from extract.arguments.search_guest import namespace
+from extract.arguments.trials import AttemptError, TimeBudget, attempt, count_elements, quiet, seed_all
+from extract.recording.meta import LightTensors
+from extract.recording.users import read_names
+
+_SECONDS = 10.0  # of CPU time for one construction or example; the number of steps ends most
+_FOREVER = 1e9  # the numbers of attempts decide, not the clock
+_CONSTRUCTIONS, _FORWARDS = 30, 45  # attempts with one model
+_MAX_KEYS = 4  # names tried with one factory
+_MAX_MODELS = 2  # out of one call
+_SMALL = 2_000_000  # elements of a model that may run on the CPU
+_SIDES = (64, 224)  # of images
+_INPUT_SIZE = re.compile(r"(img|image|input)_?(size|shape|resolution)")
+
+
+@dataclass(frozen=True)
+class Driver:
+    """A way to run models. Args: run: with `True`, on the meta device. effort: drivers with less come first."""
+
+    key: str
+    effort: int
+    run: Callable[[bool], None]
+
+
+def drive_definition(definition: Any) -> Driver | None:
+    """Return the driver of a class or function; None if it gives no model without arguments that nobody knows."""
+    key = f"{definition.__module__}:{definition.__qualname__}"
+    try:
+        parameters = dict(inspect.signature(definition).parameters)
+    except (ValueError, TypeError):
+        return None
+    required = list_required(parameters)
+    if isinstance(definition, type):
+        if not issubclass(definition, nn.Module):
+            return None
+        if not required:
+            return Driver(key, 0, functools.partial(_run_models, lambda: [definition]))
+        return Driver(key, 2, functools.partial(_run_searched, definition))
+    if not _may_give_module(definition):
+        return None
+    if not required:
+        return Driver(key, 0, functools.partial(_run_models, lambda: [definition]))
+    keys = list_keys(definition) if len(required) == 1 else []
+    if not keys:
+        return None
+    calls = [functools.partial(definition, **{required[0]: name}) for name in keys]
+    return Driver(key, 1, functools.partial(_run_models, lambda: calls))
+
+
+def drive_code(key: str, code: str, space: Mapping[str, Any]) -> Driver:
+    """Return the driver that executes code of the authors in a copy of a module's namespace."""
+    return Driver(key, -1, functools.partial(_run_code, code, space))
+
+
+def list_examples(definition: Any) -> list[str]:
+    """Return the code of the examples in a docstring."""
+    text = inspect.getdoc(definition) or ""
+    try:
+        examples = doctest.DocTestParser().get_examples(text)
+    except ValueError:
+        return []
+    return ["".join(example.source for example in examples)] if examples else []
+
+
+def find_main(module: types.ModuleType) -> str:
+    """Return the code under `if __name__ == "__main__":`; "" if there is none."""
+    try:
+        tree = ast.parse(inspect.getsource(module))
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return ""
+    bodies = [node.body for node in tree.body if isinstance(node, ast.If) and _asks_for_main(node.test)]
+    return "\n".join(ast.unparse(statement) for body in bodies for statement in body)
+
+
+def _asks_for_main(test: ast.expr) -> bool:
+    return isinstance(test, ast.Compare) and ast.unparse(test).replace('"', "'") == "__name__ == '__main__'"
+
+
+def list_keys(function: Any) -> list[str]:
+    """Return the strings that a function of one argument may take: keys of the tables that it reads."""
+    keys: list[str] = []
+    function = inspect.unwrap(function)
+    for name in dict.fromkeys(read_names(function.__code__)):
+        value = function.__globals__.get(name)
+        tables = [value, *getattr(value, "__dict__", {}).values()] if not isinstance(value, type) else []
+        for table in tables:
+            if isinstance(table, Mapping):
+                keys += [key for key in table if isinstance(key, str)]
+            elif isinstance(table, list | tuple) and not isinstance(value, types.ModuleType):
+                keys += [item for item in table if isinstance(item, str)]
+    return list(dict.fromkeys(keys))[:_MAX_KEYS]
+
+
+def _may_give_module(function: Any) -> bool:
+    annotation = getattr(function, "__annotations__", {}).get("return")
+    if isinstance(annotation, type):
+        return issubclass(annotation, nn.Module | tuple | list)
+    return annotation is None or "None" not in str(annotation)
+
+
+# -- running ---------------------------------------------------------------------------------------------------------
+
+
+def _run_models(list_calls: Callable[[], Sequence[Callable[[], Any]]], on_meta: bool) -> None:
+    """Construct each model, and run it forward. Raises: AttemptError with the last failure if none runs."""
+    failure: AttemptError | None = None
+    with LightTensors(on_meta=on_meta), torch.no_grad():
+        for build in list_calls():
+            seed_all()
+            try:
+                for model in _list_models(attempt(build, _SECONDS))[:_MAX_MODELS]:
+                    run_forward(model, Arguments())
+                    failure = None
+            except AttemptError as error:
+                failure = error
+            else:
+                break
+    if failure is not None:
+        raise failure
+
+
+def _list_models(result: Any) -> list[nn.Module]:
+    items = [result, *(result if isinstance(result, list | tuple) else ())]
+    return [item for item in items if isinstance(item, nn.Module)]
+
+
+def _run_searched(cls: type[nn.Module], on_meta: bool) -> None:
+    """Search for arguments of a class, and run it. Raises: AttemptError."""
+    budget = TimeBudget(_CONSTRUCTIONS, _FORWARDS, _FOREVER)
+    constructor = Constructor(cls, namespace(vars(sys.modules[cls.__module__]), []), {"companions": ()}, budget, ())
+    failure: AttemptError | None = None
+    with LightTensors(on_meta=on_meta), torch.no_grad():
+        for built in constructor.plans():
+            try:
+                return run_forward(built.module, built.arguments, constructor)
+            except AttemptError as error:
+                failure = error
+    raise failure or AttemptError(ValueError("no arguments"))
+
+
+def run_forward(model: nn.Module, arguments: Arguments, constructor: Constructor | None = None) -> None:
+    """Run a model forward with the first inputs that work. Raises: AttemptError if there are none."""
+    cls = type(model)
+    budget = constructor.budget if constructor else TimeBudget(_CONSTRUCTIONS, _FORWARDS, _FOREVER)
+    names = namespace(vars(sys.modules[cls.__module__]), [])
+    constructor = constructor or Constructor(cls, names, {"companions": ()}, budget, ())
+    built = Constructed(arguments, model, count_elements(model), on_meta=False)
+    hints = {"companions": (), "forward": list(_list_images(model))}
+    forward = Forward(built, constructor, names, hints, budget)
+    if next(forward.search(), None) is None:
+        raise forward.best_failure[0] if forward.best_failure else AttemptError(ValueError("no inputs"))
+
+
+def _list_images(model: nn.Module) -> Iterator[dict[str, Any]]:
+    """Yield calls with images if the first layer with parameters takes these: as large as the model says, or usual."""
+    first = next((layer for layer in model.modules() if isinstance(layer, nn.Conv2d)), None)
+    takes = [p for p in inspect.signature(model.forward).parameters.values() if not is_variadic(p)]
+    if first is None or sum(p.default is p.empty for p in takes) != 1:
+        return
+    stated = [value for name, value in _list_settings(model) if _INPUT_SIZE.fullmatch(name)]
+    sides = [value if isinstance(value, int) else value[-1] for value in stated if _is_size(value)]
+    for side in dict.fromkeys((*sides[:2], *_SIDES)):
+        yield {"args": [f"torch.randn((2, {first.in_channels}, {side}, {side}))"], "kwargs": []}
+
+
+def _list_settings(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of a model and of its parts, and the items of those that are tables."""
+    for layer in [model, *model.children()]:
+        for name, value in list(vars(layer).items()):
+            yield name, value
+            if isinstance(value, Mapping):
+                yield from ((key, item) for key, item in value.items() if isinstance(key, str))
+
+
+def _is_size(value: Any) -> bool:
+    last = value[-1] if isinstance(value, tuple | list) and value else value
+    return isinstance(last, int) and not isinstance(last, bool) and 0 < last <= 1024
+
+
+def _run_code(code: str, space: Mapping[str, Any], on_meta: bool) -> None:
+    """Execute code statement by statement. Raises: AttemptError at the first that fails."""
+    try:
+        statements = ast.parse(code).body
+    except (SyntaxError, ValueError) as error:
+        raise AttemptError(error) from None
+    names = {**space, "__name__": "__main__"}
+    seed_all()
+    with LightTensors(on_meta=on_meta), torch.no_grad(), quiet():
+        for statement in statements:
+            text = compile(ast.Module([statement], []), "<example>", "exec")
+            attempt(functools.partial(exec, text, names), _SECONDS)

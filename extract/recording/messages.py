@@ -1,0 +1,23 @@
+"""The payload of the guest that records calls in the packages of a source. Standard library only."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRecording:
+    """Classes of a source whose calls are recorded while its own models, examples and scripts run.
+
+    Args:
+        folders: for the front of sys.path, with the packages and their dependencies.
+        classes: `MODULE:NAME` of each class.
+        modules: further modules to import, which mention these classes.
+        examples: Python code of the source's documentation, one text an example.
+        digest: of the source: another one asks again.
+    """
+
+    folders: Sequence[str]
+    classes: Sequence[str]
+    modules: Sequence[str]
+    examples: Sequence[str]
+    digest: str

@@ -1,0 +1,105 @@
+"""Inside the sandbox: run models without computing their values, where they allow it.
+
+Large tensors live on the meta device: they have shapes but no values, so that a model of a billion parameters is
+constructed and run in a moment. Small ones that a constructor computes with (`torch.linspace(0, rate, depth)`,
+indices of relative positions) keep their values, which `torch.device("meta")` would drop.
+
+    with LightTensors():
+        rates = [rate.item() for rate in torch.linspace(0, 0.1, 12)]    # real numbers
+        layer = torch.nn.Linear(4096, 4096)                             # 16 million weights that take no memory
+        layer(torch.randn(2, 4096)).shape                               # (2, 4096), on the meta device
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+#: Functions whose results are random or unset, and have no values worth keeping.
+_WITHOUT_VALUES = frozenset(
+    (torch.empty, torch.rand, torch.randn, torch.empty_strided, torch.normal, torch.Tensor.new_empty, torch.randint)
+)
+_MOST_KEPT = 1 << 14  # elements of a tensor of zeros or ones that keeps its values
+_FILLED = frozenset((torch.zeros, torch.ones, torch.full))
+_MOVES = frozenset((torch.Tensor.cuda, torch.Tensor.cpu))
+_TO = torch.Tensor.to
+
+
+class LightTensors(TorchFunctionMode):
+    """Create large tensors on the meta device; what mixes both devices runs there. A context manager.
+
+    A move to a device does nothing: the model stays where it was constructed.
+
+    Args: on_meta: False to keep all tensors on the CPU, and only drop moves to other devices.
+    """
+
+    def __init__(self, *, on_meta: bool = True) -> None:
+        super().__init__()
+        self._on_meta = on_meta
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,  # noqa: ARG002 (PyTorch's signature)
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call a function of PyTorch."""
+        named = dict(kwargs or {})
+        if func in _MOVES:
+            return args[0]
+        if func is _TO:
+            dtype = next((d for d in map(_dtype, (*args[1:], *named.values())) if d is not None), None)
+            return args[0] if dtype is None else func(args[0], dtype)
+        if named.get("device") is not None and not _is_meta(named["device"]):
+            named["device"] = torch.device("cpu")
+        if not self._on_meta:
+            return func(*args, **named)
+        if func in _WITHOUT_VALUES or (func in _FILLED and _count(func, args, named) > _MOST_KEPT):
+            if named.get("out") is None:
+                named["device"] = torch.device("meta")
+            named.pop("generator", None)
+            named.pop("pin_memory", None)
+            return func(*args, **named)
+        if _has_meta(args) or _has_meta(tuple(named.values())):
+            args, named = tree_map(_to_meta, (args, named))
+            if named.get("device") is not None:
+                named["device"] = torch.device("meta")
+        return func(*args, **named)
+
+
+def _dtype(value: object) -> torch.dtype | None:
+    """Return the type that an argument of `Tensor.to` asks for."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype
+    return value if isinstance(value, torch.dtype) else None
+
+
+def _is_meta(device: Any) -> bool:
+    return str(device) == "meta"
+
+
+def _count(func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> int:
+    """Return how many elements a new tensor has; 0 if its size is unclear."""
+    sizes = args[:1] if func is torch.full else args
+    size = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], list | tuple) else sizes or named.get("size", ())
+    try:
+        return int(torch.Size(size).numel())
+    except TypeError:
+        return 0
+
+
+def _has_meta(values: Any, depth: int = 2) -> bool:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            if value.is_meta:
+                return True
+        elif depth and isinstance(value, list | tuple) and _has_meta(value, depth - 1):
+            return True
+    return False
+
+
+def _to_meta(value: Any) -> Any:
+    return value.to("meta") if isinstance(value, torch.Tensor) and not value.is_meta else value

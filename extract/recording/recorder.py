@@ -1,0 +1,297 @@
+"""Inside the sandbox: record the constructor and forward calls of modules, as expressions that give them again."""
+
+import dataclasses
+import enum
+import functools
+import inspect
+import math
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from extract.arguments.inputs import flatten, has_shape
+from extract.arguments.probe import MODULE_NAME
+
+MOST_CALLS = 3  # distinct, of a class
+_DEPTH = 8  # of nested values
+_CHARACTERS = 2_000  # of one argument
+_RUNTIME = frozenset({"torch", "numpy", "math", "builtins"})
+_EXACT = 16  # elements of a tensor of integers whose values are kept: sizes, offsets
+#: Where expressions find functions and classes of the runtime, shortest name first.
+_NAMESPACES: Mapping[str, Any] = {"nn": nn, "F": nn.functional, "torch": torch, "math": math, "np": np}
+
+
+class RecordedCall(NamedTuple):
+    """The calls of one module.
+
+    Attributes:
+        calls: `init` and `forward`, as expressions.
+        names: by each name of a source in the expressions, the module that defines it.
+        size: the number of elements of its parameters and inputs.
+    """
+
+    calls: dict[str, Any]
+    names: dict[str, str]
+    size: int
+
+
+class StepsError(Exception):
+    """More modules were constructed and called than allowed."""
+
+
+class _Description(NamedTuple):
+    call: dict[str, Any]
+    names: dict[str, str]
+
+
+class _UnnamedError(Exception):
+    """A value that no expression gives."""
+
+
+class CallRecorder:
+    """Record calls of some classes while they run. A context manager; subclasses say of which, and how to name things.
+
+    Args: most_steps: modules that may be constructed and called, so that what runs ends after the same work everywhere.
+    """
+
+    def __init__(self, most_steps: int | None = None) -> None:
+        self.steps = 0
+        self._most_steps = most_steps
+        # The modules are held, since the id of one that is gone would be given again.
+        self._constructed: dict[int, tuple[nn.Module, _Description | None]] = {}
+        self._names: dict[str, str] = {}  # in the expressions of the call that is being described
+        self._call = nn.Module.__call__
+
+    def key(self, cls: type[nn.Module]) -> str | None:
+        """Return the key of the records of a class; None if its calls are not recorded."""
+        raise NotImplementedError
+
+    def name(self, value: Any) -> str | None:
+        """Return the name of a class or function that is not the runtime's; None if it has none."""
+        raise NotImplementedError
+
+    def keep(self, key: str, record: RecordedCall) -> None:
+        """Keep the record of a call that worked."""
+        raise NotImplementedError
+
+    def __enter__(self) -> None:
+        recorder = self
+
+        def new(cls: type[nn.Module], *args: Any, **kwargs: Any) -> nn.Module:
+            recorder._step()
+            module: nn.Module = object.__new__(cls)
+            recorder._constructed[id(module)] = (module, recorder._describe(args, kwargs))
+            return module
+
+        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            recorder._step()
+            # Described before the call, which may write to its inputs; kept after it, since only what works counts.
+            key = recorder.key(type(module))
+            record = recorder._describe_both(module, args, kwargs) if key is not None else None
+            output = recorder._call(module, *args, **kwargs)
+            if key is not None and record is not None:
+                recorder.keep(key, record)
+            return output
+
+        nn.Module.__new__ = staticmethod(new)  # type: ignore[method-assign,assignment]
+        nn.Module.__call__ = call  # type: ignore[method-assign]
+
+    def __exit__(self, *_: object) -> None:
+        # Not deleted: a class that once had a `__new__` passes arguments on to that of `object`, which takes none.
+        nn.Module.__new__ = staticmethod(lambda cls, *_args, **_kwargs: object.__new__(cls))  # type: ignore[method-assign]
+        nn.Module.__call__ = self._call  # type: ignore[method-assign]
+
+    def forget(self) -> None:
+        """Let go of the modules that were constructed so far."""
+        self._constructed.clear()
+
+    def _step(self) -> None:
+        self.steps += 1
+        if self._most_steps is not None and self.steps > self._most_steps:
+            raise StepsError("constructs and calls too many modules")
+
+    def _describe_both(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> RecordedCall | None:
+        init, forward = self._constructed.get(id(module), (None, None))[1], self._describe(args, kwargs)
+        if init is None or forward is None or any(forward.names.get(n, m) != m for n, m in init.names.items()):
+            return None
+        tensors = [*module.parameters(), *flatten([args, kwargs])]
+        size = sum(tensor.numel() for tensor in tensors if has_shape(tensor))
+        return RecordedCall({"init": init.call, "forward": forward.call}, {**init.names, **forward.names}, size)
+
+    def _describe(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Description | None:
+        """Return a call as expressions; None if there is none for one of its arguments."""
+        self._names = {}
+        try:
+            texts = [self._text(value) for value in args]
+            named = {name: self._text(value) for name, value in kwargs.items()}
+        except _UnnamedError:
+            return None
+        return _Description({"args": texts, "kwargs": named}, self._names)
+
+    def _text(self, value: object) -> str:
+        text = self._expression(value, 0)
+        if len(text) > _CHARACTERS:
+            raise _UnnamedError
+        return text
+
+    def _expression(self, value: Any, depth: int) -> str:
+        """Return an expression for a value of the same kind. Raises: _UnnamedError."""
+        if depth > _DEPTH:
+            raise _UnnamedError
+        write = functools.partial(self._expression, depth=depth + 1)
+        kind = type(value)
+        if value is None or kind in (bool, int, str) or (kind is float and math.isfinite(value)):
+            return repr(value)
+        if kind is float:
+            return f"float('{value}')"
+        if isinstance(value, nn.Module):
+            init = self._constructed.get(id(value), (None, None))[1]
+            if init is None:
+                raise _UnnamedError
+            for name, module in init.names.items():
+                self._use(name, module)
+            return f"{self._name(kind)}({_join(init.call['args'], init.call['kwargs'])})"
+        if isinstance(value, torch.Tensor):
+            text = _tensor(value)
+            return f"nn.Parameter({text})" if isinstance(value, nn.Parameter) else text
+        if isinstance(value, torch.Size):
+            return repr(tuple(value))
+        if isinstance(value, torch.dtype):
+            return repr(value)
+        if isinstance(value, torch.device):
+            return "torch.device('cpu')"
+        if isinstance(value, np.generic):
+            return repr(value.item())
+        if isinstance(value, enum.Enum):
+            return f"{self._name(kind)}.{value.name}"
+        if isinstance(value, functools.partial):
+            inner = _join([write(value.func), *map(write, value.args)], _write_all(write, value.keywords))
+            return f"functools.partial({inner})"
+        if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType):
+            return self._name(value)
+        if dataclasses.is_dataclass(value):
+            fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
+            return f"{self._name(kind)}({_join([], _write_all(write, fields))})"
+        if isinstance(value, types.SimpleNamespace):
+            return f"types.SimpleNamespace({_join([], _write_all(write, vars(value)))})"
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return f"{self._name(kind)}({', '.join(map(write, value))})"
+        if kind is tuple:
+            return f"({', '.join(map(write, value))}{',' if len(value) == 1 else ''})"
+        if kind is list:
+            return f"[{', '.join(map(write, value))}]"
+        if isinstance(value, dict):
+            return "{" + ", ".join(f"{write(key)}: {write(item)}" for key, item in value.items()) + "}"
+        if kind is range or kind is slice:
+            return repr(value)
+        raise _UnnamedError
+
+    def _name(self, value: Any) -> str:
+        """Return the name of a class or function: of the file, or of the runtime."""
+        own = self.name(value)
+        if own is not None:
+            return own
+        name = getattr(value, "__name__", "")
+        for prefix, namespace in _NAMESPACES.items():
+            if inspect.getattr_static(namespace, name, None) is value:
+                return f"{prefix}.{name}"
+        raise _UnnamedError
+
+    def _use(self, name: str, module: str) -> str:
+        """Note that a name of a module is used. Raises: _UnnamedError if it has two meanings in one call."""
+        if self._names.setdefault(name, module) != module:
+            raise _UnnamedError
+        return name
+
+
+class ArgumentRecorder(CallRecorder):
+    """Record the calls of some classes of a self-contained file; the records are in `calls`, in the order of the calls.
+
+    Args:
+        file: the names of the file.
+        classes: the names of the classes.
+    """
+
+    def __init__(self, file: Mapping[str, Any], classes: frozenset[str]) -> None:
+        super().__init__()
+        self.calls: dict[str, list[dict[str, Any]]] = {}
+        self._file = file
+        self._classes = classes
+
+    def key(self, cls: type[nn.Module]) -> str | None:
+        """Return the name of a class that is recorded."""
+        return cls.__name__ if cls.__name__ in self._classes and cls.__module__ == MODULE_NAME else None
+
+    def name(self, value: Any) -> str | None:
+        """Return the name in the file."""
+        name = getattr(value, "__name__", "")
+        return str(name) if self._file.get(name) is value else None
+
+    def keep(self, key: str, record: RecordedCall) -> None:
+        """Keep the first calls that differ."""
+        kept = self.calls.setdefault(key, [])
+        if record.calls not in kept and len(kept) < MOST_CALLS:
+            kept.append(record.calls)
+
+
+class SourceRecorder(CallRecorder):
+    """Record the calls of all classes of some packages; the smallest are in `calls`, by module and name of the class.
+
+    Args: packages: the top-level packages.
+    """
+
+    def __init__(self, packages: frozenset[str], most_steps: int) -> None:
+        super().__init__(most_steps)
+        self.calls: dict[str, list[RecordedCall]] = {}
+        self._packages = packages
+
+    def key(self, cls: type[nn.Module]) -> str | None:
+        """Return `MODULE:QUALNAME`."""
+        return f"{cls.__module__}:{cls.__qualname__}" if self._is_own(cls) else None
+
+    def name(self, value: Any) -> str | None:
+        """Return the name of a definition at module level, and note its module."""
+        name, module = getattr(value, "__name__", None), getattr(value, "__module__", None)
+        if not isinstance(name, str) or not isinstance(module, str) or module.partition(".")[0] in _RUNTIME:
+            return None
+        return self._use(name, module) if vars(sys.modules.get(module, object)).get(name) is value else None
+
+    def keep(self, key: str, record: RecordedCall) -> None:
+        """Keep the smallest calls that differ; of equal ones the first."""
+        kept = self.calls.setdefault(key, [])
+        if all(record.calls != other.calls for other in kept):
+            kept.append(record)
+            kept.sort(key=lambda other: other.size)
+            del kept[MOST_CALLS:]
+
+    def _is_own(self, cls: type[nn.Module]) -> bool:
+        return cls.__module__.partition(".")[0] in self._packages
+
+
+def _write_all(write: functools.partial[str], values: Mapping[str, Any]) -> dict[str, str]:
+    return {name: write(value) for name, value in values.items()}
+
+
+def _join(args: Sequence[str], kwargs: Mapping[str, str]) -> str:
+    return ", ".join([*args, *(f"{name}={text}" for name, text in kwargs.items())])
+
+
+def _tensor(value: torch.Tensor) -> str:
+    """Return an expression for a tensor of the same shape and type, and of the same range if it holds integers."""
+    shape, dtype = tuple(value.shape), value.dtype
+    if value.layout is not torch.strided:
+        raise _UnnamedError
+    if dtype is torch.bool:
+        return f"torch.ones({shape}, dtype=torch.bool)"
+    if dtype.is_floating_point or dtype.is_complex:
+        return f"torch.randn({shape})" if dtype is torch.float32 else f"torch.randn({shape}, dtype={dtype})"
+    if value.is_meta or not value.numel():
+        return f"torch.zeros({shape}, dtype={dtype})"
+    if value.numel() <= _EXACT:
+        return f"torch.tensor({value.tolist()}, dtype={dtype})"
+    return f"torch.randint({int(value.min())}, {int(value.max()) + 1}, {shape}, dtype={dtype})"

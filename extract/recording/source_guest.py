@@ -1,0 +1,122 @@
+"""Inside the sandbox: run the models of a source as its own code makes them, and record the calls of their parts.
+
+The same request gives the same records: attempts and steps are counted, and the clock ends only what would never end.
+"""
+
+import importlib
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from extract.arguments.search_guest import compile_nothing
+from extract.arguments.trials import AttemptError, attempt
+from extract.recording.drivers import Driver, drive_code, drive_definition, find_main, list_examples
+from extract.recording.messages import SourceRecording
+from extract.recording.recorder import MOST_CALLS, RecordedCall, SourceRecorder
+from extract.recording.users import UseGraph
+
+_IMPORT_SECONDS = 120.0
+_MAX_STEPS = 60_000  # modules constructed and called by one driver
+_MAX_ALL_STEPS = 2_000_000
+_MAX_DRIVERS = {-1: 4, 0: 6, 1: 2, 2: 4}  # tried for one class, by effort
+_MAX_TRIED = 400  # in all
+_LAST_SECONDS = 120.0  # of CPU time: no driver starts later; the counts end ordinary runs
+
+Calls = Mapping[str, list[RecordedCall]]
+
+
+def record_source(request: SourceRecording) -> dict[str, list[dict[str, Any]]]:
+    """Return the smallest calls of each class, by its key in the request; nothing of those that no driver reaches."""
+    compile_nothing()
+    torch.jit._state.disable()
+    torch.backends.mha.set_fastpath_enabled(False)
+    sys.argv = sys.argv[:1]
+    sys.path[:0] = request.folders
+    own = [key.partition(":")[0] for key in request.classes]
+    for name in dict.fromkeys([*own, *request.modules]):
+        try:
+            attempt(partial(importlib.import_module, name), _IMPORT_SECONDS)
+        except AttemptError:
+            continue  # what it would have shown stays unknown
+    packages = frozenset(name.partition(".")[0] for name in own)
+    recording = _Recording(packages, request.examples)
+    return {key: calls for key in request.classes if (calls := recording.record(key))}
+
+
+class _Recording:
+    """The drivers that ran so far, each once, with the calls that they showed."""
+
+    def __init__(self, packages: frozenset[str], examples: Any) -> None:
+        self._packages = packages
+        self._graph = UseGraph(packages)
+        self._examples = list(examples)
+        self._known: dict[str, Calls] = {}
+        self._steps = 0
+
+    def record(self, key: str) -> list[dict[str, Any]]:
+        """Return the calls of a class in the first driver that shows some.
+
+        What other classes are wanted does not matter: each has its own list of drivers.
+        """
+        module, _, name = key.partition(":")
+        cls = vars(sys.modules.get(module, object)).get(name)
+        if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
+            return []
+        for driver in self._choose(cls):
+            calls = self._run(driver).get(f"{module}:{cls.__qualname__}")
+            if calls:
+                return [{**call.calls, "names": call.names} for call in calls[:MOST_CALLS]]
+        return []
+
+    def _choose(self, cls: type[nn.Module]) -> Iterator[Driver]:
+        """Yield the drivers of a class: its authors' examples, then what needs no arguments, then what needs a search."""
+        reaching = self._graph.list_reaching(cls)
+        count = dict.fromkeys(_MAX_DRIVERS, 0)
+        ready = [driver for item, _ in reaching if (driver := drive_definition(item)) is not None]
+        for driver in (*self._list_written(cls, [item for item, _ in reaching]), *sorted(ready, key=lambda d: d.effort)):
+            if count[driver.effort] < _MAX_DRIVERS[driver.effort]:
+                count[driver.effort] += 1
+                yield driver
+
+    def _list_written(self, cls: type[nn.Module], reaching: list[Any]) -> Iterator[Driver]:
+        names = {item.__name__ for item in (cls, *reaching) if isinstance(item, type) or item.__module__ in sys.modules}
+        for item in (cls, *reaching):
+            space = vars(sys.modules[item.__module__])
+            for number, code in enumerate(list_examples(item)):
+                yield drive_code(f"{item.__module__}:{item.__qualname__} example {number}", code, space)
+        for module in dict.fromkeys(item.__module__ for item in (cls, *reaching)):
+            code = find_main(sys.modules[module])
+            if code:
+                yield drive_code(f"{module} main", code, vars(sys.modules[module]))
+        for number, code in enumerate(self._examples):
+            if any(name in code for name in names):
+                yield drive_code(f"example {number}", code, {})
+
+    def _run(self, driver: Driver) -> Calls:
+        """Return the calls that a driver shows; run on the meta device, or on the CPU if it fails there."""
+        if driver.key not in self._known:
+            if len(self._known) >= _MAX_TRIED or self._steps > _MAX_ALL_STEPS or time.process_time() > _LAST_SECONDS:
+                return {}
+            calls: Calls = {}
+            for on_meta in (True, False):
+                recorder = SourceRecorder(self._packages, _MAX_STEPS)
+                try:
+                    with recorder:
+                        driver.run(on_meta)
+                except AttemptError:
+                    calls = calls or recorder.calls
+                else:
+                    calls = recorder.calls
+                    break
+                finally:
+                    self._steps += recorder.steps
+                    recorder.forget()
+                if calls:
+                    break
+            self._known[driver.key] = calls
+        return self._known[driver.key]

@@ -1,0 +1,133 @@
+"""Inside the sandbox: which definitions of a package reach a class, by the names that their code reads.
+
+    class Gate(nn.Module): ...
+    class Stage(nn.Module):
+        def __init__(self, dim): self.gate = Gate(dim)
+    def stage_small(): return Stage(16)
+    REGISTRY = {"small": stage_small}
+    def create(name): return REGISTRY[name]()
+
+`Stage`, `stage_small` and `create` reach `Gate`, at the distances 1, 2 and 3.
+"""
+
+import functools
+import inspect
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+_CONTAINERS = (list, tuple, set, frozenset, Mapping)
+_DEPTH = 3  # of containers
+_MAX_ITEMS = 5_000  # of one container
+
+
+class UseGraph:
+    """The classes and functions of some packages, in the order of their modules and lines, and who uses whom.
+
+    Args: packages: the top-level packages; only what is imported counts.
+    """
+
+    def __init__(self, packages: frozenset[str]) -> None:
+        self._packages = packages
+        self.definitions: list[Any] = []
+        self._users: dict[int, list[Any]] = {}
+        for name in sorted(name for name in sys.modules if name.partition(".")[0] in packages):
+            space = getattr(sys.modules[name], "__dict__", {})
+            self.definitions += [value for value in list(space.values()) if self._is_defined_in(value, name)]
+        for user in self.definitions:
+            for used in {id(item): item for item in self._list_used(user)}.values():
+                if used is not user:
+                    self._users.setdefault(id(used), []).append(user)
+
+    def list_reaching(self, definition: Any) -> list[tuple[Any, int]]:
+        """Return the definitions that reach one, with their distances, the nearest first."""
+        seen = {id(definition)}
+        reaching: list[tuple[Any, int]] = []
+        level, distance = [definition], 0
+        while level:
+            distance += 1
+            above = [user for item in level for user in self._users.get(id(item), ())]
+            level = []
+            for user in above:
+                if id(user) not in seen:
+                    seen.add(id(user))
+                    level.append(user)
+            reaching += [(user, distance) for user in level]
+        return reaching
+
+    def _is_defined_in(self, value: Any, module: str) -> bool:
+        kinds = isinstance(value, type | types.FunctionType)
+        return kinds and value.__module__ == module and "<" not in value.__qualname__
+
+    def _is_own(self, value: Any) -> bool:
+        if not isinstance(value, type | types.FunctionType):
+            return False
+        return isinstance(value.__module__, str) and value.__module__.partition(".")[0] in self._packages
+
+    def _list_used(self, user: Any) -> Iterator[Any]:
+        if isinstance(user, type):
+            yield from filter(self._is_own, user.__bases__)
+            for value in list(vars(user).values()):
+                yield from self._list_held(value)
+                for function in _list_functions(value):
+                    yield from self._list_read(function)
+        else:
+            for function in _list_functions(user):
+                yield from self._list_read(function)
+
+    def _list_read(self, function: types.FunctionType) -> Iterator[Any]:
+        """Yield what a function reads: globals, attributes of modules, items of tables, defaults."""
+        for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            yield from self._list_held(value)
+        names = list(dict.fromkeys(read_names(function.__code__)))
+        space = function.__globals__
+        for name in names:
+            value = space.get(name)
+            if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] in self._packages:
+                for attribute in names:
+                    yield from self._list_held(vars(value).get(attribute))
+            elif value is not None:
+                yield from self._list_held(value)
+                if type(value).__module__.partition(".")[0] in self._packages:  # such as a registry
+                    yield from self._list_held(list(getattr(value, "__dict__", {}).values()))
+
+    def _list_held(self, value: Any, depth: int = _DEPTH) -> Iterator[Any]:
+        if self._is_own(value):
+            yield value
+        elif isinstance(value, functools.partial):
+            yield from self._list_held([value.func, *value.args, *value.keywords.values()], depth)
+        elif depth and isinstance(value, _CONTAINERS) and len(value) <= _MAX_ITEMS:
+            for item in list(value.values()) if isinstance(value, Mapping) else list(value):
+                yield from self._list_held(item, depth - 1)
+
+
+def read_names(code: types.CodeType) -> Iterator[str]:
+    """Yield the names in the code of a function and of those inside it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from read_names(constant)
+
+
+def _list_functions(value: Any) -> list[types.FunctionType]:
+    """Return the functions behind a definition or member: unwrapped, and of properties and static methods."""
+    parts: Sequence[Any]
+    if isinstance(value, staticmethod | classmethod):
+        parts = [value.__func__]
+    elif isinstance(value, property):
+        parts = [value.fget]
+    elif isinstance(value, functools.cached_property):
+        parts = [value.func]
+    else:
+        parts = [value]
+    functions = [part for part in parts if isinstance(part, types.FunctionType)]
+    return [*functions, *(inner for part in functions if (inner := _unwrap(part)) is not part)]
+
+
+def _unwrap(function: Callable[..., Any]) -> Any:
+    try:
+        inner = inspect.unwrap(function)
+    except ValueError:
+        return function
+    return inner if isinstance(inner, types.FunctionType) else function
