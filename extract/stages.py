@@ -41,7 +41,8 @@ from extract.proofs.validate import (
     compare_all,
     validate_all,
 )
-from extract.recording.blocks import RECORD, RecordedCalls, record_all
+from extract.recording.blocks import RECORD, ArgumentsFrom, RecordedCalls, find_origin, record_all
+from extract.recording.source import record_sources
 from extract.resolve.discover import TargetClass
 from extract.resolve.distributions import list_distributions, make_guess
 from extract.resolve.index import FactsIndex
@@ -75,6 +76,7 @@ class PendingBlock:
     traced: Mapping[str, Any] | None = None  # its graphs, as `extract.proofs.trace.BlockTrace` states them
     graphs: Mapping[str, Any] | None = None  # the same, with whether the block can be rebuilt from them
     minimized: MinimizedFile | str | None = None  # or why there is none
+    arguments_from: ArgumentsFrom | None = None
 
     @property
     def packages(self) -> Mapping[str, str]:
@@ -125,6 +127,7 @@ class PendingBlock:
             graph=self.graphs["graph"] if self.graphs else None,
             graph_widths=self.graphs["graph_widths"] if self.graphs else None,
             **self.names,
+            arguments_from=self.arguments_from,
         )
         return Result(row, emitted.files if emitted else (), self.graphs)
 
@@ -271,12 +274,30 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
         facts.validations_reused += verdict.reused
         facts.validations_run += not verdict.reused
     if at_least(options.level, "forward"):
+        _use_calls_of_sources(ready, context)
         _use_recorded_calls(ready, context)
     _define_arguments(ready, context)
+    for block in ready.values():
+        if block.verdict.arguments is not None:
+            block.arguments_from = find_origin(block.verdict.arguments, context.hints(block.target))
 
 
 _PROOFS = (RECORD, TRACE, REBUILD, WATCH, SIGN)  # they run blocks alone, after the search
 _MOST_RUNS = 3  # running blocks in which the calls of one class are recorded
+
+
+def _use_calls_of_sources(blocks: Mapping[str, PendingBlock], context: StageContext) -> None:
+    """Validate the blocks that do not run forward again, with their calls in the models of their sources."""
+    stopped = [
+        block.target
+        for key, block in blocks.items()
+        if at_least(block.verdict.level, "executed") and not at_least(block.verdict.level, "forward")
+    ]
+    unsafe = context.facts.options.unsafe_no_sandbox
+    recorded = list(record_sources(stopped, context.index, context.facts.notes, unsafe=unsafe))
+    for item in recorded:
+        context.add_calls(item.target, item.calls, item.places)
+    _validate_again(blocks, [_candidate(blocks[item.target.block], context) for item in recorded], context)
 
 
 def _use_recorded_calls(blocks: Mapping[str, PendingBlock], context: StageContext) -> None:

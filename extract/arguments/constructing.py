@@ -140,8 +140,8 @@ class Constructor:
         seen: set[Arguments] = set()
         succeeded = False
         hinted = [(call["way"], _call(call)) for call in self.hints.get("init", ())]
-        examples = [arguments for way, arguments in hinted if way == "example"]
-        calls = [arguments for way, arguments in hinted if way != "example"]
+        examples = [arguments for way, arguments in hinted if way != "call"]
+        calls = [arguments for way, arguments in hinted if way == "call"]
         # Defaults of large models take seconds each: small values first.
         small = [Arguments(kwargs=tuple(self._shrink_defaults().items())), Arguments()] if not self.required else []
         # A class that takes only a configuration is tried with a small one first.

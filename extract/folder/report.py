@@ -86,6 +86,7 @@ def write_report(
         (_section("Sources that stand in for others", ["source", "taken from", "in the place of"], taken, left=3), ""),
         (_report_by_group("category", counts["categories"], facts, intro=_OF_CATEGORIES), ""),
         (_failures(list_failures(rows), counts["blocks"]), ""),
+        (_arguments(counts), ""),
         (_describe_minimized(rows, counts), ""),
         (_quality(rows), ""),
         (
@@ -268,6 +269,14 @@ def _report_by_group(
         rows.append(row(name, {level: sum(levels.get(level, 0) for levels in parts) for level in LEVELS}))
     heads = [label, "classes", *(f"`{level}`" for level in ladder), f"% `{goal}`", "95 %"]
     return _section(f"By {label}", heads, rows, intro=intro) if groups else []
+
+
+def _arguments(counts: RowCounts) -> list[str]:
+    """Report where the arguments of the blocks that run forward are from."""
+    whole = sum(counts["arguments"].values())
+    rows = [[f"`{name}`", count(number), percent(number, whole)] for name, number in counts["arguments"].items()]
+    intro = "Of the blocks that run forward, how the constructor's arguments were found (column `arguments_from`):"
+    return _section("Arguments", ["", "blocks", "%"], rows, intro=intro)
 
 
 def _describe_minimized(rows: Sequence[Block], counts: RowCounts) -> list[str]:

@@ -4,7 +4,7 @@ import difflib
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -335,12 +335,22 @@ def _list_items(label: str, items: Sequence[str]) -> list[tuple[str, str]]:
     return pairs + ([("", f"and {len(items) - _MAX_ITEMS:,} more")] if len(items) > _MAX_ITEMS else [])
 
 
+_ORIGINS: Mapping[str, str] = {
+    "default": "none are needed",
+    "recorded": "recorded in a running model",
+    "call site": "as code or documentation of the sources states them",
+    "search": "found by search",
+}
+
+
 def _describe_run(row: Block) -> Iterator[tuple[str, str]]:
     """Yield how it runs, and what was observed."""
     worked = read_arguments(row.arguments)
     if worked is not None:
         yield "runs as", f"block = {worked.constructor_call(row.name)}"
         yield "", worked.forward_call()
+        if row.arguments_from is not None:
+            yield "arguments", _ORIGINS[row.arguments_from]
     observed = read_observed(row)
     if observed is None:
         yield "observed", "" if row.observed is None else "not readable; run `lemur verify`"

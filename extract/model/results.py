@@ -92,6 +92,7 @@ class RowCounts(TypedDict):
     lines: int
     lean: dict[str, int]
     names: dict[str, int]
+    arguments: dict[str, int]
     targets: NotRequired[dict[str, Any]]
 
 
@@ -118,6 +119,9 @@ def count_rows(rows: Sequence[Block], targets: Sequence[str] | None = None) -> R
         "lines": sum(row.n_lines or 0 for row in rows),
         "lean": _count_minimized(rows),
         "names": _count_names(rows),
+        "arguments": sort_by_size(
+            Counter(row.arguments_from for row in rows if row.arguments_from and at_least(row.level, "forward"))
+        ),
     }
     if targets is not None:
         counts["targets"] = count_targets(rows, targets)

@@ -1,14 +1,15 @@
 """Arguments of blocks that the search found none for, as other blocks of the same sources pass them."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from extract.arguments.messages import NAME
+from extract.proofs.validate import BlockWithOriginal, ReportedCalls
 from extract.recording.block_guest import BlockRecording
 from extract.recording.recorder import MOST_CALLS
-from extract.proofs.validate import BlockWithOriginal, ReportedCalls
 from lemur_core.sandbox import META_PRELOAD, Limits
 from lemur_core.sandbox.cached import CachedSandbox, SharedSandbox, Store
 from lemur_core.sandbox.stage import Retries, SandboxStage
@@ -20,6 +21,30 @@ RECORD = SandboxStage[Mapping[str, Sequence[ReportedCalls]]](
     Retries.NONE,
     "record",
 )
+
+
+#: How hints say that a call was recorded.
+RECORDED = "recorded"
+
+ArgumentsFrom = Literal["default", "recorded", "call site", "search"]
+
+
+def find_origin(arguments: str, hints: Mapping[str, Any]) -> ArgumentsFrom:
+    """Return where the arguments of a constructor that works are from.
+
+    Args:
+        arguments: those that work, as JSON.
+        hints: of the class, with the calls that were recorded.
+    """
+    call = json.loads(arguments)["init"]
+    ways = [
+        item["way"] for item in hints["init"] if (item["args"], dict(item["kwargs"])) == (call["args"], call["kwargs"])
+    ]
+    if RECORDED in ways:
+        return "recorded"
+    if not call["args"] and not call["kwargs"]:
+        return "default"
+    return "call site" if ways else "search"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +80,8 @@ class RecordedCalls:
 
 
 def _as_hint(call: Any) -> dict[str, Any]:
-    # As an example of the author's: such calls are tried first, and unchanged.
-    return {"args": list(call.args), "kwargs": list(call.kwargs.items()), "way": "example"}
+    # Such calls are tried first, and unchanged.
+    return {"args": list(call.args), "kwargs": list(call.kwargs.items()), "way": RECORDED}
 
 
 def record_all(

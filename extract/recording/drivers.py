@@ -22,6 +22,7 @@ from torch import nn
 from extract.arguments.constructing import Arguments, Constructed, Constructor
 from extract.arguments.forwarding import Forward
 from extract.arguments.inputs import is_variadic, list_required
+from extract.arguments.name_values import read_parameters
 from extract.arguments.search_guest import namespace
 from extract.arguments.trials import AttemptError, TimeBudget, attempt, count_elements, quiet, seed_all
 from extract.recording.meta import LightTensors
@@ -31,9 +32,12 @@ _SECONDS = 10.0  # of CPU time for one construction or example; the number of st
 _FOREVER = 1e9  # the numbers of attempts decide, not the clock
 _CONSTRUCTIONS, _FORWARDS = 30, 45  # attempts with one model
 _MAX_KEYS = 4  # names tried with one factory
+_LEAST_SHARED = 2  # parameters that a table of no class in particular states
+_MAX_ROWS = 4
 _MAX_MODELS = 2  # out of one call
 _SMALL = 2_000_000  # elements of a model that may run on the CPU
 _SIDES = (64, 224)  # of images
+_SHAPES = ("input_shape", "input_size", "in_shape")
 _INPUT_SIZE = re.compile(r"(img|image|input)_?(size|shape|resolution)")
 
 
@@ -46,29 +50,69 @@ class Driver:
     run: Callable[[bool], None]
 
 
-def drive_definition(definition: Any) -> Driver | None:
-    """Return the driver of a class or function; None if it gives no model without arguments that nobody knows."""
+class Tables:
+    """The tables at module level of some packages that state arguments of classes.
+
+    For example, `DEFAULTS = {"n_chans": 22, "n_times": 1000}` states arguments of every class with these parameters,
+    and `MODELS = [("ATCNet", ["n_times"], {"n_times": 1125})]` those of one class.
+
+    Args: packages: the top-level packages; only what is imported counts.
+    """
+
+    def __init__(self, packages: frozenset[str]) -> None:
+        self._shared: list[Mapping[str, Any]] = []
+        self._rows: dict[str, list[Mapping[str, Any]]] = {}
+        for name in sorted(name for name in sys.modules if name.partition(".")[0] in packages):
+            for value in list(getattr(sys.modules[name], "__dict__", {}).values()):
+                self._add(value)
+
+    def _add(self, table: Any) -> None:
+        rows: Sequence[Any] = []
+        if isinstance(table, Mapping) and type(table).__module__ in ("builtins", "collections"):
+            if table and all(isinstance(key, str) for key in table):
+                self._shared.append(table)
+            rows = [(key, value) for key, value in table.items() if isinstance(value, dict)]
+        elif isinstance(table, list | tuple):
+            rows = [row for row in table if isinstance(row, tuple | list) and row]
+        for row in rows:
+            if isinstance(row[0], str):
+                self._rows.setdefault(row[0], []).extend(item for item in row[1:] if isinstance(item, dict))
+
+    def list_arguments(self, cls: type[nn.Module]) -> list[dict[str, Any]]:
+        """Return arguments of a class by name, the most particular first."""
+        parameters = [name for name in read_parameters(cls) if name not in ("self", "args", "kwargs")]
+
+        def restrict(table: Mapping[str, Any]) -> dict[str, Any]:
+            return {name: table[name] for name in parameters if name in table}
+
+        own = [row for table in self._rows.get(cls.__name__, ()) if (row := restrict(table))]
+        shared = [row for table in self._shared if len(row := restrict(table)) >= max(_LEAST_SHARED, len(table) // 2)]
+        shared.sort(key=len, reverse=True)
+        arguments = [*({**base, **row} for row in own for base in shared[:1]), *own, *shared]
+        return [row for index, row in enumerate(arguments) if row not in arguments[:index]][:_MAX_ROWS]
+
+
+def drive_definition(definition: Any, tables: Tables) -> list[Driver]:
+    """Return the drivers of a class or function; none if it gives no model without arguments that nobody knows."""
     key = f"{definition.__module__}:{definition.__qualname__}"
     try:
         parameters = dict(inspect.signature(definition).parameters)
     except (ValueError, TypeError):
-        return None
+        return []
     required = list_required(parameters)
+    plain = [Driver(key, 0, functools.partial(_run_models, [definition]))] if not required else []
     if isinstance(definition, type):
         if not issubclass(definition, nn.Module):
-            return None
-        if not required:
-            return Driver(key, 0, functools.partial(_run_models, lambda: [definition]))
-        return Driver(key, 2, functools.partial(_run_searched, definition))
+            return []
+        rows = tables.list_arguments(definition)
+        calls = [functools.partial(definition, **row) for row in rows if set(required) <= row.keys()]
+        stated = [Driver(f"{key} stated", 0, functools.partial(_run_models, calls))] if calls else []
+        return [*stated, *plain, Driver(f"{key} searched", 2, functools.partial(_run_searched, definition))]
     if not _may_give_module(definition):
-        return None
-    if not required:
-        return Driver(key, 0, functools.partial(_run_models, lambda: [definition]))
+        return []
     keys = list_keys(definition) if len(required) == 1 else []
-    if not keys:
-        return None
     calls = [functools.partial(definition, **{required[0]: name}) for name in keys]
-    return Driver(key, 1, functools.partial(_run_models, lambda: calls))
+    return plain or ([Driver(key, 1, functools.partial(_run_models, calls))] if calls else [])
 
 
 def drive_code(key: str, code: str, space: Mapping[str, Any]) -> Driver:
@@ -125,11 +169,11 @@ def _may_give_module(function: Any) -> bool:
 # -- running ---------------------------------------------------------------------------------------------------------
 
 
-def _run_models(list_calls: Callable[[], Sequence[Callable[[], Any]]], on_meta: bool) -> None:
+def _run_models(calls: Sequence[Callable[[], Any]], on_meta: bool) -> None:
     """Construct each model, and run it forward. Raises: AttemptError with the last failure if none runs."""
     failure: AttemptError | None = None
     with LightTensors(on_meta=on_meta), torch.no_grad():
-        for build in list_calls():
+        for build in calls:
             seed_all()
             try:
                 for model in _list_models(attempt(build, _SECONDS))[:_MAX_MODELS]:
@@ -169,10 +213,22 @@ def run_forward(model: nn.Module, arguments: Arguments, constructor: Constructor
     names = namespace(vars(sys.modules[cls.__module__]), [])
     constructor = constructor or Constructor(cls, names, {"companions": ()}, budget, ())
     built = Constructed(arguments, model, count_elements(model), on_meta=False)
-    hints = {"companions": (), "forward": list(_list_images(model))}
+    hints = {"companions": (), "forward": [*_list_stated(model), *_list_images(model)]}
     forward = Forward(built, constructor, names, hints, budget)
     if next(forward.search(), None) is None:
         raise forward.best_failure[0] if forward.best_failure else AttemptError(ValueError("no inputs"))
+
+
+def _list_stated(model: nn.Module) -> Iterator[dict[str, Any]]:
+    """Yield the call with an input of the shape that the model states."""
+    for name in _SHAPES:
+        try:
+            shape = getattr(model, name, None)
+        except Exception:  # noqa: BLE001, S112 (a property may compute what it cannot)
+            continue
+        if isinstance(shape, tuple | list) and all(isinstance(size, int) and size > 0 for size in shape) and shape:
+            batched = (2, *shape[1:]) if shape[0] == 1 else (2, *shape)
+            yield {"args": [f"torch.randn({batched})"], "kwargs": []}
 
 
 def _list_images(model: nn.Module) -> Iterator[dict[str, Any]]:

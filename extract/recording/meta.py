@@ -42,7 +42,7 @@ class LightTensors(TorchFunctionMode):
     def __torch_function__(
         self,
         func: Callable[..., Any],
-        types: Any,  # noqa: ARG002 (PyTorch's signature)
+        types: Any,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:

@@ -85,7 +85,8 @@ class CallRecorder:
         def new(cls: type[nn.Module], *args: Any, **kwargs: Any) -> nn.Module:
             recorder._step()
             module: nn.Module = object.__new__(cls)
-            recorder._constructed[id(module)] = (module, recorder._describe(args, kwargs))
+            passed = (args, kwargs) if args or kwargs else _list_passed(sys._getframe(1), cls)
+            recorder._constructed[id(module)] = (module, recorder._describe(*passed))
             return module
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -271,6 +272,17 @@ class SourceRecorder(CallRecorder):
 
     def _is_own(self, cls: type[nn.Module]) -> bool:
         return cls.__module__.partition(".")[0] in self._packages
+
+
+def _list_passed(frame: types.FrameType, cls: type) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """Return the arguments of the `__new__` of a class itself, which often passes none of them on."""
+    if frame.f_code.co_name != "__new__" or not frame.f_code.co_argcount:
+        return (), {}
+    names, rest, keywords, values = inspect.getargvalues(frame)
+    if values.get(names[0]) is not cls:
+        return (), {}
+    args = [values[name] for name in names[1:]] + list(values[rest] if rest else ())
+    return args, dict(values[keywords] if keywords else {})
 
 
 def _write_all(write: functools.partial[str], values: Mapping[str, Any]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from torch import nn
 
 from extract.arguments.search_guest import compile_nothing
 from extract.arguments.trials import AttemptError, attempt
-from extract.recording.drivers import Driver, drive_code, drive_definition, find_main, list_examples
+from extract.recording.drivers import Driver, Tables, drive_code, drive_definition, find_main, list_examples
 from extract.recording.messages import SourceRecording
 from extract.recording.recorder import MOST_CALLS, RecordedCall, SourceRecorder
 from extract.recording.users import UseGraph
@@ -30,22 +30,28 @@ _LAST_SECONDS = 120.0  # of CPU time: no driver starts later; the counts end ord
 Calls = Mapping[str, list[RecordedCall]]
 
 
-def record_source(request: SourceRecording) -> dict[str, list[dict[str, Any]]]:
-    """Return the smallest calls of each class, by its key in the request; nothing of those that no driver reaches."""
+def record_source(request: SourceRecording) -> dict[str, Any]:
+    """Return `calls`, the smallest of each class by its key in the request, where a driver reaches it.
+
+    If no module of the classes can be imported, `missing` states why.
+    """
     compile_nothing()
     torch.jit._state.disable()
     torch.backends.mha.set_fastpath_enabled(False)
     sys.argv = sys.argv[:1]
     sys.path[:0] = request.folders
-    own = [key.partition(":")[0] for key in request.classes]
+    own = list(dict.fromkeys(key.partition(":")[0] for key in request.classes))
+    failures: dict[str, str] = {}
     for name in dict.fromkeys([*own, *request.modules]):
         try:
             attempt(partial(importlib.import_module, name), _IMPORT_SECONDS)
-        except AttemptError:
-            continue  # what it would have shown stays unknown
+        except AttemptError as failure:
+            failures[name] = failure.message  # what it would have shown stays unknown
+    if all(name in failures for name in own):
+        return {"calls": {}, "missing": failures[own[0]]}
     packages = frozenset(name.partition(".")[0] for name in own)
     recording = _Recording(packages, request.examples)
-    return {key: calls for key in request.classes if (calls := recording.record(key))}
+    return {"calls": {key: calls for key in request.classes if (calls := recording.record(key))}, "missing": None}
 
 
 class _Recording:
@@ -54,6 +60,7 @@ class _Recording:
     def __init__(self, packages: frozenset[str], examples: Any) -> None:
         self._packages = packages
         self._graph = UseGraph(packages)
+        self._tables = Tables(packages)
         self._examples = list(examples)
         self._known: dict[str, Calls] = {}
         self._steps = 0
@@ -74,11 +81,15 @@ class _Recording:
         return []
 
     def _choose(self, cls: type[nn.Module]) -> Iterator[Driver]:
-        """Yield the drivers of a class: its authors' examples, then what needs no arguments, then what needs a search."""
+        """Yield the drivers of a class: what its authors wrote to be run, then those with the least effort."""
         reaching = self._graph.list_reaching(cls)
         count = dict.fromkeys(_MAX_DRIVERS, 0)
-        ready = [driver for item, _ in reaching if (driver := drive_definition(item)) is not None]
-        for driver in (*self._list_written(cls, [item for item, _ in reaching]), *sorted(ready, key=lambda d: d.effort)):
+        items = [cls, *(item for item, _ in reaching)]
+        ready = [driver for item in items for driver in drive_definition(item, self._tables)]
+        for driver in (
+            *self._list_written(cls, [item for item, _ in reaching]),
+            *sorted(ready, key=lambda d: d.effort),
+        ):
             if count[driver.effort] < _MAX_DRIVERS[driver.effort]:
                 count[driver.effort] += 1
                 yield driver

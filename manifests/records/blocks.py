@@ -74,6 +74,11 @@ class Block(Record):
     names_other: tuple[str, ...] = Field(
         default=(), description="of these, bound to something else: module, name and reason, truncated"
     )
+    arguments_from: Literal["default", "recorded", "call site", "search"] | None = Field(
+        default=None,
+        description="how the constructor's arguments were found: none are needed, a running model of the source or"
+        " another block passes them, code or documentation states them, or by search",
+    )
 
 
 class Case(Record):
