@@ -52,7 +52,7 @@ RECORD_SOURCE = SandboxStage[SourceCalls](
     Limits(wall_seconds=600, cpu_seconds=300, memory_bytes=8 * 2**30),
     Retries.NONE,
     "record",
-    "classes",
+    "sources",
 )
 
 

@@ -88,10 +88,20 @@ def test_the_columns_of_a_block() -> None:
         *("lean_code", "lean_sha256", "lean_lines", "lean_requires", "lean_license", "dynamic"),
         *("graph", "graph_widths", "lean_error", "quality"),
         *("names_compared", "names_same", "names_standin", "names_other"),
+        "arguments_from",
     ]
     nullable = {field.name for field in schema if field.nullable}
     text = {"error_kind", "error", "fidelity", "code", "code_sha256", "file", "arguments", "observed"}
-    text |= {"dynamic", "graph", "graph_widths", "lean_code", "lean_sha256", "lean_license", "lean_error"}
+    text |= {
+        "arguments_from",
+        "dynamic",
+        "graph",
+        "graph_widths",
+        "lean_code",
+        "lean_sha256",
+        "lean_license",
+        "lean_error",
+    }
     numbers = {"n_lines", "seconds", "lean_lines", "quality", "names_compared", "names_same", "names_standin"}
     assert nullable == text | numbers
     for name in ("requires", "resolutions", "lean_requires", "names_other"):

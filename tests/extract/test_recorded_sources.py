@@ -1,0 +1,193 @@
+"""Calls that are recorded while the models of a source run: which code is run, and what it shows."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from extract.extractor import BlockExtractor
+from extract.recording.drivers import Tables, list_examples, list_keys
+from extract.recording.meta import LightTensors
+from extract.recording.users import UseGraph
+from extract.sources import open_source
+
+#: A part whose arguments nobody guesses: the text says which code passes them.
+PART = """
+import torch
+from torch import nn
+class {name}(nn.Module):
+    def __init__(self, plan):
+        super().__init__()
+        if plan != {{"{name}": (3, 5)}}:
+            raise ValueError("another plan")
+        self.f = nn.Linear(15, 4)
+    def forward(self, x, *, carry):
+        if x.shape[-1] != 15 or carry[0].shape != (x.shape[0], 7, 4):
+            raise ValueError("another carry")
+        return self.f(x) + carry[0].mean(1, keepdim=True)
+"""
+MODEL = """
+import torch
+from torch import nn
+from ..parts.{part} import {name}
+class {name}Net(nn.Module):
+    def __init__(self, plan, width):
+        super().__init__()
+        if width != {width}:
+            raise ValueError("another width")
+        self.stem = nn.Conv1d(width, 15, 1)
+        self.part = {name}(plan)
+    def forward(self, x):
+        y = self.stem(x).transpose(1, 2)
+        return self.part(y, carry=[torch.ones(y.shape[0], 7, 4)])
+"""
+FILES = {
+    "README.md": """
+# Folding
+
+```python
+import torch
+from folding.models.shown import ShownNet
+
+ShownNet({"Shown": (3, 5)}, 27)(torch.randn(2, 27, 6))
+```
+""",
+    "folding/__init__.py": "",
+    "folding/parts/__init__.py": "",
+    "folding/models/__init__.py": "",
+    "folding/models/factory.py": """
+from .listed import ListedNet
+from .made import MadeNet
+NETS = {}
+def register(function):
+    NETS[function.__name__] = function
+    return function
+@register
+def listed_small():
+    return ListedNet({"Listed": (3, 5)}, 21)
+def create(name):
+    return NETS[name]()
+PLANS = {"tiny": {"Made": (3, 5)}}
+def build(name: str) -> MadeNet:
+    return MadeNet(PLANS[name], 23)
+""",
+}
+MAIN = """
+if __name__ == "__main__":
+    model = MainNet({"Main": (3, 5)}, 25).to("cuda")
+    print(model(torch.randn(2, 25, 6, device="cuda")).shape)
+"""
+
+
+def write(folder: Path) -> None:
+    files = dict(FILES)
+    for name, width in {"Listed": 21, "Made": 23, "Main": 25, "Shown": 27}.items():
+        part = name.lower()
+        files[f"folding/parts/{part}.py"] = PART.format(name=name)
+        files[f"folding/models/{part}.py"] = MODEL.format(name=name, part=part, width=width)
+    files["folding/models/main.py"] += MAIN
+    for path, text in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="the sandbox needs Linux")
+def test_registries_factories_scripts_and_examples_show_true_arguments(tmp_path: Path) -> None:
+    write(tmp_path / "project")
+    names = ["Listed", "Made", "Main", "Shown"]
+    with BlockExtractor(sources=[str(tmp_path / "project")], level="forward", jobs=1) as extractor:
+        rows = {result.row.name: result.row for result in extractor.extract_multiple_blocks(names)}
+        assert extractor.facts.notes == []
+    assert {name: (row.level, row.arguments_from) for name, row in rows.items()} == dict.fromkeys(
+        names, ("forward", "recorded")
+    )
+    assert all(f"'{name}': (3, 5)" in (row.arguments or "") for name, row in rows.items())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="the sandbox needs Linux")
+def test_a_source_that_cannot_be_imported_shows_nothing_and_says_so(tmp_path: Path) -> None:
+    write(tmp_path / "project")
+    (tmp_path / "project" / "folding" / "__init__.py").write_text("raise RuntimeError('not today')\n")
+    with BlockExtractor(sources=[str(tmp_path / "project")], level="forward", jobs=1) as extractor:
+        rows = {r.row.name: r.row.level for r in extractor.extract_multiple_blocks(["Listed", "Made", "Main", "Shown"])}
+        notes = extractor.facts.notes
+    assert rows == {"Listed": "executed", "Made": "executed", "Main": "forward", "Shown": "executed"}
+    assert notes == ["project: its own models were not run: RuntimeError: not today"]
+
+
+def test_examples_of_a_readme(tmp_path: Path) -> None:
+    from extract.recording.source import list_examples as list_fenced
+
+    write(tmp_path)
+    with (tmp_path / "README.md").open("a") as file:
+        file.write("\n```pycon\n>>> x = 1\n>>> x\n1\n```\n\n```sh\nrm x\n```\n")
+    shown, typed = list_fenced(open_source(str(tmp_path)), ())
+    assert shown.startswith("import torch\nfrom folding.models.shown")
+    assert typed == "x = 1\nx"
+
+
+# -- inside the sandbox ----------------------------------------------------------------------------------------------
+
+
+def test_light_tensors_keep_small_values_and_drop_large_ones() -> None:
+    with LightTensors(), torch.no_grad():
+        assert [round(rate.item(), 2) for rate in torch.linspace(0, 0.2, 3)] == [0, 0.1, 0.2]
+        layer = nn.Linear(2**20, 2**20)
+        assert layer.weight.is_meta
+        output = layer(torch.randn(2, 2**20)) + torch.ones(2**20)
+        assert output.is_meta
+        assert output.shape == (2, 2**20)
+        assert torch.zeros(3).cuda().tolist() == torch.zeros(3, device="cuda").to("cuda").tolist() == [0, 0, 0]
+        assert torch.zeros(3).to("cuda", torch.float64).dtype == torch.float64
+    with LightTensors(on_meta=False):
+        assert not torch.randn(3, device="cuda").is_meta
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    write(tmp_path)
+    yield tmp_path
+    for name in [name for name in sys.modules if name.partition(".")[0] == "folding"]:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("package")
+def test_what_reaches_a_class_and_which_names_a_factory_takes() -> None:
+    import folding.models.factory as factory  # type: ignore[import-not-found]
+    from folding.parts.listed import Listed  # type: ignore[import-not-found]
+
+    reaching = [(item.__name__, distance) for item, distance in UseGraph(frozenset({"folding"})).list_reaching(Listed)]
+    assert reaching[:2] == [("ListedNet", 1), ("listed_small", 2)]
+    assert set(reaching[2:]) == {("create", 3), ("register", 3)}
+    assert list_keys(factory.build) == ["tiny"]
+    assert list_keys(factory.create) == ["listed_small"]
+
+
+@pytest.mark.usefixtures("package")
+def test_tables_state_arguments_of_a_class_and_of_all() -> None:
+    import folding.models as module
+    from folding.models.listed import ListedNet  # type: ignore[import-not-found]
+
+    module.DEFAULTS = {"plan": 1, "width": 2, "other": 3}
+    module.ROWS = [("ListedNet", ["width"], {"width": 4, "unknown": 5}), ("Other", [], {"plan": 6})]
+    tables = Tables(frozenset({"folding"}))
+    assert tables.list_arguments(ListedNet) == [{"plan": 1, "width": 4}, {"width": 4}, {"plan": 1, "width": 2}]
+
+
+def test_examples_of_a_docstring() -> None:
+    def function() -> None:
+        """Do nothing.
+
+        >>> x = [
+        ...     1]
+        >>> x
+        [1]
+        """
+
+    assert list_examples(function) == ["x = [\n    1]\nx\n"]
