@@ -21,6 +21,7 @@ MOST_CALLS = 3  # distinct, of a class
 _DEPTH = 8  # of nested values
 _CHARACTERS = 2_000  # of one argument
 _RUNTIME = frozenset({"torch", "numpy", "math", "builtins"})
+_MOST_ELEMENTS = 32_000_000  # of parameters and inputs: what is larger takes minutes to prove
 _EXACT = 16  # elements of a tensor of integers whose values are kept: sizes, offsets
 #: Where expressions find functions and classes of the runtime, shortest name first.
 _NAMESPACES: Mapping[str, Any] = {"nn": nn, "F": nn.functional, "torch": torch, "math": math, "np": np}
@@ -265,7 +266,7 @@ class SourceRecorder(CallRecorder):
     def keep(self, key: str, record: RecordedCall) -> None:
         """Keep the smallest calls that differ; of equal ones the first."""
         kept = self.calls.setdefault(key, [])
-        if all(record.calls != other.calls for other in kept):
+        if record.size <= _MOST_ELEMENTS and all(record.calls != other.calls for other in kept):
             kept.append(record)
             kept.sort(key=lambda other: other.size)
             del kept[MOST_CALLS:]
