@@ -76,7 +76,7 @@ def _statement(frame: traceback.FrameSummary) -> str:
 
 def seed_all(seed: int = SEED) -> None:
     """Seed every global random generator."""
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed notes where it was called, for CUDA, reading files
     random.seed(seed)
     np.random.seed(seed)
 

@@ -28,6 +28,7 @@ from torch.utils._pytree import tree_map
 
 from lemur_core.graphs.composites import (
     ListIndices,
+    MetaResults,
     Replacement,
     catch,
     catch_effects,
@@ -81,6 +82,7 @@ class Recorder(TorchDispatchMode):
         self.marks: set[str] = set()  # what the nodes do not say about the computation
         self.log: list[tuple[Any, ...]] | None = None  # of the operations so far, if it is wanted
         self._known: dict[Ref, Tensor] = {}  # on the meta device: values that depend on no input and no parameter
+        self._results = MetaResults() if device == "meta" else None
         self._light = False
         self._memory = Memory(self._append, self.nodes)
         self._live: set[Ref] = set()  # values that a gradient could reach
@@ -286,7 +288,7 @@ class Recorder(TorchDispatchMode):
         """Compute an operation; a tensor without values does not get any when the network moves it to the CPU."""
         inputs = partial(tensors_in, [*args, *kwargs.values()])
         try:
-            result = func(*args, **kwargs)
+            result = self._results.compute(func, args, kwargs) if self._results else func(*args, **kwargs)
         except (NotImplementedError, RuntimeError):
             if not any(tensor.is_meta for tensor in inputs()):
                 raise

@@ -113,7 +113,7 @@ def seed_all(seed: int) -> None:
     """
     random.seed(seed)
     np.random.seed(seed)
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed notes where it was called, for CUDA, reading files
     warnings.simplefilter("ignore")
 
 

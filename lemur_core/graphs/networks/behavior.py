@@ -302,7 +302,7 @@ class _Neutral(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if torch.Tag.nondeterministic_seeded in func.tags:
             is_mask = func.overloadpacket in _MASKS
             self._draws += not is_mask
-            torch.manual_seed(self._seed if is_mask else self._seed + 1_000 * self._draws)
+            torch.default_generator.manual_seed(self._seed if is_mask else self._seed + 1_000 * self._draws)
         kwargs = kwargs or {}
         if kwargs.get("dtype") is torch.float32:
             kwargs = {**kwargs, "dtype": torch.float64}

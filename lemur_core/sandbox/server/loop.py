@@ -28,11 +28,12 @@ from . import confine
 from .child import KEY_BYTES, run_child
 from .compiler import defer_compiler
 from .jobs import Channel, Limits, Message, Status, read_report
-from .processes import Running, address_space, end_orphans, remove_folder
+from .processes import Running, address_space, end_orphans, join_pages, remove_folder
 from .usage import available_memory, free_bytes, has_ended
 
 _INSPECT_SECONDS = 0.1
 _MOST_SLEEPERS = 16  # sleeping jobs whose slots others use
+_JOINED_AFTER = 40  # jobs after which larger pages have saved what they cost: a second, and 20 ms a job
 
 Entry = Callable[[dict[str, object]], object]
 
@@ -47,6 +48,7 @@ class EntryLoader(importlib.abc.MetaPathFinder):
         self._entries: dict[str, Entry] = {}
         self._packages = packages
         self._hidden = False
+        self._loaded: list[str] = []  # modules of these packages
         sys.meta_path.insert(0, self)
 
     def preload(self, modules: Sequence[str], entries: Sequence[str]) -> None:
@@ -72,6 +74,8 @@ class EntryLoader(importlib.abc.MetaPathFinder):
         if name not in self._entries:
             module, _, function = name.partition(":")
             self._entries[name] = getattr(importlib.import_module(module), function)
+            # Listed before any fork: a job that reads the names of all modules copies the pages that hold them.
+            self._loaded = [other for other in sys.modules if other.partition(".")[0] in self._packages]
         return self._entries[name]
 
     def call(self, entry: Entry, payload: dict[str, object]) -> object:
@@ -81,8 +85,8 @@ class EntryLoader(importlib.abc.MetaPathFinder):
         """
         self._hidden = True
         # A module that is already loaded would be found without a finder.
-        for name in [name for name in sys.modules if name.partition(".")[0] in self._packages]:
-            del sys.modules[name]
+        for name in self._loaded:
+            sys.modules.pop(name, None)
         kind = next(iter(getattr(entry, "__annotations__", {}).values()), None)
         return entry(kind(**payload) if dataclasses.is_dataclass(kind) else payload)  # type: ignore[operator, arg-type]
 
@@ -165,6 +169,7 @@ class _Server:
         self._selector = selectors.DefaultSelector()
         self._inspected = 0.0
         self._base_bytes = 0
+        self._forked = 0
         self._wake = os.pipe()
         for end in self._wake:
             os.set_blocking(end, False)
@@ -330,6 +335,9 @@ class _Server:
             os.close(write)
             os.set_blocking(read, False)
         ends = (output[0], errors[0], result[0])
+        self._forked += 1
+        if self._forked == _JOINED_AFTER:
+            join_pages()
         running = Running(message["number"], process, limits, scratch, key, ends, keep=not own)
         self._running[process] = running
         for descriptor in running.descriptors:

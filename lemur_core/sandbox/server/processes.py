@@ -1,8 +1,10 @@
 """The server's view of job processes: a running job, how it ended, and the removal of what it leaves behind."""
 
 import contextlib
+import ctypes
 import hmac
 import os
+import re
 import secrets
 import signal
 import sys
@@ -12,12 +14,17 @@ from pathlib import Path
 
 from .child import KEY_BYTES, LENGTH_BYTES, MAX_VALUE_BYTES
 from .jobs import Limits, Status
+from .syscalls import call_kernel
 from .usage import OverLimitError, Scratch, SleepMeter, count_threads, list_processes, read_stat
 
 _MOST_ROUNDS = 100_000
 _TAIL_BYTES = 8192
 _CHUNK = 1 << 16
 _ASLEEP_SECONDS = 2.0
+_MADV_COLLAPSE = 25
+_PRIVATE = re.compile(
+    r"^([0-9a-f]+)-([0-9a-f]+) rw-p 0+ 00:00 0 *(?:\[heap\])?$", re.MULTILINE
+)  # neither file nor stack
 _MAX_PIPE = 1 << 20  # the kernel's largest pipe
 _MAX_FRAME = KEY_BYTES + LENGTH_BYTES + MAX_VALUE_BYTES + 1
 
@@ -169,6 +176,18 @@ def address_space() -> int:
     except OSError:
         return 0
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def join_pages() -> None:
+    """Move the memory of this process to pages of 2 MiB: a fork copies one entry for each instead of 512.
+
+    Before Linux 6.1, and where memory is short, some or all of it stays as it is.
+    """
+    with contextlib.suppress(OSError):  # no /proc
+        for start, end in _PRIVATE.findall(Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")):
+            first, last = int(start, 16), int(end, 16)
+            with contextlib.suppress(OSError):
+                call_kernel("madvise", ctypes.c_void_p(first), ctypes.c_size_t(last - first), _MADV_COLLAPSE)
 
 
 def remove_folder(folder: Path) -> None:

@@ -13,6 +13,7 @@ import os
 import platform
 import struct
 import sys
+from functools import cache
 
 # name/x86_64/aarch64, "-" where a machine has no such call
 _ALLOWED = """
@@ -78,6 +79,9 @@ _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
 
 
+_LIBRARY = ctypes.CDLL(None, use_errno=True)
+
+
 class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
@@ -101,10 +105,17 @@ def build_filter(own_id: int) -> bytes:
             block += [_op(_IF_EQUAL, own_id if isinstance(value, str) else value, 0, 1), _op(_RETURN, _ALLOW)]
         block.append(refuse)
         code += [_op(_IF_EQUAL, numbers[column], 0, len(block)), *block]
+    code += [_build_list(column), _op(_IF_AT_LEAST, _FIRST_RECENT, 0, 1), _op(_RETURN, _ERRNO | errno.ENOSYS), refuse]
+    return b"".join(code)
+
+
+@cache
+def _build_list(column: int) -> bytes:
+    """Return the part of the filter that is the same in every process."""
+    code = []
     for calls, action in ((_UNSUPPORTED, _ERRNO | errno.EOPNOTSUPP), (_ALLOWED, _ALLOW)):
         for number in _list_numbers(calls, column):
             code += [_op(_IF_EQUAL, number, 0, 1), _op(_RETURN, action)]
-    code += [_op(_IF_AT_LEAST, _FIRST_RECENT, 0, 1), _op(_RETURN, _ERRNO | errno.ENOSYS), refuse]
     return b"".join(code)
 
 
@@ -126,7 +137,7 @@ def prctl(option: int, argument: int, more: object = 0) -> None:
 
 def call_kernel(name: str, *arguments: object) -> None:
     """Call a function of the C library. Raises: OSError if it does not return 0."""
-    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
+    if getattr(_LIBRARY, name)(*arguments) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{name} {arguments[0]}: {os.strerror(number)}")
 
