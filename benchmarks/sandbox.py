@@ -9,9 +9,11 @@ process that has imported the same, and the same trace in a warm process (`bench
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 
@@ -76,7 +78,10 @@ def _print_cpu(count: int) -> None:
         costs = {f"{name}, the first {_SETTLED}": _run(box, server, *kinds[name], _SETTLED) for name in list(kinds)[:1]}
         costs |= {name: _run(box, server, *kind, count) for name, kind in kinds.items()}
     command = [sys.executable, "-P", "-m", "benchmarks.sandbox_entry", str(count)]
-    costs |= json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))}
+    with tempfile.TemporaryDirectory() as scratch:  # the trace writes its network there
+        run = subprocess.run(command, check=True, capture_output=True, text=True, cwd=scratch, env=environment)
+    costs |= json.loads(run.stdout)
     for name, cost in costs.items():
         print(f"{name:32} {cost:7.1f} ms CPU  {cost / costs['an empty fork']:5.1f} empty forks")
 

@@ -259,7 +259,7 @@ class MetaResults:
         self._forms: dict[Any, tuple[type, tuple[Any, ...]]] = {}
 
     def compute(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Compute an operation, or build its result anew from an earlier one with equal shapes and numbers."""
+        """Compute an operation, or build its result again from the shapes of an equal one."""
         key = (func, *map(_describe_meta, args), *((name, _describe_meta(value)) for name, value in kwargs.items()))
         try:
             kept = self._forms.get(key) if _is_fresh(func) else None
@@ -317,7 +317,7 @@ def _describe_results(result: Any, inputs: list[Tensor]) -> tuple[Any, ...]:
     return tuple(forms)
 
 
-def _measure(tensor: Tensor) -> tuple[int, int]:
+def _measure(tensor: Tensor) -> tuple[Any, int]:
     return tensor.storage_offset(), tensor.untyped_storage().nbytes()
 
 

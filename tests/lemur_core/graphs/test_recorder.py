@@ -10,6 +10,7 @@ from torch.utils import checkpoint
 
 from lemur_core.graphs.canonical import canonical
 from lemur_core.graphs.identity import identities
+from lemur_core.graphs.memory import find_storage
 from lemur_core.graphs.recorder import Recorder
 from lemur_core.graphs.trace import run
 from tests.builders.graphs import trace
@@ -166,3 +167,35 @@ def test_a_run_frees_its_tensors() -> None:
             # Parameters and input; a few tensors of the last call are freed by the next one.
             assert 41 <= len(recorder._memory._holdings) <= 46
     assert len({identities(canonical(graph)).exact for graph in graphs}) == 1
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda x: torch.relu(x),
+        lambda x: torch.relu(x.transpose(0, 1)),
+        lambda x: x.double() + 1,
+        lambda x: x > 0,
+        lambda x: torch.max(x, 1),
+        lambda x: torch.cat([x, x]),
+        lambda x: torch.sort(x, 1),
+        lambda x: x.to(torch.complex64).conj() * 2,
+    ],
+)
+def test_a_result_that_is_built_again_is_as_torch_makes_it(
+    compute: Callable[[Tensor], Tensor | tuple[Tensor, ...]],
+) -> None:
+    def describe(results: Tensor | tuple[Tensor, ...]) -> list[object]:
+        several = [results] if isinstance(results, Tensor) else results
+        return [
+            (type(results), one.shape, one.stride(), one.dtype, one.storage_offset(), one.is_conj()) for one in several
+        ]
+
+    expected = describe(compute(torch.empty(2, 3, 4, device="meta")))
+    recorder = Recorder("meta")
+    with recorder.recording():
+        given = torch.empty(2, 3, 4)
+        results = [compute(given) for _ in range(3)]
+    assert [describe(each) for each in results] == [expected] * 3
+    memories = {find_storage(one) for each in results for one in ([each] if isinstance(each, Tensor) else each)}
+    assert len(memories) == 3 * len(expected)
