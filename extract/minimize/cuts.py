@@ -7,7 +7,10 @@ only their headers. `extract.minimize.cutter` decides which of the cuts to apply
 
 import ast
 import builtins
+import io
 import json
+import re
+import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -25,6 +28,17 @@ _SILENT = (ast.Pass, ast.Global, ast.Nonlocal)
 _WORDS = 60  # characters of a condition in a message
 _SHORT = 2  # lines; suites up to this length are kept if possible
 _SHORT_ERROR = 8  # lines; the same for suites that only raise the author's own error
+
+_DEFINITION = re.compile(rb"(?:async\s+)?def\s+\w+\s*\(")
+#: Decorators that do not look at the parameters of a function.
+_PLAIN = frozenset(
+    {"abstractmethod", "cached_property", "classmethod", "no_grad", "property", "setter", "staticmethod"}
+)
+
+#: Comments that say where code is from or under which terms, or that a tool reads.
+_KEPT_COMMENT = re.compile(
+    rb"(?i)copyright|licen[cs]e|adapt|borrow|cop(?:y|ied)\b|\b(?:modified|taken) from|https?://|# *(?:type|fmt|noqa)\b"
+)
 
 #: Bases whose subclasses are defined by the contents of their bodies.
 _OF_A_KIND = frozenset({"NamedTuple", "TypedDict", "Protocol", "Enum", "IntEnum", "StrEnum", "Flag", "IntFlag"})
@@ -49,6 +63,7 @@ class Cut:
         text: the replacement.
         label: a short description of the removed text.
         short: whether to keep the text if everything that it references is kept anyway.
+        wide: the same cut together with the parameters of its function, which nothing but reflection can see.
     """
 
     kind: str
@@ -57,6 +72,7 @@ class Cut:
     text: str
     label: str
     short: bool = False
+    wide: "Cut | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +111,7 @@ class Cuts:
     stub: tuple[Cut, ...] = ()  # all functions of an unused class
     entries: list[UnusedEntry] = field(default_factory=list)
     elements: list[Element] = field(default_factory=list)
-    texts: list[Cut] = field(default_factory=list)  # docstrings of anything but the block's class
+    texts: list[Cut] = field(default_factory=list)  # docstrings
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +175,7 @@ class CutFinder:
         """Yield the docstring of a definition, unless it is the whole body."""
         first = node.body[0]
         if _is_docstring(first) and len(node.body) > 1 and self._is_on_own_line(first):
-            end = self._after_blank(self._lines.start(last_line(first) + 1))
+            end = skip_blank(self._lines.text, self._lines.start(last_line(first) + 1))
             if end <= self._lines.start(self._first_with_comments(node.body[1])):
                 yield Cut("text", self._lines.start(first_line(first)), end, "", node.name)
 
@@ -252,7 +268,8 @@ class CutFinder:
         if self._watched.has_entered(node):
             self._suite(node.body, name, "", cuts, caught=False)
         elif not _is_empty(node.body) and self._is_on_own_line(node.body[0]):
-            cuts.branches.append(self._raise_instead("function", node.body, name))
+            cut = self._raise_instead("function", node.body, name)
+            cuts.branches.append(replace(cut, wide=self._widen(cut, node)))
 
     def _class(self, node: ast.ClassDef, where: str, cuts: Cuts) -> None:
         by_name: dict[str, list[Function]] = {}
@@ -290,9 +307,21 @@ class CutFinder:
         short = size <= (_SHORT_ERROR if _only_raises(body) else _SHORT)
         return Cut(kind, start, end, f"{' ' * body[0].col_offset}{stop(label)}\n", label, short)
 
+    def _widen(self, cut: Cut, node: Function) -> Cut | None:
+        """Return the cut of a function's body, extended to its parameters if these take several lines."""
+        parts = [*ast.iter_child_nodes(node.args), *([node.returns] if node.returns is not None else [])]
+        several = any(
+            part.end_lineno > node.lineno for part in parts if isinstance(part, ast.arg | ast.expr) and part.end_lineno
+        )
+        head = _DEFINITION.match(self._lines.text, self._lines.offset(node.lineno, node.col_offset))
+        plain = all(last_name(decorator) in _PLAIN for decorator in node.decorator_list)
+        if not several or head is None or not plain:
+            return None
+        return replace(cut, start=head.end(), text=f"*_, **__):\n{cut.text}")
+
     def _whole(self, node: Function, kind: str, label: str) -> Cut:
         start = self._lines.start(self._first_with_comments(node))
-        return Cut(kind, start, self._after_blank(self._lines.start(last_line(node) + 1)), "", label)
+        return Cut(kind, start, skip_blank(self._lines.text, self._lines.start(last_line(node) + 1)), "", label)
 
     def _no_elif(self, node: ast.stmt, label: str) -> Cut:
         start, end = self._lines.start(node.lineno), self._lines.start(last_line(node) + 1)
@@ -310,7 +339,9 @@ class CutFinder:
             if isinstance(item, _FUNCTIONS) or _is_docstring(item):
                 start, end = self._lines.start(self._first_with_comments(item)), self._lines.start(last_line(item) + 1)
                 replacement = "" if _is_docstring(item) else text
-                yield Cut("class", start, end if replacement else self._after_blank(end), replacement, node.name)
+                yield Cut(
+                    "class", start, end if replacement else skip_blank(self._lines.text, end), replacement, node.name
+                )
                 text = text if _is_docstring(item) else ""
 
     def _is_on_own_line(self, node: ast.stmt) -> bool:
@@ -344,12 +375,32 @@ class CutFinder:
             line -= 1
         return line
 
-    def _after_blank(self, offset: int) -> int:
-        """Return the offset behind the blank lines that follow."""
-        text = self._lines.text
-        while (end := text.find(b"\n", offset)) >= 0 and not text[offset:end].strip():
-            offset = end + 1
-        return offset
+
+def list_comments(lines: Lines) -> Iterator[Cut]:
+    """Yield the comments that have lines for themselves, except for those that name an origin or are read by tools."""
+    text = lines.text
+    runs: list[tuple[int, int, int]] = []  # column, first and last line
+    for token in tokenize.tokenize(io.BytesIO(text).readline):
+        (line, column), content = token.start, token.line
+        if token.type == tokenize.COMMENT and not content[:column].strip():
+            if runs and runs[-1][0] == column and runs[-1][2] == line - 1:
+                runs[-1] = (column, runs[-1][1], line)
+            else:
+                runs.append((column, line, line))
+    for _, first, last in runs:
+        start, end = lines.start(first), lines.start(last + 1)
+        if not _KEPT_COMMENT.search(text, start, end):
+            # Not two blank lines in a row: those behind go, where there are some in front.
+            if first == 1 or not lines.line(first - 1).strip():
+                end = skip_blank(text, end)
+            yield Cut("comment", start, end, "", "")
+
+
+def skip_blank(text: bytes, offset: int) -> int:
+    """Return the offset behind the blank lines that follow."""
+    while (end := text.find(b"\n", offset)) >= 0 and not text[offset:end].strip():
+        offset = end + 1
+    return offset
 
 
 def stop(label: str) -> str:

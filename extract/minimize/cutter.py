@@ -5,6 +5,7 @@ removed as well.
 """
 
 import ast
+import itertools
 import re
 import symtable
 import sys
@@ -24,6 +25,7 @@ from extract.minimize.cuts import (
     functions_in,
     is_broad,
     is_overload,
+    list_comments,
 )
 from extract.resolve.modules import RUNTIME
 from lemur_core.source.facts import ASSIGN, CLASS, FUNCTION, IMPORT, IN_ANNOTATION, Statement, Use
@@ -44,6 +46,12 @@ _ASKS = re.compile(
     rb"|\bgetattr\(\s*sys\.modules\[[^\]]*\]\s*,[^,()]*,"
 )
 _LOADED = re.compile(rb"\bin\s+sys\.modules")  # checks imports, not the definitions of this file
+_DOCUMENTATION = re.compile(rb"__doc__|\bgetdoc\(")
+#: Code that may depend on the parameters of a function that is never called; TorchScript compiles such functions, too.
+_PARAMETERS = re.compile(
+    rb"\bsignature\(|\bgetfullargspec\b|__(?:code|defaults|kwdefaults|annotations)__|\bget_type_hints\b"
+    rb"|\bget_annotations\b|\bscript(?:_method|_if_tracing)?\b"
+)
 _SENTINEL = re.compile(r" *#@(\d+)@$")
 
 
@@ -79,6 +87,7 @@ class _CutUnit:
     uses: list[Use]
     nodes: list[ast.stmt] = field(default_factory=list)
     cuts: Cuts = field(default_factory=Cuts)
+    comments: list[Cut] = field(default_factory=list)
     binds: dict[str, None] = field(default_factory=dict)
     touches: dict[str, None] = field(default_factory=dict)
     bases: set[str] = field(default_factory=set)  # named by its classes
@@ -143,6 +152,10 @@ class Cutter:
             units[blocks[block.path[0][0]].start if block.path else block.start].uses += block.uses
         ordered = sorted(units.values(), key=lambda unit: unit.start)
         finder = CutFinder(self._lines, self._watched)
+        comments = list(list_comments(self._lines))
+        for unit in ordered:
+            if self._name not in unit.binds:
+                unit.comments = [comment for comment in comments if unit.start <= comment.start < unit.end]
         for node in self._tree.body:
             at = self._lines.start(node.lineno)
             for unit in ordered:
@@ -151,7 +164,7 @@ class Cutter:
                     cuts = finder.find(node)
                     unit.cuts.branches += cuts.branches
                     unit.cuts.methods += cuts.methods
-                    if self._name not in unit.binds and b"__doc__" not in self.text:
+                    if self._name not in unit.binds:
                         unit.cuts.texts += cuts.texts
                     unit.cuts.stub = cuts.stub if unit.kind == CLASS else ()
                     kinds = (inner for inner in ast.walk(node) if isinstance(inner, ast.ClassDef))
@@ -274,7 +287,8 @@ class Cutter:
             imports = _IMPORTS.search(self.text, cut.start, cut.end)
             if not cut.short or imports or names & self._tables or not names <= set(live):
                 active.append(cut)
-        return active + [text for text in unit.cuts.texts if not any(c.start <= text.start < c.end for c in active)]
+        texts = [*(text for text in unit.cuts.texts if text.start in removed), *unit.comments]
+        return active + [text for text in texts if not any(cut.start <= text.start < cut.end for cut in active)]
 
     def _list_candidates(
         self, unit: _CutUnit, removed: Collection[int], spared: Collection[int], live: Collection[str]
@@ -283,7 +297,11 @@ class Cutter:
         if cuts.stub and cuts.stub[0].start not in spared and not self._is_base(unit, live):
             yield from cuts.stub
             return
-        yield from (cut for cut in cuts.branches if cut.start not in spared)
+
+        def widened(cut: Cut) -> Cut:
+            return cut.wide if cut.wide is not None and cut.wide.start in removed else cut
+
+        yield from (widened(cut) for cut in cuts.branches if cut.start not in spared)
         for entry in cuts.entries:
             candidates = (cut for cut in (entry.whole, entry.value) if cut is not None and cut.start in removed)
             yield from (cut for cut in candidates if cut.start not in spared)
@@ -293,7 +311,7 @@ class Cutter:
             if method.whole.start in removed and method.whole.start not in spared:
                 yield method.whole
             elif method.body is not None and method.body.start not in spared:
-                yield method.body
+                yield widened(method.body)
 
     def _is_base(self, unit: _CutUnit, live: Collection[str]) -> bool:
         """Return True if a class that is kept intact derives from this one."""
@@ -367,6 +385,12 @@ class Cutter:
             for unit in units:
                 unreachable = (item for item in unit.cuts.methods if self._is_out_of_reach(item, mentioned))
                 removable.update(method.whole.start for method in unreachable)
+        if not self._mentions_any(_DOCUMENTATION, stands):
+            removable |= {text.start for unit in units for text in unit.cuts.texts}
+        if not self._mentions_any(_PARAMETERS, stands):
+            bodies = (method.body for unit in units for method in unit.cuts.methods if method.body is not None)
+            for cut in itertools.chain(bodies, *(unit.cuts.branches for unit in units)):
+                removable |= {cut.wide.start} if cut.wide is not None else set()
         catches = self._catches(stands, {"KeyError", "LookupError"})
         for unit in units:
             if unit.cuts.entries:
@@ -385,7 +409,7 @@ class Cutter:
         Nothing else names such a class, so no tested value can be one of them.
         """
         # Code that lists the names of the module sees every class.
-        if any(stands(only_tested.start()) for only_tested in _ASKS.finditer(self.text)):
+        if self._mentions_any(_ASKS, stands):
             return
         uses = [use for unit in units for use in unit.uses if use.when != IN_ANNOTATION and stands(use.start)]
         elements: dict[int, int] = {}
@@ -399,6 +423,9 @@ class Cutter:
             for element in unit.cuts.elements:
                 if element.start in elements and element.name not in elsewhere:
                     yield element.whole.start
+
+    def _mentions_any(self, pattern: re.Pattern[bytes], stands: Stands) -> bool:
+        return any(stands(match.start()) for match in pattern.finditer(self.text))
 
     def _is_out_of_reach(self, method: Method, mentioned: Collection[str]) -> bool:
         if _DUNDER.fullmatch(method.name) or method.name in mentioned:
@@ -510,7 +537,8 @@ class Cutter:
         named: dict[str, list[int]] = {}
         cut: dict[str, list[str]] = {}
         for item in cuts:
-            cut.setdefault(item.kind, []).append(item.label)
+            if item.label:
+                cut.setdefault(item.kind, []).append(item.label)
             key = re.findall(r"\w+", item.label)[-1:]
             for name in key if item.kind in {"method", "entry", "class"} else ():
                 named.setdefault(name, []).append(item.start)

@@ -3,6 +3,7 @@
 import copy
 import gc
 import hashlib
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,8 +17,9 @@ from torch import nn
 
 from extract.arguments.constructing import Arguments, Constructor
 from extract.arguments.forwarding import Forward, ForwardCall, evaluate, run
-from extract.arguments.inputs import change_nested, flatten, has_shape
+from extract.arguments.inputs import change_nested, flatten, has_shape, list_required
 from extract.arguments.messages import BlockUses, CallsToRun, CallTexts
+from extract.arguments.name_values import read_parameters
 from extract.arguments.probe import MODULE_NAME, hide, load
 from extract.arguments.search_guest import compile_nothing, namespace
 from extract.arguments.target import construct
@@ -36,6 +38,7 @@ from lemur_core.sandbox.server.foreign import name_type, one_line
 
 _SECONDS = 60.0  # CPU seconds for one step; the limits of the sandbox come first
 _MOST_SETS = 4  # argument sets in addition to the one from the search
+_MOST_ELEMENTS = 4_000_000  # of the module that the required arguments alone construct
 _FORWARDS = 24  # forward calls to try with each set
 _FILE = f"{MODULE_NAME}.py"
 
@@ -180,23 +183,28 @@ def _in_all_modes(
 
 
 def _further_sets(request: BlockUses) -> list[CallsToRun]:
-    """Return the corpus calls that construct a small module which runs forward twice with the same outputs."""
-    others, own = request.others, request.arguments
-    if not others["init"]:
-        return []
+    """Return further calls that construct a module which runs forward twice with the same outputs.
+
+    These are the call with the required arguments alone, and the corpus calls that construct a small module.
+    """
     cls, names = _load(request)
+    others, own = request.others, request.arguments
     own_forward = own["forward"]
     inputs: list[Any] = [{"args": own_forward["args"], "kwargs": list(own_forward["kwargs"].items())}]
     inputs += others["forward"]
+    default = _keep_required(cls, own["init"])
+    known = [CallTexts(args=list(call["args"]), kwargs=dict(call["kwargs"])) for call in others["init"]]
     sets: list[CallsToRun] = []
-    for call in others["init"]:
-        init = CallTexts(args=list(call["args"]), kwargs=dict(call["kwargs"]))
-        if init == own["init"] or len(sets) == _MOST_SETS:
+    for init in [default, *known]:
+        if len(sets) == _MOST_SETS or init in (own["init"], *(calls["init"] for calls in sets)):
             continue
         budget = TimeBudget(constructions=4, forwards=_FORWARDS, seconds=_SECONDS)
         constructor = Constructor(cls, names, {"forward": inputs, "inputs": others["inputs"]}, budget, ())
+        arguments = Arguments(tuple(init["args"]), tuple(init["kwargs"].items()))
         try:
-            built = constructor.make(Arguments(tuple(init["args"]), tuple(init["kwargs"].items())))
+            built = constructor.make(arguments)
+            if built.on_meta and init == default and built.size <= _MOST_ELEMENTS:
+                built = constructor.make(arguments, real=True)
             if built.on_meta:  # large
                 continue
             way = next(Forward(built, constructor, names, constructor.hints, budget).search(), None)
@@ -205,6 +213,15 @@ def _further_sets(request: BlockUses) -> list[CallsToRun]:
         except AttemptError:
             continue
     return sets
+
+
+def _keep_required(cls: type[nn.Module], init: CallTexts) -> CallTexts:
+    """Return a constructor call without the arguments that have defaults."""
+    parameters = read_parameters(cls)
+    required = set(list_required(parameters))
+    leading = list(itertools.takewhile(required.__contains__, parameters))
+    kwargs = {name: text for name, text in init["kwargs"].items() if name in required}
+    return CallTexts(args=list(init["args"][: len(leading)]), kwargs=kwargs)
 
 
 def _forward(module: nn.Module, inputs: Callable[[], Inputs]) -> str:
