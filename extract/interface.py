@@ -302,7 +302,7 @@ class BlockLibrary:
         return tuple(LibraryBlock(self.folder, row) for row in rows)
 
     def verify(self, *, jobs: int | None = None) -> tuple[Check, ...]:
-        """Return all checks of the folder: digests, schemas, counts and guarantees. Nothing in it is executed.
+        """Return all checks of the folder: digests, schemas, counts and guarantees; code runs in the sandbox alone.
 
         Args:
             jobs: worker processes; all cores by default.

@@ -64,6 +64,21 @@ class BlockUses(BlockRun):
 
 
 @dataclass(frozen=True, slots=True)
+class CallRequest:
+    """A file to load, and the lines to execute below it.
+
+    Args:
+        folders: for the end of sys.path, with what the file requires.
+        origin: packages of its origin, which it must not import.
+    """
+
+    code: str
+    lines: Sequence[str]
+    folders: Sequence[str]
+    origin: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
 class SpecRebuild:
     """A block to rebuild from its spec.
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from extract.model.results import at_least, count_reached, sort_by_size
-from extract.specs.make import read_arguments, read_observed
+from extract.specs.make import read_observed
+from extract.specs.printed import print_call
 from lemur_core.describe.picture import Box, boxes
 from lemur_core.files.markdown import count, percent, plural
 from lemur_core.graphs.serialization import deserialize
@@ -157,11 +158,10 @@ def _specs(folder: Path, withheld: Collection[str]) -> dict[str, tuple[str, list
 
 
 def _detail_views(row: Block, summary: str, drawn: Sequence[Box], *, withheld: bool) -> list[View]:
-    seen, worked, minimized = read_observed(row), read_arguments(row.arguments), row.lean_code
+    seen, lines, minimized = read_observed(row), print_call(row), row.lean_code
     views = [facts("Block", _facts(row, seen, summary, withheld=withheld))]
-    if worked is not None:
-        lines = [f"block = {worked.constructor_call(row.name)}", worked.forward_call()]
-        views.append(code("How it runs", "\n".join(filter(None, lines))))
+    if lines:
+        views.append(code("How it runs", "\n".join(lines)))
     if seen is not None and seen.cases:
         cases = []
         for case in seen.cases:

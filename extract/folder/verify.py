@@ -1,6 +1,6 @@
 """`lemur verify DIR` for an extraction folder: read it again and check all its promises against its contents.
 
-Nothing in the folder is executed: code is parsed, and checked by pyflakes.
+Code is parsed and checked by pyflakes; then the printed calls of the blocks are executed in the sandbox.
 """
 
 import json
@@ -19,6 +19,7 @@ from packaging.utils import canonicalize_name
 
 from extract.chat.draft import FACTS, NAMES, CodeRights, read_rights, spec_facts
 from extract.chat.verbalization import LAYERS
+from extract.folder.calls import check_calls
 from extract.folder.page import extraction_page
 from extract.folder.verify_code import check_code, read_fence
 from extract.model.blocks import find, find_code
@@ -31,7 +32,7 @@ from extract.specs.make import read_lines
 from extract.specs.splits import TABLES as SPEC_TABLES
 from extract.specs.splits import SplitAssignment, assign_splits, spec_row
 from manifests.conversations.verify import chat_rows, check_rows, contents, form_faults, has_chat
-from manifests.folders.checks import Check, check_description, check_faults, check_files
+from manifests.folders.checks import Check, check_description, check_faults, check_files, run_checks
 from manifests.folders.formats import EXTRACTION, FolderKind
 from manifests.folders.manifest import Manifest
 from manifests.folders.reading import describe
@@ -71,6 +72,8 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:
     confirmed = read_confirmed(manifest.parameters.get("distributions", ()))
     checks += check_code(folder, rows, _list_packages(rows, needs), confirmed, jobs)
     wrong = {check.name for check in checks if not check.ok}
+    if not wrong:
+        checks += run_checks("calls", lambda: check_calls(folder, jobs))
     return checks if wrong & _BEFORE else checks + _check_dataset(folder, manifest)
 
 

@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from rich.console import Console
 from rich.syntax import Syntax
 
-from extract.specs.make import read_arguments, read_observed, read_spec, read_spec_graph
+from extract.specs.make import read_observed, read_spec, read_spec_graph
+from extract.specs.printed import print_call
 from lemur_core.describe.picture import check_picture, draw
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible, plural
@@ -345,12 +346,10 @@ _ORIGINS: Mapping[str, str] = {
 
 def _describe_run(row: Block) -> Iterator[tuple[str, str]]:
     """Yield how it runs, and what was observed."""
-    worked = read_arguments(row.arguments)
-    if worked is not None:
-        yield "runs as", f"block = {worked.constructor_call(row.name)}"
-        yield "", worked.forward_call()
-        if row.arguments_from is not None:
-            yield "arguments", _ORIGINS[row.arguments_from]
+    for number, line in enumerate(print_call(row)):
+        yield "" if number else "runs as", line
+    if row.arguments_from is not None:
+        yield "arguments", _ORIGINS[row.arguments_from]
     observed = read_observed(row)
     if observed is None:
         yield "observed", "" if row.observed is None else "not readable; run `lemur verify`"

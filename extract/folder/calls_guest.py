@@ -1,0 +1,38 @@
+"""Sandbox guest: execute the printed call of a block below its file."""
+
+import sys
+from functools import partial
+from typing import Any
+
+import torch
+
+from extract.arguments.messages import CallRequest
+from extract.arguments.probe import hide, load
+from extract.arguments.search_guest import compile_nothing
+from extract.arguments.trials import AttemptError, attempt, seed_all
+from lemur_core.sandbox.server.jobs import Failure
+
+_SECONDS = 60.0  # CPU seconds; the limits of the sandbox come first
+
+
+def run_call(request: CallRequest) -> str | Failure:
+    """Execute lines with the names of a file, `torch` and `nn`; a placeholder that only annotations use does not count.
+
+    Returns: "ran", or the error.
+    """
+    compile_nothing()
+    sys.path += request.folders
+    hide(request.origin)
+    try:
+        module = attempt(partial(load, request.code), _SECONDS)
+        own = {name: value for name, value in vars(module).items() if value is not object}
+        names: dict[str, Any] = {"torch": torch, "nn": torch.nn, **own}
+        attempt(partial(_execute, "\n".join(request.lines), names), _SECONDS)
+    except AttemptError as failure:
+        return Failure(failure.message)
+    return "ran"
+
+
+def _execute(text: str, names: dict[str, Any]) -> None:
+    seed_all()
+    exec(compile(text, "<call>", "exec"), names)  # noqa: S102 - in the sandbox

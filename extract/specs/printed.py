@@ -1,0 +1,70 @@
+"""How a block runs, as lines to paste below its file: what `lemur show` prints, and `lemur verify` executes."""
+
+import ast
+from collections.abc import Iterator
+
+from extract.specs.make import read_arguments, read_observed
+from lemur_core.source.scopes import BUILTINS
+from lemur_core.source.text import parse_code
+from manifests.records import Block
+
+#: What the lines may name without saying where it is from.
+ALWAYS = frozenset({"torch", "nn"})
+#: Further names that the search uses in arguments.
+_IMPORTS = {
+    "F": "import torch.nn.functional as F",
+    "np": "import numpy as np",
+    "numpy": "import numpy",
+    "math": "import math",
+    "functools": "import functools",
+    "partial": "from functools import partial",
+    "types": "import types",
+    "OrderedDict": "from collections import OrderedDict",
+}
+
+
+def print_call(row: Block) -> tuple[str, ...]:
+    """Return the lines that construct a block and call it.
+
+    Returns: no lines if it was not seen to run, or if the arguments name what neither these lines nor its file define.
+    """
+    calls = read_arguments(row.arguments)
+    if calls is None:
+        return ()
+    observed = read_observed(row)
+    # A new module is in train mode; blocks are known to run in eval mode, and most of them in train mode, too.
+    trains = calls.forward is None or observed is None or observed.train_differs is not None
+    construct = f"{calls.constructor_call(row.name)}{'' if trains else '.eval()'}"
+    lines = [f"block = {construct}", *filter(None, [calls.forward_call()])]
+    names = set(_list_names(lines)) - {row.name, "block"} - ALWAYS - BUILTINS
+    code = row.lean_code or row.code
+    if not names or code is None:
+        return tuple(lines)
+    undefined = names - set(_list_definitions(code))
+    if not undefined <= _IMPORTS.keys():
+        return ()
+    return (*(_IMPORTS[name] for name in sorted(undefined)), *lines)
+
+
+def _list_names(lines: list[str]) -> Iterator[str]:
+    """Yield the names that lines read from outside."""
+    for line in lines:
+        nodes = list(ast.walk(ast.parse(line)))
+        own = {node.arg for node in nodes if isinstance(node, ast.arg)}
+        own |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        yield from (node.id for node in nodes if isinstance(node, ast.Name) and node.id not in own)
+
+
+def _list_definitions(code: str) -> Iterator[str]:
+    """Yield the names that the statements of a file bind, without placeholders (`Config = object`)."""
+    waiting: list[ast.AST] = list(parse_code(code, None).body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from ((alias.asname or alias.name).partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and node.value.id == "object"):
+            waiting += ast.iter_child_nodes(node)
