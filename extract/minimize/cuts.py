@@ -278,6 +278,8 @@ class CutFinder:
                 by_name.setdefault(item.name, []).append(item)
             elif isinstance(item, ast.ClassDef):
                 self._class(item, f"{where}.{item.name}", cuts)
+            else:  # such as an `if` with methods in it
+                self._statement(item, where, cuts, caught=False)
         for name, group in by_name.items():
             for function in group[:-1]:
                 if is_overload(function):

@@ -42,9 +42,10 @@ _IMPORTS = re.compile(rb"^[ \t]*(?:from|import)\s", re.MULTILINE)
 _END = re.compile(rb"\s*,[ \t]*(?:#[^\n]*)?\n")  # of an entry
 #: Code that may depend on whether a module-level name exists.
 _ASKS = re.compile(
-    rb"\bglobals\(\)(?!\s*\[)|\b(?:vars|dir|locals)\(\)|\bhasattr\(\s*sys\.modules"
+    rb"\bglobals\(\)(?!\s*\[)|\bhasattr\(\s*sys\.modules"
     rb"|\bgetattr\(\s*sys\.modules\[[^\]]*\]\s*,[^,()]*,"
 )
+_ASKS_HERE = re.compile(rb"\b(?:vars|dir|locals)\(\)")  # the same outside of functions
 _LOADED = re.compile(rb"\bin\s+sys\.modules")  # checks imports, not the definitions of this file
 _DOCUMENTATION = re.compile(rb"__doc__|\bgetdoc\(")
 #: Code that may depend on the parameters of a function that is never called; TorchScript compiles such functions, too.
@@ -132,6 +133,9 @@ class Cutter:
             for operator, comparator in zip(node.ops, node.comparators, strict=True)
             if isinstance(operator, ast.In | ast.NotIn)
         }
+        self._asking = [match.start() for match in _ASKS.finditer(self.text)]
+        self._asking += [match.start() for match in _ASKS_HERE.finditer(self.text) if self._is_outside(match.start())]
+        self._loading = [match.start() for match in _LOADED.finditer(self.text)]
         self._used_imports = {use.name for unit in self._units for use in unit.uses}
         self._tables: set[str] = set()  # names of tables with removable entries
         self._find_entries()
@@ -187,6 +191,11 @@ class Cutter:
                     if not isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                         names = (name for name in ast.walk(item) if isinstance(name, ast.Name))
                         yield from ((self._lines.span(name)[0], name.id) for name in names)
+
+    def _is_outside(self, offset: int) -> bool:
+        """Return True if an offset is in no function."""
+        spans = (self._lines.span(node) for unit in self._units for item in unit.nodes for node in functions_in(item))
+        return not any(start <= offset < end for start, end in spans)
 
     def _find_entries(self) -> None:
         """Collect the table entries whose values refer only to unentered definitions."""
@@ -329,10 +338,12 @@ class Cutter:
                 done.add(unit.start)
                 live.update(unit.binds if unit.kind != IMPORT else ())
                 gone = list(self._list_candidates(unit, removed, spared, ()))
-                for asks, importing in ((_ASKS, False), (_LOADED, True)):
-                    for match in asks.finditer(self.text, unit.start, unit.end):
-                        if not any(cut.start <= match.start() < cut.end for cut in gone):
-                            live.update(self._module_names(importing))
+                for asks, importing in ((self._asking, False), (self._loading, True)):
+                    if any(
+                        unit.start <= offset < unit.end and not any(cut.start <= offset < cut.end for cut in gone)
+                        for offset in asks
+                    ):
+                        live.update(self._module_names(importing))
                 live.update(use.name for use in unit.uses if self._is_needed(use, gone) and use.name in self._binding)
         return live
 
@@ -409,7 +420,7 @@ class Cutter:
         Nothing else names such a class, so no tested value can be one of them.
         """
         # Code that lists the names of the module sees every class.
-        if self._mentions_any(_ASKS, stands):
+        if any(map(stands, self._asking)):
             return
         uses = [use for unit in units for use in unit.uses if use.when != IN_ANNOTATION and stands(use.start)]
         elements: dict[int, int] = {}

@@ -10,29 +10,31 @@ from typing import Any
 
 from extract.arguments.messages import CallsToRun, CallTexts
 from extract.emit.emit import Emitted
-from extract.emit.heading import describe_changes, describe_files, shorten, wrap
+from extract.emit.heading import describe_changes, describe_files, wrap
 from extract.minimize.stage import MinimizeResult
 from extract.model.results import code_columns
 from extract.resolve.distributions import find_requirement
 from extract.resolve.modules import RUNTIME
 from extract.resolve.requirements import list_imports
+from lemur_core.files.markdown import plural
 from manifests.provenance import header_lines
 from manifests.provenance.licenses import combine_licenses
 
 _LICENSE = "# Licence: "
-_LISTED = 3  # names shown for each kind
+_FURTHER = 2  # calls shown besides the first
 _CALL = 120  # characters of a call
+_REACH = "reach, equal in every bit, in eval and train mode; elsewhere it stops with an error. Closed file: SHA-256"
 _NOT_SHORTER = "not shorter than the closed file"
 
 _KINDS = {
-    "definition": "definitions",
-    "class": "bodies of the classes",
-    "function": "bodies of",
-    "method": "methods",
-    "overload": "overloads",
-    "entry": "entries of",
-    "branch": "branches in",
-    "text": "documentation of",
+    "definition": ("definition",),
+    "class": ("body of a class", "bodies of classes"),
+    "function": ("body of a function", "bodies of functions"),
+    "method": ("method",),
+    "overload": ("overload",),
+    "entry": ("table with entries", "tables with entries"),
+    "branch": ("function with branches", "functions with branches"),
+    "text": ("docstring",),
 }
 
 
@@ -125,16 +127,12 @@ def _list_changes(changes: Mapping[str, Collection[str]], names: Collection[str]
 def _describe_use(full: str, sets: Sequence[CallsToRun]) -> list[str]:
     """Return the lines about what the minimized file is good for: the calls that it was verified with."""
     first, *others = sets
-    calls = [f"{_call('', first['init'])} and forward{_call('', first['forward'])}"]
-    forwards = {_call("", first["forward"])}
-    for arguments in others:
-        forward = _call("", arguments["forward"])
-        calls.append(_call("", arguments["init"]) + ("" if forward in forwards else f" and forward{forward}"))
-        forwards.add(forward)
+    inits = [_call("", arguments["init"]) for arguments in sets]
+    more = f" and {len(others) - _FURTHER} more" if len(others) > _FURTHER else ""
+    forward = _call("", first["forward"])
     return wrap(
-        f"Lean:    of the file with SHA-256 {hashlib.sha256(full.encode()).hexdigest()}, what construction with"
-        f" {', '.join(calls)} {'reach' if others else 'reaches'}; there it is equal to that file in every bit, in eval"
-        " and train mode, forward and backward, and elsewhere it stops with an error."
+        f"Lean:    what construction with {', '.join(inits[: 1 + _FURTHER])}{more}, and forward as {forward}, {_REACH}"
+        f" {hashlib.sha256(full.encode()).hexdigest()}."
     )
 
 
@@ -145,9 +143,6 @@ def _call(name: str, call: CallTexts) -> str:
 
 
 def _describe_cuts(cut: Mapping[str, Sequence[str]]) -> list[str]:
-    parts = []
-    for kind, what in _KINDS.items():
-        names = list(dict.fromkeys(re.split(r",|\[", label)[0] for label in cut.get(kind, ())))
-        if names:
-            parts.append(f"{what} {shorten(names, _LISTED)}")
-    return wrap(f"Cut:     {'; '.join(parts) or 'nothing'}.")
+    numbers = {kind: len({re.split(r",|\[", label)[0] for label in labels}) for kind, labels in cut.items()}
+    parts = [plural(numbers[kind], *names) for kind, names in _KINDS.items() if kind in numbers]
+    return wrap(f"Cut:     {', '.join(parts) or 'nothing'}.")

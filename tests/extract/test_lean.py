@@ -182,8 +182,8 @@ def test_a_file_says_what_it_is_good_for(found: dict[str, MinimizeResult]) -> No
     assert "With: definitions from 1 file of alpha@1.0 (MIT); see required_repos.json" in head
     assert "beta" not in head
     assert "swish_2" not in head.partition("Cut:")[0]
-    assert "construction with (8) and forward(torch.randn(2, 8, 6, 6)) reaches" in head
-    assert "Cut: definitions Swish, swish_2, by_graph;" in head
+    assert "construction with (8), and forward as (torch.randn(2, 8, 6, 6)), reach" in head
+    assert "Cut: 3 definitions, 1 body of a class, 2 bodies of functions, 1 method" in head
 
 
 def test_a_file_that_is_no_shorter_is_not_written(found: dict[str, MinimizeResult]) -> None:

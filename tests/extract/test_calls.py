@@ -1,0 +1,97 @@
+"""The calls that are printed: they are closed, and `verify` executes them below both forms of a file."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from extract.folder.verify import verify
+from extract.minimize.header import MinimizedFile, make_minimized_columns
+from extract.model.results import Result, code_columns
+from extract.specs.printed import print_call
+from manifests.records import Block
+from tests.builders import extractions
+
+BODY = """import torch
+from torch import nn
+
+Later = object
+Sizes = dict
+
+
+class Made(nn.Module):
+    def __init__(self, width, act=nn.ReLU):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(width, width), act())
+
+    def forward(self, x):
+        return self.layers(x)
+"""
+STOPS = BODY.replace(
+    "        return", '        raise NotImplementedError("left out of the lean form: forward")\n        return'
+)
+OBSERVED = {"parameters": 72, "trainable": 72, "buffers": 0, "layers": {}}
+
+
+def made(folder: Path, *init: str, lean: str = BODY, trains: bool = True) -> Block:
+    source = extractions.source(folder, "beta@1.0")
+    calls = {"init": {"args": list(init), "kwargs": {}}, "forward": {"args": [], "kwargs": {"x": "torch.ones(2, 8)"}}}
+    head = extractions.code_of("beta@1.0::beta.blocks.Made", source.license, "")
+    return extractions.block(
+        source,
+        "Made",
+        level="backward",
+        error_kind=None,
+        error=None,
+        arguments=json.dumps(calls),
+        observed=json.dumps(OBSERVED | ({"train_differs": False} if trains else {})),
+        **code_columns(head + BODY + "\n# More.\n"),
+        **make_minimized_columns(MinimizedFile(head + lean, (), source.license)) | {"lean_error": None},
+    )
+
+
+@pytest.mark.parametrize(
+    ("init", "lines"),
+    [
+        ("8", ("block = Made(8)",)),
+        ("8, act=Sizes", ("block = Made(8, act=Sizes)",)),
+        ("[width for width in [8]][0]", ("block = Made([width for width in [8]][0])",)),
+        ("8, partial(nn.ReLU)", ("from functools import partial", "block = Made(8, partial(nn.ReLU))")),
+        ("Later()", None),
+        ("Other()", None),
+    ],
+)
+def test_what_is_printed_is_closed(tmp_path: Path, init: str, lines: tuple[str, ...] | None) -> None:
+    assert print_call(made(tmp_path, init)) == (() if lines is None else (*lines, "block(x=torch.ones(2, 8))"))
+
+
+def test_a_block_that_is_not_known_to_run_in_train_mode_is_printed_in_eval_mode(tmp_path: Path) -> None:
+    assert print_call(made(tmp_path, "8", trains=False))[0] == "block = Made(8).eval()"
+
+
+@pytest.mark.parametrize(
+    ("init", "lean", "expected"),
+    [
+        ("8", BODY, (True, "2 forms of blocks run as `lemur show` prints it")),
+        (
+            "8",
+            STOPS,
+            (False, "beta@1.0::beta.blocks.Made, lean form: NotImplementedError: left out of the lean form: forward"),
+        ),
+        (
+            "4",
+            BODY,
+            (False, "beta@1.0::beta.blocks.Made, full form: RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
+        ),
+        ("Other()", BODY, (True, "no block was seen to run")),
+    ],
+)
+def test_verify_executes_what_is_printed(tmp_path: Path, init: str, lean: str, expected: tuple[bool, str]) -> None:
+    row = made(tmp_path, init, lean=lean)
+    source = extractions.source(tmp_path, "beta@1.0")
+    result = Result(row, ((source.name, "beta/blocks.py"),))
+    extractions.write(tmp_path / "out", [result], [source], level="backward", figures=False)
+    *others, calls = [check for check in verify(tmp_path / "out", jobs=1) if not check.ok or check.name == "calls"]
+    assert others == []
+    assert calls.ok == expected[0]
+    assert calls.detail.startswith(expected[1]) or expected[1] in calls.detail
