@@ -23,7 +23,6 @@ from manifests.provenance.licenses import combine_licenses
 _LICENSE = "# Licence: "
 _FURTHER = 2  # calls shown besides the first
 _CALL = 120  # characters of a call
-_REACH = "reach, equal in every bit, in eval and train mode; elsewhere it stops with an error. Closed file: SHA-256"
 _NOT_SHORTER = "not shorter than the closed file"
 
 _KINDS = {
@@ -131,7 +130,8 @@ def _describe_use(full: str, sets: Sequence[CallsToRun]) -> list[str]:
     more = f" and {len(others) - _FURTHER} more" if len(others) > _FURTHER else ""
     forward = _call("", first["forward"])
     return wrap(
-        f"Lean:    what construction with {', '.join(inits[: 1 + _FURTHER])}{more}, and forward as {forward}, {_REACH}"
+        f"Lean:    what construction with {', '.join(inits[: 1 + _FURTHER])}{more}, and forward as {forward}, reach,"
+        " equal in every bit, in eval and train mode; elsewhere it stops with an error. Closed file: SHA-256"
         f" {hashlib.sha256(full.encode()).hexdigest()}."
     )
 
