@@ -95,7 +95,7 @@ def test_what_other_calls_of_the_corpus_reach_stays(found: dict[str, MinimizeRes
     assert torch.equal(*results)
     head = read_head(write_header(one, emitted({}, {("a", "b"): "MIT"}), ARGUMENTS))
     assert (
-        "with (8) and forward(torch.randn(2, 8, 6, 6)), (8, deep=True), (4, act='relu', fail=True) and forward(" in head
+        "with (8), (8, deep=True), (4, act='relu', fail=True), and forward as (torch.randn(2, 8, 6, 6)), reach" in head
     )
 
 
