@@ -34,7 +34,7 @@ def verify(
 ) -> tuple[Check, ...]:
     """Read a finished folder of any kind again, and check its digests, schemas, counts and guarantees.
 
-    Nothing in the folder is executed, unless `recompute` asks for it.
+    Code of the folder runs in the sandbox alone: the printed calls of an extraction, and what `recompute` asks for.
 
     Args:
         folder: a folder that any command wrote.

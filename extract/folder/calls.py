@@ -66,10 +66,11 @@ class _Outcomes:
         return check_faults(_NAME, sorted(self.faults), detail)
 
 
-def check_calls(folder: Path, jobs: int | None = None) -> Check:
+def check_calls(folder: Path, jobs: int | None = None) -> list[Check]:
     """Execute the printed call of every block that has one, below both forms of its file; outcomes are cached.
 
     Args: jobs: worker processes; default: all cores.
+    Returns: one check; none if no block was seen to run.
     """
     needs = read_requirements(folder)
     origins = {name: sorted(set(source.packages) - PROVIDED) for name, source in needs.sources.items()}
@@ -80,7 +81,7 @@ def check_calls(folder: Path, jobs: int | None = None) -> Check:
             requires.update(row.requires)
             sources.add(row.source.partition("@")[0])
     if not number:
-        return Check(_NAME, ok=True, detail="no block was seen to run")
+        return []
     runtime = runtime_for(sorted(requires), known=sorted(sources))
     outcomes = _Outcomes()
     with (
@@ -97,8 +98,8 @@ def check_calls(folder: Path, jobs: int | None = None) -> Check:
                 outcomes.add(reply, runtime)
                 advance(1)
         except UserError as error:  # no sandbox
-            return Check(_NAME, ok=True, detail=f"not executed: {error}")
-    return outcomes.check()
+            return [Check(_NAME, ok=True, detail=f"not executed: {error}")]
+    return [outcomes.check()]
 
 
 def _list_jobs(folder: Path, origins: Mapping[str, Sequence[str]], runtime: BlockRuntime) -> Iterator[Job]:

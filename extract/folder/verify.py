@@ -72,9 +72,9 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:
     confirmed = read_confirmed(manifest.parameters.get("distributions", ()))
     checks += check_code(folder, rows, _list_packages(rows, needs), confirmed, jobs)
     wrong = {check.name for check in checks if not check.ok}
-    if not wrong:
-        checks += run_checks("calls", lambda: check_calls(folder, jobs))
-    return checks if wrong & _BEFORE else checks + _check_dataset(folder, manifest)
+    checks += [] if wrong & _BEFORE else _check_dataset(folder, manifest)
+    # What a check above doubts is not executed.
+    return checks + run_checks("calls", lambda: check_calls(folder, jobs)) if all(c.ok for c in checks) else checks
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
