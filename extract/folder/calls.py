@@ -76,7 +76,7 @@ def check_calls(folder: Path, jobs: int | None = None) -> list[Check]:
     origins = {name: sorted(set(source.packages) - PROVIDED) for name, source in needs.sources.items()}
     number, requires, sources = 0, set[str](), set[str]()
     for row in EXTRACTION.rows(folder, Block, _COLUMNS):
-        if print_call(row):
+        if print_call(row, row.lean_code or row.code):
             number += (row.code is not None) + (row.lean_code is not None)
             requires.update(row.requires)
             sources.add(row.source.partition("@")[0])
@@ -106,7 +106,7 @@ def _list_jobs(folder: Path, origins: Mapping[str, Sequence[str]], runtime: Bloc
     """Yield a job for each form; the files were compared with the table already."""
     folders = [str(path) for path in runtime.folders]
     for row in EXTRACTION.rows(folder, Block, _COLUMNS):
-        lines = print_call(row)
+        lines = print_call(row, row.lean_code or row.code)
         for form, path, code in (
             ("full form", row.file, row.code),
             ("lean form", get_minimized_path(row.file or ""), row.lean_code),

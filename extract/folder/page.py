@@ -158,7 +158,7 @@ def _specs(folder: Path, withheld: Collection[str]) -> dict[str, tuple[str, list
 
 
 def _detail_views(row: Block, summary: str, drawn: Sequence[Box], *, withheld: bool) -> list[View]:
-    seen, lines, minimized = read_observed(row), print_call(row), row.lean_code
+    seen, lines, minimized = read_observed(row), print_call(row, row.lean_code), row.lean_code
     views = [facts("Block", _facts(row, seen, summary, withheld=withheld))]
     if lines:
         views.append(code("How it runs", "\n".join(lines)))

@@ -346,7 +346,7 @@ _ORIGINS: Mapping[str, str] = {
 
 def _describe_run(row: Block) -> Iterator[tuple[str, str]]:
     """Yield how it runs, and what was observed."""
-    for number, line in enumerate(print_call(row)):
+    for number, line in enumerate(print_call(row, row.lean_code or row.code)):
         yield "" if number else "runs as", line
     if row.arguments_from is not None:
         yield "arguments", _ORIGINS[row.arguments_from]

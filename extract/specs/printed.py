@@ -23,9 +23,10 @@ _IMPORTS = {
 }
 
 
-def print_call(row: Block) -> tuple[str, ...]:
+def print_call(row: Block, code: str | None) -> tuple[str, ...]:
     """Return the lines that construct a block and call it.
 
+    Args: code: its file, the lean form if there is one; None if it is not known here.
     Returns: no lines if it was not seen to run, or if the arguments name what neither these lines nor its file define.
     """
     calls = read_arguments(row.arguments)
@@ -37,10 +38,7 @@ def print_call(row: Block) -> tuple[str, ...]:
     construct = f"{calls.constructor_call(row.name)}{'' if trains else '.eval()'}"
     lines = [f"block = {construct}", *filter(None, [calls.forward_call()])]
     names = set(_list_names(lines)) - {row.name, "block"} - ALWAYS - BUILTINS
-    code = row.lean_code or row.code
-    if not names or code is None:
-        return tuple(lines)
-    undefined = names - set(_list_definitions(code))
+    undefined = names - set(_list_definitions(code)) if names and code is not None else names
     if not undefined <= _IMPORTS.keys():
         return ()
     return (*(_IMPORTS[name] for name in sorted(undefined)), *lines)

@@ -62,11 +62,12 @@ def made(folder: Path, *init: str, lean: str = BODY, trains: bool = True) -> Blo
     ],
 )
 def test_what_is_printed_is_closed(tmp_path: Path, init: str, lines: tuple[str, ...] | None) -> None:
-    assert print_call(made(tmp_path, init)) == (() if lines is None else (*lines, "block(x=torch.ones(2, 8))"))
+    row = made(tmp_path, init)
+    assert print_call(row, row.lean_code) == (() if lines is None else (*lines, "block(x=torch.ones(2, 8))"))
 
 
 def test_a_block_that_is_not_known_to_run_in_train_mode_is_printed_in_eval_mode(tmp_path: Path) -> None:
-    assert print_call(made(tmp_path, "8", trains=False))[0] == "block = Made(8).eval()"
+    assert print_call(made(tmp_path, "8", trains=False), None)[0] == "block = Made(8).eval()"
 
 
 @pytest.mark.parametrize(
