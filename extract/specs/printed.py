@@ -37,7 +37,10 @@ def print_call(row: Block, code: str | None) -> tuple[str, ...]:
     trains = calls.forward is None or observed is None or observed.train_differs is not None
     construct = f"{calls.constructor_call(row.name)}{'' if trains else '.eval()'}"
     lines = [f"block = {construct}", *filter(None, [calls.forward_call()])]
-    names = set(_list_names(lines)) - {row.name, "block"} - ALWAYS - BUILTINS
+    try:
+        names = set(_list_names(lines)) - {row.name, "block"} - ALWAYS - BUILTINS
+    except SyntaxError:  # not what extraction wrote
+        return ()
     undefined = names - set(_list_definitions(code)) if names and code is not None else names
     if not undefined <= _IMPORTS.keys():
         return ()
@@ -47,7 +50,7 @@ def print_call(row: Block, code: str | None) -> tuple[str, ...]:
 def _list_names(lines: list[str]) -> Iterator[str]:
     """Yield the names that lines read from outside."""
     for line in lines:
-        nodes = list(ast.walk(ast.parse(line)))
+        nodes = list(ast.walk(parse_code(line)))
         own = {node.arg for node in nodes if isinstance(node, ast.arg)}
         own |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
         yield from (node.id for node in nodes if isinstance(node, ast.Name) and node.id not in own)
