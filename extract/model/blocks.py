@@ -252,6 +252,7 @@ def find_code(folder: Path, sha256: str) -> RowTrace | None:
 
 
 _MAX_ITEMS = 8
+_LONG = 2_000  # lines
 _SURE = ", 1.00]"  # end of a resolution without doubt
 
 
@@ -267,7 +268,7 @@ def show_block(folder: Path, wanted: str, *, as_json: bool = False) -> None:
         print(json.dumps({**row.model_dump(mode="json"), "needs": needs, "others": list(named.others)}, indent=2))
         return
     print("\n".join(describe_block(named)))
-    code = row.code or row.lean_code  # the lean form if only that was published
+    code = row.lean_code if _is_long(row) else row.code or row.lean_code  # the lean form if only that was published
     if code is None:
         return
     print()
@@ -277,6 +278,11 @@ def show_block(folder: Path, wanted: str, *, as_json: bool = False) -> None:
         Console().print(Syntax(safe, "python", theme="ansi_dark", background_color="default", word_wrap=True))
     else:
         print(code, end="")
+
+
+def _is_long(row: Block) -> bool:
+    """Return True if the closed file is for reading in an editor, as where a base of a framework is in it."""
+    return row.lean_code is not None and (row.n_lines or 0) > _LONG
 
 
 def describe_block(block: NamedBlock) -> list[str]:
@@ -306,7 +312,8 @@ def describe_block(block: NamedBlock) -> list[str]:
         items += _list_items("with", [f"{source} {path}" for source, path in block.further_files])
         items += _list_items("inferred", [way for way in row.resolutions if not way.endswith(_SURE)])
         items += _list_items("dynamic", row.dynamic.splitlines() if row.dynamic else ())
-        items.append(("file", f"{row.file} ({plural(row.n_lines or 0, 'line')})"))
+        hint = "; printed below is its lean form" if _is_long(row) else ""
+        items.append(("file", f"{row.file} ({plural(row.n_lines or 0, 'line')}){hint}"))
     items.append(("lean", lean))
     if row.code is not None or row.lean_code is not None:
         items += _describe_run(row)

@@ -7,6 +7,7 @@ import pytest
 
 from extract.folder.verify import verify
 from extract.minimize.header import MinimizedFile, make_minimized_columns
+from extract.model.blocks import show_block
 from extract.model.results import Result, code_columns
 from extract.specs.printed import print_call
 from manifests.records import Block
@@ -104,3 +105,19 @@ def test_what_is_not_printed_is_not_executed(tmp_path: Path) -> None:
     checks = verify(tmp_path / "out", jobs=1)
     assert all(check.ok for check in checks)
     assert "calls" not in {check.name for check in checks}
+
+
+@pytest.mark.parametrize(("lines", "printed"), [(10, "# More."), (3_000, "class Made")])
+def test_of_a_long_file_the_lean_form_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: int, printed: str
+) -> None:
+    row = made(tmp_path, "8")
+    row = row.model_copy(update=code_columns((row.code or "") + "# More.\n" * lines))
+    source = extractions.source(tmp_path, "beta@1.0")
+    result = Result(row, ((source.name, "beta/blocks.py"),))
+    extractions.write(tmp_path / "out", [result], [source], level="backward", figures=False)
+    show_block(tmp_path / "out", "Made")
+    out = capsys.readouterr().out
+    assert ("printed below is its lean form" in out) == (lines > 2_000)
+    assert ("# More." in out) == (lines <= 2_000)
+    assert printed in out
