@@ -39,7 +39,7 @@ RUN_CALL = SandboxStage[Ran | Failure](
 
 @dataclass(slots=True)
 class _Outcomes:
-    """What became of the calls; `missing`: those whose packages are not available here."""
+    """The outcomes of the calls; `missing`: those whose packages are not available here."""
 
     ran: int = 0
     limited: int = 0

@@ -53,7 +53,7 @@ class MinimizedFile:
 
 
 def write_header(leaned: MinimizeResult, emitted: Emitted, arguments: CallsToRun) -> MinimizedFile | str:
-    """Return the minimized file with its header, or why it is not written: a file that is no shorter is not lean.
+    """Return the minimized file with its header, or why it is not written: a longer file is not lean.
 
     Args:
         leaned: the minimized text, and the further arguments it was verified with.
