@@ -6,6 +6,7 @@ is code that the authors wrote to be run: examples in docstrings, `if __name__ =
 """
 
 import ast
+import contextlib
 import doctest
 import functools
 import inspect
@@ -28,6 +29,7 @@ from extract.arguments.trials import AttemptError, TimeBudget, attempt, count_el
 from extract.recording.meta import LightTensors
 from extract.recording.users import read_names
 
+STATED = " as a table states"  # the end of the keys of such drivers
 _SECONDS = 10.0  # of CPU time for one construction or example; the number of steps ends most
 _FOREVER = 1e9  # the numbers of attempts decide, not the clock
 _CONSTRUCTIONS, _FORWARDS = 30, 45  # attempts with one model
@@ -100,19 +102,20 @@ def drive_definition(definition: Any, tables: Tables) -> list[Driver]:
     except (ValueError, TypeError):
         return []
     required = list_required(parameters)
-    plain = [Driver(key, 0, functools.partial(_run_models, [definition]))] if not required else []
     if isinstance(definition, type):
         if not issubclass(definition, nn.Module):
             return []
         rows = tables.list_arguments(definition)
         calls = [functools.partial(definition, **row) for row in rows if set(required) <= row.keys()]
-        stated = [Driver(f"{key} stated", 0, functools.partial(_run_models, calls))] if calls else []
-        return [*stated, *plain, Driver(f"{key} searched", 2, functools.partial(_run_searched, definition))]
+        stated = [Driver(key + STATED, 0, functools.partial(_run_models, calls))] if calls else []
+        return [*stated, Driver(key, 2 if required else 0, functools.partial(_run_class, definition))]
     if not _may_give_module(definition):
         return []
     keys = list_keys(definition) if len(required) == 1 else []
     calls = [functools.partial(definition, **{required[0]: name}) for name in keys]
-    return plain or ([Driver(key, 1, functools.partial(_run_models, calls))] if calls else [])
+    if required:
+        return [Driver(key, 1, functools.partial(_run_models, calls))] if calls else []
+    return [Driver(key, 0, functools.partial(_run_models, [definition]))]
 
 
 def drive_code(key: str, code: str, space: Mapping[str, Any]) -> Driver:
@@ -192,18 +195,26 @@ def _list_models(result: Any) -> list[nn.Module]:
     return [item for item in items if isinstance(item, nn.Module)]
 
 
-def _run_searched(cls: type[nn.Module], on_meta: bool) -> None:
-    """Search for arguments of a class, and run it. Raises: AttemptError."""
+def _run_class(cls: type[nn.Module], on_meta: bool) -> None:
+    """Construct a class as it is, or with arguments that are searched for, and run it. Raises: AttemptError."""
     budget = TimeBudget(_CONSTRUCTIONS, _FORWARDS, _FOREVER)
     constructor = Constructor(cls, namespace(vars(sys.modules[cls.__module__]), []), {"companions": ()}, budget, ())
-    failure: AttemptError | None = None
+    failure = AttemptError(ValueError("no arguments"))
     with LightTensors(on_meta=on_meta), torch.no_grad():
+        if not constructor.required:
+            seed_all()
+            with contextlib.suppress(AttemptError):  # the search continues from what it lacks
+                model = attempt(cls, _SECONDS)
+                run_forward(model, Arguments())
+                return
         for built in constructor.plans():
             try:
-                return run_forward(built.module, built.arguments, constructor)
+                run_forward(built.module, built.arguments, constructor)
             except AttemptError as error:
                 failure = error
-    raise failure or AttemptError(ValueError("no arguments"))
+            else:
+                return
+    raise failure
 
 
 def run_forward(model: nn.Module, arguments: Arguments, constructor: Constructor | None = None) -> None:

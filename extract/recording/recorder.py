@@ -169,6 +169,8 @@ class CallRecorder:
             return "torch.device('cpu')"
         if isinstance(value, np.generic):
             return repr(value.item())
+        if isinstance(value, np.ndarray) and value.dtype != object and value.size <= _EXACT:
+            return f"np.array({write(value.tolist())}, dtype='{value.dtype}')"
         if isinstance(value, enum.Enum):
             return f"{self._name(kind)}.{value.name}"
         if isinstance(value, functools.partial):
@@ -191,6 +193,8 @@ class CallRecorder:
             return "{" + ", ".join(f"{write(key)}: {write(item)}" for key, item in value.items()) + "}"
         if kind is range or kind is slice:
             return repr(value)
+        if isinstance(value, int | str):  # a constant with a name of its own
+            return repr(int(value) if isinstance(value, int) else str(value))
         raise _UnnamedError
 
     def _name(self, value: Any) -> str:

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from extract.arguments.search_guest import compile_nothing
-from extract.arguments.trials import AttemptError, attempt
-from extract.recording.drivers import Driver, Tables, drive_code, drive_definition, find_main, list_examples
+from extract.arguments.trials import AttemptError, attempt, seed_all
+from extract.recording.drivers import STATED, Driver, Tables, drive_code, drive_definition, find_main, list_examples
 from extract.recording.messages import SourceRecording
 from extract.recording.recorder import MOST_CALLS, RecordedCall, SourceRecorder
 from extract.recording.users import UseGraph
@@ -43,6 +43,7 @@ def record_source(request: SourceRecording) -> dict[str, Any]:
     own = list(dict.fromkeys(key.partition(":")[0] for key in request.classes))
     failures: dict[str, str] = {}
     for name in dict.fromkeys([*own, *request.modules]):
+        seed_all()  # tables of examples may be drawn
         try:
             attempt(partial(importlib.import_module, name), _IMPORT_SECONDS)
         except AttemptError as failure:
@@ -84,8 +85,10 @@ class _Recording:
         """Yield the drivers of a class: what its authors wrote to be run, then those with the least effort."""
         reaching = self._graph.list_reaching(cls)
         count = dict.fromkeys(_MAX_DRIVERS, 0)
-        items = [cls, *(item for item, _ in reaching)]
-        ready = [driver for item in items for driver in drive_definition(item, self._tables)]
+        items = [item for item, _ in reaching]
+        # The search for arguments has tried the class itself, but for what a table states.
+        ready = [driver for driver in drive_definition(cls, self._tables) if driver.key.endswith(STATED)]
+        ready += [driver for item in items for driver in drive_definition(item, self._tables)]
         for driver in (
             *self._list_written(cls, [item for item, _ in reaching]),
             *sorted(ready, key=lambda d: d.effort),

@@ -8,6 +8,7 @@ import types
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -40,8 +41,12 @@ class Taker(nn.Module):
         return torch.zeros(1)
 
 
+class Constant(int):
+    """A number with a name of its own."""
+
+
 FILE = {"Mode": Mode, "Pair": Pair, "Settings": Settings, "Taker": Taker}
-SCOPE = {**FILE, "torch": torch, "nn": nn, "F": nn.functional, "functools": functools, "types": types}
+SCOPE = {**FILE, "torch": torch, "np": np, "nn": nn, "F": nn.functional, "functools": functools, "types": types}
 
 #: Values, and the expressions that they become.
 VALUES: list[tuple[object, str]] = [
@@ -61,6 +66,8 @@ VALUES: list[tuple[object, str]] = [
     (types.SimpleNamespace(a=1), "types.SimpleNamespace(a=1)"),
     (torch.Size((2, 3)), "(2, 3)"),
     (torch.float16, "torch.float16"),
+    (np.array([1.5, float("nan")]), "np.array([1.5, float('nan')], dtype='float64')"),
+    (Constant(2), "2"),
     (torch.zeros(2, 3), "torch.randn((2, 3))"),
     (torch.zeros(2, dtype=torch.float64), "torch.randn((2,), dtype=torch.float64)"),
     (torch.tensor([[4, 5]]), "torch.tensor([[4, 5]], dtype=torch.int64)"),
@@ -101,6 +108,28 @@ def test_what_has_no_expression_is_not_recorded(recorder: ArgumentRecorder, valu
         Taker(value)(torch.ones(1))
         Taker()(value)
     assert recorder.calls == {}
+
+
+class Hub(nn.Module):
+    """Arguments that a `__new__` of its own does not pass on."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        del args, kwargs
+        return super().__new__(cls)
+
+    def __init__(self, width: int, *, act: type) -> None:
+        super().__init__()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+def test_arguments_that_new_does_not_pass_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Hub, "__module__", "block")
+    recorder = ArgumentRecorder({}, frozenset({"Hub"}))
+    with recorder:
+        Hub(8, act=nn.ReLU)(torch.ones(2))
+    assert [item["init"] for item in recorder.calls["Hub"]] == [{"args": ["8"], "kwargs": {"act": "nn.ReLU"}}]
 
 
 def test_only_calls_that_return_and_few_of_a_kind(recorder: ArgumentRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
