@@ -284,8 +284,8 @@ def _list_passed(frame: types.FrameType, cls: type) -> tuple[Sequence[Any], Mapp
     if frame.f_code.co_name != "__new__" or not frame.f_code.co_argcount:
         return (), {}
     names, rest, keywords, values = inspect.getargvalues(frame)
-    if values.get(names[0]) is not cls:
-        return (), {}
+    if values.get(names[0]) is not cls or not {*names, rest or names[0], keywords or names[0]} <= values.keys():
+        return (), {}  # of another class, or it has deleted them
     args = [values[name] for name in names[1:]] + list(values[rest] if rest else ())
     return args, dict(values[keywords] if keywords else {})
 
