@@ -163,6 +163,12 @@ def _tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
             yield tensor
 
 
+def is_finite(tensor: torch.Tensor) -> bool:
+    """Return whether all elements are finite."""
+    # A finite sum shows it without a copy of the tensor; the sum of finite numbers may overflow.
+    return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
+
+
 def fill_unset(module: torch.nn.Module) -> None:
     """Fill parameters and buffers that were left uninitialized (NaN under `unset_is_nan`) with small random values."""
     # A separate generator, because filling must not advance the global one.
@@ -170,7 +176,7 @@ def fill_unset(module: torch.nn.Module) -> None:
     with torch.no_grad():
         for tensor in _tensors(module):
             is_real = tensor.is_floating_point()
-            if tensor.is_meta or not (is_real or tensor.is_complex()) or bool(torch.isfinite(tensor).all()):
+            if tensor.is_meta or not (is_real or tensor.is_complex()) or is_finite(tensor):
                 continue
             dtype = torch.float32 if is_real else tensor.dtype
             fresh = torch.randn(tensor.shape, generator=generator, dtype=dtype) * 0.02
@@ -210,6 +216,6 @@ def differentiate(module: torch.nn.Module, output: object, inputs: object) -> tu
     if not reached:
         raise ValueError(f"no gradient reaches any of its {len(wanted)} parameters")
     # `isfinite` does not support sparse gradients, only their values.
-    if not all(bool(torch.isfinite(g.coalesce().values() if g.is_sparse else g).all()) for g in reached):
+    if not all(is_finite(g.coalesce().values() if g.is_sparse else g) for g in reached):
         raise ValueError("a gradient is not finite")
     return len(reached), len(wanted)

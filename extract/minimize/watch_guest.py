@@ -4,6 +4,8 @@ import copy
 import gc
 import hashlib
 import itertools
+import math
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -40,7 +42,10 @@ _SECONDS = 60.0  # CPU seconds for one step; the limits of the sandbox come firs
 _MOST_SETS = 4  # argument sets in addition to the one from the search
 _MOST_ELEMENTS = 4_000_000  # of the module that the required arguments alone construct
 _FORWARDS = 24  # forward calls to try with each set
+_MOST_WORK = 1_000_000_000  # multiply-adds of all runs at further sizes, and of one run of a call in the corpus
 _FILE = f"{MODULE_NAME}.py"
+#: What TorchScript compiles; `torch.jit.is_scripting()` and `ignore` alone compile nothing.
+_COMPILED = re.compile(r"\bscript(?:_\w+)?\b|\bScriptModule\b|\bjit\W+trace|\btrace(?:_module)?\(")
 
 Inputs = tuple[list[Any], dict[str, Any]]
 
@@ -52,7 +57,8 @@ def watch_block(request: BlockUses) -> dict[str, object]:
     """
     _prepare(request)
     watch = _Watch()
-    scripts = "jit" in request.code  # code compiled by TorchScript cannot be traced line by line
+    # Code compiled by TorchScript cannot be traced line by line, so the block then runs a second time as it is.
+    scripts = "jit" in request.code and _COMPILED.search(request.code) is not None
     if scripts:
         torch.jit._state.disable()
     try:
@@ -162,24 +168,61 @@ def _in_all_modes(
     sizes: Sequence[Sequence[Sequence[int]]],
     step: Callable[[str, Callable[[], str]], None],
 ) -> None:
-    """Print, save and load, then run forward and backward in eval and train mode at every size."""
+    """Print, save and load, then run forward and backward in eval and train mode, and forward at every other size."""
     called = ForwardCall(tuple(forward["args"]), tuple(forward["kwargs"].items()), None)
     step("state", lambda: _state(module))
     step("repr", lambda: hashlib.sha256(one_line(repr(module), 10**7).encode()).hexdigest())
     step("load", lambda: str(module.load_state_dict(copy.deepcopy(module.state_dict()))))
+    work, own, left = 0, 1, float(_MOST_WORK)
     for number, shapes in enumerate([None, *sizes]):
+        # In proportion to the elements of the inputs, so that no run is needed to know it.
+        expected = 2 * work * _count_elements(shapes) / own if shapes is not None else 0.0
+        if expected > left:
+            continue
+        left -= expected
 
         def inputs(shapes: Any = shapes) -> Inputs:
+            nonlocal own
             seed_all()
             values = evaluate(called, names)
-            return values if shapes is None else _resize(values, shapes)
+            if shapes is None:
+                own = max(sum(tensor.numel() for tensor in flatten(list(values))), 1)
+                return values
+            return _resize(values, shapes)
 
         for mode in ("eval", "train"):
             module.train(mode == "train")
-            if mode == "eval":
-                step(f"eval without gradients, inputs {number}", partial(_forward, module, inputs))
-            step(f"{mode}, inputs {number}", partial(_forward_backward, module, inputs))
+            if number or mode == "eval":
+                with counting_work() as counted:
+                    step(f"{mode} without gradients, inputs {number}", partial(_forward, module, inputs))
+                work = work or counted[0]
+            # What backward runs does not depend on sizes, and it takes most of the time.
+            if not number:
+                step(f"{mode}, inputs {number}", partial(_forward_backward, module, inputs))
             step(f"state after {mode}, inputs {number}", lambda: _state(module))
+
+
+@contextmanager
+def counting_work() -> Iterator[list[int]]:
+    """Count the multiply-adds of the modules with weights that run in this context: the only item of the list."""
+    total = [0]
+
+    def count(module: nn.Module, _inputs: object, output: object) -> None:
+        weight, tensors = vars(module)["_parameters"].get("weight"), flatten(output)
+        if weight is not None and has_shape(weight) and weight.dim() > 1 and tensors:
+            total[0] += tensors[0].numel() // max(weight.shape[0], 1) * weight.numel()
+        else:
+            total[0] += sum(tensor.numel() for tensor in tensors)
+
+    hook = nn.modules.module.register_module_forward_hook(count)
+    try:
+        yield total
+    finally:
+        hook.remove()
+
+
+def _count_elements(shapes: Sequence[Sequence[int]]) -> int:
+    return sum(math.prod(shape) for shape in shapes)
 
 
 def _further_sets(request: BlockUses) -> list[CallsToRun]:
@@ -208,7 +251,11 @@ def _further_sets(request: BlockUses) -> list[CallsToRun]:
             if built.on_meta:  # large
                 continue
             way = next(Forward(built, constructor, names, constructor.hints, budget).search(), None)
-            if way is not None and len({digest(run(built.module, way, names)) for _ in range(2)}) == 1:
+            if way is None:
+                continue
+            with counting_work() as counted:
+                first = digest(run(built.module, way, names))
+            if (init == default or counted[0] <= _MOST_WORK) and first == digest(run(built.module, way, names)):
                 sets.append({"init": init, "forward": CallTexts(args=list(way.args), kwargs=dict(way.kwargs))})
         except AttemptError:
             continue

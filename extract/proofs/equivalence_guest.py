@@ -133,7 +133,7 @@ def digest(value: object) -> str:
             continue
         for part in _dense(tensor.detach()):
             text.update(f"{part.dtype} {tuple(part.shape)}".encode())
-            text.update(part.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+            text.update(part.contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return text.hexdigest()
 
 
