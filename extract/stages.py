@@ -25,7 +25,7 @@ from extract.minimize.stage import SIGN, WATCH, RunnableBlock, minimize_all
 from extract.model.categories import find_category
 from extract.model.results import Result, RunFacts, at_least, code_columns, sort_by_size
 from extract.proofs.name_resolution import COMPARE_NAMES, compare_bindings
-from extract.proofs.rebuild import REBUILD, RebuildJob, count_rewritten, rebuild_all
+from extract.proofs.rebuild import REBUILD, RebuildJob, count_rewritten, is_sampled, rebuild_all
 from extract.proofs.runtime import BlockRuntime, original_folders, runtime_for
 from extract.proofs.trace import TRACE, trace_all
 from extract.proofs.validate import (
@@ -452,8 +452,12 @@ def trace(blocks: Sequence[PendingBlock], context: StageContext) -> None:
 
 
 def rebuild(blocks: Sequence[PendingBlock], context: StageContext) -> None:
-    """Rebuild each traced block from its spec, and check it against the original."""
-    traced = {block.target.block: (block, block.traced) for block in blocks if block.traced is not None}
+    """Rebuild traced blocks from their specs, a sample of them or all, and check them against the originals."""
+    traced: dict[str, tuple[PendingBlock, Mapping[str, Any]]] = {}
+    for block in blocks:
+        block.graphs = block.traced  # says nothing of a rebuilt module
+        if block.traced is not None and (context.facts.options.prove == "all" or is_sampled(block.target.block)):
+            traced[block.target.block] = block, block.traced
     jobs = []
     for key, (block, graphs) in traced.items():
         assert block.emitted is not None

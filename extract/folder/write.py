@@ -269,7 +269,8 @@ def _describe_specs(specs: Sequence[Spec], splits: Mapping[str, int], groups: Ma
         "",
         f"{count(len(algorithms))} tell what their block computes; of"
         f" {count(sum(algorithm.rebuilds is True for algorithm in algorithms))} a module was written"
-        " from the spec alone and proved equal to it, outputs, gradients and buffers (`lemur rebuild`).",
+        " from the spec alone and proved equal to it, outputs, gradients and buffers (`lemur rebuild`;"
+        f" of {count(sum(algorithm.rebuilds is None for algorithm in algorithms))} this was not tried).",
         "",
         f"{count(sum(bool(spec.cases) for spec in specs))} were seen to run forward,"
         f" {count(sum(spec.parameters is not None for spec in specs))} to be constructed. Summaries have a median of"

@@ -57,13 +57,14 @@ class WatchAnswer:
     watched: Watched
 
 
-#: CPU time and memory are the effective limits, so outcomes do not depend on machine load.
-LIMITS = Limits(wall_seconds=600, cpu_seconds=60, memory_bytes=4 * 2**30)
+#: CPU time and memory are the effective limits, so outcomes do not depend on machine load; a job that reaches one would
+#: reach it again.
+LIMITS = Limits(wall_seconds=3600, cpu_seconds=60, memory_bytes=4 * 2**30)
 WATCH = SandboxStage[WatchAnswer | Failure](
-    "extract.minimize.watch_guest:watch_block", WatchAnswer | Failure, LIMITS, Retries.WIDER, "watch"
+    "extract.minimize.watch_guest:watch_block", WatchAnswer | Failure, LIMITS, Retries.NONE, "watch"
 )
 SIGN = SandboxStage[Signed | Stopped](
-    "extract.minimize.watch_guest:sign_results", Signed | Stopped, LIMITS, Retries.WIDER
+    "extract.minimize.watch_guest:sign_results", Signed | Stopped, LIMITS, Retries.NONE
 )
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from extract.resolve import Policy
 from extract.resolve.distributions import read_confirmed
@@ -10,6 +10,7 @@ from lemur_core.files.errors import UsageError
 from manifests.options import MAX_TOKENS, Level, Option
 
 Names = tuple[str, ...]
+Proofs = Literal["sample", "all"]
 
 _SCOPE = "Scope (nothing is indexed again)"
 _CHAT = "Conversations to fine-tune on"
@@ -32,6 +33,7 @@ class ExtractOptions:
         level: validate blocks up to this level.
         retry_failed: run the blocks again that failed in an earlier run.
         fidelity: compare the blocks that run with the original classes, from an installed copy of their package.
+        prove: rebuild a tenth of the blocks from their specs, drawn by their ids (`sample`), or all of them (`all`).
         seed: the seed for drawing the held-out specs and the wording of conversations.
         chat: write conversations for fine-tuning, built from the facts of the specs.
         include_code: with `chat`, also ask for the code of blocks under permissive licenses.
@@ -77,6 +79,9 @@ class ExtractOptions:
     level: Annotated[Level, Option("The level to validate blocks to.")] = "backward"
     retry_failed: Annotated[bool, Option("Run again the blocks that failed before.")] = False
     fidelity: Annotated[bool, Option("Compare the blocks that run with the originals, installed separately.")] = False
+    prove: Annotated[Proofs, Option("Rebuild a tenth of the blocks from their specs, or all, and compare them.")] = (
+        "sample"
+    )
     seed: Annotated[int, Option("The seed of the held-out specs and of the wording of conversations.")] = 42
     chat: Annotated[bool, Option("Make conversations from the specs' facts.", panel=_CHAT)] = False
     include_code: Annotated[

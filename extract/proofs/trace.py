@@ -47,10 +47,11 @@ class BlockGraphs:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-#: CPU time and memory are the limits that matter, so that a busy machine changes no result.
-LIMITS = Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=4 * 2**30)
+#: CPU time and memory are the limits that matter, so that a busy machine changes no result; a job that reaches one would
+#: reach it again.
+LIMITS = Limits(wall_seconds=3600, cpu_seconds=60, memory_bytes=4 * 2**30)
 TRACE = SandboxStage[BlockGraphs | Failure](
-    "extract.proofs.trace_guest:trace_block", BlockGraphs | Failure, LIMITS, Retries.WIDER, "trace"
+    "extract.proofs.trace_guest:trace_block", BlockGraphs | Failure, LIMITS, Retries.NONE, "trace"
 )
 
 
@@ -73,7 +74,7 @@ def trace_all(
     unsafe: bool = False,
     shared: SharedSandbox | None = None,
 ) -> Iterator[BlockTrace]:
-    """Trace blocks; outcomes are cached by content. A job that exceeds a limit is retried with four times both.
+    """Trace blocks; outcomes are cached by content.
 
     Args: runtime: folders with the requirements of self-contained files.
     Raises: UserError if no sandbox is available.
