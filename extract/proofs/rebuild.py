@@ -59,8 +59,8 @@ class RebuildAnswer:
     no_original: str | None = None
 
 
-#: CPU time and memory are the limits that matter, so that a busy machine changes no result; a job that reaches one would
-#: reach it again.
+#: CPU time and memory are the limits that matter, so that a busy machine changes no result; a job that reaches
+#: one would reach it again.
 LIMITS = Limits(wall_seconds=3600, cpu_seconds=60, memory_bytes=4 * 2**30)
 REBUILD = SandboxStage[RebuildAnswer](
     "extract.proofs.rebuild_guest:rebuild_block", RebuildAnswer, LIMITS, Retries.NONE, "rebuild"

@@ -47,8 +47,8 @@ class BlockGraphs:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-#: CPU time and memory are the limits that matter, so that a busy machine changes no result; a job that reaches one would
-#: reach it again.
+#: CPU time and memory are the limits that matter, so that a busy machine changes no result; a job that reaches
+#: one would reach it again.
 LIMITS = Limits(wall_seconds=3600, cpu_seconds=60, memory_bytes=4 * 2**30)
 TRACE = SandboxStage[BlockGraphs | Failure](
     "extract.proofs.trace_guest:trace_block", BlockGraphs | Failure, LIMITS, Retries.NONE, "trace"

@@ -25,8 +25,8 @@ _MAX_ERROR = 400  # characters
 _MAX_EXPRESSION = 10_000
 _TRANSIENT = frozenset({Status.CRASHED})  # a search would exceed its limits again
 
-# Executing a file takes milliseconds, the search for arguments a few seconds; anything longer hangs. CPU seconds decide, so
-# that a busy machine changes no result; what sleeps is ended by `idle_seconds`.
+# Executing a file takes milliseconds, the search for arguments a few seconds; anything longer hangs. CPU seconds
+# decide, so that a busy machine changes no result; what sleeps is ended by `idle_seconds`.
 LIMITS = Limits(wall_seconds=900, cpu_seconds=30)
 _SEARCH_LIMITS = Limits(wall_seconds=900, cpu_seconds=30, memory_bytes=4 * 2**30)
 
