@@ -111,6 +111,9 @@ class Cutter:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._tree = ast.parse(self.text)
+        self._nodes = list(ast.walk(self._tree))  # walking thousands of lines again takes a tenth of a second
+        self._calls = [node for node in self._nodes if isinstance(node, ast.Call)]
+        self._handlers = [node for node in self._nodes if isinstance(node, ast.ExceptHandler) and node.body]
         self._facts = parse_file(self.text, builtins=True)
         self._lines = Lines(self.text)
         self._units = self._read_units()
@@ -123,12 +126,12 @@ class Cutter:
         self._mentions = sorted(self._read_mentions())
         self._subscripts = {
             self._lines.span(node.value)[0]
-            for node in ast.walk(self._tree)
+            for node in self._nodes
             if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load)
         }
         self._members = {
             self._lines.span(comparator)[0]
-            for node in ast.walk(self._tree)
+            for node in self._nodes
             if isinstance(node, ast.Compare)
             for operator, comparator in zip(node.ops, node.comparators, strict=True)
             if isinstance(operator, ast.In | ast.NotIn)
@@ -181,7 +184,7 @@ class Cutter:
 
     def _read_mentions(self) -> Iterator[tuple[int, str]]:
         """Yield the offset and name of attributes and of words in strings: names that may look up a method."""
-        for node in ast.walk(self._tree):
+        for node in self._nodes:
             if isinstance(node, ast.Attribute):
                 yield self._lines.span(node)[1] - 1, node.attr
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 200:
@@ -445,8 +448,8 @@ class Cutter:
 
     def _looks_up(self, stands: Stands) -> bool:
         """Return True if the code may test for an attribute whose name is not known here."""
-        for node in ast.walk(self._tree):
-            if isinstance(node, ast.Call) and stands(self._lines.span(node)[0]):
+        for node in self._calls:
+            if stands(self._lines.span(node)[0]):
                 called = last_name(node.func)
                 known = len(node.args) > 1 and isinstance(node.args[1], ast.Constant)
                 if called == "hasattr" or (called == "getattr" and len(node.args) > 2):
@@ -468,8 +471,8 @@ class Cutter:
 
     def _catches(self, stands: Stands, kinds: Collection[str]) -> bool:
         """Return True if a kept handler catches an error of these kinds."""
-        for node in ast.walk(self._tree):
-            if isinstance(node, ast.ExceptHandler) and node.body and stands(self._lines.span(node.body[0])[0]):
+        for node in self._handlers:
+            if stands(self._lines.span(node.body[0])[0]):
                 named = {part.id for part in ast.walk(node.type) if isinstance(part, ast.Name)} if node.type else set()
                 if is_broad(node) or named & set(kinds):
                     return True
