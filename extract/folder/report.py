@@ -60,7 +60,7 @@ def write_report(
     measured: Measured,
     traced: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """Write `report.md` and `figures/*` into `folder`; everything but the section "This run" is reproducible.
+    """Write `report.md`, and `figures/*` if asked for, into `folder`; everything but the section "This run" is reproducible.
 
     Args:
         counts: result of `count_rows`.
@@ -68,7 +68,9 @@ def write_report(
         measured: time measured so far.
         traced: by block, the result of `extract.proofs.trace_guest.trace_block`.
     """
-    captions = draw_figures(folder / "figures", rows, counts, find_goal(facts.options.level), traced)
+    # Drawing loads matplotlib, which takes longer than the rest of the report; the page draws the same in the browser.
+    drawn, goal = facts.options.figures, find_goal(facts.options.level)
+    captions = draw_figures(folder / "figures", rows, counts, goal, traced) if drawn else {}
     substitutes = [source for source in facts.sources if source.instead_of]
     taken = [[code_span(text) for text in (s.name, s.origin or s.name, s.instead_of)] for s in substitutes]
     unopened = [[code_span(name), plain(reason)] for name, reason in facts.unopened]

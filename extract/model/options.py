@@ -35,6 +35,7 @@ class ExtractOptions:
         fidelity: compare the blocks that run with the original classes, from an installed copy of their package.
         prove: rebuild a tenth of the blocks from their specs, drawn by their ids (`sample`), or all of them (`all`).
         seed: the seed for drawing the held-out specs and the wording of conversations.
+        figures: draw figures into the report; the page of the folder has its own without this.
         chat: write conversations for fine-tuning, built from the facts of the specs.
         include_code: with `chat`, also ask for the code of blocks under permissive licenses.
         chat_max_tokens: leave out longer conversations.
@@ -83,6 +84,7 @@ class ExtractOptions:
         "sample"
     )
     seed: Annotated[int, Option("The seed of the held-out specs and of the wording of conversations.")] = 42
+    figures: Annotated[bool, Option("Draw figures into the report (the page has its own).")] = False
     chat: Annotated[bool, Option("Make conversations from the specs' facts.", panel=_CHAT)] = False
     include_code: Annotated[
         bool, Option("With --chat: also ask for code; only of blocks under permissive licenses.", panel=_CHAT)

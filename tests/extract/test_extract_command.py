@@ -278,9 +278,8 @@ OTHERS = {"LICENSE": "MIT", "pair/__init__.py": "", "pair/c.py": f"{NN}\n\nclass
 
 @pytest.mark.parametrize("files", [PAIR, ONE_FILE], ids=["two files", "one file"])
 def test_classes_that_inherit_from_each_other(
-    files: dict[str, str], tmp_path: Path, lemur_here: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    files: dict[str, str], tmp_path: Path, lemur_here: Callable[..., Any]
 ) -> None:
-    monkeypatch.setattr("extract.folder.report.draw_figures", lambda *given: {})
     for name, code in {**files, **OTHERS}.items():
         (tmp_path / "src" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "src" / name).write_text(code)
