@@ -60,7 +60,7 @@ def write_report(
     measured: Measured,
     traced: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """Write `report.md`, and `figures/*` if asked for, into `folder`; everything but the section "This run" is reproducible.
+    """Write `report.md`, and `figures/*` if asked for, into `folder`; all but the section "This run" is reproducible.
 
     Args:
         counts: result of `count_rows`.
