@@ -14,25 +14,16 @@ Running `Stage()` on an image records of `Gate` the constructor call `(32, act=n
 """
 
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from extract.arguments.messages import BlockRun
 from extract.arguments.target import Target, prepare
 from extract.arguments.trials import attempt
+from extract.recording.messages import BlockRecording
 from extract.recording.recorder import ArgumentRecorder
 
 _SECONDS = 30.0  # of CPU time
-
-
-@dataclass(frozen=True, slots=True)
-class BlockRecording(BlockRun):
-    """A block to run. Args: classes: the classes of its file whose calls are recorded."""
-
-    classes: Sequence[str]
 
 
 def record_calls(request: BlockRecording) -> dict[str, list[dict[str, Any]]]:

@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 from extract.arguments.messages import NAME
 from extract.proofs.validate import BlockWithOriginal, ReportedCalls
-from extract.recording.block_guest import BlockRecording
-from extract.recording.recorder import MOST_CALLS
+from extract.recording.messages import MOST_CALLS, BlockRecording
 from lemur_core.sandbox import META_PRELOAD, Limits
 from lemur_core.sandbox.cached import CachedSandbox, SharedSandbox, Store
 from lemur_core.sandbox.stage import Retries, SandboxStage

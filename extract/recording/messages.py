@@ -1,7 +1,18 @@
-"""The payload of the guest that records calls in the packages of a source. Standard library only."""
+"""The payloads of the guests that record calls. Standard library only: our side imports it without torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from extract.arguments.messages import BlockRun
+
+MOST_CALLS = 3  # distinct, of a class
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRecording(BlockRun):
+    """A block to run. Args: classes: the classes of its file whose calls are recorded."""
+
+    classes: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)

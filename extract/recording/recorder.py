@@ -16,8 +16,8 @@ from torch import nn
 
 from extract.arguments.inputs import flatten, has_shape
 from extract.arguments.probe import MODULE_NAME
+from extract.recording.messages import MOST_CALLS
 
-MOST_CALLS = 3  # distinct, of a class
 _DEPTH = 8  # of nested values
 _CHARACTERS = 2_000  # of one argument
 _RUNTIME = frozenset({"torch", "numpy", "math", "builtins"})

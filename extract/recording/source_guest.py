@@ -16,8 +16,8 @@ from torch import nn
 from extract.arguments.search_guest import compile_nothing
 from extract.arguments.trials import AttemptError, attempt, seed_all
 from extract.recording.drivers import STATED, Driver, Tables, drive_code, drive_definition, find_main, list_examples
-from extract.recording.messages import SourceRecording
-from extract.recording.recorder import MOST_CALLS, RecordedCall, SourceRecorder
+from extract.recording.messages import MOST_CALLS, SourceRecording
+from extract.recording.recorder import RecordedCall, SourceRecorder
 from extract.recording.users import UseGraph
 
 _IMPORT_SECONDS = 120.0

@@ -260,23 +260,40 @@ def code_digest(entry: str) -> str:
     Args: entry: as in `Job.entry`, `package.module:function`.
     Returns: 64 hexadecimal digits. Imports are read, not run: those in functions count, those by a string do not.
     """
-    sources: dict[str, bytes] = {}
+    digests: dict[str, str] = {}
     waiting = [entry.partition(":")[0]]
     while waiting:
         name = waiting.pop()
-        paths = [_ROOT.joinpath(*name.split(".")).with_suffix(".py"), _ROOT.joinpath(*name.split("."), "__init__.py")]
-        file = next((path for path in paths if path.is_file()), None)
-        if name in sources or name.partition(".")[0] not in OWN_PACKAGES or file is None:
-            continue
-        sources[name] = file.read_bytes()
-        for node in ast.walk(ast.parse(sources[name])):
+        if name not in digests and (file := _read_module(name)) is not None:
+            digests[name] = file[0]
+            waiting += file[1]
+    text = "".join(f"{name} {digest}\n" for name, digest in sorted(digests.items()))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@cache
+def _read_module(name: str) -> tuple[str, tuple[str, ...]] | None:
+    """Return the SHA-256 of one of our modules, and the names that it imports; None if it is not ours."""
+    if name.partition(".")[0] not in OWN_PACKAGES:
+        return None
+    paths = [_ROOT.joinpath(*name.split(".")).with_suffix(".py"), _ROOT.joinpath(*name.split("."), "__init__.py")]
+    file = next((path for path in paths if path.is_file()), None)
+    if file is None:
+        return None
+    code = file.read_bytes()
+    imported: list[str] = []
+    waiting: list[ast.AST] = [ast.parse(code)]
+    while waiting:
+        # Statements alone: an import is never part of an expression, and most nodes are.
+        for node in ast.iter_child_nodes(waiting.pop()):
             if isinstance(node, ast.Import):
-                waiting += [alias.name for alias in node.names]
+                imported += [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 # A member may be a module itself.
-                waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    text = "".join(f"{name} {hashlib.sha256(code).hexdigest()}\n" for name, code in sorted(sources.items()))
-    return hashlib.sha256(text.encode()).hexdigest()
+                imported += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            elif isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case):
+                waiting.append(node)
+    return hashlib.sha256(code).hexdigest(), tuple(imported)
 
 
 def describe_failure(outcome: Outcome, limit: int = 400) -> str:
