@@ -183,7 +183,7 @@ class StageContext:
 
     @property
     def comparison(self) -> _SandboxOptions:
-        """The options of the sandbox in which blocks run beside their originals: it can read these, too."""
+        """The options of the sandbox in which blocks run with their originals, which it can read."""
         return {**self.sandbox, "shared": self.comparing}
 
     @contextmanager
@@ -194,7 +194,7 @@ class StageContext:
         self.shared = self.comparing = None
 
     def share_sandbox(self, stages: Iterable[SandboxStage[Any]], folders: Iterable[Path] = ()) -> SharedSandbox:
-        """Return a sandbox for several stages, which can read `folders` besides the runtime."""
+        """Return a sandbox for several stages, which can read the runtime and `folders`."""
         options = self.sandbox
         shared = SharedSandbox(
             workers=options["jobs"],
