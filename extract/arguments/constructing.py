@@ -42,11 +42,9 @@ _MISSING_ARGUMENTS = re.compile(r"missing \d+ required (positional|keyword-only)
 _MAX_OPTIONAL = 8  # optional parameters to try after one failure
 _LAYERS = ("nn.Identity()", "lambda x, *_, **__: x", "[nn.Identity()]", "F.relu")
 _UNCALLABLE = re.compile(r"object is not callable|forward\(\) takes \d+ positional arguments? but \d+ were given")
-_NONEMPTY_SEQUENCES = ("[32, 32]", "[[4, 4, 8, 8], [8, 8, 16, 16]]")  # for sequences that are empty by default
 _MAX_STRINGS = 6  # compared with one parameter
-_STRING_LIST = re.compile(r"[\[{][^\[\]{}]*[\]}]")
-_WIDTH, _WIDER = "32", "128"
-_ZERO_SIZE = re.compile(r"ZeroDivisionError|divisible|(?<![\w.])0(?![\w.])")
+_LENGTH = re.compile(r"unpack \(expected (\d+)|of (?:length|size|len) (\d+)|(\d+) (?:elements|values|items)")
+_MAX_LENGTH = 8
 _SHARED_PREFIX = 3  # letters
 _MAX_TRIES = 80  # sets of required arguments
 LARGE = 400_000  # elements; for larger modules, inputs are searched on meta tensors
@@ -98,6 +96,10 @@ class Constructor:
         """Return whether the budget is used up."""
         return self.budget.constructions <= 0 or self.budget.late()
 
+    def is_stated(self, arguments: Arguments) -> bool:
+        """Return whether the corpus passes these arguments, or nothing at all is passed."""
+        return arguments == Arguments() or any(_call(call) == arguments for call in self.hints.get("init", ()))
+
     def _shrink_defaults(self) -> dict[str, str]:
         defaults = {name: p.default for name, p in self.parameters.items() if p.default is not p.empty}
         return shrunk_arguments(defaults)
@@ -142,13 +144,19 @@ class Constructor:
         hinted = [(call["way"], _call(call)) for call in self.hints.get("init", ())]
         examples = [arguments for way, arguments in hinted if way != "call"]
         calls = [arguments for way, arguments in hinted if way == "call"]
-        # Defaults of large models take seconds each: small values first.
-        small = [Arguments(kwargs=tuple(self._shrink_defaults().items())), Arguments()] if not self.required else []
+        default = [] if self.required else [Arguments()]
+        small = [] if self.required else [Arguments(kwargs=tuple(self._shrink_defaults().items()))]
         # A class that takes only a configuration is tried with a small one first.
         configured = len(self.required) == 1 and self.required[0] in self._companions()
-        for built in self._construct_unchanged([*examples, *small, *(calls if not configured else ())], seen):
-            yield built
+        late: list[Constructed] = []
+        for built in self._construct_unchanged([*default, *examples, *small, *(calls if not configured else ())], seen):
             succeeded = True
+            # The defaults of large models take seconds each: small values first.
+            if built.on_meta and built.arguments in default:
+                late.append(built)
+            else:
+                yield built
+        yield from late
         if not self.required:
             if succeeded:
                 return
@@ -203,17 +211,8 @@ class Constructor:
             return
         words = [word for line in reversed(failure.lines) for word in NAME.findall(line)]
         named = [w for w in dict.fromkeys(words) if w in self.parameters and not is_variadic(self.parameters[w])]
-        # A normalization with the wrong width is built elsewhere than in the failing line.
-        if "normalized_shape" in str(failure):
-            named = [name for name in self.parameters if "norm" in name] + named
-        if isinstance(failure.cause, IndexError):  # sequences that are empty by default
-            named = [name for name, p in self.parameters.items() if p.default in ((), [])] + named
         named += [name for name in self.required if name not in named]
         before = dict(built.arguments.kwargs)
-        if wide := self._widen(failure, before):
-            with contextlib.suppress(AttemptError):
-                kwargs = _order_arguments(self.parameters, {**before, **wide}).kwargs
-                yield self.make(Arguments(built.arguments.args, kwargs))
         positional = len(built.arguments.args)
         layers = _LAYERS if _UNCALLABLE.search(str(failure)) else ()  # the value was called
         if layers:
@@ -227,6 +226,9 @@ class Constructor:
                 kwargs = _order_arguments(self.parameters, {**before, name: text}).kwargs
                 with contextlib.suppress(AttemptError):
                     yield self._make_traced(Arguments(built.arguments.args, kwargs))
+        for name, text in self._add_attribute(failure, before):
+            with contextlib.suppress(AttemptError):
+                yield self.make(Arguments(built.arguments.args, tuple({**before, name: text}.items())))
 
     def _make_traced(self, arguments: Arguments) -> Constructed:
         """Construct once with settings that record which attributes are read, then again with exactly these."""
@@ -259,8 +261,6 @@ class Constructor:
         extra: Mapping[str, str],
     ) -> Iterator[tuple[dict[str, int], dict[str, str]]]:
         texts = {name: choices[name][index] for name, index in picks.items()}
-        if wide := self._widen(failure, texts):
-            yield dict(picks), {**extra, **wide}
         words = [word for line in reversed(failure.lines) for word in NAME.findall(line)]
         words += NAME.findall(str(failure))
         for name, text in add_config_field(failure, {**texts, **extra}, self.names, words):
@@ -278,10 +278,8 @@ class Constructor:
         passed_on = [w for w in dict.fromkeys(words) if w in extra and w not in self.parameters]
         if "NoneType" in str(failure):
             optional = [*optional, *(name for name in self._list_kwargs_lookups() if name not in extra)]
-            for name, text in self._fill_unset_fields(words):
-                yield dict(picks), {**extra, name: text}
-        for name, text in self._try_listed_strings(failure, named):
-            yield dict(picks), {**extra, name: text}
+        for name in named:
+            yield from ((dict(picks), {**extra, name: text}) for text in _fit_length(failure, texts[name]))
         for name in named:
             yield from (({**picks, name: index}, dict(extra)) for index in _other_indices(choices[name], picks[name]))
         for name in [*optional[:_MAX_OPTIONAL], *passed_on]:
@@ -291,25 +289,15 @@ class Constructor:
         for name in [name for name in picks if name not in named]:
             for index in range(picks[name] + 1, len(choices[name])):
                 yield {**picks, name: index}, dict(extra)
-        # Last, without any repair so far: one of them may have been wrong.
-        if extra:
-            yield dict(picks), {}
-
-    @staticmethod
-    def _widen(failure: AttemptError, texts: Mapping[str, str]) -> dict[str, str]:
-        """Return larger widths if dividing the usual one gave zero, as with 32 heads for half of 32 channels."""
-        vanished = _ZERO_SIZE.search(failure.message)
-        return {name: _WIDER for name, text in texts.items() if text == _WIDTH} if vanished else {}
+        for name, text in self._add_attribute(failure, {**texts, **extra}):
+            yield dict(picks), {**extra, name: text}
 
     def _choices(self, name: str) -> tuple[str, ...]:
         texts: list[str] = [
             *self._companions().get(name, ()),
             *self._find_compared_strings(name),
-            *self._list_table_keys(name),
         ]
         parameter = self.parameters.get(name)
-        if parameter is not None and parameter.default in ((), []):
-            texts += _NONEMPTY_SEQUENCES
         for text in candidates(name, parameter.annotation if parameter is not None else inspect.Parameter.empty):
             texts += self.blocks[:4] if text == BLOCK else [text]
         return tuple(dict.fromkeys(texts))
@@ -321,27 +309,11 @@ class Constructor:
         )
         return list(dict.fromkeys(text for rest in matches for text in _parse_strings(rest)))[:_MAX_STRINGS]
 
-    def _list_table_keys(self, name: str) -> list[str]:
-        """Return the keys of dicts in which the class or a base looks up a parameter: `self.settings[depth]`."""
-        bases = "".join(_read_source(base, "__init__") for base in self.cls.__mro__ if "__init__" in vars(base))
-        tables = re.findall(rf"(\w+)\[{name}\]|(?<![\w.]){name} (?:not )?in (?:set\()?(?:\w+\.)?(\w+)", bases)
-        keys: list[str] = []
-        for table in dict.fromkeys(subscripted or searched for subscripted, searched in tables):
-            value = getattr(self.cls, table, self.names.names.get(table))
-            keys += [repr(key) for key in value if isinstance(key, int | str)] if isinstance(value, dict) else []
-        return keys[:_MAX_STRINGS]
-
     def _source(self) -> str:
         """Return the source of the constructor and of forward."""
         if self.text is None:
             self.text = "".join(_read_source(self.cls, method) for method in ("__init__", "forward"))
         return self.text
-
-    def _try_listed_strings(self, failure: AttemptError, named: Sequence[str]) -> Iterator[tuple[str, str]]:
-        """Yield the strings that an error message lists as valid, for the parameters that the failing line names."""
-        parsed = map(_parse_strings, _STRING_LIST.findall(str(failure)))
-        for strings in [strings for strings in parsed if len(strings) > 1][:1]:
-            yield from ((name, text) for name in named[:2] for text in (*strings[:3], f"[{strings[0]}]"))
 
     def _list_kwargs_lookups(self) -> list[str]:
         """Return the keys that the constructor reads from its `**kwargs`: `kwargs.get("norm_layer")`."""
@@ -353,17 +325,15 @@ class Constructor:
         lookups = re.findall(rf"\b{rest}(?:\.(?:get|pop)\(|\[)\s*[\"'](\w+)[\"']", text) if text else []
         return [name for name in dict.fromkeys(lookups) if name not in self.parameters]
 
-    def _fill_unset_fields(self, words: Sequence[str]) -> Iterator[tuple[str, str]]:
-        """Yield default settings with one field set that is None and that the failing lines name."""
-        for name, parameter in self.parameters.items():
-            kind = type(parameter.default)
-            if kind.__name__ in self.names.names and hasattr(kind, "__dataclass_fields__"):
-                unset = [
-                    f for f in kind.__dataclass_fields__ if getattr(parameter.default, f, 0) is None and f in words
-                ]
-                for field_name in unset:
-                    for text in candidates(field_name)[:3]:
-                        yield name, format_call(kind.__name__, {field_name: text})
+    def _add_attribute(self, failure: AttemptError, texts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        """Yield the parameters whose value lacks the attribute that was read, with a module that has it instead."""
+        cause = failure.cause
+        if not isinstance(cause, AttributeError) or not (cause.name or "_").isidentifier():
+            return
+        for name, text in texts.items():
+            better = _with_attribute(text, str(cause.name))
+            if better != text and type(self.names.value(text)).__name__ == type(cause.obj).__name__:
+                yield name, better
 
     def _companions(self) -> dict[str, tuple[str, ...]]:
         """Return expressions for parameters that take a class of the corpus, or an instance of one."""
@@ -428,11 +398,33 @@ def confirm(constructor: Constructor, arguments: Arguments) -> nn.Module:
     return module
 
 
+def _fit_length(failure: AttemptError, text: str) -> list[str]:
+    """Return a tuple and a list of the length that a message names, with the items of a value."""
+    length = _LENGTH.search(str(failure))
+    if length is None:
+        return []
+    items = re.findall(r"[^\[\](), ]+", text) or ["1"]
+    fitted = ", ".join(
+        items[min(number, len(items) - 1)] for number in range(min(int(length[length.lastindex or 0]), _MAX_LENGTH))
+    )
+    return [f"({fitted},)", f"[{fitted}]"]
+
+
 def _with_attribute(text: str, name: str) -> str:
-    """Return a `SimpleNamespace` expression with one more attribute."""
-    if not text.startswith("types.SimpleNamespace(") or re.search(rf"\b{name}=", text):
+    """Return an expression for the value with one more attribute: a namespace, or a module that stands in for another.
+
+    `nn.Identity()` becomes `type('StandIn', (nn.Identity,), {'dim': 32})()`.
+    """
+    value = suggest_value(name)
+    if text.startswith("types.SimpleNamespace("):
+        return text if re.search(rf"\b{name}=", text) else f"{text[:-1]}, {name}={value})".replace("(, ", "(")
+    if text.startswith("type('StandIn'"):
+        return text if f"{name!r}: " in text else text.replace("{", f"{{{name!r}: {value}, ", 1)
+    call = re.fullmatch(r"(nn\.\w+)(\(.*\))", text)
+    if call is None and not text.isdecimal():
         return text
-    return f"{text[:-1]}, {name}={suggest_value(name)})".replace("(, ", "(")
+    base, rest = (call[1], call[2]) if call else ("nn.Identity", "()")
+    return f"type('StandIn', ({base},), {{{name!r}: {value}}}){rest}"
 
 
 def _call(call: Mapping[str, Any]) -> Arguments:

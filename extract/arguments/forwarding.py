@@ -4,6 +4,7 @@ import heapq
 import inspect
 import itertools
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,7 +53,7 @@ class ForwardCall:
 
     args: tuple[str, ...]
     kwargs: tuple[tuple[str, str], ...]
-    inputs: Inputs | None  # None for an example that is used unchanged
+    guessed: bool = True  # by the search; False for a call that somebody wrote or ran
 
     def as_json(self) -> dict[str, Any]:
         """Return the call as JSON values."""
@@ -70,6 +71,7 @@ class Forward:
     budget: TimeBudget
     best_failure: tuple[AttemptError, str] | None = None
     parameters: dict[str, inspect.Parameter] = field(default_factory=dict)
+    seconds: float = 0.0  # CPU time of the last call that worked
 
     def __post_init__(self) -> None:
         self.parameters = forward_parameters(self.built.module)
@@ -78,7 +80,7 @@ class Forward:
         """Yield calls of forward that work."""
         self.built.module.eval()
         for call in self.hints.get("forward", ()):
-            called = ForwardCall(tuple(call["args"]), tuple((n, t) for n, t in call["kwargs"]), None)
+            called = ForwardCall(tuple(call["args"]), tuple((n, t) for n, t in call["kwargs"]), guessed=False)
             if self._try(called) is None:
                 yield called
         yield from self._explore()
@@ -209,6 +211,7 @@ class Forward:
 
     def _try(self, called: ForwardCall) -> AttemptError | None:
         self.budget.forwards -= 1
+        started = time.process_time()
         try:
             try:
                 run(self.built.module, called, self.names, on_meta=self.built.on_meta, seconds=_SECONDS)
@@ -223,6 +226,7 @@ class Forward:
             if self.best_failure is None or failure.progress > self.best_failure[0].progress:
                 self.best_failure = (failure, call_text(called))
             return failure
+        self.seconds = time.process_time() - started
         return None
 
 
@@ -303,7 +307,7 @@ def as_call(inputs: Inputs, parameters: Mapping[str, inspect.Parameter] | None =
             args.append(value.expression())
         else:
             kwargs.append((name, value.expression()))
-    return ForwardCall(tuple(args), tuple(kwargs), inputs)
+    return ForwardCall(tuple(args), tuple(kwargs))
 
 
 def call_text(called: ForwardCall) -> str:

@@ -46,7 +46,7 @@ NAMES: tuple[NameRule, ...] = (
         r"|num_(quer(y|ies)|slots|latents|codes|clusters|masks?|bins)|.*head_?(dim|size|width)",
         "16|8|64|32",
     ),
-    NameRule(r".*drop(out)?(_?(prob|rate|path|p|ratio|out))?|prob|dpr|(.*_)?eps", "0.0|[0.0, 0.0]|0.1|1e-05"),
+    NameRule(r".*drop(out)?(_?(prob|rate|path|p|ratio|out))?|prob|dpr|(.*_)?eps", "0.1|[0.1, 0.1]|0.0|1e-05"),
     NameRule(
         r"temperature|tau|alpha|beta|gamma|sigma|theta|momentum|std|mean|margin|(.*_)?(weight|scale|threshold)|init_values?",
         "1.0|0.5|2|[1.0]",
@@ -87,7 +87,7 @@ _KINDS: tuple[tuple[str, str], ...] = (
 
 def candidates(name: str, annotation: object = inspect.Parameter.empty) -> tuple[str, ...]:
     """Return expressions to try for a required parameter, most likely first, with `BLOCK` and `SETTINGS` unexpanded."""
-    spelling = annotation_text(annotation).lower()
+    spelling = annotation_text(annotation).lower().removeprefix("typing.")
     texts = [*_match_rules(NAMES, name.lower().strip("_")), *_match_rules(ANNOTATIONS, spelling)]
     kind = next((start for pattern, start in _KINDS if re.fullmatch(pattern, spelling)), "")
     texts.sort(key=lambda text: bool(kind) and re.match(kind, text) is None)

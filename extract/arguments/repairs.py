@@ -17,15 +17,12 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-import torch
-
 from extract.arguments.inputs import (
     BYTE,
     FLOAT,
     INDEX,
     MASK,
     POSITIVE,
-    Fields,
     Inputs,
     Layers,
     ListOfValues,
@@ -34,7 +31,6 @@ from extract.arguments.inputs import (
     Value,
     change_tensors,
     is_variadic,
-    meaning,
     propose_like_main,
     pyramid,
     tensors_in,
@@ -43,7 +39,7 @@ from extract.arguments.inputs import (
 from extract.arguments.messages import NAME
 from extract.arguments.probe import MODULE_NAME
 from extract.arguments.trials import AttemptError
-from lemur_core.sandbox.server.foreign import name_type, read_traceback
+from lemur_core.sandbox.server.foreign import read_traceback
 
 _MAX_SIZE = 8192  # of one axis
 _MAX_RANK = 6
@@ -122,7 +118,8 @@ SIZES: tuple[tuple[str, int, int], ...] = (
     (r"mat1 and mat2 shapes cannot be multiplied \((\d+)x(\d+) and (\d+)x(\d+)\)", 2, 3),
     (r"must have same reduction dim, but got \[\d+, (\d+)\] X \[(\d+), \d+\]", 1, 2),
     (r"is not valid: got: (\d+) expected: (\d+)", 1, 2),
-    (r"normalized_shape=\[(\d+)\].*but got input of size\[(?:\d+, )*(\d+)\]", 2, 1),
+    (r"normalized_shape=\[(\d+)\].*but got input of size ?(?:torch\.Size\()?\[(?:\d+, )*(\d+)\]", 2, 1),
+    (r"[Ee]xpected (?:size )?(\d+),? (?:but )?got:? (?:size )?(\d+)", 2, 1),
     (r"Expected size for first two dimensions of batch2 tensor to be: \[\d+, (\d+)\] but got: \[\d+, (\d+)\]", 1, 2),
 )
 
@@ -132,6 +129,26 @@ def sizes_in_message(at: FailedCall) -> Iterator[Inputs]:
     for pattern, have, want in SIZES:
         if match := re.search(pattern, at.text):
             yield from resize(at, int(match[have]), int(match[want]))
+
+
+_TOO_SMALL = re.compile(r"too (?:small|short)|can't be greater|should be less than|at least|must be (?:greater|larger)")
+_GROWTH = (4, 16, 2)
+
+
+def grow(at: FailedCall) -> Iterator[Inputs]:
+    """Enlarge the last axes, of which the message says that they are too small for a kernel or a pool."""
+    if _TOO_SMALL.search(at.text):
+        for factor, axes in itertools.product(_GROWTH, ((-1,), (-2, -1), (-2,))):
+            yield from at.all_with(partial(_grow_axes, axes=axes, factor=factor))
+
+
+def _grow_axes(tensor: Tensor, axes: Sequence[int], factor: int) -> Tensor | None:
+    shape = list(tensor.shape)
+    if len(shape) < len(axes) + 2:
+        return None
+    for axis in axes:
+        shape[axis] *= factor
+    return tensor.with_shape(shape) if max(shape) <= _MAX_SIZE else None
 
 
 def shares(at: FailedCall) -> Iterator[Inputs]:
@@ -272,6 +289,8 @@ def ranks(at: FailedCall) -> Iterator[Inputs]:
     """Use messages, also of failed unpacking, that state the expected number of dimensions."""
     named = [int(n) for n in re.findall(r"(\d)-?D(?:\b| )", at.text.split(" got ")[0])]
     stated = [int(match[1]) + more for pattern, more in RANKS if (match := re.search(pattern, at.text))]
+    if match := re.search(r"\(expected (?:at least )?(\d+), got (\d+)\)", at.text):  # `*x.shape, dim` has one name more
+        stated.insert(0, len(at.main.shape) + int(match[1]) - int(match[2]))
     for rank in dict.fromkeys([*stated, *sorted(named, reverse=True)]):
         if 1 <= rank <= _MAX_RANK:
             yield from at.each_with(partial(change_rank, rank=rank))
@@ -433,28 +452,7 @@ def lists(at: FailedCall) -> Iterator[Inputs]:
                 yield with_value(at.inputs, name, replace(value, values=values))
 
 
-def unwrap_lists(at: FailedCall) -> Iterator[Inputs]:
-    """Replace a list with its first tensor."""
-    match = re.search(r"'(list|tuple)' object has no attribute '(\w+)'|must be (Tensor), not (list|tuple)", at.text)
-    if match and hasattr(torch.Tensor, match[2] or "shape"):
-        for name in at.suspects():
-            value = dict(at.inputs)[name]
-            if isinstance(value, ListOfValues):
-                yield with_value(at.inputs, name, value.values[0])
-
-
 _CALLED = re.compile(r"([A-Za-z_]\w*)(\[\w+\])?\(")
-
-
-def callables(at: FailedCall) -> Iterator[Inputs]:
-    """Replace arguments that are called with an identity layer or a list of such layers."""
-    if "object is not callable" not in at.text:
-        return
-    names = dict(at.inputs)
-    for called in _CALLED.finditer(at.line):
-        if called[1] in names:
-            layer = "[nn.Identity() for _ in range(8)]" if called[2] else "nn.Identity()"
-            yield with_value(at.inputs, called[1], Literal(layer))
 
 
 #: Errors of a number or another plain value that is used as a layer or a list.
@@ -488,42 +486,15 @@ def _falling(values: Sequence[Value]) -> tuple[Value, ...]:
     return tuple(values)
 
 
-def fields(at: FailedCall) -> Iterator[Inputs]:
-    """Replace a tensor with a dict or an object with the keys or attributes that are read."""
-    if re.search(
-        r"'Tensor' object has no attribute '(keys|items|values|get|pop)'|only integers, slices|string indices|KeyError"
-        r"|invalid data type 'str'",
-        at.text + name_type(at.failure.cause),
-    ) or ("too many indices" in at.text and re.search(r"\[['\"]\w+['\"]\]", at.line)):
-        keys = re.findall(r"\[['\"](\w+)['\"]\]", " ".join(at.failure.lines)) or [at.text.strip("'\"")]
-        for name in at.suspects():
-            yield from _with_fields(at, name, keys, attributes=False)
-    match = re.search(r"'(Tensor|types\.SimpleNamespace|dict|list)' object has no attribute '(\w+)'", at.text)
-    if match and not hasattr(torch.Tensor, match[2]):
-        for name in at.suspects():
-            yield from _with_fields(at, name, [match[2]], attributes=True)
-
-
-def _with_fields(at: FailedCall, name: str, keys: Sequence[str], *, attributes: bool) -> Iterator[Inputs]:
-    """Yield the inputs with an argument replaced by a dict or an object with these keys."""
-    value = dict(at.inputs)[name]
-    known = dict(value.values) if isinstance(value, Fields) and value.attributes == attributes else {}
-    fresh = {key: known.get(key) or meaning(key) or at.main for key in (*known, *keys) if key.isidentifier()}
-    if fresh and fresh.keys() != known.keys():
-        yield with_value(at.inputs, name, Fields(tuple(fresh.items()), attributes))
-
-
 #: Most likely first.
 RULES: tuple[Callable[[FailedCall], Iterator[Inputs]], ...] = (
     sizes_in_message,
-    unwrap_lists,
+    grow,
     shares,
-    callables,
     ranks,
     missing,
     kinds,
     lists,
-    fields,
     comparisons,
     volumes,
     any_pair,

@@ -2,12 +2,11 @@
 
 import functools
 import importlib.util
-import inspect
 import itertools
 import math
 import sys
 import types
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,18 +17,12 @@ import torch
 from torch import nn
 
 from extract.arguments.constructing import TOO_LARGE, Arguments, Constructed, Constructor, confirm
-from extract.arguments.forwarding import Forward, ForwardCall, as_call, call_text, evaluate, forward_parameters, run
-from extract.arguments.inputs import (
-    Inputs,
-    Tensor,
-    change_nested,
-    change_tensors,
-    flatten,
-    has_shape,
-    value_text,
-)
+from extract.arguments.forwarding import Forward, ForwardCall, call_text, evaluate, run
+from extract.arguments.inputs import change_nested, flatten
 from extract.arguments.messages import CompanionCode
+from extract.arguments.observing import describe, describe_case, find_nothing, further_cases, same
 from extract.arguments.probe import MODULE_NAME, classify_error, hide, load, one_line
+from extract.arguments.refine import refine
 from extract.arguments.trials import AttemptError, BlockNamespace, TimeBudget, attempt, differentiate, seed_all
 
 _MAX_VARIANTS = 12
@@ -197,7 +190,7 @@ def _run(constructor: Constructor, built: Constructed, goal: str) -> tuple[dict[
     forward = Forward(built, constructor, constructor.names, constructor.hints, constructor.budget)
     best = _start_result(built)
     for called in itertools.islice(forward.search(), _MAX_BACKWARD_TRIES):
-        confirmed = _confirm(constructor, built, called, goal)
+        confirmed = _confirm_refined(constructor, built, called, goal, forward.seconds)
         best = confirmed if best["kind"] == "no_inputs" else _pick_better(best, confirmed)
         if best["level"] == goal:
             return best, None
@@ -208,6 +201,21 @@ def _run(constructor: Constructor, built: Constructed, goal: str) -> tuple[dict[
         error = f"forward({tried}): {failure.message}{failure.where()}"
         best |= {"kind": failure.kind, "error": error, "progress": failure.progress}
     return best, failure
+
+
+def _confirm_refined(
+    constructor: Constructor, built: Constructed, called: ForwardCall, goal: str, seconds: float
+) -> dict[str, Any]:
+    """Return what was observed of a call, with sizes of their own if it reaches the goal with them.
+
+    Args: seconds: the CPU seconds that it took.
+    """
+    refined = refine(constructor, built, called, seconds)
+    if refined is not None:
+        result = _confirm(constructor, *refined, goal)
+        if result["level"] == goal:
+            return result
+    return _confirm(constructor, built, called, goal)
 
 
 _ORDER = ("constructed", "forward", "backward")
@@ -255,7 +263,7 @@ def _confirm(constructor: Constructor, built: Constructed, called: ForwardCall, 
     first = flatten(output)
     # Drawn again: forward may have written to its inputs.
     inputs = _draw_inputs(called, names)
-    if problem := _find_nothing(module, first, inputs):
+    if problem := find_nothing(module, first, inputs):
         return result | {"kind": "no_result", "error": f"forward({call_text(called)}): {problem}"}
     result |= {"level": "forward", "kind": None, "error": None}
     result["arguments"]["forward"] = called.as_json()
@@ -278,19 +286,6 @@ def _run_again(constructor: Constructor, built: Constructed, module: nn.Module, 
         run(module, called, constructor.names, seed=seed)
     except AttemptError:
         run(confirm(constructor, built.arguments).eval(), called, constructor.names, seed=seed)
-
-
-def _find_nothing(module: nn.Module, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> str | None:
-    """Return why a call that ended well shows nothing of what the class computes; None if it does."""
-    filled = [tensor for tensor in outputs if tensor.numel()]
-    if not filled:
-        return "every tensor that it returned is empty"
-    if all(t.is_floating_point() and t.layout is torch.strided and bool(t.isnan().all()) for t in filled):
-        return "every value that it returned is NaN"
-    code = getattr(inspect.getattr_static(type(module), "forward", None), "__code__", None)
-    if code is not None and not code.co_filename.endswith(f"{MODULE_NAME}.py") and same(outputs, inputs):
-        return "it returned its input, and no line of the class ran"
-    return None
 
 
 def _draw_inputs(called: ForwardCall, names: BlockNamespace) -> list[torch.Tensor]:
@@ -350,103 +345,3 @@ def _run_with_gradients(
 
 def _arguments_text(arguments: Arguments) -> str:
     return ", ".join([*arguments.args, *(f"{n}={t}" for n, t in arguments.kwargs)])[:160]
-
-
-# -- observations ---------------------------------------------------------------------------------------------------
-
-_MAX_OTHER_SIZES = 2
-
-
-def describe(module: nn.Module) -> dict[str, Any]:
-    """Return the numbers of parameters and buffers, and how often each type of layer occurs."""
-    parameters = [p for p in module.parameters() if has_shape(p)]
-    layers = Counter(type(layer).__name__ for layer in module.modules() if layer is not module)
-    return {
-        "parameters": sum(p.numel() for p in parameters),
-        "trainable": sum(p.numel() for p in parameters if p.requires_grad),
-        "buffers": sum(b.numel() for b in module.buffers() if has_shape(b)),
-        "layers": dict(sorted(layers.items(), key=lambda item: (-item[1], item[0]))),
-    }
-
-
-def describe_case(called: ForwardCall, names: BlockNamespace, output: object) -> dict[str, Any]:
-    """Describe the inputs and outputs of one call."""
-    args, kwargs = evaluate(called, names)
-    inputs: dict[str, str] = {}
-    for name, value in [*((f"*{index}", item) for index, item in enumerate(args)), *kwargs.items()]:
-        _list_inputs(name, value, inputs)
-    return {"inputs": inputs, "outputs": [value_text(tensor) for tensor in flatten(output)][:32]}
-
-
-def _list_inputs(name: str, value: Any, into: dict[str, str]) -> None:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            _list_inputs(f"{name}.{key}", item, into)
-    elif isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value):
-        for index, item in enumerate(value):
-            _list_inputs(f"{name}.{index}", item, into)
-    elif isinstance(value, torch.Tensor):
-        into[name] = value_text(value)
-    else:
-        into[name] = (
-            value
-            if isinstance(value, str)
-            else repr(value)[:40]
-            if isinstance(value, (int, float, bool, type(None), tuple))
-            else value_text(value)
-        )
-
-
-def further_cases(module: nn.Module, called: ForwardCall, names: BlockNamespace) -> list[dict[str, Any]]:
-    """Return the same call with another number of pixels or tokens, and another batch size, if they work."""
-    if called.inputs is None:
-        return []
-    cases = []
-    parameters = forward_parameters(module)
-    for change in (_larger, _add_sample):
-        inputs = _change_inputs(called.inputs, change)
-        if inputs == called.inputs:
-            continue
-        other = as_call(inputs, parameters)
-        try:
-            cases.append(describe_case(other, names, run(module, other, names)))
-        except AttemptError:
-            continue
-        if len(cases) == _MAX_OTHER_SIZES:
-            break
-    return cases
-
-
-def _change_inputs(inputs: Inputs, change: Any) -> Inputs:
-    return tuple((name, change_tensors(value, change)) for name, value in inputs)
-
-
-def _larger(tensor: Tensor) -> Tensor:
-    """Double the height and width, or the number of tokens."""
-    shape = tensor.shape
-    if len(shape) in (4, 5) and shape[-1] == shape[-2] and shape[-1] <= 64:
-        return tensor.with_shape((*shape[:-2], 2 * shape[-2], 2 * shape[-1]))
-    if len(shape) == 3 and shape[1] <= 256:
-        return tensor.with_shape((shape[0], 2 * shape[1], shape[2]))
-    return tensor
-
-
-def _add_sample(tensor: Tensor) -> Tensor:
-    """Increase the batch size by one."""
-    return tensor.with_shape((tensor.shape[0] + 1, *tensor.shape[1:])) if len(tensor.shape) > 2 else tensor
-
-
-def same(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
-    """Return whether two outputs are equal; NaN equals NaN."""
-    return len(one) == len(other) and all(_equal(a, b) for a, b in zip(one, other, strict=True))
-
-
-def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
-    if a.shape != b.shape or a.dtype != b.dtype or a.layout != b.layout:
-        return False
-    if a.layout is not torch.strided:
-        a, b = a.to_dense(), b.to_dense()
-    if not a.is_floating_point() and not a.is_complex():
-        return torch.equal(a, b)
-    is_nan = torch.isnan(a)
-    return torch.equal(is_nan, torch.isnan(b)) and torch.equal(a.masked_fill(is_nan, 0), b.masked_fill(is_nan, 0))

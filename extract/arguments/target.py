@@ -47,7 +47,7 @@ class Target:
         self.file: ModuleType = sys.modules[MODULE_NAME]
         self._names = namespace(vars(self.file), request.companions)
         self._init, forward = request.arguments["init"], request.arguments["forward"]
-        self._call = ForwardCall(tuple(forward["args"]), tuple(forward["kwargs"].items()), None)
+        self._call = ForwardCall(tuple(forward["args"]), tuple(forward["kwargs"].items()))
 
     def build(self) -> nn.Module:
         """Construct the module with a fixed seed. Raises: AttemptError."""

@@ -169,7 +169,7 @@ def _in_all_modes(
     step: Callable[[str, Callable[[], str]], None],
 ) -> None:
     """Print, save and load, then run forward and backward in eval and train mode, and forward at every other size."""
-    called = ForwardCall(tuple(forward["args"]), tuple(forward["kwargs"].items()), None)
+    called = ForwardCall(tuple(forward["args"]), tuple(forward["kwargs"].items()))
     step("state", lambda: _state(module))
     step("repr", lambda: hashlib.sha256(one_line(repr(module), 10**7).encode()).hexdigest())
     step("load", lambda: str(module.load_state_dict(copy.deepcopy(module.state_dict()))))

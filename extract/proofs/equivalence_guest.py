@@ -82,7 +82,7 @@ def _original_names(module: ModuleType, companions: Sequence[Mapping[str, str]])
 
 def signature(cls: type[nn.Module], arguments: CallsToRun, names: BlockNamespace) -> dict[str, Any]:
     """Return the names and shapes of a class's state, and the digests of its state and outputs, or `error`."""
-    called = ForwardCall(tuple(arguments["forward"]["args"]), tuple(arguments["forward"]["kwargs"].items()), None)
+    called = ForwardCall(tuple(arguments["forward"]["args"]), tuple(arguments["forward"]["kwargs"].items()))
     try:
         # `torch.empty` gives whatever was there before, which would differ by chance.
         with unset_is_nan():

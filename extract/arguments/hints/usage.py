@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import NamedTuple
 
 from pydantic import TypeAdapter
@@ -56,7 +57,7 @@ class Usage:
         self.library = library
         self._index = index
         self._files: dict[int, FileUsage] = {}
-        self._sites: dict[str, list[tuple[Module, CallSite]]] | None = None
+        self._sites: dict[str, list[tuple[Module, CallSite]]] = {}
         self._lineage: dict[tuple[int, str], tuple[Ancestor, ...]] = {}
 
     def read(self, module: Module) -> FileUsage:
@@ -67,16 +68,26 @@ class Usage:
 
     def sites(self, name: str) -> list[tuple[Module, CallSite]]:
         """Return the calls of classes of that name, in order of sources and paths."""
-        # Read all files on first use: a call may be anywhere in the corpus.
-        if self._sites is None:
-            self._sites = {}
-            scope = [(source, file) for source in self.library.sources for file in source.files]
-            for source, file in scope:
+        if name not in self._sites:
+            self._sites[name] = [
+                (module, site)
+                for module in self._modules_by_name.get(name, ())
+                for site in self.read(module).sites
+                if site.name == name
+            ]
+        return self._sites[name]
+
+    @cached_property
+    def _modules_by_name(self) -> dict[str, list[Module]]:
+        """The files that name something of that name. A call may be anywhere in the corpus, but only these are read."""
+        by_name: dict[str, list[Module]] = {}
+        for source in self.library.sources:
+            for file in source.files:
                 if source.in_scope(file.path):
                     module = self.library.by_path[source.name, file.path]
-                    for site in self.read(module).sites:
-                        self._sites.setdefault(site.name, []).append((module, site))
-        return self._sites.get(name, [])
+                    for name in _list_names(module):
+                        by_name.setdefault(name, []).append(module)
+        return by_name
 
     def lineage(self, module: Module, name: str) -> tuple[Ancestor, ...]:
         """Return a class and its bases in the corpus, depth first."""
@@ -108,6 +119,18 @@ class Usage:
             if signature is not None:
                 return item, signature
         return None
+
+
+def _list_names(module: Module) -> dict[str, None]:
+    """Return the names that the statements of a file bind, import or read."""
+    names: dict[str, None] = {}
+    for statement in module.facts.statements:
+        names |= dict.fromkeys(statement.binds)
+        names |= dict.fromkeys(alias.name for alias in statement.aliases)
+        names |= dict.fromkeys(item.alias.name for item in statement.locals)
+        for use in statement.uses:
+            names |= dict.fromkeys((use.name, *use.attributes))
+    return names
 
 
 # -- one file --------------------------------------------------------------------------------------------------------

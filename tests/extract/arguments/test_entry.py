@@ -82,7 +82,7 @@ def test_arguments_and_what_was_seen(climb: Climb) -> None:
     )
     assert found["arguments"] == {
         "init": {"args": [], "kwargs": {"dim": "32"}},
-        "forward": {"args": [], "kwargs": {"x": "torch.randn((2, 16, 32))"}},
+        "forward": {"args": [], "kwargs": {"x": "torch.randn((2, 24, 32))"}},
     }
     assert found["observed"] == {
         "parameters": 264,
@@ -90,9 +90,9 @@ def test_arguments_and_what_was_seen(climb: Climb) -> None:
         "buffers": 0,
         "layers": {"Dropout": 1, "Linear": 1},
         "cases": [
-            {"inputs": {"x": "float32 2x16x32"}, "outputs": ["float32 2x16x8"]},
-            {"inputs": {"x": "float32 2x32x32"}, "outputs": ["float32 2x32x8"]},
-            {"inputs": {"x": "float32 3x16x32"}, "outputs": ["float32 3x16x8"]},
+            {"inputs": {"x": "float32 2x24x32"}, "outputs": ["float32 2x24x8"]},
+            {"inputs": {"x": "float32 2x48x32"}, "outputs": ["float32 2x48x8"]},
+            {"inputs": {"x": "float32 3x24x32"}, "outputs": ["float32 3x24x8"]},
         ],
         "identity_in_eval": False,
         "train_differs": True,
@@ -154,7 +154,7 @@ def test_settings_that_forward_needs(climb: Climb) -> None:
     )
     assert found["level"] == "backward"
     assert found["arguments"]["init"]["kwargs"] == {
-        "config": "types.SimpleNamespace(hidden_size=32, num_heads=4, num_groups=32)"
+        "config": "types.SimpleNamespace(hidden_size=32, num_heads=4, num_groups=40)"
     }
 
 

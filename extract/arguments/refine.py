@@ -1,0 +1,315 @@
+"""Give the sizes of a call that works values of their own, and make a large call smaller.
+
+    Gate(dim=32, hidden=32)(x=torch.randn((2, 32, 16, 16)))
+    Gate(dim=32, hidden=48)(x=torch.randn((2, 32, 20, 24)))
+
+Both run, but the first also runs if the code swaps height and width, or mixes up two widths: it shows less of what the
+class computes. The integers of the expressions are changed, and each change is kept if the call still runs.
+"""
+
+import ast
+import inspect
+import math
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from extract.arguments.constructing import Arguments, Constructed, Constructor
+from extract.arguments.forwarding import ForwardCall, run
+from extract.arguments.trials import AttemptError
+
+_MAX_TRIES = 24
+_MAX_SECONDS = 1.0  # of CPU time, for one call
+_SMALLEST = 8  # smaller sizes are numbers of heads, kernels and samples, which divide others on purpose
+_LEAST_SHRUNK = 32  # smaller integers are never divided: numbers of heads, kernels
+_NEAR = {8: range(24, 4096, 8), 4: range(12, 2048, 4)}  # sizes to choose from, by what they are multiples of
+_LARGE = 1_000_000  # elements of parameters and buffers
+_SLOW = 0.1  # CPU seconds of one call
+_MOST_PIXELS, _MOST_TOKENS = 64, 256  # that are doubled
+_CREATORS = frozenset({"randn", "rand", "ones", "zeros", "randint", "empty"})
+
+Runs = Callable[[Arguments, ForwardCall], bool]
+
+
+def refine(
+    constructor: Constructor, built: Constructed, called: ForwardCall, seconds: float
+) -> tuple[Constructed, ForwardCall] | None:
+    """Return a module and a call with sizes of their own, and smaller ones if it is large; None if nothing changed.
+
+    Args: seconds: the CPU seconds that the call took.
+    """
+    latest, spent = built, seconds
+
+    def runs(arguments: Arguments, changed: ForwardCall) -> bool:
+        nonlocal latest, spent
+        try:
+            module = latest if arguments == latest.arguments else constructor.make(arguments)
+            module.module.eval()
+            started = time.process_time()
+            run(module.module, changed, constructor.names, on_meta=module.on_meta, seconds=_MAX_SECONDS)
+        except AttemptError:
+            return False
+        latest, spent = module, time.process_time() - started
+        return True
+
+    def is_large() -> bool:
+        return latest.size > _LARGE or spent > _SLOW
+
+    first = calls = WorkingCalls(built.arguments, called)
+    refiner = Refiner(runs)
+    if is_large():
+        calls = refiner.shrink(calls.with_defaults(constructor.parameters), is_large).without_defaults(
+            constructor.parameters
+        )
+    if called.guessed:
+        calls = refiner.separate(calls, widths=not constructor.is_stated(built.arguments))
+    if calls.texts == first.texts:
+        return None
+    try:
+        module = latest if calls.arguments == latest.arguments else constructor.make(calls.arguments)
+    except AttemptError:
+        return None
+    return module, calls.called
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """An integer of an expression: a size of a tensor, or a plain argument.
+
+    Args: text: the number of the expression. start, end: its place there. axis: rank and axis in a tensor, or None.
+    """
+
+    text: int
+    start: int
+    end: int
+    value: int
+    axis: tuple[int, int] | None
+
+
+@dataclass(slots=True)
+class WorkingCalls:
+    """A constructor and a forward call that work, as one list of expressions."""
+
+    arguments: Arguments
+    called: ForwardCall
+    sizes: tuple[Size, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sizes = tuple(size for number, text in enumerate(self.texts) for size in read_sizes(number, text))
+
+    @property
+    def texts(self) -> list[str]:
+        """The expressions of both calls."""
+        first, second = self.arguments, self.called
+        return [*first.args, *(t for _, t in first.kwargs), *second.args, *(t for _, t in second.kwargs)]
+
+    @property
+    def inputs(self) -> list[Size]:
+        """The sizes of the tensors that forward is given."""
+        first = len(self.arguments.args) + len(self.arguments.kwargs)
+        return [size for size in self.sizes if size.text >= first and size.axis is not None]
+
+    @property
+    def widths(self) -> list[Size]:
+        """The integers that the constructor is given."""
+        first = len(self.arguments.args) + len(self.arguments.kwargs)
+        return [size for size in self.sizes if size.text < first]
+
+    def change(self, values: Mapping[Size, int]) -> "WorkingCalls":
+        """Return the calls with other values for some sizes."""
+        texts = self.texts
+        for size in sorted(values, key=lambda size: -size.start):
+            texts[size.text] = texts[size.text][: size.start] + str(values[size]) + texts[size.text][size.end :]
+        remaining = iter(texts)
+        first, second = self.arguments, self.called
+        arguments = Arguments(
+            tuple(next(remaining) for _ in first.args), tuple((name, next(remaining)) for name, _ in first.kwargs)
+        )
+        args = tuple(next(remaining) for _ in second.args)
+        kwargs = tuple((name, next(remaining)) for name, _ in second.kwargs)
+        return WorkingCalls(arguments, ForwardCall(args, kwargs, guessed=second.guessed))
+
+    def with_defaults(self, parameters: Mapping[str, inspect.Parameter]) -> "WorkingCalls":
+        """Return the calls with the constructor's defaults that are integers, or lists of them, as arguments."""
+        known = {*list(parameters)[: len(self.arguments.args)], *(name for name, _ in self.arguments.kwargs)}
+        more = tuple(
+            (name, repr(parameter.default))
+            for name, parameter in parameters.items()
+            if name not in known and parameter.kind is not parameter.POSITIONAL_ONLY and _is_size(parameter.default)
+        )
+        return WorkingCalls(Arguments(self.arguments.args, (*self.arguments.kwargs, *more)), self.called)
+
+    def without_defaults(self, parameters: Mapping[str, inspect.Parameter]) -> "WorkingCalls":
+        """Return the calls without arguments of the constructor that are its defaults."""
+        kept = tuple(
+            (name, text)
+            for name, text in self.arguments.kwargs
+            if name not in parameters or repr(parameters[name].default) != text
+        )
+        return WorkingCalls(Arguments(self.arguments.args, kept), self.called)
+
+
+def _is_size(value: object) -> bool:
+    return type(value) is int or (isinstance(value, tuple | list) and bool(value) and all(map(_is_size, value)))
+
+
+def vary(calls: WorkingCalls) -> Iterator[ForwardCall]:
+    """Yield a call with twice as many pixels or tokens, and one with another sample, where a tensor has these."""
+    pixels = {}
+    for size in calls.inputs:
+        rank, axis = size.axis or (0, 0)
+        if (rank in (4, 5) and axis >= rank - 2 and size.value <= _MOST_PIXELS) or (
+            rank == 3 and axis == 1 and size.value <= _MOST_TOKENS
+        ):
+            pixels[size] = 2 * size.value
+    samples = {size: size.value + 1 for size in calls.inputs if size.axis and size.axis[0] > 2 and size.axis[1] == 0}
+    yield from (calls.change(values).called for values in (pixels, samples) if values)
+
+
+def read_sizes(number: int, text: str) -> Iterator[Size]:
+    """Yield the sizes of the tensors that an expression creates, and its other integers; none of several lines."""
+    if "\n" in text or not text.isascii():
+        return  # the parser counts bytes of a line
+    waiting: list[ast.AST] = [ast.parse(text, mode="eval").body]
+    while waiting:
+        node = waiting.pop(0)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CREATORS:
+            listed = [item.elts for item in node.args if isinstance(item, ast.Tuple | ast.List)]
+            shape = listed[0] if listed else node.args
+            for axis, item in enumerate(shape):
+                yield from _read_integer(number, item, (len(shape), axis))
+        elif isinstance(node, ast.Constant):
+            yield from _read_integer(number, node, None)
+        else:
+            waiting += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.Dict)]
+
+
+def _read_integer(number: int, node: ast.AST, axis: tuple[int, int] | None) -> Iterator[Size]:
+    if isinstance(node, ast.Constant) and type(node.value) is int and node.end_col_offset is not None:
+        yield Size(number, node.col_offset, node.end_col_offset, node.value, axis)
+
+
+@dataclass(slots=True)
+class Refiner:
+    """Change the sizes of calls as long as they run. Args: runs: tries two calls."""
+
+    runs: Runs
+    tries: int = _MAX_TRIES
+    started: float = field(default_factory=time.process_time)
+
+    def _try(self, calls: WorkingCalls, values: Mapping[Size, int]) -> WorkingCalls | None:
+        """Return the changed calls if they run, and None if they do not or nothing more may be tried."""
+        if self.tries <= 0 or time.process_time() - self.started > _MAX_SECONDS:
+            return None
+        self.tries -= 1
+        changed = calls.change(values)
+        return changed if self.runs(changed.arguments, changed.called) else None
+
+    # -- sizes of their own ----------------------------------------------------------------------------------------
+
+    def separate(self, calls: WorkingCalls, *, widths: bool) -> WorkingCalls:
+        """Return the calls with sizes that are all different, as far as they run.
+
+        Args: widths: also change the integers of the constructor, because they were guessed.
+        """
+        at_once = dict(_propose_all(calls))
+        if at_once:
+            calls = self._try(calls, at_once) or calls
+        for axis in list(dict.fromkeys(size.axis for size in reversed(calls.inputs))):
+            calls = self._separate_axis(calls, axis)
+        for place in range(len(calls.widths)) if widths else ():
+            calls = self._separate_width(calls, place)
+        return calls
+
+    def _separate_axis(self, calls: WorkingCalls, axis: tuple[int, int] | None) -> WorkingCalls:
+        for value in dict.fromkeys(size.value for size in calls.inputs if size.axis == axis and axis and axis[1]):
+            same = [size for size in calls.inputs if size.axis == axis and size.value == value]
+            others = [size.value for size in calls.sizes if size not in same and not _is_batch(size)]
+            if not _collides(value, others):
+                continue
+            elsewhere = [s for s in calls.inputs if s.value == value and s.axis and axis and s.axis[0] != axis[0]]
+            for fresh in _choose(value, others):
+                for moved in [same, [*same, *elsewhere]] if elsewhere else [same]:
+                    changed = self._try(calls, dict.fromkeys(moved, fresh))
+                    if changed is not None:
+                        return changed
+        return calls
+
+    def _separate_width(self, calls: WorkingCalls, place: int) -> WorkingCalls:
+        width = calls.widths[place]
+        before = [size.value for size in calls.widths[:place]]
+        if width.value < _SMALLEST or width.value not in before:
+            return calls
+        others = [size.value for size in calls.sizes if size is not width]
+        for fresh in list(_choose(width.value, others))[:1]:
+            equal = [size for size in calls.inputs if size.value == width.value]
+            for moved in [[width], *([width, size] for size in equal[1:])]:
+                changed = self._try(calls, dict.fromkeys(moved, fresh))
+                if changed is not None:
+                    return changed
+        return calls
+
+    # -- smaller calls -----------------------------------------------------------------------------------------------
+
+    def shrink(self, calls: WorkingCalls, is_large: Callable[[], bool]) -> WorkingCalls:
+        """Return the calls with integers divided, all together and then each value, as long as they run.
+
+        Args: is_large: returns whether the calls that ran last are still too large.
+        """
+        for divisor in (4, 2, 2, 2):
+            large = [size for size in calls.sizes if size.value >= _LEAST_SHRUNK and not _is_batch(size)]
+            if is_large() and large:
+                calls = self._try(calls, {size: _divide(size.value, divisor) for size in large}) or calls
+        for value in sorted({size.value for size in calls.sizes if size.value >= _LEAST_SHRUNK}, reverse=True):
+            for divisor in (4, 2):
+                same = [size for size in calls.sizes if size.value == value and not _is_batch(size)]
+                if not is_large() or not same:
+                    break
+                changed = self._try(calls, dict.fromkeys(same, _divide(value, divisor)))
+                if changed is not None:
+                    calls = changed
+                    break
+        return calls
+
+
+def _is_batch(size: Size) -> bool:
+    return size.axis is not None and size.axis[1] == 0 and size.value < _SMALLEST
+
+
+def _divide(value: int, divisor: int) -> int:
+    return max(value // divisor, _SMALLEST)
+
+
+def _propose_all(calls: WorkingCalls) -> Iterator[tuple[Size, int]]:
+    """Yield another value for each axis of the inputs whose size another axis or argument has."""
+    values = {size: size.value for size in calls.inputs}
+    for axis in list(dict.fromkeys(size.axis for size in reversed(calls.inputs) if size.axis and size.axis[1])):
+        same = [size for size in calls.inputs if size.axis == axis]
+        others = [values.get(size, size.value) for size in calls.sizes if size not in same and not _is_batch(size)]
+        # The axis of the channels has the size of an argument, or of another axis of the same rank by accident.
+        equal = [size for size in calls.inputs if size.value == same[0].value and size not in same]
+        if not equal or len({size.value for size in same}) > 1:
+            continue
+        fresh = next(iter(_choose(same[0].value, others)), None)
+        if fresh is not None:
+            values |= dict.fromkeys(same, fresh)
+            yield from ((size, fresh) for size in same)
+
+
+def _collides(value: int, others: Iterable[int]) -> bool:
+    """Return whether a size is another one or, of sizes that are not small, a multiple or a part of it."""
+    return any(
+        value == other or (min(value, other) >= _SMALLEST and (value % other == 0 or other % value == 0))
+        for other in others
+    )
+
+
+def _choose(value: int, others: Collection[int]) -> Sequence[int]:
+    """Return sizes near to one that no other size equals or divides: a multiple of eight, then one of four."""
+    if value < _SMALLEST:
+        return [n for n in (value + 2, value + 1) if n not in others]
+    chosen = []
+    for sizes in _NEAR.values():
+        near = [n for n in sizes if math.ceil(value / 2) < n <= 2 * value and n != value and not _collides(n, others)]
+        chosen += sorted(near, key=lambda n: (abs(n - value), n))[:1]
+    return chosen

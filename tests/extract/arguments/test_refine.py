@@ -1,0 +1,121 @@
+"""Sizes of their own, and small ones: what becomes of a call that works."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from extract.arguments.constructing import Arguments
+from extract.arguments.forwarding import ForwardCall
+from extract.arguments.refine import Refiner, WorkingCalls, read_sizes, vary
+
+Climb = Callable[..., dict[str, Any]]
+
+
+def block(signature: str, init: str, forward: str, arguments: str = "x") -> str:
+    return f"""
+class A(nn.Module):
+    def __init__(self, {signature}):
+        super().__init__()
+        {init}
+
+    def forward(self, {arguments}):
+        {forward}
+"""
+
+
+def find(climb: Climb, text: str, **hints: Any) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the keyword arguments of the constructor and of forward."""
+    outcome = climb(text, **hints)
+    assert outcome["level"] == "backward", outcome["error"]
+    calls = outcome["arguments"]
+    return calls["init"]["kwargs"], calls["forward"]["kwargs"]
+
+
+@pytest.mark.parametrize(
+    ("text", "init", "forward"),
+    [
+        (
+            block("dim, hidden", "self.a = nn.Conv2d(dim, hidden, 3)", "return self.a(x)"),
+            {"dim": "32", "hidden": "56"},
+            {"x": "torch.randn((2, 32, 20, 24))"},
+        ),
+        (
+            block("dim, hidden", "self.a = nn.Conv2d(dim, hidden, 3, padding=1)", "return self.a(x) + x"),
+            {"dim": "32", "hidden": "32"},
+            {"x": "torch.randn((2, 32, 20, 24))"},
+        ),
+        (
+            block("dim", "self.a = nn.Linear(dim, 4)", "return self.a(x + y)", "x, y"),
+            {"dim": "32"},
+            {"x": "torch.randn((2, 24, 32))", "y": "torch.randn((2, 24, 32))"},
+        ),
+        (
+            block("dim", "self.a = nn.Linear(dim, dim)", "return self.a(x) @ x.transpose(2, 3)"),
+            {"dim": "32"},
+            {"x": "torch.randn((2, 8, 12, 32))"},
+        ),
+        (
+            block(
+                "dim", "self.a = nn.Conv2d(dim, dim, 3)", "assert x.shape[2] == x.shape[3]\n        return self.a(x)"
+            ),
+            {"dim": "32"},
+            {"x": "torch.randn((2, 32, 16, 16))"},
+        ),
+    ],
+    ids=["two widths", "a residual", "two inputs", "channels last", "only squares"],
+)
+def test_sizes_are_all_different_where_they_can_be(
+    climb: Climb, text: str, init: dict[str, str], forward: dict[str, str]
+) -> None:
+    assert find(climb, text) == (init, forward)
+
+
+def test_calls_of_the_corpus_are_not_changed(climb: Climb) -> None:
+    call = {"args": ["torch.randn(1, 8, 6, 6)"], "kwargs": [], "way": "example"}
+    outcome = climb(block("dim", "self.a = nn.Conv2d(dim, dim, 3)", "return self.a(x)"), init=[
+        {"args": ["8"], "kwargs": [], "way": "example"}], forward=[call])  # fmt: skip
+    assert outcome["arguments"]["init"]["args"] == ["8"]
+    assert outcome["arguments"]["forward"]["args"] == ["torch.randn(1, 8, 6, 6)"]
+
+
+def test_a_large_call_of_the_corpus_becomes_small(climb: Climb) -> None:
+    text = block("dim, heads", "self.a = nn.MultiheadAttention(dim, heads)", "return self.a(x, x, x)[0]")
+    outcome = climb(text, init=[{"args": ["1024", "16"], "kwargs": [], "way": "call"}])
+    assert outcome["arguments"]["init"]["args"] == ["256", "16"]
+    assert outcome["observed"]["parameters"] < 300_000
+
+
+def test_large_defaults_that_no_name_tells_become_small(climb: Climb) -> None:
+    text = block("size=4096, kinds=(512, 64)", "self.a = nn.Linear(size, sum(kinds))", "return self.a(x)")
+    init, forward = find(climb, text)
+    assert (init, forward) == ({"size": "1024", "kinds": "(128, 16)"}, {"x": "torch.randn((2, 24, 1024))"})
+
+
+def test_integers_of_an_expression() -> None:
+    sizes = list(read_sizes(0, "torch.randint(0, 9, (2, 16)), [Gate(32, act=nn.ReLU)], torch.randn(1, 3, True)"))
+    assert [(size.value, size.axis) for size in sizes] == [
+        (2, (2, 0)),
+        (16, (2, 1)),
+        (1, (3, 0)),
+        (3, (3, 1)),
+        (32, None),
+    ]
+    assert list(read_sizes(0, "'é', 3")) == []
+
+
+def test_more_pixels_and_more_samples() -> None:
+    calls = WorkingCalls(
+        Arguments(("16",)), ForwardCall(("torch.randn((2, 16, 8, 12))",), (("t", "torch.rand((2,))"),))
+    )
+    assert [(called.args, called.kwargs) for called in vary(calls)] == [
+        (("torch.randn((2, 16, 16, 24))",), (("t", "torch.rand((2,))"),)),
+        (("torch.randn((3, 16, 8, 12))",), (("t", "torch.rand((2,))"),)),
+    ]
+
+
+def test_the_tries_are_bounded() -> None:
+    tried = []
+    calls = WorkingCalls(Arguments(tuple("32" for _ in range(40))), ForwardCall(("torch.randn((2, 32, 32, 32))",), ()))
+    Refiner(lambda *call: bool(tried.append(call))).separate(calls, widths=True)
+    assert len(tried) == 24
