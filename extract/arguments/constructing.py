@@ -211,6 +211,9 @@ class Constructor:
             return
         words = [word for line in reversed(failure.lines) for word in NAME.findall(line)]
         named = [w for w in dict.fromkeys(words) if w in self.parameters and not is_variadic(self.parameters[w])]
+        # A normalization with the wrong width is built elsewhere than in the failing line.
+        if "normalized_shape" in str(failure):
+            named = [name for name in self.parameters if "norm" in name] + named
         named += [name for name in self.required if name not in named]
         before = dict(built.arguments.kwargs)
         positional = len(built.arguments.args)

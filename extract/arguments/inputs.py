@@ -72,22 +72,7 @@ class ListOfValues:
         return f"[{inside}]"
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
-    """A dict of values by name, or an object with these attributes."""
-
-    values: tuple[tuple[str, "Value"], ...]
-    attributes: bool = False
-
-    def expression(self) -> str:
-        """Return Python code that creates it."""
-        if self.attributes:
-            inside = ", ".join(f"{name}={value.expression()}" for name, value in self.values)
-            return f"types.SimpleNamespace({inside})"
-        return "{" + ", ".join(f"{name!r}: {value.expression()}" for name, value in self.values) + "}"
-
-
-Value = Tensor | Literal | ListOfValues | Fields
+Value = Tensor | Literal | ListOfValues
 Inputs = tuple[tuple[str, Value], ...]  # forward's arguments by name, in order; "*" for further positional ones
 
 
@@ -98,9 +83,6 @@ def tensors_in(value: Value) -> Iterator[Tensor]:
     elif isinstance(value, ListOfValues):
         for item in value.values:
             yield from tensors_in(item)
-    elif isinstance(value, Fields):
-        for _, item in value.values:
-            yield from tensors_in(item)
 
 
 def change_tensors(value: Value, change: Callable[[Tensor], Value]) -> Value:
@@ -109,8 +91,6 @@ def change_tensors(value: Value, change: Callable[[Tensor], Value]) -> Value:
         return change(value)
     if isinstance(value, ListOfValues):
         return replace(value, values=tuple(change_tensors(item, change) for item in value.values))
-    if isinstance(value, Fields):
-        return replace(value, values=tuple((name, change_tensors(item, change)) for name, item in value.values))
     return value
 
 

@@ -19,7 +19,8 @@ from extract.arguments.forwarding import ForwardCall, run
 from extract.arguments.trials import AttemptError
 
 _MAX_TRIES = 24
-_MAX_SECONDS = 1.0  # of CPU time, for one call
+_MAX_SECONDS = 0.5  # of CPU time, for one block
+_CALL_SECONDS = 1.0
 _SMALLEST = 8  # smaller sizes are numbers of heads, kernels and samples, which divide others on purpose
 _LEAST_SHRUNK = 32  # smaller integers are never divided: numbers of heads, kernels
 _NEAR = {8: range(24, 4096, 8), 4: range(12, 2048, 4)}  # sizes to choose from, by what they are multiples of
@@ -46,7 +47,7 @@ def refine(
             module = latest if arguments == latest.arguments else constructor.make(arguments)
             module.module.eval()
             started = time.process_time()
-            run(module.module, changed, constructor.names, on_meta=module.on_meta, seconds=_MAX_SECONDS)
+            run(module.module, changed, constructor.names, on_meta=module.on_meta, seconds=_CALL_SECONDS)
         except AttemptError:
             return False
         latest, spent = module, time.process_time() - started
@@ -61,7 +62,7 @@ def refine(
         calls = refiner.shrink(calls.with_defaults(constructor.parameters), is_large).without_defaults(
             constructor.parameters
         )
-    if called.guessed:
+    if called.guessed and not is_large():
         calls = refiner.separate(calls, widths=not constructor.is_stated(built.arguments))
     if calls.texts == first.texts:
         return None

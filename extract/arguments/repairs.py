@@ -174,7 +174,7 @@ def resize(at: FailedCall, have: int, want: int) -> Iterator[Inputs]:
     if have == want or not 0 < want <= _MAX_SIZE:
         return
     # Channels first, then the last dimensions, then the batch.
-    for axis in (1, -1, -2, 0):
+    for axis in (1, -1, -2, 2, 0):
 
         def change(tensor: Tensor, axis: int = axis) -> Tensor | None:
             if -len(tensor.shape) <= axis < len(tensor.shape) and tensor.shape[axis] == have:

@@ -1,6 +1,7 @@
 """Arguments of blocks that the search found none for, as other blocks of the same sources pass them."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,16 @@ RECORDED = "recorded"
 ArgumentsFrom = Literal["default", "recorded", "call site", "search"]
 
 
+_INTEGER = re.compile(r"(?<![\w.])\d+(?![\w.])")
+
+
+def _is_same_call(call: Mapping[str, Any], item: Mapping[str, Any]) -> bool:
+    """Return whether a call is that of a hint, or the same with smaller integers: large calls are made smaller."""
+    texts, stated = (json.dumps([list(c["args"]), dict(c["kwargs"])], sort_keys=True) for c in (call, item))
+    pairs = zip(*(map(int, _INTEGER.findall(text)) for text in (texts, stated)), strict=False)
+    return _INTEGER.sub("0", texts) == _INTEGER.sub("0", stated) and all(small <= large for small, large in pairs)
+
+
 def find_origin(arguments: str, hints: Mapping[str, Any]) -> ArgumentsFrom:
     """Return where the arguments of a constructor that works are from.
 
@@ -36,9 +47,7 @@ def find_origin(arguments: str, hints: Mapping[str, Any]) -> ArgumentsFrom:
         hints: of the class, with the calls that were recorded.
     """
     call = json.loads(arguments)["init"]
-    ways = [
-        item["way"] for item in hints["init"] if (item["args"], dict(item["kwargs"])) == (call["args"], call["kwargs"])
-    ]
+    ways = [item["way"] for item in hints["init"] if _is_same_call(call, item)]
     if RECORDED in ways:
         return "recorded"
     if not call["args"] and not call["kwargs"]:

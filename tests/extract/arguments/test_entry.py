@@ -12,7 +12,7 @@ from torch import nn
 
 from extract.arguments import search_guest as entry
 from extract.arguments.forwarding import as_call
-from extract.arguments.inputs import INDEX, Fields, Inputs, ListOfValues, Literal, Tensor
+from extract.arguments.inputs import INDEX, Inputs, ListOfValues, Literal, Tensor
 from extract.arguments.search_guest import describe, describe_case, further_cases, same
 from extract.arguments.trials import BlockNamespace
 from tests.builders.suites import table
@@ -253,7 +253,7 @@ def test_sizes_and_layers() -> None:
         ((("x", Tensor((2,), INDEX)), ("n", Literal("4"))), {"x": "int64 2", "n": "4"}),
         ((("*x", ListOfValues((Tensor((2,)), Tensor((3,))))),), {"*0": "float32 2", "*1": "float32 3"}),
         ((("x", ListOfValues((Tensor((2,)), Tensor((3,))))),), {"x.0": "float32 2", "x.1": "float32 3"}),
-        ((("x", Fields((("a", Tensor((2,))), ("b", Literal("None"))))),), {"x.a": "float32 2", "x.b": "None"}),
+        ((("x", Literal("{'a': torch.randn((2,)), 'b': None}")),), {"x.a": "float32 2", "x.b": "None"}),
         ((("mode", Literal("'sum'")), ("size", Literal("(4, 4)"))), {"mode": "sum", "size": "(4, 4)"}),
         ((("dtype", Literal("torch.float32")),), {"dtype": "dtype"}),
     ],

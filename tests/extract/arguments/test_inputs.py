@@ -18,7 +18,6 @@ from extract.arguments.inputs import (
     INDEX,
     MASK,
     POSITIVE,
-    Fields,
     Layers,
     ListOfValues,
     Literal,
@@ -49,12 +48,7 @@ TENSORS = st.builds(Tensor, SHAPES, st.sampled_from(sorted(DTYPES)), st.integers
 NAMES = st.text("abcxyz_", min_size=1, max_size=4)
 VALUES = st.recursive(
     TENSORS,
-    lambda inner: (
-        st.builds(ListOfValues, st.lists(inner, max_size=3).map(tuple), st.booleans())
-        | st.builds(
-            Fields, st.dictionaries(NAMES, inner, max_size=3).map(lambda fields: tuple(fields.items())), st.booleans()
-        )
-    ),
+    lambda inner: st.builds(ListOfValues, st.lists(inner, max_size=3).map(tuple), st.booleans()),
     max_leaves=6,
 )
 
@@ -96,9 +90,9 @@ def test_a_change_reaches_every_tensor_and_nothing_else(described: Value) -> Non
 
 
 def test_a_change_leaves_literals() -> None:
-    value = Fields((("a", Literal("3")), ("b", ListOfValues((Literal("4"), Tensor((2,)))))))
+    value = ListOfValues((Literal("3"), ListOfValues((Literal("4"), Tensor((2,))))))
     changed = change_tensors(value, lambda tensor: Literal("5"))
-    assert changed.expression() == "{'a': 3, 'b': [4, 5]}"
+    assert changed.expression() == "[3, [4, 5]]"
 
 
 ONE, TWO, THREE = torch.tensor(1), torch.tensor(2), torch.tensor(3)
