@@ -145,7 +145,7 @@ def test_levels_and_reasons(extracted: Path) -> None:
     assert "\n" not in "".join(row["error"] or "" for row in rows.values())
     assert json.loads(rows["Gate"]["arguments"]) == {
         "init": {"args": [], "kwargs": {}},
-        "forward": {"args": [], "kwargs": {"x": "torch.randn((2, 32, 16, 16))"}},
+        "forward": {"args": [], "kwargs": {"x": "torch.randn((2, 32, 20, 24))"}},
     }
     seen = json.loads(rows["Block"]["observed"])
     assert (seen["layers"], seen["parameters"], seen["gradients"]) == ({"Gate": 1}, 0, 1)

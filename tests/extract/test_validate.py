@@ -103,7 +103,7 @@ def test_arguments_and_observations_are_kept_from_constructed_on(verdicts: dict[
         assert (verdicts[name].observed is not None) == (verdicts[name].arguments is not None)
     assert json.loads(verdicts["good"].arguments or "") == {
         "init": {"args": [], "kwargs": {}},
-        "forward": {"args": [], "kwargs": {"x": "torch.randn((2, 16, 8))"}},
+        "forward": {"args": [], "kwargs": {"x": "torch.randn((2, 12, 8))"}},
     }
     assert json.loads(verdicts["good"].observed or "")["parameters"] == 72
 
