@@ -32,7 +32,7 @@ Ran = Literal["ran"]
 RUN_CALL = SandboxStage[Ran | Failure](
     "extract.folder.calls_guest:run_call",
     Ran | Failure,
-    Limits(wall_seconds=600, cpu_seconds=60, memory_bytes=6 * 2**30),
+    Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=6 * 2**30),
     Retries.NONE,
 )
 

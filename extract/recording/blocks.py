@@ -17,7 +17,7 @@ from lemur_core.sandbox.stage import Retries, SandboxStage
 RECORD = SandboxStage[Mapping[str, Sequence[ReportedCalls]]](
     "extract.recording.block_guest:record_calls",
     Mapping[str, Sequence[ReportedCalls]],
-    Limits(wall_seconds=120, cpu_seconds=60, memory_bytes=4 * 2**30),
+    Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=4 * 2**30),
     Retries.NONE,
     "record",
 )

@@ -148,6 +148,8 @@ def test_an_outcome_is_kept_by_our_code_that_runs(tmp_path: Path, monkeypatch: p
         (tmp_path / "train" / f"{name}.py").parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "train" / f"{name}.py").write_text(text)
     monkeypatch.setattr(cached, "_ROOT", tmp_path)
+    # In each process a file is read once.
+    monkeypatch.setattr(cached, "_read_module", cached._read_module.__wrapped__)
     digests = [code_digest.__wrapped__("train.compose.probe_guest:run")]
     for name in texts:
         (tmp_path / "train" / f"{name}.py").write_text(f"{texts[name]}# changed\n")
