@@ -414,20 +414,20 @@ def _fit_length(failure: AttemptError, text: str) -> list[str]:
 
 
 def _with_attribute(text: str, name: str) -> str:
-    """Return an expression for the value with one more attribute: a namespace, or a module that stands in for another.
+    """Return an expression for the value with one more attribute: a namespace, or a stub of a module.
 
-    `nn.Identity()` becomes `type('StandIn', (nn.Identity,), {'dim': 32})()`.
+    `nn.Identity()` becomes `type('Stub', (nn.Identity,), {'dim': 32})()`.
     """
     value = suggest_value(name)
     if text.startswith("types.SimpleNamespace("):
         return text if re.search(rf"\b{name}=", text) else f"{text[:-1]}, {name}={value})".replace("(, ", "(")
-    if text.startswith("type('StandIn'"):
+    if text.startswith("type('Stub'"):
         return text if f"{name!r}: " in text else text.replace("{", f"{{{name!r}: {value}, ", 1)
     call = re.fullmatch(r"(nn\.\w+)(\(.*\))", text)
     if call is None and not text.isdecimal():
         return text
     base, rest = (call[1], call[2]) if call else ("nn.Identity", "()")
-    return f"type('StandIn', ({base},), {{{name!r}: {value}}}){rest}"
+    return f"type('Stub', ({base},), {{{name!r}: {value}}}){rest}"
 
 
 def _call(call: Mapping[str, Any]) -> Arguments:

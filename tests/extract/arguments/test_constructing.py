@@ -310,7 +310,7 @@ def test_settings_that_are_read_like_a_dict(constructor: MakeConstructor, body: 
 def test_a_module_that_has_the_attribute_that_is_read(constructor: MakeConstructor) -> None:
     made = constructor(text("vit", "self.vit = nn.Sequential(vit)\nself.a = nn.Linear(vit.embed_dim, vit.depth)"))
     plan = first(made)
-    assert dict(plan.kwargs) == {"vit": "type('StandIn', (nn.Identity,), {'depth': 2, 'embed_dim': 32})()"}
+    assert dict(plan.kwargs) == {"vit": "type('Stub', (nn.Identity,), {'depth': 2, 'embed_dim': 32})()"}
     assert made.names.value(dict(plan.kwargs)["vit"]).depth == 2
 
 
