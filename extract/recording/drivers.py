@@ -37,7 +37,6 @@ _MAX_KEYS = 4  # names tried with one factory
 _LEAST_SHARED = 2  # parameters that a table of no class in particular states
 _MAX_ROWS = 4
 _MAX_MODELS = 2  # out of one call
-_SMALL = 2_000_000  # elements of a model that may run on the CPU
 _SIDES = (64, 224)  # of images
 _SHAPES = ("input_shape", "input_size", "in_shape")
 _INPUT_SIZE = re.compile(r"(img|image|input)_?(size|shape|resolution)")

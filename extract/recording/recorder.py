@@ -108,6 +108,10 @@ class CallRecorder:
         nn.Module.__new__ = staticmethod(lambda cls, *_args, **_kwargs: object.__new__(cls))  # type: ignore[method-assign]
         nn.Module.__call__ = self._call  # type: ignore[method-assign]
 
+    def count_largest(self) -> int:
+        """Return the number of elements of the largest module that was constructed."""
+        return max((_count_parameters(module) for module, _ in self._constructed.values()), default=0)
+
     def forget(self) -> None:
         """Let go of the modules that were constructed so far."""
         self._constructed.clear()
@@ -277,6 +281,12 @@ class SourceRecorder(CallRecorder):
 
     def _is_own(self, cls: type[nn.Module]) -> bool:
         return cls.__module__.partition(".")[0] in self._packages
+
+
+def _count_parameters(module: nn.Module) -> int:
+    # A module whose constructor failed may have no parameters at all.
+    whole = "_parameters" in vars(module) and "_modules" in vars(module)
+    return sum(tensor.numel() for tensor in module.parameters() if has_shape(tensor)) if whole else 0
 
 
 def _list_passed(frame: types.FrameType, cls: type) -> tuple[Sequence[Any], Mapping[str, Any]]:

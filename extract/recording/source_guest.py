@@ -23,9 +23,10 @@ from extract.recording.users import UseGraph
 _IMPORT_SECONDS = 120.0
 _MAX_STEPS = 60_000  # modules constructed and called by one driver
 _MAX_ALL_STEPS = 2_000_000
-_MAX_DRIVERS = {-1: 4, 0: 6, 1: 2, 2: 4}  # tried for one class, by effort
+_MAX_DRIVERS = {-1: 4, 0: 4, 1: 2, 2: 2}  # tried for one class, by effort
 _MAX_TRIED = 400  # in all
-_LAST_SECONDS = 120.0  # of CPU time: no driver starts later; the counts end ordinary runs
+_MOST_ON_CPU = 2_000_000  # elements of a model that runs there after it failed on the meta device
+_LAST_SECONDS = 60.0  # of CPU time: no driver starts later; the counts end ordinary runs
 
 Calls = Mapping[str, list[RecordedCall]]
 
@@ -129,8 +130,9 @@ class _Recording:
                     break
                 finally:
                     self._steps += recorder.steps
+                    large = recorder.count_largest() > _MOST_ON_CPU
                     recorder.forget()
-                if calls:
+                if calls or large:
                     break
             self._known[driver.key] = calls
         return self._known[driver.key]

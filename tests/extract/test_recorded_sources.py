@@ -106,6 +106,10 @@ def test_registries_factories_scripts_and_examples_show_true_arguments(tmp_path:
         names, ("forward", "recorded")
     )
     assert all(f"'{name}': (3, 5)" in (row.arguments or "") for name, row in rows.items())
+    # What else is extracted does not matter.
+    with BlockExtractor(sources=[str(tmp_path / "project")], level="forward", jobs=1) as extractor:
+        row = extractor.extract_single_block("Made").row
+    assert (row.arguments, row.arguments_from) == (rows["Made"].arguments, "recorded")
 
 
 @pytest.mark.slow
