@@ -1,6 +1,7 @@
 """Calls that are recorded while the models of a source run: which code is run, and what it shows."""
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -195,3 +196,9 @@ def test_examples_of_a_docstring() -> None:
         """
 
     assert list_examples(function) == ["x = [\n    1]\nx\n"]
+
+
+def test_an_extraction_itself_imports_no_torch() -> None:
+    code = "import sys, extract.interface; print('torch' in sys.modules)"
+    run = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
+    assert run.stdout == "False\n"
