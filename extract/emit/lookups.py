@@ -161,7 +161,7 @@ def _add_modules(
     present, lacking = [], []
     for name in known.texts:
         dotted = _resolve_module_name(name, package)
-        inner = library.find_module(module.source, dotted) if dotted else None
+        inner = library.find_module(module, dotted) if dotted else None
         if inner is None:
             # A module that the corpus does not know is left to the runtime.
             if not dotted or library.knows(module.source, dotted):

@@ -31,7 +31,8 @@ from packaging.version import Version
 
 from extract.proofs.local_files import copy_importable
 from extract.sources import PackageSource
-from extract.sources.contents import is_safe, read_facts
+from extract.sources.contents import is_safe
+from extract.sources.metadata import read_facts
 from extract.sources.package import is_plain, module_path
 from extract.sources.store import place, read_record, record, workspace
 from lemur_core.files.atomic import sha256_file
@@ -134,7 +135,9 @@ def original_folders(source: PackageSource) -> tuple[Path, ...]:
         if runtime.folder is not None and any(item.partition("==")[0] == name for item in runtime.installed):
             return (runtime.folder,)
     root = copy_importable(source) if source.kind == "folder" else source.root
-    return (root, *runtime_for(source.requires).folders)
+    # Behind the root: stated folders may hold modules of any name.
+    stated = [root / folder for folder, package in source.roots if folder and not package]
+    return (root, *filter(Path.is_dir, stated), *runtime_for(source.requires).folders)
 
 
 @dataclass(frozen=True, slots=True)

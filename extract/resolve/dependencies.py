@@ -280,7 +280,7 @@ class DependencyGraph:
         if dotted == target.module.name:
             return How.DIRECT_IMPORT
         # The path from the imported module's name to its file is only a guess at the installed layout.
-        guessed = dotted is None or self.library.find_module(module.source, dotted) is None
+        guessed = dotted is None or self.library.find_module(module, dotted) is None
         return How.HEURISTIC if guessed and imported.name and target.name == imported.name else How.RE_EXPORT
 
     # -- outside the corpus --------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ def read_confirmed(pairs: Iterable[str]) -> dict[str, str]:
 def list_distributions(package: str) -> tuple[str, ...]:
     """Return the distributions that may provide an import name; the most common first."""
     top = package.split(".")[0]
-    return _OTHER_NAME.get(top, (top.replace("_", "-"),))
+    return _OTHER_NAME.get(top, (top.strip("_").replace("_", "-") or "x",))
 
 
 def find_requirement(package: str, stated: Iterable[str], confirmed: Mapping[str, str] | None = None) -> str:

@@ -18,10 +18,13 @@ Source of the rules: https://docs.python.org/3/reference/import.html
 """
 
 import functools
+import itertools
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from operator import itemgetter
 from typing import Literal, NamedTuple
 
 from extract.resolve.distributions import is_known, is_stated
@@ -221,7 +224,7 @@ class CorpusIndex:
     _tops: dict[str, list[PackageSource]] = field(default_factory=dict)
     _suffixes: dict[tuple[str, str], Module | None] = field(default_factory=dict)
     _own_tops: dict[str, frozenset[str]] = field(default_factory=dict)
-    _in_folders: dict[str, Mapping[str, Module | None]] = field(default_factory=dict)
+    _in_folders: dict[str, "FolderNames"] = field(default_factory=dict)
     _memo: dict[tuple[int, str], "Target"] = field(default_factory=dict)
     _looking: set[tuple[int, str]] = field(default_factory=set)
     _provisional: dict[tuple[int, str], Missing] = field(default_factory=dict)
@@ -242,9 +245,7 @@ class CorpusIndex:
                     self._suffixes[key] = None if key in self._suffixes else module
             self._own_tops[source.name] = frozenset(tops)
             if source.kind != "package":  # a release is imported from where it is installed
-                self._in_folders[source.name] = _name_from_folders(
-                    self.by_path[source.name, f.path] for f in source.files
-                )
+                self._in_folders[source.name] = FolderNames(self.by_path[source.name, f.path] for f in source.files)
             for top in sorted(tops):
                 if _is_visible(source, top, tops):
                     self._tops.setdefault(top, []).append(source)
@@ -269,32 +270,36 @@ class CorpusIndex:
         base = parts[: len(parts) - levels_up]
         return ".".join([*base, *([alias.module] if alias.module else [])])
 
-    def find_module(self, source: PackageSource, dotted: str) -> Module | None:
-        """Return the module of that name: from the source, another source with that top package, or a folder.
+    def find_module(self, importer: Module, dotted: str, *, relative: bool = False) -> Module | None:
+        """Return the module of that name: from the importer's source, another with that top package, or a folder.
 
-        A project may put any folder that is not a package on `sys.path`. Packages that its metadata requires are not
-        looked up in such folders: Python, too, prefers an installed package to a folder without `__init__.py`.
+        A project may put any folder on `sys.path`, as Python does with that of a script. Packages that its metadata
+        requires are not looked up in such folders: Python, too, prefers an installed package to a folder without
+        `__init__.py`.
+
+        Args: relative: the name is that of a relative import, which leads to no other folder.
         """
-        top = dotted.split(".")[0]
+        source, top = importer.source, dotted.split(".")[0]
         if top == FOUNDATION:
             return None
         own = self.modules.get((source.name, dotted))
-        if own is not None:
-            return own
+        installed = self.is_runtime(top) or is_stated(top, source.requires) or (dotted == top and is_known(top))
+        folders = None if relative or installed else self._in_folders.get(source.name)
+        above = folders.find_above(importer, dotted) if folders is not None and not _is_installed(importer) else None
+        if own is not None or above is not None:
+            return above or own
         if top in self.runtime:
             return None
         for other in self._tops.get(top, ()):
             module = self.modules.get((other.name, dotted))
             if module is not None:
                 return module
-        in_folder = self._in_folders.get(source.name, {}).get(dotted)
-        if in_folder is None or is_stated(top, source.requires) or (dotted == top and is_known(top)):
-            return None
-        return in_folder
+        return folders.find(importer, dotted) if folders is not None else None
 
     def has_folder(self, source: PackageSource, top: str) -> bool:
         """Return whether a source has a folder or file of this name and requires no package of the same name."""
-        return top in self._in_folders.get(source.name, {}) and not is_stated(top, source.requires)
+        folders = self._in_folders.get(source.name)
+        return folders is not None and top in folders.tops and not is_stated(top, source.requires)
 
     def list_packages(self, source: PackageSource) -> tuple[str, ...]:
         """Return the top-level names of a source's own code, without torch, which every block needs."""
@@ -323,20 +328,21 @@ class CorpusIndex:
         dotted = self.absolute_name(module, alias)
         if dotted is None or (not dotted and not alias.name):
             return Missing(f"relative import leaves {module.package or module.file.path}")
+        find = partial(self.find_module, module, relative=bool(alias.level))
         if not alias.name:
-            imported = self.find_module(module.source, dotted)
+            imported = find(dotted)
             if imported is not None:
-                first = self.find_module(module.source, dotted.split(".")[0])
+                first = find(dotted.split(".")[0])
                 return imported if alias.whole or first is None else first
             if self.knows(module.source, dotted):
                 return Missing(f"no module {dotted}")
             return External(dotted, "", alias.whole, self.is_runtime(dotted))
-        holder = self.find_module(module.source, dotted)
+        holder = find(dotted)
         # The corpus has the package but no such file: its layout may change on installation.
         if holder is None and self.knows(module.source, dotted):
             holder = self._find_moved(module.source, dotted)
         if holder is None:
-            submodule = self.find_module(module.source, f"{dotted}.{alias.name}" if dotted else alias.name)
+            submodule = find(f"{dotted}.{alias.name}" if dotted else alias.name)
             if submodule is not None:  # a folder without __init__.py
                 return submodule
             if self.knows(module.source, dotted) or (alias.level and dotted.split(".")[0] != FOUNDATION):
@@ -345,7 +351,7 @@ class CorpusIndex:
         if alias.name == "*":
             return holder
         if holder is module:  # `from . import x` in the package's own __init__
-            submodule = self.find_module(module.source, f"{dotted}.{alias.name}")
+            submodule = find(f"{dotted}.{alias.name}")
             return submodule if submodule is not None else Missing(f"no {alias.name} in {dotted}")
         return self.lookup(holder, alias.name)
 
@@ -387,7 +393,7 @@ class CorpusIndex:
             target = self._through_star(module, statement, name)
             if target is not None:
                 return target
-        submodule = self.find_module(module.source, f"{module.name}.{name}") if module.file.is_package else None
+        submodule = self.find_module(module, f"{module.name}.{name}", relative=True) if module.file.is_package else None
         if submodule is not None:
             return submodule
         for alias in module.find_aliases(name, "failed")[-1:]:
@@ -478,21 +484,55 @@ def _is_visible(source: PackageSource, top: str, tops: Iterable[str]) -> bool:
     return top.lower() == own or (len(list(tops)) == 1 and source.kind == "folder")
 
 
-def _name_from_folders(modules: Iterable[Module]) -> dict[str, Module | None]:
-    """Return modules by their names relative to any folder that is not a package.
+def _is_installed(module: Module) -> bool:
+    """Return whether the build settings say where a file is imported from: its folder is on no `sys.path` then."""
+    return any(module.file.path.startswith(f"{folder}/") for folder, _ in module.source.roots if folder)
 
-    `python/acme/core/act.py` is also `acme.core.act`. None marks packages, and names that several files share.
-    """
-    files = {module.file.path: module for module in modules}
-    packages = {path.rpartition("/")[0] for path in files if is_package(path)}
-    named: dict[str, Module | None] = {}
-    for path, module in files.items():
-        parts = path.split("/")
-        for depth in range(1, len(parts)):
-            # Inside a package the name starts at the package, not at a folder of it.
-            if "/".join(parts[:depth]) in packages:
-                continue
-            name = module_name("/".join(parts[depth:]))
-            named[name] = None if name in named else module
-            named.setdefault(parts[depth], None)
-    return named
+
+class FolderNames:
+    """The files of a source by their names relative to any folder: `python/acme/act.py` is also `acme.act`."""
+
+    def __init__(self, modules: Iterable[Module]) -> None:
+        files = {module.file.path: module for module in modules}
+        self._packages = {path.rpartition("/")[0] for path in files if is_package(path)}
+        self._named: dict[str, list[tuple[str, Module]]] = {}  # with the folder that the name starts at
+        self.tops: set[str] = set()
+        for path, module in files.items():
+            parts = path.split("/")
+            for depth in range(len(parts)):
+                folder = "/".join(parts[:depth])
+                self._named.setdefault(module_name("/".join(parts[depth:])), []).append((folder, module))
+                # Inside a package the name starts at the package, unless a script there imports what is beside it.
+                if depth and folder not in self._packages:
+                    self.tops.add(module_name(parts[depth]))
+
+    def find_above(self, importer: Module, dotted: str) -> Module | None:
+        """Return the module in the folder of a file or the nearest one above it, none of which is a package."""
+        return self._find_nearest(importer, dotted, packages=False)
+
+    def find(self, importer: Module, dotted: str) -> Module | None:
+        """Return the module in a package around a file, else the only one in the folders nearest to it."""
+        around = self._find_nearest(importer, dotted, packages=True)
+        if around is not None:
+            return around
+        outside = [(folder, module) for folder, module in self._named.get(dotted, ()) if folder not in self._packages]
+        near = [(_count_shared(folder, importer.file.path), module) for folder, module in outside]
+        best = max((shared for shared, _ in near), default=0)
+        nearest = [module for shared, module in near if shared == best]
+        return nearest[0] if len(nearest) == 1 else None
+
+    def _find_nearest(self, importer: Module, dotted: str, *, packages: bool) -> Module | None:
+        around = [
+            (len(folder), module)
+            for folder, module in self._named.get(dotted, ())
+            if module is not importer
+            and importer.file.path.startswith(f"{folder}/" if folder else "")
+            and (folder in self._packages) == packages
+        ]
+        return max(around, key=itemgetter(0), default=(0, None))[1]
+
+
+def _count_shared(folder: str, path: str) -> int:
+    """Return how many folders are above both."""
+    pairs = zip(folder.split("/"), path.split("/"), strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))

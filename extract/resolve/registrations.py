@@ -86,7 +86,7 @@ class Registrations:
                         if dotted:
                             imported.update(dict.fromkeys(self._with_packages(module, dotted)))
                             below = f"{dotted}.{alias.name}" if alias.name else ""
-                            inner = self._library.find_module(module.source, below) if below else None
+                            inner = self._library.find_module(module, below) if below else None
                             if inner is not None:
                                 imported[inner] = None
             imported.pop(module, None)
@@ -96,7 +96,7 @@ class Registrations:
     def _with_packages(self, module: Module, dotted: str) -> Iterator[Module]:
         parts = dotted.split(".")
         for length in range(1, len(parts) + 1):
-            package = self._library.find_module(module.source, ".".join(parts[:length]))
+            package = self._library.find_module(module, ".".join(parts[:length]))
             if package is not None:
                 yield package
 

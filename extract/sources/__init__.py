@@ -14,13 +14,12 @@ from extract.sources.contents import (
     PackageSource,
     SourceFile,
     check_bounds,
-    is_text,
     keep_paths,
     list_files,
     make_source,
-    read_facts,
 )
 from extract.sources.git import find_commit
+from extract.sources.metadata import is_text, read_facts
 from extract.sources.package import PACKAGE_RE, find_package
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.foreign import check_name, locate_inside

@@ -1,29 +1,21 @@
 """Sources and their contents.
 
 A source is a named, licensed, immutable list of Python files. This file decides which files of an archive, a commit or
-a folder belong to it, what their module names are, and which texts describe it.
-
-Nothing is executed to determine name, version, license or requirements: they are read from METADATA, PKG-INFO,
-pyproject.toml, requirement files and license texts.
+a folder belong to it, and what their module names are; `extract.sources.metadata` reads the texts that describe it.
 """
 
-import contextlib
-import email.parser
-import email.policy
 import hashlib
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from packaging.requirements import InvalidRequirement, Requirement
-
+from extract.sources.layout import Roots
+from extract.sources.metadata import PackageFacts
 from lemur_core.files.errors import UserError
-from manifests.provenance.licenses import NOASSERTION, find_license, license_of_fields
 from manifests.provenance.swhid import blob_sha1, directory_swhid
 
 Kind = Literal["package", "git", "folder"]
@@ -56,6 +48,7 @@ class PackageSource:
     digest: str  # of all files, however they were obtained: `tree_digest`
     swhid: str  # swh:1:rev:… of a commit, else swh:1:dir:… of the files
     requires: tuple[str, ...]  # PEP 508; () when unknown
+    roots: Roots = ()  # folders for `sys.path`, and folders that are renamed packages: `extract.sources.layout`
     priority: int = DEFAULT_PRIORITY  # bare class names are looked up in sources with smaller numbers first
     paths: tuple[str, ...] = ()  # prefixes or globs that a corpus selects; () is everything
     exclude: tuple[str, ...] = ()  # prefixes or globs that it excludes from those
@@ -122,15 +115,11 @@ _ASIDE_OUTSIDE = frozenset({"docs", "doc", "examples", "example", "benchmarks", 
 _FILES_ASIDE = frozenset({"setup.py", "conftest.py"})
 _INIT = "__init__.py"
 
-_LICENSE_NAME = re.compile(r"(?i)(?:(?:un)?licen[sc]e|copying)(?:[._-](?!py$)[a-z0-9.-]+)?")
-_REQUIREMENT_FILES = ("requirements/runtime.txt", "requirements.txt")
-_MAX_TEXT_BYTES = 4 << 20
-
 
 def make_source(
     root: Path,
     files: tuple[SourceFile, ...],
-    facts: "PackageFacts",
+    facts: PackageFacts,
     *,
     name: str,
     kind: Kind,
@@ -138,9 +127,12 @@ def make_source(
     origin: str,
 ) -> PackageSource:
     """Return the source of the files below `root`."""
+    files = apply_roots(files, facts.roots)
     swhid = directory_swhid((file.path, file.blob) for file in files)
     digest = tree_digest(files)
-    return PackageSource(name, kind, version, origin, facts.license, root, files, digest, swhid, facts.requires)
+    return PackageSource(
+        name, kind, version, origin, facts.license, root, files, digest, swhid, facts.requires, facts.roots
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +234,22 @@ def is_package(path: str) -> bool:
     return PurePosixPath(path).name == _INIT
 
 
+def apply_roots(files: tuple[SourceFile, ...], roots: Roots) -> tuple[SourceFile, ...]:
+    """Return the files with the module names that the build settings state, where no two would be equal."""
+    names = {file.path: file.module for file in files}
+    packages = _package_folders(names)
+    for folder, package in roots:
+        if not package and packages & {folder, *_list_parents(folder)}:
+            continue  # its files are imported as parts of the package around it
+        above = f"{folder}/" if folder else ""
+        start = package.replace(".", "/") + "/" if package else ""
+        renamed = {path: module_name(start + path.removeprefix(above)) for path in names if path.startswith(above)}
+        others = {name for path, name in names.items() if path not in renamed}
+        if len(set(renamed.values())) == len(renamed) and others.isdisjoint(renamed.values()):
+            names |= renamed
+    return tuple(replace(file, module=names[file.path]) for file in files)
+
+
 def _package_folders(paths: Iterable[str]) -> set[str]:
     return {path.rpartition("/")[0] for path in paths if is_package(path)} - {""}
 
@@ -258,100 +266,3 @@ def module_name(path: str) -> str:
     if parts[-1] == "__init__" and len(parts) > 1:
         parts.pop()
     return ".".join(parts)
-
-
-# --- metadata ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class PackageFacts:
-    """Name, version, license and requirements of a project; name and version are "" if no metadata states them."""
-
-    name: str
-    version: str
-    license: str
-    requires: tuple[str, ...]
-
-
-def is_text(path: str) -> bool:
-    """Return whether `read_facts` can use a file of this path, relative to the root of a source."""
-    parts = PurePosixPath(path).parts
-    name = parts[-1]
-    if len(parts) == 1:
-        return bool(_LICENSE_NAME.fullmatch(name)) or name in ("PKG-INFO", "pyproject.toml", "requirements.txt")
-    if parts[0].endswith(".dist-info"):
-        return name == "METADATA" or bool(_LICENSE_NAME.fullmatch(name))
-    required = path in _REQUIREMENT_FILES or (parts[-2].endswith(".egg-info") and name == "requires.txt")
-    return required or _is_in_licenses(path)
-
-
-def read_facts(texts: Mapping[str, bytes]) -> PackageFacts:
-    """Return name, version, license and requirements, each from the most reliable text that states it."""
-    decoded = {path: data[:_MAX_TEXT_BYTES].decode("utf-8", "replace") for path, data in sorted(texts.items())}
-    try:
-        project = tomllib.loads(decoded.get("pyproject.toml", "")).get("project", {})
-    except tomllib.TOMLDecodeError:  # a foreign file; ignore it
-        project = {}
-    project = project if isinstance(project, dict) else {}
-    licenses = [text for path, text in decoded.items() if _is_license(path, project)]
-    header = next((text for path, text in decoded.items() if PurePosixPath(path).name in ("METADATA", "PKG-INFO")), "")
-    fields = email.parser.Parser(policy=email.policy.compat32).parsestr(header, headersonly=True)
-    stated = license_of_fields(
-        str(fields.get("License-Expression", "")),
-        str(fields.get("License", "")),
-        [value.removeprefix("License ::").strip() for value in map(str, fields.get_all("Classifier", []))],
-    )
-    # Metadata of the release first: the project file only says how to build one.
-    if stated == NOASSERTION:
-        stated = _read_license(project)
-    requires = tuple(str(value) for value in fields.get_all("Requires-Dist", []))
-    return PackageFacts(
-        str(fields.get("Name", "")),
-        str(fields.get("Version", "")),
-        find_license(stated, licenses),
-        requires or _requirements(project, decoded),
-    )
-
-
-def _read_license(project: Mapping[str, object]) -> str:
-    """Return the license in a project table: an SPDX expression (PEP 639), else a table's text, else classifiers."""
-    license_field, classifiers = project.get("license"), project.get("classifiers")
-    text = str(license_field.get("text", "")) if isinstance(license_field, dict) else ""
-    named = [str(value) for value in classifiers] if isinstance(classifiers, list) else []
-    licenses = [value.removeprefix("License ::").strip() for value in named if value.startswith("License ::")]
-    return license_of_fields(license_field if isinstance(license_field, str) else "", text, licenses)
-
-
-def _is_license(path: str, project: Mapping[str, object]) -> bool:
-    """Return whether a text is a license of the project: one listed in `license-files`, else one with a usual name."""
-    listed, license_field = project.get("license-files"), project.get("license")
-    patterns = [str(item) for item in listed] if isinstance(listed, list) else []
-    if isinstance(license_field, dict) and "file" in license_field:
-        patterns.append(str(license_field["file"]))
-    # A project that lists its license files means these alone; a wheel has copied them already.
-    if patterns and ".dist-info/" not in path:
-        return any(PurePosixPath(path).match(pattern) for pattern in patterns)
-    return bool(_LICENSE_NAME.fullmatch(PurePosixPath(path).name)) or _is_in_licenses(path)
-
-
-def _is_in_licenses(path: str) -> bool:
-    """Return whether a file is in the folder of license texts named by SPDX id: `LICENSES/MIT.txt`."""
-    folder, _, name = path.rpartition("/")
-    return folder.upper() in {"LICENSES", "LICENCES"} and PurePosixPath(name).suffix in {"", ".txt", ".md"}
-
-
-def _requirements(project: Mapping[str, object], texts: Mapping[str, str]) -> tuple[str, ...]:
-    stated = project.get("dependencies")
-    egg = next((text for path, text in texts.items() if path.endswith(".egg-info/requires.txt")), None)
-    if isinstance(stated, list):
-        lines = [str(item) for item in stated]
-    elif egg is not None:
-        lines = egg.partition("\n[")[0].splitlines()
-    else:
-        listed = next((texts[path] for path in _REQUIREMENT_FILES if path in texts), "")
-        lines = [line.partition(" #")[0] for line in listed.splitlines()]
-    requirements = []
-    for line in lines:
-        with contextlib.suppress(InvalidRequirement):  # a comment, a pip option, a section
-            requirements.append(str(Requirement(line.strip())))
-    return tuple(requirements)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from extract.sources.contents import Contents, PackageSource, check_bounds, is_safe, is_text, keep_paths, read_facts
+from extract.sources.contents import Contents, PackageSource, check_bounds, is_safe, keep_paths
+from extract.sources.metadata import is_text, read_facts
 from extract.sources.store import keep_source, read_record, read_source, record, store_folder, workspace
 from lemur_core.files.errors import RetryableError, UsageError, UserError
 from lemur_core.files.progress import note

@@ -25,10 +25,9 @@ from extract.sources.contents import (
     PackageSource,
     check_bounds,
     is_safe,
-    is_text,
     keep_paths,
-    read_facts,
 )
+from extract.sources.metadata import is_text, read_facts
 from extract.sources.store import keep_source, read_source, store_folder, workspace
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.foreign import BoundedStream, check_growth

@@ -15,22 +15,23 @@ from typing import Any
 from extract.sources.contents import (
     Contents,
     Kind,
-    PackageFacts,
     PackageSource,
     SourceFile,
+    apply_roots,
     list_files,
     make_source,
     tree_digest,
 )
+from extract.sources.metadata import PackageFacts
 from lemur_core.files.atomic import scratch_folder
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 
 #: Part of the cache's path: changes in which files are kept, how modules are named or licenses are read must not
 #: mix with entries of older versions.
-FORMAT = 3
+FORMAT = 4
 #: Recorded fields of a package or a commit; its files are stored under the digest.
-_RECORDED = ("name", "kind", "version", "origin", "license", "digest", "swhid", "requires")
+_RECORDED = ("name", "kind", "version", "origin", "license", "digest", "swhid", "requires", "roots")
 
 
 def store_folder(*parts: str) -> Path:
@@ -149,5 +150,6 @@ def read_source(path: Path) -> PackageSource | None:
     files = None if facts is None else read_listing(facts["digest"])
     if files is None:
         return None
-    facts |= {"name": f"{facts['name']}@{facts['version']}", "requires": tuple(facts["requires"])}
-    return PackageSource(**facts, root=tree_root(facts["digest"]), files=files)
+    roots = tuple((folder, package) for folder, package in facts["roots"])
+    facts |= {"name": f"{facts['name']}@{facts['version']}", "requires": tuple(facts["requires"]), "roots": roots}
+    return PackageSource(**facts, root=tree_root(facts["digest"]), files=apply_roots(files, roots))

@@ -1,4 +1,4 @@
-"""Which files are code, under which module names; the metadata; which paths a pattern matches."""
+"""Which files are code, under which module names; which paths a pattern matches."""
 
 from collections import Counter
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extract.sources.contents import PackageFacts, is_text, keep_paths, matches, module_names, read_facts
+from extract.sources.contents import keep_paths, matches, module_names
 from tests.builders.suites import table
 
 #: `test.py` at the root is a script, as in yolov7; within a package, folders and files of such names are code.
@@ -65,87 +65,6 @@ def test_no_two_modules_share_a_name(paths: list[str], within: str) -> None:
     for path, name in modules.items():
         dotted = f"{within}/{path}".removesuffix(".py").strip("/").replace("/", ".")
         assert f".{dotted}".endswith((f".{name}", f".{name}.__init__"))
-
-
-MIT = b"Permission is hereby granted, free of charge, to any person obtaining a copy\nto deal in the Software without restriction\nThe above copyright notice and this permission notice shall be"
-METADATA = b"""Metadata-Version: 2.1
-Name: Pack_age
-Version: 1.2
-License: BSD
-Classifier: License :: OSI Approved :: MIT License
-Requires-Dist: torch (>=1.7)
-Requires-Dist: pytest ; extra == 'test'
-
-Requires-Dist: not a header, but the description
-"""
-
-
-@pytest.mark.parametrize(
-    ("texts", "expected"),
-    [
-        (
-            {"x-1.2.dist-info/METADATA": METADATA},
-            PackageFacts("Pack_age", "1.2", "MIT", ("torch (>=1.7)", "pytest ; extra == 'test'")),
-        ),
-        (
-            {"PKG-INFO": METADATA.partition(b"License")[0], "LICENSE": MIT},
-            PackageFacts("Pack_age", "1.2", "MIT", ()),
-        ),
-        (
-            {"x.egg-info/requires.txt": b"numpy>=1\nyaml\n\n[all]\ntorch\n", "LICENSE.md": b"All rights reserved."},
-            PackageFacts("", "", "NOASSERTION", ("numpy>=1", "yaml")),
-        ),
-        (
-            {"pyproject.toml": b'[project]\ndependencies = ["torch>=2", "?"]', "requirements.txt": b"numpy"},
-            PackageFacts("", "", "NOASSERTION", ("torch>=2",)),
-        ),
-        (
-            {"requirements.txt": b"# pip install\n-r more.txt\ntorch>=1.5,!=1.6 # newer\ngit+https://x/y\n\nnumpy"},
-            PackageFacts("", "", "NOASSERTION", ("torch!=1.6,>=1.5", "numpy")),
-        ),
-        (
-            {"requirements.txt": b"-r requirements/runtime.txt", "requirements/runtime.txt": b"numpy"},
-            PackageFacts("", "", "NOASSERTION", ("numpy",)),
-        ),
-        ({"pyproject.toml": b'[project]\nlicense = "MIT"'}, PackageFacts("", "", "MIT", ())),
-        (
-            {
-                "pyproject.toml": b'[project]\nlicense = "mit or apache-2.0"\nlicense-files = ["LICEN[CS]E*"]',
-                "LICENSE": MIT,
-            },
-            PackageFacts("", "", "MIT OR Apache-2.0", ()),
-        ),
-        ({"pyproject.toml": b'[project]\nlicense = {text = "BSD 3-Clause"}'}, PackageFacts("", "", "BSD-3-Clause", ())),
-        (
-            {"pyproject.toml": b'[project]\nclassifiers = ["License :: OSI Approved :: MIT License"]'},
-            PackageFacts("", "", "MIT", ()),
-        ),
-        (
-            {
-                "pyproject.toml": b'[project]\nlicense-files = ["LICENSES/*"]',
-                "LICENSES/MIT.txt": MIT,
-                "COPYING": b"GNU General Public License version 3, basic permissions",
-            },
-            PackageFacts("", "", "MIT", ()),
-        ),
-        ({"pyproject.toml": b'[project]\nlicense = "no such"', "LICENSE": MIT}, PackageFacts("", "", "MIT", ())),
-        ({"pyproject.toml": b"not = [toml", "LICENSE": b"\xff\xfe"}, PackageFacts("", "", "NOASSERTION", ())),
-        ({"pyproject.toml": b"project = 3"}, PackageFacts("", "", "NOASSERTION", ())),
-        ({}, PackageFacts("", "", "NOASSERTION", ())),
-    ],
-)
-def test_facts(texts: dict[str, bytes], expected: PackageFacts) -> None:
-    assert read_facts(texts) == expected
-
-
-def test_texts_to_read() -> None:
-    wanted = (
-        "LICENSE LICENCE.txt LICENSE-APACHE COPYING.LESSER UNLICENSE x-1.dist-info/METADATA PKG-INFO pyproject.toml"
-    )
-    wanted += " x-1.dist-info/licenses/LICENSE x.egg-info/requires.txt requirements.txt requirements/runtime.txt"
-    wanted += " LICENSES/MIT.txt"
-    others = "license.py licenses sub/LICENSE x-1.dist-info/RECORD sub/x-1.dist-info/METADATA sub/pyproject.toml"
-    assert [path for path in f"{wanted} {others} requirements/tests.txt".split() if is_text(path)] == wanted.split()
 
 
 @table(__file__, "contents.md", "Patterns", globals())

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from extract.sources import open_source
-from extract.sources.contents import Contents, PackageFacts, PackageSource
+from extract.sources.contents import Contents, PackageSource
+from extract.sources.metadata import PackageFacts
 from extract.sources.store import (
     keep_source,
     keep_tree,

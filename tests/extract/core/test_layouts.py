@@ -1,0 +1,110 @@
+"""Repositories of any layout: a block copies from the file that the import means, and nothing is asked of an index.
+
+Each layout has a class that imports another by an absolute name. Which of the files with that name is meant is the
+file whose `MARK` the block returns.
+"""
+
+from typing import Any
+
+import pytest
+
+from extract.emit.emit import Emitted
+from extract.sources import open_source
+
+NET = """from torch import nn
+from {imported} import Norm
+class Net(nn.Module):
+    def forward(self, x): return Norm()(x)
+"""
+NORM = """from torch import nn
+class Norm(nn.Module):
+    def forward(self, x): return {mark!r}
+"""
+
+#: The file of `Net` and the name it imports; its module; the file that is meant; other files; build settings.
+LAYOUTS: dict[str, tuple[str, str, str, str, str, dict[str, str]]] = {
+    "namespace": ("acme/vision/net.py", "acme.core.norm", "acme.vision.net", "acme/core/norm.py", "", {}),
+    "src": (
+        "src/acme/net.py", "acme.norm", "acme.net", "src/acme/norm.py", "", {"pyproject.toml": "[project]\nname = 'acme'"},
+    ),
+    "src as a package": (
+        "src/net.py", "src.norm", "src.net", "src/norm.py", "src/__init__.py", {"pyproject.toml": ""},
+    ),
+    "src also by its own name": (
+        "src/acme/net.py", "src.acme.norm", "acme.net", "src/acme/norm.py", "", {"pyproject.toml": ""},
+    ),
+    "where": (
+        "python/acme/net.py", "acme.norm", "acme.net", "python/acme/norm.py", "",
+        {"pyproject.toml": "[tool.setuptools.packages.find]\nwhere = ['python']"},
+    ),
+    "package-dir": (
+        "source/net.py", "acme.norm", "acme.net", "source/norm.py", "source/__init__.py",
+        {"setup.py": "setup(package_dir={'acme': 'source'})"},
+    ),
+    "the root is the package": ("net.py", "acme.norm", "acme.net", "norm.py", "", {"setup.py": "setup(package_dir={'acme': ''})"}),
+    "projects of one repository": (
+        "packages/a/src/acme_a/net.py", "acme_b.norm", "acme_a.net", "packages/b/src/acme_b/norm.py", "",
+        {"packages/a/pyproject.toml": "[project]\nname='acme-a'\ndependencies=['acme-b']",
+         "packages/b/pyproject.toml": "[project]\nname='acme-b'"},
+    ),
+    "one namespace in several projects": (
+        "packages/a/acme/a/net.py", "acme.b.norm", "packages.a.acme.a.net", "packages/b/acme/b/norm.py", "", {},
+    ),
+    "beside a script": ("models/net.py", "norm", "models.net", "models/norm.py", "tools/norm.py", {}),
+    "above a script": ("exp/a/models/net.py", "norm", "exp.a.models.net", "exp/a/norm.py", "exp/b/norm.py", {}),
+    "the nearest folder": ("one/net.py", "utils.norm", "one.net", "one/utils/norm.py", "utils/norm.py", {}),
+    "the nearest package": (
+        "sub/models/net.py", "models.norm", "sub.models.net", "sub/models/norm.py",
+        "models/__init__.py sub/models/__init__.py models/norm.py", {},
+    ),
+    "a script inside a package": ("pkg/net.py", "norm", "pkg.net", "pkg/norm.py", "pkg/__init__.py other/norm.py", {}),
+    "the root before a package": ("pkg/net.py", "norm", "pkg.net", "norm.py", "pkg/__init__.py pkg/norm.py", {}),
+    "a file of the same name": ("pkg/norm/net.py", "norm", "pkg.norm.net", "norm.py", "pkg/norm/__init__.py", {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_file_that_is_meant(corpus: Any, run: Any, layout: str) -> None:
+    net, imported, module, norm, others, settings = LAYOUTS[layout]
+    files = {net: NET.format(imported=imported), norm: NORM.format(mark="this"), **settings}
+    for path in others.split():
+        files[path] = "" if path.endswith("__init__.py") else NORM.format(mark="another")
+    emitted = corpus(files, bare=True).emit(f"{module}.Net")
+    assert isinstance(emitted, Emitted), emitted
+    assert emitted.packages == {}
+    assert run(emitted.code)["Net"]()(1) == "this"
+
+
+def test_a_module_is_not_what_it_imports(corpus: Any) -> None:
+    """`logs/wandb.py` wraps the package of that name; so does a file that no table knows."""
+    files = {
+        "logs/gone_pkg_.py": "import gone_pkg_\nfrom torch import nn\nclass A(nn.Module):\n    def forward(self, x): return gone_pkg_.f(x)\n"
+    }
+    emitted = corpus(files, bare=True).emit("A")
+    assert list(emitted.packages) == ["gone_pkg_"]
+
+
+def test_two_equally_near_files_are_a_doubt(corpus: Any) -> None:
+    files = {"net.py": NET.format(imported="norm"), "a/norm.py": NORM.format(mark=1), "b/norm.py": NORM.format(mark=2)}
+    assert not isinstance(corpus(files, bare=True).emit("Net"), Emitted)
+
+
+def test_a_required_package_is_not_a_folder(corpus: Any) -> None:
+    files = {
+        "exp/net.py": NET.format(imported="norm"),
+        "exp/norm.py": NORM.format(mark=1),
+        "requirements.txt": "norm>=1",
+    }
+    assert corpus(files, bare=True).emit("Net").packages == {"norm": "norm"}
+
+
+def test_names_and_requirements_come_back_from_the_cache(tmp_path: Any) -> None:
+    for path, text in {
+        "lib/acme/net.py": "A = 1\n",
+        "setup.py": "setup(package_dir={'': 'lib'}, install_requires=['x'])",
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    source = open_source(f"{tmp_path}/")
+    assert [file.module for file in source.files] == ["acme.net"]
+    assert source.requires == ("x",)
