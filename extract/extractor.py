@@ -184,7 +184,7 @@ class BlockExtractor:
             f" there, or with --distribution {package}=NAME"
             for package in sorted({package for package, requirement in packages if is_guess(requirement)})
         )
-        self.context.require(packages)
+        self.context.require(item for item in outcomes.values() if isinstance(item, Emitted))
         pending = []
         for target in wanted:
             outcome = outcomes[target.block]

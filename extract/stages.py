@@ -164,15 +164,24 @@ class StageContext:
     _open: ExitStack = field(default_factory=ExitStack)
     _hints: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    def require(self, packages: Iterable[tuple[str, str]]) -> None:
-        """Set what the blocks need: imported packages, each with its requirement."""
+    def require(self, blocks: Iterable[Emitted]) -> None:
+        """Set what blocks need: the packages that they import, each in the versions that its own sources state."""
         by_name: dict[str, frozenset[str]] = {}
-        pairs = list(packages)
-        for package, requirement in pairs:
-            name = canonicalize_name(Requirement(requirement).name)
-            by_name[name] = by_name.get(name, frozenset()) | {package}
+        by_sources: dict[tuple[str, ...], set[str]] = {}
+        for block in blocks:
+            by_sources.setdefault(tuple(dict.fromkeys(name for name, _ in block.files)), set()).update(block.requires)
+            for package, requirement in block.packages.items():
+                name = canonicalize_name(Requirement(requirement).name)
+                by_name[name] = by_name.get(name, frozenset()) | {package}
+        opened = {source.name: source for source in self.facts.sources}
         self.packages = by_name
-        self.requires = add_versions({requirement for _, requirement in pairs}, self.facts.sources)
+        self.requires = sorted(
+            {
+                text
+                for names, requires in by_sources.items()
+                for text in add_versions(requires, [opened[name] for name in names if name in opened])
+            }
+        )
 
     @property
     def sandbox(self) -> _SandboxOptions:

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from extract.emit.closure import Closure, StatementGroup, collect, try_to_collect
+from extract.emit.environment import list_settings
 from extract.emit.heading import describe_changes, describe_files
 from extract.emit.lookups import resolve_lookups
 from extract.emit.order import order_statements
 from extract.emit.render import BlockNames, Renderer, annotation_name, choose_names
 from extract.resolve.dependencies import DependencyGraph
 from extract.resolve.discover import TargetClass
-from extract.resolve.distributions import find_requirement, make_guess
+from extract.resolve.distributions import find_requirement, is_known, is_required, make_guess
 from extract.resolve.index import RUNTIME_NAMES, FactsIndex
 from extract.resolve.modules import CorpusIndex, Definition
 from extract.resolve.standins import MODULES, NOT_DEFINED, NOT_INSTALLED, REGISTRY, SOURCE_NAME, replacement_source
@@ -101,9 +102,11 @@ class Emitter:
         renderer = Renderer(closure, graph, names)
         late = _list_late_imports(closure, graph)
         pieces = [(group, renderer.render(group).strip("\n")) for group in closure.groups]
-        body = _with_glue(pieces, closure, graph, names, late) + _namespaces(names, closure, graph)
+        settings = list_settings([(node.module, node.statement) for node in closure.nodes_in_order])
+        body = _set_variables(settings, names)
+        body += _with_glue(pieces, closure, graph, names, late) + _namespaces(names, closure, graph)
         body += [*_alias_lines(names, closure), *_bind_nested(names, target)]
-        changes = _list_changes(closure, names, renderer)
+        changes = _list_changes(closure, names, renderer, settings)
         head = [*_header(closure, changes), *_future_lines(closure, graph, names)]
         # Packages that no statement needs on import are imported further down.
         at_once = (symbol for symbol in names.of if isinstance(symbol, Import) and symbol not in late)
@@ -147,7 +150,7 @@ class Emitter:
         sources = {module.source.name: module.source for module in closure.modules}
         stated = tuple(text for source in sources.values() for text in source.requires)
         library = self.graph.library
-        if any(library.has_folder(source, package) for source in sources.values()):
+        if not is_known(package) and any(library.has_folder(source, package) for source in sources.values()):
             return make_guess(package)  # rather the project's own code than what an index has by that name
         return find_requirement(package, stated, library.distributions)
 
@@ -248,13 +251,23 @@ def _resolutions(closure: Closure) -> tuple[str, ...]:
 
 
 def _list_late_imports(closure: Closure, graph: DependencyGraph) -> set[Import]:
-    """Return the packages outside the runtime that no statement needs on import, only functions when called."""
+    """Return the packages outside the runtime that only functions need when called, and that no source requires."""
     imports: set[Import] = set()
     at_once: set[Import] = set()
-    for link in (link for _, links in closure.linked for link in links.links):
+    for node, link in ((node, link) for node, links in closure.linked for link in links.links):
         if isinstance(link.symbol, Import) and not graph.library.is_runtime(link.symbol.package):
-            (at_once if link.use.when == AT_DEFINITION else imports).add(link.symbol)
+            needed = link.use.when == AT_DEFINITION or is_required(node.module.source.requires, link.symbol.package)
+            (at_once if needed else imports).add(link.symbol)
     return imports - at_once
+
+
+def _set_variables(settings: Mapping[str, tuple[str, str]], names: BlockNames) -> list[str]:
+    """Return the lines that set environment variables which nothing else sets where the block is imported alone."""
+    ways = {"os": ".environ.setdefault", "os.environ": ".setdefault"}
+    imports = (symbol for symbol in names.of if isinstance(symbol, Import) and symbol.thing in ways)
+    function = next((f"{names.of[symbol]}{ways[symbol.thing]}" for symbol in imports), "")
+    lines = [f"{function}({name!r}, {value!r})" for name, (value, _) in settings.items()]
+    return ["\n".join(lines)] if function and lines else []
 
 
 def _with_glue(
@@ -357,7 +370,9 @@ def _header(closure: Closure, changes: Mapping[str, tuple[str, ...]]) -> list[st
     return [*lines, *describe_files(others, licenses), *describe_changes(changes), ""]
 
 
-def _list_changes(closure: Closure, names: BlockNames, renderer: Renderer) -> dict[str, tuple[str, ...]]:
+def _list_changes(
+    closure: Closure, names: BlockNames, renderer: Renderer, settings: Mapping[str, tuple[str, str]]
+) -> dict[str, tuple[str, ...]]:
     """Return what differs from the author's text, by kind."""
     definitions = ((s.name, new) for s, new in names.of.items() if isinstance(s, Definition | RegistrySymbol))
     return {
@@ -365,6 +380,7 @@ def _list_changes(closure: Closure, names: BlockNames, renderer: Renderer) -> di
         "renamed": tuple(f"{old} -> {new}" for old, new in definitions if old != new),
         "left out the decorators": tuple(text.splitlines()[0] for text in dict.fromkeys(renderer.dropped)),
         "taken as not installed:": tuple(sorted(renderer.absent)),
+        "sets the environment variables": tuple(f"{name}, as {path} does" for name, (_, path) in settings.items()),
     }
 
 

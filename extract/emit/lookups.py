@@ -164,7 +164,7 @@ def _add_modules(
         inner = library.find_module(module, dotted) if dotted else None
         if inner is None:
             # A module that the corpus does not know is left to the runtime.
-            if not dotted or library.knows(module.source, dotted):
+            if not dotted or library.knows(module, dotted):
                 lacking.append(f"{name}: {'its package is not known' if not dotted else f'no module {dotted}'}")
             continue
         finder = Finder(module)

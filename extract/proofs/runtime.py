@@ -222,6 +222,10 @@ class _Resolver:
                 self.offline = str(error)
                 return self._miss(name, f"{error}{because}")
             except UserError as error:
+                if distribution is not None:
+                    wanted = f"no release satisfies {specifier}, which blocks of this run require together"
+                    self._miss(name, f"{wanted}; {distribution.version} is used{because}")
+                    return distribution
                 return self._miss(name, f"{self.offline or error}{because}")
             imports = self.packages.get(name, ())
             if imports and not because and not any(map(distribution.contains, imports)):

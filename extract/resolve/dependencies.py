@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from extract.resolve.discover import find_class_facts, follow
 from extract.resolve.distributions import is_required
 from extract.resolve.index import RUNTIME_NAMES
-from extract.resolve.modules import RUNTIME, CorpusIndex, Definition, External, Missing, Module, Target
+from extract.resolve.modules import RUNTIME, CorpusIndex, Definition, External, Missing, Module, Target, is_extension
 from extract.resolve.registrations import Registrations
 from extract.resolve.standins import (
     DEFINITIONS,
@@ -220,7 +220,7 @@ class DependencyGraph:
                     result.glue.append(self.ours(NOT_INSTALLED))
                 elif isinstance(link.symbol, Import) and not self.library.is_runtime(link.symbol.package):
                     result.requires.add(link.symbol.package.split(".")[0])
-                    if use.when == AT_CALL:
+                    if use.when == AT_CALL and not is_required(module.source.requires, link.symbol.package):
                         result.glue.append(self.ours(NOT_INSTALLED))
         elif isinstance(target, Module) and use.when == AT_CALL:
             # The object that represents the module is created at the end of the file: it exists when functions run, but
@@ -341,7 +341,7 @@ class DependencyGraph:
                 return None
             native = self._link_operator(use, chain[2], 3)
             # An operator of an optional package: its source runs without the package, and so does the block.
-            own = self.library.knows(module.source, chain[1])
+            own = self.library.knows(module, chain[1])
             return native if isinstance(native, NameLink) or own else None
         # A loaded extension module: `ext_module = ext_loader.load_ext("_ext", [...])`.
         if isinstance(target, Definition) and any(
@@ -355,10 +355,10 @@ class DependencyGraph:
             return self._link_operator(use, chain[consumed], consumed + 1)
         if isinstance(target, Missing) and not consumed and use.local < 0:
             for alias in module.find_aliases(use.name):
-                if alias.module.rpartition(".")[2] in {"_C", "_ext"}:
+                if is_extension(alias.module):
                     return self._link_operator(use, alias.name, 0)
-        if isinstance(target, Missing) and use.name in {"_C", "_ext"}:
-            return Problem(Reason.NATIVE_OP, ".".join((use.name, *chain)))
+                if is_extension(alias.name):
+                    return Problem(Reason.NATIVE_OP, ".".join((use.name, *chain)))
         return None
 
     def _link_operator(self, use: Use, operator: str, consumed: int) -> NameLink | Problem:

@@ -38,6 +38,7 @@ from manifests.provenance.heads import license_of_code
 
 RUNTIME = DECLARED  # what every block may import, in addition to the standard library
 EXTENSIONS = ("_C", "_ext")  # usual names of compiled extensions inside their package
+_EXTENSION = re.compile(r"_C|(?:\w*_)?(?:cuda|ext|cpp)")  # `roi_cuda`, which a build puts beside the Python files
 FOUNDATION = "torch"  # never inlined, not even into torch's own blocks: a copy of nn.Module is not nn.Module
 
 
@@ -305,16 +306,18 @@ class CorpusIndex:
         """Return the top-level names of a source's own code, without torch, which every block needs."""
         return tuple(sorted(self._own_tops[source.name] - {FOUNDATION} - sys.stdlib_module_names))
 
-    def knows(self, source: PackageSource, dotted: str) -> bool:
-        """Return whether the first part of a dotted name belongs to the corpus, as seen from a source."""
-        top = dotted.split(".")[0]
+    def knows(self, importer: Module, dotted: str) -> bool:
+        """Return whether the first part of a dotted name belongs to the corpus, as seen from a file."""
+        source, top = importer.source, dotted.split(".")[0]
         if top == FOUNDATION:
             return False
         if top in self._own_tops[source.name] and top not in sys.stdlib_module_names:
             return True
         if top in self.runtime or top in sys.stdlib_module_names:
             return False
-        return top in self._tops or (self.has_folder(source, top) and not is_known(top))
+        # A file of that name imports the package that it wraps, not itself.
+        wraps = importer.name.rpartition(".")[2] == top
+        return top in self._tops or (self.has_folder(source, top) and not is_known(top) and not wraps)
 
     def is_runtime(self, dotted: str) -> bool:
         """Return whether a module is in the standard library or in the declared runtime."""
@@ -334,18 +337,18 @@ class CorpusIndex:
             if imported is not None:
                 first = find(dotted.split(".")[0])
                 return imported if alias.whole or first is None else first
-            if self.knows(module.source, dotted):
+            if self.knows(module, dotted):
                 return Missing(f"no module {dotted}")
             return External(dotted, "", alias.whole, self.is_runtime(dotted))
         holder = find(dotted)
         # The corpus has the package but no such file: its layout may change on installation.
-        if holder is None and self.knows(module.source, dotted):
+        if holder is None and self.knows(module, dotted):
             holder = self._find_moved(module.source, dotted)
         if holder is None:
             submodule = find(f"{dotted}.{alias.name}" if dotted else alias.name)
             if submodule is not None:  # a folder without __init__.py
                 return submodule
-            if self.knows(module.source, dotted) or (alias.level and dotted.split(".")[0] != FOUNDATION):
+            if self.knows(module, dotted) or (alias.level and dotted.split(".")[0] != FOUNDATION):
                 return Missing(f"no module {dotted}")
             return External(dotted, alias.name, False, self.is_runtime(dotted))
         if alias.name == "*":
@@ -412,8 +415,8 @@ class CorpusIndex:
         return Missing(f"no {name} in {module.name or module.file.path}")
 
     def lacks(self, module: Module, name: str) -> bool:
-        """Return whether nothing in a module can bind a global name: no statement, function or opaque star import."""
-        if any(name in (*s.binds, *s.late, *s.touches) for s in module.facts.statements):
+        """Return whether nothing can bind a global name: no statement that runs, no function, no opaque star import."""
+        if any(name in (*s.binds, *s.late, *s.touches) and module.is_taken(s) for s in module.facts.statements):
             return False
         if _WRITES_NAMES.search(module.text):
             return False
@@ -482,6 +485,11 @@ def _is_visible(source: PackageSource, top: str, tops: Iterable[str]) -> bool:
         return True
     own = source.name.partition("@")[0].replace("-", "_").lower()
     return top.lower() == own or (len(list(tops)) == 1 and source.kind == "folder")
+
+
+def is_extension(dotted: str) -> bool:
+    """Return whether a module that has no file is named as compiled extensions are."""
+    return _EXTENSION.fullmatch(dotted.rpartition(".")[2]) is not None
 
 
 def _is_installed(module: Module) -> bool:

@@ -133,6 +133,7 @@ def _version(text: str) -> Version | None:
 def _read_release(archive: Path) -> Contents:
     """Return the files of a wheel or sdist, by path relative to the root that it is installed or built from."""
     renamed: dict[str, str] = {}
+    kept: set[str] = set()
 
     def choose(names: list[str]) -> list[str]:
         tops = {name.partition("/")[0] for name in names if "/" in name}
@@ -141,11 +142,12 @@ def _read_release(archive: Path) -> Contents:
             path = module_path(name.removeprefix(strip).removeprefix("./"))
             if is_safe(path):
                 renamed[name] = path
-        wanted = {*keep_paths(renamed.values()), *filter(is_text, renamed.values())}
+        kept.update(keep_paths(renamed.values()))
+        wanted = {*kept, *filter(is_text, renamed.values())}
         return [name for name, path in renamed.items() if path in wanted]
 
     files = {renamed[name]: data for name, data in read_archive(archive, choose).items()}
-    python = {path: data for path, data in sorted(files.items()) if path.endswith(".py")}
+    python = {path: data for path, data in sorted(files.items()) if path in kept}
     return Contents(python, {path: data for path, data in files.items() if path not in python})
 
 
@@ -196,7 +198,8 @@ def read_installed(name: str, version: str) -> Contents | None:
     python: dict[str, bytes] = {}
     texts: dict[str, bytes] = {}
     plain = [path for path in hashes if not path.startswith(("/", "../"))]
-    for path in [*keep_paths(plain), *filter(is_text, plain)]:
+    kept = set(keep_paths(plain))
+    for path in [*sorted(kept), *filter(is_text, plain)]:
         try:
             data = distribution.locate_file(path).read_bytes()  # type: ignore[attr-defined]
         except OSError:
@@ -204,7 +207,7 @@ def read_installed(name: str, version: str) -> Contents | None:
         # Somebody edited the installation: its text is not that of the release.
         if hashes[path] != base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode():
             return None
-        (python if path.endswith(".py") else texts)[path] = data
+        (python if path in kept else texts)[path] = data
     return Contents(python, texts) if python else None
 
 

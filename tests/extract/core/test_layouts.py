@@ -59,7 +59,7 @@ LAYOUTS: dict[str, tuple[str, str, str, str, str, dict[str, str]]] = {
     ),
     "a script inside a package": ("pkg/net.py", "norm", "pkg.net", "pkg/norm.py", "pkg/__init__.py other/norm.py", {}),
     "the root before a package": ("pkg/net.py", "norm", "pkg.net", "norm.py", "pkg/__init__.py pkg/norm.py", {}),
-    "a file of the same name": ("pkg/norm/net.py", "norm", "pkg.norm.net", "norm.py", "pkg/norm/__init__.py", {}),
+    "a file of the same name": ("pkg/norm/net.py", "norm", "pkg.norm.net", "norm.py", "pkg/__init__.py pkg/norm/__init__.py", {}),
 }  # fmt: skip
 
 
@@ -96,6 +96,50 @@ def test_a_required_package_is_not_a_folder(corpus: Any) -> None:
         "requirements.txt": "norm>=1",
     }
     assert corpus(files, bare=True).emit("Net").packages == {"norm": "norm"}
+
+
+def test_a_known_package_is_not_taken_for_a_folder(corpus: Any) -> None:
+    """A folder of configurations has the name of the package that they are for."""
+    files = {"net.py": NET.format(imported="einops.layers"), "configs/einops/a.py": "SIZE = 1\n"}
+    assert corpus(files, bare=True).emit("Net").packages == {"einops": "einops"}
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_a_required_import_is_an_import(corpus: Any, required: bool) -> None:
+    code = "from gone_pkg_ import f\nfrom torch import nn\nclass A(nn.Module):\n    def forward(self, x): return f(x)\n"
+    settings = {
+        "setup.py": "setup(install_requires=['gone-pkg-x'])" if not required else "setup(install_requires=['gone-pkg'])"
+    }
+    emitted = corpus({"a.py": code, **settings}, bare=True).emit("A")
+    lines = emitted.code.splitlines()
+    assert ("from gone_pkg_ import f" in lines) == required
+    assert ("    from gone_pkg_ import f" in lines) != required
+
+
+VARIABLES = {
+    "net.py": """import os
+from torch import nn
+SIZE = int(os.environ["ACME_SIZE"])
+class A(nn.Module):
+    def forward(self, x): return x * SIZE
+""",
+    "run.py": "import os\nos.environ['OTHER'] = '1'\nos.environ['ACME_SIZE'] = str(3)\nos.environ[\"ACME_SIZE\"] = '4'\n",
+    "test.py": "import os\nos.environ.setdefault('ACME_SIZE', '5')\n",
+}
+
+
+def test_a_variable_has_the_value_that_its_source_assigns(corpus: Any, run: Any, monkeypatch: Any) -> None:
+    emitted = corpus(VARIABLES, bare=True).emit("A")
+    assert "#   sets the environment variable ACME_SIZE, as run.py does" in emitted.code.splitlines()
+    monkeypatch.delenv("ACME_SIZE", raising=False)
+    assert run(emitted.code)["A"]()(2) == 8
+    monkeypatch.setenv("ACME_SIZE", "6")  # what is set keeps its value
+    assert run(emitted.code)["A"]()(2) == 12
+
+
+def test_a_variable_without_a_value_stays_wanted(corpus: Any) -> None:
+    emitted = corpus({"net.py": VARIABLES["net.py"]}, bare=True).emit("A")
+    assert "setdefault" not in emitted.code
 
 
 def test_names_and_requirements_come_back_from_the_cache(tmp_path: Any) -> None:
