@@ -108,7 +108,12 @@ class PendingBlock:
             path=target.module.file.path,
             start_line=first,
             end_line=last,
-            category=find_category(target.name, target.qualname, [".".join(b) for b in target.facts.bases if b]),
+            category=find_category(
+                target.name,
+                target.qualname,
+                [".".join(base) for base in target.facts.bases if base],
+                {str(form[0]) for form in self.graphs["eval"]["operations"]} if self.graphs else (),
+            ),
             level=verdict.level,
             error_kind=verdict.kind,
             error=verdict.error,

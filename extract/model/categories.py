@@ -1,15 +1,15 @@
-"""Category of a class, inferred from its name, its base classes and its module.
+"""Category of a class, inferred from its name, its base classes, its graph and its module.
 
 A name is split into words (`RoIAlign` is `roi align`, `MaxPool2d` is `max pool`), and the first rule with a matching
 pattern decides; more specific words come first, so that `FocalLossHead` is a loss, `MultiHeadAttention` is
 attention and `ConvNormAct` a convolution. If the name matches no rule, the names of the base classes are tried, then
-the folders and the file of the module, then weak words like `block`. Two folders override the name: classes among
-image transforms are augmentation, and a convolution of a graph library works on graphs. Only names are read, so the
-same class has the same category in every run.
+the operations of the graph, if the class has one, then the folders and the file of the module, then weak words like
+`block`. Two folders override the name: classes among image transforms are augmentation, and a convolution of a graph
+library works on graphs.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 
 OTHER = "Other"
@@ -49,7 +49,7 @@ _NAMES: tuple[tuple[str, str], ...] = (
     ),
     (
         "Detection",
-        r"roi, align, anchors?, nms, rpn, \w*rcnn, proposals?, \w*box(es)?, matcher, assigner, ssd, ssd\w*, "
+        r"roi, align, anchors?, nms, rpn, rcnn, proposals?, \w*box(es)?, matcher, assigner, ssd, ssd\w*, "
         r"fcos, retina ?net, yolo\w*, \w*detector, detection, \w*detr, corner pool, dynamic scatter, "
         r"voxel\w*, (?<!down )(?<!up )sampler$, query and group, group all, center prior, trim border, "
         "kernel updat(e|or), task decomposition",
@@ -154,19 +154,33 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])(?:\d+[a-z]*)?|[A-Z]?[a-z]+(?:\d+[a-z]*)?|\d
 _VERSION = re.compile(r"v?\d+d?")
 
 
-def find_category(name: str, qualname: str, bases: Sequence[str]) -> str:
+#: By the operations of the graph, if name and bases match nothing: all of one of these sets. The first match decides.
+_STRUCTURES: tuple[tuple[str, tuple[frozenset[str], ...]], ...] = (
+    ("Recurrent", tuple(frozenset({name}) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"))),
+    ("Transformer", tuple(frozenset({name, "layer_norm", "linear"}) for name in ("attention", "_softmax"))),
+    ("Attention", (frozenset({"attention"}), frozenset({"_softmax", "matmul"}))),
+    ("Convolution", (frozenset({"convolution"}),)),
+    ("MLP", (frozenset({"linear"}),)),
+    ("Embedding", (frozenset({"embedding"}),)),
+    ("Normalization", tuple(frozenset({f"{name}_norm"}) for name in ("batch", "layer", "group", "instance", "rms"))),
+)
+
+
+def find_category(name: str, qualname: str, bases: Sequence[str], operations: Collection[str] = ()) -> str:
     """Return the category of a class.
 
     Args:
         name: bare class name.
         qualname: dotted name, from which folders and file of the module are derived.
         bases: names of the base classes, dotted or not.
+        operations: of the graph; none if there is no graph.
     """
     folders = [split_words(part) for part in qualname.split(".")[:-1]]
     if any(_AUGMENTING.search(folder) for folder in folders):
         return "Augmentation"
     candidates = (
         *map(_match_name, (name, *(base.rpartition(".")[2] for base in bases))),
+        next((kind for kind, sets in _STRUCTURES if any(some <= set(operations) for some in sets)), ""),
         *(_match(_PLACE_RULES, folder) for folder in reversed(folders)),
         _match(_WEAK_RULES, split_words(name)),
     )

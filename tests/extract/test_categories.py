@@ -46,6 +46,18 @@ def test_beyond_the_name(qualname: str, bases: list[str], category: str) -> None
     assert find_category(qualname.rpartition(".")[2], qualname, bases) == category
 
 
+def test_the_graph_decides_where_names_say_nothing() -> None:
+    """`_MRCNN` is a network of sleep stages: three letters more than R-CNN, and no detector."""
+    name, path = "_MRCNN", "sleep.models.attn._MRCNN"
+    assert find_category(name, path, ["nn.Module"], {"input", "convolution", "batch_norm", "gelu"}) == "Convolution"
+    assert find_category("MaskRCNN", path, [], {"convolution"}) == "Detection"
+    for operations, category in (
+        ({"lstm", "linear"}, "Recurrent"), ({"_softmax", "matmul"}, "Attention"), ({"linear"}, "MLP"), ({"add"}, OTHER),
+        ({"attention", "layer_norm", "linear"}, "Transformer"), ({"embedding"}, "Embedding"), ({"rms_norm"}, "Normalization"),
+    ):  # fmt: skip
+        assert find_category("Foo", "pkg.Foo", [], operations) == category
+
+
 @table(__file__, "categories.md", "Words", globals())
 def test_words(name: str, words: str) -> None:
     assert split_words(name) == words
