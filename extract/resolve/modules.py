@@ -523,8 +523,11 @@ class FolderNames:
         around = self._find_nearest(importer, dotted, packages=True)
         if around is not None:
             return around
-        outside = [(folder, module) for folder, module in self._named.get(dotted, ()) if folder not in self._packages]
-        near = [(_count_shared(folder, importer.file.path), module) for folder, module in outside]
+        near = [
+            (_count_shared(folder, importer.file.path), module)
+            for folder, module in self._named.get(dotted, ())
+            if folder not in self._packages and module is not importer
+        ]
         best = max((shared for shared, _ in near), default=0)
         nearest = [module for shared, module in near if shared == best]
         return nearest[0] if len(nearest) == 1 else None
