@@ -64,7 +64,8 @@ def is_text(path: str) -> bool:
 def read_facts(texts: Mapping[str, bytes]) -> PackageFacts:
     """Return the facts of a project, each from the most reliable text that states it."""
     decoded = {path: data[:_MAX_TEXT_BYTES].decode("utf-8", "replace") for path, data in sorted(texts.items())}
-    settings = {folder: _Settings.read(folder, decoded) for folder in _list_projects(decoded)}
+    installed = any(".dist-info/" in path for path in decoded)  # the settings of its build mean nothing there
+    settings = {} if installed else {folder: _Settings.read(folder, decoded) for folder in _list_projects(decoded)}
     own = settings.get("", _Settings())
     licenses = [text for path, text in decoded.items() if _is_license(path, own.project)]
     header = next((text for path, text in decoded.items() if PurePosixPath(path).name in ("METADATA", "PKG-INFO")), "")

@@ -208,5 +208,10 @@ def test_roots(name: str, text: str, expected: list[tuple[str, str]]) -> None:
     assert list(read_facts({f"packages/a/{name}": text.encode()}).roots) == below
 
 
+def test_a_wheel_is_laid_out_already() -> None:
+    facts = read_facts({"x-1.dist-info/METADATA": METADATA, "pkg/new/setup.py": b"setup(package_dir={'': 'lib'})"})
+    assert facts.roots == ()
+
+
 def test_a_package_may_be_the_root() -> None:
     assert read_facts({"setup.py": b"setup(package_dir={'acme': '.'})"}).roots == (("", "acme"),)
