@@ -38,7 +38,7 @@ from manifests.provenance.heads import license_of_code
 
 RUNTIME = DECLARED  # what every block may import, in addition to the standard library
 EXTENSIONS = ("_C", "_ext")  # usual names of compiled extensions inside their package
-_EXTENSION = re.compile(r"_C|(?:\w*_)?(?:cuda|ext|cpp)")  # `roi_cuda`, which a build puts beside the Python files
+_EXTENSION = re.compile(r"_C|(?:\w*_)?(?:cuda|ext|cpp)")  # `roi_cuda`, which a build adds to the Python files
 FOUNDATION = "torch"  # never inlined, not even into torch's own blocks: a copy of nn.Module is not nn.Module
 
 
@@ -510,7 +510,7 @@ class FolderNames:
             for depth in range(len(parts)):
                 folder = "/".join(parts[:depth])
                 self._named.setdefault(module_name("/".join(parts[depth:])), []).append((folder, module))
-                # Inside a package the name starts at the package, unless a script there imports what is beside it.
+                # Inside a package the name starts at the package, unless a script there imports its neighbors.
                 if depth and folder not in self._packages:
                     self.tops.add(module_name(parts[depth]))
 

@@ -42,12 +42,12 @@ def list_roots(
         script: what its setup.py passes to `setup`.
     """
     stated = [*_read_setuptools(pyproject, config, script), *_read_tools(pyproject)]
-    found: dict[str, str] = {}
+    folders: dict[str, str] = {}
     for path, package in stated or [("src", "")]:
         where = "/".join(part for part in PurePosixPath(folder, path).parts if part != ".")
         if ".." not in PurePosixPath(where).parts and (where or package):
-            found.setdefault(where, package.replace("/", "."))
-    return tuple(sorted(found.items()))
+            folders.setdefault(where, package.replace("/", "."))
+    return tuple(sorted(folders.items()))
 
 
 def _read_setuptools(

@@ -1,4 +1,4 @@
-"""What a `setup.py` passes to `setup`, read from its text: setup scripts are foreign code, and never run.
+"""The arguments of `setup` in a `setup.py`, read from its text: setup scripts are foreign code, and never run.
 
     REQUIRED = ["torch>=1.8"]
     REQUIRED += ["einops"]
