@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Collection
 from types import ModuleType
 
-from lemur_core.sandbox.server.foreign import is_kind, list_frames, name_type, read_message, read_missing
+from lemur_core.sandbox.server.foreign import is_kind, list_frames, name_type, read_message
 from lemur_core.sandbox.server.foreign import load as load_module
 from lemur_core.sandbox.server.foreign import one_line as to_line
 
@@ -62,8 +62,8 @@ def classify_error(error: BaseException) -> str:
     What needs a compiler for C++ or CUDA, its results, Triton's compiler or a GPU is `native_op`, whatever its type.
     """
     if is_kind(error, ModuleNotFoundError):
-        compiled = _EXTENSION.fullmatch(read_missing(error).rpartition(".")[2])
-        return "native_op" if compiled else "missing_dependency"
+        missing = re.search(r"No module named '(?:[\w.]*\.)?(\w+)'", read_message(error))
+        return "native_op" if missing and _EXTENSION.fullmatch(missing[1]) else "missing_dependency"
     if _read_variable(error):
         return "environment_variable"
     if _NATIVE_MESSAGES.search(read_message(error)) or any(

@@ -387,8 +387,8 @@ def _list_changes(
 def _future_lines(closure: Closure, graph: DependencyGraph, names: BlockNames) -> list[str]:
     """Return `from __future__ import annotations` if a file had it or an annotation could not be evaluated here.
 
-    That is one which refers to a name defined later or differently, or subscripts an undefined name. The line is never
-    added without need, because TorchScript and similar tools read annotations.
+    That is one which refers to a name defined later or differently, or reads an attribute or item of an undefined
+    name. The line is never added without need, because TorchScript and similar tools read annotations.
     """
     lines = ["from __future__ import annotations", ""]
     if any("annotations" in m.facts.future for m in closure.modules):
@@ -408,6 +408,7 @@ def _future_lines(closure: Closure, graph: DependencyGraph, names: BlockNames) -
             is_emitted = isinstance(target, Definition) and target in names.of
             if defined.get(named, position[node.key] if is_emitted else -1) >= position[node.key]:
                 return lines
-            if not is_emitted and text[use.ends[-1] : use.ends[-1] + 1] == b"[" and use.name in names.annotations:
+            reads = use.attributes or text[use.ends[-1] : use.ends[-1] + 1] == b"["
+            if not is_emitted and reads and use.name in names.annotations:
                 return lines
     return []
