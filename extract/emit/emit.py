@@ -19,7 +19,7 @@ from extract.emit.order import order_statements
 from extract.emit.render import BlockNames, Renderer, annotation_name, choose_names
 from extract.resolve.dependencies import DependencyGraph
 from extract.resolve.discover import TargetClass
-from extract.resolve.distributions import find_requirement, is_known, is_required, make_guess
+from extract.resolve.distributions import find_requirement, is_required, make_guess
 from extract.resolve.index import RUNTIME_NAMES, FactsIndex
 from extract.resolve.modules import CorpusIndex, Definition
 from extract.resolve.standins import MODULES, NOT_DEFINED, NOT_INSTALLED, REGISTRY, SOURCE_NAME, replacement_source
@@ -150,7 +150,7 @@ class Emitter:
         sources = {module.source.name: module.source for module in closure.modules}
         stated = tuple(text for source in sources.values() for text in source.requires)
         library = self.graph.library
-        if not is_known(package) and any(library.has_folder(source, package) for source in sources.values()):
+        if any(library.has_folder(source, package) for source in sources.values()):
             return make_guess(package)  # rather the project's own code than what an index has by that name
         return find_requirement(package, stated, library.distributions)
 

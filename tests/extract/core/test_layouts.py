@@ -98,12 +98,6 @@ def test_a_required_package_is_not_a_folder(corpus: Any) -> None:
     assert corpus(files, bare=True).emit("Net").packages == {"norm": "norm"}
 
 
-def test_a_known_package_is_not_taken_for_a_folder(corpus: Any) -> None:
-    """A folder of configurations has the name of the package that they are for."""
-    files = {"net.py": NET.format(imported="einops.layers"), "configs/einops/a.py": "SIZE = 1\n"}
-    assert corpus(files, bare=True).emit("Net").packages == {"einops": "einops"}
-
-
 @pytest.mark.parametrize("required", [True, False])
 def test_a_required_import_is_an_import(corpus: Any, required: bool) -> None:
     code = "from gone_pkg_ import f\nfrom torch import nn\nclass A(nn.Module):\n    def forward(self, x): return f(x)\n"
