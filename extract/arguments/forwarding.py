@@ -4,7 +4,6 @@ import heapq
 import inspect
 import itertools
 import math
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,7 +36,7 @@ from extract.arguments.inputs import (
 )
 from extract.arguments.name_values import annotation_text, format_call, read_parameters
 from extract.arguments.repairs import FailedCall, is_module_fault, repairs
-from extract.arguments.trials import SEED, AttemptError, BlockNamespace, TimeBudget, attempt, seed_all
+from extract.arguments.trials import SEED, AttemptError, BlockNamespace, TimeBudget, attempt, counting_work, seed_all
 
 _MAX_TRIES = 70  # for one module
 _SECONDS = 1.0  # of CPU time for one attempt
@@ -71,7 +70,7 @@ class Forward:
     budget: TimeBudget
     best_failure: tuple[AttemptError, str] | None = None
     parameters: dict[str, inspect.Parameter] = field(default_factory=dict)
-    seconds: float = 0.0  # CPU time of the last call that worked
+    work: int = 0  # multiply-adds of the last call that worked
 
     def __post_init__(self) -> None:
         self.parameters = forward_parameters(self.built.module)
@@ -211,22 +210,23 @@ class Forward:
 
     def _try(self, called: ForwardCall) -> AttemptError | None:
         self.budget.forwards -= 1
-        started = time.process_time()
         try:
             try:
-                run(self.built.module, called, self.names, on_meta=self.built.on_meta, seconds=_SECONDS)
+                with counting_work() as counted:
+                    run(self.built.module, called, self.names, on_meta=self.built.on_meta, seconds=_SECONDS)
             except AttemptError as failure:
                 if not self.built.on_meta or not (fails_only_on_meta(failure) or _VAGUE in str(failure)):
                     raise
                 # Real tensors: the failure is due to meta tensors and not to the call, or its message lacks the sizes.
                 self.built = self.constructor.make(self.built.arguments, real=True)
                 self.built.module.eval()
-                run(self.built.module, called, self.names, seconds=_SECONDS)
+                with counting_work() as counted:
+                    run(self.built.module, called, self.names, seconds=_SECONDS)
         except AttemptError as failure:
             if self.best_failure is None or failure.progress > self.best_failure[0].progress:
                 self.best_failure = (failure, call_text(called))
             return failure
-        self.seconds = time.process_time() - started
+        self.work = counted[0]
         return None
 
 

@@ -10,22 +10,20 @@ class computes. The integers of the expressions are changed, and each change is 
 import ast
 import inspect
 import math
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from extract.arguments.constructing import Arguments, Constructed, Constructor
 from extract.arguments.forwarding import ForwardCall, run
-from extract.arguments.trials import AttemptError
+from extract.arguments.trials import AttemptError, counting_work
 
 _MAX_TRIES = 24
-_MAX_SECONDS = 0.5  # of CPU time, for one block
-_CALL_SECONDS = 1.0
+_MAX_WORK = 1_500_000_000  # multiply-adds of all tries for one block; no clock, so that every machine finds the same
 _SMALLEST = 8  # smaller sizes are numbers of heads, kernels and samples, which divide others on purpose
 _LEAST_SHRUNK = 32  # smaller integers are never divided: numbers of heads, kernels
 _NEAR = {8: range(24, 4096, 8), 4: range(12, 2048, 4)}  # sizes to choose from, by what they are multiples of
 _LARGE = 1_000_000  # elements of parameters and buffers
-_SLOW = 0.1  # CPU seconds of one call
+_SLOW = 300_000_000  # multiply-adds of one call
 _MOST_PIXELS, _MOST_TOKENS = 64, 256  # that are doubled
 _CREATORS = frozenset({"randn", "rand", "ones", "zeros", "randint", "empty"})
 
@@ -33,28 +31,32 @@ Runs = Callable[[Arguments, ForwardCall], bool]
 
 
 def refine(
-    constructor: Constructor, built: Constructed, called: ForwardCall, seconds: float
+    constructor: Constructor, built: Constructed, called: ForwardCall, work: int
 ) -> tuple[Constructed, ForwardCall] | None:
     """Return a module and a call with sizes of their own, and smaller ones if it is large; None if nothing changed.
 
-    Args: seconds: the CPU seconds that the call took.
+    Args: work: the multiply-adds of the call.
     """
-    latest, spent = built, seconds
+    latest, total = built, 0
 
     def runs(arguments: Arguments, changed: ForwardCall) -> bool:
-        nonlocal latest, spent
-        try:
-            module = latest if arguments == latest.arguments else constructor.make(arguments)
-            module.module.eval()
-            started = time.process_time()
-            run(module.module, changed, constructor.names, on_meta=module.on_meta, seconds=_CALL_SECONDS)
-        except AttemptError:
+        nonlocal latest, work, total
+        if total > _MAX_WORK:
             return False
-        latest, spent = module, time.process_time() - started
+        with counting_work() as counted:
+            try:
+                module = latest if arguments == latest.arguments else constructor.make(arguments)
+                module.module.eval()
+                run(module.module, changed, constructor.names, on_meta=module.on_meta)
+            except AttemptError:
+                return False
+            finally:
+                total += 0 if latest.on_meta else counted[0]
+        latest, work = module, counted[0]
         return True
 
     def is_large() -> bool:
-        return latest.size > _LARGE or spent > _SLOW
+        return latest.size > _LARGE or work > _SLOW
 
     first = calls = WorkingCalls(built.arguments, called)
     refiner = Refiner(runs)
@@ -196,11 +198,10 @@ class Refiner:
 
     runs: Runs
     tries: int = _MAX_TRIES
-    started: float = field(default_factory=time.process_time)
 
     def _try(self, calls: WorkingCalls, values: Mapping[Size, int]) -> WorkingCalls | None:
         """Return the changed calls if they run, and None if they do not or nothing more may be tried."""
-        if self.tries <= 0 or time.process_time() - self.started > _MAX_SECONDS:
+        if self.tries <= 0:
             return None
         self.tries -= 1
         changed = calls.change(values)

@@ -190,7 +190,7 @@ def _run(constructor: Constructor, built: Constructed, goal: str) -> tuple[dict[
     forward = Forward(built, constructor, constructor.names, constructor.hints, constructor.budget)
     best = _start_result(built)
     for called in itertools.islice(forward.search(), _MAX_BACKWARD_TRIES):
-        confirmed = _confirm_refined(constructor, built, called, goal, forward.seconds)
+        confirmed = _confirm_refined(constructor, built, called, goal, forward.work)
         best = confirmed if best["kind"] == "no_inputs" else _pick_better(best, confirmed)
         if best["level"] == goal:
             return best, None
@@ -204,13 +204,13 @@ def _run(constructor: Constructor, built: Constructed, goal: str) -> tuple[dict[
 
 
 def _confirm_refined(
-    constructor: Constructor, built: Constructed, called: ForwardCall, goal: str, seconds: float
+    constructor: Constructor, built: Constructed, called: ForwardCall, goal: str, work: int
 ) -> dict[str, Any]:
     """Return what was observed of a call, with sizes of their own if it reaches the goal with them.
 
-    Args: seconds: the CPU seconds that it took.
+    Args: work: its multiply-adds.
     """
-    refined = refine(constructor, built, called, seconds)
+    refined = refine(constructor, built, called, work)
     if refined is not None:
         result = _confirm(constructor, *refined, goal)
         if result["level"] == goal:

@@ -163,6 +163,26 @@ def _tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
             yield tensor
 
 
+@contextmanager
+def counting_work() -> Iterator[list[int]]:
+    """Count the multiply-adds of the modules with weights that run in this context: the only item of the list."""
+    total = [0]
+
+    def count(module: torch.nn.Module, _inputs: object, output: object) -> None:
+        weight = vars(module).get("_parameters", {}).get("weight")  # a script module has none there
+        tensors = flatten(output)
+        if weight is not None and has_shape(weight) and weight.dim() > 1 and tensors:
+            total[0] += tensors[0].numel() // max(weight.shape[0], 1) * weight.numel()
+        else:
+            total[0] += sum(tensor.numel() for tensor in tensors)
+
+    hook = torch.nn.modules.module.register_module_forward_hook(count)
+    try:
+        yield total
+    finally:
+        hook.remove()
+
+
 def is_finite(tensor: torch.Tensor) -> bool:
     """Return whether all elements are finite."""
     # A finite sum shows it without a copy of the tensor; the sum of finite numbers may overflow.

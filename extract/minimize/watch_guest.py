@@ -30,6 +30,7 @@ from extract.arguments.trials import (
     BlockNamespace,
     TimeBudget,
     attempt,
+    counting_work,
     differentiate,
     fill_unset,
     seed_all,
@@ -200,25 +201,6 @@ def _in_all_modes(
             if not number:
                 step(f"{mode}, inputs {number}", partial(_forward_backward, module, inputs))
             step(f"state after {mode}, inputs {number}", lambda: _state(module))
-
-
-@contextmanager
-def counting_work() -> Iterator[list[int]]:
-    """Count the multiply-adds of the modules with weights that run in this context: the only item of the list."""
-    total = [0]
-
-    def count(module: nn.Module, _inputs: object, output: object) -> None:
-        weight, tensors = vars(module)["_parameters"].get("weight"), flatten(output)
-        if weight is not None and has_shape(weight) and weight.dim() > 1 and tensors:
-            total[0] += tensors[0].numel() // max(weight.shape[0], 1) * weight.numel()
-        else:
-            total[0] += sum(tensor.numel() for tensor in tensors)
-
-    hook = nn.modules.module.register_module_forward_hook(count)
-    try:
-        yield total
-    finally:
-        hook.remove()
 
 
 def _count_elements(shapes: Sequence[Sequence[int]]) -> int:
