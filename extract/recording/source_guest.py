@@ -19,6 +19,7 @@ from extract.recording.drivers import STATED, Driver, Tables, drive_code, drive_
 from extract.recording.messages import MOST_CALLS, SourceRecording
 from extract.recording.recorder import RecordedCall, SourceRecorder
 from extract.recording.users import UseGraph
+from lemur_core.sandbox.server.foreign import one_line
 
 _IMPORT_SECONDS = 120.0
 _MAX_STEPS = 60_000  # modules constructed and called by one driver
@@ -27,6 +28,9 @@ _MAX_DRIVERS = {-1: 4, 0: 4, 1: 2, 2: 2}  # tried for one class, by effort
 _MAX_TRIED = 400  # in all
 _MOST_ON_CPU = 2_000_000  # elements of a model that runs there after it failed on the meta device
 _LAST_SECONDS = 60.0  # of CPU time: no driver starts later; the counts end ordinary runs
+
+#: Of one driver. What the sandbox denies it, a download of weights for example, is denied to no other.
+_FAILURES = (AttemptError, PermissionError, MemoryError)
 
 Calls = Mapping[str, list[RecordedCall]]
 
@@ -47,8 +51,9 @@ def record_source(request: SourceRecording) -> dict[str, Any]:
         seed_all()  # tables of examples may be drawn
         try:
             attempt(partial(importlib.import_module, name), _IMPORT_SECONDS)
-        except AttemptError as failure:
-            failures[name] = failure.message  # what it would have shown stays unknown
+        except _FAILURES as failure:
+            # What it would have shown stays unknown.
+            failures[name] = failure.message if isinstance(failure, AttemptError) else one_line(repr(failure), 200)
     if all(name in failures for name in own):
         return {"calls": {}, "missing": failures[own[0]]}
     packages = frozenset(name.partition(".")[0] for name in own)
@@ -123,7 +128,7 @@ class _Recording:
                 try:
                     with recorder:
                         driver.run(on_meta)
-                except AttemptError:
+                except _FAILURES:
                     calls = calls or recorder.calls
                 else:
                     calls = recorder.calls
