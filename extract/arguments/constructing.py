@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from extract.arguments.configured import add_config_field
 from extract.arguments.inputs import is_variadic, list_required
 from extract.arguments.messages import NAME
 from extract.arguments.name_values import (
     BLOCK,
     SETTINGS,
     NameSettings,
+    add_config_field,
     candidates,
     configuration_expressions,
     format_call,

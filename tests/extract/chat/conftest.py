@@ -29,7 +29,7 @@ def body_of(name: str, width: int) -> str:
     return (
         f"import torch\n\n\n{parts}\n\n\nclass {name}(torch.nn.Module):\n{doc}\n"
         f"    def __init__(self, channels, width={width}):\n        super().__init__()\n{lines}\n\n"
-        f"    def forward(self, x):\n        return self.{name.lower()}_0(x) * {width} + {width + 1}\n"
+        f"    def forward(self, x):\n        return self.{name.lower()}_0(x.movedim(1, -1)).movedim(-1, 1) * {width} + {width + 1}\n"
     )
 
 
