@@ -39,6 +39,7 @@ from extract.arguments.trials import (
 )
 
 _MISSING_ARGUMENTS = re.compile(r"missing \d+ required (positional|keyword-only) arguments?")
+_NAMED = re.compile(r"[`'\"](\w+)[`'\"] (?:must be|needs to be|has to be) (?:passed|given|provided|specified|set)")
 _MAX_OPTIONAL = 8  # optional parameters to try after one failure
 _LAYERS = ("nn.Identity()", "lambda x, *_, **__: x", "[nn.Identity()]", "F.relu")
 _UNCALLABLE = re.compile(r"object is not callable|forward\(\) takes \d+ positional arguments? but \d+ were given")
@@ -268,7 +269,7 @@ class Constructor:
         words += NAME.findall(str(failure))
         for name, text in add_config_field(failure, {**texts, **extra}, self.names, words):
             yield dict(picks), {**extra, name: text}
-        missing = re.findall(r"'(\w+)'", str(failure)) if _MISSING_ARGUMENTS.search(str(failure)) else []
+        missing = _list_missing(failure)
         if missing and any(
             p.kind is p.VAR_KEYWORD for p in self.parameters.values()
         ):  # `**kwargs` that a base class requires
@@ -432,6 +433,15 @@ def _with_attribute(text: str, name: str) -> str:
 
 def _call(call: Mapping[str, Any]) -> Arguments:
     return Arguments(tuple(call["args"]), tuple((name, text) for name, text in call["kwargs"]))
+
+
+def _list_missing(failure: AttemptError) -> list[str]:
+    """Return the arguments that a failed construction lacks, by its message."""
+    if _MISSING_ARGUMENTS.search(str(failure)):
+        return re.findall(r"'(\w+)'", str(failure))
+    if isinstance(failure.cause, KeyError):
+        return re.findall(r"^'([a-z]\w*)'$", str(failure))
+    return _NAMED.findall(str(failure))
 
 
 def _order_arguments(parameters: Mapping[str, inspect.Parameter], texts: Mapping[str, str]) -> Arguments:

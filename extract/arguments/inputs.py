@@ -188,7 +188,7 @@ def read_layers(module: nn.Module) -> Layers:
         if isinstance(layer, nn.LayerNorm) and len(layer.normalized_shape) == 1:
             channels.append(layer.normalized_shape[0])
             ranks.append(3)
-    for parameter in (p for p in module.parameters(recurse=False) if has_shape(p) and p.dim()):
+    for parameter in (p for p in nn.Module.parameters(module, recurse=False) if has_shape(p) and p.dim()):
         channels += [size for size in parameter.shape if size > 1]
     return Layers(tuple(dict.fromkeys(channels))[:6], tuple(dict.fromkeys(ranks)), embeds)
 

@@ -329,7 +329,7 @@ def _run_with_gradients(
     seed_all()
     args, kwargs = evaluate(called, names)
     inputs = [t for t in flatten([args, kwargs]) if t.is_floating_point() or t.is_complex()]
-    free = not any(p.requires_grad for p in module.parameters())
+    free = not any(p.requires_grad for p in nn.Module.parameters(module))
     for tensor in inputs if free else ():
         tensor.requires_grad_()
     if free:  # in-place operations may not write to leaves
@@ -352,12 +352,12 @@ def _arguments_text(arguments: Arguments) -> str:
 
 def describe(module: nn.Module) -> dict[str, Any]:
     """Return the numbers of parameters and buffers, and how often each type of layer occurs."""
-    parameters = [p for p in module.parameters() if has_shape(p)]
+    parameters = [p for p in nn.Module.parameters(module) if has_shape(p)]
     layers = Counter(type(layer).__name__ for layer in module.modules() if layer is not module)
     return {
         "parameters": sum(p.numel() for p in parameters),
         "trainable": sum(p.numel() for p in parameters if p.requires_grad),
-        "buffers": sum(b.numel() for b in module.buffers() if has_shape(b)),
+        "buffers": sum(b.numel() for b in nn.Module.buffers(module) if has_shape(b)),
         "layers": dict(sorted(layers.items(), key=lambda item: (-item[1], item[0]))),
     }
 

@@ -56,7 +56,7 @@ class Target:
     def settle(self, module: nn.Module) -> None:
         """Fill parameters that were left unset, and materialize lazy modules. Raises: AttemptError."""
         fill_unset(module)
-        if not all(has_shape(tensor) for tensor in (*module.parameters(), *module.buffers())):
+        if not all(has_shape(tensor) for tensor in (*nn.Module.parameters(module), *nn.Module.buffers(module))):
             args, kwargs = self.inputs()
             attempt(partial(module.eval(), *args, **kwargs), _SECONDS)
 

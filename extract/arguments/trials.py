@@ -158,7 +158,7 @@ def count_elements(module: torch.nn.Module) -> int:
 
 
 def _tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
-    for tensor in (*module.parameters(), *module.buffers()):
+    for tensor in (*torch.nn.Module.parameters(module), *torch.nn.Module.buffers(module)):  # classes override both
         if has_shape(tensor):
             yield tensor
 
@@ -229,7 +229,7 @@ def differentiate(module: torch.nn.Module, output: object, inputs: object) -> tu
         weight = torch.randn(tensor.shape, dtype=tensor.real.dtype if tensor.is_complex() else tensor.dtype)
         parts.append(((tensor.real if tensor.is_complex() else tensor) * weight).sum())
     torch.autograd.backward(torch.stack([part.float() for part in parts]).sum())
-    wanted: list[torch.Tensor] = [p for p in module.parameters() if p.requires_grad]
+    wanted: list[torch.Tensor] = [p for p in torch.nn.Module.parameters(module) if p.requires_grad]
     if not wanted:
         wanted = [t for t in flatten(inputs) if t.requires_grad]
     reached = [p.grad for p in wanted if p.grad is not None]
