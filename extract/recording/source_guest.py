@@ -89,16 +89,12 @@ class _Recording:
 
     def _choose(self, cls: type[nn.Module]) -> Iterator[Driver]:
         """Yield the drivers of a class: what its authors wrote to be run, then those with the least effort."""
-        reaching = self._graph.list_reaching(cls)
+        reaching = [item for item, _ in self._graph.list_reaching(cls)]
         count = dict.fromkeys(_MAX_DRIVERS, 0)
-        items = [item for item, _ in reaching]
         # The search for arguments has tried the class itself, but for what a table states.
         ready = [driver for driver in drive_definition(cls, self._tables) if driver.key.endswith(STATED)]
-        ready += [driver for item in items for driver in drive_definition(item, self._tables)]
-        for driver in (
-            *self._list_written(cls, [item for item, _ in reaching]),
-            *sorted(ready, key=lambda d: d.effort),
-        ):
+        ready += [driver for item in reaching for driver in drive_definition(item, self._tables)]
+        for driver in (*self._list_written(cls, reaching), *sorted(ready, key=lambda d: d.effort)):
             if count[driver.effort] < _MAX_DRIVERS[driver.effort]:
                 count[driver.effort] += 1
                 yield driver
