@@ -42,7 +42,7 @@ from extract.proofs.validate import (
     validate_all,
 )
 from extract.recording.blocks import RECORD, ArgumentsFrom, RecordedCalls, find_origin, record_all
-from extract.recording.source import record_sources
+from extract.recording.source import RECORD_SOURCE, record_sources
 from extract.resolve.discover import TargetClass
 from extract.resolve.distributions import list_distributions, make_guess
 from extract.resolve.index import FactsIndex
@@ -219,6 +219,15 @@ class StageContext:
         )
         return self._open.enter_context(shared)
 
+    def open_originals(self, blocks: Mapping[str, PendingBlock]) -> dict[str, tuple[Path, ...]]:
+        """Return the folders from which the originals of each source can be imported; a sandbox can then read them."""
+        sources = {block.target.module.source.name: block.target.module.source for block in blocks.values()}
+        folders = {name: original_folders(source) for name, source in sources.items()}
+        if self.comparing is None:
+            own = (folder for paths in folders.values() for folder in paths)
+            self.comparing = self.share_sandbox((RECORD_SOURCE, SIGN_BLOCK, SIGN_ORIGINALS, COMPARE_NAMES), own)
+        return folders
+
     def hints(self, target: TargetClass) -> Mapping[str, Any]:
         """Return how the corpus constructs and calls a class, as JSON values."""
         if target.block not in self._hints:
@@ -278,6 +287,8 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     context.shared = context.share_sandbox((EXECUTE, *(_PROOFS if at_least(options.level, "forward") else ())))
     for block in blocks:
         block.emitted = _drop_others(block.emitted, context.runtime.without_package)
+    if at_least(options.level, "forward"):
+        _add_calls_of_sources(ready, context)
     candidates = (
         _candidate(block, context) for block in ready.values()
     )  # hints are searched for while other blocks run
@@ -288,7 +299,6 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
         facts.validations_reused += verdict.reused
         facts.validations_run += not verdict.reused
     if at_least(options.level, "forward"):
-        _use_calls_of_sources(ready, context)
         _use_recorded_calls(ready, context)
     _define_arguments(ready, context)
     for block in ready.values():
@@ -300,18 +310,13 @@ _PROOFS = (RECORD, TRACE, REBUILD, WATCH, SIGN)  # they run blocks alone, after 
 _MOST_RUNS = 3  # running blocks in which the calls of one class are recorded
 
 
-def _use_calls_of_sources(blocks: Mapping[str, PendingBlock], context: StageContext) -> None:
-    """Validate the blocks that do not run forward again, with their calls in the models of their sources."""
-    stopped = [
-        block.target
-        for key, block in blocks.items()
-        if at_least(block.verdict.level, "executed") and not at_least(block.verdict.level, "forward")
-    ]
-    unsafe = context.facts.options.unsafe_no_sandbox
-    recorded = list(record_sources(stopped, context.index, context.facts.notes, unsafe=unsafe))
-    for item in recorded:
+def _add_calls_of_sources(blocks: Mapping[str, PendingBlock], context: StageContext) -> None:
+    """Add the calls of blocks in the models of their sources to their hints: these are tried before any guess."""
+    folders = context.open_originals(blocks)
+    targets = [block.target for block in blocks.values()]
+    named = context.finder.list_naming
+    for item in record_sources(targets, folders, named, context.index, context.facts.notes, **context.comparison):
         context.add_calls(item.target, item.calls, item.places)
-    _validate_again(blocks, [_candidate(blocks[item.target.block], context) for item in recorded], context)
 
 
 def _use_recorded_calls(blocks: Mapping[str, PendingBlock], context: StageContext) -> None:
@@ -422,9 +427,7 @@ def compare(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     if not context.facts.options.fidelity:
         return
     running, executed = _reaching(blocks, "forward"), _reaching(blocks, "executed")
-    folders = _folders_of_originals(executed)
-    own = (folder for paths in folders.values() for folder in paths)
-    context.comparing = context.share_sandbox((SIGN_BLOCK, SIGN_ORIGINALS, COMPARE_NAMES), own)
+    folders = context.open_originals(executed)
     pairs = [
         replace(context.pair(block), folders=folders[block.target.module.source.name]) for block in running.values()
     ]
@@ -443,7 +446,7 @@ def compare_names(blocks: Sequence[PendingBlock], context: StageContext) -> None
     if not context.facts.options.fidelity:
         return
     executed = _reaching(blocks, "executed")
-    folders = _folders_of_originals(executed)
+    folders = context.open_originals(executed)
     files = []
     for key, block in executed.items():
         target, source = block.target, block.target.module.source
@@ -527,12 +530,6 @@ def _by_id(blocks: Iterable[PendingBlock]) -> dict[str, PendingBlock]:
 
 def _reaching(blocks: Iterable[PendingBlock], level: Level) -> dict[str, PendingBlock]:
     return _by_id(block for block in blocks if at_least(block.verdict.level, level))
-
-
-def _folders_of_originals(blocks: Mapping[str, PendingBlock]) -> dict[str, tuple[Path, ...]]:
-    """Return the folders from which the originals of each source can be imported; none if they cannot be."""
-    sources = {block.target.module.source.name: block.target.module.source for block in blocks.values()}
-    return {name: original_folders(source) for name, source in sources.items()}
 
 
 def _track(label: str, total: int, items: Iterable[T]) -> Iterator[T]:

@@ -78,7 +78,9 @@ class Forward:
     def search(self) -> Iterator[ForwardCall]:
         """Yield calls of forward that work."""
         self.built.module.eval()
-        for call in self.hints.get("forward", ()):
+        own = self.built.arguments.as_json()
+        # A recorded call of the same module first.
+        for call in sorted(self.hints.get("forward", ()), key=lambda call: call.get("init") != own):
             called = ForwardCall(tuple(call["args"]), tuple((n, t) for n, t in call["kwargs"]), guessed=False)
             if self._try(called) is None:
                 yield called

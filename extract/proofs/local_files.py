@@ -1,7 +1,8 @@
 """The files of a local project that importing its classes needs: foreign code sees only a copy of these.
 
 For example, of `project/.env`, `project/notes.txt`, `project/net/__init__.py`, `project/net/anchors.json` and
-`project/net/deploy.pem`, only the two in the middle are copied.
+`project/net/deploy.pem`, only the two in the middle are copied. Tests
+are, too: they call the classes as their authors mean it.
 """
 
 import hashlib
@@ -18,6 +19,7 @@ from lemur_core.files.foreign import may_hold_secrets
 
 _FORMAT = "v1"
 _INIT = "__init__.py"
+_TESTS = frozenset({"test", "tests", "testing"})
 
 
 def copy_importable(source: PackageSource) -> Path:
@@ -31,7 +33,7 @@ def copy_importable(source: PackageSource) -> Path:
     Raises: UserError if a file cannot be read, has changed since the source was opened, or cannot be copied.
     """
     content = {file.path: source.read(file) for file in source.files}
-    content |= dict(_read_data(source))
+    content |= dict(_read_others(source))
     digests = {path: hashlib.sha256(data).hexdigest() for path, data in content.items()}
     digest = hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()[:32]
     target = cache_folder("runtime", _FORMAT, "originals") / digest
@@ -48,12 +50,25 @@ def copy_importable(source: PackageSource) -> Path:
     return target
 
 
-def _read_data(source: PackageSource) -> Iterator[tuple[str, bytes]]:
+def is_test(name: str) -> bool:
+    """Return whether a file of this name holds tests."""
+    return name.endswith(".py") and (name.startswith("test_") or name.endswith("_test.py"))
+
+
+def _is_of_tests(path: str) -> bool:
+    folder, _, name = path.rpartition("/")
+    return name.endswith(".py") and (is_test(name) or name == "conftest.py" or not _TESTS.isdisjoint(folder.split("/")))
+
+
+def _read_others(source: PackageSource) -> Iterator[tuple[str, bytes]]:
     inits = [file.path.removesuffix(_INIT) for file in source.files if file.path.rpartition("/")[2] == _INIT]
+    known = {file.path for file in source.files}
     packages, total = tuple(inits), 0  # "" is the root, if it is a package itself
     for path in sorted(walk(source.root)):
         name = path.rpartition("/")[2]
-        if name.endswith(".py") or may_hold_secrets(name) or not path.startswith(packages):
+        is_data = not name.endswith(".py") and path.startswith(packages)
+        is_of_tests = path not in known and _is_of_tests(path)
+        if may_hold_secrets(name) or not (is_data or is_of_tests):
             continue
         file = source.root / path
         try:

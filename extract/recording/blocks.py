@@ -76,7 +76,12 @@ class RecordedCalls:
     def add_to(self, hints: Mapping[str, Any], companions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return hints with these calls first, and with the classes that they name."""
         init = [_as_hint(calls.init) for calls in self.calls]
-        forward = [_as_hint(calls.forward) for calls in self.calls if calls.forward is not None]
+        forward = [
+            # With the constructor call that it belongs to.
+            _as_hint(calls.forward) | {"init": {"args": list(calls.init.args), "kwargs": dict(calls.init.kwargs)}}
+            for calls in self.calls
+            if calls.forward is not None
+        ]
         known = {item["name"] for item in hints["companions"]}
         more = [item for item in companions if item["name"] not in known]
         return {

@@ -27,8 +27,10 @@ from extract.arguments.name_values import read_parameters
 from extract.arguments.search_guest import namespace
 from extract.arguments.trials import AttemptError, TimeBudget, attempt, count_elements, quiet, seed_all
 from extract.recording.meta import LightTensors
+from extract.recording.testing import run_tests
 from extract.recording.users import read_names
 
+WRITTEN, TESTS = -2, -1  # efforts
 STATED = " as a table states"  # the end of the keys of such drivers
 _SECONDS = 10.0  # of CPU time for one construction or example; the number of steps ends most
 _FOREVER = 1e9  # the numbers of attempts decide, not the clock
@@ -119,7 +121,12 @@ def drive_definition(definition: Any, tables: Tables) -> list[Driver]:
 
 def drive_code(key: str, code: str, space: Mapping[str, Any]) -> Driver:
     """Return the driver that executes code of the authors in a copy of a module's namespace."""
-    return Driver(key, -1, functools.partial(_run_code, code, space))
+    return Driver(key, WRITTEN, functools.partial(_run_code, code, space))
+
+
+def drive_tests(name: str) -> Driver:
+    """Return the driver that runs the tests in a file. Args: name: its module."""
+    return Driver(f"{name} tests", TESTS, functools.partial(run_tests, name))
 
 
 def list_examples(definition: Any) -> list[str]:

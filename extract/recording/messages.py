@@ -24,6 +24,7 @@ class SourceRecording:
         classes: `MODULE:NAME` of each class.
         modules: further modules to import, which mention these classes.
         examples: Python code of the source's documentation, one text an example.
+        tests: files of tests, relative to the first folder.
         digest: of the source: another one asks again.
     """
 
@@ -31,4 +32,5 @@ class SourceRecording:
     classes: Sequence[str]
     modules: Sequence[str]
     examples: Sequence[str]
+    tests: Sequence[str]
     digest: str

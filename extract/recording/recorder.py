@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from extract.arguments.inputs import flatten, has_shape
+from extract.arguments.name_values import read_parameters
 from extract.arguments.probe import MODULE_NAME
 from extract.recording.messages import MOST_CALLS
 
@@ -87,7 +88,7 @@ class CallRecorder:
             recorder._step()
             module: nn.Module = object.__new__(cls)
             passed = (args, kwargs) if args or kwargs else _list_passed(sys._getframe(1), cls)
-            recorder._constructed[id(module)] = (module, recorder._describe(*passed))
+            recorder._constructed[id(module)] = (module, recorder._describe(*passed, cls))
             return module
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -122,19 +123,23 @@ class CallRecorder:
             raise StepsError("constructs and calls too many modules")
 
     def _describe_both(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> RecordedCall | None:
-        init, forward = self._constructed.get(id(module), (None, None))[1], self._describe(args, kwargs)
+        init = self._constructed.get(id(module), (None, None))[1]
+        forward = self._describe(args, kwargs, type(module).forward)
         if init is None or forward is None or any(forward.names.get(n, m) != m for n, m in init.names.items()):
             return None
         tensors = [*module.parameters(), *flatten([args, kwargs])]
         size = sum(tensor.numel() for tensor in tensors if has_shape(tensor))
         return RecordedCall({"init": init.call, "forward": forward.call}, {**init.names, **forward.names}, size)
 
-    def _describe(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Description | None:
-        """Return a call as expressions; None if there is none for one of its arguments."""
+    def _describe(self, args: Sequence[Any], kwargs: Mapping[str, Any], called: Any) -> _Description | None:
+        """Return a call as expressions, without defaults by name; None if there is none for one of its arguments."""
         self._names = {}
         try:
             texts = [self._text(value) for value in args]
-            named = {name: self._text(value) for name, value in kwargs.items()}
+            defaults = _read_defaults(called) if kwargs else {}
+            named = {
+                n: self._text(value) for n, value in kwargs.items() if not _is_same(value, defaults.get(n, _UNSET))
+            }
         except _UnnamedError:
             return None
         return _Description({"args": texts, "kwargs": named}, self._names)
@@ -298,6 +303,19 @@ def _list_passed(frame: types.FrameType, cls: type) -> tuple[Sequence[Any], Mapp
         return (), {}  # of another class, or it has deleted them
     args = [values[name] for name in names[1:]] + list(values[rest] if rest else ())
     return args, dict(values[keywords] if keywords else {})
+
+
+_UNSET = object()
+
+
+@functools.cache
+def _read_defaults(called: Any) -> Mapping[str, Any]:
+    return {name: parameter.default for name, parameter in read_parameters(called).items()}
+
+
+def _is_same(value: Any, default: Any) -> bool:
+    """Return whether a plain value is the default."""
+    return type(value) is type(default) and isinstance(value, bool | int | float | str | None) and value == default
 
 
 def _write_all(write: functools.partial[str], values: Mapping[str, Any]) -> dict[str, str]:

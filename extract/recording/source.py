@@ -1,24 +1,27 @@
 """Real calls of the classes of a source: its own models, examples and scripts run, and their parts are recorded."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from extract.proofs.runtime import original_folders
+from extract.proofs.local_files import is_test
 from extract.proofs.validate import ReportedCalls
 from extract.recording.blocks import RecordedCalls
 from extract.recording.messages import SourceRecording
 from extract.resolve.discover import TargetClass
+from extract.resolve.modules import Module
 from extract.sources import PackageSource
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible
 from lemur_core.sandbox import META_PRELOAD, Limits
-from lemur_core.sandbox.cached import CachedSandbox, Store
+from lemur_core.sandbox.cached import CachedSandbox, SharedSandbox, Store
 from lemur_core.sandbox.stage import Retries, SandboxStage
 
 _MAX_MODULES = 60  # imported besides those of the classes
 _MAX_EXAMPLES = 40
+_MAX_TESTS = 400  # files
 _REASON_CHARACTERS = 200
 _MAX_TEXT_BYTES = 1 << 20
 _FENCED = re.compile(r"^[ \t]*```[ \t]*(?:python|py|pycon)[^\n]*\n(.*?)^[ \t]*```", re.MULTILINE | re.DOTALL)
@@ -66,7 +69,16 @@ class RecordedClass:
 
 
 def record_sources(
-    targets: Sequence[TargetClass], index: Store | None, notes: list[str], *, unsafe: bool = False
+    targets: Sequence[TargetClass],
+    folders: Mapping[str, Sequence[Path]],
+    list_naming: Callable[[TargetClass], Sequence[Module]],
+    index: Store | None,
+    notes: list[str],
+    *,
+    jobs: int,
+    runtime: Sequence[Path] = (),
+    unsafe: bool = False,
+    shared: SharedSandbox | None = None,
 ) -> Iterator[RecordedClass]:
     """Run the models of each source, with its package importable, and record the calls of these classes in them.
 
@@ -74,6 +86,9 @@ def record_sources(
 
     Args:
         targets: those at module level count.
+        folders: from which the classes of each source can be imported.
+        list_naming: returns the files of its source that name a class.
+        runtime: folders that the sandbox can read, too.
         notes: to which is added why a source shows nothing.
     Returns: the classes for which there are calls, the smallest calls first.
     Raises: UserError if no sandbox is available.
@@ -82,30 +97,42 @@ def record_sources(
     for target in targets:
         if not target.outer:
             by_source.setdefault(target.module.source.name, []).append(target)
-    for members in by_source.values():
-        source = members[0].module.source
-        folders = original_folders(source)
-        request = SourceRecording(
-            list(map(str, folders)),
+    requests = {}
+    for name, members in by_source.items():
+        source, paths = members[0].module.source, folders[members[0].module.source.name]
+        requests[name] = SourceRecording(
+            list(map(str, paths)),
             list(map(_key, members)),
-            _list_mentioning(source, frozenset(target.name for target in members)),
-            list_examples(source, folders),
+            _list_mentioning(members, list_naming),
+            list_examples(source, paths),
+            list_tests(source, paths),
             source.digest,
         )
-        entries = [RECORD_SOURCE.guest]
-        with CachedSandbox(
-            index, workers=1, readable=list(folders), unsafe=unsafe, preload=META_PRELOAD, entries=entries
-        ) as box:
-            (reply,) = RECORD_SOURCE.run(box, {source.name: request})
-        answer = reply.answer or SourceCalls({}, reply.reason(_REASON_CHARACTERS))
+    readable = sorted({*runtime, *(folder for paths in folders.values() for folder in paths)})
+    entries = [RECORD_SOURCE.guest]
+    with CachedSandbox(
+        index,
+        workers=jobs,
+        readable=readable,
+        unsafe=unsafe,
+        shared=shared,
+        preload=META_PRELOAD,
+        entries=entries,
+    ) as box:
+        answers = {
+            reply.key: reply.answer or SourceCalls({}, reply.reason(_REASON_CHARACTERS))
+            for reply in RECORD_SOURCE.run(box, requests)
+        }
+    for name, members in by_source.items():
+        answer = answers[name]
         if answer.missing is not None:
-            notes.append(f"{source.name}: its own models were not run: {answer.missing}")
-        paths = {file.module: file.path for file in source.files}
+            notes.append(f"{name}: its own models were not run: {answer.missing}")
+        by_module = {file.module: file.path for file in members[0].module.source.files}
         for target in members:
             calls = answer.calls.get(_key(target))
             if calls:
-                names = {name: module for item in reversed(calls) for name, module in item.names.items()}
-                places = {name: (source.name, paths[module]) for name, module in names.items() if module in paths}
+                names = {word: module for item in reversed(calls) for word, module in item.names.items()}
+                places = {word: (name, by_module[module]) for word, module in names.items() if module in by_module}
                 yield RecordedClass(target, RecordedCalls(calls), places)
 
 
@@ -113,15 +140,12 @@ def _key(target: TargetClass) -> str:
     return f"{target.stem}:{target.name}"
 
 
-def _list_mentioning(source: PackageSource, names: frozenset[str]) -> list[str]:
-    """Return the modules whose text has one of these names, those with the most of them first."""
-    pattern = re.compile(rb"[A-Za-z_]\w*")
-    counts = {
-        file.module: len({word.decode() for word in pattern.findall(source.read(file))} & names)
-        for file in source.files
-    }
-    mentioning = sorted((-count, module) for module, count in counts.items() if count)
-    return [module for _, module in mentioning][:_MAX_MODULES]
+def _list_mentioning(
+    targets: Sequence[TargetClass], list_naming: Callable[[TargetClass], Sequence[Module]]
+) -> list[str]:
+    """Return the modules that name one of these classes, those that name the most of them first."""
+    counts = Counter(module.name for target in targets for module in list_naming(target))
+    return sorted(counts, key=lambda name: (-counts[name], name))[:_MAX_MODULES]
 
 
 def list_examples(source: PackageSource, folders: Sequence[Path]) -> list[str]:
@@ -133,6 +157,15 @@ def list_examples(source: PackageSource, folders: Sequence[Path]) -> list[str]:
     texts = [_read_text(file) for file in files]
     codes = [code for text in texts for code in _FENCED.findall(text)]
     return [_strip_prompts(code) for code in codes][:_MAX_EXAMPLES]
+
+
+def list_tests(source: PackageSource, folders: Sequence[Path]) -> list[str]:
+    """Return the files of tests of a project, or inside the packages of a release, relative to the first folder."""
+    if not folders:
+        return []
+    tops = {file.module.partition(".")[0] for file in source.files} if source.kind == "package" else {""}
+    found = {path for top in tops for path in (folders[0] / top).rglob("*.py") if is_test(path.name)}
+    return sorted(path.relative_to(folders[0]).as_posix() for path in found)[:_MAX_TESTS]
 
 
 def _list_names(folder: Path) -> list[str]:

@@ -6,8 +6,9 @@ The same request gives the same records: attempts and steps are counted, and the
 import importlib
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +16,18 @@ from torch import nn
 
 from extract.arguments.search_guest import compile_nothing
 from extract.arguments.trials import AttemptError, attempt, seed_all
-from extract.recording.drivers import STATED, Driver, Tables, drive_code, drive_definition, find_main, list_examples
+from extract.recording.drivers import (
+    STATED,
+    TESTS,
+    WRITTEN,
+    Driver,
+    Tables,
+    drive_code,
+    drive_definition,
+    drive_tests,
+    find_main,
+    list_examples,
+)
 from extract.recording.messages import MOST_CALLS, SourceRecording
 from extract.recording.recorder import RecordedCall, SourceRecorder
 from extract.recording.users import UseGraph
@@ -24,7 +36,7 @@ from lemur_core.sandbox.server.foreign import one_line
 _IMPORT_SECONDS = 120.0
 _MAX_STEPS = 60_000  # modules constructed and called by one driver
 _MAX_ALL_STEPS = 2_000_000
-_MAX_DRIVERS = {-1: 4, 0: 4, 1: 2, 2: 2}  # tried for one class, by effort
+_MAX_DRIVERS = {WRITTEN: 4, TESTS: 3, 0: 4, 1: 2, 2: 2}  # tried for one class, by effort
 _MAX_TRIED = 400  # in all
 _MOST_ON_CPU = 2_000_000  # elements of a model that runs there after it failed on the meta device
 _LAST_SECONDS = 60.0  # of CPU time: no driver starts later; the counts end ordinary runs
@@ -57,18 +69,30 @@ def record_source(request: SourceRecording) -> dict[str, Any]:
     if all(name in failures for name in own):
         return {"calls": {}, "missing": failures[own[0]]}
     packages = frozenset(name.partition(".")[0] for name in own)
-    recording = _Recording(packages, request.examples)
+    recording = _Recording(packages, request.examples, _read_tests(request))
     return {"calls": {key: calls for key in request.classes if (calls := recording.record(key))}, "missing": None}
+
+
+def _read_tests(request: SourceRecording) -> dict[str, str]:
+    """Return the text of each file of tests by its module; files beside a test can be imported as pytest does it."""
+    texts = {}
+    for path in request.tests:
+        file = Path(request.folders[0], path)
+        texts[path.removesuffix(".py").replace("/", ".")] = file.read_text("utf-8", "replace")
+        if not (file.parent / "__init__.py").exists() and str(file.parent) not in sys.path:
+            sys.path.append(str(file.parent))
+    return texts
 
 
 class _Recording:
     """The drivers that ran so far, each once, with the calls that they showed."""
 
-    def __init__(self, packages: frozenset[str], examples: Any) -> None:
+    def __init__(self, packages: frozenset[str], examples: Sequence[str], tests: Mapping[str, str]) -> None:
         self._packages = packages
         self._graph = UseGraph(packages)
         self._tables = Tables(packages)
-        self._examples = list(examples)
+        self._examples = examples
+        self._tests = tests
         self._known: dict[str, Calls] = {}
         self._steps = 0
 
@@ -112,6 +136,9 @@ class _Recording:
         for number, code in enumerate(self._examples):
             if any(name in code for name in names):
                 yield drive_code(f"example {number}", code, {})
+        # Those that name the class itself first.
+        for wanted in ({cls.__name__}, names):
+            yield from (drive_tests(name) for name, text in self._tests.items() if any(word in text for word in wanted))
 
     def _run(self, driver: Driver) -> Calls:
         """Return the calls that a driver shows; run on the meta device, or on the CPU if it fails there."""

@@ -112,6 +112,25 @@ def test_what_has_no_expression_is_not_recorded(recorder: ArgumentRecorder, valu
     assert recorder.calls == {}
 
 
+class Gate(nn.Module):
+    def __init__(self, dim: int, rate: float = 0.5, act: object = None) -> None:
+        super().__init__()
+
+    def forward(self, x: torch.Tensor, mask: object = None, scale: int = 1) -> torch.Tensor:
+        return x
+
+
+def test_defaults_by_name_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Gate, "__module__", "block")
+    recorder = ArgumentRecorder({}, frozenset({"Gate"}))
+    with recorder:
+        Gate(8, rate=0.5, act=None)(torch.ones(2), mask=None, scale=2)
+        Gate(8, rate=0, act=1)(torch.ones(2), scale=True)  # equal, but of another type
+    first, second = recorder.calls["Gate"]
+    assert (first["init"]["kwargs"], first["forward"]["kwargs"]) == ({}, {"scale": "2"})
+    assert (second["init"]["kwargs"], second["forward"]["kwargs"]) == ({"rate": "0", "act": "1"}, {"scale": "True"})
+
+
 class Hub(nn.Module):
     """Arguments that a `__new__` of its own does not pass on."""
 

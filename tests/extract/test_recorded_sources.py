@@ -79,6 +79,33 @@ PLANS = {"tiny": {"Made": (3, 5)}}
 def build(name: str) -> MadeNet:
     return MadeNet(PLANS[name], 23)
 """,
+    "tests/conftest.py": """
+import pytest
+@pytest.fixture
+def width():
+    yield 29
+""",
+    "tests/helpers.py": "def draw(width):\n    import torch\n    return torch.randn(2, width, 6)\n",
+    "tests/test_nets.py": """
+import unittest
+import pytest
+from folding.models.proven import ProvenNet
+from folding.models.checked import CheckedNet
+from helpers import draw
+def test_needs_what_nobody_knows(tmp_path):
+    raise SystemExit
+@pytest.mark.slow
+@pytest.mark.parametrize("plan, strict", [({"Proven": (3, 5)}, True), ({}, False)])
+def test_proven(plan, width, strict):
+    with pytest.raises(ValueError):
+        ProvenNet({}, width)
+    assert ProvenNet(plan, width)(draw(width)).shape == (1, 1) or not strict
+class Nets(unittest.TestCase):
+    def setUp(self):
+        self.net = CheckedNet({"Checked": (3, 5)}, 31)
+    def test_checked(self):
+        self.assertIsNotNone(self.net(draw(31)))
+""",
 }
 MAIN = """
 if __name__ == "__main__":
@@ -89,7 +116,7 @@ if __name__ == "__main__":
 
 def write(folder: Path) -> None:
     files = dict(FILES)
-    for name, width in {"Listed": 21, "Made": 23, "Main": 25, "Shown": 27}.items():
+    for name, width in {"Listed": 21, "Made": 23, "Main": 25, "Shown": 27, "Proven": 29, "Checked": 31}.items():
         part = name.lower()
         files[f"folding/parts/{part}.py"] = PART.format(name=name)
         files[f"folding/models/{part}.py"] = MODEL.format(name=name, part=part, width=width)
@@ -101,9 +128,9 @@ def write(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="the sandbox needs Linux")
-def test_registries_factories_scripts_and_examples_show_true_arguments(tmp_path: Path) -> None:
+def test_registries_factories_scripts_examples_and_tests_show_true_arguments(tmp_path: Path) -> None:
     write(tmp_path / "project")
-    names = ["Listed", "Made", "Main", "Shown"]
+    names = ["Listed", "Made", "Main", "Shown", "Proven", "Checked"]
     with BlockExtractor(sources=[str(tmp_path / "project")], level="forward", jobs=1) as extractor:
         rows = {result.row.name: result.row for result in extractor.extract_multiple_blocks(names)}
         assert extractor.facts.notes == []

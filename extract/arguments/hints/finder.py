@@ -81,6 +81,10 @@ class HintFinder:
             tuple(_shapes(forward)),
         )
 
+    def list_naming(self, block: TargetClass) -> list[Module]:
+        """Return the files of its source that name a class."""
+        return [module for module in self._usage.list_naming(block.name) if module.source is block.module.source]
+
     def list_users(self, block: TargetClass) -> list[TargetClass]:
         """Return the nn.Module classes that construct a class, those in its own file and source first; at most two."""
         users: dict[str, TargetClass] = {}

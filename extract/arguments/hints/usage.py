@@ -71,11 +71,15 @@ class Usage:
         if name not in self._sites:
             self._sites[name] = [
                 (module, site)
-                for module in self._modules_by_name.get(name, ())
+                for module in self.list_naming(name)
                 for site in self.read(module).sites
                 if site.name == name
             ]
         return self._sites[name]
+
+    def list_naming(self, name: str) -> list[Module]:
+        """Return the files that name something of that name, in order of sources and paths."""
+        return self._modules_by_name.get(name, [])
 
     @cached_property
     def _modules_by_name(self) -> dict[str, list[Module]]:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from extract.arguments import forwarding
+from extract.arguments.constructing import Arguments
 from extract.arguments.forwarding import Forward, ForwardCall, as_call, call_text, evaluate, run
 from extract.arguments.inputs import Inputs, ListOfValues, Literal, Tensor
 from extract.arguments.trials import AttemptError, BlockNamespace
@@ -82,6 +83,22 @@ def test_examples_come_first(forward: MakeForward) -> None:
     called = next(search.search())
     assert called == ForwardCall(("torch.randn(1, 3, 10, 10)",), (("times", "2"),), guessed=False)
     assert search.best_failure is not None  # the example that did not work
+
+
+def test_the_call_that_was_recorded_of_the_same_module_comes_first(forward: MakeForward) -> None:
+    def recorded(side: int, dim: int) -> dict[str, Any]:
+        init = {"args": [], "kwargs": {"dim": str(dim)}}
+        return {"args": [f"torch.randn((2, {side}))"], "kwargs": [], "way": "recorded", "init": init}
+
+    text = """
+        class A(nn.Module):
+            def __init__(self, dim):
+                super().__init__()
+            def forward(self, x):
+                return x * 2
+    """
+    search = forward(text, Arguments(kwargs=(("dim", "24"),)), forward=[recorded(5, 8), recorded(7, 24)])
+    assert next(search.search()).args == ("torch.randn((2, 7))",)
 
 
 def test_an_example_that_cannot_be_evaluated(forward: MakeForward) -> None:
