@@ -1,7 +1,6 @@
 """Real calls of the classes of a source: its own models, examples and scripts run, and their parts are recorded."""
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,7 +70,7 @@ class RecordedClass:
 def record_sources(
     targets: Sequence[TargetClass],
     folders: Mapping[str, Sequence[Path]],
-    list_naming: Callable[[TargetClass], Sequence[Module]],
+    list_naming: Callable[[Sequence[TargetClass]], Sequence[Module]],
     index: Store | None,
     notes: list[str],
     *,
@@ -87,7 +86,7 @@ def record_sources(
     Args:
         targets: those at module level count.
         folders: from which the classes of each source can be imported.
-        list_naming: returns the files of its source that name a class.
+        list_naming: returns files of a source to import, since they use these classes, the most likely first.
         runtime: folders that the sandbox can read, too.
         notes: to which is added why a source shows nothing.
     Returns: the classes for which there are calls, the smallest calls first.
@@ -103,7 +102,7 @@ def record_sources(
         requests[name] = SourceRecording(
             list(map(str, paths)),
             list(map(_key, members)),
-            _list_mentioning(members, list_naming),
+            [module.name for module in list_naming(members)][:_MAX_MODULES],
             list_examples(source, paths),
             list_tests(source, paths),
             source.digest,
@@ -138,14 +137,6 @@ def record_sources(
 
 def _key(target: TargetClass) -> str:
     return f"{target.stem}:{target.name}"
-
-
-def _list_mentioning(
-    targets: Sequence[TargetClass], list_naming: Callable[[TargetClass], Sequence[Module]]
-) -> list[str]:
-    """Return the modules that name one of these classes, those that name the most of them first."""
-    counts = Counter(module.name for target in targets for module in list_naming(target))
-    return sorted(counts, key=lambda name: (-counts[name], name))[:_MAX_MODULES]
 
 
 def list_examples(source: PackageSource, folders: Sequence[Path]) -> list[str]:

@@ -150,7 +150,7 @@ def _list_tests(module: types.ModuleType, spaces: list[dict[str, Any]]) -> Itera
 
 def _is_suite(name: str, cls: type) -> bool:
     own = issubclass(cls, unittest.TestCase) and cls.__module__ != "unittest.case"
-    return own or (name.startswith("Test") and cls.__init__ is object.__init__)
+    return own or (name.startswith("Test") and inspect.getattr_static(cls, "__init__", None) is object.__init__)
 
 
 def _run_method(cls: type, name: str, spaces: list[dict[str, Any]]) -> None:

@@ -2,7 +2,8 @@
 
 import builtins
 import re
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from extract.arguments.hints.companions import Companions
@@ -21,6 +22,7 @@ _MAX_FORWARD = 6
 _MAX_NAMING = 4  # calls whose names are resolved
 _MAX_SITES = 60  # call sites of one class
 _MAX_USERS = 2  # classes that construct it
+_NAMING_STEPS = 2  # from a class to its model, and to what constructs that
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?!\w|=(?!=))")
 _STRING = re.compile(r"'[^']*'|\"[^\"]*\"")
@@ -81,9 +83,20 @@ class HintFinder:
             tuple(_shapes(forward)),
         )
 
-    def list_naming(self, block: TargetClass) -> list[Module]:
-        """Return the files of its source that name a class."""
-        return [module for module in self._usage.list_naming(block.name) if module.source is block.module.source]
+    def list_naming(self, blocks: Sequence[TargetClass]) -> list[Module]:
+        """Return the files that name some classes of one source, then those that name the classes in these files.
+
+        Files that name more come first.
+        """
+        source, names = blocks[0].module.source, [block.name for block in blocks]
+        listed: dict[int, Module] = {}
+        for _ in range(_NAMING_STEPS):
+            found = [module for name in names for module in self._usage.list_naming(name) if module.source is source]
+            counts = Counter(map(id, found))
+            for module in sorted(found, key=lambda module: (-counts[id(module)], module.file.path)):
+                listed.setdefault(id(module), module)
+            names = sorted({user.name for module in found for user in self._hierarchy.list_modules(module)})
+        return list(listed.values())
 
     def list_users(self, block: TargetClass) -> list[TargetClass]:
         """Return the nn.Module classes that construct a class, those in its own file and source first; at most two."""
