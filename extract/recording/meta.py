@@ -10,7 +10,7 @@ indices of relative positions) keep their values, which `torch.device("meta")` w
         layer(torch.randn(2, 4096)).shape                               # (2, 4096), on the meta device
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -63,8 +63,10 @@ class LightTensors(TorchFunctionMode):
             named.pop("generator", None)
             named.pop("pin_memory", None)
             return func(*args, **named)
-        if _has_meta(args) or _has_meta(tuple(named.values())):
-            args, named = tree_map(_to_meta, (args, named))
+        places = {tensor.is_meta for tensor in _list_tensors((*args, *named.values()))}
+        if True in places:
+            if False in places:
+                args, named = tree_map(_to_meta, (args, named))
             if named.get("device") is not None:
                 named["device"] = torch.device("meta")
         return func(*args, **named)
@@ -91,14 +93,12 @@ def _count(func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> int:
         return 0
 
 
-def _has_meta(values: Any, depth: int = 2) -> bool:
+def _list_tensors(values: Iterable[Any], depth: int = 2) -> Iterator[torch.Tensor]:
     for value in values:
         if isinstance(value, torch.Tensor):
-            if value.is_meta:
-                return True
-        elif depth and isinstance(value, list | tuple) and _has_meta(value, depth - 1):
-            return True
-    return False
+            yield value
+        elif depth and isinstance(value, list | tuple):
+            yield from _list_tensors(value, depth - 1)
 
 
 def _to_meta(value: Any) -> Any:
