@@ -10,7 +10,7 @@ from extract.proofs.validate import ReportedCalls
 from extract.recording.blocks import RecordedCalls
 from extract.recording.messages import SourceRecording
 from extract.resolve.discover import TargetClass
-from extract.resolve.modules import Module
+from extract.resolve.modules import FOUNDATION, Module
 from extract.sources import PackageSource
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible
@@ -94,7 +94,8 @@ def record_sources(
     """
     by_source: dict[str, list[TargetClass]] = {}
     for target in targets:
-        if not target.outer:
+        # Nothing drives PyTorch itself, and what uses what in it takes long to find.
+        if not target.outer and target.stem.partition(".")[0] != FOUNDATION:
             by_source.setdefault(target.module.source.name, []).append(target)
     requests = {}
     for name, members in by_source.items():
@@ -155,8 +156,8 @@ def list_tests(source: PackageSource, folders: Sequence[Path]) -> list[str]:
     if not folders:
         return []
     tops = {file.module.partition(".")[0] for file in source.files} if source.kind == "package" else {""}
-    found = {path for top in tops for path in (folders[0] / top).rglob("*.py") if is_test(path.name)}
-    return sorted(path.relative_to(folders[0]).as_posix() for path in found)[:_MAX_TESTS]
+    files = {path for top in tops for path in (folders[0] / top).rglob("*.py") if is_test(path.name)}
+    return sorted(path.relative_to(folders[0]).as_posix() for path in files)[:_MAX_TESTS]
 
 
 def _list_names(folder: Path) -> list[str]:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ _IMPORT_SECONDS = 120.0
 _MAX_STEPS = 60_000  # modules constructed and called by one driver
 _MAX_ALL_STEPS = 2_000_000
 _MAX_DRIVERS = {WRITTEN: 4, TESTS: 3, 0: 4, 1: 2, 2: 2}  # tried for one class, by effort
+_ROUNDS = (2, sum(_MAX_DRIVERS.values()))  # drivers that each class tries
 _MAX_TRIED = 400  # in all
 _MOST_ON_CPU = 2_000_000  # elements of a model that runs there after it failed on the meta device
 _LAST_SECONDS = 60.0  # of CPU time: no driver starts later; the counts end ordinary runs
@@ -70,11 +72,11 @@ def record_source(request: SourceRecording) -> dict[str, Any]:
         return {"calls": {}, "missing": failures[own[0]]}
     packages = frozenset(name.partition(".")[0] for name in own)
     recording = _Recording(packages, request.examples, _read_tests(request))
-    return {"calls": {key: calls for key in request.classes if (calls := recording.record(key))}, "missing": None}
+    return {"calls": recording.record(request.classes), "missing": None}
 
 
 def _read_tests(request: SourceRecording) -> dict[str, str]:
-    """Return the text of each file of tests by its module; files beside a test can be imported as pytest does it."""
+    """Return the text of each file of tests by its module; its folder is searched for modules as pytest does it."""
     texts = {}
     for path in request.tests:
         file = Path(request.folders[0], path)
@@ -96,20 +98,39 @@ class _Recording:
         self._known: dict[str, Calls] = {}
         self._steps = 0
 
-    def record(self, key: str) -> list[dict[str, Any]]:
-        """Return the calls of a class in the first driver that shows some.
+    def record(self, keys: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+        """Return the calls of each class in the first of its drivers that shows some, or else in any that ran.
 
-        What other classes are wanted does not matter: each has its own list of drivers.
+        Each class has its own list of drivers, whatever else is wanted. All classes try the first ones before one tries
+        many, since the seconds are for all of them.
         """
+        waiting = {key: self._choose(cls) for key in keys if (cls := self._find(key)) is not None}
+        shown: dict[str, list[RecordedCall]] = {}
+        for tries in _ROUNDS:
+            for key, drivers in list(waiting.items()):
+                calls = next(
+                    (calls for driver in islice(drivers, tries) if (calls := self._run(driver).get(key))), None
+                )
+                if calls is not None:
+                    shown[key] = calls
+                    del waiting[key]
+        for key in waiting:
+            calls = next((calls for calls_of in self._known.values() if (calls := calls_of.get(key))), None)
+            if calls is not None:
+                shown[key] = calls
+        return {
+            key: [{**call.calls, "names": call.names} for call in shown[key][:MOST_CALLS]]
+            for key in keys
+            if key in shown
+        }
+
+    @staticmethod
+    def _find(key: str) -> type[nn.Module] | None:
         module, _, name = key.partition(":")
         cls = vars(sys.modules.get(module, object)).get(name)
-        if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
-            return []
-        for driver in self._choose(cls):
-            calls = self._run(driver).get(f"{module}:{cls.__qualname__}")
-            if calls:
-                return [{**call.calls, "names": call.names} for call in calls[:MOST_CALLS]]
-        return []
+        # Records are kept by the name of the class itself.
+        known = isinstance(cls, type) and issubclass(cls, nn.Module) and f"{cls.__module__}:{cls.__qualname__}" == key
+        return cls if known else None
 
     def _choose(self, cls: type[nn.Module]) -> Iterator[Driver]:
         """Yield the drivers of a class: what its authors wrote to be run, then those with the least effort."""

@@ -9,7 +9,7 @@
         assert Gate(width, rate=rate)(torch.randn(2, width, 6, 6)).shape[1] == width
 
 This runs once, with the first values: `test_gate(width=8, rate=0.0)`. What a test claims does not matter, but what it
-calls does. A test whose arguments are unknown is left out. `pytest` is a stand-in, so that results do not depend on
+calls does. A test whose arguments are unknown is left out. `pytest` is replaced, so that results do not depend on
 whether it is installed; classes of `unittest` run, too.
 """
 

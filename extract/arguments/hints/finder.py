@@ -91,11 +91,11 @@ class HintFinder:
         source, names = blocks[0].module.source, [block.name for block in blocks]
         listed: dict[int, Module] = {}
         for _ in range(_NAMING_STEPS):
-            found = [module for name in names for module in self._usage.list_naming(name) if module.source is source]
-            counts = Counter(map(id, found))
-            for module in sorted(found, key=lambda module: (-counts[id(module)], module.file.path)):
+            naming = [module for name in names for module in self._usage.list_naming(name) if module.source is source]
+            counts = Counter(map(id, naming))
+            for module in sorted(naming, key=lambda module: (-counts[id(module)], module.file.path)):
                 listed.setdefault(id(module), module)
-            names = sorted({user.name for module in found for user in self._hierarchy.list_modules(module)})
+            names = sorted({user.name for module in naming for user in self._hierarchy.list_modules(module)})
         return list(listed.values())
 
     def list_users(self, block: TargetClass) -> list[TargetClass]:
