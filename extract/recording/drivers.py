@@ -32,8 +32,7 @@ from extract.recording.users import read_names
 
 WRITTEN, TESTS = -2, -1  # efforts
 STATED = " as a table states"  # the end of the keys of such drivers
-_SECONDS = 10.0  # of CPU time for one construction or example; the number of steps ends most
-_FOREVER = 1e9  # the numbers of attempts decide, not the clock
+_SECONDS = 5.0  # of CPU time for one construction, example, or search of inputs; the numbers of attempts end most
 _CONSTRUCTIONS, _FORWARDS = 30, 45  # attempts with one model
 _MAX_KEYS = 4  # names tried with one factory
 _LEAST_SHARED = 2  # parameters that a table of no class in particular states
@@ -203,7 +202,7 @@ def _list_models(result: Any) -> list[nn.Module]:
 
 def _run_class(cls: type[nn.Module], on_meta: bool) -> None:
     """Construct a class as it is, or with arguments that are searched for, and run it. Raises: AttemptError."""
-    budget = TimeBudget(_CONSTRUCTIONS, _FORWARDS, _FOREVER)
+    budget = TimeBudget(_CONSTRUCTIONS, _FORWARDS, _SECONDS)
     constructor = Constructor(cls, namespace(vars(sys.modules[cls.__module__]), []), {"companions": ()}, budget, ())
     failure = AttemptError(ValueError("no arguments"))
     with LightTensors(on_meta=on_meta), torch.no_grad():
@@ -226,7 +225,7 @@ def _run_class(cls: type[nn.Module], on_meta: bool) -> None:
 def run_forward(model: nn.Module, arguments: Arguments, constructor: Constructor | None = None) -> None:
     """Run a model forward with the first inputs that work. Raises: AttemptError if there are none."""
     cls = type(model)
-    budget = constructor.budget if constructor else TimeBudget(_CONSTRUCTIONS, _FORWARDS, _FOREVER)
+    budget = constructor.budget if constructor else TimeBudget(_CONSTRUCTIONS, _FORWARDS, _SECONDS)
     names = namespace(vars(sys.modules[cls.__module__]), [])
     constructor = constructor or Constructor(cls, names, {"companions": ()}, budget, ())
     built = Constructed(arguments, model, count_elements(model), on_meta=False)

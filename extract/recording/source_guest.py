@@ -4,9 +4,11 @@ The same request gives the same records: attempts and steps are counted, and the
 """
 
 import importlib
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -41,10 +43,16 @@ _MAX_DRIVERS = {WRITTEN: 4, TESTS: 3, 0: 4, 1: 2, 2: 2}  # tried for one class, 
 _ROUNDS = (2, sum(_MAX_DRIVERS.values()))  # drivers that each class tries
 _MAX_TRIED = 400  # in all
 _MOST_ON_CPU = 2_000_000  # elements of a model that runs there after it failed on the meta device
-_LAST_SECONDS = 60.0  # of CPU time: no driver starts later; the counts end ordinary runs
+_LAST_SECONDS = 40.0  # of CPU time: no driver starts later; the counts end ordinary runs
+_SLEEP_SECONDS, _LEAST_CPU = 10.0, 0.1  # in so many seconds, a driver that does not wait for anything uses more
+
+
+class _WaitingError(BaseException):
+    """A driver that waits, for a network for example; no `Exception`, which those who try again expect."""
+
 
 #: Of one driver. What the sandbox denies it, a download of weights for example, is denied to no other.
-_FAILURES = (AttemptError, PermissionError, MemoryError)
+_FAILURES = (AttemptError, PermissionError, MemoryError, _WaitingError)
 
 Calls = Mapping[str, list[RecordedCall]]
 
@@ -64,7 +72,8 @@ def record_source(request: SourceRecording) -> dict[str, Any]:
     for name in dict.fromkeys([*own, *request.modules]):
         seed_all()  # tables of examples may be drawn
         try:
-            attempt(partial(importlib.import_module, name), _IMPORT_SECONDS)
+            with _ending_waits():
+                attempt(partial(importlib.import_module, name), _IMPORT_SECONDS)
         except _FAILURES as failure:
             # What it would have shown stays unknown.
             failures[name] = failure.message if isinstance(failure, AttemptError) else one_line(repr(failure), 200)
@@ -84,6 +93,26 @@ def _read_tests(request: SourceRecording) -> dict[str, str]:
         if not (file.parent / "__init__.py").exists() and str(file.parent) not in sys.path:
             sys.path.append(str(file.parent))
     return texts
+
+
+@contextmanager
+def _ending_waits() -> Iterator[None]:
+    """End what waits, since that would end the whole job. Raises: _WaitingError."""
+    used = time.process_time()
+
+    def look(*_: object) -> None:
+        nonlocal used
+        before, used = used, time.process_time()
+        if used - before < _LEAST_CPU:
+            raise _WaitingError
+
+    previous = signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, _SLEEP_SECONDS, _SLEEP_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
 
 
 class _Recording:
@@ -170,7 +199,7 @@ class _Recording:
             for on_meta in (True, False):
                 recorder = SourceRecorder(self._packages, _MAX_STEPS)
                 try:
-                    with recorder:
+                    with _ending_waits(), recorder:
                         driver.run(on_meta)
                 except _FAILURES:
                     calls = calls or recorder.calls

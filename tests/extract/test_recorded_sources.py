@@ -54,6 +54,15 @@ weights = open("/etc/shadow", "rb").read()  # of a ShownNet: denied
 ```
 
 ```python
+import time
+while True:
+    try:
+        time.sleep(60)  # a ShownNet that waits for a download, again and again
+    except Exception:
+        pass
+```
+
+```python
 import torch
 from folding.models.shown import ShownNet
 
@@ -162,7 +171,7 @@ def test_examples_of_a_readme(tmp_path: Path) -> None:
     write(tmp_path)
     with (tmp_path / "README.md").open("a") as file:
         file.write("\n```pycon\n>>> x = 1\n>>> x\n1\n```\n\n```sh\nrm x\n```\n")
-    _denied, shown, typed = list_fenced(open_source(str(tmp_path)), ())
+    _denied, _waits, shown, typed = list_fenced(open_source(str(tmp_path)), ())
     assert shown.startswith("import torch\nfrom folding.models.shown")
     assert typed == "x = 1\nx"
 
