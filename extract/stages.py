@@ -287,8 +287,7 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     context.shared = context.share_sandbox((EXECUTE, *(_PROOFS if at_least(options.level, "forward") else ())))
     for block in blocks:
         block.emitted = _drop_others(block.emitted, context.runtime.without_package)
-    if at_least(options.level, "forward"):
-        _add_calls_of_sources(ready, context)
+    unshown = _add_calls_of_sources(ready, context) if at_least(options.level, "forward") else {}
     candidates = (
         _candidate(block, context) for block in ready.values()
     )  # hints are searched for while other blocks run
@@ -300,6 +299,9 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
         facts.validations_run += not verdict.reused
     if at_least(options.level, "forward"):
         _use_recorded_calls(ready, context)
+        running = _reaching(ready.values(), "forward")
+        stopped = {block.target.module.source.name for key, block in ready.items() if key not in running}
+        facts.notes += [f"{name}: its own models were not run: {unshown[name]}" for name in unshown if name in stopped]
     _define_arguments(ready, context)
     for block in ready.values():
         if block.verdict.arguments is not None:
@@ -310,13 +312,18 @@ _PROOFS = (RECORD, TRACE, REBUILD, WATCH, SIGN)  # they run blocks alone, after 
 _MOST_RUNS = 3  # running blocks in which the calls of one class are recorded
 
 
-def _add_calls_of_sources(blocks: Mapping[str, PendingBlock], context: StageContext) -> None:
-    """Add the calls of blocks in the models of their sources to their hints: these are tried before any guess."""
+def _add_calls_of_sources(blocks: Mapping[str, PendingBlock], context: StageContext) -> dict[str, str]:
+    """Add the calls of blocks in the models of their sources to their hints: these are tried before any guess.
+
+    Returns: by source, why one shows no calls.
+    """
+    missing: dict[str, str] = {}
     folders = context.open_originals(blocks)
     targets = [block.target for block in blocks.values()]
     named = context.finder.list_naming
-    for item in record_sources(targets, folders, named, context.index, context.facts.notes, **context.comparison):
+    for item in record_sources(targets, folders, named, context.index, missing, **context.comparison):
         context.add_calls(item.target, item.calls, item.places)
+    return missing
 
 
 def _use_recorded_calls(blocks: Mapping[str, PendingBlock], context: StageContext) -> None:

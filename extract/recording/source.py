@@ -72,7 +72,7 @@ def record_sources(
     folders: Mapping[str, Sequence[Path]],
     list_naming: Callable[[Sequence[TargetClass]], Sequence[Module]],
     index: Store | None,
-    notes: list[str],
+    missing: dict[str, str],
     *,
     jobs: int,
     runtime: Sequence[Path] = (),
@@ -88,7 +88,7 @@ def record_sources(
         folders: from which the classes of each source can be imported.
         list_naming: returns files of a source to import, since they use these classes, the most likely first.
         runtime: folders that the sandbox can read, too.
-        notes: to which is added why a source shows nothing.
+        missing: to which is added, by source, why one shows nothing.
     Returns: the classes for which there are calls, the smallest calls first.
     Raises: UserError if no sandbox is available.
     """
@@ -126,7 +126,7 @@ def record_sources(
     for name, members in by_source.items():
         answer = answers[name]
         if answer.missing is not None:
-            notes.append(f"{name}: its own models were not run: {answer.missing}")
+            missing[name] = answer.missing
         by_module = {file.module: file.path for file in members[0].module.source.files}
         for target in members:
             calls = answer.calls.get(_key(target))
