@@ -2,19 +2,21 @@
 
     python -m benchmarks.teaching --out FOLDER [--library EXTRACTION]
 
-Arms: LEMUR as released, the selection of nn-dup, our snapshot without and with graphs, and that with the lean blocks
-of an extraction. Groups of records are held out with all their neighbors. On them every model is judged: bits a byte;
-and what it writes after their headers: does it parse, construct, run in the sandbox, is it new, is it copied? Snapshots
-that are not given are made. Every arm and seed is a folder of its own: a study that is interrupted goes on when it is
-called again, and several calls may work on one folder. Each model lies there as `transformers` loads it.
+Arms: LEMUR as released, a random part of it, the selection of nn-dup, our snapshot without and with graphs, and that
+with the lean blocks of an extraction. Groups of records are held out with all their neighbors, and networks of the
+release without theirs. On both every model is judged: bits a byte; and what it writes after the headers of the first:
+does it parse, construct, run in the sandbox, is it new, is it copied? Snapshots that are not given are made. Every arm
+and seed is a folder of its own: a study that is interrupted goes on when it is called again, and several calls may work
+on one folder. Each model lies there as `transformers` loads it. `--pack` writes the runs for a machine with an
+accelerator and torch alone (`benchmarks.teaching_packed`), `--unpack` takes in what it gave.
 """
 
 import argparse
 import contextlib
 import fcntl
 import importlib.util
-import itertools
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -29,29 +31,33 @@ import numpy as np
 
 from benchmarks.environment import make_environment
 from benchmarks.teaching_corpus import ARMS, LIBRARY, Corpus, Text, read_corpus
-from benchmarks.teaching_judge import TASK, Learned, copied, counts, header_of, run_all, windows
+from benchmarks.teaching_judge import COPIED, TASK, Learned, copied, counts, header_of, run_all, windows
 from benchmarks.teaching_model import (
     TRAINED,
     Shape,
+    Stream,
     bits,
     encode,
+    load_decoder,
     load_model,
     make_stream,
     make_tokenizer,
     train,
     write,
 )
+from benchmarks.teaching_packed import Pack
 from extract.model.results import wilson
 from lemur_core.files.atomic import own, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import percent, table
 from lemur_core.files.progress import note
 from train.runs.process import choose_context
-from train.studies.ablation import Difference, mean_difference
+from train.studies.ablation import Difference
 
 _PACKAGES = ("transformers~=5.23.0",)
 _HERE = "LEMUR_TEACHING_HERE"  # set for the second process, whose environment has these packages
 _CURATE = {"nndup": ("--profile", "nn-dup"), "plain": ("--graph", "off"), "graphs": ()}
+_CONTAINED = 0.8  # share of a held-out file's windows that occur in the texts of an arm
 _JUDGED, _SAMPLES = "judged.json", "samples.jsonl"
 
 
@@ -71,6 +77,11 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=0.8)
     parser.add_argument("--longest", type=int, default=2048, help="tokens of a sample")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--pack", type=Path, metavar="FILE", help="write what another machine trains on")
+    parser.add_argument(
+        "--length", type=int, action="append", default=[], help="with --pack: also so many tokens, first"
+    )
+    parser.add_argument("--unpack", type=Path, metavar="FILE", help="what another machine gave")
     for name, value in asdict(Shape()).items():
         parser.add_argument(f"--{name}", type=type(value), default=value)
     given = parser.parse_args()
@@ -105,6 +116,21 @@ def study(given: argparse.Namespace) -> list[str]:
             [distinct[id_] for id_ in sorted(distinct)], shape.vocabulary, given.out / "tokenizer"
         )
     arms = [arm for arm in corpus.arms if not given.arm or arm in given.arm]
+    if given.pack is not None:
+        runs = [
+            (tokens, arm, seed)
+            for tokens in (*given.length, shape.tokens)
+            for seed in range(given.seeds)
+            for arm in arms
+        ]
+        _pack(corpus, tokenizer, shape, runs).write(given.pack)
+        return [f"{given.pack}: {len(runs)} runs, {given.pack.stat().st_size / 2**20:.1f} MiB"]
+    if given.unpack is not None:
+        for name, found in _read(given.unpack).items():
+            arm, seed, tokens = name.split("-")
+            if int(tokens) == shape.tokens and arm in arms:
+                _unpack(given.out / "runs" / f"{arm}-{seed}", corpus, arm, int(seed), found, shape, tokenizer)
+        return report(given.out, corpus, given, tokenizer)
     for seed in range(given.seeds):
         for arm in arms:
             if time.monotonic() < until:
@@ -112,7 +138,44 @@ def study(given: argparse.Namespace) -> list[str]:
                     _run(given, corpus, arm, seed, shape, tokenizer, until)
                 except UserError as error:
                     note(str(error))  # another call is at it
-    return report(given.out, corpus, given)
+    return report(given.out, corpus, given, tokenizer)
+
+
+def _pack(corpus: Corpus, tokenizer: Any, shape: Shape, runs: Sequence[tuple[int, str, int]]) -> Pack:
+    held = [*corpus.held, *corpus.common]
+    # By name: near-copies close to each other take least room.
+    texts = {text.id: text for arm in corpus.arms.values() for text in sorted(arm, key=lambda text: text.name)}
+    texts |= {text.id: text for text in held}
+    place = {id_: at for at, id_ in enumerate(texts)}
+    tokens = [encode(tokenizer, text.code) for text in texts.values()]
+    return Pack(
+        np.concatenate([np.array(ids, np.uint16) for ids in tokens]),
+        np.cumsum([len(ids) for ids in tokens]),
+        np.array([len(text.code.encode()) for text in texts.values()]),
+        {name: [place[text.id] for text in arm] for name, arm in corpus.arms.items()},
+        [place[text.id] for text in held],
+        [text.id for text in held],
+        shape,
+        list(runs),
+    )
+
+
+def _unpack(
+    folder: Path, corpus: Corpus, arm: str, seed: int, found: Mapping[str, Any], shape: Shape, tokenizer: Any
+) -> None:
+    """A run of another machine, as if it had been made here."""
+    if _read(folder / _JUDGED):
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    learned = np.unique(windows(_stream(corpus.arms[arm], tokenizer, shape, seed).rows))
+    held = copied([encode(tokenizer, text.code)[1:] for text in corpus.held], learned)
+    write_text(folder / TRAINED, json.dumps(found["training"]))
+    write_text(folder / _JUDGED, json.dumps({"bits": found["bits"], "held_copied": held}))
+
+
+def _stream(texts: Sequence[Text], tokenizer: Any, shape: Shape, seed: int) -> Stream:
+    sizes = [len(text.code.encode()) for text in texts]
+    return make_stream(sizes, lambda at: encode(tokenizer, texts[at].code), shape, seed)
 
 
 @contextlib.contextmanager
@@ -165,31 +228,32 @@ def _run(
     """Train and judge one arm with one seed, as far as that is not done."""
     folder = given.out / "runs" / f"{arm}-{seed}"
     file = folder / _JUDGED
-    if "samples" in _read(file):
-        return
+    known = _read(file)
+    if "samples" in known or (known and (folder / TRAINED).is_file() and not (folder / "model").is_dir()):
+        return  # or of another machine, without its weights
     with own(folder, ".lock", "another call is at it"):
-        stream = make_stream([text.code for text in corpus.arms[arm]], tokenizer, shape, seed)
+        stream = _stream(corpus.arms[arm], tokenizer, shape, seed)
         place = choose_context("cpu")
         if train(folder, shape, stream, tokenizer, seed, place, until, f"{arm} {seed}") is None:
             return
-        model = load_model(folder)
         learned = np.unique(windows(stream.rows))
         judged = _read(file)
         if not judged:
-            codes = [text.code for text in corpus.held]
-            needed = bits(model, tokenizer, codes, shape, place)
+            held = [*corpus.held, *corpus.common]
+            tokens = [encode(tokenizer, text.code) for text in held]
+            needed = bits(load_decoder(folder, shape, place), tokens, shape, place)
             judged = {
-                "bits": {text.id: value for text, value in zip(corpus.held, needed, strict=True)},
-                "held_copied": copied([encode(tokenizer, code)[1:] for code in codes], learned),
+                "bits": {text.id: value for text, value in zip(held, needed, strict=True)},
+                "held_copied": copied([ids[1:] for ids in tokens[: len(corpus.held)]], learned),
             }
             write_text(file, json.dumps(judged))
-            print(f"{arm} {seed}: {sum(needed) / _size(corpus.held):.3f} bits a byte", flush=True)
+            print(f"{arm} {seed}: {sum(needed) / _size(held):.3f} bits a byte", flush=True)
         if not (folder / _SAMPLES).is_file():
-            _keep(folder, _samples(given, corpus, seed, shape, tokenizer, model))
+            _keep(folder, _samples(given, corpus, seed, shape, tokenizer, load_model(folder)))
         rows = [json.loads(line) for line in (folder / _SAMPLES).read_text(encoding="utf-8").splitlines()]
-        known = Learned(corpus, corpus.arms[arm])
+        texts = Learned(corpus, corpus.arms[arm])
         for row, outcome in zip(rows, run_all([row["code"] for row in rows]), strict=True):
-            row |= outcome | {"nearest": known.nearest(row["code"]) if outcome["parses"] else None}
+            row |= outcome | {"nearest": texts.nearest(row["code"]) if outcome["parses"] else None}
         share = copied([encode(tokenizer, row["code"][row["given"] :])[1:] for row in rows], learned)
         _keep(folder, rows)
         write_text(file, json.dumps({**judged, "copied": share, **counts(rows)}))
@@ -221,17 +285,16 @@ def _samples(
 Runs = Mapping[int, Mapping[str, Any]]  # by seed: what is told of the training, and what was judged
 
 
-def report(out: Path, corpus: Corpus, given: argparse.Namespace) -> list[str]:
+def report(out: Path, corpus: Corpus, given: argparse.Namespace, tokenizer: Any) -> list[str]:
     """The runs that are judged, by arm; samples of those of which they are tried."""
     found = {arm: runs for arm in corpus.arms if (runs := _judged(out, arm))}
     if not found:
         return ["no run is judged; call again"]
-    head = ["arm", "texts", "MB", "epochs", "seeds", "bits a byte", "minus released", "parse", "construct", "run"]
+    head = ["arm", "texts", "MB", "epochs", "seeds", "parse", "construct", "run", "novel of parsed", "copied"]
     rows = []
     for arm, runs in found.items():
         tried = [run for run in runs.values() if "samples" in run]
         sums = {name: sum(run[name] for run in tried) for name in ("samples", "parses", "constructs", "runs", "novel")}
-        against = _paired(corpus, found["released"], runs) if "released" in found and arm != "released" else None
         rows.append(
             [
                 ARMS[arm],
@@ -239,28 +302,58 @@ def report(out: Path, corpus: Corpus, given: argparse.Namespace) -> list[str]:
                 f"{_size(corpus.arms[arm]) / 1e6:.1f}",
                 f"{statistics.fmean(run['epochs'] for run in runs.values()):.2f}",
                 str(len(runs)),
-                _bits(corpus, runs),
-                _difference(against),
                 *(_share(sums[name], sums["samples"]) for name in ("parses", "constructs", "runs")),
                 _share(sums["novel"], sums["parses"]),
-                percent(*(sum(run["copied"][at] for run in tried) for at in (0, 1))),
+                percent(*(sum(run["copied"][at] for run in tried) for at in (0, 1))) if tried else "–",
                 percent(*(sum(run["held_copied"][at] for run in runs.values()) for at in (0, 1))),
             ]
         )
     trained = [run for runs in found.values() for run in runs.values()]
     lines = [
         f"\n{trained[0]['parameters']:,} parameters, {trained[0]['tokens']:,} tokens a run,"
-        f" {trained[0]['flop']:.2e} FLOP; {trained[0]['place']};"
-        f" {statistics.median(run['cpu_seconds'] for run in trained):.0f} CPU seconds in the median",
-        f"held out: {len(corpus.held)} records of {len({text.group for text in corpus.held})} groups,"
-        f" {_size(corpus.held):,} bytes, draw {given.draw}; {given.samples} samples a run at temperature"
+        f" {trained[0]['flop']:.2e} FLOP; {trained[0]['place']}, torch {trained[0]['torch']};"
+        f" {statistics.median(run['cpu_seconds'] for run in trained):.0f} CPU seconds in the median;"
+        f" digest {corpus.digest(corpus.arms)}",
+        f"draw {given.draw}; {given.samples} samples a run at temperature"
         f" {given.temperature:g}, {given.longest:,} tokens at most\n",
-        *table([*head, "novel of parsed", "copied", "of held-out code"], rows, 1),
+        *table([*head, "of held-out code"], rows, 1),
     ]
-    for base, other in itertools.pairwise(found):
-        pair = _paired(corpus, found[base], found[other])
-        lines.append(f"{other} - {base}: {_difference(pair)} bits a byte, {pair.n} groups")
+    known = np.unique(np.concatenate([windows(encode(tokenizer, text.code)[1:]) for text in corpus.arms["released"]]))
+    contained = {text.id: _is_contained(encode(tokenizer, text.code)[1:], known) for text in corpus.held}
+    sets = {
+        "records of our snapshot, their near ones in no arm": list(corpus.held),
+        f"of these, with {_CONTAINED:.0%} of their windows of {COPIED} tokens in the release": [
+            text for text in corpus.held if contained[text.id]
+        ],
+        "of these, the others": [text for text in corpus.held if not contained[text.id]],
+        "networks of the release, their near ones in training": list(corpus.common),
+    }
+    for name, texts in sets.items():
+        groups = len({text.group for text in texts})
+        lines += [f"\nheld out: {name}: {len(texts)} of {groups} groups, {_size(texts):,} bytes\n"]
+        lines += _compare(found, texts) if texts else []
     return lines
+
+
+def _is_contained(tokens: Sequence[int], known: Any) -> bool:
+    there, of = copied([tokens], known)
+    return there >= _CONTAINED * max(1, of)
+
+
+def _compare(found: Mapping[str, Runs], texts: Sequence[Text]) -> list[str]:
+    """Bits a byte of each arm, and its difference to two of them; of the seeds that both have."""
+    rows = []
+    for arm, runs in found.items():
+        row = [ARMS[arm], str(len(runs)), _bits(texts, runs)]
+        for base in ("graphs", "nndup"):
+            if base not in found or base == arm:
+                row += ["–", "–"]
+                continue
+            both = sorted(runs.keys() & found[base].keys())
+            each = [_mean(texts, found[base][seed], runs[seed]) for seed in both]
+            row += [_difference(_paired(texts, found[base], runs)), f"{min(each):+.3f} to {max(each):+.3f}"]
+        rows.append(row)
+    return table(["arm", "seeds", "bits a byte", "minus graphs", "by seed", "minus nn-dup", "by seed"], rows, 1)
 
 
 def _judged(out: Path, arm: str) -> Runs:
@@ -271,27 +364,38 @@ def _judged(out: Path, arm: str) -> Runs:
     return {seed: run for seed, run in runs.items() if "bits" in run}
 
 
-def _paired(corpus: Corpus, base: Runs, other: Runs) -> Difference:
-    """The difference in bits a byte by held-out group, of the seeds that both have."""
-    both = base.keys() & other.keys()
-    return mean_difference(*(_by_group(corpus, [runs[seed]["bits"] for seed in both]) for runs in (base, other)))
+def _paired(texts: Sequence[Text], base: Runs, other: Runs) -> Difference:
+    """The mean difference of a file in bits a byte, of the seeds that both have; groups of near files vary as one.
+
+    Source: https://en.wikipedia.org/wiki/Clustered_standard_errors
+    """
+    from scipy.stats import t
+
+    both = sorted(base.keys() & other.keys())
+    values = [
+        statistics.fmean(other[seed]["bits"][text.id] - base[seed]["bits"][text.id] for seed in both) / _size([text])
+        for text in texts
+    ]
+    mean = statistics.fmean(values)
+    sums: dict[str, float] = {}
+    for text, value in zip(texts, values, strict=True):
+        sums[text.group] = sums.get(text.group, 0.0) + value - mean
+    n = len(sums)
+    if n < 2:
+        return Difference(n, mean, None, None)
+    error = math.sqrt(sum(part**2 for part in sums.values()) * n / (n - 1)) / len(texts)
+    half = float(t.ppf(0.975, n - 1)) * error
+    return Difference(n, mean, mean - half, mean + half)
 
 
-def _by_group(corpus: Corpus, found: Sequence[Mapping[str, float]]) -> dict[int, float]:
-    """Bits a byte of each held-out group, the mean over the seeds."""
-    groups: dict[str, list[Text]] = {}
-    for text in corpus.held:
-        groups.setdefault(text.group, []).append(text)
-    return {
-        number: statistics.fmean(sum(needed[text.id] for text in texts) / _size(texts) for needed in found)
-        for number, texts in enumerate(groups.values())
-        if found
-    }
+def _mean(texts: Sequence[Text], base: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+    """The mean difference of a file in bits a byte, of one seed."""
+    return statistics.fmean((other["bits"][text.id] - base["bits"][text.id]) / _size([text]) for text in texts)
 
 
-def _bits(corpus: Corpus, runs: Runs) -> str:
+def _bits(texts: Sequence[Text], runs: Runs) -> str:
     """Of all held-out bytes; the mean over the seeds, and the least and greatest."""
-    values = [sum(run["bits"].values()) / _size(corpus.held) for run in runs.values()]
+    values = [sum(run["bits"][text.id] for text in texts) / _size(texts) for run in runs.values()]
     mean = f"{statistics.fmean(values):.3f}"
     return mean if len(values) == 1 else f"{mean} ({min(values):.3f} to {max(values):.3f})"
 

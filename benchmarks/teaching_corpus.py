@@ -1,10 +1,12 @@
 """What each arm of `benchmarks.teaching` is trained on, and what is held out of all of them.
 
 Groups of near records are drawn from the snapshot with graphs until so many records are held out. They, and every code
-that is near one of them by its text or computes the same up to widths, leave every arm.
+that is near one of them by its text or computes the same up to widths, leave every arm. As many networks are then drawn
+from what is left of the release, as frequent as they are there: they alone leave every arm, their near ones stay.
 """
 
 import hashlib
+import itertools
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +29,7 @@ from manifests.provenance.licenses import NOASSERTION, is_permissive
 #: The arms, in the order of the table.
 ARMS = {
     "released": "LEMUR as released: a text for each network name",
+    "random": "of these, as many bytes as our snapshot with graphs, drawn at random",
     "nndup": "the selection of nn-dup",
     "plain": "our snapshot without graphs",
     "graphs": "our snapshot with graphs",
@@ -56,13 +59,14 @@ class Corpus:
 
     arms: Mapping[str, Sequence[Text]]
     held: Sequence[Text]
+    common: Sequence[Text]  # held out, too: of the release
     before: Mapping[str, int]  # texts of each arm with those
     features: FeatureTable
     place: Mapping[str, int]  # of an id in the features
 
     def digest(self, arms: Iterable[str]) -> str:
         """Names all that these arms learn, and what is held out."""
-        parts = [*(self.arms[arm] for arm in arms), self.held]
+        parts = [*(self.arms[arm] for arm in arms), self.held, self.common]
         told = "\n".join(" ".join(text.id for text in texts) for texts in parts)
         return hashlib.sha256(told.encode()).hexdigest()[:16]
 
@@ -76,7 +80,7 @@ def read_corpus(folders: Mapping[str, Path], held: int, drawn_by: int) -> Corpus
 
     Args:
         folders: `nndup`, `plain`, `graphs`: snapshots of one release; perhaps `library`: an extraction.
-        held: records to hold out.
+        held: records to hold out, and networks of the release.
         drawn_by: the seed.
 
     Raises: UserError if a folder is no such thing, or all of an arm would be held out.
@@ -94,10 +98,22 @@ def read_corpus(folders: Mapping[str, Path], held: int, drawn_by: int) -> Corpus
     usable = {id_ for id_, at in place.items() if table.shingle_set[at] >= 0}
     chosen = draw([text for text in arms["graphs"] if text.id in usable], held, drawn_by)
     out = neighbours(chosen, place, table, widths)
-    left = {name: [text for text in texts if text.id in usable - out] for name, texts in arms.items()}
+    shuffled = random.Random(drawn_by).sample(arms["released"], len(arms["released"]))
+    common = {text.id: text for text in shuffled if text.id in usable - out}
+    common = dict(itertools.islice(common.items(), held))
+    kept = usable - out - common.keys()
+    left = {name: [text for text in texts if text.id in kept] for name, texts in arms.items()}
+    size, part = sum(len(text.code.encode()) for text in left["graphs"]), []
+    for text in (text for text in shuffled if text.id in kept):
+        if size > 0:
+            part.append(text)
+            size -= len(text.code.encode())
+    before = {name: len(texts) for name, texts in arms.items()}
+    # In the order of the table.
+    left = {name: part if name == "random" else left[name] for name in ARMS if name == "random" or name in left}
     if not all(left.values()):
         raise UserError(f"--held {held}: leaves an arm without texts; hold out fewer")
-    return Corpus(left, chosen, {name: len(texts) for name, texts in arms.items()}, table, place)
+    return Corpus(left, chosen, list(common.values()), before | {"random": before["released"]}, table, place)
 
 
 def read_snapshot(folder: Path) -> list[Text]:
@@ -117,9 +133,10 @@ def read_released(folder: Path, kept: Sequence[Text]) -> list[Text]:
     codes = {text.id: text.code for text in kept}
     for batch in pq.ParquetFile(folder / "removed.parquet").iter_batches(columns=["id", "nn_code"]):
         codes |= {row["id"]: row["nn_code"] for row in batch.to_pylist()}
-    decisions = pq.read_table(folder / "decisions.parquet", columns=["id", "nn"]).to_pylist()
-    networks = sorted({(row["nn"], row["id"]) for row in decisions if row["id"] in codes})
-    return [Text(id_, codes[id_], name) for name, id_ in networks]
+    decisions = pq.read_table(folder / "decisions.parquet", columns=["id", "nn", "canonical"]).to_pylist()
+    networks = sorted({(row["nn"], row["id"], row["canonical"]) for row in decisions if row["id"] in codes})
+    groups = {text.id: text.group for text in kept}
+    return [Text(id_, codes[id_], name, groups.get(stands, stands)) for name, id_, stands in networks]
 
 
 def read_blocks(folder: Path) -> list[Text]:

@@ -1,28 +1,32 @@
-"""The model of `benchmarks.teaching`: a small decoder of `transformers`, its tokens, its training, what it writes.
+"""The model of `benchmarks.teaching`: a small decoder, its tokens, its training, what it writes.
+
+It is the Llama of `transformers` written out, with the same names of weights, so that a machine with torch alone can
+train and judge it; what is written here with a tokenizer is a model that `transformers` loads.
 
 A run is a folder. It goes on from its last checkpoint, which is at most half a minute old, and ends in `model`, which
 `transformers` loads. Equal settings and seed give equal weights, interrupted or not: there is no dropout, and the order
 of the texts follows from the seed alone.
 """
 
+import contextlib
 import importlib
 import json
 import math
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
-from benchmarks.teaching_speed import attend_in_blocks, mean_loss
+from benchmarks.teaching_speed import causal_attention, mean_loss
 from lemur_core.files.atomic import atomic_file, write_text
-from train.runs.process import DeviceContext
 
 Tokens = npt.NDArray[np.uint16]
 
@@ -34,10 +38,25 @@ _TOLD_EVERY = 50  # steps
 _BETAS, _DECAY, _CLIPPED = (0.9, 0.95), 0.1, 1.0
 _WARM, _LOWEST = 0.03, 0.1  # of the steps, of the rate
 _JUDGED_BATCH = 8  # windows
-_CHECKPOINT = "checkpoint.pt"
+_CHECKPOINT, _WEIGHTS = "checkpoint.pt", "weights.pt"
+_EPS, _BASE, _SPREAD = 1e-6, 10000.0, 0.02  # of the norms, of the rotations, of the weights before training
 
 #: What is told of a training that came to its end.
 TRAINED = "training.json"
+
+
+class Place(Protocol):
+    """Where it computes, such as `train.runs.process.DeviceContext`, which a machine with torch alone cannot import."""
+
+    @property
+    def device(self) -> torch.device: ...  # noqa: D102 (of a protocol)
+
+    @property
+    def precision(self) -> str: ...  # noqa: D102
+
+    def autocast(self) -> contextlib.AbstractContextManager[object]: ...  # noqa: D102
+
+    def describe(self) -> str: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,43 +109,112 @@ def encode(tokenizer: Any, text: str) -> list[int]:
     return [tokenizer.bos_token_id, *ids]
 
 
-def make_stream(texts: Sequence[str], tokenizer: Any, shape: Shape, seed: int) -> Stream:
-    """The windows of all steps, in the order in which they are learned."""
+def make_stream(sizes: Sequence[int], tokens: Callable[[int], Sequence[int]], shape: Shape, seed: int) -> Stream:
+    """The windows of all steps, in the order in which they are learned.
+
+    Args: sizes: the bytes of each text. tokens: those of a text, by its place.
+    """
     needed = shape.steps * shape.batch * shape.context
     ids: list[int] = []
-    bytes_, whole = 0, sum(len(text.encode()) for text in texts)
-    epoch = 0
+    bytes_ = epoch = 0
     while len(ids) <= needed:
-        for text in random.Random(f"{seed} {epoch}").sample(texts, len(texts)):
-            ids += encode(tokenizer, text)
-            bytes_ += len(text.encode())
+        for place in random.Random(f"{seed} {epoch}").sample(range(len(sizes)), len(sizes)):
+            ids += tokens(place)
+            bytes_ += sizes[place]
             if len(ids) > needed:
                 break
         epoch += 1
     flat = np.array(ids[: needed + 1], np.uint16)
     starts = np.random.default_rng(seed).permutation(shape.steps * shape.batch) * shape.context
-    return Stream(flat[starts[:, None] + np.arange(shape.context + 1)], bytes_ / whole)
+    return Stream(flat[starts[:, None] + np.arange(shape.context + 1)], bytes_ / sum(sizes))
 
 
-def make_model(shape: Shape, tokenizer: Any, seed: int) -> Any:
-    """The model before training: the same for every arm."""
+class Decoder(nn.Module):
+    """A Llama whose weights are named as in `transformers`; before training the same for every arm."""
+
+    def __init__(self, shape: Shape, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        width, inner, heads = shape.width, shape.inner, shape.heads
+        self.heads = heads
+
+        def layer() -> nn.ModuleDict:
+            square = {f"{name}_proj": nn.Linear(width, width, bias=False) for name in "qkvo"}
+            mlp = {f"{name}_proj": nn.Linear(width, inner, bias=False) for name in ("gate", "up")}
+            return nn.ModuleDict(
+                {
+                    "input_layernorm": nn.RMSNorm(width, eps=_EPS),
+                    "self_attn": nn.ModuleDict(square),
+                    "post_attention_layernorm": nn.RMSNorm(width, eps=_EPS),
+                    "mlp": nn.ModuleDict(mlp | {"down_proj": nn.Linear(inner, width, bias=False)}),
+                }
+            )
+
+        layers = nn.ModuleList(layer() for _ in range(shape.layers))
+        embedding = nn.Embedding(shape.vocabulary, width)
+        self.model = nn.ModuleDict({"embed_tokens": embedding, "layers": layers, "norm": nn.RMSNorm(width, eps=_EPS)})
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                nn.init.normal_(parameter, std=_SPREAD)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """The last hidden states, shape (rows, tokens, width)."""
+        model: Any = self.model
+        hidden: Tensor = model.embed_tokens(ids)
+        turn = _rotation(ids.shape[1], hidden.shape[2] // self.heads, ids.device)
+        for layer in model.layers:
+            hidden = hidden + self._attend(layer.self_attn, layer.input_layernorm(hidden), turn)
+            mlp, seen = layer.mlp, layer.post_attention_layernorm(hidden)
+            hidden = hidden + mlp.down_proj(functional.silu(mlp.gate_proj(seen)) * mlp.up_proj(seen))
+        return cast(Tensor, model.norm(hidden))
+
+    def _attend(self, layer: Any, seen: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+        projected = (layer.q_proj(seen), layer.k_proj(seen), layer.v_proj(seen))
+        query, key, value = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in projected)
+        query, key = (part * turn[0] + _half_turned(part) * turn[1] for part in (query, key))
+        if seen.is_cuda:
+            query, key = query.to(value.dtype), key.to(value.dtype)
+            found = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        else:
+            found = causal_attention(query, key, value, query.shape[3] ** -0.5)
+        return cast(Tensor, layer.o_proj(found.transpose(1, 2).flatten(2)))
+
+
+def _rotation(tokens: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Cosines and sines by which a head is turned at each place."""
+    angles = torch.arange(tokens, device=device)[:, None] * _BASE ** (-torch.arange(0, width, 2, device=device) / width)
+    angles = torch.cat([angles, angles], 1)
+    return angles.cos(), angles.sin()
+
+
+def _half_turned(part: Tensor) -> Tensor:
+    first, second = part.chunk(2, -1)
+    return torch.cat([-second, first], -1)
+
+
+def _save(model: Decoder, shape: Shape, tokenizer: Any, folder: Path) -> None:
+    """Write it so that `transformers` loads it."""
     transformers: Any = importlib.import_module("transformers")
-    torch.manual_seed(seed)
-    return transformers.LlamaForCausalLM(
+    llama = transformers.LlamaForCausalLM(
         transformers.LlamaConfig(
-            vocab_size=len(tokenizer),
+            vocab_size=shape.vocabulary,
             hidden_size=shape.width,
             intermediate_size=shape.inner,
             num_hidden_layers=shape.layers,
             num_attention_heads=shape.heads,
             max_position_embeddings=shape.context,
+            rms_norm_eps=_EPS,
+            rope_theta=_BASE,
             tie_word_embeddings=True,
-            attn_implementation="sdpa",
             bos_token_id=tokenizer.bos_token_id,
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,
         )
     )
+    weights = {name: weight.cpu() for name, weight in model.state_dict().items()}
+    llama.load_state_dict(weights | {"lm_head.weight": weights["model.embed_tokens.weight"]})
+    llama.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
 
 def flops_a_token(shape: Shape, parameters: int) -> float:
@@ -138,15 +226,16 @@ def train(
     folder: Path,
     shape: Shape,
     stream: Stream,
-    tokenizer: Any,
+    tokenizer: Any | None,
     seed: int,
-    place: DeviceContext,
+    place: Place,
     until: float,
     label: str,
 ) -> dict[str, Any] | None:
     """Learn a stream, or go on with it.
 
     Args:
+        tokenizer: to be written with the model; without it the weights alone are, for `load_decoder`.
         until: of the monotonic clock; then what is done so far is saved.
         label: of the progress lines.
 
@@ -157,21 +246,20 @@ def train(
         told: dict[str, Any] = json.loads(done.read_text(encoding="utf-8"))
         return told
     folder.mkdir(parents=True, exist_ok=True)
-    model = make_model(shape, tokenizer, seed)
+    model = Decoder(shape, seed).to(place.device)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     optimizer = torch.optim.AdamW(model.parameters(), lr=shape.rate, betas=_BETAS, weight_decay=_DECAY, fused=True)
     state: dict[str, Any] = {"step": 0, "seconds": 0.0, "cpu": 0.0, "losses": []}
     if (folder / _CHECKPOINT).is_file():
-        saved = torch.load(folder / _CHECKPOINT, weights_only=True)
+        saved = torch.load(folder / _CHECKPOINT, map_location=place.device, weights_only=True)
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         state = saved["state"]
     each = flops_a_token(shape, parameters) * shape.context * shape.batch
-    rows = torch.from_numpy(stream.rows.astype(np.int64))
+    rows = torch.from_numpy(stream.rows.astype(np.int64)).to(place.device)
     clock, cpu = time.monotonic(), time.process_time()
     saved_at = clock
-    model.train()
-    attend_in_blocks(model)
+    waiting: list[Tensor] = []
     while state["step"] < shape.steps:
         step = state["step"]
         for group in optimizer.param_groups:
@@ -183,9 +271,14 @@ def train(
         optimizer.step()
         optimizer.zero_grad()
         state["step"] = step + 1
-        state["losses"].append(round(float(loss.detach()), 4))
+        waiting.append(loss.detach())
         now = time.monotonic()
-        if state["step"] == shape.steps or now - saved_at >= _SAVED_EVERY or now >= until:
+        ends = state["step"] == shape.steps or now - saved_at >= _SAVED_EVERY or now >= until
+        # A read waits for an accelerator.
+        if ends or place.device.type == "cpu" or state["step"] % _TOLD_EVERY == 0:
+            state["losses"] += [round(float(value), 4) for value in waiting]
+            waiting = []
+        if ends:
             state["seconds"] += now - clock
             state["cpu"] += time.process_time() - cpu
             clock, cpu, saved_at = now, time.process_time(), now
@@ -208,10 +301,12 @@ def train(
         "seconds": round(state["seconds"], 1),
         "cpu_seconds": round(state["cpu"], 1),
         "place": f"{place.describe()}, {place.precision}",
+        "torch": torch.__version__,
         "losses": state["losses"],
     }
-    model.save_pretrained(folder / "model")
-    tokenizer.save_pretrained(folder / "model")
+    torch.save(model.state_dict(), folder / _WEIGHTS)
+    if tokenizer is not None:
+        _save(model, shape, tokenizer, folder / "model")
     write_text(done, json.dumps(told))
     (folder / _CHECKPOINT).unlink()
     return told
@@ -225,25 +320,35 @@ def rate_at(step: int, steps: int) -> float:
     return _LOWEST + (1 - _LOWEST) * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
 
 
+def load_decoder(folder: Path, shape: Shape, place: Place) -> Decoder:
+    """The trained model of a run, to be judged."""
+    model = Decoder(shape, 0)
+    model.load_state_dict(torch.load(folder / _WEIGHTS, weights_only=True))
+    return model.to(place.device).eval()
+
+
 def load_model(folder: Path) -> Any:
-    """The trained model of a run, ready to be asked."""
+    """The trained model of a run as `transformers` loads it, to write."""
     transformers: Any = importlib.import_module("transformers")
     return transformers.AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32).eval()
 
 
-def _training_loss(model: Any, rows: Tensor, place: DeviceContext) -> Tensor:
-    """The mean of what `_losses` gives; quicker, and with a gradient."""
+def _training_loss(model: Decoder, rows: Tensor, place: Place) -> Tensor:
+    """The mean of what `_losses` gives; on a CPU quicker, and with a gradient."""
+    if rows.is_cuda:
+        return _losses(model, rows, place).mean()
     with place.autocast():
-        hidden = model.model(input_ids=rows[:, :-1], use_cache=False).last_hidden_state
+        hidden = model(rows[:, :-1])
     precision: torch.dtype = getattr(torch, place.precision)
-    return mean_loss(hidden.flatten(0, 1), model.lm_head.weight, rows[:, 1:].flatten(), precision)
+    weight = cast(nn.Embedding, model.model.embed_tokens).weight
+    return mean_loss(hidden.flatten(0, 1), weight, rows[:, 1:].flatten(), precision)
 
 
-def _losses(model: Any, rows: Tensor, place: DeviceContext) -> Tensor:
+def _losses(model: Decoder, rows: Tensor, place: Place) -> Tensor:
     """The cross-entropy of each token after the first, in nats, shape (rows, tokens - 1)."""
     with place.autocast():
-        logits = model(input_ids=rows[:, :-1], use_cache=False).logits
-    flat = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), rows[:, 1:].flatten(), reduction="none")
+        logits = functional.linear(model(rows[:, :-1]), cast(nn.Embedding, model.model.embed_tokens).weight)
+    flat = functional.cross_entropy(logits.flatten(0, 1).float(), rows[:, 1:].flatten(), reduction="none")
     return flat.view(len(rows), -1)
 
 
@@ -251,24 +356,27 @@ def _losses(model: Any, rows: Tensor, place: DeviceContext) -> Tensor:
 
 
 @torch.inference_mode()
-def bits(model: Any, tokenizer: Any, texts: Sequence[str], shape: Shape, place: DeviceContext) -> list[float]:
-    """The bits that the model needs for each text; a token is told from half a context before it at least."""
+def bits(model: Decoder, texts: Sequence[Sequence[int]], shape: Shape, place: Place) -> list[float]:
+    """The bits that the model needs for each text; a token is told from half a context before it at least.
+
+    Args: texts: their tokens.
+    """
     found = [0.0] * len(texts)
-    jobs = sorted(_windows(tokenizer, texts, shape.context), key=lambda job: -len(job[1]))
+    jobs = sorted(_windows(texts, shape.context), key=lambda job: -len(job[1]))
     for at in range(0, len(jobs), _JUDGED_BATCH):
         part = jobs[at : at + _JUDGED_BATCH]
         rows = torch.zeros(len(part), len(part[0][1]), dtype=torch.int64)
         for row, (_, ids, _) in zip(rows, part, strict=True):
             row[: len(ids)] = torch.tensor(ids)
-        for (text, ids, known), losses in zip(part, _losses(model, rows, place), strict=True):
-            found[text] += float(losses[known - 1 : len(ids) - 1].double().sum()) / math.log(2)
+        told = _losses(model, rows.to(place.device), place).double().cpu()
+        for (text, ids, known), losses in zip(part, told, strict=True):
+            found[text] += float(losses[known - 1 : len(ids) - 1].sum()) / math.log(2)
     return found
 
 
-def _windows(tokenizer: Any, texts: Sequence[str], context: int) -> Iterator[tuple[int, list[int], int]]:
+def _windows(texts: Sequence[Sequence[int]], context: int) -> Iterator[tuple[int, Sequence[int], int]]:
     """Text, tokens, and how many of these are known: the next window begins half a context later."""
-    for number, text in enumerate(texts):
-        ids = encode(tokenizer, text)
+    for number, ids in enumerate(texts):
         known = 1
         while known < len(ids):
             start = 0 if known == 1 else known - context // 2

@@ -6,14 +6,12 @@ of tokens with its gradient at once, so that the logits of all tokens are never 
 arXiv:2410.10989).
 """
 
-import importlib
 from typing import Any
 
 import torch
 from torch import Tensor
 
 _QUERIES, _TOKENS = 512, 512  # in a block; measured
-_NAME = "causal_blocks"
 
 
 class _Attention(torch.autograd.Function):
@@ -76,13 +74,6 @@ class _Loss(torch.autograd.Function):
         return to_hidden * gradients[0].to(to_hidden.dtype), to_weight * gradients[0], None
 
 
-def attend_in_blocks(model: Any) -> None:
-    """Let a model of `transformers` attend so; it must be given windows without padding."""
-    transformers: Any = importlib.import_module("transformers")
-    transformers.AttentionInterface.register(_NAME, _attention)
-    model.set_attn_implementation(_NAME)
-
-
 def mean_loss(hidden: Tensor, weight: Tensor, wanted: Tensor, precision: torch.dtype) -> Tensor:
     """The mean cross-entropy in nats of the tokens `wanted`, shape (tokens,), under `hidden @ weight.T`."""
     loss: Tensor = _Loss.apply(hidden.to(precision), weight.to(precision), wanted)
@@ -93,12 +84,6 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor, scale: float) ->
     """What each token takes from itself and those before it; all of shape (batch, heads, tokens, width)."""
     attended: Tensor = _Attention.apply(query.to(value.dtype), key.to(value.dtype), value, scale)
     return attended
-
-
-def _attention(
-    _: Any, query: Tensor, key: Tensor, value: Tensor, *__: Any, scaling: float, **___: Any
-) -> tuple[Tensor, None]:
-    return causal_attention(query, key, value, scaling).transpose(1, 2).contiguous(), None
 
 
 def _blocks(length: int, size: int) -> list[tuple[int, int]]:

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,15 +18,16 @@ import pytest
 
 sys.path.append(str(Path(__file__).parent.parent))  # the benchmarks are no part of what is installed
 
-from benchmarks.teaching_corpus import Corpus, read_corpus, without_head
+from benchmarks.teaching_corpus import Corpus, Text, read_corpus, read_released, read_snapshot, without_head
 from benchmarks.teaching_judge import COPIED, Learned, copied, header_of, is_novel, run_all, windows
 from benchmarks.teaching_model import (
+    Decoder,
     Shape,
     _windows,
     bits,
     encode,
+    load_decoder,
     load_model,
-    make_model,
     make_stream,
     make_tokenizer,
     rate_at,
@@ -84,8 +84,10 @@ def write_snapshot(
     gone = [{"id": digest(code), "nn": f"gone-{at}", "nn_code": code} for at, code in enumerate(removed)]
     schema = pa.schema([("id", pa.string()), ("nn", pa.string()), ("nn_code", pa.string())])
     pq.write_table(pa.Table.from_pylist(gone, schema), folder / "removed.parquet")
-    decided = [{"id": row["id"], "nn": row["nn"]} for row in [*rows, *rows, *gone]]  # a network has several rows
-    decided.append({"id": rows[-1]["id"], "nn": "twin"})  # and a code may have two names
+    decided = [  # a network has several rows
+        {"id": row["id"], "nn": row["nn"], "canonical": row["id"]} for row in [*rows, *rows, *gone]
+    ]
+    decided.append({"id": rows[-1]["id"], "nn": "twin", "canonical": rows[-1]["id"]})  # and a code may have two names
     pq.write_table(pa.Table.from_pylist(decided), folder / "decisions.parquet")
     graphs = [{"id": digest(code), "graph_widths": (widths or {}).get(code)} for code in [*kept, *removed]]
     schema = pa.schema([("id", pa.string()), ("graph_widths", pa.string())])
@@ -120,6 +122,12 @@ def folders(tmp_path: Path) -> dict[str, Path]:
     }
 
 
+def read_all(given: Mapping[str, Path]) -> dict[str, Sequence[Text]]:
+    """The texts of the folders, with nothing held out."""
+    arms: dict[str, Sequence[Text]] = {name: read_snapshot(given[name]) for name in ("nndup", "plain", "graphs")}
+    return arms | {"released": read_released(given["graphs"], arms["graphs"])}
+
+
 def test_held_out_groups_leave_every_arm_with_their_neighbours(tmp_path: Path) -> None:
     given = folders(tmp_path)
     corpus = read_corpus(given, held=1, drawn_by=3)
@@ -127,17 +135,27 @@ def test_held_out_groups_leave_every_arm_with_their_neighbours(tmp_path: Path) -
     kind = int(held.group[1:])
     assert held.code == code_of(kind)
     out = {code_of(kind), code_of(kind, 16)}
+    (common,) = corpus.common
+    assert common.code not in out, "drawn from what is left of the release"
+    out.add(common.code)
     for arm, texts in corpus.arms.items():
         assert not out & {text.code for text in texts}, arm
     # four kept, four removed, and a code with two names; further rows of a network are no texts
-    assert corpus.before == {"released": 9, "nndup": 4, "plain": 4, "graphs": 4, "library": 6}
-    assert {arm: len(texts) for arm, texts in corpus.arms.items()} == {
-        "released": 6 if kind == 3 else 7,
-        "nndup": 3,
-        "plain": 3,
-        "graphs": 3,
-        "library": 4 if kind == 0 else 5,  # the block that computes the same as network 0, too
+    assert corpus.before == {"released": 9, "random": 9, "nndup": 4, "plain": 4, "graphs": 4, "library": 6}
+    selected = {arm: sum(common.code == text.code for text in texts) for arm, texts in read_all(given).items()}
+    twice = sum(text.code == code_of(3) for text in corpus.arms["released"])
+    assert {arm: len(texts) for arm, texts in corpus.arms.items() if arm != "random"} == {
+        "released": (6 if kind == 3 else 7) - selected["released"],
+        "nndup": 3 - selected["nndup"],
+        "plain": 3 - selected["plain"],
+        "graphs": 3 - selected["graphs"],
+        "library": (4 if kind == 0 else 5) - selected["graphs"],  # the block that computes the same as network 0, too
     }
+    assert twice in (0, 2)
+    size = {arm: sum(len(text.code) for text in texts) for arm, texts in corpus.arms.items()}
+    longest = max(len(text.code) for text in corpus.arms["released"])
+    assert size["graphs"] <= size["random"] < size["graphs"] + longest, "as many bytes, but for the last text"
+    assert {text.id for text in corpus.arms["random"]} <= {text.id for text in corpus.arms["released"]}
     again = read_corpus(given, held=1, drawn_by=3)
     assert corpus.digest(corpus.arms) == again.digest(again.arms)
     assert len({read_corpus(given, held=1, drawn_by=seed).held[0].id for seed in range(8)}) > 1, "drawn by the seed"
@@ -206,12 +224,8 @@ def test_the_rate_rises_and_falls() -> None:
 
 @pytest.mark.parametrize("length", [1, 7, 8, 9, 16, 17, 40])
 def test_each_token_is_told_once_from_half_a_context(length: int) -> None:
-    backend = SimpleNamespace(
-        encode=lambda text, add_special_tokens: SimpleNamespace(ids=list(range(1, len(text) + 1)))
-    )
-    tokenizer = SimpleNamespace(backend_tokenizer=backend, bos_token_id=0)
-    told = []
-    for text, ids, known in _windows(tokenizer, ["", "x" * length], 8):
+    told: list[int] = []
+    for text, ids, known in _windows([[0], list(range(length + 1))], 8):
         assert text == 1, "nothing is to be told of an empty text"
         assert len(ids) <= 8 + 1
         assert known >= 4 or ids[0] == 0
@@ -239,6 +253,7 @@ def test_attention_and_loss_have_the_values_and_derivatives_of_torch(tokens: int
     torch.testing.assert_close(of_ours, of_theirs, rtol=1e-4, atol=1e-6)
 
 
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
 TINY = Shape(vocabulary=300, width=16, inner=32, layers=1, heads=1, context=32, batch=2, tokens=512)
 
 
@@ -248,7 +263,8 @@ def test_training_ends_the_same_wherever_it_was_interrupted(tmp_path: Path) -> N
     import torch
 
     tokenizer = make_tokenizer([code_of(kind) for kind in range(4)], 300, tmp_path / "tokens")
-    stream = make_stream([code_of(kind) for kind in range(4)], tokenizer, TINY, 1)
+    texts = [encode(tokenizer, code_of(kind)) for kind in range(4)]
+    stream = make_stream([len(code_of(kind)) for kind in range(4)], texts.__getitem__, TINY, 1)
     assert stream.rows.shape == (TINY.steps * 2, 33)
     place = choose_context("cpu")
 
@@ -265,13 +281,15 @@ def test_training_ends_the_same_wherever_it_was_interrupted(tmp_path: Path) -> N
     assert whole["losses"][-1] < whole["losses"][0]
     one, other = ((tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "parts"))
     assert one == other
-    model = load_model(tmp_path / "whole")
-    (needed,) = bits(model, tokenizer, [code_of(0)], TINY, place)
-    with torch.inference_mode():
-        untrained = make_model(TINY, tokenizer, 1).eval()
-        (before,) = bits(untrained, tokenizer, [code_of(0)], TINY, place)
-    assert before == pytest.approx(math.log2(len(tokenizer)) * len(encode(tokenizer, code_of(0))[1:]), rel=0.05)
+    model = load_decoder(tmp_path / "whole", TINY, place)
+    (needed,) = bits(model, texts[:1], TINY, place)
+    (before,) = bits(Decoder(TINY, 1).eval(), texts[:1], TINY, place)
+    assert before == pytest.approx(math.log2(TINY.vocabulary) * len(texts[0][1:]), rel=0.05)
     assert needed < before
+    ids = torch.tensor([texts[0][:32]])
+    with torch.inference_mode():  # `transformers` computes the same
+        ours = torch.nn.functional.linear(model(ids), model.get_parameter("model.embed_tokens.weight"))
+        torch.testing.assert_close(load_model(tmp_path / "whole")(ids).logits, ours, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow
@@ -285,13 +303,23 @@ def test_a_study_trains_judges_and_goes_on(tmp_path: Path) -> None:
 
     def study(*more: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "benchmarks.teaching", *options, *more]
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
 
     library = options.pop(next(at for at, option in enumerate(options) if option.startswith("--library")))
     first = study("--arm", "graphs", "--seeds", "1")
     assert first.returncode == 0, first.stderr
     assert "our snapshot with graphs" in first.stdout
+    pack, there = tmp_path / "pack", tmp_path / "there.json"
+    assert study("--pack", str(pack), "--arm", "graphs", "--arm", "nndup", "--seeds", "1").returncode == 0
+    for _ in range(2):  # the second call finds nothing to do
+        packed = [sys.executable, "-m", "benchmarks.teaching_packed", str(pack), str(there), "--workers", "2"]
+        done = subprocess.run(packed, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+        assert "2 runs done" in done.stdout, done.stderr
+    elsewhere = json.loads(there.read_text())[f"graphs-0-{TINY.tokens}"]
+    here = json.loads((tmp_path / "out" / "runs" / "graphs-0" / "judged.json").read_text())["bits"]
+    assert elsewhere["bits"] == pytest.approx(here, rel=1e-6), "the same run"
+    assert study("--unpack", str(there), "--seeds", "1").returncode == 0
+    assert (tmp_path / "out" / "runs" / "nndup-0" / "judged.json").exists()
     judged = tmp_path / "out" / "runs" / "graphs-0" / "judged.json"
     before = judged.stat().st_mtime_ns
     halfway = judged.parent.parent / "plain-0" / "judged.json"  # as if killed between its bits and its samples
@@ -301,12 +329,16 @@ def test_a_study_trains_judges_and_goes_on(tmp_path: Path) -> None:
     second = study()
     assert second.returncode == 0, second.stderr
     assert judged.stat().st_mtime_ns == before, "what is known is not done again"
-    lines = [line for line in second.stdout.splitlines() if line.startswith("|")]
-    assert len(lines) == 2 + 5
-    assert all(line.count("|") == lines[0].count("|") for line in lines)
+    tables = [part.splitlines() for part in second.stdout.split("\n\n") if part.startswith("|")]
+    assert [len(lines) for lines in tables[:1]] == [2 + 6]
+    assert len(tables) >= 1 + 3, "of both kinds that are held out, and a part of the first"
+    for lines in tables:
+        assert all(line.count("|") == lines[0].count("|") for line in lines)
+    other_machine = tmp_path / "out" / "runs" / "nndup-0" / "judged.json"
+    assert "samples" not in json.loads(other_machine.read_text()), "its weights are not here"
     assert json.loads(halfway.read_text())["samples"] == 2
     told = json.loads(judged.read_text())
-    assert set(told["bits"]) == {digest(code_of(kind)) for kind in range(4)} & set(told["bits"])
+    assert len(told["bits"]) == 2, "a record, and a network of the release"
     bits = next(iter(told["bits"].values())) / len(code_of(0))
     assert 0.1 < bits < 10
     other = study("--rate", "0.5")

@@ -25,6 +25,7 @@ ARMS = {
     "retrieved": "the document that BM25 finds, as text",
     "told": "the right document, as text",
     "expert": "the expert of the domain alone",
+    "expert as text": "the expert's answer, as text: what the injected token has to beat at its cost",
     "tuned": "the base, fully tuned to all domains' facts",
 }
 _ENTITY = "{name} ?"
@@ -41,9 +42,9 @@ class ModelEvaluator:
         self._facts = workspace.facts()
         self._rows: dict[str, list[Question]] = {}
         for domain in (*domains, GENERAL):
-            facts = [fact for fact in self._facts if fact.domain == domain and fact.asked]
-            # no general fact is held out: the base was trained on these facts, in other wordings
-            self._rows[domain] = questions([f for f in facts if f.held or domain == GENERAL], held=True)
+            # The base was trained on all general facts, in other wordings; prototypes saw none of these blocks.
+            facts = [fact for fact in self._facts if fact.domain == domain and fact.asked and fact.held]
+            self._rows[domain] = questions(facts, held=True)
         self._answers: list[ExpertAnswer] = []
         self._slots: dict[tuple[str, str], Tensor] = {}
 
@@ -57,6 +58,9 @@ class ModelEvaluator:
         self._run_in_context()
         for domain in self._domains:
             self._run_plain("expert", domain, self._workspace.expert(domain))
+            answers = [answer.answer for answer in self._answers[len(self._answers) - len(self._rows[domain]) :]]
+            prompts = [prompt_with(row.text, text) for row, text in zip(self._rows[domain], answers, strict=True)]
+            self._book("expert as text", domain, self._base.embed_prompts(prompts))
         tuned = open_language(str(self._workspace.folder("tuned") / "model"))
         for domain in self._rows:
             self._run_plain("tuned", domain, tuned)

@@ -153,6 +153,9 @@ _THOUGHT_ENDS = re.compile(r"</think(?:ing)?>")  # many chat templates open the 
 _THOUGHT_BEGINS = re.compile(r"\s*<think(?:ing)?>")
 
 
+_STATEMENT = re.compile(
+    r"^[ \t]*(?:import \w|from [.\w]+ import\b|(?:async )?def \w|class \w+ *[(:]|@\w|\w[\w.]* = )", re.MULTILINE
+)  # prose has none: a refusal, for example
 _MAX_CODE = 1 << 18  # characters; the longest network of LEMUR 2.1.0 has 178,375
 
 
@@ -163,13 +166,13 @@ class AnswerError(Exception):
 def code_in(answer: str) -> str:
     """Return the file in an answer: the longest Python fence, or the whole answer if there is none.
 
-    Raises: AnswerError if it is empty.
+    Raises: AnswerError if it is empty, or prose.
     """
     text = _without_thoughts(answer)
     fences = [body for language, body in _fences(text) if language.lower() in ("", "py", "python", "python3")]
     # Models often show parts before or after the whole file.
     code = max(fences, key=lambda body: ("class Net" in body, len(body)), default=text)
-    if not code.strip():
+    if not code.strip() or (not fences and _STATEMENT.search(code) is None):
         raise AnswerError("the answer holds no code; answer with one fence ```python … ```")
     if len(code) > _MAX_CODE:
         raise AnswerError(f"the file has {len(code):,} characters; at most {_MAX_CODE:,} are read")

@@ -11,7 +11,8 @@
 | used | in the graph, each requested block contributes to the scores |
 | learns | finite gradients reach each parameter of the blocks, its own training on one batch changes them; in other
     processes, its training moves the scores of images that it has not seen toward their labels |
-| conforms | each requested block, called as its spec states, has the spec's shapes, parameters and motifs |
+| conforms | each requested block, called as its spec states, has the spec's shapes, parameters and half of its motifs;
+    without motifs, most of its operations; without parameters, its outputs |
 | novel | by curation's thresholds and by the graph it equals nothing in snapshots, the library or this run |
 
 Code is executed only in the sandbox. Code that exceeds a limit there is not retried with wider limits.
@@ -19,8 +20,9 @@ Code is executed only in the sandbox. Code that exceeds a limit there is not ret
 
 import ast
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any, cast
@@ -33,19 +35,21 @@ from curate.compute.runs import BATCH
 from curate.model.features import Features, code_features
 from curate.model.options import CurateOptions
 from curate.published.novel import novel
-from extract.arguments.messages import BlockRun, CallsToRun
+from extract.arguments.messages import BlockRun, CallsToRun, SpecRebuild
 from extract.migrate.messages import NetworkToProve
 from extract.migrate.network import LIMITS, PROVE
+from extract.proofs.rebuild import REBUILD
 from extract.proofs.trace import TRACE
 from extract.specs.algorithm import build_algorithm, graphs_in_spec
 from lemur.synthesis.attempts.confirm import CONFIRM, confirm
 from lemur.synthesis.attempts.plan import Attempt, RequestedBlock
 from lemur.synthesis.attempts.policy import find_forbidden
 from lemur.synthesis.attempts.prompts import CLASSES, IN_SHAPE
+from lemur_core.describe.attention import RESHAPING
 from lemur_core.files import Json
 from lemur_core.files.atomic import scratch_folder
 from lemur_core.files.workers import available_cores
-from lemur_core.graphs.graph import Graph
+from lemur_core.graphs.graph import LEAVES, Graph
 from lemur_core.graphs.identity import similarity, subtrees
 from lemur_core.graphs.serialization import load_graphs
 from lemur_core.sandbox import META_PRELOAD, Failure
@@ -61,8 +65,11 @@ TASK = "img-classification"
 
 _PARAMETERS = 0.10  # maximum relative difference
 _MOTIFS = 0.5  # required share of the spec's motifs
+_LAYOUT = RESHAPING - {"slice", "upsample_nearest2d"}
+_OPERATIONS = 0.5  # the share of common operations, of all in both, that has to be exceeded
 
 _TRACE = replace(TRACE, retries=Retries.NONE, label="")
+_REBUILD = replace(REBUILD, label="")
 _PRM = PRM | {"transform": "norm_32", "batch": BATCH}
 _CASE: Json = {
     "in_shape": [BATCH, *IN_SHAPE],
@@ -109,7 +116,7 @@ class Prover:
         workers = workers_within_memory(jobs or available_cores(), LIMITS)
         self._tracer = NetworkTracer(jobs=jobs, unsafe=unsafe)
         self._box = CachedSandbox(
-            entries=[PROVE.guest, TRACE.guest, CONFIRM.guest],
+            entries=[PROVE.guest, TRACE.guest, REBUILD.guest, CONFIRM.guest],
             workers=workers,
             limits=LIMITS,
             unsafe=unsafe,
@@ -133,7 +140,7 @@ class Prover:
         for candidate in candidates:
             if candidate.code is not None and candidate.step is None:
                 _check_statically(candidate)
-        for step in (self._check_runs, self._check_learns, self._check_conformance, self._check_novelty):
+        for step in (self._check_runs, self._check_learns, self.check_conformance, self._check_novelty):
             step([candidate for candidate in candidates if candidate.step is None])
 
     def _check_runs(self, candidates: Sequence[NetworkProposal]) -> None:
@@ -172,27 +179,52 @@ class Prover:
         for number, why in confirm(self._box, claimed, _PRM).items():
             candidates[number].fail("learns", f"trained again: {why}")
 
-    def _check_conformance(self, candidates: Sequence[NetworkProposal]) -> None:
-        requests = {
-            f"{index} {number}": BlockRun(item.code or "", block.name, (), (), cast(CallsToRun, block.arguments), ())
+    def check_conformance(self, candidates: Sequence[NetworkProposal]) -> None:
+        """Run the step `conforms` alone. Raises: UserError if no sandbox is available."""
+        blocks = {
+            f"{index} {number}": block
             for index, item in enumerate(candidates)
             for number, block in enumerate(item.attempt.requested)
         }
+        requests = {
+            key: BlockRun(
+                candidates[int(key.split(" ")[0])].code or "", block.name, (), (), cast(CallsToRun, block.arguments), ()
+            )
+            for key, block in blocks.items()
+        }
         results: dict[str, Json] = {}
         for reply in _TRACE.run(self._box, requests):
-            index, number = map(int, reply.key.split(" "))
-            block = candidates[index].attempt.requested[number]
             traced, error = (None, reply.ending()) if reply.answer is None else (reply.outcome.value, "")
             if isinstance(reply.answer, Failure):
                 traced, error = None, reply.answer.error
             assert isinstance(traced, dict | None)
-            results[reply.key] = conformance(block, traced, error)
+            results[reply.key] = conformance(blocks[reply.key], traced, error)
+        self._compare_outputs(requests, blocks, results)
         for index, candidate in enumerate(candidates):
-            blocks = [results[f"{index} {number}"] for number in range(len(candidate.attempt.requested))]
-            candidate.facts["conformance"] = blocks
-            wrong = [f"{answer['class']}: {fault}" for answer in blocks for fault in answer["faults"]]
+            told = [results[f"{index} {number}"] for number in range(len(candidate.attempt.requested))]
+            candidate.facts["conformance"] = told
+            wrong = [f"{answer['class']}: {fault}" for answer in told for fault in answer["faults"]]
             if wrong:
                 candidate.fail("conforms", "; ".join(wrong))
+
+    def _compare_outputs(
+        self, requests: Mapping[str, BlockRun], blocks: Mapping[str, RequestedBlock], results: Mapping[str, Json]
+    ) -> None:
+        """Let the outputs decide for blocks without parameters: those of a module that is written from the spec."""
+        rebuilds = {
+            key: SpecRebuild(block.name, "", spec.graph or "", graphs_in_spec(spec.algorithm), asdict(requests[key]))
+            for key, block in blocks.items()
+            if (spec := block.spec).algorithm is not None
+            and not spec.parameters
+            and results[key]["parameters"] == 0
+            and not results[key]["same"]
+        }
+        for reply in _REBUILD.run(self._box, rebuilds):
+            faults = results[reply.key]["faults"]
+            if reply.answer is not None and reply.answer.step == "equal":
+                faults.clear()
+            elif reply.answer is not None and reply.answer.cause.startswith("in eval mode") and not faults:
+                faults.append(f"computes something else: {reply.answer.cause}")
 
     def _check_novelty(self, candidates: Sequence[NetworkProposal]) -> None:
         if candidates and self._folders:
@@ -295,12 +327,12 @@ def conformance(requested: RequestedBlock, answer: Mapping[str, Any] | None, err
     Args: answer: from `extract.proofs.trace_guest.trace_block` with the spec's arguments; None if it does not run.
         error: the reason why it does not run.
     Returns: `class`, `block`; `faults`, empty if it conforms; `parameters`, the relative difference in number;
-        `motifs`, the share of the spec's motifs that it has; `graph`, the share of common subtrees, 1 and `same` if
-        both compute the same; null if it does not run.
+        `motifs`, the share of the spec's motifs that it has; `operations`, the share of common operations; `graph`,
+        the share of common subtrees, 1 and `same` if both compute the same; null if it does not run.
     """
     spec = requested.spec
     result: Json = {"class": spec.name, "block": spec.block, "faults": []}
-    result |= {"parameters": None, "motifs": None, "graph": None, "same": False}
+    result |= {"parameters": None, "motifs": None, "operations": None, "graph": None, "same": False}
     if answer is None:
         return result | {"faults": [f"does not run as its facts state: {error}"]}
     assert spec.algorithm is not None
@@ -308,7 +340,7 @@ def conformance(requested: RequestedBlock, answer: Mapping[str, Any] | None, err
     own, theirs = load_graphs(graphs_in_spec(algorithm))["eval"], load_graphs(graphs_in_spec(spec.algorithm))["eval"]
     outputs, wanted = _outputs(own), _outputs(theirs)
     faults = [] if outputs == wanted else [f"gives {', '.join(outputs)} where its facts state {', '.join(wanted)}"]
-    parameters, stated = _parameters(own), _parameters(theirs)
+    parameters, stated = parameters_used(own), parameters_used(theirs)
     result["parameters"] = round(parameters / stated - 1, 4) if stated else (0.0 if not parameters else None)
     if result["parameters"] is None or abs(result["parameters"]) > _PARAMETERS:
         faults.append(f"has {parameters:,} parameters where its facts state {stated:,}")
@@ -316,15 +348,27 @@ def conformance(requested: RequestedBlock, answer: Mapping[str, Any] | None, err
     result["motifs"] = round(len(kinds & motifs) / len(kinds), 4) if kinds else 1.0
     if result["motifs"] < _MOTIFS:
         faults.append(f"lacks {', '.join(sorted(kinds - motifs))}")
+    same, operations, required = answer["graph"] == spec.graph, _operations(own), _operations(theirs)
+    result["operations"] = round(similarity(operations, required), 4)
+    # Motifs are of several operations: blocks of few have none.
+    if not kinds and not same and result["operations"] <= _OPERATIONS:
+        lacking = ", ".join(sorted((required - operations).elements())) or "nothing"
+        more = ", ".join(sorted((operations - required).elements())) or "nothing"
+        faults.append(f"computes something else: lacks {lacking}, has {more} beside what its facts state")
     result["graph"] = round(similarity(subtrees(own), subtrees(theirs)), 4)
-    return result | {"same": answer["graph"] == spec.graph, "faults": faults}
+    return result | {"same": same, "faults": faults}
+
+
+def _operations(form: Graph) -> Counter[str]:
+    """Count the operations by name, without those that only change a layout."""
+    return Counter(node.op for node in form.nodes if node.op not in LEAVES | _LAYOUT)
 
 
 def _outputs(form: Graph) -> list[str]:
     return [f"{kind.dtype} {'×'.join(map(str, kind.shape))}" for kind in map(form.type_of, form.outputs)]
 
 
-def _parameters(form: Graph) -> int:
+def parameters_used(form: Graph) -> int:
     """Count the elements of the parameters that are used in the computation."""
     return sum(prod(map(int, node.outputs[0].shape)) for node in form.nodes if node.op == "parameter")
 

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -80,6 +81,12 @@ def test_the_whole_way(settings_file: Path, curator_cache: Path, tmp_path: Path)
     assert all(step["oracle_equal"] for step in counts["found"]["growth"])
     tokens = {arm: own["all"]["tokens"] for arm, own in counts["scores"].items()}
     assert tokens["oracle"] == tokens["shuffled"] == tokens["other domain"] < tokens["retrieved"]
+    assert tokens["expert"] < tokens["expert as text"] < tokens["told"]
+    rows = pq.read_table(out / "data" / "facts.parquet", columns=["id", "domain", "held"]).to_pylist()
+    held = {row["id"] for row in rows if row["held"]}
+    asked = set(pq.read_table(out / "evaluation" / "answers.parquet", columns=["id"])["id"].to_pylist())
+    assert asked <= held, "blocks that no prototype was made of, those of the general set, too"
+    assert any(row["id"] in asked for row in rows if row["domain"] == "general")
 
     for manifest in out.rglob("manifest.json"):
         assert [check for check in verify_folder(manifest.parent) if not check.ok] == []

@@ -40,7 +40,13 @@ def test_code(answer: str, code: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", ["", " \n\t\n", "```python\n```", f"<think>\n```python\n{NET}```\nbut wait", f"{NET}</think>\n"]
+    "answer",
+    [
+        *("", " \n\t\n", "```python\n```", f"<think>\n```python\n{NET}```\nbut wait", f"{NET}</think>\n"),
+        "I'm sorry, but I can't help with that.",
+        "I cannot write it:\n\n- from the facts alone it is not clear\n- class and defaults import too much",
+        '```json\n{"sorry": true}\n```',
+    ],
 )
 def test_no_code(answer: str) -> None:
     with pytest.raises(AnswerError, match="the answer holds no code; answer with one fence"):
@@ -65,9 +71,19 @@ def test_a_file_beyond_reading() -> None:
         code_in("x = 1\n" * 100_000)
 
 
-def test_text_without_a_fence_is_taken_as_it_is() -> None:
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import torch\nclass Net(:\n",
+        "from torch import nn\n",
+        "x = nn.Linear(\n",
+        "Sure.\ndef f(x):\n    return\n",
+        "@a\n",
+    ],
+)
+def test_code_without_a_fence_is_taken_as_it_is(code: str) -> None:
     """Whether it is Python is the next step's question."""
-    assert code_in("I cannot do that.") == "I cannot do that.\n"
+    assert code_in(code) == code
 
 
 def delta(*changes: tuple[str, str]) -> str:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extract.specs.algorithm import build_algorithm
 from lemur.synthesis.attempts.options import AttemptOptions, Service
 from lemur.synthesis.attempts.plan import Attempt, RequestedBlock, draw
 from lemur.synthesis.attempts.prompts import first_messages, opening, plan_messages, repair_messages
@@ -18,6 +19,7 @@ from lemur.synthesis.attempts.steps import STEPS, NetworkProposal, Prover, confo
 from lemur.synthesis.command import run_synthesis
 from lemur_core.files.errors import UserError
 from lemur_core.graphs.graph import TORCH
+from tests.builders import synthesis
 from tests.builders.suites import table
 
 REST = """
@@ -48,7 +50,7 @@ def read(code: str, asked: tuple[RequestedBlock, ...] = ()) -> NetworkProposal:
     one = NetworkProposal(Attempt(0, asked, None, "", 0), code)
     prover = object.__new__(Prover)
     with pytest.MonkeyPatch.context() as patch:
-        for step in ("_check_runs", "_check_learns", "_check_conformance", "_check_novelty"):
+        for step in ("_check_runs", "_check_learns", "check_conformance", "_check_novelty"):
             patch.setattr(Prover, step, lambda self, candidates: None)
         prover.prove([one])
     return one
@@ -156,7 +158,7 @@ def judged(gate: RequestedBlock, answers: dict[str, Any], name: str) -> dict[str
 
 def test_the_same_in_other_words_conforms(gate: RequestedBlock, answers: dict[str, Any]) -> None:
     expected = {"class": "SqueezeGate", "block": "alpha@1.0::alpha.blocks.SqueezeGate", "faults": []}
-    expected |= {"parameters": 0.0, "motifs": 1.0, "graph": 1.0, "same": True}
+    expected |= {"parameters": 0.0, "motifs": 1.0, "operations": 1.0, "graph": 1.0, "same": True}
     for name in ("SqueezeGate", "own"):
         assert judged(gate, answers, name) == expected
 
@@ -182,6 +184,53 @@ def test_what_does_not_run_does_not_conform(gate: RequestedBlock) -> None:
     told = conformance(gate, None, "TypeError: no")
     assert told["faults"] == ["does not run as its facts state: TypeError: no"]
     assert (told["parameters"], told["motifs"], told["graph"], told["same"]) == (None, None, None, False)
+
+
+STATED = {
+    "Halved": "def forward(self, x):\n        return torch.nn.functional.relu6(x + 3) / 6",
+    "Scaled": "def __init__(self):\n        super().__init__()\n        self.own = nn.Parameter(torch.randn(16))\n\n"
+    "    def forward(self, x):\n        return x * self.own.view(1, -1, 1, 1)",
+}
+
+
+@pytest.mark.slow
+def test_a_block_without_motifs_computes_what_its_facts_state(
+    gate: RequestedBlock, curator_cache: Path, tmp_path: Path
+) -> None:
+    """The outputs decide where there are no parameters, the operations elsewhere."""
+    codes = {name: f"{HEAD}\n\nclass {name}(nn.Module):\n    {body}\n" for name, body in STATED.items()}
+    answers = synthesis.traced(tmp_path, {name: (name, code) for name, code in codes.items()})
+
+    def block(name: str) -> RequestedBlock:
+        algorithm = build_algorithm(answers[name], ["x"])
+        assert not algorithm.motifs
+        facts = {"name": name, "algorithm": algorithm, "graph": answers[name]["graph"]}
+        return replace(gate, spec=gate.spec.model_copy(update=facts | {"parameters": 0 if name == "Halved" else 16}))
+
+    cases = [
+        ("Halved", "relu6(x + 3) / 6", "relu6(x + 3) / 6", ""),
+        ("Halved", "torch.nn.functional.relu6(x + 3) / 6", "(x / 6 + 0.5).clamp(0, 1)", ""),
+        ("Halved", "torch.nn.functional.relu6(x + 3) / 6", "x / 2", "computes something else: "),
+        (
+            "Halved",
+            "torch.nn.functional.relu6(x + 3) / 6",
+            "torch.nn.functional.relu6(x + 2) / 6",
+            "something else: in eval",
+        ),
+        ("Scaled", "x * self.own.view(1, -1, 1, 1)", "torch.mul(self.own[:, None, None], x)", ""),
+        ("Scaled", "x * self.own.view(1, -1, 1, 1)", "(x.permute(0, 2, 3, 1) * self.own).permute(0, 3, 1, 2)", ""),
+        ("Scaled", "x * self.own.view(1, -1, 1, 1)", "x + self.own.sum()", "lacks mul, has add, sum beside"),
+        ("Scaled", "x * self.own.view(1, -1, 1, 1)", "-x * self.own.mean()", "lacks nothing, has mean, "),
+    ]
+    tried = [
+        NetworkProposal(Attempt(0, (block(name),), None, "", 0), codes[name].replace(old, new))
+        for name, old, new, _ in cases
+    ]
+    with Prover([], jobs=1) as prover:
+        prover.check_conformance(tried)
+    for one, (name, _, new, fault) in zip(tried, cases, strict=True):
+        assert (one.step is None) == (not fault), (name, new, one.fault)
+        assert one.fault is None or fault in one.fault["error"], one.fault
 
 
 # --- originality ------------------------------------------------------------------------------------------------------

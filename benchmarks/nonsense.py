@@ -1,0 +1,107 @@
+"""What `lemur synthesize` takes for a block: `python -m benchmarks.nonsense --in EXTRACTION`.
+
+For each spec with a graph, ten classes that compute something else are put through the step `conforms`: what comes in
+as it is, its negative, every second pixel, a constant, the last dimension reversed; brought to the shape of the output,
+with as many parameters as the spec states, added or multiplied so that they are used. And the block's own code, in its
+lean form. Specs that return their input in eval mode are left out: no model is asked for them.
+
+Claim: of the former none is accepted, of the latter all.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from extract.specs.algorithm import graphs_in_spec
+from lemur.synthesis.attempts.plan import Attempt, RequestedBlock
+from lemur.synthesis.attempts.steps import NetworkProposal, Prover, parameters_used
+from lemur_core.files.markdown import table
+from lemur_core.graphs.serialization import load_graphs
+from manifests.folders.formats import EXTRACTION
+from manifests.provenance import SPECS
+from manifests.records import Block, Spec
+
+_KINDS = {
+    "identity": "x",
+    "negation": "-x",
+    "crop": "x[..., ::2]",
+    "constant": "torch.ones_like(x)",
+    "permuted": "x.flip(-1)",
+}
+_WAYS = {"added": "y + self.own.sum()", "multiplied": "y * self.own.mean()"}
+
+_CLASS = """import torch
+from torch import nn
+
+
+class {name}(nn.Module):
+    def __init__(self, *args, **kwargs):
+        super().__init__()
+        {own}
+
+    def forward(self, *args, **kwargs):
+        x = next(value for value in [*args, *kwargs.values()] if isinstance(value, torch.Tensor))
+        return {result}
+
+    def fit(self, y, shape, dtype):
+        size = torch.Size(shape).numel()
+        if y.shape != shape:
+            y = y.reshape(-1)
+            y = y.repeat(-(-size // max(1, len(y))))[:size].reshape(shape)
+        return {used}.to(dtype)
+"""
+
+
+def main() -> None:
+    """Put all of them through the step, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--in", dest="library", type=Path, required=True, help="an extraction folder")
+    parser.add_argument("--jobs", type=int)
+    asked = parser.parse_args()
+    rows = {row.block: row for row in EXTRACTION.rows(asked.library, Block, ("block", "arguments", "lean_code"))}
+    lines = (asked.library / SPECS).read_text(encoding="utf-8").splitlines()
+    specs = [spec for spec in map(Spec.model_validate_json, lines) if spec.algorithm and not spec.identity_in_eval]
+    requested = {}
+    for spec in specs:
+        requested[spec.block] = RequestedBlock(spec, json.loads(rows[spec.block].arguments or ""), "")
+    candidates: dict[tuple[str, str], list[NetworkProposal]] = {}
+    for spec in specs:
+        attempt = Attempt(0, (requested[spec.block],), None, "", 0)
+        own = rows[spec.block].lean_code
+        if own is not None:
+            candidates.setdefault(("its own code", ""), []).append(NetworkProposal(attempt, own))
+        for kind in _KINDS:
+            for way in _WAYS if _parameters(spec) else ("",):
+                candidates.setdefault((kind, way), []).append(NetworkProposal(attempt, write(spec, kind, way)))
+    with Prover([asked.library], jobs=asked.jobs) as prover:
+        prover.check_conformance([one for ones in candidates.values() for one in ones])
+    without = sum(not spec.algorithm.motifs for spec in specs if spec.algorithm)
+    fixed = sum(not _parameters(spec) for spec in specs)
+    print(f"{len(specs)} specs, {without} without patterns, {fixed} without parameters")
+    told = []
+    for (kind, way), ones in candidates.items():
+        taken = [one for one in ones if one.step is None]
+        told.append([kind, way, f"{len(ones)}", f"{len(taken)}"])
+        for one in taken if kind in _KINDS else [one for one in ones if one not in taken]:
+            print(f"{kind} {way}: {one.attempt.requested[0].name}: {one.fault and one.fault['error']}")
+    print("\n".join(table(["code", "parameters", "specs", "accepted"], told)))
+
+
+def write(spec: Spec, kind: str, way: str) -> str:
+    """The file with a class of the name, shapes and number of parameters of a spec. Args: way: how these are used."""
+    assert spec.algorithm is not None
+    form = load_graphs(graphs_in_spec(spec.algorithm))["eval"]
+    outputs = [form.type_of(ref) for ref in form.outputs]
+    parts = [f"self.fit({_KINDS[kind]}, {tuple(map(int, one.shape))}, torch.{one.dtype})" for one in outputs]
+    result = parts[0] if spec.algorithm.returns == "tensor" else f"[{', '.join(parts)}]"
+    own = f"self.own = nn.Parameter(torch.randn({_parameters(spec)}))" if way else "pass"
+    return _CLASS.format(name=spec.name, own=own, result=result, used=_WAYS.get(way, "y"))
+
+
+def _parameters(spec: Spec) -> int:
+    assert spec.algorithm is not None
+    return parameters_used(load_graphs(graphs_in_spec(spec.algorithm))["eval"])
+
+
+if __name__ == "__main__":
+    main()
