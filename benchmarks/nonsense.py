@@ -3,7 +3,7 @@
 For each spec with a graph, ten classes that compute something else are put through the step `conforms`: what comes in
 as it is, its negative, every second pixel, a constant, the last dimension reversed; brought to the shape of the output,
 with as many parameters as the spec states, added or multiplied so that they are used. And the block's own code, in its
-lean form. Specs that return their input in eval mode are left out: no model is asked for them.
+lean form where there is one. Specs that return their input in eval mode are left out: no model is asked for them.
 
 Claim: of the former none is accepted, of the latter all.
 """
@@ -58,32 +58,39 @@ def main() -> None:
     parser.add_argument("--in", dest="library", type=Path, required=True, help="an extraction folder")
     parser.add_argument("--jobs", type=int)
     asked = parser.parse_args()
-    rows = {row.block: row for row in EXTRACTION.rows(asked.library, Block, ("block", "arguments", "lean_code"))}
+    rows = {
+        row.block: row for row in EXTRACTION.rows(asked.library, Block, ("block", "arguments", "code", "lean_code"))
+    }
     lines = (asked.library / SPECS).read_text(encoding="utf-8").splitlines()
     specs = [spec for spec in map(Spec.model_validate_json, lines) if spec.algorithm and not spec.identity_in_eval]
     requested = {}
     for spec in specs:
         requested[spec.block] = RequestedBlock(spec, json.loads(rows[spec.block].arguments or ""), "")
-    candidates: dict[tuple[str, str], list[NetworkProposal]] = {}
-    for spec in specs:
-        attempt = Attempt(0, (requested[spec.block],), None, "", 0)
-        own = rows[spec.block].lean_code
-        if own is not None:
-            candidates.setdefault(("its own code", ""), []).append(NetworkProposal(attempt, own))
-        for kind in _KINDS:
-            for way in _WAYS if _parameters(spec) else ("",):
-                candidates.setdefault((kind, way), []).append(NetworkProposal(attempt, write(spec, kind, way)))
-    with Prover([asked.library], jobs=asked.jobs) as prover:
-        prover.check_conformance([one for ones in candidates.values() for one in ones])
     without = sum(not spec.algorithm.motifs for spec in specs if spec.algorithm)
-    fixed = sum(not _parameters(spec) for spec in specs)
-    print(f"{len(specs)} specs, {without} without patterns, {fixed} without parameters")
+    fixed = [spec for spec in specs if not _parameters(spec)]
+    print(f"{len(specs)} specs, {without} without patterns, {len(fixed)} without parameters", flush=True)
+    groups = {
+        ("its own code", "its own"): [
+            (spec, code) for spec in specs if (code := rows[spec.block].lean_code or rows[spec.block].code)
+        ]
+    }
+    groups |= {(kind, ""): [(spec, write(spec, kind, "")) for spec in fixed] for kind in _KINDS}
+    groups |= {
+        (kind, way): [(spec, write(spec, kind, way)) for spec in specs if spec not in fixed]
+        for way in _WAYS
+        for kind in _KINDS
+    }
     told = []
-    for (kind, way), ones in candidates.items():
-        taken = [one for one in ones if one.step is None]
-        told.append([kind, way, f"{len(ones)}", f"{len(taken)}"])
-        for one in taken if kind in _KINDS else [one for one in ones if one not in taken]:
-            print(f"{kind} {way}: {one.attempt.requested[0].name}: {one.fault and one.fault['error']}")
+    with Prover([asked.library], jobs=asked.jobs) as prover:
+        for (kind, way), codes in groups.items():
+            attempts = [Attempt(0, (requested[spec.block],), None, "", 0) for spec, _ in codes]
+            ones = [NetworkProposal(attempt, code) for attempt, (_, code) in zip(attempts, codes, strict=True)]
+            prover.check_conformance(ones)
+            taken = [one for one in ones if one.step is None]
+            told.append([kind, way or "none", f"{len(ones)}", f"{len(taken)}"])
+            print(*told[-1], sep=" | ", flush=True)
+            for one in taken if kind in _KINDS else [one for one in ones if one not in taken]:
+                print(f"  {one.attempt.requested[0].name}: {one.fault and one.fault['error']}")
     print("\n".join(table(["code", "parameters", "specs", "accepted"], told)))
 
 
