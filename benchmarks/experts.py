@@ -5,7 +5,8 @@ frozen base, and puts the evaluations side by side: means and 95 % intervals ove
 is not made again, so a run that was ended goes on; `--only N` makes one seed alone, for several at a time.
 
 Claim (docs/experts.md): on held-out blocks in unseen wordings the injected token answers what the base alone does not,
-the token of another question does not, and no domain's token changes by adding another.
+the token of another question does not, and no domain's token changes by adding another. The control that decides what
+the injection is worth is `expert as text`: the same expert's answer in the prompt, at the same cost.
 """
 
 import argparse
@@ -46,7 +47,10 @@ def make_base(settings: Path, out: Path) -> str:
 def make_seed(settings: Path, out: Path, seed: int, base: str) -> None:
     """All stages of one seed."""
     loaded = load_settings(settings, seed=seed, base__model=base)
-    house = Workspace(loaded.model_copy(update={"out": out / f"seed-{seed}"}))
+    # As many steps as all experts have together.
+    steps = loaded.expert.training.steps * len(loaded.data.domains)
+    tuned = loaded.tuned.model_copy(update={"steps": steps})
+    house = Workspace(loaded.model_copy(update={"out": out / f"seed-{seed}", "tuned": tuned}))
     make_data(house)
     adapt(house, ())
     align(house, ())

@@ -182,15 +182,13 @@ class Prover:
     def check_conformance(self, candidates: Sequence[NetworkProposal]) -> None:
         """Run the step `conforms` alone. Raises: UserError if no sandbox is available."""
         blocks = {
-            f"{index} {number}": block
+            f"{index} {number}": (item, block)
             for index, item in enumerate(candidates)
             for number, block in enumerate(item.attempt.requested)
         }
         requests = {
-            key: BlockRun(
-                candidates[int(key.split(" ")[0])].code or "", block.name, (), (), cast(CallsToRun, block.arguments), ()
-            )
-            for key, block in blocks.items()
+            key: BlockRun(item.code or "", block.name, (), (), cast(CallsToRun, block.arguments), ())
+            for key, (item, block) in blocks.items()
         }
         results: dict[str, Json] = {}
         for reply in _TRACE.run(self._box, requests):
@@ -198,33 +196,27 @@ class Prover:
             if isinstance(reply.answer, Failure):
                 traced, error = None, reply.answer.error
             assert isinstance(traced, dict | None)
-            results[reply.key] = conformance(blocks[reply.key], traced, error)
-        self._compare_outputs(requests, blocks, results)
-        for index, candidate in enumerate(candidates):
-            told = [results[f"{index} {number}"] for number in range(len(candidate.attempt.requested))]
-            candidate.facts["conformance"] = told
-            wrong = [f"{answer['class']}: {fault}" for answer in told for fault in answer["faults"]]
-            if wrong:
-                candidate.fail("conforms", "; ".join(wrong))
-
-    def _compare_outputs(
-        self, requests: Mapping[str, BlockRun], blocks: Mapping[str, RequestedBlock], results: Mapping[str, Json]
-    ) -> None:
-        """Let the outputs decide for blocks without parameters: those of a module that is written from the spec."""
+            results[reply.key] = conformance(blocks[reply.key][1], traced, error)
+        # Blocks without parameters: the outputs of a module that is written from the spec decide.
         rebuilds = {
             key: SpecRebuild(block.name, "", spec.graph or "", graphs_in_spec(spec.algorithm), asdict(requests[key]))
-            for key, block in blocks.items()
+            for key, (_, block) in blocks.items()
             if (spec := block.spec).algorithm is not None
             and not spec.parameters
             and results[key]["parameters"] == 0
             and not results[key]["same"]
         }
-        for reply in _REBUILD.run(self._box, rebuilds):
-            faults = results[reply.key]["faults"]
-            if reply.answer is not None and reply.answer.step == "equal":
+        for rebuilt in _REBUILD.run(self._box, rebuilds):
+            faults = results[rebuilt.key]["faults"]
+            if rebuilt.answer is not None and rebuilt.answer.step == "equal":
                 faults.clear()
-            elif reply.answer is not None and reply.answer.cause.startswith("in eval mode") and not faults:
-                faults.append(f"computes something else: {reply.answer.cause}")
+            elif rebuilt.answer is not None and rebuilt.answer.cause.startswith("in eval mode") and not faults:
+                faults.append(f"computes something else: {rebuilt.answer.cause}")
+        for index, item in enumerate(candidates):
+            told = [results[f"{index} {number}"] for number in range(len(item.attempt.requested))]
+            item.facts["conformance"] = told
+            if wrong := [f"{answer['class']}: {fault}" for answer in told for fault in answer["faults"]]:
+                item.fail("conforms", "; ".join(wrong))
 
     def _check_novelty(self, candidates: Sequence[NetworkProposal]) -> None:
         if candidates and self._folders:
