@@ -127,9 +127,9 @@ def study(given: argparse.Namespace) -> list[str]:
         return [f"{given.pack}: {len(runs)} runs, {given.pack.stat().st_size / 2**20:.1f} MiB"]
     if given.unpack is not None:
         for name, found in _read(given.unpack).items():
-            arm, seed, tokens = name.split("-")
+            arm, number, tokens = name.split("-")
             if int(tokens) == shape.tokens and arm in arms:
-                _unpack(given.out / "runs" / f"{arm}-{seed}", corpus, arm, int(seed), found, shape, tokenizer)
+                _unpack(given.out / "runs" / f"{arm}-{number}", corpus, arm, int(number), found, shape, tokenizer)
         return report(given.out, corpus, given, tokenizer)
     for seed in range(given.seeds):
         for arm in arms:

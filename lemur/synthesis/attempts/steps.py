@@ -213,9 +213,9 @@ class Prover:
             elif rebuilt.answer is not None and rebuilt.answer.cause.startswith("in eval mode") and not faults:
                 faults.append(f"computes something else: {rebuilt.answer.cause}")
         for index, item in enumerate(candidates):
-            told = [results[f"{index} {number}"] for number in range(len(item.attempt.requested))]
-            item.facts["conformance"] = told
-            if wrong := [f"{answer['class']}: {fault}" for answer in told for fault in answer["faults"]]:
+            answers = [results[f"{index} {number}"] for number in range(len(item.attempt.requested))]
+            item.facts["conformance"] = answers
+            if wrong := [f"{answer['class']}: {fault}" for answer in answers for fault in answer["faults"]]:
                 item.fail("conforms", "; ".join(wrong))
 
     def _check_novelty(self, candidates: Sequence[NetworkProposal]) -> None:
@@ -346,7 +346,7 @@ def conformance(requested: RequestedBlock, answer: Mapping[str, Any] | None, err
     if not kinds and not same and result["operations"] <= _OPERATIONS:
         lacking = ", ".join(sorted((required - operations).elements())) or "nothing"
         more = ", ".join(sorted((operations - required).elements())) or "nothing"
-        faults.append(f"computes something else: lacks {lacking}, has {more} beside what its facts state")
+        faults.append(f"computes something else: lacks {lacking}, has {more}")
     result["graph"] = round(similarity(subtrees(own), subtrees(theirs)), 4)
     return result | {"same": same, "faults": faults}
 

@@ -219,8 +219,8 @@ def test_a_block_without_motifs_computes_what_its_facts_state(
         ),
         ("Scaled", "x * self.own.view(1, -1, 1, 1)", "torch.mul(self.own[:, None, None], x)", ""),
         ("Scaled", "x * self.own.view(1, -1, 1, 1)", "(x.permute(0, 2, 3, 1) * self.own).permute(0, 3, 1, 2)", ""),
-        ("Scaled", "x * self.own.view(1, -1, 1, 1)", "x + self.own.sum()", "lacks mul, has add, sum beside"),
-        ("Scaled", "x * self.own.view(1, -1, 1, 1)", "-x * self.own.mean()", "lacks nothing, has mean, "),
+        ("Scaled", "x * self.own.view(1, -1, 1, 1)", "x + self.own.sum()", "lacks mul, has add, sum"),
+        ("Scaled", "x * self.own.view(1, -1, 1, 1)", "-x * self.own.mean()", "lacks nothing, has mean"),
     ]
     tried = [
         NetworkProposal(Attempt(0, (block(name),), None, "", 0), codes[name].replace(old, new))
