@@ -13,12 +13,11 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from benchmarks.mutations import write_corpus
-from curate.cluster import command
-from curate.cluster.work import Work
 from curate.model.options import CurateOptions
+from curate.run.tasks import list_steps, source_step
+from curate.run.work import Work
 from curate.sources import open_source
-from lemur_core.distributed.exchange import Exchange
-from lemur_core.distributed.parts import Step, run_part
+from lemur_core.distributed.exchange import Exchange, Step, run_part
 
 _TASKS = 8
 
@@ -31,10 +30,10 @@ def measure_steps(folder: Path, rows: int) -> Iterator[tuple[str, float, float]]
     shutil.rmtree(work, ignore_errors=True)
     plan = Work(Exchange(work), CurateOptions(graph="off"), _TASKS)
     source = open_source(str(corpus))
-    run_part(command.source_step(plan, source, source.digests()), 0)
+    run_part(source_step(plan, source, source.digests()), 0)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, context, max_tasks_per_child=1) as pool:
-        for step in command._watch_steps(plan, folder / f"out{rows}", True):
+        for step in list_steps(plan, folder / f"out{rows}", True, queued=False):
             taken = [pool.submit(_run, step, rank).result() for rank in range(step.tasks)]
             yield step.name, max(peak for peak, _ in taken), sum(seconds for _, seconds in taken)
 

@@ -6,7 +6,6 @@ The package loads this module when a command runs: `--help` must not wait for th
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from curate.folder.explain import draw_graph
 from curate.folder.explain import explain as explain_network
@@ -17,6 +16,7 @@ from curate.published.novel import novel as novel  # as it is: the command reads
 from curate.run.sensitivity import LEXICAL_GRID, STRUCTURAL_GRID, parse_threshold
 from curate.run.sensitivity import sensitivity as measure_sensitivity
 from curate.sources import open_source, open_sources
+from lemur_core.files import Json
 from lemur_core.files.atomic import check_free
 from lemur_core.files.markdown import plural
 from manifests.folders.manifest import Manifest
@@ -48,17 +48,17 @@ def curate(
     as_json: bool,
 ) -> str | None:
     """Write a snapshot here or in tasks, and return its summary; None if the tasks wait in a queue."""
-    folders: dict[str, Any] = {"against": against, "origins": origins, "force": force}
+    folders: Json = {"against": against, "origins": origins, "force": force}
     manifest: Manifest | None
     if division.executor is None:
         manifest = curate_here(source, out=out, options=options, jobs=jobs, progress=True, **folders).manifest
     else:
-        from curate.cluster.command import curate_in_tasks  # needs the extra `cluster`: datatrove takes a second
+        from curate.run.tasks import curate_in_tasks  # needs the extra `cluster`: datatrove takes a second
 
         opened = open_sources(source, options.of_files)
         check_free(out, force=force)
         tasks, workers, work = division.resolve(out)
-        divided: dict[str, Any] = {"tasks": tasks, "workers": workers, "work": work, "memory": dict(division.memory)}
+        divided: Json = {"tasks": tasks, "workers": workers, "work": work, "memory": dict(division.memory)}
         manifest = curate_in_tasks(opened, source, out, options, division.executor, **divided, **folders)
     return None if manifest is None else summary_text(out, manifest, as_json=as_json)
 
@@ -105,7 +105,7 @@ def summary_text(out: Path, manifest: Manifest, *, as_json: bool) -> str:
 
 
 def _summary_json(out: Path, manifest: Manifest) -> str:
-    facts: dict[str, Any] = manifest.model_dump(include={"kind", "parameters", "counts", "details", "measured"})
+    facts: Json = manifest.model_dump(include={"kind", "parameters", "counts", "details", "measured"})
     return json.dumps({"out": str(out), **facts})
 
 

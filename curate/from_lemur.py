@@ -134,16 +134,14 @@ def _read(snapshot: Path) -> tuple[list[Json], list[Json]]:
 
 def _write_codes(folder: Path, records: Sequence[Json]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    names = {f"{_file_name(record['nn'])}__{record['id'][:12]}.py": record["nn_code"] for record in records}
+    stems = [re.sub(r"[^a-zA-Z0-9._-]+", "", record["nn"].strip().replace(" ", "_")) or "model" for record in records]
+    named = zip(stems, records, strict=True)
+    names = {f"{stem}__{record['id'][:12]}.py": record["nn_code"] for stem, record in named}
     for name, code in names.items():
         write_text(folder / name, code)
     for path in folder.iterdir():
         if path.name not in names and _WRITTEN.fullmatch(path.name):
             path.unlink()
-
-
-def _file_name(nn: str) -> str:
-    return re.sub(r"[^a-zA-Z0-9._-]+", "", nn.strip().replace(" ", "_")) or "model"
 
 
 def _write_facts(folder: Path, records: Sequence[Json], decisions: Sequence[Json], *, weights: bool) -> None:

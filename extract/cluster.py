@@ -15,9 +15,8 @@ from typing import Any
 from extract.extractor import BlockExtractor, extract_to, open_extractor
 from extract.model.results import Options, at_least
 from extract.resolve.discover import select
-from lemur_core.distributed.exchange import Exchange
+from lemur_core.distributed.exchange import Exchange, Step, begin, check_memory, forget
 from lemur_core.distributed.executors import Executor, run_steps
-from lemur_core.distributed.parts import Step, begin, check_memory, forget
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import Manifest, package_versions, read_manifest
 

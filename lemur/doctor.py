@@ -30,7 +30,6 @@ _GIB = 2**30
 _EXTRAS = {
     "zstandard": ("lemur-db", "lemur curate lemur-db"),
     "datatrove": ("cluster", "--executor local|slurm"),
-    "duckdb": ("cluster", "--executor"),
     "ray": ("cluster", "--executor ray"),
     "transformers": ("synthesis", "lemur experts, and lemur synthesize without --base-url"),
 }

@@ -15,7 +15,7 @@ from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from curate.sources import open_source
 from curate.sources.lemur import LemurRelease, read_codes, read_stats, stat_files
-from curate.sources.lemur_db import REPOSITORY
+from curate.sources.services import REPOSITORY
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError
 from manifests.folders.manifest import read_manifest

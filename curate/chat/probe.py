@@ -128,7 +128,7 @@ def _measure_once(payload: Json) -> tuple[Json, Any, Any]:
     return answer | facts | _training(net, payload["prm"]), net, inputs[0]
 
 
-def _children(net: torch.nn.Module, recorder: "CallRecorder") -> list[Json]:
+def _children(net: torch.nn.Module, recorder: "ShapeRecorder") -> list[Json]:
     """Return the top-level children without losses, in the order of the first calls of them or modules in them."""
     children = []
     for name, child in net.named_children():
@@ -188,7 +188,7 @@ def _rank_children(counted: Counter[str]) -> dict[str, int]:
     return dict(sorted(counted.items(), key=lambda item: (-item[1], item[0])))
 
 
-class CallRecorder(TorchFunctionMode):
+class ShapeRecorder(TorchFunctionMode):
     """Records the last outermost module call. See `recording`."""
 
     def __init__(self) -> None:
@@ -207,7 +207,7 @@ class CallRecorder(TorchFunctionMode):
         func: Callable[..., Any],
         types: Any,
         args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        kwargs: Json | None = None,
     ) -> Any:
         """Count a call, and run it."""
         name = getattr(func, "__name__", "").strip("_")
@@ -225,7 +225,7 @@ class CallRecorder(TorchFunctionMode):
         self.called.setdefault(id(module), len(self.called))
         self._stack.append(module)
 
-    def record(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def record(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Json, output: Any) -> None:
         """Run after each call that returns; one that raises is not recorded."""
         if module is self.root:
             self.output = shape_text(output)
@@ -240,9 +240,9 @@ class CallRecorder(TorchFunctionMode):
 
 
 @contextmanager
-def recording() -> Iterator[CallRecorder]:
+def recording() -> Iterator[ShapeRecorder]:
     """Record the modules and functions that are called inside the block."""
-    recorder = CallRecorder()
+    recorder = ShapeRecorder()
     hooks = [
         register_module_forward_pre_hook(recorder.enter),
         register_module_forward_hook(recorder.record, with_kwargs=True),
@@ -256,7 +256,7 @@ def recording() -> Iterator[CallRecorder]:
             hook.remove()
 
 
-def _multiply_adds(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> int:
+def _multiply_adds(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Json, output: Any) -> int:
     """Return those of a convolution, linear layer or attention's four projections, without bias; 0 for all else."""
     if isinstance(module, torch.nn.MultiheadAttention):
         inputs = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs

@@ -28,11 +28,10 @@ from curate.compat.stages import (
 )
 from curate.model.corpus import LoadedRecords
 from curate.model.options import CurateOptions
-from curate.model.records import find_left_out
-from curate.model.scores import rank_rows, score_codes
+from curate.model.records import find_left_out, rank_rows, score_codes
 from curate.published.outcome import CurationOutcome
 from lemur_core.files.progress import progress
-from lemur_core.similarity.selection import Verdict
+from lemur_core.similarity.index import Verdict
 from lemur_core.similarity.views import map_codes
 
 

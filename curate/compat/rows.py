@@ -138,7 +138,7 @@ def prepare_rows(
     fingerprint_of = [fingerprints.setdefault(code.fingerprint, len(fingerprints)) for code in features]
     pairs = list(zip(names, code_index, strict=True))
     keys = [
-        (_quality_key(accuracy), -features[code].length, name)
+        (math.inf if accuracy is None or math.isnan(accuracy) else -accuracy, -features[code].length, name)
         for (name, code), accuracy in zip(pairs, accuracies, strict=True)
     ]
     rank_of = {key: rank for rank, key in enumerate(sorted(set(keys)))}
@@ -164,7 +164,3 @@ def normalise_name(name: str) -> str:
 def first_prefix(name: str, prefixes: Sequence[str]) -> int | None:
     """Return the index of the first prefix that a name begins with (all normalized); None if there is none."""
     return next((index for index, prefix in enumerate(prefixes) if name.startswith(prefix)), None)
-
-
-def _quality_key(accuracy: float | None) -> float:
-    return math.inf if accuracy is None or math.isnan(accuracy) else -accuracy

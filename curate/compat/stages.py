@@ -11,7 +11,6 @@ tied rows in the order of their removal (in nn-dup: hash order).
 import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from datasketch import MinHash, MinHashLSH
@@ -21,6 +20,7 @@ from scipy.sparse.csgraph import connected_components
 
 from curate.compat.rows import DistinctSets, RowSets, first_prefix, normalise_name
 from curate.model.options import CurateOptions
+from lemur_core.files import Json
 
 #: Removed row -> the rows that its stage kept instead, best first.
 Removed = dict[int, Sequence[int]]
@@ -36,7 +36,7 @@ SKETCH_SCHEME = "affine32" if "scheme" in inspect.signature(MinHash.__init__).pa
 
 
 #: All options of a sketch, so that a later default cannot change it.
-SKETCH_OPTIONS: dict[str, Any] = {"num_perm": PERMUTATIONS, "seed": 1, "hashfunc": sha1_hash32} | (
+SKETCH_OPTIONS: Json = {"num_perm": PERMUTATIONS, "seed": 1, "hashfunc": sha1_hash32} | (
     {} if SKETCH_SCHEME == "legacy" else {"scheme": SKETCH_SCHEME}
 )
 

@@ -35,7 +35,7 @@ from lemur_core.files.progress import progress
 from lemur_core.graphs.graph import unpack
 from lemur_core.sandbox import META_PRELOAD, Job, Limits
 from lemur_core.sandbox.stage import Retries, SandboxStage
-from lemur_core.similarity.selection import Differ
+from lemur_core.similarity.index import Differ
 from manifests.records import Agreement, GraphRow
 
 
@@ -291,6 +291,10 @@ class GraphTracer(NetworkTracer):
     def computations(self) -> dict[int, str]:
         """The computation of each code that has a graph."""
         return get_computations(self.known)
+
+    def is_answered(self, code: int) -> bool:
+        """Return whether the answer on a code was known from the start."""
+        return self._corpus.ids[code] in self._answers
 
     def trace(self, representatives: Mapping[int, int]) -> None:
         """Trace those of these codes that are not known yet, each with the parameters of its representative row.

@@ -6,7 +6,7 @@ from pathlib import Path
 from curate.compute.graphs import graph_rows
 from curate.model.corpus import LoadedRecords
 from curate.model.options import SPLIT_RATIOS, get_prefix
-from curate.model.scores import find_best_rows
+from curate.model.records import find_best_rows
 from curate.published.outcome import CurationOutcome
 from lemur_core.files.markdown import code_span, plain, plural
 from manifests.conversations.card import chat_card

@@ -22,9 +22,9 @@ from curate.model.splits import assign_splits, group_names, join_clusters, read_
 from curate.published.delta_check import DeltaCheck, Member, PublishedRecords, find_conflicts
 from curate.published.outcome import DUPLICATE_STAGES, count_runs
 from curate.published.published import check_rules, find_parents, find_siblings
+from lemur_core.files import Json
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import IDENTITIES, compute_identities
-from lemur_core.similarity.index import set_jaccard
 from lemur_core.similarity.join import exact_pairs, measure_recall
 from lemur_core.similarity.minhash import Banding, IntArray, jaccard
 from lemur_core.source.text import parse_code
@@ -169,11 +169,11 @@ class _VerifiedSnapshot:
         return self.member.manifest
 
     @property
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> list[Json]:
         return self.member.records
 
     @property
-    def decisions(self) -> Iterator[dict[str, Any]]:
+    def decisions(self) -> Iterator[Json]:
         """The decisions, read again each time: of 100,000, Python objects would take 100 MB."""
         return _iterate_rows(self.member.path / "decisions.parquet", _DECIDED)
 
@@ -198,7 +198,7 @@ class _VerifiedSnapshot:
 _DECIDED = ("row", "id", "nn", "kept", "stage", "canonical", "similarity", "reason")
 
 
-def _iterate_rows(path: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _iterate_rows(path: Path, columns: Sequence[str]) -> Iterator[Json]:
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(batch_size=_ROWS, columns=list(columns)):
             yield from batch.to_pylist()
@@ -396,7 +396,7 @@ _COMPUTATION = ("graph", "graph_widths", "behavior")
 _GRAPHS = ("id", "torch", "eval", "train", *IDENTITIES)
 
 
-def _wrong_identities(row: dict[str, Any]) -> list[str]:
+def _wrong_identities(row: Json) -> list[str]:
     graphs = {mode: Graph.from_json(json.loads(row[mode])) for mode in ("eval", "train") if row[mode] is not None}
     identities = compute_identities(graphs) if graphs else dict.fromkeys(IDENTITIES)
     return [name for name in IDENTITIES if row[name] != identities[name]]
@@ -411,8 +411,7 @@ def _similarity(features: FeatureTable, stage: str, code: int, canonical: int) -
     structures = int(features.fingerprint[code]), int(features.fingerprint[canonical])
     if structures[0] == structures[1]:
         return 1.0
-    first, second = (frozenset(features.elements[number].tolist()) for number in structures)
-    return set_jaccard(first, second)
+    return jaccard(*(features.elements[number] for number in structures))
 
 
 def _check_order(snapshot: _VerifiedSnapshot) -> Check:

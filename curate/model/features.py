@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curate.model.pretrained import Evidence, find_pretrained
+from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_file, remove_dead
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.progress import note
@@ -145,7 +145,7 @@ class FeatureTable:
         """Return the digests of `tree`, `literal`, `shingle_set` or `fingerprint`, by their numbers."""
         return list(self._classes[view])
 
-    def put(self, code: int, features: dict[str, Any], handle: int) -> None:
+    def put(self, code: int, features: Json, handle: int) -> None:
         """Add the features of one code, a row of a shard whose shingles are in an open file."""
         if features["problem"] is not None:
             self.problems[code] = features["problem"]
@@ -261,7 +261,7 @@ class FeatureStore:
         """Write the features of these codes as one shard: `path` (.parquet) and its `.shingles` file."""
         _write_shard(path, self._read_all(digests))
 
-    def _read_all(self, digests: Sequence[bytes]) -> Iterator[tuple[dict[str, Any], bytes]]:
+    def _read_all(self, digests: Sequence[bytes]) -> Iterator[tuple[Json, bytes]]:
         """Yield the rows of these codes by shard, each with its shingles."""
         for shard, rows in self._rows(digests):
             with self._shards[shard].with_suffix(".shingles").open("rb") as shingles:
@@ -269,7 +269,7 @@ class FeatureStore:
                     shingles.seek(features["shingles_at"] or 0)
                     yield features | {"id": digests[position]}, shingles.read((features["shingles_count"] or 0) * 8)
 
-    def _rows(self, digests: Sequence[bytes]) -> Iterator[tuple[int, Iterator[tuple[int, dict[str, Any]]]]]:
+    def _rows(self, digests: Sequence[bytes]) -> Iterator[tuple[int, Iterator[tuple[int, Json]]]]:
         """Yield the rows of these codes by shard, with their positions."""
         wanted: dict[int, list[tuple[int, int]]] = {}  # shard -> (row in it, position)
         for position, digest in enumerate(digests):
@@ -317,9 +317,9 @@ def _heads(ids: pa.ChunkedArray) -> npt.NDArray[np.uint64]:
     return np.concatenate([np.empty(0, np.uint64), *parts])
 
 
-def _write_shard(path: Path, rows: Iterable[tuple[dict[str, Any], bytes]]) -> None:
+def _write_shard(path: Path, rows: Iterable[tuple[Json, bytes]]) -> None:
     """Write rows, by id, and their shingles, which equal sets share."""
-    written: list[dict[str, Any]] = []
+    written: list[Json] = []
     offset_of: dict[bytes | None, int] = {}  # by the name of the set; a code without features has none
     with atomic_file(path.with_suffix(".shingles")) as part, part.open("wb") as blob:
         for row, shingles in rows:
@@ -333,7 +333,7 @@ def _write_shard(path: Path, rows: Iterable[tuple[dict[str, Any], bytes]]) -> No
         pq.write_table(table, part, compression="zstd", compression_level=1)
 
 
-def _describe_code(digest: bytes, features: Features | str) -> tuple[dict[str, Any], bytes]:
+def _describe_code(digest: bytes, features: Features | str) -> tuple[Json, bytes]:
     """Return the row of a code without the place of its shingles, and its shingles."""
     if isinstance(features, str):
         return {"id": digest, "problem": features}, b""

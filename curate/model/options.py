@@ -3,8 +3,9 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
+from lemur_core.files import Json
 from lemur_core.files.errors import UsageError
 from lemur_core.similarity import Detail
 from manifests.options import MAX_TOKENS, RUNTIME, Option
@@ -32,7 +33,7 @@ def _read_license(text: str) -> str:
 
 
 def _read_prm(text: str) -> str:
-    from manifests.records.outcomes import drop_outcomes  # the records would slow down every --help
+    from manifests.records.networks import drop_outcomes  # the records would slow down every --help
 
     try:
         values = json.loads(text)
@@ -189,7 +190,7 @@ class CurateOptions:
         return {name: values[0] for name, values in columns.items() if len(values) == 1} | own
 
     @property
-    def in_sandbox(self) -> dict[str, Any]:
+    def in_sandbox(self) -> Json:
         """The arguments for running networks."""
         return {"unsafe": self.unsafe_no_sandbox, "runtime": self.runtime, "namespace": self.namespace}
 

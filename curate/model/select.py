@@ -14,9 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from curate.model.features import FeatureTable
-from lemur_core.similarity.index import set_jaccard
+from lemur_core.similarity.index import Verdict
 from lemur_core.similarity.minhash import jaccard
-from lemur_core.similarity.selection import Verdict
 
 Select = Callable[[Sequence[int]], dict[int, Verdict]]
 
@@ -116,7 +115,7 @@ def _farthest_first(start: Sequence[int], members: Sequence[int], features: Feat
         shingles, elements = _read_features(last, features)
         for code in rest:
             other_shingles, other_elements = _read_features(code, features)
-            similarity = max(jaccard(shingles, other_shingles), set_jaccard(elements, other_elements))
+            similarity = max(jaccard(shingles, other_shingles), jaccard(elements, other_elements))
             nearest[code] = max(nearest[code], similarity)
         last = min(rest, key=nearest.__getitem__)
         order.append(last)
@@ -128,8 +127,8 @@ def _farthest_first(start: Sequence[int], members: Sequence[int], features: Feat
 _FARTHEST_LIMIT = 50
 
 
-def _read_features(code: int, features: FeatureTable) -> tuple[npt.NDArray[np.uint64], frozenset[int]]:
+def _read_features(code: int, features: FeatureTable) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
     return (
         features.shingles(int(features.shingle_set[code])),
-        frozenset(features.elements[int(features.fingerprint[code])].tolist()),
+        features.elements[int(features.fingerprint[code])],
     )

@@ -92,7 +92,8 @@ def assign_splits(
         if group not in assigned:
             members.setdefault(group, []).append(index)
     # a group is drawn by its smallest id, so that adding or removing another member does not change its draw
-    draws = {group: _draw(seed, min(ids[index] for index in rows)) for group, rows in members.items()}
+    smallest = {group: min(ids[index] for index in rows) for group, rows in members.items()}
+    draws = {group: hashlib.sha256(f"{seed}:{id_}".encode()).digest() for group, id_ in smallest.items()}
     holdings = _count_kinds(members, kinds)
     total: Counter[_Kind] = Counter()
     for holding in holdings.values():
@@ -155,10 +156,6 @@ def _fill(
         if taken[_ALL] == quota:
             break
     return list(chosen)
-
-
-def _draw(seed: int, text: str) -> bytes:
-    return hashlib.sha256(f"{seed}:{text}".encode()).digest()
 
 
 def read_joined(folder: Path) -> Iterator[tuple[str, str]]:

@@ -24,9 +24,8 @@ from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural, ratio
 from lemur_core.files.progress import progress
-from lemur_core.similarity.index import LexicalIndex
+from lemur_core.similarity.index import LexicalIndex, Verdict
 from lemur_core.similarity.minhash import ESTIMATE_MARGIN, banding_for, jaccard
-from lemur_core.similarity.selection import Verdict
 from lemur_core.similarity.stored import VIEWS
 from manifests.folders.manifest import FILE_NAME, Parent
 
@@ -316,11 +315,6 @@ class SplitGuard:
         if widths is not None:
             self._by_widths.setdefault(widths, code)
         return None
-
-    def admits(self, kept: Iterable[int]) -> bool:
-        """Return whether all of these codes can be admitted together, starting from scratch."""
-        self.clear()
-        return all(self.admit(code) is None for code in kept)
 
     def groups(self, kept: Sequence[int]) -> tuple[list[int], dict[int, list[PublishedRecord]]]:
         """Return the group number of each kept code, and for each group a record of each published group that it joins.

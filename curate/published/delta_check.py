@@ -20,6 +20,7 @@ from curate.model.features import FeatureStore
 from curate.model.options import LEAK_THRESHOLD
 from curate.model.splits import join_clusters, read_joined
 from curate.published.outcome import DUPLICATE_STAGES
+from lemur_core.files import Json
 from lemur_core.similarity.index import StructuralIndex
 from lemur_core.similarity.join import ExactPairs, in_order, measure_recall, pairs_between
 from lemur_core.similarity.minhash import Banding, IntArray
@@ -44,7 +45,7 @@ class Member:
     manifest: Manifest
     number: int
     parents: Mapping[int, int]
-    records: list[dict[str, Any]] = field(default_factory=list)  # `_COMPARED`; "folder" is the member's number
+    records: list[Json] = field(default_factory=list)  # `_COMPARED`; "folder" is the member's number
     ids: set[str] = field(default_factory=set)  # of the codes in its tables
     wrong_ids: list[str] = field(default_factory=list)
     withheld: set[str] = field(default_factory=set)  # ids of codes that were left out when it was published
@@ -57,7 +58,7 @@ class DeltaCheck:
         self.members, self._parameters = members, members[-1].manifest.parameters
         self.code_of: dict[str, int] = {}  # id -> number in `features`
         self.removed: dict[str, dict[int, Row]] = defaultdict(dict)  # id -> the first decision, by member
-        self.records: list[dict[str, Any]] = []
+        self.records: list[Json] = []
         self._digests: list[bytes] = []
         for member in members:
             member.records.extend(_read_records(member))
@@ -189,10 +190,8 @@ class PublishedRecords:
             near += [(other, value) for other, value in structural if other["folder"] in self._member.parents]
             for other, value in near:
                 if not self._check.differ(record, other):
-                    yield f"{record['nn']}: Jaccard {value:.3f} to {other['nn']} of {self._name(other)}"
-
-    def _name(self, record: Row) -> str:
-        return self._check.members[record["folder"]].path.name
+                    folder = self._check.members[other["folder"]].path.name
+                    yield f"{record['nn']}: Jaccard {value:.3f} to {other['nn']} of {folder}"
 
     def find_twins(self, record: Row) -> list[Row]:
         """Return the published records that compute the same as a record, without repeats."""
@@ -285,7 +284,7 @@ def find_conflicts(check: DeltaCheck, one: Member, other: Member) -> Iterator[st
                 yield f"{name} {group(record)} is apart from {near['nn']} {group(near)}, which is near"
 
 
-def _read_records(member: Member) -> Iterator[dict[str, Any]]:
+def _read_records(member: Member) -> Iterator[Json]:
     """Yield the records of a member, with one object for equal names of splits and clusters."""
     shared: dict[str, str] = {}
     for path in SNAPSHOT.files(member.path, "records"):

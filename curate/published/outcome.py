@@ -11,7 +11,7 @@ from curate.model.corpus import LoadedRecords
 from curate.model.options import get_prefix
 from curate.model.rights import Rights
 from lemur_core.files import Json
-from lemur_core.similarity.selection import Verdict
+from lemur_core.similarity.index import Verdict
 from manifests.conversations.conversation import Chat
 from manifests.provenance.licenses import NOASSERTION
 from manifests.records import SPLITS

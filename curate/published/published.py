@@ -83,7 +83,7 @@ class PublishedFolder:
         values = self._database.execute(query, (value,)).fetchone()
         return None if values is None else PublishedRecord(self.parent.name, *values)
 
-    def removal(self, id_: str) -> dict[str, Any] | None:
+    def removal(self, id_: str) -> Json | None:
         """Return the decision that removed a code as a duplicate or a leak; None if there is none."""
         query = f"SELECT {', '.join(_REMOVED)} FROM removed WHERE id = ?"
         values = self._database.execute(query, (id_,)).fetchone()
@@ -279,7 +279,7 @@ def _sweep(newest: Path, folder: object) -> None:
 def _removals(folder: Path, kept: set[str]) -> pa.Table:
     """Return the first decision of each code that was removed as a duplicate or a leak, by id."""
     rows = read_table([folder / "decisions.parquet"], Decision, _REMOVED)
-    decisions: dict[str, dict[str, Any]] = {}
+    decisions: dict[str, Json] = {}
     for batch in rows.to_batches():
         for row in batch.to_pylist():
             if row["stage"] in (*DUPLICATE_STAGES, "leak") and row["id"] not in kept and row["id"] != row["canonical"]:

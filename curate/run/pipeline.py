@@ -2,7 +2,7 @@
 
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,11 +16,12 @@ from curate.folder.page import snapshot_page
 from curate.folder.report import write_report
 from curate.folder.snapshot import list_removed_rows, write_snapshot_card, write_snapshot_tables
 from curate.model.corpus import CodeFile, LoadedRecords, read_corpus
+from curate.model.features import FeatureStore
 from curate.model.options import CurateOptions, get_prefix
 from curate.model.rights import Origins, check_origins, read_rights
 from curate.published.delta import Baseline, open_baseline, refuse_conflicts
 from curate.published.outcome import CurationOutcome, count_decisions
-from curate.run.strict import Precomputed, curate_strict
+from curate.run.strict import curate_strict
 from curate.sources import find_source_parents
 from curate.sources.rows import RecordSource
 from lemur_core.files import Json
@@ -30,7 +31,6 @@ from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note
 from lemur_core.sandbox.cached import run_versions
 from lemur_core.sandbox.runtime import expand_sets
-from manifests.conversations.conversation import Chat
 from manifests.folders.frame import finish
 from manifests.folders.manifest import Manifest, Parent, Stopwatch, list_outputs, package_versions
 
@@ -44,14 +44,16 @@ def curate(
     origins: Sequence[Path] = (),
     jobs: int | None = None,
     force: bool = False,
-    precomputed: Precomputed | None = None,
+    store: FeatureStore | None = None,
+    answers: Mapping[str, Json] = {},
 ) -> Manifest:
     """Curate a source into the folder `out`.
 
     Args:
         against: finished snapshots and deltas; `out` becomes a delta to them.
         origins: extractions whose blocks each code is compared with to find its origin.
-        precomputed: results computed elsewhere.
+        store: where the features are read; None: the user's cache, which they are computed into.
+        answers: answers of the sandbox on graphs that are known already, by id.
 
     Returns: the manifest that was written.
     Raises: UserError for bad input or an `out` that cannot be written; nothing is left behind then.
@@ -62,19 +64,20 @@ def curate(
     with atomic_folder(out, force=force) as folder:
         # Inside the folder that is written: a killed run leaves one thing behind.
         with tempfile.TemporaryDirectory(dir=folder) as scratch, CodeFile(Path(scratch) / "codes") as codes:
-            store = precomputed.features() if precomputed else None
             corpus = read_corpus(source, codes, options.tokens, jobs, store)
             watch.lap("load and features")
             published = open_baseline(against, corpus, options, jobs) if against else None
             watch.lap("published")
-            outcome = decide(corpus, options, jobs, published, precomputed)
+            outcome = decide(corpus, options, jobs, published, answers)
             corpus = _check_some_left(corpus, outcome) if published is None else published.extend_corpus(corpus)
             watch.lap("decide")
             removed = _add_rights(corpus, outcome, source, options, origins, jobs)
             if origins:
                 watch.lap("origins")
             if options.chat:
-                outcome.chat = _build_chat(corpus, outcome, options, jobs)
+                from curate.chat.build import build_chat  # LibCST takes 0.5 s to import
+
+                outcome.chat = build_chat(corpus, outcome, options, jobs=jobs)
                 watch.lap("chat")
             rows = write_snapshot_tables(folder, corpus, outcome)
             watch.lap("write tables")
@@ -119,12 +122,6 @@ def _add_rights(
     return removed
 
 
-def _build_chat(corpus: LoadedRecords, outcome: CurationOutcome, options: CurateOptions, jobs: int | None) -> Chat:
-    from curate.chat.build import build_chat  # LibCST takes 0.5 s to import
-
-    return build_chat(corpus, outcome, options, jobs=jobs)
-
-
 def _check_some_left(corpus: LoadedRecords, outcome: CurationOutcome) -> LoadedRecords:
     """Return the corpus. Raises: UserError, with the reason of most rows, if it has rows and no record is kept."""
     if outcome.kept or not outcome.decisions:
@@ -145,13 +142,13 @@ def decide(
     options: CurateOptions,
     jobs: int | None,
     against: Baseline | None = None,
-    precomputed: Precomputed | None = None,
+    answers: Mapping[str, Json] = {},
 ) -> CurationOutcome:
     """Decide by the requested profile, and check whether the kept records run if requested."""
     if not options.checks_runs:
-        return _decide(corpus, options, jobs, None, against, precomputed)
+        return _decide(corpus, options, jobs, None, against, answers)
     with RunChecker(corpus, jobs=jobs, **options.in_sandbox) as check:
-        outcome = _decide(corpus, options, jobs, check, against, precomputed)
+        outcome = _decide(corpus, options, jobs, check, against, answers)
         outcome.runs = check({code: outcome.representatives[code] for code in outcome.kept})
     return outcome
 
@@ -162,13 +159,12 @@ def _decide(
     jobs: int | None,
     check: Check | None,
     against: Baseline | None,
-    precomputed: Precomputed | None,
+    answers: Mapping[str, Json],
 ) -> CurationOutcome:
-    answers = {} if precomputed is None else precomputed.answers
     if options.graphs != "off":
         try:
             with GraphTracer(corpus, jobs=jobs, answers=answers, **options.in_sandbox) as tracer:
-                outcome = curate_strict(corpus, options, check, tracer, against, precomputed)
+                outcome = curate_strict(corpus, options, check, tracer, against)
             outcome.notes += _describe_assumptions(corpus, outcome, options)
             return outcome
         except NoSandboxError as error:
@@ -176,11 +172,11 @@ def _decide(
             if options.graph is not None or check is not None or against is not None:
                 raise
             note(f"graphs are not compared: {error}")
-            outcome = curate_strict(corpus, options, check, precomputed=precomputed)
+            outcome = curate_strict(corpus, options, check)
             outcome.notes.append("graphs were not compared: no sandbox is available here, so no code was run")
             return outcome
     if options.profile == "strict":
-        return curate_strict(corpus, options, check, None, against, precomputed)
+        return curate_strict(corpus, options, check, None, against)
     return curate_like_nndup(corpus, options, jobs)
 
 

@@ -6,21 +6,26 @@ The rows are read and their features computed once; every grid point then decide
 
 import math
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
-from curate.model.corpus import CodeFile, read_corpus
+from curate.model.corpus import CodeFile, LoadedRecords, read_corpus
 from curate.model.options import CurateOptions
-from curate.model.records import build_records
-from curate.run.grid import Grid, decide_grid
+from curate.model.records import Records, build_records
 from curate.sources import find_source_parents
 from curate.sources.rows import RecordSource
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.markdown import count, percent, plain, plural, table
+from lemur_core.files.progress import progress
+from lemur_core.similarity.index import KeptSet, LexicalIndex, StructuralIndex, select
+from lemur_core.similarity.join import Recall, enough_effort, exact_pairs
+from lemur_core.similarity.minhash import Banding
 from manifests.folders import frame
 from manifests.folders.manifest import Manifest, Stopwatch, list_outputs, package_versions
 from manifests.folders.tables import write_table
@@ -28,6 +33,76 @@ from manifests.folders.tables import write_table
 LEXICAL_GRID: tuple[float, ...] = (0.70, 0.75, 0.80, 0.85, 0.90, 0.95, 1.00)
 #: The value for no structural stage.
 STRUCTURAL_GRID: tuple[float | None, ...] = (0.80, 0.85, 0.90, 0.95, 1.00, None)
+
+
+@dataclass(frozen=True, slots=True)
+class GridPoint:
+    """The outcomes of all records at one pair of thresholds; the four counts add up to their number."""
+
+    lexical_threshold: float
+    structural_threshold: float | None  # None: no structural stage
+    kept: int
+    exact: int
+    lexical: int
+    structural: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """All points, by lexical, then structural threshold (None last), and LSH's recall at each lexical threshold.
+
+    `records` is the number of distinct codes decided at each point.
+    """
+
+    points: list[GridPoint]
+    recalls: dict[float, Recall]
+    records: int
+
+    @property
+    def taus(self) -> list[float]:
+        """The lexical thresholds."""
+        return list(self.recalls)
+
+    @property
+    def kappas(self) -> list[float | None]:
+        """The structural thresholds."""
+        return list(dict.fromkeys(point.structural_threshold for point in self.points))
+
+    @property
+    def kept(self) -> dict[tuple[float, float | None], int]:
+        """The records kept at each pair of thresholds."""
+        return {(point.lexical_threshold, point.structural_threshold): point.kept for point in self.points}
+
+
+def decide_grid(
+    corpus: LoadedRecords, records: Records, lexical: Sequence[float], structural: Sequence[float | None]
+) -> Grid:
+    """Decide all records at every pair of thresholds.
+
+    Args:
+        lexical, structural: rising; None, for no structural stage, last.
+    """
+    features = corpus.features
+    truth = exact_pairs(features, corpus.sets(records.order), min(lexical))
+    # One index for all points: another threshold and an empty index cost less than a new one.
+    index_of_structure = StructuralIndex(features.elements, 1.0)
+    no_structure = StructuralIndex([np.empty(0, np.uint64)] * len(features.elements), 1.0)
+    points, recalls = [], {}
+    with progress("grid", len(lexical) * len(structural), "points") as advance:
+        for tau in lexical:
+            recalls[tau] = enough_effort(features, truth, tau)
+            index_of_text = LexicalIndex(features, tau, Banding(recalls[tau].bands, recalls[tau].rows))
+            for kappa in structural:
+                second = no_structure if kappa is None else index_of_structure
+                second.threshold = kappa or 1.0
+                index_of_text.clear()
+                second.clear()
+                verdicts = select(records.order, KeptSet(features, index_of_text, second))
+                stages = Counter(verdict.stage for verdict in verdicts.values())
+                counts = (stages[None], stages["exact"], stages["lexical"], stages["structural"])
+                points.append(GridPoint(tau, kappa, *counts))
+                advance(1)
+    return Grid(points, recalls, len(records.order))
 
 
 def _text(threshold: float | None) -> str:

@@ -1,59 +1,24 @@
 """The profile `strict`: the whole curation on one page."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
-
-import pyarrow as pa
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from curate.compute.graphs import GraphTrace, GraphTracer, choose_traced, differ_test
 from curate.compute.runs import Check, choose_running
 from curate.model.corpus import LoadedRecords
-from curate.model.features import FeatureStore, FeatureTable
 from curate.model.options import CurateOptions, matching_prefix
 from curate.model.records import Records, build_records
 from curate.model.select import Rescue, Select, Support, rescue
 from curate.model.splits import assign_splits, group_names, join_clusters, split_groups
 from curate.published.delta import Baseline, SplitGuard
 from curate.published.outcome import CurationOutcome, PublishedRecord
-from lemur_core.files import Json
-from lemur_core.similarity.index import LexicalIndex, StructuralIndex
+from lemur_core.similarity.index import KeptSet, LexicalIndex, StructuralIndex, Verdict, select
 from lemur_core.similarity.join import Recall, enough_effort, exact_pairs, measure_recall
 from lemur_core.similarity.minhash import PERMUTATIONS, SCHEME, Banding
-from lemur_core.similarity.selection import Differ, KeptSet, Verdict, select
 
 #: Returns what a code computes, if that is known.
 GetTrace = Callable[[int], GraphTrace | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Precomputed:
-    """Features, a selection, and graphs.
-
-    Attributes:
-        features: opens the features of all codes.
-        order: the ids of the codes that were selected from, best first.
-        verdicts: one per code in that order: `stage`, `canonical` (an index into it), `similarity`.
-        known: the ids of the codes whose graphs were known to that selection.
-        answers: answers of the sandbox, by id, for all codes that were traced.
-    """
-
-    features: Callable[[], FeatureStore]
-    order: Sequence[bytes]
-    verdicts: pa.Table
-    known: Set[str]
-    answers: Mapping[str, Json]
-
-    def look_up_verdicts(self, order: Sequence[int], known: Set[int], ids: Sequence[str]) -> dict[int, Verdict] | None:
-        """Return the verdicts on these codes, if they and the codes with known graphs are those of the selection."""
-        same = len(order) == len(self.order) and {ids[code] for code in known} == self.known
-        if not same or any(ids[code] != id_.hex() for code, id_ in zip(order, self.order, strict=True)):
-            return None
-        rows = (row for batch in self.verdicts.to_batches(max_chunksize=10_000) for row in batch.to_pylist())
-        return {
-            code: Verdict(row["stage"], order[row["canonical"]], row["similarity"])
-            for code, row in zip(order, rows, strict=True)
-        }
 
 
 def curate_strict(
@@ -62,7 +27,6 @@ def curate_strict(
     check: Check | None = None,
     tracer: GraphTracer | None = None,
     against: Baseline | None = None,
-    precomputed: Precomputed | None = None,
 ) -> CurationOutcome:
     """Decide every row by the guarantees of the strict profile.
 
@@ -70,7 +34,6 @@ def curate_strict(
         check: checks which records run; required with `require_runs`.
         tracer: traces what codes compute; None: graphs are not compared.
         against: published records; the outcome is a delta to them.
-        precomputed: a selection computed elsewhere.
     """
     records = build_records(corpus, options)
     recall = _measure_recall(corpus, records, options)
@@ -80,9 +43,9 @@ def curate_strict(
         return None if tracer is None else tracer.known.get(code)
 
     guard = None if against is None else SplitGuard(corpus.features, against, get_trace)
-    selector = _selector(corpus, options, recall, tracer, guard, precomputed)
+    selector = _selector(corpus, options, recall, tracer, guard)
     if tracer is not None:
-        tracer.trace(_list_traced_first(corpus, records, options, against, precomputed))
+        tracer.trace(_list_traced_first(records, options, tracer, against))
     choose = _make_chooser(corpus, options, selector, tracer, against, get_trace)
     if options.require_runs:
         assert check is not None
@@ -123,20 +86,14 @@ def curate_strict(
 
 
 def _list_traced_first(
-    corpus: LoadedRecords,
-    records: Records,
-    options: CurateOptions,
-    against: Baseline | None,
-    precomputed: Precomputed | None,
+    records: Records, options: CurateOptions, tracer: GraphTracer, against: Baseline | None
 ) -> dict[int, int]:
     """Return the codes to trace before anything is selected, with their representative rows."""
     rows = records.representatives
-    if options.graphs != "survivors":
-        published = () if against is None else against.equal
-        return {code: row for code, row in rows.items() if code not in published}
-    # The selection that was computed elsewhere holds only if the same graphs are known here.
-    known = () if precomputed is None else precomputed.known
-    return {code: row for code, row in rows.items() if corpus.ids[code] in known}
+    if options.graphs == "survivors":  # what tasks have traced already
+        return {code: row for code, row in rows.items() if tracer.is_answered(code)}
+    published = () if against is None else against.equal
+    return {code: row for code, row in rows.items() if code not in published}
 
 
 def _make_chooser(
@@ -203,39 +160,18 @@ def _measure_recall(
     return measure_recall(features, truth, banding, threshold)
 
 
-def choose_banding(corpus: LoadedRecords, records: Records, options: CurateOptions) -> Banding:
-    """Return the LSH bands that find near records."""
-    recall = _measure_recall(corpus, records, options)
-    return Banding(recall.bands, recall.rows)
-
-
-def empty_kept_set(
-    features: FeatureTable,
-    options: CurateOptions,
-    banding: Banding,
-    graphs: Mapping[int, str] = {},
-    differ: Differ | None = None,
-) -> KeptSet:
-    """Return an empty kept set with these options."""
-    lexical = LexicalIndex(features, options.lexical_threshold, banding)
-    return KeptSet(features, lexical, StructuralIndex(features.elements, options.structural), graphs, differ)
-
-
 def _selector(
     corpus: LoadedRecords,
     options: CurateOptions,
     recall: Recall,
     tracer: GraphTracer | None,
     guard: SplitGuard | None,
-    precomputed: Precomputed | None,
 ) -> Select:
-    kept = empty_kept_set(corpus.features, options, Banding(recall.bands, recall.rows))
+    features, banding = corpus.features, Banding(recall.bands, recall.rows)
+    lexical = LexicalIndex(features, options.lexical_threshold, banding)
+    kept = KeptSet(features, lexical, StructuralIndex(features.elements, options.structural))
 
     def run(order: Sequence[int]) -> dict[int, Verdict]:
-        known = set() if tracer is None else tracer.known.keys()
-        verdicts = None if precomputed is None else precomputed.look_up_verdicts(order, known, corpus.ids)
-        if verdicts is not None and (guard is None or guard.admits(code for code in order if verdicts[code].kept)):
-            return verdicts
         kept.clear()
         kept.graphs = {} if tracer is None else tracer.computations
         kept.differ = None if tracer is None else differ_test(tracer.known, options.graphs)
@@ -244,11 +180,6 @@ def _selector(
         return select(order, kept, None if guard is None else guard.admit)
 
     return run
-
-
-def raises_support(options: CurateOptions) -> bool:
-    """Return True if groups have minimum sizes, so that the first selection may not be the last."""
-    return bool(options.min_prefix or options.topup_prefix or options.topup_family)
 
 
 def _supports(records: Records, options: CurateOptions) -> list[Support]:

@@ -86,17 +86,16 @@ def open_source(spec: str, of_files: Mapping[str, str] = {}) -> RecordSource:
 
     Raises: UserError if `spec` is not a valid SOURCE, or names a path that cannot be used.
     """
-    if spec == "installed" or spec.startswith("hf://"):
+    name, at, version = spec.partition("@")
+    if name == "lemur":
+        return LemurRelease(version) if at else LemurRelease()
+    if spec == "installed" or name == "lemur-db" or spec.startswith("hf://"):
         # The Hub's client takes 0.4 s to import, and most sources do without it.
-        from curate.sources.services import HubDataset, InstalledLemur
+        from curate.sources.services import HubDataset, InstalledLemur, LemurDatabase
 
+        if name == "lemur-db":
+            return LemurDatabase(version if at else None)
         return InstalledLemur() if spec == "installed" else HubDataset(spec)
-    if spec == "lemur" or spec.startswith("lemur@"):
-        return LemurRelease(spec.removeprefix("lemur@")) if "@" in spec else LemurRelease()
-    if spec == "lemur-db" or spec.startswith("lemur-db@"):
-        from curate.sources.lemur_db import LemurDatabase  # the Hub's client, as above
-
-        return LemurDatabase(spec.removeprefix("lemur-db@") if "@" in spec else None)
     return _open_path(spec, of_files)
 
 

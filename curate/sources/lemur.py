@@ -181,7 +181,8 @@ class LemurRelease(RecordSource):
 
         Raises: UserError if the release does not exist, has no codes, or its digest is wrong.
         """
-        rows, codes = self._tables()
+        of_codes, of_rows = self._files()
+        rows, codes = pq.read_table(of_rows), pq.read_table(of_codes).column("code").combine_chunks()
         for start in range(0, rows.num_rows, BATCH_ROWS):
             part = rows.slice(start, BATCH_ROWS).combine_chunks()
             columns = [
@@ -208,10 +209,6 @@ class LemurRelease(RecordSource):
         fields = email.message_from_bytes(pq.read_schema(self._files()[0]).metadata[_METADATA])
         texts = (fields.get("License-Expression") or "", fields.get("License") or "")
         return license_of_fields(*texts, fields.get_all("Classifier") or [])
-
-    def _tables(self) -> tuple[pa.Table, pa.LargeStringArray]:
-        codes, rows = self._files()
-        return pq.read_table(rows), pq.read_table(codes).column("code").combine_chunks()
 
     def _files(self) -> tuple[Path, Path]:
         """Return the tables of codes, with the release's metadata in the schema, and of rows; build them if missing."""

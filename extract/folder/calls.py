@@ -17,8 +17,7 @@ from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.stage import Reply, Retries, SandboxStage
 from manifests.folders.checks import Check, check_faults
 from manifests.folders.formats import EXTRACTION
-from manifests.provenance import get_minimized_path
-from manifests.provenance.parts import read_requirements
+from manifests.provenance import get_minimized_path, read_requirements
 from manifests.records import Block
 
 _NAME = "calls"

@@ -24,7 +24,7 @@ from lemur_core.sandbox import META_PRELOAD, Limits
 from lemur_core.sandbox.cached import CachedSandbox, SharedSandbox
 from lemur_core.sandbox.stage import Retries, SandboxStage
 from manifests.folders.formats import EXTRACTION
-from manifests.provenance.parts import read_requirements
+from manifests.provenance import read_requirements
 from manifests.records import Spec, first_fault
 
 _MAX_CHARACTERS = 300  # of the reason for a failure

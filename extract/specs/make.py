@@ -24,7 +24,7 @@ from lemur_core.files.progress import progress
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.serialization import deserialize
 from lemur_core.graphs.symbolic import evaluate_graph
-from lemur_core.similarity.text import split_tokens
+from lemur_core.similarity.tokens import split_tokens
 from manifests.folders.formats import EXTRACTION
 from manifests.provenance import SPECS
 from manifests.records import Block, Observed, Spec, SpecArgument, SpecArguments, first_fault

@@ -23,7 +23,7 @@ from scipy.sparse.csgraph import connected_components
 
 from extract.specs.make import design_facts
 from extract.specs.outline import split_definitions
-from lemur_core.similarity.text import Numbers, near_pairs, shingles
+from lemur_core.similarity.tokens import Numbers, near_pairs, shingles
 from lemur_core.source.text import parse_code
 from manifests.folders.tables import write_tables
 from manifests.records import SPLITS, Spec, SpecRow, Split

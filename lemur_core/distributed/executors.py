@@ -29,8 +29,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, Literal
 
-from lemur_core.distributed.exchange import Exchange
-from lemur_core.distributed.parts import STEPS, Step, describe_error, find_memory, number_step, run_part
+from lemur_core.distributed.exchange import STEPS, Exchange, Step, describe_error, find_memory, number_step, run_part
 from lemur_core.distributed.status import JOBS, list_jobs, run_slurm
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lemur_core.distributed.exchange import LOCK, Exchange
-from lemur_core.distributed.parts import ABOUT, DONE, PLAN, STARTED, STEPS
+from lemur_core.distributed.exchange import ABOUT, DONE, LOCK, PLAN, STARTED, STEPS, Exchange
 from lemur_core.files import Json
 from lemur_core.files.atomic import find_holder, process_text
 from lemur_core.files.errors import UserError

@@ -117,7 +117,6 @@ def claim(handle: int) -> bool:
 
 
 _PROBES, _PROBE_SECONDS = 5, 0.05
-_CHUNK = 1 << 20
 _PART, _OLD = ".part", ".old"
 #: Marks unfinished files and folders as ours, in their names.
 _MARK = "lemur-"
@@ -130,11 +129,8 @@ def sha256_file(path: Path) -> str:
     Args: path: an existing file; links are followed.
     Returns: 64 hexadecimal digits.
     """
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ Source: https://docs.python.org/3/library/audit_events.html
 
 import os
 import re
+import resource
 import runpy
 import sys
 
@@ -49,8 +50,6 @@ def main() -> None:
             raise PermissionError(f"{event}: pip may not start programs here")
 
     if max_bytes:
-        import resource
-
         resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, max_bytes))
     sys.addaudithook(refuse)
     sys.argv = ["pip", *sys.argv[4:]]

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lemur_core.similarity.index import LexicalIndex, StructuralIndex
+from lemur_core.similarity.index import KeptSet, LexicalIndex, StructuralIndex, Verdict, select
 from lemur_core.similarity.minhash import PERMUTATIONS, IntArray, banding_for
 from lemur_core.similarity.outline import outline_code
-from lemur_core.similarity.selection import KeptSet, Verdict, select
 from lemur_core.similarity.views import Views, compute_views, map_codes
 
 #: The thresholds of profile `strict`: Jaccard of shingles, and of fingerprints' elements.

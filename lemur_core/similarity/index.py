@@ -1,7 +1,12 @@
-"""Indexes of kept items that return the nearest one: the interface of every near-duplicate stage.
+"""The one selection of kept records: a maximal independent set of the similarity graph, chosen best-first.
 
-A stage compares items (shingle sets, fingerprints) by number. It only returns verified pairs; the caller alone decides
-which items are kept.
+Records are taken in order of preference. A record that duplicates a kept one (same tree, or a similarity at or above a
+threshold) is removed, with the kept one as its canonical record; any other is kept. So no two kept records are
+near-duplicates, every removed one has a kept canonical record that outranks it, nothing is removed through a chain, and
+the order of the input does not matter.
+
+Indexes of kept items return the nearest one: the interface of every near-duplicate stage. A stage compares items
+(shingle sets, fingerprints) by number. It only returns verified pairs; the selection alone decides which are kept.
 
 Lexical near-duplicates: MinHash-LSH proposes pairs of shingle sets, the exact Jaccard decides.
 
@@ -20,13 +25,25 @@ Srikant 2007, "Scaling up all pairs similarity search".
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from lemur_core.similarity.minhash import ESTIMATE_MARGIN, PERMUTATIONS, Banding, ShingleSets, buckets, jaccard
+from lemur_core.similarity.minhash import (
+    ESTIMATE_MARGIN,
+    PERMUTATIONS,
+    Banding,
+    IntArray,
+    ShingleSets,
+    buckets,
+    jaccard,
+)
+
+#: The sorted distinct elements of a fingerprint.
+Elements = npt.NDArray[np.uint64]
 
 
 class Neighbour(NamedTuple):
@@ -34,6 +51,11 @@ class Neighbour(NamedTuple):
 
     place: int
     similarity: float
+
+
+def rank(neighbour: Neighbour) -> tuple[float, int]:
+    """Return the key of the nearest: the greatest similarity, and the first kept of equals."""
+    return neighbour.similarity, -neighbour.place
 
 
 class NeighbourIndex(ABC):
@@ -66,11 +88,7 @@ class NeighbourIndex(ABC):
                 self.verified += 1
                 if similarity >= self.threshold:
                     neighbour = Neighbour(self._places[number][0], similarity)
-                    best = (
-                        neighbour
-                        if best is None
-                        else max(best, neighbour, key=lambda candidate: (candidate.similarity, -candidate.place))
-                    )
+                    best = neighbour if best is None else max(best, neighbour, key=rank)
             self._seen[item] = (len(self._kept), best)
         return best
 
@@ -83,12 +101,6 @@ class NeighbourIndex(ABC):
         self._places.append([index])
         self._kept.append(item)
         self._add(item, len(self._kept) - 1)
-
-    def any_near(self, item: int) -> Neighbour | None:
-        """Return any kept item at or above the threshold."""
-        if item in self._number:
-            return Neighbour(self._places[self._number[item]][0], 1.0)
-        return next(self.near(item), None)
 
     def near(self, item: int) -> Iterator[Neighbour]:
         """Yield all kept items at or above the threshold, once per position at which an item was kept."""
@@ -151,8 +163,9 @@ class StructuralIndex(NeighbourIndex):
 
     stage = "structural"
 
-    def __init__(self, fingerprints: Sequence[npt.NDArray[np.uint64]], threshold: float) -> None:
-        self._fingerprints, self._frequency = fingerprints, element_frequency(fingerprints)
+    def __init__(self, fingerprints: Sequence[Elements], threshold: float) -> None:
+        self._fingerprints = fingerprints
+        self._known, self._frequency = count_elements(fingerprints)
         super().__init__(threshold)
 
     def clear(self) -> None:
@@ -170,63 +183,167 @@ class StructuralIndex(NeighbourIndex):
             self._kept_with.setdefault(element, []).append(number)
 
     def _likely(self, item: int, looked: int) -> Iterator[tuple[int, float]]:
-        own = frozenset(self._fingerprints[item].tolist())
+        own = self._fingerprints[item]
         sharing = {number for element in self._prefix(item) for number in self._kept_with.get(element, ())}
         for number in sharing:
             other = self._fingerprints[self._kept[number]]
             sizes = sorted((len(own), len(other)))
             if number >= looked and sizes[0] >= self.threshold * sizes[1] - 1e-9:
-                yield number, set_jaccard(own, frozenset(other.tolist()))
+                yield number, jaccard(own, other)
 
-    def _prefix(self, item: int) -> Sequence[int]:
-        return prefix(rarest_first(self._fingerprints[item], self._frequency), self.threshold)
-
-
-#: Elements in the order of `rarest_first`.
-Ordered = TypeVar("Ordered", Sequence[int], npt.NDArray[np.uint64])
+    def _prefix(self, item: int) -> list[int]:
+        prefix = rarest_first(self._fingerprints[item], self._known, self._frequency, self.threshold)
+        return list(prefix.tolist())
 
 
-def element_frequency(fingerprints: Iterable[npt.NDArray[np.uint64]]) -> Counter[int]:
-    """Count the fingerprints that contain each element.
+def count_elements(fingerprints: Iterable[Elements]) -> tuple[Elements, IntArray]:
+    """Return the elements that occur in fingerprints, sorted, and how many fingerprints contain each.
 
     Args: fingerprints: sorted distinct elements each.
-    Returns: the counts; 0 for an element that occurs in none.
     """
-    frequency: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     for elements in fingerprints:
-        frequency.update(elements.tolist())
-    return frequency
+        counts.update(elements.tolist())
+    known = sorted(counts)
+    return np.array(known, np.uint64), np.array([counts[element] for element in known], np.int64)
 
 
-def rarest_first(elements: npt.NDArray[np.uint64], frequency: Mapping[int, int]) -> list[int]:
-    """Return the elements of a fingerprint, rarest first.
-
-    Args: frequency: from `element_frequency`, over all fingerprints that are compared.
-    Returns: an order that is the same for all fingerprints: equally rare elements are in the order of their numbers.
-    """
-    return sorted(elements.tolist(), key=lambda element: (frequency[element], element))
-
-
-def prefix(elements: Ordered, threshold: float) -> Ordered:
-    """Return the first elements, of which any two fingerprints that reach the threshold share one.
+def rarest_first(elements: Elements, known: Elements, frequency: IntArray, threshold: float) -> Elements:
+    """Return the rarest elements of a fingerprint, unknown ones first: any two that reach the threshold share one.
 
     Args:
-        elements: a whole fingerprint, in an order that is the same for all (`rarest_first`).
+        known, frequency: from `count_elements`, over all fingerprints that are compared.
         threshold: a Jaccard similarity, above 0.
-    Returns: at least one element, unless there are none.
+    Returns: at least one element, unless there are none; equally rare elements in the order of their numbers.
     """
     size = len(elements)
+    if not size:
+        return elements
+    # The index of an unknown element is that of another one; the comparison makes its frequency 0.
+    index = np.minimum(np.searchsorted(known, elements), max(0, len(known) - 1))
+    frequencies = np.where(known[index] == elements, frequency[index], 0) if len(known) else np.zeros(size, np.int64)
+    order = np.lexsort((elements, frequencies))
     # 1e-9: a product that should be an integer may be just above it.
-    return elements[: size - math.ceil(threshold * size - 1e-9) + 1] if size else elements
+    return elements[order][: size - math.ceil(threshold * size - 1e-9) + 1]
 
 
-def set_jaccard(a: frozenset[int], b: frozenset[int]) -> float:
-    """Return the exact Jaccard similarity of two sets.
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The outcome of one record or input row: the stage that removed it, or None if it is kept.
 
-    Args: a, b: elements of fingerprints.
-    Returns: 0 to 1; 0 if either set is empty, even if both are.
+    `canonical` is the kept code that it duplicates, or itself if kept; None if there is none. Profile nn-dup, which
+    decides on rows, has a row there until its verdicts are translated.
     """
-    if not a or not b:
-        return 0.0
-    shared = len(a & b)
-    return shared / (len(a) + len(b) - shared)
+
+    stage: str | None
+    canonical: int | None = None
+    similarity: float | None = None
+    reason: str = ""
+    rescued: str | None = None
+
+    @property
+    def kept(self) -> bool:
+        """Return whether it is kept."""
+        return self.stage is None
+
+    @property
+    def outcome(self) -> str:
+        """The stage that removed it, or `kept`."""
+        return self.stage or "kept"
+
+
+class Classes(Protocol):
+    """Class numbers of the codes 0..n-1, equal for equal ones, int64 of shape (n,)."""
+
+    tree: IntArray
+    shingle_set: IntArray
+    fingerprint: IntArray
+
+
+#: Returns whether two codes are not near-duplicates, despite similar texts.
+Differ = Callable[[int, int], bool]
+
+#: Admits a record that would be kept (None), or returns the verdict that removes it.
+Admit = Callable[[int], Verdict | None]
+
+
+class KeptSet:
+    """The kept codes, best first, queried for those near another code.
+
+    Args:
+        lexical, structural: empty indexes of `features`.
+        graphs: known identities of computation graphs: of two codes with the same one, one is kept.
+        differ: excludes pairs whose similarity does not count.
+    """
+
+    def __init__(
+        self,
+        features: Classes,
+        lexical: NeighbourIndex,
+        structural: NeighbourIndex,
+        graphs: Mapping[int, str] = {},
+        differ: Differ | None = None,
+    ) -> None:
+        self._features, self.graphs, self.differ = features, graphs, differ
+        self._indexes = (lexical, structural)
+        self._codes: list[int] = []
+        self._tree: dict[int, int] = {}  # tree (below: graph) -> position of the first code that has it
+        self._graph: dict[str, int] = {}
+
+    def clear(self) -> None:
+        """Remove all codes."""
+        for index in self._indexes:
+            index.clear()
+        self._codes, self._tree, self._graph = [], {}, {}
+
+    def add(self, code: int) -> None:
+        """Keep a code, which ranks below those kept so far."""
+        position = len(self._codes)
+        self._codes.append(code)
+        self._tree.setdefault(int(self._features.tree[code]), position)
+        if code in self.graphs:
+            self._graph.setdefault(self.graphs[code], position)
+        for index, item in zip(self._indexes, self._items(code), strict=True):
+            index.keep(item, position)
+
+    def witness(self, code: int) -> Verdict | None:
+        """Return the verdict that removes a code: the first stage with a near kept one, and the nearest; else None."""
+        tree = int(self._features.tree[code])
+        if tree in self._tree:
+            return Verdict("exact", self._codes[self._tree[tree]], 1.0)
+        for index, item in zip(self._indexes, self._items(code), strict=True):
+            near = self._nearest(index, item, code)
+            if near is not None:
+                return Verdict(index.stage, self._codes[near.place], near.similarity)
+        position = self._graph.get(self.graphs[code]) if code in self.graphs else None
+        return None if position is None else Verdict("graph", self._codes[position], 1.0)
+
+    def _items(self, code: int) -> tuple[int, int]:
+        return int(self._features.shingle_set[code]), int(self._features.fingerprint[code])
+
+    def _nearest(self, index: NeighbourIndex, item: int, code: int) -> Neighbour | None:
+        if (differ := self.differ) is None:
+            return index.nearest(item)
+        near = (neighbour for neighbour in index.near(item) if not differ(code, self._codes[neighbour.place]))
+        return max(near, key=rank, default=None)
+
+
+def select(order: Sequence[int], kept: KeptSet, admit: Admit | None = None) -> dict[int, Verdict]:
+    """Decide every record.
+
+    Args:
+        order: code numbers, each once, best first; the result depends on this order alone.
+        kept: an empty set of kept codes.
+        admit: called last, for each record that duplicates no kept one.
+
+    Returns: a verdict for each code number, in that order.
+    """
+    verdicts: dict[int, Verdict] = {}
+    for code in order:
+        verdict = kept.witness(code)
+        if verdict is None and admit is not None:
+            verdict = admit(code)
+        if verdict is None:
+            kept.add(code)
+        verdicts[code] = verdict or Verdict(None, code, 1.0)
+    return verdicts

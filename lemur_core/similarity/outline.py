@@ -126,7 +126,8 @@ def outline_tree(tree: ast.Module) -> Outline:
             write("=" + node.id)
             continue
         if kind is ast.Constant:
-            write("#" + _constant(node.value))
+            value = node.value  # literals are never negative
+            write("#" + (hex(value) if type(value) is int and value >= _MANY_DIGITS else repr(value)))
             continue
         if kind is ast.Attribute:
             names.add(node.attr)
@@ -202,12 +203,6 @@ def last_name(node: ast.AST) -> str | None:
 
 #: Python may refuse to format an int with more decimal digits.
 _MANY_DIGITS = 10**4000
-
-
-def _constant(value: object) -> str:
-    if type(value) is int and value >= _MANY_DIGITS:  # literals are never negative
-        return hex(value)
-    return repr(value)
 
 
 def _describe_kind(kind: type[ast.AST]) -> tuple[str, Callable[[ast.AST], tuple[Any, ...]]]:

@@ -8,14 +8,13 @@ The bands miss a pair at the threshold of the index at most once in ten million;
 misses none: see `lemur_core.similarity.index` for the rules.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from lemur_core.similarity.index import prefix, set_jaccard
+from lemur_core.similarity.index import Elements, count_elements, rarest_first
 from lemur_core.similarity.minhash import (
     ESTIMATE_MARGIN,
     PERMUTATIONS,
@@ -24,13 +23,13 @@ from lemur_core.similarity.minhash import (
     ShingleSets,
     band_keys,
     banding_for,
+    jaccard,
 )
 
 View = Literal["tree", "fingerprint"]
 
 #: The digests that define equal items.
 VIEWS: tuple[View, ...] = get_args(View)
-Elements = npt.NDArray[np.uint64]
 
 _STEP = 20_000
 
@@ -55,10 +54,10 @@ def write_index(folder: Path, items: StoredItems, lowest: float, structural: flo
         lowest: the lowest Jaccard of shingles that queries will use. structural: that of elements.
     """
     count = len(items.tree)
-    views = [_digests(items.digests(view))[getattr(items, view)] for view in VIEWS]
+    digests = [np.frombuffer(b"".join(items.digests(view)), np.uint8).reshape(-1, 16) for view in VIEWS]
+    views = [every[getattr(items, view)] for view, every in zip(VIEWS, digests, strict=True)]
     signatures, banding = items.signatures[items.shingle_set], banding_for(lowest)
-    known, index = np.unique(np.concatenate([_NOTHING, *items.elements]), return_inverse=True)
-    frequency = np.bincount(index, minlength=len(known)).astype(np.int64)
+    known, frequency = count_elements(items.elements)
     rarest = [rarest_first(elements, known, frequency, structural) for elements in items.elements]
     prefixes = [rarest[number] for number in items.fingerprint.tolist()]
     indices = np.arange(count, dtype=np.int32)
@@ -90,22 +89,6 @@ def write_index(folder: Path, items: StoredItems, lowest: float, structural: flo
 
 
 _NOTHING: Elements = np.empty(0, np.uint64)
-
-
-def _digests(digests: Sequence[bytes]) -> npt.NDArray[np.uint8]:
-    return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 16)
-
-
-def rarest_first(elements: Elements, known: Elements, frequency: IntArray, threshold: float) -> Elements:
-    """Return the rarest elements of a set, unknown ones first: any set with this Jaccard to it shares one of them."""
-    size = len(elements)
-    if not size:
-        return elements
-    # The index of an unknown element is that of another one; the comparison makes its frequency 0.
-    index = np.minimum(np.searchsorted(known, elements), max(0, len(known) - 1))
-    frequencies = np.where(known[index] == elements, frequency[index], 0) if len(known) else np.zeros(size, np.int64)
-    order = np.lexsort((elements, frequencies))
-    return prefix(elements[order], threshold)
 
 
 class StoredIndex:
@@ -146,14 +129,13 @@ class StoredIndex:
 
     def structural(self, elements: Elements, threshold: float) -> list[tuple[int, float]]:
         """Return items whose elements reach this Jaccard, at least the index's, with these, and the Jaccard."""
-        own = frozenset(elements.tolist())
         near: dict[int, float] = {}
         matches = []
         for item in self._sharing(rarest_first(elements, self._known, self._frequency, threshold)).tolist():
             number = int(self._structure[item])
             if number not in near:
                 other = self._elements[self._ends[number] : self._ends[number + 1]]
-                near[number] = set_jaccard(own, frozenset(other.tolist()))
+                near[number] = jaccard(elements, other)
             if near[number] >= threshold:
                 matches.append((item, near[number]))
         return matches

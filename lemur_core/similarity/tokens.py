@@ -9,18 +9,22 @@ one placeholder for all names except attributes (`nn.Conv2d`). The names of the 
 not matter, nor whether those are imported or defined in the same file. The training functions of LEMUR's contract are
 left out.
 
+Prose, and code as prose, has simpler tokens and shingles (`split_tokens`, `shingles`).
+
 Source: arXiv:2512.04329, section 3.2; https://github.com/ABrain-One/nn-dup
 """
 
 import hashlib
 import re
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from keyword import iskeyword
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
 from lemur_core.similarity import Detail
 from lemur_core.similarity.minhash import (
@@ -115,20 +119,12 @@ def span_tokens(code: str, outline: Outline, spans: Sequence[tuple[int, int]]) -
     Args: spans: first and last line of each stretch, from 1; lines beyond the last are ignored.
     """
     code = code.replace("\r\n", "\n").replace("\r", "\n")  # as the parser counts lines
-    starts = _line_starts(code)
+    starts = list(accumulate((len(line) + 1 for line in code.split("\n")), initial=0))  # of the lines, and the end
     spans = [(first, min(last, len(starts) - 1)) for first, last in spans]
     docstrings = _docstring_spans(code, starts, outline.docstrings)
-    return _lex("\n".join(_cut_out(code, starts[first - 1], starts[last], docstrings) for first, last in spans))
-
-
-def _lex(text: str) -> list[str]:
+    text = "\n".join(_cut_out(code, starts[first - 1], starts[last], docstrings) for first, last in spans)
     tokens = _TOKEN.findall(text)
     return [token for token in tokens if token[0] != "#"] if "#" in text else tokens
-
-
-def _line_starts(code: str) -> list[int]:
-    """Return the offset of each line, and of the end."""
-    return list(accumulate((len(line) + 1 for line in code.split("\n")), initial=0))
 
 
 def shingle_hashes(tokens: list[str], declared: frozenset[str], detail: Detail) -> npt.NDArray[np.uint64]:
@@ -316,3 +312,59 @@ class ClassIndex:
 
 
 _NONE = np.empty(0, np.int64)
+
+
+#: Tokens per shingle.
+SHINGLE = 5
+
+_BLOCK = 256
+_WORD_OR_SIGN = re.compile(r"\w+|[^\w\s]")
+
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def split_tokens(text: str) -> list[str]:
+    r"""Return the matches of `\w+|[^\w\s]`: words, numbers and single signs, without white space.
+
+    They do not depend on the tokenizer of a model. Those of a byte-pair tokenizer differ: it splits long names, and
+    counts indentation and line breaks.
+
+    Args: text: code or prose.
+    Returns: the tokens, in order.
+    """
+    return _WORD_OR_SIGN.findall(text)
+
+
+def shingles(text: str) -> Numbers:
+    """Return the hashed shingles of a text; a text shorter than one shingle is one shingle.
+
+    Args: text: any text, split by `split_tokens`.
+    Returns: sorted distinct 32-bit hashes, as int64; never empty.
+    """
+    tokens = split_tokens(text)
+    grams = (" ".join(tokens[start : start + SHINGLE]) for start in range(max(1, len(tokens) - SHINGLE + 1)))
+    return np.array(sorted({zlib.crc32(gram.encode()) for gram in grams}), np.int64)
+
+
+def near_pairs(sets: Sequence[Numbers], threshold: float) -> Iterator[tuple[Numbers, Numbers]]:
+    """Yield all ordered pairs of different indices whose sets are near each other, in blocks.
+
+    Args:
+        sets: as from `shingles`.
+        threshold: the least Jaccard similarity, above 0.
+    Returns: two arrays of equal length per block; each pair occurs in both orders.
+    """
+    if len(sets) < 2:
+        return
+    sizes = np.array([len(item) for item in sets], np.float64)
+    ends = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    columns = np.unique(np.concatenate(list(sets)), return_inverse=True)[1]
+    data = np.ones(len(columns), np.float32)
+    matrix = sp.csr_array((data, columns, ends), shape=(len(sets), int(columns.max()) + 1))
+    for start in range(0, len(sets), _BLOCK):
+        stop = min(start + _BLOCK, len(sets))
+        shared = (matrix[start:stop] @ matrix.T).toarray()
+        shared[np.arange(stop - start), np.arange(start, stop)] = 0  # with itself
+        union = sizes[start:stop, None] + sizes[None, :] - shared
+        first, second = np.nonzero(shared >= threshold * union)
+        yield first + start, second

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from lemur_core.files.markdown import block, code_span, count, make_visible, percent, plural, table
-from lemur_core.similarity.text import SHINGLE
+from lemur_core.similarity.tokens import SHINGLE
 from manifests.conversations.conversation import DROPS, THRESHOLD, Chat
 
 _QUANTILES = {"10 %": 10, "median": 50, "90 %": 90, "longest": 100}

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from lemur_core.files import Json
 from lemur_core.files.markdown import block
-from lemur_core.similarity.text import near_pairs, shingles, split_tokens
+from lemur_core.similarity.tokens import near_pairs, shingles, split_tokens
 from manifests.folders.tables import write_table, write_tables
 from manifests.options import MAX_TOKENS
 from manifests.records import CHAT_ROLES, SPLITS, Record, arrow_schema

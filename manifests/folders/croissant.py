@@ -21,6 +21,7 @@ import mlcroissant as mlc
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lemur_core.files import Json
 from lemur_core.files.atomic import sha256_file
 from manifests.folders.manifest import Output
 from manifests.folders.reading import CHECK_ERRORS, read_json
@@ -32,7 +33,7 @@ _VERSION = "http://mlcommons.org/croissant/1.1"
 _SPLITS = "splits"
 
 #: Terms of version 1.1; the library's own context for new metadata is still version 1.0.
-_TERMS: dict[str, Any] = {
+_TERMS: Json = {
     "arrayShape": "cr:arrayShape",
     "containedIn": "cr:containedIn",
     "description": {"@container": "@language"},
@@ -60,12 +61,14 @@ def write_croissant(
     context = mlc.Context(conforms_to=_VERSION)
     context.rdf = mlc.Rdf(context=dict(sorted({**context.rdf.context, **_TERMS}.items())))
     used = dict.fromkeys(split for table in tables if _is_set(table) for split in table.files)
+    # An expression of several licenses has no address.
+    addresses = [name if " " in name else f"https://spdx.org/licenses/{name}" for name in licenses]
     metadata = mlc.Metadata(  # raises ValidationError
         ctx=context,
         name=name,
         description=description,
         version=version,
-        license=None if NOASSERTION in licenses else [_license(name) for name in licenses] or None,
+        license=None if NOASSERTION in licenses else addresses or None,
         distribution=[node for table in tables for node in _files(context, folder, table)],
         record_sets=[*_splits(context, list(used)), *(_record_set(context, table) for table in tables)],
     )
@@ -119,18 +122,13 @@ def _write(path: Path, stated: Mapping[str, object]) -> None:
     path.write_text(json.dumps(stated, indent=2) + "\n", encoding="utf-8", newline="\n")
 
 
-def _license(expression: str) -> str:
-    """Return the address of a license; an expression of several has none."""
-    return expression if " " in expression else f"https://spdx.org/licenses/{expression}"
-
-
 def _is_set(table: Table) -> bool:
     """Return whether its files are patterns, one per split."""
     return any("*" in pattern for pattern in table.files.values())
 
 
 def _files(context: mlc.Context, folder: Path, table: Table) -> Iterator[Any]:
-    form: dict[str, Any] = {"ctx": context, "encoding_formats": [mlc.EncodingFormat.PARQUET]}
+    form: Json = {"ctx": context, "encoding_formats": [mlc.EncodingFormat.PARQUET]}
     for path in table.paths(folder):
         name = path.relative_to(folder).as_posix()
         size, digest = f"{path.stat().st_size} B", sha256_file(path)
@@ -150,7 +148,7 @@ def _splits(context: mlc.Context, used: Sequence[str]) -> Iterator[mlc.RecordSet
         return
     name = mlc.Field(ctx=context, id=f"{_SPLITS}/name", name="name", data_types=[mlc.DataType.TEXT])
     rows = [{name.id: split} for split in used]
-    form: dict[str, Any] = {"data_types": [mlc.DataType.SPLIT], "key": [name.id], "fields": [name], "data": rows}
+    form: Json = {"data_types": [mlc.DataType.SPLIT], "key": [name.id], "fields": [name], "data": rows}
     yield mlc.RecordSet(ctx=context, id=_SPLITS, name=_SPLITS, **form)
 
 
@@ -200,7 +198,7 @@ def _field(
     """Return a column or a part of it; the members of a struct, or of structs in a list, become its subfields."""
     listed = pa.types.is_list(column.type)
     kind = column.type.value_type if listed else column.type
-    form: dict[str, Any] = {"ctx": context, "id": name, "name": column.name}
+    form: Json = {"ctx": context, "id": name, "name": column.name}
     if listed:
         form |= {"is_array": True, "array_shape": "-1"}
     if not pa.types.is_struct(kind):

@@ -377,7 +377,7 @@ def _index(page: Page, listed: Sequence[Entry], shards: Shards | None, base: str
             "notes": [entry.note[:_NAME] for entry in listed],
             "facets": [_facet(label, [item.facets[at] for item in listed]) for at, label in enumerate(library.facets)],
             "numbers": [[label, [entry.numbers[at] for entry in listed]] for at, label in enumerate(library.numbers)],
-            "further": list(_further(listed, names)),
+            "further": [[name[:_NAME] for name in itertools.islice(names, len(entry.further))] for entry in listed],
             "starts": [] if shards is None else shards.starts,
             "leftOut": 0 if shards is None else shards.left_out,
         }
@@ -453,11 +453,6 @@ def _facet(label: str, values: Sequence[str]) -> list[Any]:
         counts[value] = counts.get(value, 0) + 1
     order = {value: place for place, value in enumerate(sorted(counts, key=lambda one: (-counts[one], one)))}
     return [label, list(order), [order[value] for value in values]]
-
-
-def _further(listed: Sequence[Entry], names: Iterator[str]) -> Iterator[list[str]]:
-    for entry in listed:
-        yield [name[:_NAME] for name in itertools.islice(names, len(entry.further))]
 
 
 _HTML = """<!DOCTYPE html>

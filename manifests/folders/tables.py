@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import yaml
 from pydantic import ValidationError, create_model
 
+from lemur_core.files import Json
 from lemur_core.files.foreign import check_plain
 from lemur_core.files.markdown import make_visible
 from manifests.records import Record, arrow_schema, first_fault
@@ -192,15 +193,13 @@ def as_records(rows: pa.Table | pa.RecordBatch, record: type[R]) -> list[R]:
 @lru_cache(maxsize=256)
 def _make_partial(record: type[Record], names: tuple[str, ...]) -> type[Record]:
     """Return a record type with some of the fields of another."""
-    fields: dict[str, Any] = {
-        name: (info.annotation, info) for name, info in record.model_fields.items() if name in names
-    }
+    fields: Json = {name: (info.annotation, info) for name, info in record.model_fields.items() if name in names}
     return (
         record if len(fields) == len(record.model_fields) else create_model(record.__name__, __base__=Record, **fields)
     )
 
 
-def rows_by_split(folder: Path, tables: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def rows_by_split(folder: Path, tables: str) -> Iterator[tuple[str, Json]]:
     """Yield all rows of the tables `SPLIT-*.parquet` in a subfolder, each with the split of its file.
 
     Rows are not validated: `check_table` does that.

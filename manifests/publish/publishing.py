@@ -4,8 +4,8 @@ import shutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
+from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_folder, check_free, scratch_folder
 from lemur_core.files.errors import RetryableError, UserError
 from manifests.folders.checks import check_files
@@ -257,7 +257,7 @@ def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False
     check_names(repo_id, None if COMMIT.fullmatch(revision) else revision, None)
     check_free(out, force=force)
     repository, fetch = Repository(hub, repo_id, revision), hub.api().snapshot_download
-    about: dict[str, Any] = {"repo_type": KIND, "ignore_patterns": [ATTRIBUTES, INDEX, f"{SHARDS}*"]}
+    about: Json = {"repo_type": KIND, "ignore_patterns": [ATTRIBUTES, INDEX, f"{SHARDS}*"]}
     with hub.session():
         commit = hub.call(repo_id, repository.head, again=_AGAIN)
         files = hub.call(repo_id, lambda: sorted(repository.list_files(commit)), again=_AGAIN)

@@ -42,8 +42,9 @@ from manifests.records.networks import (
     LemurRecord,
     Removed,
     Stat,
+    drop_outcomes,
+    split_outcomes,
 )
-from manifests.records.outcomes import drop_outcomes, split_outcomes
 from manifests.records.runs import ExpertAnswer, ExpertFact, Ingredient, SynthesisAttempt, Synthesized, TrainingRecord
 
 RECORD_TYPES: tuple[type[Record], ...] = (

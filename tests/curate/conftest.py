@@ -20,7 +20,7 @@ from curate.model.options import CurateOptions
 from curate.published.outcome import CurationOutcome
 from curate.run.strict import curate_strict
 from curate.sources.rows import BATCH_ROWS, RecordSource, to_batch
-from lemur_core.similarity.selection import Verdict
+from lemur_core.similarity.index import Verdict
 from manifests.folders.manifest import Input
 
 Row = dict[str, Any]

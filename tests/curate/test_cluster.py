@@ -21,16 +21,15 @@ import pytest
 
 pytest.importorskip("datatrove", reason="needs the extra cluster")
 
-from curate.cluster import command, steps
-from curate.cluster.work import Work
 from curate.compute.graphs import GraphTrace, NetworkTracer
 from curate.model import splits
 from curate.model.options import CurateOptions
 from curate.run import pipeline
 from curate.run.pipeline import curate
+from curate.run.tasks import list_steps, source_step
+from curate.run.work import Work
 from curate.sources.rows import to_batch
-from lemur_core.distributed.exchange import Exchange
-from lemur_core.distributed.parts import Step, begin, run_part
+from lemur_core.distributed.exchange import Exchange, Step, begin, run_part
 from lemur_core.graphs.graph import FORM, TORCH
 from manifests.folders.manifest import package_versions
 from tests.curate.test_graphs import rows as graph_rows
@@ -42,7 +41,7 @@ LEMUR = str(Path(sys.executable).with_name("lemur"))
 
 @pytest.fixture(scope="module")
 def rows(network: Callable[..., str], warm: Callable[..., None]) -> list[Row]:
-    """Chains of small changes in an order that takes several rounds, same networks in other words, some broken."""
+    """Chains of small changes, same networks in other words, some broken."""
     dice = random.Random(3)
     codes = []
     for size in (14, 24, 40):
@@ -86,39 +85,30 @@ def run_all(every_step: Iterable[Step], *, in_new_process: bool = False) -> None
 
 def read_source(plan: Work, source: Any) -> None:
     """Run what the command runs before the tasks."""
-    run_part(command.source_step(plan, source, source.digests()), 0)
+    run_part(source_step(plan, source, source.digests()), 0)
 
 
 def queue_here(plan: Work, out: Path) -> None:
     """Run what would be queued on Slurm."""
-    run_all(command._queue_steps(plan, out, False), in_new_process="://" in plan.files.address)
+    run_all(list_steps(plan, out, False, queued=True), in_new_process="://" in plan.files.address)
 
 
-def same_in_tasks(
-    source: Any, works: Mapping[int, str], parts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Curate at once, and in tasks with each of these numbers of rounds through its work folder; compare."""
+def same_in_tasks(source: Any, work: str, parts: int, tmp_path: Path) -> None:
+    """Curate at once, and in tasks through a work folder; compare."""
     options = CurateOptions(graph="off")
     codes = [("a@1::a.Net", "AGPL-3.0", next(source.batches())["nn_code"][0].as_py())]
     origins = (extraction(tmp_path / "library", codes),)
     curate(source, tmp_path / "at once", options, origins=origins, jobs=1)
-    expected = tables(tmp_path / "at once")
-    for rounds, work in works.items():
-        monkeypatch.setattr(command, "QUEUED_ROUNDS", rounds)
-        plan = Work(Exchange(work), options, parts, (), origins)
-        read_source(plan, source)
-        queue_here(plan, tmp_path / f"in tasks {rounds}")
-        assert tables(tmp_path / f"in tasks {rounds}") == expected
-        assert (steps.count_open(plan, 1, 2 * rounds) > 0) == (rounds == 1)
+    plan = Work(Exchange(work), options, parts, (), origins)
+    read_source(plan, source)
+    queue_here(plan, tmp_path / "in tasks")
+    assert tables(tmp_path / "in tasks") == tables(tmp_path / "at once")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parts", [1, 2, 7])
-def test_tasks_write_the_same_bytes(
-    parts: int, rows: list[Row], memory_source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    works = {rounds: str(tmp_path / f"work {rounds}") for rounds in (command.QUEUED_ROUNDS, 1)}
-    same_in_tasks(memory_source(rows, 20), works, parts, tmp_path, monkeypatch)  # one round: most is left to finish
+def test_tasks_write_the_same_bytes(parts: int, rows: list[Row], memory_source: Any, tmp_path: Path) -> None:
+    same_in_tasks(memory_source(rows, 20), str(tmp_path / "work"), parts, tmp_path)
 
 
 @pytest.mark.parametrize("parts", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(7, marks=pytest.mark.slow)])
@@ -128,7 +118,7 @@ def test_tasks_exchange_files_through_an_address(
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
-    same_in_tasks(memory_source(rows, 20), {1: f"memory://{tmp_path}/work"}, parts, tmp_path, monkeypatch)
+    same_in_tasks(memory_source(rows, 20), f"memory://{tmp_path}/work", parts, tmp_path)
     gc.collect()
     assert list(scratch.iterdir()) == []
 
@@ -149,17 +139,15 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_tasks_exchange_files_through_s3(
-    bucket: str, rows: list[Row], memory_source: Any, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tasks_exchange_files_through_s3(bucket: str, rows: list[Row], memory_source: Any, tmp_path: Path) -> None:
     source = memory_source(rows, 20)
     for parts in (1, 2, 7):
-        same_in_tasks(source, {1: f"{bucket}/{parts}"}, parts, tmp_path / str(parts), monkeypatch)
+        same_in_tasks(source, f"{bucket}/{parts}", parts, tmp_path / str(parts))
 
 
 @pytest.mark.slow
 def test_a_task_killed_at_an_address(bucket: str, file: Path, tmp_path: Path) -> None:
-    kill_and_go_on(file, f"{bucket}/work", "round-01", tmp_path)
+    kill_and_go_on(file, f"{bucket}/work", "features", tmp_path)
 
 
 def test_supports_are_met_as_in_one_process(rows: list[Row], memory_source: Any, tmp_path: Path) -> None:
@@ -223,21 +211,16 @@ def test_graphs_in_tasks_write_the_same_bytes(
     expected = tables(tmp_path / "at once")
     traced = drawn.asked
     assert len(traced) == (3 if graph == "survivors" else 1)
-    for parts, every_step in (
-        (1, command._watch_steps),
-        (2, command._watch_steps),
-        (7, command._watch_steps),
-        (2, command._queue_steps),
-    ):
-        folder = tmp_path / f"{parts} {every_step.__name__}"
+    for parts, queued in ((1, False), (2, False), (7, False), (2, True)):
+        folder = tmp_path / f"{parts} {queued}"
         plan = Work(Exchange(folder / "work"), options, parts)
         read_source(plan, source)
         drawn.asked = []
-        run_all(every_step(plan, folder / "out", False))
+        run_all(list_steps(plan, folder / "out", False, queued=queued))
         assert tables(folder / "out") == expected
         assert sum(drawn.asked) == sum(traced)
-        passes = 1 if graph != "survivors" else 3 if every_step is command._queue_steps else 4
-        assert plan.last_pass(len(list((folder / "work" / "graphs").iterdir())) + 1) == passes
+        passes = 1 if graph != "survivors" else 2 if queued else 3
+        assert len(list((folder / "work" / "graphs").iterdir())) == passes
 
 
 @pytest.mark.parametrize(("graph", "parts"), [("off", 2), ("survivors", 7), ("keep-different", 1)])
@@ -260,7 +243,7 @@ def test_a_delta_in_tasks_is_the_same(
     curate(source, tmp_path / "at once", options, against=parents, jobs=1)
     plan = Work(Exchange(tmp_path / "work"), options, parts, parents)
     read_source(plan, source)
-    run_all(command._watch_steps(plan, tmp_path / "in tasks", False))
+    run_all(list_steps(plan, tmp_path / "in tasks", False, queued=False))
     assert tables(tmp_path / "in tasks") == tables(tmp_path / "at once")
     stages = pq.read_table(tmp_path / "at once" / "decisions.parquet")["stage"].to_pylist()
     assert {None, "exact"} < {*stages}
@@ -333,7 +316,7 @@ def lines_until(process: "subprocess.Popen[str]", step: str) -> Iterator[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["features", "round-01", "witnesses"])
+@pytest.mark.parametrize("step", ["features", "write"])
 def test_a_killed_task_ends_the_run_and_the_next_one_goes_on(step: str, file: Path, tmp_path: Path) -> None:
     kill_and_go_on(file, "work", step, tmp_path)
 

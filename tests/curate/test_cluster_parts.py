@@ -16,16 +16,14 @@ from huggingface_hub import close_session
 
 pytest.importorskip("datatrove", reason="needs the extra cluster")
 
-from curate.cluster import command
-from curate.cluster.command import curate_in_tasks
-from curate.cluster.work import Work
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
+from curate.run.tasks import curate_in_tasks, list_steps, source_step
+from curate.run.work import Work
 from curate.sources import open_sources
 from curate.sources.rows import RecordSource
 from curate.sources.services import HubDataset
-from lemur_core.distributed.exchange import Exchange
-from lemur_core.distributed.parts import Step, is_done, run_part
+from lemur_core.distributed.exchange import Exchange, Step, is_done, run_part
 from lemur_core.distributed.status import read_status, status_text
 from lemur_core.files.atomic import own
 from lemur_core.files.errors import UsageError, UserError
@@ -163,19 +161,11 @@ def test_a_dataset_of_the_hub_is_its_commit() -> None:
 
 #: A file of each kind, the step that wrote it, and the step that reads it next.
 KINDS = [
-    ("rows/00000.parquet", "source", 0, "records"),
+    ("rows/00000.parquet", "source", 0, "write"),
     ("codes/00001.parquet", "source", 0, "features"),
-    ("source.json", "source", 0, "records"),
-    ("features/00002.parquet", "features", 2, "records"),
-    ("features/00001.shingles", "features", 1, "records"),
-    ("order.parquet", "records", 0, "keys"),
-    ("elements.parquet", "records", 0, "keys"),
-    ("banding.json", "records", 0, "keys"),
-    ("keys/00001/00002.parquet", "keys", 2, "links"),
-    ("links/00002/00000.parquet", "links", 0, "round-00"),
-    ("rounds/00001/00000/00001.parquet", "round-00", 1, "round-01"),
-    ("states/00001.parquet", "finish", 0, "witnesses"),
-    ("verdicts/00000.parquet", "witnesses", 0, "write"),
+    ("source.json", "source", 0, "write"),
+    ("features/00002.parquet", "features", 2, "write"),
+    ("features/00001.shingles", "features", 1, "write"),
 ]
 
 
@@ -203,10 +193,10 @@ def flip(path: Path) -> str:
     return "has changed"
 
 
-def list_steps(work: Path, source: RecordSource) -> list[Step]:
+def every_step_of(work: Path, source: RecordSource) -> list[Step]:
     plan = Work(Exchange(work), OPTIONS, PARTS)
-    queued = command._queue_steps(plan, work.with_name("out"), True)
-    return [command.source_step(plan, source, source.digests()), *queued]
+    queued = list_steps(plan, work.with_name("out"), True, queued=True)
+    return [source_step(plan, source, source.digests()), *queued]
 
 
 def run_left(every_step: Sequence[Step]) -> None:
@@ -221,7 +211,7 @@ def run_left(every_step: Sequence[Step]) -> None:
 def finished(rows: list[Row], memory_source: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A work folder in which everything is done but the last step."""
     work = tmp_path_factory.mktemp("finished") / "work"
-    run_left(list_steps(work, memory_source(rows))[:-1])
+    run_left(every_step_of(work, memory_source(rows))[:-1])
     return work
 
 
@@ -230,7 +220,7 @@ def test_what_is_missing_or_damaged_is_named_and_computed_again(
     name: str, step: str, rank: int, reader: str, rows: list[Row], memory_source: Any, finished: Path, tmp_path: Path
 ) -> None:
     work = shutil.copytree(finished, tmp_path / "work")
-    every_step = list_steps(work, memory_source(rows))
+    every_step = every_step_of(work, memory_source(rows))
     place = [item.name for item in every_step].index(reader)
     for damage in (remove, cut, empty, flip):
         shutil.rmtree(work / "steps" / reader, ignore_errors=True)
@@ -246,8 +236,8 @@ def test_what_is_missing_or_damaged_is_named_and_computed_again(
 
 def test_the_part_of_a_whole_rank_is_missing(rows: list[Row], memory_source: Any, tmp_path: Path) -> None:
     source = memory_source(rows)
-    every_step = list_steps(tmp_path / "work", source)
-    run_left(every_step[:3])
+    every_step = every_step_of(tmp_path / "work", source)
+    run_left(every_step[:2])
     for path in (tmp_path / "work" / "features").glob("00001.*"):
         path.unlink()
     with pytest.raises(
@@ -257,10 +247,10 @@ def test_the_part_of_a_whole_rank_is_missing(rows: list[Row], memory_source: Any
     run_left(every_step)
     curate(source, tmp_path / "at once", OPTIONS, jobs=1)
     assert tables(tmp_path / "out") == tables(tmp_path / "at once")
-    damaged = tmp_path / "work" / "steps" / "keys" / "completions" / "00001"
+    damaged = tmp_path / "work" / "steps" / "features" / "completions" / "00001"
     damaged.write_text("{")  # the list itself
-    shutil.rmtree(tmp_path / "work" / "steps" / "links")
-    with pytest.raises(UserError, match=r"of part 1 of step keys, is not of a finished task"):
+    shutil.rmtree(tmp_path / "work" / "steps" / "write")
+    with pytest.raises(UserError, match=r"of part 1 of step features, is not of a finished task"):
         run_left(every_step)
 
 
@@ -283,7 +273,7 @@ def test_steps_depend_on_all_arrays_of_the_step_before(rows: list[Row], slurm: F
     assert {job.option("mem") for job in jobs[:-1]} == {"2048M"}
     assert (jobs[-1].directive("job-name"), jobs[-1].option("mem")) == ("lemur-write", "16384M")
     assert all(job.directive("requeue") == "" and job.directive("kill-on-invalid-dep") == "yes" for job in jobs)
-    with pytest.raises(UsageError, match=r"^--memory join=…: no such step; there are features, records, "):
+    with pytest.raises(UsageError, match=r"^--memory join=…: no such step; there are features, choose, "):
         queue([path], tmp_path, memory={"join": 1})
     slurm.queue("1 RUNNING\n2 PENDING\n")
     with pytest.raises(UserError, match="its jobs are still queued: 1, 2; wait, or scancel them"):
@@ -291,12 +281,9 @@ def test_steps_depend_on_all_arrays_of_the_step_before(rows: list[Row], slurm: F
 
 
 @pytest.mark.slow
-def test_what_slurm_runs_is_the_same_and_resumes(
-    rows: list[Row], slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_slurm_runs_is_the_same_and_resumes(rows: list[Row], slurm: FakeSlurm, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     write_lines(path, rows)
-    monkeypatch.setattr(command, "QUEUED_ROUNDS", 1)
     queue([path], tmp_path)
     code = tmp_path / "work" / "codes" / "00002.parquet"
     kept = code.read_bytes()

@@ -19,7 +19,7 @@ from curate.model.options import CurateOptions, Graphs
 from curate.model.select import Rescue
 from curate.run.pipeline import curate
 from lemur_core.files.errors import NoSandboxError, UsageError
-from lemur_core.similarity.selection import Verdict
+from lemur_core.similarity.index import Verdict
 from manifests.folders.manifest import read_manifest
 from tests.curate.conftest import MemorySource
 

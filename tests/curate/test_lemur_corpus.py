@@ -20,18 +20,13 @@ import pytest
 from curate.folder.verify import verify
 from curate.model.corpus import CodeFile, read_corpus
 from curate.model.options import CurateOptions
-from curate.model.records import build_records
 from curate.model.rights import Origins
 from curate.run.pipeline import curate
 from curate.run.strict import curate_strict
 from curate.sources.lemur import LemurRelease
 from curate.sources.rows import BATCH_ROWS, RecordSource
-from lemur_core.similarity.index import LexicalIndex, StructuralIndex
-from lemur_core.similarity.minhash import banding_for
-from lemur_core.similarity.selection import KeptSet, select
 from lemur_core.similarity.tokens import class_texts
 from manifests.folders.manifest import Input, Manifest
-from tests.builders.rounds import select_in_rounds
 from tests.curate.test_origins import extraction
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
@@ -255,22 +250,6 @@ def test_codes_are_those_of_the_wheel(run: Run, lemur_wheel: Path) -> None:
         for record in random.Random(3).sample(run.records, 100):
             text = archive.read(f"ab/nn/nn/{record['nn']}.py").decode()
             assert record["nn_code"] == text.replace("\r\n", "\n").replace("\r", "\n")
-
-
-def test_rounds_decide_as_one_after_the_other(real_rows: LemurRelease, tmp_path: Path) -> None:
-    with CodeFile(tmp_path / "codes") as codes:
-        corpus = read_corpus(real_rows, codes, "abstract", None)
-    features, order = corpus.features, build_records(corpus, CurateOptions()).order
-
-    def stand() -> KeptSet:
-        return KeptSet(
-            features, LexicalIndex(features, 0.9, banding_for(0.9)), StructuralIndex(features.elements, 0.95)
-        )
-
-    rounds: list[int] = []
-    found = select_in_rounds(order, stand(), rounds)
-    assert list(found.items()) == list(select(order, stand()).items())
-    assert rounds == [9_467, 685, 132, 37]  # of chains as long as they could be there would be thousands
 
 
 def test_what_torchvision_wrote_is_found(run: Run, tmp_path: Path) -> None:

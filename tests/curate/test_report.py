@@ -20,7 +20,7 @@ from curate.published.outcome import CurationOutcome, count_decisions
 from curate.run.pipeline import curate
 from curate.sources import open_source
 from lemur_core.files.markdown import block, code_span, percent, plain, ratio, table
-from lemur_core.similarity.selection import Verdict
+from lemur_core.similarity.index import Verdict
 
 Row = dict[str, Any]
 FIGURES = ("funnel",)

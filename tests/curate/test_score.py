@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.model.scores import find_best_rows, find_off_scale, rank_rows, score_codes
+from curate.model.records import find_best_rows, find_off_scale, rank_rows, score_codes
 from curate.sources.rows import ROW_SCHEMA
 
 

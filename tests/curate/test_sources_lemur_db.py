@@ -13,7 +13,7 @@ from huggingface_hub import close_session, constants
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from curate.sources import open_source
-from curate.sources.lemur_db import REPOSITORY
+from curate.sources.services import REPOSITORY
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.similarity.minhash import SCHEME

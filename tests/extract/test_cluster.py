@@ -12,8 +12,7 @@ from extract.cluster import _ExtractionRequest, _list_steps
 from extract.extractor import BlockExtractor, extract_to
 from extract.model.results import Options
 from extract.resolve.discover import select
-from lemur_core.distributed.exchange import Exchange
-from lemur_core.distributed.parts import run_part
+from lemur_core.distributed.exchange import Exchange, run_part
 from lemur_core.files.errors import UserError
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="the sandbox needs Linux")]

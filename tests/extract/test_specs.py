@@ -16,7 +16,7 @@ from extract.specs.make import make_spec, read_arguments, to_line
 from extract.specs.notation import format_expression, format_type, format_value
 from extract.specs.outline import read_outline
 from extract.specs.splits import SplitAssignment, assign_splits
-from lemur_core.similarity.text import near_pairs, shingles
+from lemur_core.similarity.tokens import near_pairs, shingles
 from manifests.records import Block, Observed, Spec
 from tests.builders import sample_blocks
 from tests.builders.suites import table

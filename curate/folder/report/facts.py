@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from curate.model.corpus import LoadedRecords
 from curate.model.options import get_prefix
 from curate.published.outcome import DUPLICATE_STAGES, CurationOutcome
-from lemur_core.similarity.selection import Verdict
+from lemur_core.similarity.index import Verdict
 
 #: The benchmark whose best networks are shown: task, dataset and metric.
 BENCHMARK = ("img-classification", "cifar-10", "acc")

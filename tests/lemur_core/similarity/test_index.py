@@ -13,7 +13,6 @@ from lemur_core.similarity.index import (
     Neighbour,
     NeighbourIndex,
     StructuralIndex,
-    set_jaccard,
 )
 from lemur_core.similarity.join import exact_pairs, in_order, link_by_lsh, measure_recall
 from lemur_core.similarity.minhash import Banding, banding_for, buckets, jaccard, signature
@@ -122,7 +121,6 @@ def test_empty_fingerprints_are_near_to_nothing() -> None:
     assert index.nearest(1) is None
     index.keep(1, 1)
     assert index.nearest(0) is None
-    assert set_jaccard(frozenset(), frozenset()) == 0.0
 
 
 def test_few_pairs_are_verified() -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from lemur_core.similarity.index import set_jaccard
 from lemur_core.similarity.join import pairs_between
 from lemur_core.similarity.minhash import jaccard, signature
 from lemur_core.similarity.stored import StoredIndex, View, write_index
@@ -67,10 +66,8 @@ def test_the_index_finds_what_all_comparisons_find(
         assert true <= set(found.tolist())
         assert len(found) == len(estimates)
     for elements in asked.elements:
-        own_elements = frozenset(elements.tolist())
         near = {
-            other: set_jaccard(own_elements, frozenset(items.elements[number].tolist()))
-            for other, number in enumerate(items.fingerprint.tolist())
+            other: jaccard(elements, items.elements[number]) for other, number in enumerate(items.fingerprint.tolist())
         }
         wanted = {other: value for other, value in near.items() if value >= structural}
         assert dict(index.structural(elements, structural)) == wanted
