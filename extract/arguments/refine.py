@@ -76,7 +76,7 @@ def refine(
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class SizePlace:
     """An integer of an expression: a size of a tensor, or a plain argument.
 
     Args: text: the number of the expression. start, end: its place there. axis: rank and axis in a tensor, or None.
@@ -95,7 +95,7 @@ class WorkingCalls:
 
     arguments: Arguments
     called: ForwardCall
-    sizes: tuple[Size, ...] = field(init=False)
+    sizes: tuple[SizePlace, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         self.sizes = tuple(size for number, text in enumerate(self.texts) for size in read_sizes(number, text))
@@ -107,18 +107,18 @@ class WorkingCalls:
         return [*first.args, *(t for _, t in first.kwargs), *second.args, *(t for _, t in second.kwargs)]
 
     @property
-    def inputs(self) -> list[Size]:
+    def inputs(self) -> list[SizePlace]:
         """The sizes of the tensors that forward is given."""
         first = len(self.arguments.args) + len(self.arguments.kwargs)
         return [size for size in self.sizes if size.text >= first and size.axis is not None]
 
     @property
-    def widths(self) -> list[Size]:
+    def widths(self) -> list[SizePlace]:
         """The integers that the constructor is given."""
         first = len(self.arguments.args) + len(self.arguments.kwargs)
         return [size for size in self.sizes if size.text < first]
 
-    def change(self, values: Mapping[Size, int]) -> "WorkingCalls":
+    def change(self, values: Mapping[SizePlace, int]) -> "WorkingCalls":
         """Return the calls with other values for some sizes."""
         texts = self.texts
         for size in sorted(values, key=lambda size: -size.start):
@@ -169,7 +169,7 @@ def vary(calls: WorkingCalls) -> Iterator[ForwardCall]:
     yield from (calls.change(values).called for values in (pixels, samples) if values)
 
 
-def read_sizes(number: int, text: str) -> Iterator[Size]:
+def read_sizes(number: int, text: str) -> Iterator[SizePlace]:
     """Yield the sizes of the tensors that an expression creates, and its other integers; none of several lines."""
     if "\n" in text or not text.isascii():
         return  # the parser counts bytes of a line
@@ -187,9 +187,9 @@ def read_sizes(number: int, text: str) -> Iterator[Size]:
             waiting += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.Dict)]
 
 
-def _read_integer(number: int, node: ast.AST, axis: tuple[int, int] | None) -> Iterator[Size]:
+def _read_integer(number: int, node: ast.AST, axis: tuple[int, int] | None) -> Iterator[SizePlace]:
     if isinstance(node, ast.Constant) and type(node.value) is int and node.end_col_offset is not None:
-        yield Size(number, node.col_offset, node.end_col_offset, node.value, axis)
+        yield SizePlace(number, node.col_offset, node.end_col_offset, node.value, axis)
 
 
 @dataclass(slots=True)
@@ -199,7 +199,7 @@ class Refiner:
     runs: Runs
     tries: int = _MAX_TRIES
 
-    def _try(self, calls: WorkingCalls, values: Mapping[Size, int]) -> WorkingCalls | None:
+    def _try(self, calls: WorkingCalls, values: Mapping[SizePlace, int]) -> WorkingCalls | None:
         """Return the changed calls if they run, and None if they do not or nothing more may be tried."""
         if self.tries <= 0:
             return None
@@ -274,7 +274,7 @@ class Refiner:
         return calls
 
 
-def _is_batch(size: Size) -> bool:
+def _is_batch(size: SizePlace) -> bool:
     return size.axis is not None and size.axis[1] == 0 and size.value < _SMALLEST
 
 
@@ -282,7 +282,7 @@ def _divide(value: int, divisor: int) -> int:
     return max(value // divisor, _SMALLEST)
 
 
-def _propose_all(calls: WorkingCalls) -> Iterator[tuple[Size, int]]:
+def _propose_all(calls: WorkingCalls) -> Iterator[tuple[SizePlace, int]]:
     """Yield another value for each axis of the inputs whose size another axis or argument has."""
     values = {size: size.value for size in calls.inputs}
     for axis in list(dict.fromkeys(size.axis for size in reversed(calls.inputs) if size.axis and size.axis[1])):

@@ -193,7 +193,7 @@ class StatedArguments:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkingCalls:
+class StatedCalls:
     """The call that constructed a block, and the call that ran it (None if it was not run)."""
 
     init: StatedArguments
@@ -208,14 +208,14 @@ class WorkingCalls:
         return f"block({self.forward.text()})" if self.forward is not None else ""
 
 
-def read_arguments(arguments: str | None) -> WorkingCalls | None:
+def read_arguments(arguments: str | None) -> StatedCalls | None:
     """Parse the column `arguments`; None if it is null or invalid."""
     if arguments is None:
         return None
     try:
         calls = json.loads(arguments)
         init, forward = (call and _read_call(call) for call in (calls["init"], calls.get("forward")))
-        return WorkingCalls(init, forward)
+        return StatedCalls(init, forward)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
