@@ -310,13 +310,8 @@ def check_memory(memory: Mapping[str, int], kinds: Sequence[str]) -> None:
 
 
 def find_memory(memory: Mapping[str, int], step: Step) -> int:
-    """Return the MiB to reserve for a task of a step; 0 for no reservation."""
-    return memory.get(step_kind(step.name), memory.get("", 0))
-
-
-def step_kind(name: str) -> str:
-    """Return the name of a step without its numbers: `round` for `pass-2-round-03`."""
-    return re.sub(r"^pass-\d+-|-\d+$", "", name)
+    """Return the MiB to reserve for a task of a step, by its name without its pass; 0 for no reservation."""
+    return memory.get(re.sub(r"^pass-\d+-", "", step.name), memory.get("", 0))
 
 
 def is_done(step: Step, rank: int) -> bool:

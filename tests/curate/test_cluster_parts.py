@@ -69,12 +69,19 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     return fake
 
 
-def queue(names: Sequence[Path], tmp_path: Path, *, source: RecordSource | None = None, **options: Any) -> None:
+def queue(
+    names: Sequence[Path],
+    tmp_path: Path,
+    *,
+    source: RecordSource | None = None,
+    chosen: CurateOptions = OPTIONS,
+    **options: Any,
+) -> None:
     """Queue a curation, of which nothing runs yet but that the source is read."""
     specs = [str(name) for name in names]
     work, out = str(tmp_path / "work"), tmp_path / "out"
     settings = {"tasks": PARTS, "workers": 2, "work": work, "memory": {}, **options}
-    curate_in_tasks(source or open_sources(specs), specs, out, OPTIONS, "slurm", **settings)
+    curate_in_tasks(source or open_sources(specs), specs, out, chosen, "slurm", **settings)
 
 
 # --- the plan -----------------------------------------------------------------------------------------------------
@@ -261,14 +268,14 @@ def test_steps_depend_on_all_arrays_of_the_step_before(rows: list[Row], slurm: F
     """Five tasks in arrays of at most two: each step waits for the three arrays of the step before."""
     path = tmp_path / "rows.jsonl"
     write_lines(path, rows)
-    queue([path], tmp_path, tasks=5, memory={"": 2048, "write": 16384})
+    queue([path], tmp_path, chosen=CurateOptions(graph="all"), tasks=5, memory={"": 2048, "write": 16384})
     jobs = slurm.jobs()
-    features, (records,), keys = jobs[:3], jobs[3:4], jobs[4:7]
+    features, (choose,), graphs = jobs[:3], jobs[3:4], jobs[4:7]
     assert [job.directive("array") for job in features] == ["0-1%2", "0-1%2", "0-0%2"]
     assert [job.option("export") for job in features] == [f"ALL,RUN_OFFSET={number}" for number in range(3)]
     assert [job.option("dependency") for job in features] == [None, "afterany:1", "afterany:2"]
-    assert records.option("dependency") == "afterok:1:2:3"
-    assert [job.option("dependency") for job in keys] == ["afterok:4", "afterok:4,afterany:5", "afterok:4,afterany:6"]
+    assert choose.option("dependency") == "afterok:1:2:3"
+    assert [job.option("dependency") for job in graphs] == ["afterok:4", "afterok:4,afterany:5", "afterok:4,afterany:6"]
     assert jobs[7].option("dependency") == "afterok:5:6:7"
     assert {job.option("mem") for job in jobs[:-1]} == {"2048M"}
     assert (jobs[-1].directive("job-name"), jobs[-1].option("mem")) == ("lemur-write", "16384M")
@@ -277,7 +284,7 @@ def test_steps_depend_on_all_arrays_of_the_step_before(rows: list[Row], slurm: F
         queue([path], tmp_path, memory={"join": 1})
     slurm.queue("1 RUNNING\n2 PENDING\n")
     with pytest.raises(UserError, match="its jobs are still queued: 1, 2; wait, or scancel them"):
-        queue([path], tmp_path, tasks=5)
+        queue([path], tmp_path, chosen=CurateOptions(graph="all"), tasks=5)
 
 
 @pytest.mark.slow
