@@ -9,7 +9,7 @@ from packaging.requirements import Requirement
 
 from extract.migrate.messages import Shape
 from extract.model.blocks import find_block
-from extract.specs.make import StatedArguments, WorkingCalls, read_arguments, read_observed, read_spec
+from extract.specs.make import StatedArguments, StatedCalls, read_arguments, read_observed, read_spec
 from lemur_core.files.errors import UserError
 from manifests.provenance import header_lines, is_guess, read_parts
 from manifests.provenance.licenses import NOASSERTION, combine_licenses
@@ -159,7 +159,7 @@ def choose_form(folder: Path, row: Block, *, lean: bool = True) -> Form:
     return form
 
 
-def _read_observed(row: Block, worked: WorkingCalls) -> tuple[tuple[tuple[Shape, Shape], ...], int]:
+def _read_observed(row: Block, worked: StatedCalls) -> tuple[tuple[tuple[Shape, Shape], ...], int]:
     """Return input and output shapes and the parameter count. Raises: UserError if no case maps one tensor to one."""
     observed = read_observed(row)
     pairs = tuple(_list_shape_pairs(observed.cases)) if observed is not None else ()

@@ -17,7 +17,7 @@ from extract.migrate.project.closed_file import ClosedFile, list_used_names
 from extract.migrate.project.layout import ModuleLocation, ProjectDefinition, TestPlace
 from extract.migrate.source_block import read_header
 from extract.model.categories import to_snake_case
-from extract.specs.make import WorkingCalls
+from extract.specs.make import StatedCalls
 from lemur_core.source.imports import Import, import_section
 from manifests.provenance import provenance_lines
 from manifests.provenance.licenses import is_permissive
@@ -45,7 +45,7 @@ class SourceModule:
     code: str
     lean: bool
     requires: tuple[str, ...]
-    worked: WorkingCalls
+    worked: StatedCalls
 
     @property
     def expressions(self) -> list[str]:
