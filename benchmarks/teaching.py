@@ -129,7 +129,7 @@ def study(given: argparse.Namespace) -> list[str]:
         for name, found in _read(given.unpack).items():
             arm, number, tokens = name.split("-")
             if int(tokens) == shape.tokens and arm in arms:
-                _unpack(given.out / "runs" / f"{arm}-{number}", corpus, arm, int(number), found, shape, tokenizer)
+                _unpack(given.out / "runs" / f"{arm}-{number}", found)
         return report(given.out, corpus, given, tokenizer)
     for seed in range(given.seeds):
         for arm in arms:
@@ -160,17 +160,12 @@ def _pack(corpus: Corpus, tokenizer: Any, shape: Shape, runs: Sequence[tuple[int
     )
 
 
-def _unpack(
-    folder: Path, corpus: Corpus, arm: str, seed: int, found: Mapping[str, Any], shape: Shape, tokenizer: Any
-) -> None:
-    """A run of another machine, as if it had been made here."""
-    if _read(folder / _JUDGED):
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    learned = np.unique(windows(_stream(corpus.arms[arm], tokenizer, shape, seed).rows))
-    held = copied([encode(tokenizer, text.code)[1:] for text in corpus.held], learned)
-    write_text(folder / TRAINED, json.dumps(found["training"]))
-    write_text(folder / _JUDGED, json.dumps({"bits": found["bits"], "held_copied": held}))
+def _unpack(folder: Path, found: Mapping[str, Any]) -> None:
+    """A run of another machine, as if it had been made here, but without what needs its weights."""
+    if not _read(folder / _JUDGED):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / TRAINED, json.dumps(found["training"]))
+        write_text(folder / _JUDGED, json.dumps({"bits": found["bits"]}))
 
 
 def _stream(texts: Sequence[Text], tokenizer: Any, shape: Shape, seed: int) -> Stream:
@@ -305,7 +300,7 @@ def report(out: Path, corpus: Corpus, given: argparse.Namespace, tokenizer: Any)
                 *(_share(sums[name], sums["samples"]) for name in ("parses", "constructs", "runs")),
                 _share(sums["novel"], sums["parses"]),
                 percent(*(sum(run["copied"][at] for run in tried) for at in (0, 1))) if tried else "–",
-                percent(*(sum(run["held_copied"][at] for run in runs.values()) for at in (0, 1))),
+                percent(*(sum(run["held_copied"][at] for run in tried) for at in (0, 1))) if tried else "–",
             ]
         )
     trained = [run for runs in found.values() for run in runs.values()]
