@@ -261,10 +261,13 @@ class MetaResults:
     def compute(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Compute an operation, or build its result again from the shapes of an equal one."""
         key = (func, *map(_describe_meta, args), *((name, _describe_meta(value)) for name, value in kwargs.items()))
+        fresh, in_place = _is_fresh(func), _is_in_place(func)
         try:
-            kept = self._forms.get(key) if _is_fresh(func) else None
+            kept = self._forms.get(key) if fresh or in_place else None
         except TypeError:  # something that is not a number or a text
             return func(*args, **kwargs)
+        if kept is not None and in_place:
+            return args[0]
         if kept is not None:
             with torch._C.DisableTorchFunction():
                 tensors = [
@@ -273,7 +276,9 @@ class MetaResults:
             return tensors[0] if kept[0] is Tensor else tensors if kept[0] is list else tuple(tensors)
         result = func(*args, **kwargs)
         inputs = tensors_in([*args, *kwargs.values()])
-        if inputs and _is_fresh(func) and all(tensor.is_meta for tensor in inputs):
+        if in_place and result is args[0] and result.is_meta and _describe_meta(result) == key[1]:
+            self._forms[key] = Tensor, ()
+        if inputs and fresh and all(tensor.is_meta for tensor in inputs):
             forms = _describe_results(result, inputs)
             if forms:
                 self._forms[key] = type(result), forms
@@ -366,6 +371,16 @@ def _is_fresh(func: OpOverload) -> bool:
     schema = func._schema
     aliases = any(item.alias_info is not None for item in (*schema.arguments, *schema.returns))
     return not aliases and torch.Tag.nondeterministic_seeded not in func.tags and _OF_VALUES.isdisjoint(func.tags)
+
+
+@cache
+def _is_in_place(func: OpOverload) -> bool:
+    """Return whether an operation gives its first argument other values, and nothing else unless that shows."""
+    aliases = [item.alias_info for item in (*func._schema.arguments, *func._schema.returns)]
+    written = [alias is not None and alias.is_write for alias in aliases]
+    number = len(func._schema.arguments)
+    # `set_` gives it other memory.
+    return func._schema.name != "aten::set_" and written == [index in (0, number) for index in range(number + 1)]
 
 
 @cache

@@ -199,3 +199,33 @@ def test_a_result_that_is_built_again_is_as_torch_makes_it(
     assert [describe(each) for each in results] == [expected] * 3
     memories = {find_storage(one) for each in results for one in ([each] if isinstance(each, Tensor) else each)}
     assert len(memories) == 3 * len(expected)
+
+
+def _turn(x: Tensor) -> Tensor:
+    return cast(Tensor, x.t_())
+
+
+@pytest.mark.parametrize(
+    "change", [nn.functional.hardswish, lambda x: x.clamp_(0, 1).add_(x), lambda x: x[1:].add_(x[:-1].clone()), _turn]
+)
+def test_operations_in_place_that_repeat_have_the_graph_of_those_with_values(change: Callable[..., Tensor]) -> None:
+    def repeat(x: Tensor) -> Tensor:
+        for _ in range(3):
+            x = x.clone() + 1
+            kept = change(x, inplace=True) if change is nn.functional.hardswish else change(x)
+            x = x * 2 + kept.sum()
+        return x
+
+    graphs = [trace(lambda: Body(repeat), lambda: [torch.ones(3, 3)], device=device) for device in ("meta", "cpu")]
+    assert identities(graphs[0]) == identities(graphs[1])
+
+
+def test_a_tensor_that_takes_the_memory_of_another_has_it() -> None:
+    with Recorder("meta").recording():
+        for taken in (torch.empty(3), torch.empty(3)):
+            given = torch.empty(3)
+            given.set_(given)
+            given.set_(taken)
+            assert find_storage(given) == find_storage(taken)
+        counted = torch.zeros(3, device="cpu")
+        assert [counted.add_(1).tolist() for _ in range(2)] == [[1.0] * 3, [2.0] * 3]
