@@ -37,6 +37,7 @@ from extract.arguments.trials import (
     seed_all,
     unset_is_nan,
 )
+from lemur_core.graphs.composites import MetaShapes
 
 _MISSING_ARGUMENTS = re.compile(r"missing \d+ required (positional|keyword-only) arguments?")
 _NAMED = re.compile(r"[`'\"](\w+)[`'\"] (?:must be|needs to be|has to be) (?:passed|given|provided|specified|set)")
@@ -50,6 +51,8 @@ _SHARED_PREFIX = 3  # letters
 _MAX_TRIES = 80  # sets of required arguments
 LARGE = 400_000  # elements; for larger modules, inputs are searched on meta tensors
 TOO_LARGE = 300_000_000
+#: Python computes most shapes of initializations, milliseconds each, and the layers of a model repeat them.
+META_SHAPES = MetaShapes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,7 @@ class Constructor:
         size = 0
         if not real:
             try:
-                with torch.device("meta"):
+                with torch.device("meta"), META_SHAPES:
                     module = self._new(arguments)
                 size = count_elements(module)
                 if size > LARGE:

@@ -5,13 +5,14 @@ import inspect
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
-from extract.arguments.constructing import Constructed, Constructor, fails_only_on_meta
+from extract.arguments.constructing import META_SHAPES, Constructed, Constructor, fails_only_on_meta
 from extract.arguments.inputs import (
     Inputs,
     Layers,
@@ -269,7 +270,7 @@ def run(
         args, kwargs = change_nested([args, kwargs], lambda tensor: tensor.to("meta"))
 
     def action() -> Any:
-        with torch.no_grad():
+        with torch.no_grad(), META_SHAPES if on_meta else nullcontext():
             return module(*args, **kwargs)
 
     seed_all(seed)

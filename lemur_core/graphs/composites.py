@@ -25,6 +25,7 @@ from torch._ops import OpOverload
 from torch.nn import functional
 from torch.nn.modules import module
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lemur_core.graphs.graph import RANDOM
 from lemur_core.graphs.memory import find_storage, tensors_in
@@ -283,6 +284,20 @@ class MetaResults:
             if forms:
                 self._forms[key] = type(result), forms
         return result
+
+
+class MetaShapes(TorchDispatchMode):
+    """Computes what `MetaResults` can keep only once while it is active, and records nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._results = MetaResults()
+
+    def __torch_dispatch__(
+        self, func: OpOverload, _types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Compute one operation."""
+        return self._results.compute(func, args, kwargs or {})
 
 
 _EMPTY = torch.ops.aten.empty_strided.default
