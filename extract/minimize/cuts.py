@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from lemur_core.source.scopes import last_name
-from lemur_core.source.text import Lines
+from lemur_core.source.text import Lines, list_nodes
 
 #: Prefix of the error message that replaces cut code.
 LEFT_OUT = "left out of the lean form"
@@ -150,7 +150,7 @@ def last_line(node: ast.stmt) -> int:
 
 def functions_in(node: ast.AST) -> Iterator[Function]:
     """Yield all functions in a node, including the node itself."""
-    return (item for item in ast.walk(node) if isinstance(item, _FUNCTIONS))
+    return (item for item in list_nodes(node) if isinstance(item, _FUNCTIONS))
 
 
 class CutFinder:
@@ -167,7 +167,7 @@ class CutFinder:
         if isinstance(node, ast.ClassDef) and self._is_never_used(node):
             cuts.stub = tuple(self._stub(node))
         cuts.texts = [
-            cut for item in ast.walk(node) if isinstance(item, _DOCUMENTED) for cut in self._find_docstring(item)
+            cut for item in list_nodes(node) if isinstance(item, _DOCUMENTED) for cut in self._find_docstring(item)
         ]
         return cuts
 
@@ -195,7 +195,7 @@ class CutFinder:
         if not functions or entered or special or node.name in self._watched.classes:
             return False
         rest = [item for item in node.body if not isinstance(item, _FUNCTIONS)]
-        read = {part.id for item in rest for part in ast.walk(item) if isinstance(part, ast.Name)}
+        read = {part.id for item in rest for part in list_nodes(item) if isinstance(part, ast.Name)}
         return not functions & read and not any(isinstance(item, ast.ClassDef) for item in rest)
 
     # -- the walk --------------------------------------------------------------------------------------------------

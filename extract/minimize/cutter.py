@@ -33,7 +33,7 @@ from lemur_core.source.imports import Import, import_section
 from lemur_core.source.parse import parse_file
 from lemur_core.source.quality import find_undefined_names
 from lemur_core.source.scopes import last_name
-from lemur_core.source.text import Edit, Lines, apply, normalise
+from lemur_core.source.text import Edit, Lines, apply, list_nodes, normalise
 
 _ROUNDS = 12
 _REFLECTIVE = frozenset({"dir", "getmembers", "vars"})
@@ -111,7 +111,7 @@ class Cutter:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._tree = ast.parse(self.text)
-        self._nodes = list(ast.walk(self._tree))  # walking thousands of lines again takes a tenth of a second
+        self._nodes = list_nodes(self._tree)
         self._calls = [node for node in self._nodes if isinstance(node, ast.Call)]
         self._handlers = [node for node in self._nodes if isinstance(node, ast.ExceptHandler) and node.body]
         self._facts = parse_file(self.text, builtins=True)
@@ -174,8 +174,8 @@ class Cutter:
                     if self._name not in unit.binds:
                         unit.cuts.texts += cuts.texts
                     unit.cuts.stub = cuts.stub if unit.kind == CLASS else ()
-                    kinds = (inner for inner in ast.walk(node) if isinstance(inner, ast.ClassDef))
-                    named = (part for kind in kinds for base in kind.bases for part in ast.walk(base))
+                    kinds = (inner for inner in list_nodes(node) if isinstance(inner, ast.ClassDef))
+                    named = (part for kind in kinds for base in kind.bases for part in list_nodes(base))
                     unit.bases |= {part.id for part in named if isinstance(part, ast.Name)}
                     unit.entered |= any(
                         (first_line(function), function.name) in self._watched.used for function in functions_in(node)
@@ -192,7 +192,7 @@ class Cutter:
             elif isinstance(node, ast.ClassDef):
                 for item in node.body:
                     if not isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                        names = (name for name in ast.walk(item) if isinstance(name, ast.Name))
+                        names = (name for name in list_nodes(item) if isinstance(name, ast.Name))
                         yield from ((self._lines.span(name)[0], name.id) for name in names)
 
     def _is_outside(self, offset: int) -> bool:
@@ -212,7 +212,7 @@ class Cutter:
                 continue
             value = getattr(unit.nodes[0], "value", None)
             for key, start, item in self._items(value):
-                named = {part.id for part in ast.walk(item) if isinstance(part, ast.Name)}
+                named = {part.id for part in list_nodes(item) if isinstance(part, ast.Name)}
                 own = {name for name in named if any(u.kind in {FUNCTION, CLASS} for u in self._binding.get(name, ()))}
                 if own and own <= idle:
                     (table,) = unit.binds
@@ -473,7 +473,9 @@ class Cutter:
         """Return True if a kept handler catches an error of these kinds."""
         for node in self._handlers:
             if stands(self._lines.span(node.body[0])[0]):
-                named = {part.id for part in ast.walk(node.type) if isinstance(part, ast.Name)} if node.type else set()
+                named = (
+                    {part.id for part in list_nodes(node.type) if isinstance(part, ast.Name)} if node.type else set()
+                )
                 if is_broad(node) or named & set(kinds):
                     return True
         return False
@@ -534,7 +536,7 @@ class Cutter:
         """Return definitions of the names that only annotations use."""
         tree = ast.parse(text)
         missing = find_undefined_names(tree).keys()
-        for node in ast.walk(tree) if missing else ():
+        for node in list_nodes(tree) if missing else ():
             for name in ("annotation", "returns"):
                 if isinstance(getattr(node, name, None), ast.expr):
                     setattr(node, name, ast.Constant(None, lineno=1, col_offset=0))

@@ -14,7 +14,7 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from extract.specs.notation import format_type, format_value, infer_type, last_part
-from lemur_core.source.text import parse_code
+from lemur_core.source.text import list_nodes, parse_code
 from manifests.records import SpecArgument
 
 METHODS = ("__init__", "forward")
@@ -129,7 +129,7 @@ def _class(node: ast.ClassDef) -> ClassStatement:
                     methods[name] = methods[item.value.id]
     bases = tuple(name for base in node.bases if (name := last_part(base.func if isinstance(base, ast.Call) else base)))
     kept = {name: methods[name] for name in METHODS if name in methods}
-    calls = (last_part(item.func) for item in ast.walk(node) if isinstance(item, ast.Call))
+    calls = (last_part(item.func) for item in list_nodes(node) if isinstance(item, ast.Call))
     builds = Counter(name for name in calls if _CAMEL.fullmatch(name) and not _NOT_BUILT.search(name))
     return ClassStatement(node.name, bases, MappingProxyType(kept), MappingProxyType(dict(sorted(builds.items()))))
 

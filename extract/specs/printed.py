@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from extract.specs.make import read_arguments, read_observed
 from lemur_core.source.scopes import BUILTINS
-from lemur_core.source.text import parse_code
+from lemur_core.source.text import list_nodes, parse_code
 from manifests.records import Block
 
 #: What the lines may name without saying where it is from.
@@ -50,7 +50,7 @@ def print_call(row: Block, code: str | None) -> tuple[str, ...]:
 def _list_names(lines: list[str]) -> Iterator[str]:
     """Yield the names that lines read from outside."""
     for line in lines:
-        nodes = list(ast.walk(parse_code(line)))
+        nodes = list_nodes(parse_code(line))
         own = {node.arg for node in nodes if isinstance(node, ast.arg)}
         own |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
         yield from (node.id for node in nodes if isinstance(node, ast.Name) and node.id not in own)

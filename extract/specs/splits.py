@@ -24,7 +24,7 @@ from scipy.sparse.csgraph import connected_components
 from extract.specs.make import design_facts
 from extract.specs.outline import split_definitions
 from lemur_core.similarity.tokens import Numbers, near_pairs, shingles
-from lemur_core.source.text import parse_code
+from lemur_core.source.text import list_nodes, parse_code
 from manifests.folders.tables import write_tables
 from manifests.records import SPLITS, Spec, SpecRow, Split
 
@@ -152,7 +152,7 @@ def _classes(code: str) -> Iterator[tuple[str, str]]:
 def _plain(piece: str) -> str:
     """Return the text of a class without docstrings, comments, layout and its own name."""
     tree = parse_code(piece)
-    for node in ast.walk(tree):
+    for node in list_nodes(tree):
         if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             match node.body:
                 case [ast.Expr(value=ast.Constant(value=str())), *rest]:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from lemur_core.source.facts import AT_CALL, AT_DEFINITION, ClassFacts, Nested, ObjectChange
 from lemur_core.source.scopes import last_name
-from lemur_core.source.text import walk_scope
+from lemur_core.source.text import list_children, walk_scope
 
 #: Methods that add to a container.
 FILLING = frozenset({
@@ -89,7 +89,7 @@ def _changes(
             if not (how[0] == "." and own):
                 for chain in _resolve(target, loops, frames):
                     yield ObjectChange(chain, how, when, method)
-    for child in ast.iter_child_nodes(node):
+    for child in list_children(node):
         yield from _changes(child, loops, frames, kind, method)
 
 
@@ -257,7 +257,7 @@ def find_nested_classes(tree: ast.Module, node: ast.stmt, number: int, facts_of:
             outer = tuple(scope.name for scope in around)
             yield Nested(facts_of(item, number), outer, item.lineno, item.end_lineno or item.lineno, expression, why)
         inner = (*around, item) if isinstance(item, _Scope) else around
-        below = [child for child in ast.iter_child_nodes(item) if isinstance(child, ast.stmt | ast.ExceptHandler)]
+        below = [child for child in list_children(item) if isinstance(child, ast.stmt | ast.ExceptHandler)]
         waiting += [(inner, child) for child in reversed(below)]
 
 

@@ -18,7 +18,7 @@ from lemur_core.source.facts import (
     Statement,
 )
 from lemur_core.source.scopes import BUILTINS, ScopeNames, catches_import, import_aliases, last_name
-from lemur_core.source.text import Lines, normalise, parse_code, walk_scope
+from lemur_core.source.text import Lines, list_nodes, normalise, parse_code, walk_scope
 
 Path = tuple[tuple[int, int], ...]
 
@@ -168,7 +168,7 @@ class _FactsVisitor:
             shadows=names.shadows,
             registers=isinstance(node, ast.FunctionDef) and returns_its_argument(node),
             changes=(*(draft.changes if draft else ()), *find_changes(node)),
-            searches=bool(draft and draft.searches) or any(map(search_at, ast.walk(node))),
+            searches=bool(draft and draft.searches) or any(map(search_at, list_nodes(node))),
         )
         self.drafts.append((statement, names))
 

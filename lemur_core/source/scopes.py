@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from operator import attrgetter
 
 from lemur_core.source.facts import AT_CALL, AT_DEFINITION, IN_ANNOTATION, Alias, LocalImport, NameStore, Use
-from lemur_core.source.text import Lines, parse_expression
+from lemur_core.source.text import Lines, list_children, parse_expression
 
 BUILTINS = frozenset(dir(builtins)) | {
     "__file__", "__name__", "__path__", "__package__", "__spec__", "__loader__", "__class__", "__builtins__",
@@ -191,14 +191,8 @@ class ScopeNames:
         scope.branches -= branches
 
     def _children(self, node: ast.AST, scope: _NameScope, when: int) -> None:
-        for field in node._fields:
-            value = getattr(node, field, None)
-            if isinstance(value, list):
-                for item in value:
-                    if isinstance(item, ast.AST):
-                        self._statement(item, scope, when)
-            elif isinstance(value, ast.AST):
-                self._statement(value, scope, when)
+        for child in list_children(node):
+            self._statement(child, scope, when)
 
     def _visit_all(self, nodes: Iterable[ast.AST | None], scope: _NameScope, when: int) -> None:
         for node in nodes:
@@ -420,7 +414,7 @@ class ScopeNames:
         self._children(node, scope, when)
         name = node.rest if isinstance(node, ast.MatchMapping) else node.name
         if name:
-            inner = [item for item in ast.iter_child_nodes(node) if isinstance(item, ast.pattern | ast.expr)]
+            inner = [item for item in list_children(node) if isinstance(item, ast.pattern | ast.expr)]
             start = max(map(self._end, inner), default=self._start(node))
             self._bind(scope, self._word(name, start, self._end(node)))
 
