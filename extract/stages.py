@@ -24,7 +24,6 @@ from extract.minimize.header import MinimizedFile, make_minimized_columns, write
 from extract.minimize.stage import SIGN, WATCH, RunnableBlock, minimize_all
 from extract.model.categories import find_category
 from extract.model.results import Result, RunFacts, at_least, code_columns, sort_by_size
-from extract.proofs.name_resolution import COMPARE_NAMES, compare_bindings
 from extract.proofs.rebuild import REBUILD, RebuildJob, count_rewritten, is_sampled, rebuild_all
 from extract.proofs.runtime import BlockRuntime, original_folders, runtime_for
 from extract.proofs.trace import TRACE, trace_all
@@ -34,7 +33,6 @@ from extract.proofs.validate import (
     SIGN_ORIGINALS,
     BlockVerdict,
     BlockWithOriginal,
-    BoundFile,
     Candidate,
     EquivalenceResult,
     check_text,
@@ -48,7 +46,6 @@ from extract.resolve.distributions import list_distributions, make_guess
 from extract.resolve.index import FactsIndex
 from extract.resolve.modules import CorpusIndex
 from extract.resolve.requirements import add_versions
-from extract.resolve.standins import SOURCE_NAME
 from extract.specs.algorithm import add_rebuild_outcome, store_graphs
 from extract.specs.make import positional_names
 from extract.specs.outline import read_outline
@@ -72,7 +69,6 @@ class PendingBlock:
     verdict: BlockVerdict
     pair: BlockWithOriginal | None = None
     comparison: EquivalenceResult | None = None
-    names: Mapping[str, Any] = field(default_factory=dict)  # columns
     traced: Mapping[str, Any] | None = None  # its graphs, as `extract.proofs.trace.BlockTrace` states them
     graphs: Mapping[str, Any] | None = None  # the same, with whether the block can be rebuilt from them
     minimized: MinimizedFile | str | None = None  # or why there is none
@@ -131,7 +127,6 @@ class PendingBlock:
             **make_minimized_columns(self.minimized),
             graph=self.graphs["graph"] if self.graphs else None,
             graph_widths=self.graphs["graph_widths"] if self.graphs else None,
-            **self.names,
             arguments_from=self.arguments_from,
         )
         return Result(row, emitted.files if emitted else (), self.graphs)
@@ -225,7 +220,7 @@ class StageContext:
         folders = {name: original_folders(source) for name, source in sources.items()}
         if self.comparing is None:
             own = (folder for paths in folders.values() for folder in paths)
-            self.comparing = self.share_sandbox((RECORD_SOURCE, SIGN_BLOCK, SIGN_ORIGINALS, COMPARE_NAMES), own)
+            self.comparing = self.share_sandbox((RECORD_SOURCE, SIGN_BLOCK, SIGN_ORIGINALS), own)
         return folders
 
     def hints(self, target: TargetClass) -> Mapping[str, Any]:
@@ -433,8 +428,8 @@ def compare(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     """Compare blocks that reach `forward` with the originals of each source that can be imported here."""
     if not context.facts.options.fidelity:
         return
-    running, executed = _reaching(blocks, "forward"), _reaching(blocks, "executed")
-    folders = context.open_originals(executed)
+    running = _reaching(blocks, "forward")
+    folders = context.open_originals(running)
     pairs = [
         replace(context.pair(block), folders=folders[block.target.module.source.name]) for block in running.values()
     ]
@@ -446,23 +441,6 @@ def compare(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     )
     reasons = Counter(item.detail[:_MAX_REASON] for item in comparisons if item.fidelity is None)
     context.facts.details["not_compared"] = sort_by_size(reasons)
-
-
-def compare_names(blocks: Sequence[PendingBlock], context: StageContext) -> None:
-    """Compare the names of executed blocks with those of the originals that can be imported here."""
-    if not context.facts.options.fidelity:
-        return
-    executed = _reaching(blocks, "executed")
-    folders = context.open_originals(executed)
-    files = []
-    for key, block in executed.items():
-        target, source = block.target, block.target.module.source
-        assert block.emitted is not None
-        stubs = tuple(sorted(name for name, (origin, _) in block.emitted.places.items() if origin == SOURCE_NAME))
-        own = folders[source.name]
-        files.append(BoundFile(key, target.name, block.code, target.stem, own, source.digest, stubs))
-    for key, columns in _track("names", len(files), compare_bindings(files, context.index, **context.comparison)):
-        executed[key].names = columns
 
 
 def trace(blocks: Sequence[PendingBlock], context: StageContext) -> None:
@@ -524,7 +502,6 @@ def minimize(blocks: Sequence[PendingBlock], context: StageContext) -> None:
 STAGES: Mapping[str, Callable[[Sequence[PendingBlock], StageContext], None]] = {
     "validate": validate,
     "compare": compare,
-    "bindings": compare_names,
     "trace": trace,
     "rebuild": rebuild,
     "lean": minimize,

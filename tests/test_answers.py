@@ -22,7 +22,7 @@ from curate.compute import behavior, graphs, runs
 from extract.migrate import network
 from extract.migrate.project import trial
 from extract.minimize import stage as minimize
-from extract.proofs import name_resolution, rebuild, trace, validate
+from extract.proofs import rebuild, trace, validate
 from lemur_core.files.errors import UserError
 from lemur_core.graphs.graph import Graph, Node, Ref, TensorType, pack, unpack
 from lemur_core.graphs.serialization import load_graphs, store
@@ -90,7 +90,7 @@ STAGES: dict[str, SandboxStage[Any]] = {
     stage.guest: stage
     for stage in (
         *(runs.RUN, graphs.TRACE, behavior.MEASURE, CHAT),
-        *(validate.EXECUTE, validate.SIGN_BLOCK, validate.SIGN_ORIGINALS, name_resolution.COMPARE_NAMES),
+        *(validate.EXECUTE, validate.SIGN_BLOCK, validate.SIGN_ORIGINALS),
         *(trace.TRACE, rebuild.REBUILD, minimize.WATCH, minimize.SIGN),
         *(trial.COMPARE, trial.PROVE, trial.IMPORT, network.OBSERVE, network.FIT, network.PROVE),
         *(candidates.PROBE, candidates.NETWORK, check.CHECK, check.TASK),
@@ -124,9 +124,6 @@ USES: dict[str, Callable[[Reply[Any]], object]] = {
     graphs.TRACE.guest: use_network_graphs,
     trace.TRACE.guest: use_block_graphs,
     validate.EXECUTE.guest: validate._judge,
-    name_resolution.COMPARE_NAMES.guest: lambda reply: [
-        name_resolution.to_columns(one) for one in (reply.answer or {}).values()
-    ],
     check.CHECK.guest: use_check,
     check.TASK.guest: use_check,
 }

@@ -122,33 +122,3 @@ class Originals:
     folders: Sequence[str]
     blocks: Sequence[Original]
     stir: bool
-
-
-class FileToCompare(TypedDict):
-    """A self-contained file whose names are compared with those of its original.
-
-    `stubs`: names of the file that are stubs. `digest`: as of `Original`.
-    """
-
-    block: str
-    name: str
-    code: str
-    module: str
-    digest: str
-    stubs: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class FilesToCompare:
-    """Self-contained files of one package.
-
-    Args:
-        folders: for the front of sys.path, with the package and its dependencies.
-        runtime: for its end, with what the files require.
-        most: the maximum number of differing names to list.
-    """
-
-    folders: Sequence[str]
-    runtime: Sequence[str]
-    blocks: Sequence[FileToCompare]
-    most: int

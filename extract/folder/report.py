@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 from extract.folder.report_figures import draw_figures
 from extract.model.results import RowCounts, RunFacts, at_least, count_reached, wilson
-from extract.proofs import name_resolution as bindings
 from lemur_core.files.markdown import code_span, count, make_visible, percent, plain, plural, table
 from lemur_core.similarity.distinct import LEXICAL, STRUCTURAL, Distinct
 from manifests.folders.manifest import Manifest, Measured
@@ -97,7 +96,6 @@ def write_report(
             ),
             "",
         ),
-        (bindings.section(rows, counts["names"]), ""),
         (_this_run(facts, rows, measured), ""),
     ]
     lines: list[str] = []

@@ -24,7 +24,6 @@ from extract.folder.page import extraction_page
 from extract.folder.verify_code import check_code, read_fence
 from extract.model.blocks import find, find_code
 from extract.model.results import at_least, count_rows
-from extract.proofs.name_resolution import MOST_OTHERS
 from extract.resolve.distributions import read_confirmed
 from extract.resolve.modules import FOUNDATION
 from extract.specs.algorithm import algorithm_faults
@@ -122,22 +121,9 @@ def _check_levels(folder: Path, rows: Sequence[Block], manifest: Manifest) -> Ch
             wrong.append(f"{block}: n_lines and file do not go with its code")
         if (row.error_kind is None) != (row.error is None):
             wrong.append(f"{block}: a category of failure without a message, or the other way round")
-        if not _names_add_up(row):
-            numbers = "names bound to the same, to replacements and to others"
-            wrong.append(f"{block}: {numbers} do not add up to those compared")
         if at_least(level, goal) != (row.error_kind is None):
             wrong.append(f"{block}: {level} of {goal}, {row.error_kind or 'no reason recorded'}")
     return check_faults("levels", wrong, f"every block is `{goal}`, or says why not")
-
-
-def _names_add_up(row: Block) -> bool:
-    """Return whether the counts of bound names agree with each other and with the names listed, the first of them."""
-    compared, same, replaced = (row.names_compared, row.names_same, row.names_standin)
-    listed = len(row.names_other)
-    if compared is None or same is None or replaced is None:
-        return compared is same is replaced is None and not listed
-    # At most `MOST_OTHERS` names are listed, so a full list says only "at least".
-    return bool(0 <= same + replaced <= compared and listed == min(compared - same, MOST_OTHERS))
 
 
 def _check_requirements(rows: Sequence[Block], needs: Requirements) -> Check:

@@ -93,7 +93,6 @@ class RowCounts(TypedDict):
     graphs: dict[str, int]
     lines: int
     lean: dict[str, int]
-    names: dict[str, int]
     arguments: dict[str, int]
     targets: NotRequired[dict[str, Any]]
 
@@ -120,7 +119,6 @@ def count_rows(rows: Sequence[Block], targets: Sequence[str] | None = None) -> R
         "graphs": _count_graphs(rows),
         "lines": sum(row.n_lines or 0 for row in rows),
         "lean": _count_minimized(rows),
-        "names": _count_names(rows),
         "arguments": sort_by_size(
             Counter(row.arguments_from for row in rows if row.arguments_from and at_least(row.level, "forward"))
         ),
@@ -143,13 +141,6 @@ def _count_minimized(rows: Sequence[Block]) -> dict[str, int]:
     without = sum(row.lean_error is not None for row in rows)
     lines, full_lines = (sum(getattr(row, name) or 0 for row in compared) for name in ("lean_lines", "n_lines"))
     return {"blocks": len(compared), "without": without, "lines": lines, "full_lines": full_lines}
-
-
-def _count_names(rows: Sequence[Block]) -> dict[str, int]:
-    """Count blocks whose names were compared with the real import, and the names over all of them."""
-    known = [row for row in rows if row.names_compared]
-    sums = {name: sum(getattr(row, f"names_{name}") or 0 for row in known) for name in ("compared", "same", "standin")}
-    return {"blocks": len(known), "whole": sum(row.names_same == row.names_compared for row in known), **sums}
 
 
 def count_reached(levels: Mapping[str, int]) -> dict[str, int]:

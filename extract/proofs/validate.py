@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from extract.arguments.messages import BlockRun, CallsToRun, CompanionCode, Original, Originals
 from extract.emit.emit import Emitted
@@ -309,22 +309,6 @@ class BlockWithOriginal:
 
 
 @dataclass(frozen=True, slots=True)
-class BoundFile:
-    """A self-contained file to compare with its origin."""
-
-    block: str
-    name: str
-    code: str
-    module: str  # the module to import for the original
-    folders: tuple[Path, ...]  # with the original and its dependencies
-    digest: str  # of the source of the original
-    stubs: tuple[str, ...]  # names of the file that are stubs
-
-
-P = TypeVar("P", BlockWithOriginal, BoundFile)
-
-
-@dataclass(frozen=True, slots=True)
 class EquivalenceResult:
     """The outcome of a comparison; `fidelity` is None if the block could not be compared."""
 
@@ -340,7 +324,6 @@ def compare_all(
     jobs: int,
     runtime: Sequence[Path] = (),
     unsafe: bool = False,
-    shared: SharedSandbox | None = None,
 ) -> Iterator[EquivalenceResult]:
     """Compare blocks with their originals; outcomes are cached by content.
 
@@ -351,8 +334,10 @@ def compare_all(
     by_block = {pair.block: pair for pair in pairs}
     folders = sorted({folder for pair in pairs for folder in pair.folders} | set(runtime))
     entries = [SIGN_BLOCK.guest, SIGN_ORIGINALS.guest]
-    with CachedSandbox(index, workers=jobs, readable=folders, unsafe=unsafe, shared=shared, entries=entries) as box:
-        theirs = _sign_originals(box, list(group_by_package(pairs)))
+    with CachedSandbox(
+        index, workers=jobs, readable=folders, unsafe=unsafe, preload=META_PRELOAD, entries=entries
+    ) as box:
+        theirs = _sign_originals(box, list(_group_by_package(pairs)))
         missing = {block: answer for block, answer in theirs.items() if isinstance(answer, MissingOriginal)}
         for block, answer in missing.items():
             yield EquivalenceResult(block, None, f"no original: {answer.missing}")
@@ -410,13 +395,13 @@ def _sign_originals(
     return SIGN_ORIGINALS.run_groups(box, groups, request, lambda pair: pair.block)
 
 
-def group_by_package(items: Iterable[P]) -> Iterator[list[P]]:
-    """Yield groups of items of one package, limited in size."""
-    by_folders: dict[tuple[Path, ...], list[P]] = {}
-    for item in items:
-        by_folders.setdefault(item.folders, []).append(item)
+def _group_by_package(pairs: Iterable[BlockWithOriginal]) -> Iterator[list[BlockWithOriginal]]:
+    """Yield groups of blocks of one package, limited in size."""
+    by_folders: dict[tuple[Path, ...], list[BlockWithOriginal]] = {}
+    for pair in pairs:
+        by_folders.setdefault(pair.folders, []).append(pair)
     for members in by_folders.values():
         # Sorted, so that neighbors share imports and every run has the same groups.
-        members.sort(key=lambda item: item.module)
+        members.sort(key=lambda pair: pair.module)
         for start in range(0, len(members), _MAX_TOGETHER):
             yield members[start : start + _MAX_TOGETHER]

@@ -66,14 +66,6 @@ class Block(Record):
         le=1,
         description="LEMUR's code score by Pyflakes and Radon; null if it does not parse",
     )
-    names_compared: int | None = Field(
-        default=None, ge=0, description="global names that it reads and that can be compared with the original's"
-    )
-    names_same: int | None = Field(default=None, ge=0, description="of these, bound to the same as in the original")
-    names_standin: int | None = Field(default=None, ge=0, description="of these, bound to a replacement by this tool")
-    names_other: tuple[str, ...] = Field(
-        default=(), description="of these, bound to something else: module, name and reason, truncated"
-    )
     arguments_from: Literal["default", "recorded", "call site", "search"] | None = Field(
         default=None,
         description="how the constructor's arguments were found: none are needed, a running model of the source or"

@@ -87,7 +87,6 @@ def test_the_columns_of_a_block() -> None:
         *("digest", "resolutions", "file", "arguments", "observed"),
         *("lean_code", "lean_sha256", "lean_lines", "lean_requires", "lean_license", "dynamic"),
         *("graph", "graph_widths", "lean_error", "quality"),
-        *("names_compared", "names_same", "names_standin", "names_other"),
         "arguments_from",
     ]
     nullable = {field.name for field in schema if field.nullable}
@@ -102,9 +101,9 @@ def test_the_columns_of_a_block() -> None:
         "lean_license",
         "lean_error",
     }
-    numbers = {"n_lines", "seconds", "lean_lines", "quality", "names_compared", "names_same", "names_standin"}
+    numbers = {"n_lines", "seconds", "lean_lines", "quality"}
     assert nullable == text | numbers
-    for name in ("requires", "resolutions", "lean_requires", "names_other"):
+    for name in ("requires", "resolutions", "lean_requires"):
         assert pa.types.is_list(schema.field(name).type)
         assert schema.field(name).type.value_type == pa.string()
     assert schema.field("start_line").type == schema.field("n_lines").type == pa.int64()

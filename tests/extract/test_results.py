@@ -25,7 +25,6 @@ def row(name: str = "Scale", source: str = "alpha@1.0", level: str = "executed",
         "n_lines": 10,
         "lean_lines": None,
         "lean_error": None,
-        **dict.fromkeys(("names_compared", "names_same", "names_standin")),
         "license": "MIT",
     }
     return Block.model_construct(**made | changes)
