@@ -41,26 +41,17 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage, which writes its outputs to the folder of the run, and reads only the outputs of its parents there.
-
-    Args:
-        outputs: files or folders, relative to the folder of the run; each is complete or absent.
-        make: writes the outputs to the folder of the run, replacing older ones.
-        summarize: reads the outputs and summarizes them.
-        parents: names of earlier stages.
-        packages: our packages whose code determines the outputs.
-        parameters: other values that determine the outputs, as JSON.
-        resumes: whether `make` accepts an existing output as its own (a training run is recognized by its identity), so
-            that it must be removed before a rebuild.
-    """
+    """A stage, which writes its outputs to the folder of the run, and reads only the outputs of its parents there."""
 
     name: str
-    outputs: tuple[str, ...]
-    make: Callable[[Path], object]
-    summarize: Callable[[Path], Summary]
-    parents: tuple[str, ...] = ()
-    packages: tuple[str, ...] = ()
-    parameters: Mapping[str, object] = field(default_factory=dict)
+    outputs: tuple[str, ...]  # files or folders, relative to the folder of the run; each is complete or absent
+    make: Callable[[Path], object]  # writes the outputs to the folder of the run, replacing older ones
+    summarize: Callable[[Path], Summary]  # reads the outputs and summarizes them
+    parents: tuple[str, ...] = ()  # names of earlier stages
+    packages: tuple[str, ...] = ()  # our packages whose code determines the outputs
+    parameters: Mapping[str, object] = field(default_factory=dict)  # other values that determine the outputs, as JSON
+    # Whether `make` accepts an existing output as its own (a training run is recognized by its identity), so that it
+    # must be removed before a rebuild.
     resumes: bool = False
 
 

@@ -61,29 +61,20 @@ _WIDTH = 1_000  # without a terminal: do not wrap lines
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All settings of one run of the pipeline.
-
-    Args:
-        sources: sources in addition to the corpus; one with the name of a corpus source replaces it.
-        paths: paths in the sources whose classes become blocks; all if empty.
-        records: sources of LEMUR records, curated together with the blocks.
-        include: name prefixes of the records to use.
-        changes: changes to the recipe, `part__key` to value.
-        images: number of training images; None for all, at most IMAGES.
-        held_out: maximum number of training images to validate on.
-    """
+    """All settings of one run of the pipeline."""
 
     corpus: str | None
-    sources: tuple[str, ...]
-    paths: tuple[str, ...]
-    records: tuple[str, ...] = _RECORDS
-    include: tuple[str, ...] = _INCLUDE
+    sources: tuple[str, ...]  # sources in addition to the corpus; one with the name of a corpus source replaces it
+    paths: tuple[str, ...]  # paths in the sources whose classes become blocks; all if empty
+    records: tuple[str, ...] = _RECORDS  # sources of LEMUR records, curated together with the blocks
+    include: tuple[str, ...] = _INCLUDE  # name prefixes of the records to use
     chat: bool = True
     recipe: str = RECIPE
+    # Changes to the recipe, `part__key` to value.
     changes: Mapping[str, object] = field(default_factory=lambda: {"training__epochs": EPOCHS})
     data: str = HUB
-    images: int | None = None
-    held_out: int = HELD_OUT
+    images: int | None = None  # number of training images; None for all, at most IMAGES
+    held_out: int = HELD_OUT  # maximum number of training images to validate on
     seed: int = 0
     jobs: int | None = None
     unsafe: bool = False

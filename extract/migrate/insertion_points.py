@@ -64,24 +64,15 @@ class BlockFit:
 
 @dataclass(frozen=True, slots=True)
 class InsertionPoint:
-    """One way of inserting a block into a network.
-
-    Attributes:
-        how: replace the submodule, or follow it.
-        before: input shapes there, by case.
-        after: required output shapes.
-        reason: why the block does not fit; empty if it does.
-        filling: how it fits.
-        view: layout in which the block gets its inputs.
-    """
+    """One way of inserting a block into a network."""
 
     place: ObservedSubmodule
-    how: How
-    before: tuple[Shape, ...]
-    after: tuple[Shape, ...]
-    reason: str = ""
-    filling: BlockFit | None = None
-    view: View = ""
+    how: How  # replace the submodule, or follow it
+    before: tuple[Shape, ...]  # input shapes there, by case
+    after: tuple[Shape, ...]  # required output shapes
+    reason: str = ""  # why the block does not fit; empty if it does
+    filling: BlockFit | None = None  # how it fits
+    view: View = ""  # layout in which the block gets its inputs
 
     @property
     def name(self) -> str:

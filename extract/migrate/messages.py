@@ -46,19 +46,13 @@ class ObservedSubmodule:
 
 @dataclass(frozen=True, slots=True)
 class ObservedNetwork:
-    """The observed runs of a network.
+    """The observed runs of a network."""
 
-    Attributes:
-        cases: inputs that it ran with.
-        outputs: output shapes, by case.
-        places: its submodules that were called, in the order of the ends of their first calls.
-        stars: module -> names bound by its star import.
-    """
-
-    cases: tuple[Case, ...]
-    outputs: tuple[Shape, ...]
+    cases: tuple[Case, ...]  # inputs that it ran with
+    outputs: tuple[Shape, ...]  # output shapes, by case
+    # Its submodules that were called, in the order of the ends of their first calls.
     places: tuple[ObservedSubmodule, ...]
-    stars: Mapping[str, Sequence[str]]
+    stars: Mapping[str, Sequence[str]]  # module -> names bound by its star import
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,54 +109,35 @@ class NoFit:
 
 @dataclass(frozen=True, slots=True)
 class NetworkToProve:
-    """A network with an inserted block.
-
-    Args:
-        outputs: the required output shape of each case.
-        name: the block's class in the file.
-        path: the submodule that contains it.
-    """
+    """A network with an inserted block."""
 
     code: str
     prm: Mapping[str, Any]
     cases: Sequence[Case]
-    outputs: Sequence[Sequence[int]]
-    name: str
-    path: str
+    outputs: Sequence[Sequence[int]]  # the required output shape of each case
+    name: str  # the block's class in the file
+    path: str  # the submodule that contains it
 
 
 @dataclass(slots=True)
 class NetworkProof:
-    """The verified steps of a network with an inserted block; the guest fills it step by step.
+    """The verified steps of a network with an inserted block; the guest fills it step by step."""
 
-    Attributes:
-        proved: the steps that succeeded.
-        failed: the step that did not, and `why`.
-        parameters: number of trainable tensors of the block; `moved` of them changed in training.
-        graph: why there is no graph, if there is none.
-    """
-
-    proved: list[str]
-    failed: MigrationStep | None = None
+    proved: list[str]  # the steps that succeeded
+    failed: MigrationStep | None = None  # the step that did not, and `why`
     why: str = ""
-    parameters: int = 0
+    parameters: int = 0  # number of trainable tensors of the block; `moved` of them changed in training
     moved: int = 0
-    graph: str | None = None
+    graph: str | None = None  # why there is no graph, if there is none
 
 
 @dataclass(frozen=True, slots=True)
 class InProject:
-    """The environment of a project, for code that runs in it.
+    """The environment of a project, for code that runs in it."""
 
-    Args:
-        roots: folders to import its own modules from, before all others.
-        packages: the top-level names of its modules.
-        folders: for the end of sys.path, with the requirements of the project and the block.
-    """
-
-    roots: Sequence[str]
-    packages: Sequence[str]
-    folders: Sequence[str]
+    roots: Sequence[str]  # folders to import its own modules from, before all others
+    packages: Sequence[str]  # the top-level names of its modules
+    folders: Sequence[str]  # for the end of sys.path, with the requirements of the project and the block
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,18 +156,12 @@ class ImportableModule:
 
 @dataclass(frozen=True, slots=True)
 class ModuleToSign(ModuleToImport):
-    """A block as a module of a project.
+    """A block as a module of a project."""
 
-    Args:
-        name: its class in the module.
-        sizes: the tensor shapes of each further call.
-        test: path of its smoke test.
-    """
-
-    name: str
+    name: str  # its class in the module
     arguments: CallsToRun
-    sizes: Sequence[Sequence[Sequence[int]]]
-    test: str
+    sizes: Sequence[Sequence[Sequence[int]]]  # the tensor shapes of each further call
+    test: str  # path of its smoke test
 
 
 class DefinitionToCompare(TypedDict):
@@ -214,18 +183,10 @@ class BlockToCompare(InProject):
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The comparison of a block's definitions with the project's, and the facts for its smoke test.
+    """The comparison of a block's definitions with the project's, and the facts for its smoke test."""
 
-    Attributes:
-        refused: by definition and candidate, the reason why they differ; "" if they do not.
-        single: whether the output is one tensor.
-        shapes: of all tensors of the output.
-        trains: whether it runs in train mode; otherwise the rest was observed in eval mode.
-        learns: whether gradients reach a parameter.
-    """
-
-    refused: tuple[tuple[str, ...], ...]
-    single: bool
-    shapes: tuple[tuple[int, ...], ...]
-    trains: bool
-    learns: bool
+    refused: tuple[tuple[str, ...], ...]  # by definition and candidate, the reason why they differ; "" if they do not
+    single: bool  # whether the output is one tensor
+    shapes: tuple[tuple[int, ...], ...]  # of all tensors of the output
+    trains: bool  # whether it runs in train mode; otherwise the rest was observed in eval mode
+    learns: bool  # whether gradients reach a parameter

@@ -63,16 +63,12 @@ _MAX_ERROR = 200  # characters of a message about a failed job
 
 @dataclass(frozen=True, slots=True)
 class TargetNetwork:
-    """A network to insert a block into, and the inputs for running it.
-
-    Attributes:
-        prm: hyperparameters.
-        in_shape: shape of a batch of images; None to use the first of the usual shapes that the network runs with.
-    """
+    """A network to insert a block into, and the inputs for running it."""
 
     name: str
     text: str
-    prm: Mapping[str, Any]
+    prm: Mapping[str, Any]  # hyperparameters
+    # Shape of a batch of images; None to use the first of the usual shapes that the network runs with.
     in_shape: Shape | None = None
     classes: int = CLASSES
 
@@ -142,20 +138,15 @@ class MigrationError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class MigratedNetwork:
-    """A verified network with an inserted block.
-
-    Attributes:
-        text: text of the file.
-        name: name of the block's class in it.
-        failed: the insertion points that were tried before, each with the reason for its failure.
-    """
+    """A verified network with an inserted block."""
 
     source_block: SourceBlock
     site: InsertionPoint
-    text: str
-    name: str
+    text: str  # text of the file
+    name: str  # name of the block's class in it
     proof: NetworkProof
     observed: ObservedNetwork
+    # The insertion points that were tried before, each with the reason for its failure.
     failed: tuple[tuple[InsertionPoint, str], ...]
 
 

@@ -23,30 +23,18 @@ _TENSOR = re.compile(r"float32 (\d+(?:x\d+)*)")
 
 @dataclass(frozen=True, slots=True)
 class SourceBlock:
-    """A block and its known behavior.
+    """A block and its known behavior."""
 
-    Attributes:
-        row: the block's row.
-        code: its closed file; the minimized form if `lean` is true.
-        sha256: digest of the code.
-        license: license expression that covers all of the code.
-        init: working constructor arguments.
-        constructor: parameters of its constructor.
-        layout: layout of the input tensor, one letter per dimension; None if unknown.
-        cases: input and output shapes; those of the first case belong to these arguments.
-        parameters: number of parameter elements with these arguments.
-    """
-
-    row: Block
-    code: str
-    sha256: str
-    license: str
+    row: Block  # the block's row
+    code: str  # its closed file; the minimized form if `lean` is true
+    sha256: str  # digest of the code
+    license: str  # license expression that covers all of the code
     lean: bool
-    init: StatedArguments
-    constructor: tuple[SpecArgument, ...]
-    layout: str | None
-    cases: tuple[tuple[Shape, Shape], ...]
-    parameters: int
+    init: StatedArguments  # working constructor arguments
+    constructor: tuple[SpecArgument, ...]  # parameters of its constructor
+    layout: str | None  # layout of the input tensor, one letter per dimension; None if unknown
+    cases: tuple[tuple[Shape, Shape], ...]  # input and output shapes; those of the first case belong to these arguments
+    parameters: int  # number of parameter elements with these arguments
 
     @property
     def name(self) -> str:

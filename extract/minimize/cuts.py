@@ -55,23 +55,15 @@ _NARROW = (
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A piece of text that can be removed.
+    """A piece of text that can be removed."""
 
-    Args:
-        kind: `branch`, `function`, `method`, `class` or `entry`.
-        start: offset in the file; identifies the cut.
-        text: the replacement.
-        label: a short description of the removed text.
-        short: whether to keep the text if everything that it references is kept anyway.
-        wide: the same cut together with the parameters of its function, which nothing but reflection can see.
-    """
-
-    kind: str
-    start: int
+    kind: str  # `branch`, `function`, `method`, `class` or `entry`
+    start: int  # offset in the file; identifies the cut
     end: int
-    text: str
-    label: str
-    short: bool = False
+    text: str  # the replacement
+    label: str  # a short description of the removed text
+    short: bool = False  # whether to keep the text if everything that it references is kept anyway
+    # The same cut together with the parameters of its function, which nothing but reflection can see.
     wide: "Cut | None" = None
 
 
@@ -116,20 +108,14 @@ class Cuts:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The executed parts of a file, as `extract.minimize.watch_guest.watch_block` reports them.
+    """The executed parts of a file, as `extract.minimize.watch_guest.watch_block` reports them."""
 
-    Args:
-        lines: that ran.
-        entered: functions that were called, by first line and name; `used`: those called after the file was loaded.
-        classes: that had instances.
-        bound: methods that override one of another class ("Class.method").
-    """
-
-    lines: frozenset[int]
+    lines: frozenset[int]  # that ran
+    # Functions that were called, by first line and name; `used`: those called after the file was loaded.
     entered: frozenset[tuple[int, str]]
     used: frozenset[tuple[int, str]]
-    classes: frozenset[str]
-    bound: frozenset[str]
+    classes: frozenset[str]  # that had instances
+    bound: frozenset[str]  # methods that override one of another class ("Class.method")
 
     def has_entered(self, node: Function) -> bool:
         """Return True if the function was called."""

@@ -61,21 +61,13 @@ Stands = Callable[[int], bool]  # returns True if the text at an offset is kept
 
 @dataclass(frozen=True, slots=True)
 class MinimizedText:
-    """A minimized file.
+    """A minimized file."""
 
-    Attributes:
-        text: the file without its header.
-        stops: line of `text` -> the cut at that line.
-        named: name of a definition, method or key -> the cuts that removed it.
-        cut: kind -> labels of the cuts.
-        names: names defined by the kept statements.
-    """
-
-    text: str
-    stops: dict[int, int]
-    named: dict[str, list[int]]
-    cut: dict[str, list[str]]
-    names: frozenset[str]
+    text: str  # the file without its header
+    stops: dict[int, int]  # line of `text` -> the cut at that line
+    named: dict[str, list[int]]  # name of a definition, method or key -> the cuts that removed it
+    cut: dict[str, list[str]]  # kind -> labels of the cuts
+    names: frozenset[str]  # names defined by the kept statements
 
 
 @dataclass(slots=True)

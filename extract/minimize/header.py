@@ -39,17 +39,11 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class MinimizedFile:
-    """A minimized file as it is written to disk.
+    """A minimized file as it is written to disk."""
 
-    Attributes:
-        code: the whole file.
-        requires: PEP 508 requirements apart from the standard library and the declared runtime.
-        license: combined license of all files with its code.
-    """
-
-    code: str
-    requires: tuple[str, ...]
-    license: str
+    code: str  # the whole file
+    requires: tuple[str, ...]  # PEP 508 requirements apart from the standard library and the declared runtime
+    license: str  # combined license of all files with its code
 
 
 def write_header(leaned: MinimizeResult, emitted: Emitted, arguments: CallsToRun) -> MinimizedFile | str:

@@ -102,18 +102,13 @@ class _BlockWork:
 
 @dataclass(frozen=True, slots=True)
 class RunnableBlock:
-    """A block that runs forward, with everything known about how to run it.
-
-    Attributes:
-        observed: an `Observed` record.
-        hints: calls found in the corpus, in the format of `extract.arguments.hints.Hints.to_json`.
-        traced: its traced graphs, if available.
-    """
+    """A block that runs forward, with everything known about how to run it."""
 
     pair: BlockWithOriginal
-    observed: Mapping[str, Any]
+    observed: Mapping[str, Any]  # an `Observed` record
+    # Calls found in the corpus, in the format of `extract.arguments.hints.Hints.to_json`.
     hints: Mapping[str, Any] = field(default_factory=dict)
-    traced: Mapping[str, Any] | None = None
+    traced: Mapping[str, Any] | None = None  # its traced graphs, if available
 
     def request(self, runtime: Sequence[Path]) -> BlockUses:
         """Return the request for the guests."""

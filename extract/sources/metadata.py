@@ -33,18 +33,13 @@ _NOT_OWN = frozenset({"test", "tests", "docs", "doc", "examples", "example", "be
 
 @dataclass(frozen=True, slots=True)
 class PackageFacts:
-    """Facts of a project; name and version are "" if no metadata states them.
-
-    Attributes:
-        requires: requirements, PEP 508; those of extras have a marker.
-        roots: as in `extract.sources.layout`.
-    """
+    """Facts of a project; name and version are "" if no metadata states them."""
 
     name: str
     version: str
     license: str
-    requires: tuple[str, ...]
-    roots: Roots = ()
+    requires: tuple[str, ...]  # requirements, PEP 508; those of extras have a marker
+    roots: Roots = ()  # as in `extract.sources.layout`
 
 
 def is_text(path: str) -> bool:

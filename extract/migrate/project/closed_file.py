@@ -12,19 +12,12 @@ from lemur_core.source.text import Edit, apply, normalise
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A closed file without its header and its imports.
+    """A closed file without its header and its imports."""
 
-    Attributes:
-        imports: imports of the names that it needs.
-        future: whether it postpones the evaluation of annotations.
-        text: its statements.
-        gone: definitions of the closed file that are no longer needed, in order.
-    """
-
-    imports: tuple[Import, ...]
-    future: bool
-    text: str
-    gone: tuple[str, ...]
+    imports: tuple[Import, ...]  # imports of the names that it needs
+    future: bool  # whether it postpones the evaluation of annotations
+    text: str  # its statements
+    gone: tuple[str, ...]  # definitions of the closed file that are no longer needed, in order
 
 
 @dataclass(slots=True)

@@ -32,19 +32,13 @@ def folder_of(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProjectDefinition:
-    """A top-level class or function of a file of the project.
-
-    Attributes:
-        module: dotted name under which the project imports the file.
-        is_class: whether it is a class.
-        category: category of an nn.Module with a forward; "" for anything else.
-    """
+    """A top-level class or function of a file of the project."""
 
     name: str
-    module: str
+    module: str  # dotted name under which the project imports the file
     path: str
-    is_class: bool
-    category: str = ""
+    is_class: bool  # whether it is a class
+    category: str = ""  # category of an nn.Module with a forward; "" for anything else
 
     @property
     def full_name(self) -> str:
@@ -54,22 +48,14 @@ class ProjectDefinition:
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """The facts about a project that a migration needs.
-
-    Attributes:
-        source: its code files, license and requirements.
-        trees: path -> syntax tree of a code file; files that do not parse are left out.
-        defined: its definitions, in the order of paths and lines.
-        tests: path -> syntax tree of a test file.
-        paths: paths of all its Python files, including tests.
-    """
+    """The facts about a project that a migration needs."""
 
     root: Path
-    source: PackageSource
-    trees: Mapping[str, ast.Module]
-    defined: Sequence[ProjectDefinition]
-    tests: Mapping[str, ast.Module]
-    paths: frozenset[str]
+    source: PackageSource  # its code files, license and requirements
+    trees: Mapping[str, ast.Module]  # path -> syntax tree of a code file; files that do not parse are left out
+    defined: Sequence[ProjectDefinition]  # its definitions, in the order of paths and lines
+    tests: Mapping[str, ast.Module]  # path -> syntax tree of a test file
+    paths: frozenset[str]  # paths of all its Python files, including tests
     _modules: Mapping[str, str] = field(default_factory=dict)
 
     def name_module(self, path: str) -> str:
@@ -157,17 +143,11 @@ def _is_test(path: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ModuleLocation:
-    """Location of the new module.
+    """Location of the new module."""
 
-    Attributes:
-        path: path of its file.
-        module: dotted name under which it is imported.
-        why: explanation for the user.
-    """
-
-    path: str
-    module: str
-    why: str
+    path: str  # path of its file
+    module: str  # dotted name under which it is imported
+    why: str  # explanation for the user
 
     @property
     def folder(self) -> str:
@@ -275,19 +255,13 @@ def list_bound_names(tree: ast.Module | None) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class TestPlace:
-    """Location and style of the smoke test.
-
-    Attributes:
-        path: path of its file.
-        style: plain functions, or methods of a `unittest.TestCase`.
-        neighbors: number of existing tests of this style in the folder; 0 if the project has none.
-    """
+    """Location and style of the smoke test."""
 
     __test__ = False  # tells pytest that this is not a test class
 
-    path: str
-    style: Literal["functions", "unittest"]
-    neighbors: int
+    path: str  # path of its file
+    style: Literal["functions", "unittest"]  # plain functions, or methods of a `unittest.TestCase`
+    neighbors: int  # number of existing tests of this style in the folder; 0 if the project has none
 
 
 def choose_test(project: Project, location: ModuleLocation, replaces: str | None = None) -> TestPlace:

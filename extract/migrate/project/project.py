@@ -42,29 +42,23 @@ _MAX_LISTED = 3  # maximum number of the project's rejected definitions to list 
 
 @dataclass(slots=True)
 class MigrationPlan:
-    """A migration before anything is written.
-
-    Attributes:
-        reused: name in the block's file -> the same definition of the project.
-        refused: rejected candidates: name, full name of the project's definition, reason.
-        files: path below the project -> new content.
-        before: path -> current content; None if the file does not exist.
-        formatted: how the new files were formatted, for the user.
-        notes: other one-line messages for the user.
-    """
+    """A migration before anything is written."""
 
     donated: SourceModule
     project: Project
     place: ModuleLocation
     test: TestPlace
+    # Name in the block's file -> the same definition of the project.
     reused: dict[str, ProjectDefinition] = field(default_factory=dict)
+    # Rejected candidates: name, full name of the project's definition, reason.
     refused: list[tuple[str, str, str]] = field(default_factory=list)
     registered: PackageExport | None = None
-    files: dict[str, bytes] = field(default_factory=dict)
+    files: dict[str, bytes] = field(default_factory=dict)  # path below the project -> new content
+    # Path -> current content; None if the file does not exist.
     before: dict[str, bytes | None] = field(default_factory=dict)
     proof: Proof = field(default_factory=lambda: Proof("not tried"))
-    formatted: str = ""
-    notes: list[str] = field(default_factory=list)
+    formatted: str = ""  # how the new files were formatted, for the user
+    notes: list[str] = field(default_factory=list)  # other one-line messages for the user
 
 
 def migrate_into_project(folder: Path, block: str, root: Path, options: MigrateOptions) -> str:

@@ -16,17 +16,11 @@ _INIT = "__init__.py"
 
 @dataclass(frozen=True, slots=True)
 class PackageExport:
-    """The outcome for a package's `__init__.py`.
+    """The outcome for a package's `__init__.py`."""
 
-    Attributes:
-        path: path of the file; "" if the folder is not a package.
-        text: its new text; None if it remains unchanged.
-        why: what was done, or why nothing was done.
-    """
-
-    path: str
-    text: bytes | None
-    why: str
+    path: str  # path of the file; "" if the folder is not a package
+    text: bytes | None  # its new text; None if it remains unchanged
+    why: str  # what was done, or why nothing was done
 
 
 def register(project: Project, location: ModuleLocation, name: str) -> PackageExport:

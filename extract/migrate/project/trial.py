@@ -57,17 +57,11 @@ _Request = tuple[SandboxStage[Any], _Payload]
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The result of a trial.
+    """The result of a trial."""
 
-    Attributes:
-        wrong: the fault; "" if there is none.
-        steps: number of ways of using the block with bit-identical results.
-        tests: number of smoke tests that passed.
-    """
-
-    wrong: str
-    steps: int = 0
-    tests: int = 0
+    wrong: str  # the fault; "" if there is none
+    steps: int = 0  # number of ways of using the block with bit-identical results
+    tests: int = 0  # number of smoke tests that passed
 
 
 @contextmanager

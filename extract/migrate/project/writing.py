@@ -31,21 +31,13 @@ _REWRITTEN = re.compile(r"(?:Block|File|SWHID|Licence): ")
 
 @dataclass(frozen=True, slots=True)
 class SourceModule:
-    """The block to move.
+    """The block to move."""
 
-    Attributes:
-        row: its row in the table, with `code_sha256` and `license` of the form to move.
-        code: its closed file.
-        lean: whether that is the minimized form.
-        requires: PEP 508 requirements of that form.
-        worked: its working calls.
-    """
-
-    row: Block
-    code: str
-    lean: bool
-    requires: tuple[str, ...]
-    worked: StatedCalls
+    row: Block  # its row in the table, with `code_sha256` and `license` of the form to move
+    code: str  # its closed file
+    lean: bool  # whether that is the minimized form
+    requires: tuple[str, ...]  # PEP 508 requirements of that form
+    worked: StatedCalls  # its working calls
 
     @property
     def expressions(self) -> list[str]:
