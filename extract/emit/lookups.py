@@ -17,17 +17,17 @@ import ast
 import importlib.util
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from extract.emit.closure import Closure, try_to_collect
 from extract.resolve.dependencies import DependencyGraph
-from extract.resolve.modules import Definition
+from extract.resolve.modules import Definition, Module
 from extract.resolve.standins import AUTO_CLASS, MODULES, SOURCE_NAME, auto_models
 from extract.resolve.strings import PossibleValues, StringAnalysis, StringScope
 from extract.resolve.symbols import SUFFIX, Finder, ModuleValue, StatementNode, Symbol
 from lemur_core.files.markdown import plural
 from lemur_core.source.changes import DynamicLookup, build_pattern
-from lemur_core.source.facts import CLASS
+from lemur_core.source.facts import CLASS, Statement
 from lemur_core.source.imports import Import
 from lemur_core.source.text import parse_expression
 
@@ -254,3 +254,39 @@ def _fill_containers(closure: Closure, graph: DependencyGraph) -> None:
                     closure.fillings.setdefault(container, []).append(closure.nodes[filling.key])
             for why, number in missing.items():
                 closure.dynamic[f"{container.name} lacks {plural(number, 'entry', 'entries')}: {why}"] = None
+
+
+# --- environment variables --------------------------------------------------------------------------------------------
+
+# A file that reads `os.environ["ACME_SIZE"]` gets `os.environ.setdefault("ACME_SIZE", "64")` where another file of its
+# source assigns "64" to it, so that it can be imported alone; a variable that is set keeps its value.
+
+
+_READ = re.compile(rb"environ\[\s*(?P<quote>['\"])(\w+)(?P=quote)\s*\](?!\s*=[^=])")
+_SET = re.compile(
+    rb"environ(?:\[\s*(?P<quote>['\"])(?P<name>\w+)(?P=quote)\s*\]\s*=|\.setdefault\(\s*(?P<other>['\"])(?P<key>\w+)(?P=other)\s*,)"
+    rb"\s*(?P<value>'[^'\\\n]*'|\"[^\"\\\n]*\")\s*[)#;\r\n]"
+)
+
+
+def list_settings(statements: Sequence[tuple[Module, Statement]]) -> Mapping[str, tuple[str, str]]:
+    """Return the variables that these statements need, with the value and the file that assigns it, where one does."""
+    wanted: dict[str, Module] = {}
+    for module, statement in statements:
+        for match in _READ.finditer(module.text, statement.start, statement.end):
+            wanted.setdefault(match[2].decode(), module)
+    settings: dict[str, tuple[str, str]] = {}
+    for name, module in sorted(wanted.items()):
+        for file in module.source.files:
+            value = _find_value(module.source.read(file), name.encode())
+            if value is not None:
+                settings[name] = value, file.path
+                break
+    return settings
+
+
+def _find_value(text: bytes, name: bytes) -> str | None:
+    for match in _SET.finditer(text) if name in text else ():
+        if name in (match["name"], match["key"]):
+            return str(ast.literal_eval(match["value"].decode("utf-8", "replace")))
+    return None

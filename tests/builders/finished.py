@@ -31,8 +31,7 @@ from train.runs.page import read_record
 from train.runs.run import Resources
 from train.runs.run_folder import read_identity, write_run_manifest
 from train.studies.ablation import FULL, ablation_page, folder_name
-from train.studies.search import search_page
-from train.studies.study import Study
+from train.studies.search import Study, search_page
 
 IMAGES = Cifar10("synthetic", "1" * 64, Path(), *(torch.zeros(4, 3, 32, 32, dtype=torch.uint8), torch.zeros(4)) * 2)
 

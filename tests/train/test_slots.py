@@ -4,7 +4,7 @@ import pytest
 
 from lemur_core.files.errors import UserError
 from tests.builders import slot_blocks
-from train.compose.arguments import build_from_recipe, list_builds
+from train.compose.library import build_from_recipe, list_builds
 from train.model.recipe import ModelSettings, Slots
 from train.model.slots import BUILT_IN, SLOTS, list_sizes, list_widths, suits
 

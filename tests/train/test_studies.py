@@ -13,8 +13,7 @@ from train.model.recipe import Recipe, load_recipe
 from train.runs.run import Resources, TrainingRun
 from train.runs.run_folder import own_folder
 from train.studies.ablation import ablate
-from train.studies.search import SearchPlan, search
-from train.studies.study import Study
+from train.studies.search import SearchPlan, Study, search
 
 TINY = Recipe().changed(
     model__widths=(8, 8),
@@ -127,7 +126,7 @@ def test_an_interrupted_study_leaves_no_temporary_folder(
         assert any(temporary.glob("**/.sandbox.lemur-*"))  # for the second run, which is on its way
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("train.studies.study.note", interrupt)
+    monkeypatch.setattr("train.studies.search.note", interrupt)
     with pytest.raises(KeyboardInterrupt):
         Study(tmp_path / "out", data, RESOURCES).train(runs)
     with own_folder(tmp_path / "out" / "runs" / "run1"):

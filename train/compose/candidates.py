@@ -17,8 +17,7 @@ from lemur_core.sandbox import Limits
 from lemur_core.sandbox.cached import CachedSandbox, is_transient
 from lemur_core.sandbox.stage import Retries, SandboxStage
 from manifests.records import Block
-from train.compose.arguments import build_from_recipe, list_builds
-from train.compose.library import SlotLibrary, open_library
+from train.compose.library import SlotLibrary, build_from_recipe, list_builds, open_library
 from train.compose.network_text import Filled, support_text
 from train.model.recipe import Recipe, Slot
 from train.model.slots import BUILT_IN, NONE, SLOTS, Filler, list_built_ins, list_sizes, suits

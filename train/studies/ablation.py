@@ -23,7 +23,7 @@ from train.data import Cifar10, count_images
 from train.model.recipe import Recipe, read_changes
 from train.runs.page import RUNS, list_finished_runs, read_record, runs_library
 from train.runs.run import Resources, TrainingRun
-from train.studies.study import Study
+from train.studies.search import Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -21,9 +21,8 @@ from extract.migrate.project.layout import (
     choose_test,
     read_project,
 )
-from extract.migrate.project.register import PackageExport, register
 from extract.migrate.project.trial import MigrationTrial, Proof, trial
-from extract.migrate.project.writing import SourceModule, format_files, module_text, smoke_text
+from extract.migrate.project.writing import PackageExport, SourceModule, format_files, module_text, register, smoke_text
 from extract.migrate.source_block import choose_form
 from extract.model.blocks import find_block
 from extract.model.options import MigrateOptions

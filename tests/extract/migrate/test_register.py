@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extract.migrate.project.layout import choose_place, read_project
-from extract.migrate.project.register import register
+from extract.migrate.project.writing import register
 from tests.builders import projects
 
 MODULE = "from torch import nn\n\n\nclass {}(nn.Module):\n    def forward(self, x):\n        return x\n"
