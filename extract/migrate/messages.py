@@ -132,60 +132,23 @@ class NetworkProof:
 
 
 @dataclass(frozen=True, slots=True)
-class InProject:
-    """The environment of a project, for code that runs in it."""
+class ModuleToSign:
+    """A block as a module of a project, and the environment of the project."""
 
-    roots: Sequence[str]  # folders to import its own modules from, before all others
-    packages: Sequence[str]  # the top-level names of its modules
+    roots: Sequence[str]  # folders to import the project's own modules from, before all others
+    packages: Sequence[str]  # the top-level names of these modules
     folders: Sequence[str]  # for the end of sys.path, with the requirements of the project and the block
-
-
-@dataclass(frozen=True, slots=True)
-class ModuleToImport(InProject):
-    """A module of a project, by its dotted name."""
-
-    module: str
-
-
-@dataclass(frozen=True, slots=True)
-class ImportableModule:
-    """A module of the project that can be imported before any other."""
-
-    imported: str
-
-
-@dataclass(frozen=True, slots=True)
-class ModuleToSign(ModuleToImport):
-    """A block as a module of a project."""
-
+    module: str  # dotted name of the block's module
     name: str  # its class in the module
     arguments: CallsToRun
     sizes: Sequence[Sequence[Sequence[int]]]  # the tensor shapes of each further call
     test: str  # path of its smoke test
 
 
-class DefinitionToCompare(TypedDict):
-    """A name that a block's file defines, and the modules of the project that define it too."""
-
-    name: str
-    modules: Sequence[str]
-
-
 @dataclass(frozen=True, slots=True)
-class BlockToCompare(InProject):
-    """A self-contained file with a working block, and its definitions to compare with those of a project."""
+class SeenBlock:
+    """What a block was seen to do, for its smoke test."""
 
-    code: str
-    name: str
-    arguments: CallsToRun
-    wanted: Sequence[DefinitionToCompare]
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """The comparison of a block's definitions with the project's, and the facts for its smoke test."""
-
-    refused: tuple[tuple[str, ...], ...]  # by definition and candidate, the reason why they differ; "" if they do not
     single: bool  # whether the output is one tensor
     shapes: tuple[tuple[int, ...], ...]  # of all tensors of the output
     trains: bool  # whether it runs in train mode; otherwise the rest was observed in eval mode

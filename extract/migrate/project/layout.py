@@ -4,6 +4,7 @@ Everything is read from the text; no code of the project is run.
 """
 
 import ast
+import copy
 import itertools
 import re
 from collections import Counter
@@ -22,7 +23,6 @@ from lemur_core.source.parse import split_dotted_name
 from lemur_core.source.text import parse_code
 
 _INIT = "__init__.py"
-_MAX_SAME_NAMED = 8  # maximum number of definitions to compare with one of the block's
 
 
 def folder_of(path: str) -> str:
@@ -73,16 +73,6 @@ class Project:
                 return "/".join(folder.parts[: len(folder.parts) - inner])
         return ""
 
-    def same_named(self, name: str, *, is_class: bool, near: str) -> list[ProjectDefinition]:
-        """Return the definitions of a name, those of a folder first.
-
-        Args: near: the folder.
-        """
-        # A later definition replaces an earlier one.
-        last = {item.path: item for item in self.defined if item.name == name}
-        same = [item for item in last.values() if item.is_class == is_class]
-        return sorted(same, key=lambda item: (folder_of(item.path) != near, item.path))[:_MAX_SAME_NAMED]
-
     @property
     def import_roots(self) -> list[str]:
         """All folders from which its modules are imported, sorted."""
@@ -130,6 +120,37 @@ def _parse(path: Path) -> ast.Module | None:
         return parse_code(path.read_bytes())
     except (OSError, SyntaxError):
         return None
+
+
+def find_same_class(project: Project, name: str, code: str, other_than: str) -> ProjectDefinition | None:
+    """Return the class of a project that has the same text as one of a file, apart from docstrings and annotations.
+
+    Args: other_than: path of a file that does not count.
+    """
+
+    def list_texts(tree: ast.Module) -> list[str]:
+        return [_dump_plain(node) for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
+
+    (text,) = list_texts(parse_code(code))[-1:]
+    same = (
+        item
+        for item in project.defined
+        if item.name == name and item.path != other_than and text in list_texts(project.trees[item.path])[-1:]
+    )
+    return next(same, None)
+
+
+def _dump_plain(definition: ast.ClassDef) -> str:
+    definition = copy.deepcopy(definition)
+    for node in ast.walk(definition):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            has_docstring = ast.get_docstring(node, clean=False) is not None
+            node.body = node.body[has_docstring:] or [ast.Pass()]
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            node.returns = None
+        if isinstance(node, ast.arg):
+            node.annotation = None
+    return ast.dump(definition)
 
 
 def _is_test(path: str) -> bool:

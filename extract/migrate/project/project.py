@@ -4,21 +4,20 @@ import builtins
 import difflib
 import json
 import re
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from extract.migrate.codemod import USUAL
-from extract.migrate.messages import Compared
-from extract.migrate.project.closed_file import ClosedFile, list_used_names
+from extract.migrate.messages import SeenBlock
+from extract.migrate.project.closed_file import ClosedFile, list_used_names, read_closed_file
 from extract.migrate.project.layout import (
     ModuleLocation,
     Project,
-    ProjectDefinition,
     TestPlace,
     choose_place,
     choose_test,
+    find_same_class,
     read_project,
 )
 from extract.migrate.project.trial import MigrationTrial, Proof, trial
@@ -36,7 +35,6 @@ from manifests.provenance import find_inlined_blocks
 from manifests.provenance.licenses import NOASSERTION, combine_licenses, is_permissive
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
-_MAX_LISTED = 3  # maximum number of the project's rejected definitions to list for one name
 
 
 @dataclass(slots=True)
@@ -47,10 +45,6 @@ class MigrationPlan:
     project: Project
     place: ModuleLocation
     test: TestPlace
-    # Name in the block's file -> the same definition of the project.
-    reused: dict[str, ProjectDefinition] = field(default_factory=dict)
-    # Rejected candidates: name, full name of the project's definition, reason.
-    refused: list[tuple[str, str, str]] = field(default_factory=list)
     registered: PackageExport | None = None
     files: dict[str, bytes] = field(default_factory=dict)  # path below the project -> new content
     # Path -> current content; None if the file does not exist.
@@ -98,22 +92,19 @@ def plan_migration(folder: Path, block: str, root: Path, options: MigrateOptions
     plan = _make_plan(donated, project, options)
     plan.notes += license_notes(donated, project, force=options.force)
     used = list_used_names(donated.expressions)
-    file = ClosedFile(donated.code, donated.row.name, used)
+    file = read_closed_file(donated.code)
     unknown = [name for name in used if name not in file.globals | USUAL.keys() and not hasattr(builtins, name)]
     if unknown:
         raise UserError(
             f"{donated.row.block}: the arguments with which it is known to run need {', '.join(unknown)}, which its"
             " file does not hold, so nothing can be proved; choose another block"
         )
+    same = find_same_class(project, donated.row.name, donated.code, plan.place.path)
+    if same is not None and not options.force:
+        named = f"{same.full_name} of the project is the same ({same.path})"
+        raise UserError(f"{donated.row.block}: {named}; import that, or add --force")
     with trial(donated, project, unsafe=options.unsafe_no_sandbox) as bench:
-        seen = _compare(plan, file, bench, force=options.force)
-        proof = _prove(plan, file, bench, seen)
-        # A definition may be equal and yet not work here, as when its module imports the new one.
-        if proof.wrong and plan.reused:
-            reason = f"with it, {proof.wrong}"
-            plan.refused += [(name, definition.full_name, reason) for name, definition in sorted(plan.reused.items())]
-            plan.reused = {}
-            proof = _prove(plan, file, bench, seen)
+        proof = _prove(plan, file, bench, bench.observe())
     if proof.wrong:
         raise UserError(f"{donated.row.block}: not proved in {plan.place.path}: {proof.wrong}; nothing was written")
     plan.proof = proof
@@ -121,44 +112,12 @@ def plan_migration(folder: Path, block: str, root: Path, options: MigrateOptions
     return plan
 
 
-def _compare(plan: MigrationPlan, file: ClosedFile, bench: MigrationTrial, *, force: bool) -> Compared:
-    """Decide which definitions of the project to reuse. Returns: what the block was seen to do.
-
-    Raises: UserError if the project already has the block and `force` is false.
-    """
-    row, place = plan.donated.row, plan.place
-    wanted = {
-        name: [
-            option
-            for option in plan.project.same_named(name, is_class=is_class, near=place.folder)
-            if option.path != place.path
-        ]
-        for name, is_class in {row.name: True, **dict(file.definitions())}.items()
-    }
-    answer = bench.compare(wanted)
-    for (name, options), reasons in zip(wanted.items(), answer.refused, strict=True):
-        outcomes = list(zip(options, reasons, strict=True))
-        same = next((option for option, reason in outcomes if not reason), None)
-        if same is None:
-            plan.refused += [(name, option.full_name, reason) for option, reason in outcomes if name != row.name]
-        elif name != row.name:
-            plan.reused[name] = same
-        elif not force:
-            raise UserError(
-                f"{row.block}: {same.full_name} of the project is the same ({same.path}); import that, or add --force"
-            )
-    needed_names = file.list_needed_names(plan.reused)
-    plan.reused = {name: option for name, option in plan.reused.items() if name in needed_names}
-    plan.refused = [entry for entry in plan.refused if entry[0] in needed_names]
-    return answer
-
-
-def _prove(plan: MigrationPlan, file: ClosedFile, bench: MigrationTrial, seen: Compared) -> Proof:
+def _prove(plan: MigrationPlan, file: ClosedFile, bench: MigrationTrial, seen: SeenBlock) -> Proof:
     """Generate the text of all files and verify them."""
     donated, project, place = plan.donated, plan.project, plan.place
     plan.registered = register(project, place, donated.row.name)
     new = {
-        place.path: module_text(donated, file, plan.reused),
+        place.path: module_text(donated, file),
         plan.test.path: smoke_text(donated, file, place, plan.test, seen),
     }
     texts, plan.formatted = format_files(project.root, new)
@@ -167,8 +126,7 @@ def _prove(plan: MigrationPlan, file: ClosedFile, bench: MigrationTrial, seen: C
         files[plan.registered.path] = plan.registered.text
     plan.files = dict(sorted(files.items()))
     plan.before = {path: _read(project.root / path) for path in plan.files}
-    others = {option.module for option in plan.reused.values()} if plan.registered.text is not None else set()
-    return bench.prove(place, plan.test, plan.files, others)
+    return bench.prove(place, plan.test, plan.files)
 
 
 # --- the block --------------------------------------------------------------------------------------------------------
@@ -269,8 +227,6 @@ def _lines(plan: MigrationPlan) -> list[str]:
         f"block     {donated.row.block}, {'lean' if donated.lean else 'full'} form, {size}{whole}",
         f"place     {place.path}: {place.why}",
     ]
-    lines += [f"uses      {name}: {option.full_name} is the same" for name, option in sorted(plan.reused.items())]
-    lines += _describe_copies(plan.refused)
     if plan.registered is not None:
         lines.append(f"register  {plan.registered.why}")
     tests = f"{plan.test.neighbors} next to it" if plan.test.neighbors else "the project has none of its own"
@@ -283,15 +239,6 @@ def _lines(plan: MigrationPlan) -> list[str]:
     return [*lines, f"wrote     {', '.join(plan.files)}"]
 
 
-def _describe_copies(refused: Sequence[tuple[str, str, str]]) -> Iterator[str]:
-    """Yield the definitions that are copied although the project defines the same names."""
-    for name in dict.fromkeys(name for name, _, _ in refused):
-        rejected = [(other, why) for named, other, why in refused if named == name]
-        yield from (f"copies    {name}, for {other} is not it: {why}" for other, why in rejected[:_MAX_LISTED])
-        if len(rejected) > _MAX_LISTED:
-            yield f"copies    {name}, and {len(rejected) - _MAX_LISTED} more of the project are not it"
-
-
 def _facts(plan: MigrationPlan, *, written: bool) -> dict[str, Any]:
     row = plan.donated.row
     return {
@@ -302,8 +249,6 @@ def _facts(plan: MigrationPlan, *, written: bool) -> dict[str, Any]:
         "lean": plan.donated.lean,
         "license": row.license,
         "project_license": plan.project.source.license,
-        "reused": {name: option.full_name for name, option in sorted(plan.reused.items())},
-        "refused": [{"name": name, "project": other, "why": why} for name, other, why in plan.refused],
         "registered": plan.registered.why if plan.registered is not None else None,
         "proof": {"steps": plan.proof.steps, "tests": plan.proof.tests},
         "notes": [" ".join(note.split()) for note in plan.notes],

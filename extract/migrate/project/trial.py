@@ -1,4 +1,4 @@
-"""Try a block in a copy of a project: compare it with the project's own definitions, and run it as a module.
+"""Try a block as a module in a copy of a project.
 
 All foreign code runs in the sandbox, which can read only the copy.
 """
@@ -12,16 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from extract.arguments.messages import BlockUses, CallsToRun, CallTexts
-from extract.migrate.messages import (
-    BlockToCompare,
-    Compared,
-    DefinitionToCompare,
-    ImportableModule,
-    ModuleToImport,
-    ModuleToSign,
-)
-from extract.migrate.project.layout import ModuleLocation, Project, ProjectDefinition, TestPlace
+from extract.arguments.messages import BlockRun, BlockUses, CallsToRun, CallTexts
+from extract.migrate.messages import ModuleToSign, SeenBlock
+from extract.migrate.project.layout import ModuleLocation, Project, TestPlace
 from extract.migrate.project.writing import SourceModule
 from extract.minimize.stage import SIGN, Signed, Stopped, difference, list_sizes
 from extract.proofs.runtime import runtime_for
@@ -34,7 +27,7 @@ from lemur_core.sandbox.stage import Reply, SandboxStage
 
 #: CPU time and memory are the effective limits, so outcomes do not depend on machine load.
 LIMITS = Limits(wall_seconds=900, cpu_seconds=240, memory_bytes=8 * 2**30)
-_GUEST = "extract.migrate.project.equivalent_definition_guest"
+_GUEST = "extract.migrate.project.trial_guest"
 _PRINTED = "repr"  # the only step in which a project's class may differ, since its name may
 _MISSING = "No module named"
 
@@ -46,12 +39,11 @@ class SignedInProject(Signed):
     test: int | str
 
 
-COMPARE = SandboxStage[Compared | Failure](f"{_GUEST}:compare_definitions", Compared | Failure, LIMITS)
+OBSERVE = SandboxStage[SeenBlock | Failure](f"{_GUEST}:observe_block", SeenBlock | Failure, LIMITS)
 PROVE = SandboxStage[SignedInProject | Failure](f"{_GUEST}:sign_in_project", SignedInProject | Failure, LIMITS)
-IMPORT = SandboxStage[ImportableModule | Failure](f"{_GUEST}:import_first", ImportableModule | Failure, LIMITS)
 # The block alone gets the same limits as in the project, so that none is refused for needing more.
 _ALONE = replace(SIGN, limits=LIMITS)
-_Payload = BlockToCompare | ModuleToImport | ModuleToSign | BlockUses
+_Payload = BlockRun | ModuleToSign | BlockUses
 _Request = tuple[SandboxStage[Any], _Payload]
 
 
@@ -103,48 +95,34 @@ class MigrationTrial:
     _folders: list[Path] = field(default_factory=list)  # with the required packages
     _complete: bool = False  # True if they include the project's requirements
 
-    def compare(self, wanted: Mapping[str, Sequence[ProjectDefinition]]) -> Compared:
-        """Compare definitions of the block's file with those of the project.
-
-        Args: wanted: name in the block's file -> candidate definitions of the project.
-        Returns: the reasons why they differ, and the observed behavior of the block.
-        Raises: UserError if the block does not run.
-        """
-        modules = {name: [definition.module for definition in same] for name, same in wanted.items()}
-        listed = [DefinitionToCompare(name=name, modules=names) for name, names in modules.items()]
+    def observe(self) -> SeenBlock:
+        """Run the block alone. Raises: UserError if it does not run."""
         donated = self.donated
-        request = BlockToCompare(*self._environment, donated.code, donated.row.name, self._calls, listed)
-        (reply,) = self._run([(COMPARE, request)])
-        if not isinstance(reply.answer, Compared):
-            raise UserError(f"{self.donated.row.block}: does not run here: {_error(reply)}; nothing was written")
+        (reply,) = self._run([(OBSERVE, BlockRun(donated.code, donated.row.name, (), (), self._calls, ()))])
+        if not isinstance(reply.answer, SeenBlock):
+            raise UserError(f"{donated.row.block}: does not run here: {_error(reply)}; nothing was written")
         return reply.answer
 
-    def prove(
-        self, location: ModuleLocation, test: TestPlace, files: Mapping[str, bytes], others: Collection[str] = ()
-    ) -> Proof:
+    def prove(self, location: ModuleLocation, test: TestPlace, files: Mapping[str, bytes]) -> Proof:
         """Verify that a module behaves bit-identically to the block, and that its smoke test passes.
 
-        Args:
-            files: path below the project -> new content.
-            others: modules of the project that must still be importable before the new one.
+        Args: files: path below the project -> new content.
         """
         for path, data in files.items():
             target = self.copy / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
-        name, calls, where = self.donated.row.name, self._calls, self._environment
+        name, calls = self.donated.row.name, self._calls
         sizes = list_sizes(json.loads(self.donated.row.observed or "{}"))
         sign = BlockUses(self.donated.code, name, (), (), calls, (), sizes, {})
-        prove = ModuleToSign(*where, location.module, name, calls, sizes, str(self.copy / test.path))
-        imports = [(IMPORT, ModuleToImport(*where, module)) for module in sorted(others)]
-        alone, within, *imported = self._run([(_ALONE, sign), (PROVE, prove), *imports])
+        roots = [str(self.copy / root) if root else str(self.copy) for root in self.project.import_roots]
+        path = str(self.copy / test.path)
+        prove = ModuleToSign(roots, sorted(self.project.packages), (), location.module, name, calls, sizes, path)
+        alone, within = self._run([(_ALONE, sign), (PROVE, prove)])
         if not isinstance(alone.answer, Signed):
             return Proof(f"the block itself does not run again: {_error(alone)}")
         if not isinstance(signed := within.answer, SignedInProject):
             return Proof(_error(within))
-        for reply in imported:
-            if not isinstance(reply.answer, ImportableModule):
-                return Proof(_error(reply))
         steps = {name: value for name, value in alone.answer.steps.items() if name != _PRINTED}
         if wrong := difference(signed, steps):
             return Proof(f"differs from the block in {wrong}")
@@ -172,7 +150,7 @@ class MigrationTrial:
             readable=[self.copy, *self._folders],
             unsafe=self.unsafe,
             preload=META_PRELOAD,
-            entries=[stage.guest for stage in (COMPARE, PROVE, IMPORT, _ALONE)],
+            entries=[stage.guest for stage in (OBSERVE, PROVE, _ALONE)],
         )
         self._box = self._open.enter_context(box)
 
@@ -184,12 +162,6 @@ class MigrationTrial:
             for number, (stage, payload) in enumerate(requests)
         ]
         return [stage.read(outcome) for (stage, _), outcome in zip(requests, self._box.run(queue), strict=True)]
-
-    @property
-    def _environment(self) -> tuple[list[str], list[str], tuple[str, ...]]:
-        """The fields of `InProject`; the folders are known only when a job starts."""
-        roots = [str(self.copy / root) if root else str(self.copy) for root in self.project.import_roots]
-        return roots, sorted(self.project.packages), ()
 
     @property
     def _calls(self) -> CallsToRun:

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from extract.migrate.codemod import USUAL
-from extract.migrate.messages import Compared
+from extract.migrate.messages import SeenBlock
 from extract.migrate.project.closed_file import ClosedFile, list_used_names
-from extract.migrate.project.layout import ModuleLocation, Project, ProjectDefinition, TestPlace, list_bound_names
+from extract.migrate.project.layout import ModuleLocation, Project, TestPlace, list_bound_names
 from extract.migrate.source_block import read_header
 from extract.minimize.cuts import last_line
 from extract.model.categories import to_snake_case
@@ -132,24 +132,19 @@ class SourceModule:
 # --- the module -------------------------------------------------------------------------------------------------------
 
 
-def module_text(donated: SourceModule, file: ClosedFile, reused: Mapping[str, ProjectDefinition]) -> str:
-    """Return the new module: header, imports, and the author's definitions.
-
-    Args: reused: name in the block's file -> the same definition of the project.
-    """
-    body = file.body(reused)
-    imports = {*body.imports, *(Import(definition.module, name, False, name) for name, definition in reused.items())}
-    lines = [f"# {line}".rstrip() for line in _header(donated, reused, body.gone)]
+def module_text(donated: SourceModule, file: ClosedFile) -> str:
+    """Return the new module: header, imports, and the author's definitions."""
+    lines = [f"# {line}".rstrip() for line in _header(donated)]
     lines.append("")
-    if body.future:
+    if file.future:
         lines += ["from __future__ import annotations", ""]
-    lines += import_section(sorted(imports))
+    lines += import_section(sorted(set(file.imports)))
     # The placeholders for annotations belong to the imports; two blank lines precede definitions.
-    blank = 1 if body.text.startswith("# Named by annotations only.") else 2
-    return "\n".join(lines).rstrip("\n") + "\n" * (blank + 1) + body.text + "\n"
+    blank = 1 if file.text.startswith("# Named by annotations only.") else 2
+    return "\n".join(lines).rstrip("\n") + "\n" * (blank + 1) + file.text + "\n"
 
 
-def _header(donated: SourceModule, reused: Mapping[str, ProjectDefinition], gone: Sequence[str]) -> list[str]:
+def _header(donated: SourceModule) -> list[str]:
     row = donated.row
     head = [
         f"{row.name}, moved here from {row.source} by `lemur migrate`.",
@@ -160,13 +155,7 @@ def _header(donated: SourceModule, reused: Mapping[str, ProjectDefinition], gone
         *provenance_lines("module", row.name, row.model_dump()),
         "",
     ]
-    rest = [line for line in read_header(donated.code)[1:] if line and not _REWRITTEN.match(line)]
-    for name, definition in sorted(reused.items()):
-        rest += _wrap(f"Not copied: {name}; {definition.full_name} is the same, and stands for it.")
-    also = [name for name in gone if name not in reused]
-    if also:
-        rest += _wrap(f"Not copied, because nothing else needs it: {', '.join(also)}.")
-    return head + rest
+    return head + [line for line in read_header(donated.code)[1:] if line and not _REWRITTEN.match(line)]
 
 
 def license_notice(donated: SourceModule) -> str:
@@ -191,7 +180,7 @@ def _wrap(text: str) -> list[str]:
 # --- the smoke test ---------------------------------------------------------------------------------------------------
 
 
-def smoke_text(donated: SourceModule, file: ClosedFile, place: ModuleLocation, test: TestPlace, seen: Compared) -> str:
+def smoke_text(donated: SourceModule, file: ClosedFile, place: ModuleLocation, test: TestPlace, seen: SeenBlock) -> str:
     """Return the smoke test: construct with the working arguments, run forward and backward, check the shapes.
 
     Args: seen: what the block was seen to do in the copy of the project.
@@ -227,7 +216,7 @@ def smoke_text(donated: SourceModule, file: ClosedFile, place: ModuleLocation, t
     return "\n".join(lines) + "\n"
 
 
-def _smoke_lines(donated: SourceModule, seen: Compared) -> list[str]:
+def _smoke_lines(donated: SourceModule, seen: SeenBlock) -> list[str]:
     """Return the body of the test; it runs backward if gradients reach a parameter."""
     init, forward = donated.worked.init, donated.worked.forward
     assert forward is not None

@@ -1,4 +1,4 @@
-"""A block becomes a module of a project: what is there is used where it is the same, and nothing else is touched."""
+"""A block becomes a module of a project: it follows the layout, and nothing else is touched."""
 
 import difflib
 import json
@@ -65,19 +65,6 @@ def moved(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
     }
 
 
-def test_what_is_there_is_used(moved: dict[str, Any]) -> None:
-    said = moved["said"].splitlines()
-    assert "uses      DropPath: proj.layers.drop.DropPath is the same" in said
-    assert "uses      make_divisible: proj.layers.ops.make_divisible is the same" in said
-    text = moved["after"][NEW].decode()
-    assert "import torch\nfrom proj.layers.drop import DropPath\n" in text
-    assert "from proj.layers.ops import make_divisible\nfrom torch import nn\n\n\nWIDTH = 2\n" in text
-    assert "class DropPath" not in text
-    assert "def drop_path" not in text, "only DropPath needed it"
-    assert "class Swish(nn.Module):" in text
-    assert "import math" not in text
-
-
 def test_layout_and_registration_are_followed(moved: dict[str, Any]) -> None:
     assert moved["after"].keys() - moved["before"].keys() == {NEW, TEST}
     changed = {path for path, data in moved["before"].items() if moved["after"][path] != data}
@@ -99,7 +86,7 @@ def test_where_it_comes_from_can_be_read(moved: dict[str, Any]) -> None:
     (one,) = find_inlined_blocks(text)
     assert (one.block, one.path, one.lines, one.license) == (BLOCK, "alpha/blocks.py", (3, 9), "MIT")
     assert "# SPDX-License-Identifier: MIT\n" in text
-    assert "# Not copied: DropPath; proj.layers.drop.DropPath is the same, and stands for it.\n" in text
+    assert "import math\n\nimport torch\nfrom torch import nn\n\n\nWIDTH = 2\n" in text
     chain = trace(str(moved["root"] / NEW), [moved["folder"]])
     assert [link.what for link in chain][:4] == ["file", "block", "block", "release"]
     assert any(line.startswith("licence   MIT, as the project's own") for line in moved["said"].splitlines())
@@ -122,13 +109,9 @@ def test_a_second_time_needs_force(moved: dict[str, Any], folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_differs_is_copied(folder: Path, tmp_path: Path) -> None:
+def test_another_layout(folder: Path, tmp_path: Path) -> None:
     root = projects.make(tmp_path, projects.FLAT)
     facts = json.loads(migrate_into_project(folder, "Residual", root, MigrateOptions(as_json=True)))
-    assert facts["reused"] == {}
-    why = {(one["name"], one["project"]): one["why"] for one in facts["refused"]}
-    assert why["DropPath", "flatnet.DropPath.DropPath"] == "drop_path in it is not the same"
-    assert why["make_divisible", "flatnet.ops.make_divisible"] == "the text differs"
     assert facts["files"] == ["flatnet/Residual.py", "flatnet/__init__.py", "test/Residual_test.py"]
     text = (root / "flatnet/Residual.py").read_text(encoding="utf-8")
     assert "class DropPath(nn.Module):" in text
@@ -143,31 +126,12 @@ def test_what_differs_is_copied(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_the_project_s_formatter_changes_is_proved(folder: Path, tmp_path: Path) -> None:
-    """Its equal definitions are looked for as before, and the text that is proved is the text that is written."""
     configured = projects.PYPROJECT + "[tool.ruff]\nline-length = 60\n"
     root = projects.make(tmp_path, {**projects.SRC, "pyproject.toml": configured})
     facts = json.loads(migrate_into_project(folder, "Residual", root, MigrateOptions(as_json=True)))
-    assert facts["reused"]["DropPath"] == "proj.layers.drop.DropPath"
     assert "format ruff, as the project configures" in facts["notes"]
     code = (root / NEW).read_text(encoding="utf-8").partition("import torch")[2]
     assert "nn.Conv2d(\n            dim, make_divisible(dim * WIDTH), 1\n        )" in code
-
-
-@pytest.mark.slow
-def test_no_import_of_the_project_becomes_a_circle(folder: Path, tmp_path: Path) -> None:
-    """`ops` imports the package that now imports the new module, which imports `ops`."""
-    files = {path: text for path, text in projects.SRC.items() if not path.endswith("ops.py")}
-    files["src/proj/__init__.py"] = ""
-    files["src/proj/ops.py"] = f"from . import layers\n{projects.OPS}\nassert layers\n"
-    files["src/proj/layers/squeeze_excite.py"] = projects.TEXTS["SE"].replace(
-        "from .ops import make_divisible", "make_divisible = int"
-    )
-    root = projects.make(tmp_path, files)
-    facts = json.loads(migrate_into_project(folder, "Residual", root, MigrateOptions(as_json=True)))
-    assert facts["reused"] == {}
-    (why,) = {one["why"] for one in facts["refused"] if one["name"] == "make_divisible"}
-    assert why.startswith("with it, proj.ops cannot be imported then: ImportError: cannot import name 'make_divisible'")
-    assert "def make_divisible" in (root / NEW).read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

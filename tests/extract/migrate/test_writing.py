@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from extract.migrate.messages import Compared
-from extract.migrate.project.closed_file import ClosedFile
+from extract.migrate.messages import SeenBlock
+from extract.migrate.project.closed_file import read_closed_file
 from extract.migrate.project.layout import choose_place, choose_test, read_project
 from extract.migrate.project.project import license_notes
 from extract.migrate.project.writing import (
@@ -25,7 +25,7 @@ from extract.specs.make import read_arguments
 from lemur_core.files.errors import UserError
 from tests.builders import extractions, projects
 
-SEEN: dict[str, Any] = {"refused": (), "single": True, "shapes": ((2, 6, 5, 5),), "trains": True, "learns": True}
+SEEN: dict[str, Any] = {"single": True, "shapes": ((2, 6, 5, 5),), "trains": True, "learns": True}
 LONG = [f"torch.randn((2, {n}, 32, 32))" for n in range(5)]
 
 
@@ -37,8 +37,8 @@ def written(folder: Path, init: list[str], forward: list[str], seen: dict[str, A
     donated = SourceModule(row, code, False, (), worked)
     project = read_project(projects.make(folder / "p", projects.SRC))
     place = choose_place(project, "Residual", "Other")
-    file = ClosedFile(code, "Residual")
-    return smoke_text(donated, file, place, choose_test(project, place), Compared(**{**SEEN, **seen}))
+    file = read_closed_file(code)
+    return smoke_text(donated, file, place, choose_test(project, place), SeenBlock(**{**SEEN, **seen}))
 
 
 def body(text: str) -> str:
@@ -96,7 +96,7 @@ def test_the_same_bytes_each_time(tmp_path: Path) -> None:
     worked = read_arguments(projects.ARGUMENTS)
     assert worked is not None
     donated = SourceModule(row, projects.BLOCK, False, (), worked)
-    texts = {module_text(donated, ClosedFile(projects.BLOCK, "Residual"), {}) for _ in range(3)}
+    texts = {module_text(donated, read_closed_file(projects.BLOCK)) for _ in range(3)}
     (text,) = texts
     assert text.endswith(projects.BLOCK.rpartition("class Residual")[2])
 
