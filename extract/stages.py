@@ -20,8 +20,15 @@ from packaging.utils import canonicalize_name
 from extract.arguments.hints import HintFinder
 from extract.arguments.messages import NAME, CompanionCode
 from extract.emit.emit import Emitted
-from extract.minimize.header import MinimizedFile, make_minimized_columns, write_header
-from extract.minimize.stage import SIGN, WATCH, RunnableBlock, minimize_all
+from extract.minimize.stage import (
+    SIGN,
+    WATCH,
+    MinimizedFile,
+    RunnableBlock,
+    make_minimized_columns,
+    minimize_all,
+    write_header,
+)
 from extract.model.categories import find_category
 from extract.model.results import Result, RunFacts, at_least, code_columns, sort_by_size
 from extract.proofs.rebuild import REBUILD, RebuildJob, count_rewritten, is_sampled, rebuild_all

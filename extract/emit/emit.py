@@ -12,10 +12,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from extract.emit.closure import Closure, StatementGroup, collect, try_to_collect
-from extract.emit.heading import describe_changes, describe_files
 from extract.emit.lookups import list_settings, resolve_lookups
 from extract.emit.order import order_statements
-from extract.emit.render import BlockNames, Renderer, annotation_name, choose_names
+from extract.emit.render import BlockNames, Renderer, annotation_name, choose_names, describe_changes, describe_files
 from extract.resolve.dependencies import DependencyGraph
 from extract.resolve.discover import TargetClass
 from extract.resolve.distributions import find_requirement, is_required, make_guess

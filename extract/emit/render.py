@@ -5,7 +5,9 @@ keep their original names if possible: the block's class always, then those used
 edited by offset, which preserves every other byte; LibCST would give the same text at a much higher cost.
 """
 
-from collections.abc import Mapping
+import textwrap
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from extract.emit.closure import Closure, StatementGroup
@@ -17,6 +19,7 @@ from extract.resolve.symbols import (
     Symbol,
     Undefined,
 )
+from lemur_core.files.markdown import plural
 from lemur_core.source.facts import IMPORT, IN_ANNOTATION, Alias, LocalImport, Statement
 from lemur_core.source.imports import Import
 from lemur_core.source.scopes import BUILTINS, fresh_name
@@ -331,3 +334,49 @@ def _only_checked(statement: Statement) -> set[int]:
         if use.local >= 0 and use.when != IN_ANNOTATION:
             reads[use.local] = reads.get(use.local, True) and use.checked
     return {number for number, checked in reads.items() if checked}
+
+
+# --- comment lines at the top of a file -------------------------------------------------------------------------------
+
+
+_WIDTH = 118
+_LISTED = 24  # names of each kind of change
+
+License = str
+SourceFile = tuple[str, str]  # source and path
+
+
+def describe_files(files: Iterable[SourceFile], licenses: Mapping[SourceFile, License]) -> list[str]:
+    """Return the lines about the further files of a block.
+
+    Args:
+        files: source and path of each, without the block's own file.
+        licenses: the license of each.
+
+    Returns: how many files of which source are under which license; nothing if there are none.
+    """
+    numbers = Counter((source, licenses[source, path]) for source, path in files)
+    parts = [f"{plural(number, 'file')} of {source} ({license_})" for (source, license_), number in numbers.items()]
+    return wrap(f"With:    definitions from {', '.join(parts)}; see required_repos.json") if parts else []
+
+
+def describe_changes(changes: Mapping[str, Collection[str]]) -> list[str]:
+    """Return the lines about the changes to the author's text.
+
+    Args: changes: by kind, such as "renamed", what was changed.
+    """
+    parts = [f"{kind} {shorten(texts, _LISTED)}" for kind, texts in changes.items() if texts]
+    return wrap("; ".join(["Changed: imports resolved and definitions brought together", *parts]) + ".")
+
+
+def shorten(names: Collection[str], most: int) -> str:
+    """Return the first names, and the number of the others."""
+    shown, more = list(names)[:most], len(names) - most
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+
+
+def wrap(text: str) -> list[str]:
+    """Return text as comment lines."""
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent="# ", subsequent_indent="#   ", break_long_words=False, break_on_hyphens=False
+    )

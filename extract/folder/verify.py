@@ -19,9 +19,8 @@ from packaging.utils import canonicalize_name
 
 from extract.chat.draft import FACTS, NAMES, CodeRights, read_rights, spec_facts
 from extract.chat.verbalization import LAYERS
-from extract.folder.calls import check_calls
 from extract.folder.page import extraction_page
-from extract.folder.verify_code import check_code, read_fence
+from extract.folder.verify_code import check_calls, check_code, read_fence
 from extract.model.blocks import find, find_code
 from extract.model.results import at_least, count_rows
 from extract.resolve.distributions import read_confirmed

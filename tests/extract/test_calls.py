@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from extract.folder.verify import verify
-from extract.minimize.header import MinimizedFile, make_minimized_columns
+from extract.minimize.stage import MinimizedFile, make_minimized_columns
 from extract.model.blocks import show_block
 from extract.model.results import Result, code_columns
 from extract.specs.printed import print_call

@@ -14,8 +14,16 @@ from hypothesis import strategies as st
 
 from extract.emit.emit import Emitted
 from extract.folder.verify import verify
-from extract.minimize.header import MinimizedFile, list_requirements, make_minimized_columns, write_header
-from extract.minimize.stage import MinimizeResult, RunnableBlock, list_sizes, minimize_all
+from extract.minimize.stage import (
+    MinimizedFile,
+    MinimizeResult,
+    RunnableBlock,
+    list_requirements,
+    list_sizes,
+    make_minimized_columns,
+    minimize_all,
+    write_header,
+)
 from extract.model.blocks import load_block, show_block
 from extract.model.results import Result
 from extract.proofs.trace import trace_all

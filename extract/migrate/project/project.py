@@ -10,7 +10,6 @@ from typing import Any
 
 from extract.migrate.codemod import USUAL
 from extract.migrate.messages import SeenBlock
-from extract.migrate.project.closed_file import ClosedFile, list_used_names, read_closed_file
 from extract.migrate.project.layout import (
     ModuleLocation,
     Project,
@@ -21,7 +20,17 @@ from extract.migrate.project.layout import (
     read_project,
 )
 from extract.migrate.project.trial import MigrationTrial, Proof, trial
-from extract.migrate.project.writing import PackageExport, SourceModule, format_files, module_text, register, smoke_text
+from extract.migrate.project.writing import (
+    ClosedFile,
+    PackageExport,
+    SourceModule,
+    format_files,
+    list_used_names,
+    module_text,
+    read_closed_file,
+    register,
+    smoke_text,
+)
 from extract.migrate.source_block import choose_form
 from extract.model.blocks import find_block
 from extract.model.options import MigrateOptions

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from extract.chat.draft import ChatBlock
-from extract.minimize.header import MinimizedFile, make_minimized_columns
+from extract.minimize.stage import MinimizedFile, make_minimized_columns
 from extract.model.results import Result, code_columns
 from extract.specs.make import make_spec
 from extract.specs.splits import SplitAssignment

@@ -2,7 +2,7 @@
 
 import ast
 
-from extract.migrate.project.closed_file import list_used_names, read_closed_file
+from extract.migrate.project.writing import list_used_names, read_closed_file
 from lemur_core.source.quality import find_undefined_names
 from tests.builders import projects
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from extract.migrate.messages import SeenBlock
-from extract.migrate.project.closed_file import read_closed_file
 from extract.migrate.project.layout import choose_place, choose_test, read_project
 from extract.migrate.project.project import license_notes
 from extract.migrate.project.writing import (
@@ -19,6 +18,7 @@ from extract.migrate.project.writing import (
     format_files,
     license_notice,
     module_text,
+    read_closed_file,
     smoke_text,
 )
 from extract.specs.make import read_arguments

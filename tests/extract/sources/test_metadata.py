@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from extract.sources.layout import read_setup_script
 from extract.sources.metadata import PackageFacts, is_text, read_facts
-from extract.sources.setup_script import read_setup_script
 
 MIT = b"Permission is hereby granted, free of charge, to any person obtaining a copy\nto deal in the Software without restriction\nThe above copyright notice and this permission notice shall be"
 METADATA = b"""Metadata-Version: 2.1
