@@ -1,13 +1,14 @@
-"""Where a project has its packages, as its build settings state it; and what the text of its `setup.py` states.
+"""Where a project has its packages: the folders that its build settings put on `sys.path`, and renamed ones.
 
-Setup scripts are foreign code, and never run:
+Each root is a folder with the package that it becomes on installation, "" for a folder that only holds packages:
 
-    REQUIRED = ["torch>=1.8"]
-    REQUIRED += ["einops"]
-    setup(name="acme", package_dir={"": "lib"}, install_requires=REQUIRED)
+    package-dir = {"" = "lib"}                   ("lib", "")
+    packages = [{include = "acme", from = "lib"}]    ("lib", "")
+    package_dir={"acme": "source"}                 ("source", "acme")
 
-gives `{"name": "acme", "package_dir": {"": "lib"}, "install_requires": ["torch>=1.8", "einops"]}`. What only running
-the script would show, such as the lines of a file that it opens, is left out.
+Read for setuptools (pyproject.toml, setup.cfg, setup.py), Poetry, Hatch, Flit, PDM, uv, Maturin and scikit-build. A
+project that states nothing may have a folder `src`, which all of them look for. Setup scripts are foreign code, and
+never run: what only running one would show is left out.
 """
 
 import ast
