@@ -5,10 +5,11 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from extract.folder.report_figures import draw_figures
+from extract.folder.report_figures import draw_sources
 from extract.model.results import RowCounts, RunFacts, at_least, count_reached, wilson
+from lemur_core.files.figures import save_figure
 from lemur_core.files.markdown import code_span, count, make_visible, percent, plain, plural, table
 from lemur_core.similarity.distinct import LEXICAL, STRUCTURAL, Distinct
 from manifests.folders.manifest import Manifest, Measured
@@ -31,6 +32,7 @@ _MEANS = {
     "forward": "it computed an output",
     "backward": "gradients flow",
 }
+_CAPTION = "Figure 1. Highest level of each source's classes, as shares; next to the name, the number of classes."
 _OF_CATEGORIES = "Categories are inferred from class names, by the rules in `extract/model/categories.py`."
 _SINGLE_BLOCKS = (
     "## Single blocks",
@@ -57,7 +59,6 @@ def write_report(
     counts: RowCounts,
     distinct: Distinct,
     measured: Measured,
-    traced: Mapping[str, Mapping[str, Any]],
 ) -> None:
     """Write `report.md`, and `figures/*` if asked for, into `folder`; all but the section "This run" is reproducible.
 
@@ -65,47 +66,38 @@ def write_report(
         counts: result of `count_rows`.
         distinct: distinct blocks among the executed ones.
         measured: time measured so far.
-        traced: by block, the result of `extract.proofs.trace_guest.trace_block`.
     """
     # Drawing loads matplotlib, which takes longer than the rest of the report; the page draws the same in the browser.
-    drawn, goal = facts.options.figures, find_goal(facts.options.level)
-    captions = draw_figures(folder / "figures", rows, counts, goal, traced) if drawn else {}
+    figure: list[str] = []
+    if facts.options.figures and rows:
+        goal = find_goal(facts.options.level)
+        save_figure(folder / "figures" / "sources.png", lambda canvas: draw_sources(canvas, counts["sources"], goal))
+        figure = [f"![{_CAPTION}](figures/sources.png)", "", f"*{_CAPTION}*", ""]
     substitutes = [source for source in facts.sources if source.instead_of]
     taken = [[code_span(text) for text in (s.name, s.origin or s.name, s.instead_of)] for s in substitutes]
     unopened = [[code_span(name), plain(reason)] for name, reason in facts.unopened]
     by_source = _report_by_group("source", counts["sources"], facts, apart=[source.name for source in substitutes])
     fidelity = counts["fidelity"]
     compared = [[f"`{name}`", count(n), share(n, sum(fidelity.values()))] for name, n in fidelity.items()]
-    sections: list[tuple[list[str], str]] = [  # each with the figure that follows it
-        (_head(facts, counts), ""),
-        (_levels(facts, counts), ""),
-        (_distinct(distinct), ""),
-        (_graphs(facts, counts), ""),
-        *(([], name) for name in captions if name.startswith("graph")),
-        (by_source, "sources.png"),
-        (_section("Sources that could not be opened", ["source", "reason"], unopened, left=2), ""),
-        (_section("Sources that stand in for others", ["source", "taken from", "in the place of"], taken, left=3), ""),
-        (_report_by_group("category", counts["categories"], facts, intro=_OF_CATEGORIES), ""),
-        (_failures(list_failures(rows), counts["blocks"]), ""),
-        (_arguments(counts), ""),
-        (_describe_minimized(rows, counts), ""),
-        (_quality(rows), ""),
-        (
-            _section(
-                "Fidelity", ["", "classes", "%"], compared, intro="Against the class as imported from its own package:"
-            ),
-            "",
+    lines = [
+        *_head(facts, counts),
+        *_levels(facts, counts),
+        *_distinct(distinct),
+        *_graphs(facts, counts),
+        *by_source,
+        *figure,
+        *_section("Sources that could not be opened", ["source", "reason"], unopened, left=2),
+        *_section("Sources that stand in for others", ["source", "taken from", "in the place of"], taken, left=3),
+        *_report_by_group("category", counts["categories"], facts, intro=_OF_CATEGORIES),
+        *_failures(list_failures(rows), counts["blocks"]),
+        *_arguments(counts),
+        *_describe_minimized(rows, counts),
+        *_quality(rows),
+        *_section(
+            "Fidelity", ["", "classes", "%"], compared, intro="Against the class as imported from its own package:"
         ),
-        (_this_run(facts, rows, measured), ""),
+        *_this_run(facts, rows, measured),
     ]
-    lines: list[str] = []
-    number = 0
-    for section, figure in sections:
-        lines += section
-        if figure in captions:
-            number += 1
-            caption = f"Figure {number}. {captions[figure]}"
-            lines += [f"![{caption}](figures/{figure})", "", f"*{caption}*", ""]
     (folder / "report.md").write_text("\n".join([*lines, *_SINGLE_BLOCKS]), encoding="utf-8", newline="\n")
 
 

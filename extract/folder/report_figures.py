@@ -1,18 +1,13 @@
 """Figures of an extraction report, as files whose bytes depend only on the data."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from extract.model.results import RowCounts, at_least
-from lemur_core.describe.picture import draw
-from lemur_core.files.figures import bar_axes, label_bars, save_figure
-from lemur_core.files.markdown import code_span, count, make_visible, percent, plural
-from lemur_core.graphs.graph import LEAVES
-from lemur_core.graphs.serialization import load_graphs
-from manifests.provenance.licenses import is_permissive
-from manifests.records import LEVELS, Block, Level
+from extract.model.results import at_least
+from lemur_core.files.figures import bar_axes, label_bars
+from lemur_core.files.markdown import count, make_visible, percent
+from manifests.records import LEVELS, Level
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,51 +16,9 @@ if TYPE_CHECKING:
 _COLORS = ("#B34700", "#D55E00", "#E69F00", "#F2CC7A", "#A9CDE4", "#6DADD3", "#2F8BC0", "#005A8C")
 _BARS = 30
 _LABEL = 34  # characters
-_BOXES = 24  # of a graph; larger graphs are folded
 
 
-def draw_figures(
-    folder: Path, rows: Sequence[Block], counts: RowCounts, goal: Level, traced: Mapping[str, Mapping[str, Any]]
-) -> dict[str, str]:
-    """Draw the levels by source, and the graphs of two blocks whose license allows redistribution, into `folder`.
-
-    Args:
-        counts: result of `count_rows`.
-        goal: the level that the run is judged by.
-        traced: by block, the result of `extract.proofs.trace_guest.trace_block`.
-
-    Returns: Captions by file name: `sources.png`, `graph_common.svg`, `graph_median.svg`, as far as there is data.
-    """
-    captions = {}
-    if rows:
-        save_figure(folder / "sources.png", lambda figure: _draw_sources(figure, counts["sources"], goal))
-        caption = "Highest level of each source's classes, as shares; next to the name, the number of classes."
-        captions["sources.png"] = caption
-    permissive = [row.block for row in rows if row.block in traced and is_permissive(row.license)]
-    return captions | _draw_graphs(folder, {block: traced[block] for block in permissive})
-
-
-def _draw_graphs(folder: Path, traced: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Draw the most common computation, if two blocks share one, and that of a block of middling size."""
-    if not traced:
-        return {}
-    forms = {block: load_graphs(answer)["eval"] for block, answer in traced.items()}
-    sizes = {block: sum(node.op not in LEAVES for node in form.nodes) for block, form in forms.items()}
-    identities = Counter(answer["graph"] for answer in traced.values())
-    shared = {block: identities[answer["graph"]] for block, answer in traced.items()}
-    # Of equally common computations the largest, since single operations say little.
-    common = min(forms, key=lambda block: (-shared[block], -sizes[block], block))
-    median = sorted(forms, key=lambda block: (sizes[block], block))[len(forms) // 2]
-    chosen = {}
-    if shared[common] > 1:
-        chosen["graph_common.svg"] = (common, f"What {count(shared[common])} blocks compute, {{}} among them.")
-    chosen["graph_median.svg"] = (median, f"A block of middling size ({plural(sizes[median], 'operation')}): {{}}.")
-    for name, (block, _) in chosen.items():
-        draw(forms[block], folder / name, block.rpartition("::")[2], _BOXES)
-    return {name: caption.format(code_span(block, 120)) for name, (block, caption) in chosen.items()}
-
-
-def _draw_sources(figure: "Figure", sources: Mapping[str, Mapping[str, int]], goal: Level) -> None:
+def draw_sources(figure: "Figure", sources: Mapping[str, Mapping[str, int]], goal: Level) -> None:
     """Draw a bar of shares for each source, with one segment per level; of many sources, the last ones are merged."""
     bars = [(make_visible(name, _LABEL), Counter(levels)) for name, levels in sources.items()]
     if len(bars) > _BARS:

@@ -81,7 +81,7 @@ def write_extraction(
         executed = [(row.code, row.graph) for row in rows if row.code and at_least(row.level, "executed")]
         distinct = count_distinct([code for code, _ in executed], [graph for _, graph in executed])
         watch.lap("distinct")
-        write_report(folder, rows, facts, counts, distinct, watch.measure(), traced)
+        write_report(folder, rows, facts, counts, distinct, watch.measure())
         watch.lap("report")
         manifest = Manifest(
             kind=EXTRACTION.name,

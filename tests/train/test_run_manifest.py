@@ -41,7 +41,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     mixed = ("beta@2.0", "beta/parts.py")
     outcomes[scale] = extractions.Result(outcomes[scale].row, (*outcomes[scale].closure_files, mixed))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("extract.folder.report.draw_figures", lambda *given: {})
+        patch.setattr("extract.folder.report.save_figure", lambda *_: None)
         extractions.write(base / "blocks", outcomes, sources)
     return base / "blocks"
 

@@ -109,7 +109,7 @@ def write(sources: Sequence[Any], results: list[Result]) -> Callable[..., Path]:
 
     def write_to(out: Path, **facts: Any) -> Path:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("extract.folder.report.draw_figures", lambda *given: {})
+            patch.setattr("extract.folder.report.save_figure", lambda *_: None)
             extractions.write(out, results, sources, level="backward", **facts)
         return out
 
