@@ -25,7 +25,6 @@ from extract.resolve.dependencies import DependencyGraph, StatementLinks, list_k
 from extract.resolve.discover import TargetClass
 from extract.resolve.modules import Definition, Module
 from extract.resolve.symbols import (
-    Finder,
     ModuleValue,
     NodeKey,
     Problem,
@@ -72,9 +71,6 @@ class Closure:
     fillings: dict[Definition, list[StatementNode]] = field(default_factory=dict)  # by container, in execution order
     dynamic: dict[str, None] = field(default_factory=dict)  # lookups at run time whose results cannot be known
     named: dict[Symbol, str] = field(default_factory=dict)  # symbols that it looks up by strings, under these names
-    modules_by_name: dict[Finder, dict[str, ModuleValue]] = field(default_factory=dict)  # imported by strings
-    #: By statement: the replacement of `importlib.import_module`, by start and end offset.
-    finders: dict[NodeKey, dict[tuple[int, int], Finder]] = field(default_factory=dict)
     # Pass 3.
     groups: list[StatementGroup] = field(default_factory=list)
     #: In order; also the links of the blocks kept around each statement.

@@ -20,7 +20,7 @@ from extract.resolve.discover import TargetClass
 from extract.resolve.distributions import find_requirement, is_required, make_guess
 from extract.resolve.index import RUNTIME_NAMES, FactsIndex
 from extract.resolve.modules import CorpusIndex, Definition
-from extract.resolve.standins import MODULES, NOT_DEFINED, NOT_INSTALLED, REGISTRY, SOURCE_NAME, replacement_source
+from extract.resolve.standins import NOT_DEFINED, NOT_INSTALLED, REGISTRY, SOURCE_NAME, replacement_source
 from extract.resolve.symbols import (
     How,
     ModuleValue,
@@ -102,7 +102,7 @@ class Emitter:
         pieces = [(group, renderer.render(group).strip("\n")) for group in closure.groups]
         settings = list_settings([(node.module, node.statement) for node in closure.nodes_in_order])
         body = _set_variables(settings, names)
-        body += _with_glue(pieces, closure, graph, names, late) + _namespaces(names, closure, graph)
+        body += _with_glue(pieces, closure, graph, names, late) + _namespaces(names, graph)
         body += [*_alias_lines(names, closure), *_bind_nested(names, target)]
         changes = _list_changes(closure, names, renderer, settings)
         head = [*_header(closure, changes), *_future_lines(closure, graph, names)]
@@ -312,7 +312,7 @@ def _fillings(closure: Closure, names: BlockNames) -> dict[NodeKey, str]:
     return {key: "\n".join(sorted(lines)) for key, lines in by_statement.items()}
 
 
-def _namespaces(names: BlockNames, closure: Closure, graph: DependencyGraph) -> list[str]:
+def _namespaces(names: BlockNames, graph: DependencyGraph) -> list[str]:
     """Return the lines that create modules used as values, with their attributes."""
     texts = []
     for symbol in names.of:
@@ -321,14 +321,7 @@ def _namespaces(names: BlockNames, closure: Closure, graph: DependencyGraph) -> 
             lines = "".join(f"    {name}={value},\n" for name, value in items)
             types_ = names.of[Import("types", "", False, "types")]
             texts.append(f"{names.of[symbol]} = {types_}.SimpleNamespace(\n{lines})")
-    finders = []  # in place of `importlib.import_module`, with the modules that are imported by strings
-    for finder, modules in closure.modules_by_name.items():
-        ours = names.of[graph.ours(MODULES)]
-        tops = {name.partition(".")[0] for name in modules}
-        origin = sorted(tops.union(graph.library.list_packages(finder.module.source)))
-        lines = "".join(f"    {name!r}: {names.of[modules[name]]},\n" for name in sorted(modules))
-        finders.append(f"{names.of[finder]} = {ours}({finder.module.package!r}, {origin}, {{\n{lines}}})")
-    return sorted(texts) + sorted(finders)
+    return sorted(texts)
 
 
 def _alias_lines(names: BlockNames, closure: Closure) -> list[str]:

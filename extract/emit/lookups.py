@@ -14,7 +14,6 @@ empty without it, and `Pool2d`, the only value of the computed string. A name th
 """
 
 import ast
-import importlib.util
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,14 +21,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from extract.emit.closure import Closure, try_to_collect
 from extract.resolve.dependencies import DependencyGraph
 from extract.resolve.modules import Definition, Module
-from extract.resolve.standins import AUTO_CLASS, MODULES, SOURCE_NAME, auto_models
-from extract.resolve.strings import PossibleValues, StringAnalysis, StringScope
-from extract.resolve.symbols import SUFFIX, Finder, ModuleValue, StatementNode, Symbol
+from extract.resolve.standins import AUTO_CLASS, SOURCE_NAME, auto_models
+from extract.resolve.symbols import SUFFIX, StatementNode, Symbol
 from lemur_core.files.markdown import plural
-from lemur_core.source.changes import DynamicLookup, build_pattern
+from lemur_core.source.changes import DynamicLookup, build_pattern, search_at
 from lemur_core.source.facts import CLASS, Statement
-from lemur_core.source.imports import Import
-from lemur_core.source.text import parse_expression
+from lemur_core.source.text import Lines, normalise, parse_expression
 
 _SURE_LETTERS = 3  # minimum of known letters and digits in a computed string for all names that match it to be included
 _SEARCHES = {
@@ -42,11 +39,10 @@ _SEARCHES = {
 
 def resolve_lookups(closure: Closure, graph: DependencyGraph) -> None:
     """Add the definitions that the statements of a closure without problems look up as they run."""
-    strings = StringAnalysis(graph, closure.root, closure.nodes)
     _add_configurations(closure, graph)
-    _add_by_strings(closure, graph, strings)
+    _add_by_strings(closure, graph)
     _fill_containers(closure, graph)
-    _add_by_strings(closure, graph, strings)  # the fillings may look names up, too, and bring further strings
+    _add_by_strings(closure, graph)  # the fillings may look names up, too, and bring further strings
 
 
 # -- configurations ----------------------------------------------------------------------------------------------------
@@ -92,8 +88,8 @@ def _list_configurations(graph: DependencyGraph, node: StatementNode) -> Iterato
 # -- strings -----------------------------------------------------------------------------------------------------------
 
 
-def _add_by_strings(closure: Closure, graph: DependencyGraph, strings: StringAnalysis) -> None:
-    """Add the symbols that strings refer to: by the strings' possible values, else by the closure's words."""
+def _add_by_strings(closure: Closure, graph: DependencyGraph) -> None:
+    """Add the names that strings refer to: those that match their constant parts, else the words of the closure."""
     searching = [
         node for node in closure.nodes.values() if node.statement.searches and node.module.source.name != SOURCE_NAME
     ]
@@ -101,36 +97,48 @@ def _add_by_strings(closure: Closure, graph: DependencyGraph, strings: StringAna
         return
     words = sorted({word for node in closure.nodes.values() for word in graph.words(node)})
     for node in searching:
-        for sought, scope in strings.searches(node):
-            known = strings.values(sought.argument, scope)
-            if sought.kind == "import":
-                _add_modules(closure, graph, strings, node, sought, scope, known)
-            elif sought.kind == "subclasses":
-                _note_search(closure, node, sought, [], [], whole=False)
-            else:
-                _add_names(closure, graph, node, sought, known, words)
+        lookups = graph.parse_once(node.module, _list_lookups)
+        for at in sorted(lookups):
+            if node.statement.start <= at < node.statement.end:
+                lookup = lookups[at]
+                if lookup.kind in {"globals", "eval"}:
+                    _add_names(closure, graph, node, lookup, words)
+                elif not _is_of_runtime(graph, node, lookup):
+                    _note_search(closure, node, lookup, [], [], whole=False)
+
+
+def _list_lookups(module: Module) -> dict[int, DynamicLookup]:
+    """Return the lookups of code by strings in a file, by their offsets."""
+    text = normalise(module.source.read(module.file))
+    lines = Lines(text)
+    lookups = (search_at(node) for node in ast.walk(ast.parse(text)))
+    return {lines.span(lookup.node)[0]: lookup for lookup in lookups if lookup is not None}
+
+
+def _is_of_runtime(graph: DependencyGraph, node: StatementNode, lookup: DynamicLookup) -> bool:
+    """Return whether a lookup imports a module that the corpus does not have, by its name."""
+    name = lookup.argument.value if isinstance(lookup.argument, ast.Constant) else None
+    return isinstance(name, str) and not name.startswith(".") and not graph.library.knows(node.module, name)
 
 
 def _add_names(
-    closure: Closure,
-    graph: DependencyGraph,
-    node: StatementNode,
-    sought: DynamicLookup,
-    known: PossibleValues,
-    words: Sequence[str],
+    closure: Closure, graph: DependencyGraph, node: StatementNode, lookup: DynamicLookup, words: Sequence[str]
 ) -> None:
     """Resolve `globals()[name]` and `eval(name)`: names of the file."""
-    pattern = build_pattern(sought.argument)
+    argument = lookup.argument
+    stated = argument.value if isinstance(argument, ast.Constant) and isinstance(argument.value, str) else None
+    pattern = build_pattern(argument)
     sure = len(re.sub(r"\W|_", "", pattern)) >= _SURE_LETTERS
-    wanted = [name for text in known.texts for name in ([text] if sought.kind == "globals" else _names_in(text))]
-    if not known.whole:
+    if stated is not None:
+        wanted = [stated] if lookup.kind == "globals" else _names_in(stated)
+    else:
         # A pattern of few letters matches almost every name: then only words of the closure count.
         candidates = sorted(node.module.list_bound()) if sure else words
-        wanted += [name for name in candidates if re.fullmatch(pattern, name)]
+        wanted = [name for name in candidates if re.fullmatch(pattern, name)]
     present, lacking = [], []
     for name in dict.fromkeys(wanted):
         target = graph.library.lookup(node.module, name)
-        if not isinstance(target, Definition) or (sought.kind == "eval" and name in node.statement.shadows):
+        if not isinstance(target, Definition) or (lookup.kind == "eval" and name in node.statement.shadows):
             continue
         symbol = graph.symbol(target)
         why = "" if symbol in closure.symbols else try_to_collect(closure, graph, [symbol])
@@ -139,58 +147,21 @@ def _add_names(
         else:
             closure.named[symbol] = name
             present.append(name)
-    _note_search(closure, node, sought, present, lacking if known.whole else [], whole=known.whole or sure)
-
-
-def _add_modules(
-    closure: Closure,
-    graph: DependencyGraph,
-    strings: StringAnalysis,
-    node: StatementNode,
-    sought: DynamicLookup,
-    scope: StringScope,
-    known: PossibleValues,
-) -> None:
-    """Resolve `import_module(name)`: modules of the corpus with the attributes in use; other imports are kept."""
-    library, module = graph.library, node.module
-    assert isinstance(sought.node, ast.Call)
-    # The package that a relative name starts from.
-    packages = [word.value for word in sought.node.keywords if word.arg == "package"]
-    packages += [] if _is_statement(sought.node) else sought.node.args[1:2]
-    package = strings.values(packages[0], scope) if packages else PossibleValues((None,), True)
-    present, lacking = [], []
-    for name in known.texts:
-        dotted = _resolve_module_name(name, package)
-        inner = library.find_module(module, dotted) if dotted else None
-        if inner is None:
-            # A module that the corpus does not know is left to the runtime.
-            if not dotted or library.knows(module, dotted):
-                lacking.append(f"{name}: {'its package is not known' if not dotted else f'no module {dotted}'}")
-            continue
-        finder = Finder(module)
-        offered = ModuleValue(inner, strings.attributes(sought.node, scope))
-        needed: list[Symbol] = [offered, finder, graph.ours(MODULES), Import("types", "", False, "types")]
-        why = _unusual(sought.node, scope, offered) or try_to_collect(closure, graph, needed)
-        if why:
-            lacking.append(f"{dotted}: {why}")
-            continue
-        present.append(dotted)
-        closure.modules_by_name.setdefault(finder, {})[dotted] = offered
-        closure.finders.setdefault(node.key, {})[strings.span(module, sought.node.func)] = finder
-    _note_search(closure, node, sought, present, lacking, whole=known.whole)
+    whole = stated is not None
+    _note_search(closure, node, lookup, present, lacking if whole else [], whole=whole or sure)
 
 
 def _note_search(
     closure: Closure,
     node: StatementNode,
-    sought: DynamicLookup,
+    lookup: DynamicLookup,
     present: Sequence[str],
     lacking: Sequence[str],
     *,
     whole: bool,
 ) -> None:
     """Note the names that a lookup may need but the closure lacks; replaces the earlier note about this lookup."""
-    note = f"{node.module.source.name} {node.module.file.path}:{sought.node.lineno} {_SEARCHES[sought.kind]}"
+    note = f"{node.module.source.name} {node.module.file.path}:{lookup.node.lineno} {_SEARCHES[lookup.kind]}"
     closure.dynamic.pop(next((text for text in closure.dynamic if text.startswith(note)), ""), None)
     note += f"; it has {', '.join(present)}" if present else ""
     note += f"; it lacks {'; '.join(lacking)}" if lacking else ""
@@ -204,30 +175,6 @@ def _names_in(text: str) -> list[str]:
         return [item.id for item in ast.walk(parse_expression(text)) if isinstance(item, ast.Name)]
     except SyntaxError:
         return []
-
-
-def _is_statement(call: ast.Call) -> bool:
-    """Return whether it calls the function behind the import statement, which returns only the top package."""
-    return isinstance(call.func, ast.Name) and call.func.id == "__import__"
-
-
-def _unusual(call: ast.Call, scope: StringScope, offered: ModuleValue) -> str:
-    """Return why our replacement for `import_module` does not fit this call; empty if it does."""
-    if not scope.functions:
-        return "the file runs it as it is imported"
-    if not offered.only:
-        return "the whole module is requested"
-    listed = len(call.args) > 3 or any(word.arg == "fromlist" for word in call.keywords)
-    return "" if not _is_statement(call) or listed else "__import__ gives its first package"
-
-
-def _resolve_module_name(name: str, package: PossibleValues) -> str:
-    """Return the dotted name of a module; empty if it is relative to an unknown package."""
-    base = package.texts[0] if package.whole and len(package.values) == len(package.texts) == 1 else None
-    try:
-        return importlib.util.resolve_name(name, base)
-    except ImportError:  # beyond the top, or without a package
-        return ""
 
 
 # -- containers --------------------------------------------------------------------------------------------------------

@@ -56,8 +56,6 @@ def choose_names(closure: Closure, graph: DependencyGraph) -> BlockNames:
     for node in nodes:
         bound = [*(store.name for store in node.statement.stores), *(alias.bound for alias in node.statement.aliases)]
         symbols.update(dict.fromkeys(Definition(node.module, name) for name in bound))
-        for finder in closure.finders.get(node.key, {}).values():
-            hidden.setdefault(finder, set()).update(node.statement.shadows)
         taken_words.update(node.statement.shadows, node.statement.binds, (use.name for use in node.statement.uses))
     pinned = {*(link.symbol for _, link in links if link.use.start < 0), *closure.named}
     several = len({id(node.module) for node in nodes}) > 1
@@ -128,7 +126,6 @@ class Renderer:
         self.dropped: list[str] = []  # decorators that were left out
         self.absent: set[str] = set()  # optional packages whose imports were replaced by errors
         self._nodes = {(node.module, node.statement.number): node for node in closure.nodes.values()}
-        self._finders = closure.finders
 
     def render(self, group: StatementGroup) -> str:
         """Return the text of one group, at the left margin."""
@@ -206,8 +203,6 @@ class Renderer:
             name = self.names.of.get(Definition(module, store.name), store.name)
             if name != store.name:
                 edits.append(Edit(store.start, store.end, name))
-        finders = self._finders.get(node.key, {})
-        edits += [Edit(start, end, self.names.of[finder]) for (start, end), finder in finders.items()]
         for decorator in links.dropped:
             edits.append(Edit(decorator.start, decorator.end, ""))
             self.dropped.append(text[decorator.start : decorator.end].decode().strip())

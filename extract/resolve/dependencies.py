@@ -101,7 +101,7 @@ class DependencyGraph:
     def items(self, namespace: ModuleValue) -> dict[str, Symbol]:
         """Return the public classes, functions and constants of a module that is used as a value."""
         symbols: dict[str, Symbol] = {}
-        for name in namespace.only or self.library.public_names(namespace.module):
+        for name in self.library.public_names(namespace.module):
             target = self.library.lookup(namespace.module, name)
             if isinstance(target, Definition):
                 symbols[name] = self.symbol(target)

@@ -91,7 +91,6 @@ DEFINITIONS: Mapping[str, Replacement] = {
 REGISTRY = Replacement("frameworks.py", "Registry")
 NOT_INSTALLED = Replacement("frameworks.py", "NotInstalled")
 NOT_DEFINED = Replacement("frameworks.py", "NotDefined")
-MODULES = Replacement("frameworks.py", "Modules")
 AUTO_CLASS = Replacement("frameworks.py", "AutoClass")
 _AUTO_BASES = frozenset({"_BaseAutoModelClass", "_BaseAutoBackboneClass"})  # look up other classes by name
 

@@ -43,7 +43,6 @@ class ModuleValue(NamedTuple):
     """A module of the corpus that is used as a value: `getattr(layers, name)`, `vars(layers)`."""
 
     module: Module
-    only: tuple[str, ...] = ()  # the attributes that are read from it, if all are known
 
     @property
     def name(self) -> str:
@@ -51,18 +50,7 @@ class ModuleValue(NamedTuple):
         return self.module.name.rpartition(".")[2]
 
 
-class Finder(NamedTuple):
-    """The replacement of `importlib.import_module` in a module's statements, which returns the modules it knows."""
-
-    module: Module
-
-    @property
-    def name(self) -> str:
-        """Name of the replacement function."""
-        return f"modules_of_{self.module.name.rpartition('.')[2]}"
-
-
-Symbol = Definition | Import | RegistrySymbol | OptionalPackage | Undefined | ModuleValue | Finder
+Symbol = Definition | Import | RegistrySymbol | OptionalPackage | Undefined | ModuleValue
 
 
 class Reason(StrEnum):

@@ -5,8 +5,6 @@ Nothing is downloaded, and no class is looked up by a checkpoint's name: a block
 
 import contextlib
 import functools
-import importlib
-import importlib.util
 import logging
 
 import torch
@@ -47,24 +45,6 @@ class NotDefined:
         raise NameError(f"name {self._name!r} is not defined, neither here nor where this block comes from")
 
     __bool__ = __call__ = __getattr__ = __getitem__ = __instancecheck__ = __iter__ = __len__ = __subclasscheck__ = _fail
-
-
-class Modules:
-    """`importlib.import_module` for a file that has, under their dotted names, the modules which it may ask for."""
-
-    def __init__(self, package, origin, modules):
-        self._package = package
-        self._origin = origin
-        self._modules = modules
-
-    def __call__(self, name, *_, **__):
-        """The module of a name; those of the packages that the file comes from are not imported."""
-        dotted = importlib.util.resolve_name(name, self._package)
-        if dotted in self._modules:
-            return self._modules[dotted]
-        if dotted.partition(".")[0] in self._origin:
-            raise ModuleNotFoundError(f"No module named {dotted!r} (not part of this block)")
-        return importlib.import_module(dotted)
 
 
 class AutoClass:
