@@ -147,7 +147,7 @@ class ModuleToSign:
 
 @dataclass(frozen=True, slots=True)
 class SeenBlock:
-    """What a block was seen to do, for its smoke test."""
+    """The observed behavior of a block, for its smoke test."""
 
     single: bool  # whether the output is one tensor
     shapes: tuple[tuple[int, ...], ...]  # of all tensors of the output
