@@ -86,7 +86,8 @@ def test_where_it_comes_from_can_be_read(moved: dict[str, Any]) -> None:
     (one,) = find_inlined_blocks(text)
     assert (one.block, one.path, one.lines, one.license) == (BLOCK, "alpha/blocks.py", (3, 9), "MIT")
     assert "# SPDX-License-Identifier: MIT\n" in text
-    assert "import math\n\nimport torch\nfrom torch import nn\n\n\nWIDTH = 2\n" in text
+    assert "import math\n\nimport torch\nfrom torch import nn\n\n\n" in text
+    assert "class DropPath(nn.Module):" in text
     chain = trace(str(moved["root"] / NEW), [moved["folder"]])
     assert [link.what for link in chain][:4] == ["file", "block", "block", "release"]
     assert any(line.startswith("licence   MIT, as the project's own") for line in moved["said"].splitlines())
