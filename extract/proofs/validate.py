@@ -324,6 +324,7 @@ def compare_all(
     jobs: int,
     runtime: Sequence[Path] = (),
     unsafe: bool = False,
+    shared: SharedSandbox | None = None,
 ) -> Iterator[EquivalenceResult]:
     """Compare blocks with their originals; outcomes are cached by content.
 
@@ -334,9 +335,7 @@ def compare_all(
     by_block = {pair.block: pair for pair in pairs}
     folders = sorted({folder for pair in pairs for folder in pair.folders} | set(runtime))
     entries = [SIGN_BLOCK.guest, SIGN_ORIGINALS.guest]
-    with CachedSandbox(
-        index, workers=jobs, readable=folders, unsafe=unsafe, preload=META_PRELOAD, entries=entries
-    ) as box:
+    with CachedSandbox(index, workers=jobs, readable=folders, unsafe=unsafe, shared=shared, entries=entries) as box:
         theirs = _sign_originals(box, list(_group_by_package(pairs)))
         missing = {block: answer for block, answer in theirs.items() if isinstance(answer, MissingOriginal)}
         for block, answer in missing.items():

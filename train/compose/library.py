@@ -19,7 +19,6 @@ from manifests.folders.reading import CHECK_ERRORS, describe, read_text
 from manifests.folders.tables import read_table
 from manifests.provenance import REQUIREMENTS, TABLE, read_parts
 from manifests.provenance.licenses import combine_licenses
-from manifests.provenance import read_parts
 from manifests.records import Block, Spec, SpecArgument
 from train.model.slots import SLOTS
 
