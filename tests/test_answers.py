@@ -92,7 +92,7 @@ STAGES: dict[str, SandboxStage[Any]] = {
         *(runs.RUN, graphs.TRACE, behavior.MEASURE, CHAT),
         *(validate.EXECUTE, validate.SIGN_BLOCK, validate.SIGN_ORIGINALS),
         *(trace.TRACE, rebuild.REBUILD, minimize.WATCH, minimize.SIGN),
-        *(trial.COMPARE, trial.PROVE, trial.IMPORT, network.OBSERVE, network.FIT, network.PROVE),
+        *(trial.OBSERVE, trial.PROVE, network.OBSERVE, network.FIT, network.PROVE),
         *(candidates.PROBE, candidates.NETWORK, check.CHECK, check.TASK),
     )
 }
