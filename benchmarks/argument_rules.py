@@ -61,9 +61,7 @@ HINTS: dict[str, tuple[Any, str, Any]] = {
     "classes that parameters want": (companions.Companions, "list_for", lambda *_: iter(())),
     "classes that arguments name": (companions.Companions, "list_named", lambda *_: iter(())),
     "functions of the file": (interpreter, "_DEEPEST", 1),
-    "factories": (interpreter.ValueInterpreter, "_note_factory", lambda *_: None),
     "comprehensions": (interpreter.ValueInterpreter, "comprehension", lambda *_: UNKNOWN),
-    "constants and methods of classes": (interpreter.ValueInterpreter, "_find_class_attribute", lambda *_: UNKNOWN),
     "methods of containers": (interpreter.ValueInterpreter, "_call_container_method", lambda *_: UNKNOWN),
 }
 

@@ -19,7 +19,6 @@ from extract.arguments.name_values import (
     BLOCK,
     SETTINGS,
     NameSettings,
-    add_config_field,
     candidates,
     configuration_expressions,
     format_call,
@@ -44,7 +43,6 @@ _NAMED = re.compile(r"[`'\"](\w+)[`'\"] (?:must be|needs to be|has to be) (?:pas
 _MAX_OPTIONAL = 8  # optional parameters to try after one failure
 _LAYERS = ("nn.Identity()", "lambda x, *_, **__: x", "[nn.Identity()]", "F.relu")
 _UNCALLABLE = re.compile(r"object is not callable|forward\(\) takes \d+ positional arguments? but \d+ were given")
-_MAX_STRINGS = 6  # compared with one parameter
 _LENGTH = re.compile(r"unpack \(expected (\d+)|of (?:length|size|len) (\d+)|(\d+) (?:elements|values|items)")
 _MAX_LENGTH = 8
 _SHARED_PREFIX = 3  # letters
@@ -89,7 +87,6 @@ class Constructor:
     best_failure: tuple[AttemptError, Arguments] | None = None
     parameters: dict[str, inspect.Parameter] = field(default_factory=dict)
     required: list[str] = field(default_factory=list)
-    text: str | None = None  # source of the class, once read
 
     def __post_init__(self) -> None:
         self.parameters = read_parameters(self.cls)
@@ -270,8 +267,6 @@ class Constructor:
         texts = {name: choices[name][index] for name, index in picks.items()}
         words = [word for line in reversed(failure.lines) for word in NAME.findall(line)]
         words += NAME.findall(str(failure))
-        for name, text in add_config_field(failure, {**texts, **extra}, self.names, words):
-            yield dict(picks), {**extra, name: text}
         missing = _list_missing(failure)
         if missing and any(
             p.kind is p.VAR_KEYWORD for p in self.parameters.values()
@@ -302,25 +297,11 @@ class Constructor:
     def _choices(self, name: str) -> tuple[str, ...]:
         texts: list[str] = [
             *self._companions().get(name, ()),
-            *self._find_compared_strings(name),
         ]
         parameter = self.parameters.get(name)
         for text in candidates(name, parameter.annotation if parameter is not None else inspect.Parameter.empty):
             texts += self.blocks[:4] if text == BLOCK else [text]
         return tuple(dict.fromkeys(texts))
-
-    def _find_compared_strings(self, name: str) -> list[str]:
-        """Return strings that the class compares a parameter with: `mode == "max"`, `self.mode in ["cat", "max"]`."""
-        matches = re.findall(
-            rf"(?<![\w.])(?:self\.)?{name}(?:\.lower\(\))?\s*(?:[!=]=|(?:not )?in)\s*(.*)", self._source()
-        )
-        return list(dict.fromkeys(text for rest in matches for text in _parse_strings(rest)))[:_MAX_STRINGS]
-
-    def _source(self) -> str:
-        """Return the source of the constructor and of forward."""
-        if self.text is None:
-            self.text = "".join(_read_source(self.cls, method) for method in ("__init__", "forward"))
-        return self.text
 
     def _list_kwargs_lookups(self) -> list[str]:
         """Return the keys that the constructor reads from its `**kwargs`: `kwargs.get("norm_layer")`."""
@@ -358,14 +339,6 @@ class Constructor:
             self.best_failure = (failure, arguments)
 
 
-def _read_source(cls: type, method: str) -> str:
-    """Return the source of a method, or "" if it is unavailable."""
-    try:
-        return inspect.getsource(getattr(cls, method))
-    except (OSError, TypeError, AttributeError):  # all that `inspect.getsource` may raise
-        return ""
-
-
 def instances(name: str, cls: Any) -> list[str]:
     """Return expressions that construct a companion class."""
     if not isinstance(cls, type):
@@ -380,14 +353,6 @@ def instances(name: str, cls: Any) -> list[str]:
 def _may_match(name: str, other: str) -> bool:
     """Return whether an attribute may hold a parameter: one name contains the other, or both start alike."""
     return name in other or other in name or name[:_SHARED_PREFIX] == other[:_SHARED_PREFIX]
-
-
-def _parse_strings(text: str) -> list[str]:
-    """Return the string, or the strings of the list, at the start of a text, as expressions."""
-    listed = re.match(r"[\[({]([^\])}]*)[\])}]", text)
-    plain = re.match(r"'[^']*'|\"[^\"]*\"", text)
-    pairs = re.findall(r"'([^']*)'|\"([^\"]*)\"", listed[1] if listed else plain[0] if plain else "")
-    return [repr(single or double) for single, double in pairs if single or double]
 
 
 def _other_indices(choices: Sequence[str], index: int) -> Iterator[int]:

@@ -71,7 +71,6 @@ class ValueInterpreter(Evaluator[Scope]):
         self._tree = tree
         self._counts: dict[tuple[str, bool], int] = {}
         self._classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-        self._bodies: dict[str, Scope] = {}
         self._seen: dict[tuple[int, str], object] = {}
         self._depth = 0
         self._calls = 0
@@ -269,25 +268,11 @@ class ValueInterpreter(Evaluator[Scope]):
     def _find_attribute(self, holder: object, name: str) -> object:
         if isinstance(holder, Instance):
             known = holder.attributes.get(name, UNKNOWN)
-            return known if known is not UNKNOWN else self._find_class_attribute(holder, name)
+            method = self._find_method(holder, name) if known is UNKNOWN else None
+            return known if method is None or _has_decorator(method.node, "property") else method
         if isinstance(holder, Expr) and "(" not in holder.text:
-            known = self._find_class_attribute(Instance(holder.text), name)
-            return known if known is not UNKNOWN else Expr(f"{holder.text}.{name}")
+            return Expr(f"{holder.text}.{name}")
         return holder.get(name, UNKNOWN) if isinstance(holder, dict) else UNKNOWN
-
-    def _find_class_attribute(self, instance: Instance, name: str) -> object:
-        """Look up a name in a class of the file: a constant, or a method of the instance."""
-        for owner in self._list_lineage(instance.kind):
-            if owner not in self._bodies:
-                self._bodies[owner] = Scope(self._scope)
-                plain = [item for item in self._classes[owner].body if isinstance(item, ast.Assign | ast.AnnAssign)]
-                self._run_suite(plain, self._bodies[owner])
-            if name in self._bodies[owner].names:
-                return self._bodies[owner].names[name]
-        method = self._find_method(instance, name)
-        if method is not None and not _has_decorator(method.node, "property"):
-            return method
-        return UNKNOWN
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
@@ -305,7 +290,6 @@ class ValueInterpreter(Evaluator[Scope]):
                     return self._call_container_method(value, name, method, node, scope)
         function = self.value(node.func, scope)
         arguments = self._read_arguments(node, scope)
-        self._note_factory(node, arguments)
         if isinstance(node.func, ast.Name) and function in (UNKNOWN, Expr("dict")):
             return self._call_builtin(node.func.id, arguments)
         return self._invoke(function, arguments)
@@ -383,20 +367,6 @@ class ValueInterpreter(Evaluator[Scope]):
             self._record_call(function.text, arguments)
         text = None if opened else render_call(function.text, args, kwargs)
         return Expr(text) if text is not None and len(text) < LONGEST else UNKNOWN
-
-    def _note_factory(self, node: ast.Call, arguments: BoundArguments) -> None:
-        """Record what a factory constructs: `build(ResNet, variant, model_cfg=c, **kw)` makes ResNet(cfg=c, **kw)."""
-        kind = arguments.args[0] if arguments.args else None
-        if arguments.opened or not isinstance(kind, Expr) or not _is_class_name(kind.text) or _may_construct(node.func):
-            return
-        if any(keyword.arg is None for keyword in node.keywords):
-            own = {keyword.arg for keyword in node.keywords if keyword.arg is not None}
-            passed = {name: value for name, value in arguments.kwargs.items() if name not in own}
-            for_model = [name for name in own if name.startswith("model_") and arguments.kwargs[name] is not None]
-            passed = {name.removeprefix("model_"): arguments.kwargs[name] for name in sorted(for_model)} | passed
-            self._record_call(kind.text, BoundArguments([], passed, False))
-            if kind.text in self._classes:
-                self._construct(kind.text, BoundArguments([], passed, False))
 
     def _construct(self, kind: str, arguments: BoundArguments) -> Instance:
         text = None if arguments.opened else render_call(kind, arguments.args, arguments.kwargs)

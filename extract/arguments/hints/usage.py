@@ -16,7 +16,7 @@ from extract.resolve.modules import CorpusIndex, Definition, Module
 from extract.sources import PackageSource, SourceFile
 from lemur_core.source.text import normalise, parse_code
 
-USAGE_VERSION = 16
+USAGE_VERSION = 17
 
 Shape = tuple[str, tuple[str, ...]]  # an argument and its dimensions
 

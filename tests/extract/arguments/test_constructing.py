@@ -39,26 +39,6 @@ def test_what_the_constructor_asks_its_keywords_for(constructor: MakeConstructor
     assert dict(first(made).kwargs) == {"width": "32", "norm_layer": "nn.LayerNorm"}
 
 
-STRINGS = {
-    "strings that it is compared with": (
-        "mode",
-        "self.mode = mode.lower()\nassert self.mode in ('max', 'sum')",
-        {"mode": "'max'"},
-    ),
-    "a string that it is compared with": (
-        "pooler_type",
-        "if pooler_type == 'A':\n    pass\nelse:\n    raise ValueError(f'Unknown pooler: {pooler_type}')",
-        {"pooler_type": "'A'"},
-    ),
-}
-
-
-@pytest.mark.parametrize("case", STRINGS)
-def test_strings_that_would_do(constructor: MakeConstructor, case: str) -> None:
-    signature, body, kwargs = STRINGS[case]
-    assert dict(first(constructor(text(signature, body))).kwargs) == kwargs
-
-
 @pytest.mark.parametrize(
     ("base", "body"),
     [
@@ -240,33 +220,6 @@ def test_a_class_is_wanted_not_an_instance(constructor: MakeConstructor) -> None
     assert dict(first(made).kwargs) == {"gate": "Gate"}
 
 
-FIELDS = {
-    "lacks": ("self.a = nn.Linear(config.width, config.embed_dim)", "SmallConfig(layers=2, embed_dim=32)"),
-    "has none": ("self.a = nn.Linear(int(8 * config.depth ** 1.0), 2)", "SmallConfig(layers=2, depth=2)"),
-    "lacks inside": (
-        "self.a = nn.Linear(config.vision_config.embed_dim, 2)",
-        "SmallConfig(layers=2, vision_config={'embed_dim': 32})",
-    ),
-}
-OPEN_CONFIG = """
-class InnerConfig:
-    def __init__(self, **fields):
-        self.__dict__.update(fields)
-class SmallConfig:
-    def __init__(self, layers=12, width=8, depth=None, vision_config=None, **fields):
-        self.layers, self.width, self.depth = layers, width, depth
-        self.vision_config = InnerConfig(**(vision_config or {}))
-        self.__dict__.update(fields)
-"""
-
-
-@pytest.mark.parametrize("case", FIELDS)
-def test_a_field_that_a_configuration(constructor: MakeConstructor, case: str) -> None:
-    body, expected = FIELDS[case]
-    made = constructor(text("config", body), companions=[companion(OPEN_CONFIG, "config", "SmallConfig")])
-    assert dict(first(made).kwargs) == {"config": expected}
-
-
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 
@@ -333,16 +286,6 @@ def made_value(made: Constructor) -> str:
 def test_an_annotation_that_wants_a_class(constructor: MakeConstructor, annotation: str) -> None:
     made = constructor(text(f"kind: {annotation}", "self.a = kind(4)", "from typing import Type\n"))
     assert dict(first(made).kwargs) == {"kind": "nn.Identity"}
-
-
-def test_a_forward_that_cannot_be_read(constructor: MakeConstructor, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Unreadable:
-        def __get__(self, *_: object) -> None:
-            raise AttributeError("'_CachedForward' object has no attribute '__getattr__'")
-
-    made = constructor(text("mode", "assert mode == 'a'"))
-    monkeypatch.setattr(made.cls, "forward", Unreadable())
-    assert dict(first(made).kwargs) == {"mode": "'a'"}
 
 
 def test_variants_change_what_forward_s_failure_names(constructor: MakeConstructor) -> None:

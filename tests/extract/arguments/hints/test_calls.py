@@ -47,12 +47,6 @@ CASES = {
         ("10",),
         {},
     ),
-    "a factory": (
-        "def create(variant, **kwargs):\n    return build_model(Mlp, variant, **kwargs)\n"
-        "def small(**kwargs):\n    args = dict(dim=16)\n    return create('small', **dict(args, **kwargs))",
-        ("16",),
-        {},
-    ),
     "a helper that many codebases have": (
         "m = Mlp(32, hidden=to_2tuple(3))",
         ("32",),
