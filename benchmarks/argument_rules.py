@@ -55,7 +55,6 @@ PATTERNS: tuple[str, ...] = (
 )
 #: Rules about the corpus: what is put in the place of which function.
 HINTS: dict[str, tuple[Any, str, Any]] = {
-    "docstring examples": (usage, "examples_in", lambda *_: ((), ())),
     "documented shapes": (usage, "list_documented_shapes", lambda *_: ()),
     "calls": (finder.HintFinder, "_rate_sites", lambda *_: iter(())),
     "classes that parameters want": (companions.Companions, "list_for", lambda *_: iter(())),

@@ -143,14 +143,14 @@ class Constructor:
         seen: set[Arguments] = set()
         succeeded = False
         hinted = [(call["way"], _call(call)) for call in self.hints.get("init", ())]
-        examples = [arguments for way, arguments in hinted if way != "call"]
+        recorded = [arguments for way, arguments in hinted if way != "call"]
         calls = [arguments for way, arguments in hinted if way == "call"]
         default = [] if self.required else [Arguments()]
         small = [] if self.required else [Arguments(kwargs=tuple(self._shrink_defaults().items()))]
         # A class that takes only a configuration is tried with a small one first.
         configured = len(self.required) == 1 and self.required[0] in self._companions()
         late: list[Constructed] = []
-        for built in self._construct_unchanged([*default, *examples, *small, *(calls if not configured else ())], seen):
+        for built in self._construct_unchanged([*default, *recorded, *small, *(calls if not configured else ())], seen):
             succeeded = True
             # The defaults of large models take seconds each: small values first.
             if built.on_meta and built.arguments in default:

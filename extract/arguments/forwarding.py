@@ -1,4 +1,4 @@
-"""Search for inputs of forward: examples in the corpus, then guesses from names and layers, repaired after failures."""
+"""Search for inputs of forward: recorded calls, then guesses from names and layers, repaired after failures."""
 
 import heapq
 import inspect

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from extract.arguments.hints.companions import Companions
-from extract.arguments.hints.docstrings import Example
 from extract.arguments.hints.interpreter import CallSite
 from extract.arguments.hints.model import Hints, ObservedCall, Signature
 from extract.arguments.hints.usage import Ancestor, Usage
@@ -18,7 +17,6 @@ from extract.resolve.modules import FOUNDATION, CorpusIndex, Definition, Module
 from lemur_core.source.values import ROOTS
 
 _MAX_CALLS = 8
-_MAX_FORWARD = 6
 _MAX_NAMING = 4  # calls whose names are resolved
 _MAX_SITES = 60  # call sites of one class
 _MAX_USERS = 2  # classes that construct it
@@ -63,22 +61,13 @@ class HintFinder:
 
     def hints_for(self, block: TargetClass) -> Hints:
         """Return how the corpus constructs and calls a class."""
-        lineage = self._usage.lineage(block.module, block.name)
         init = self._usage.find_definer(block.module, block.name, "__init__")
         forward = self._usage.find_definer(block.module, block.name, "forward")
-        examples = [
-            call for item in _lineage_until(lineage, init) for call in _fitting_examples(item.usage.init_examples, init)
-        ]
-        rated = best([*map(RatedCall, examples), *self._rate_sites(block, init)])
-        runs = [
-            call
-            for item in _lineage_until(lineage, forward)
-            for call in _fitting_examples(item.usage.forward_examples, forward)
-        ]
+        rated = best(self._rate_sites(block, init))
         named = [(item.place, item.free_names) for item in rated if item.place is not None][:_MAX_NAMING]
         return Hints(
             tuple(item.call for item in rated),
-            tuple(dict.fromkeys(runs))[:_MAX_FORWARD],
+            (),
             (*self.companions.list_for(block.module, block.name), *self.companions.list_named(named, block)),
             tuple(_shapes(forward)),
         )
@@ -153,11 +142,6 @@ def _shapes(definer: Definer) -> Iterator[tuple[str, tuple[str, ...]]]:
             yield parameter.name, min(same, key=lambda dims: dims.count("?"))
 
 
-def _lineage_until(lineage: tuple[Ancestor, ...], definer: Definer) -> tuple[Ancestor, ...]:
-    """Return the classes of a lineage up to the one that defines a method."""
-    return lineage[: lineage.index(definer[0]) + 1] if definer is not None else lineage
-
-
 def _distance(caller: Module, module: Module) -> int:
     """Return 0 for the same file, 1 for the same source, 2 otherwise."""
     return 0 if caller is module else 1 if caller.source is module.source else 2
@@ -201,16 +185,6 @@ def _normalize(text: str | None) -> str:
     return (text or "").replace(" ", "").replace('"', "'")
 
 
-def _fitting_examples(examples: Iterable[Example], definer: Definer) -> Iterator[ObservedCall]:
-    """Yield the calls in docstring examples, unchanged, if they fit the signature."""
-    for args, kwargs in examples:
-        kinds = [parameter.kind for parameter in definer[1]] if definer is not None else ["args", "kwargs"]
-        names = {parameter.name for parameter in definer[1]} if definer is not None else set()
-        fits = len(args) <= kinds.count("plain") or "args" in kinds
-        if fits and ("kwargs" in kinds or all(name in names for name, _ in kwargs)):
-            yield ObservedCall(args, kwargs, "example")
-
-
 def best(rated: Iterable[RatedCall]) -> list[RatedCall]:
     """Return the distinct calls that are most likely to work, cheap ones first."""
     chosen: dict[object, RatedCall] = {}
@@ -223,4 +197,4 @@ def _sort_key(item: RatedCall) -> tuple[object, ...]:
     call = item.call
     texts = (*call.args, *(f"{name}={text}" for name, text in call.kwargs))
     weight = sum(min(int(number), 10**6) for text in texts for number in _NUMBER.findall(text))
-    return (item.lost > 0, len(item.free_names), call.way != "example", item.far, weight, len(texts), texts)
+    return (item.lost > 0, len(item.free_names), item.far, weight, len(texts), texts)

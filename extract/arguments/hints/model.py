@@ -11,7 +11,7 @@ class ObservedCall:
 
     args: tuple[str, ...]
     kwargs: tuple[tuple[str, str], ...]
-    way: str  # "example" (docstring) or "call" (code)
+    way: str  # "call"; recorded calls are added
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Hints:
     """How the corpus constructs and calls a class."""
 
     init: tuple[ObservedCall, ...] = ()  # best first, distinct
-    forward: tuple[ObservedCall, ...] = ()
+    forward: tuple[ObservedCall, ...] = ()  # none; recorded calls are added
     companions: tuple[Companion, ...] = ()
     inputs: tuple[tuple[str, tuple[str, ...]], ...] = ()  # documented shapes of forward's arguments; "?": unnamed
 

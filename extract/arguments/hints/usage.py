@@ -1,4 +1,4 @@
-"""Read hints from each file of a library: calls of classes; signatures, examples and shapes of its own classes."""
+"""Read hints from each file of a library: calls of classes; signatures and shapes of its own classes."""
 
 import ast
 from collections.abc import Iterable, Iterator
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
-from extract.arguments.hints.docstrings import Example, examples_in, list_documented_shapes
+from extract.arguments.hints.docstrings import list_documented_shapes
 from extract.arguments.hints.interpreter import CallSite, call_sites
 from extract.arguments.hints.model import Signature, find_method, read_signature
 from extract.resolve.discover import find_class_facts, follow
@@ -16,7 +16,7 @@ from extract.resolve.modules import CorpusIndex, Definition, Module
 from extract.sources import PackageSource, SourceFile
 from lemur_core.source.text import normalise, parse_code
 
-USAGE_VERSION = 17
+USAGE_VERSION = 18
 
 Shape = tuple[str, tuple[str, ...]]  # an argument and its dimensions
 
@@ -27,8 +27,6 @@ class ClassUsage(NamedTuple):
     name: str
     init: Signature | None  # None: inherited
     forward: Signature | None
-    init_examples: tuple[Example, ...]
-    forward_examples: tuple[Example, ...]
     shapes: tuple[Shape, ...]  # of forward's arguments
     fields: tuple[tuple[str, str], ...] = ()  # annotated class attributes: names and annotations
 
@@ -172,9 +170,6 @@ def _walk_classes(body: list[ast.stmt]) -> Iterator[ast.ClassDef]:
 
 def _read_class(node: ast.ClassDef) -> ClassUsage:
     init, forward = find_method(node, "__init__"), find_method(node, "forward")
-    definitions = [node, *(item for item in (init, forward) if item is not None)]
-    docstrings = [text for item in definitions if (text := ast.get_docstring(item, clean=True))]
-    examples = examples_in(docstrings, node.name)
     parameters = read_signature(forward) if forward is not None else ()
     names = [parameter.name for parameter in parameters]
     texts = [ast.get_docstring(item) or "" for item in (forward, node) if item is not None]
@@ -182,7 +177,6 @@ def _read_class(node: ast.ClassDef) -> ClassUsage:
         node.name,
         read_signature(init) if init is not None else None,
         parameters if forward is not None else None,
-        *examples,
         tuple(dict.fromkeys(shape for text in texts for shape in list_documented_shapes(text, names))),
         tuple(
             (item.target.id, ast.unparse(item.annotation))

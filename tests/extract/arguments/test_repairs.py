@@ -129,8 +129,6 @@ CASES: tuple[tuple[str, str, Inputs, int], ...] = (
     ("a condition on x.dim()", module("if x.dim() != 5:\n    raise RuntimeError('no')\nreturn x"), (("x", IMAGE),), 1),
     ("an assertion on a model's size", module("b, c, h, w = x.shape\nassert h == self.side and w == self.side\nreturn x", "self.side = 28"), (("x", IMAGE),), 4),
     ("a layout in brackets", module("if x.shape[2:] != (4,):\n    raise ValueError('boxes must be [B, N, 4]')\nreturn x"), (("x", TOKENS),), 4),
-    ("a volume", module("return x.view(2, 64, 16)"), (("x", TOKENS),), 8),
-    ("a volume of maps", module("return x.view(2, 32, 32 * 32)"), (("x", IMAGE),), 8),
     ("a product of two inputs", module("return x @ y", arguments="x, y"), (("x", ROWS), ("y", ROWS)), 16),
     ("sizes that must match", module("return torch.cat([x, self.table.expand(2, -1, -1)], 2)", "self.table = torch.zeros(1, 49, 8)"), (("x", TOKENS),), 16),
     ("positions for 64 tokens", module("return x + self.table", "self.table = torch.zeros(1, 64, 32)"), (("x", TOKENS),), 16),

@@ -1,4 +1,4 @@
-"""What docstrings say: examples, and shapes."""
+"""What docstrings say: shapes."""
 
 import textwrap
 
@@ -17,45 +17,6 @@ class Head(nn.Module):
     def forward(self, x, mask=None):
         return x
 '''
-
-CASES = {
-    "prompts": (
-        ">>> m = p.Head(8)\n>>> input = torch.rand(2, 8)\n>>> output = m(input)",
-        [("8",)],
-        [("torch.rand(2, 8)",)],
-    ),
-    "self.forward": (
-        "Example:\n    >>> self = Head(8, depth=2)\n    >>> n = 3\n    >>> x = torch.rand(n, 8)\n    >>> self.forward(x)",
-        [("8",)],
-        [("torch.rand(3, 8)",)],
-    ),
-    "continuation lines": (
-        ">>> m = Head(\n...     4)\n>>> y = m(torch.ones(\n...     1, 4))",
-        [("4",)],
-        [("torch.ones(1, 4)",)],
-    ),
-    "a list of inputs": (
-        ">>> m = Head(2)\n>>> xs = [torch.rand(1, c) for c in (2, 4)]\n>>> m(xs)",
-        [("2",)],
-        [("[torch.rand(1, c) for c in (2, 4)]",)],
-    ),
-    "two variables at once": (
-        ">>> m = Head(2)\n>>> a, b = torch.rand(2), torch.rand(3)\n>>> m(a, b)",
-        [("2",)],
-        [("torch.rand(2)", "torch.rand(3)")],
-    ),
-    "an open name": (">>> m = Head(2)\n>>> m(load_image())", [("2",)], []),
-    "text that does not parse": (">>> m = Head(\n>>> Head(3)", [("3",)], []),
-}
-
-
-@pytest.mark.parametrize(("doc", "init", "forward"), CASES.values(), ids=CASES)
-def test_examples(hints_for, doc: str, init: list[tuple[str, ...]], forward: list[tuple[str, ...]]) -> None:
-    hints = hints_for("Head", a=BLOCK.format(doc=textwrap.indent(doc, "    ")))
-    assert [call.args for call in hints.init] == init
-    assert [call.args for call in hints.forward] == forward
-    assert {call.way for call in (*hints.init, *hints.forward)} <= {"example"}
-
 
 SHAPES = {
     "shape": ("Args:\n    x (Tensor): Input of shape (batch_size, seq_len, dim).", ("batch_size", "seq_len", "dim")),
