@@ -278,8 +278,6 @@ class Constructor:
         optional = [w for w in dict.fromkeys(words) if w in self.parameters and w not in picks]
         optional = [name for name in optional if not is_variadic(self.parameters[name])][:3]
         passed_on = [w for w in dict.fromkeys(words) if w in extra and w not in self.parameters]
-        if "NoneType" in str(failure):
-            optional = [*optional, *(name for name in self._list_kwargs_lookups() if name not in extra)]
         for name in named:
             yield from ((dict(picks), {**extra, name: text}) for text in _fit_length(failure, texts[name]))
         for name in named:
@@ -302,16 +300,6 @@ class Constructor:
         for text in candidates(name, parameter.annotation if parameter is not None else inspect.Parameter.empty):
             texts += self.blocks[:4] if text == BLOCK else [text]
         return tuple(dict.fromkeys(texts))
-
-    def _list_kwargs_lookups(self) -> list[str]:
-        """Return the keys that the constructor reads from its `**kwargs`: `kwargs.get("norm_layer")`."""
-        rest = next((name for name, p in self.parameters.items() if p.kind is p.VAR_KEYWORD), "")
-        try:
-            text = inspect.getsource(self.cls.__init__) if rest else ""
-        except (OSError, TypeError):
-            text = ""
-        lookups = re.findall(rf"\b{rest}(?:\.(?:get|pop)\(|\[)\s*[\"'](\w+)[\"']", text) if text else []
-        return [name for name in dict.fromkeys(lookups) if name not in self.parameters]
 
     def _add_attribute(self, failure: AttemptError, texts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         """Yield the parameters whose value lacks the attribute that was read, with a module that has it instead."""

@@ -34,11 +34,6 @@ class A(nn.Module):
 """
 
 
-def test_what_the_constructor_asks_its_keywords_for(constructor: MakeConstructor) -> None:
-    made = constructor(text("width, **rest", 'self.a = nn.Sequential(rest.get("norm_layer")(width))'))
-    assert dict(first(made).kwargs) == {"width": "32", "norm_layer": "nn.LayerNorm"}
-
-
 @pytest.mark.parametrize(
     ("base", "body"),
     [
