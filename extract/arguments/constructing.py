@@ -19,6 +19,7 @@ from extract.arguments.name_values import (
     BLOCK,
     SETTINGS,
     NameSettings,
+    add_config_field,
     candidates,
     configuration_expressions,
     format_call,
@@ -267,6 +268,8 @@ class Constructor:
         texts = {name: choices[name][index] for name, index in picks.items()}
         words = [word for line in reversed(failure.lines) for word in NAME.findall(line)]
         words += NAME.findall(str(failure))
+        for name, text in add_config_field(failure, {**texts, **extra}, self.names, words):
+            yield dict(picks), {**extra, name: text}
         missing = _list_missing(failure)
         if missing and any(
             p.kind is p.VAR_KEYWORD for p in self.parameters.values()

@@ -12,6 +12,7 @@ from torch import nn
 from extract.extractor import BlockExtractor
 from extract.recording.drivers import Tables, list_examples, list_keys
 from extract.recording.meta import LightTensors
+from extract.recording.testing import run_tests
 from extract.recording.users import UseGraph
 from extract.sources import open_source
 
@@ -236,6 +237,46 @@ def test_examples_of_a_docstring() -> None:
         """
 
     assert list_examples(function) == ["x = [\n    1]\nx\n"]
+
+
+SUITE = """
+import pytest
+RAN = []
+@pytest.fixture(scope="module")
+def base():
+    return 3
+@pytest.fixture
+def width(base):
+    yield base * 2
+@pytest.mark.parametrize("rate", [0.5, 0.0])
+@pytest.mark.parametrize(("a", "b"), [pytest.param(1, 2, id="first"), (3, 4)])
+def test_values(width, rate, a, b=7, *, c=9):
+    RAN.append((width, rate, a, b, c))
+def test_unknown(tmp_path):
+    RAN.append("unknown")
+def test_expected():
+    with pytest.raises(KeyError, match="x"):
+        {}["x"]
+    pytest.skip("enough")
+    RAN.append("skipped")
+class TestAll:
+    def setup_method(self):
+        self.name = "set up"
+    @pytest.fixture
+    def own(self):
+        return self.name
+    def test_method(self, own):
+        RAN.append(own)
+        assert False
+"""
+
+
+def test_tests_run_once_with_first_values_and_simple_fixtures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pytest", sys.modules["pytest"])
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "test_folding_suite.py").write_text(SUITE)
+    run_tests("test_folding_suite", False)
+    assert sys.modules.pop("test_folding_suite").RAN == [(6, 0.5, 1, 2, 9), "set up"]
 
 
 def test_an_extraction_itself_imports_no_torch() -> None:

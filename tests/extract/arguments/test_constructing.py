@@ -215,6 +215,33 @@ def test_a_class_is_wanted_not_an_instance(constructor: MakeConstructor) -> None
     assert dict(first(made).kwargs) == {"gate": "Gate"}
 
 
+FIELDS = {
+    "lacks": ("self.a = nn.Linear(config.width, config.embed_dim)", "SmallConfig(layers=2, embed_dim=32)"),
+    "has none": ("self.a = nn.Linear(int(8 * config.depth ** 1.0), 2)", "SmallConfig(layers=2, depth=2)"),
+    "lacks inside": (
+        "self.a = nn.Linear(config.vision_config.embed_dim, 2)",
+        "SmallConfig(layers=2, vision_config={'embed_dim': 32})",
+    ),
+}
+OPEN_CONFIG = """
+class InnerConfig:
+    def __init__(self, **fields):
+        self.__dict__.update(fields)
+class SmallConfig:
+    def __init__(self, layers=12, width=8, depth=None, vision_config=None, **fields):
+        self.layers, self.width, self.depth = layers, width, depth
+        self.vision_config = InnerConfig(**(vision_config or {}))
+        self.__dict__.update(fields)
+"""
+
+
+@pytest.mark.parametrize("case", FIELDS)
+def test_a_field_that_a_configuration(constructor: MakeConstructor, case: str) -> None:
+    body, expected = FIELDS[case]
+    made = constructor(text("config", body), companions=[companion(OPEN_CONFIG, "config", "SmallConfig")])
+    assert dict(first(made).kwargs) == {"config": expected}
+
+
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 
