@@ -331,8 +331,10 @@ def report(out: Path, corpus: Corpus, given: argparse.Namespace, tokenizer: Any)
 
 
 def _is_contained(tokens: Sequence[int], known: Any) -> bool:
-    there, of = copied([tokens], known)
-    return there >= _CONTAINED * max(1, of)
+    """Whether most windows of a text are among others. Args: known: these, sorted; there are millions."""
+    hashes = windows(tokens)
+    there = known[np.minimum(np.searchsorted(known, hashes), len(known) - 1)] == hashes
+    return int(there.sum()) >= _CONTAINED * max(1, len(hashes))
 
 
 def _compare(found: Mapping[str, Runs], texts: Sequence[Text]) -> list[str]:
