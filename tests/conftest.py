@@ -1,5 +1,6 @@
 """What all tests share: a cache folder of their own, and the real LEMUR corpus where it can be had."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from hypothesis import HealthCheck, Phase, settings
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError
 from manifests.folders.manifest import Manifest, Measured, list_outputs, write_manifest
+from tests.builders.servers import keep_pools, keep_servers
 
 settings.register_profile(
     "lemur",
@@ -35,13 +37,22 @@ _CACHE = "LEMUR_CURATOR_CACHE"
 _USERS_CACHE = os.environ.get("LEMUR_CURATOR_TEST_WHEEL_CACHE") or os.environ.get(_CACHE)
 
 
+@pytest.fixture(scope="session")
+def tests_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder below which all tests of this run, in all its processes, have theirs."""
+    folder = tmp_path_factory.getbasetemp()
+    return (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder).resolve()
+
+
 @pytest.fixture(scope="session", autouse=True)
-def curator_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The cache folder of all tests of this process: what one test worked out, another finds there."""
-    folder = tmp_path_factory.mktemp("cache")
+def curator_cache(tests_folder: Path) -> Iterator[Path]:
+    """The cache folder of all tests of this run: what one of them worked out, another finds there."""
+    folder = tests_folder / "cache"
+    folder.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(_CACHE, str(folder))
-        yield folder
+        with keep_servers(tests_folder, folder), keep_pools():
+            yield folder
 
 
 @pytest.fixture
@@ -100,7 +111,8 @@ def lemur_wheel(curator_cache: Path) -> Path:
             pytest.skip(f"needs nn-dataset {DEFAULT_VERSION}, which pip could not fetch: {error}")
         (wheel,) = folder.glob("*.whl")
     link = cache_folder("lemur", DEFAULT_VERSION) / wheel.name
-    link.symlink_to(wheel)
+    with contextlib.suppress(FileExistsError):  # of the other process
+        link.symlink_to(wheel)
     return link
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from lemur_core.files.errors import UsageError, UserError
-from tests.builders.suites import read_files
+from tests.builders.suites import read_files, read_table
 
 TEXTS = read_files(__file__, "api.md")
 
@@ -359,16 +359,7 @@ def test_the_pipeline_hands_on_what_is_asked(monkeypatch: pytest.MonkeyPatch) ->
 # --- types, seen from outside -----------------------------------------------------------------------------------------
 
 #: A line that mypy must refuse, and how.
-REFUSED = {
-    'extract.extract("a")': "call-arg",
-    'extract.ExtractOptions(level="top")': "arg-type",
-    "library.folder = 1": "misc",
-    'curate.curate("a", "b")': "call-arg",
-    "curate.no_such_name": "attr-defined",
-    "snapshot.kept[0].no_such_column": "attr-defined",
-    "train.assemble(1)": "arg-type",
-    "lemur.verify()": "call-arg",
-}
+REFUSED = read_table(__file__, "api.md", "Refused", globals())
 
 
 @pytest.mark.slow

@@ -6,37 +6,13 @@ from pathlib import Path
 import pytest
 
 from extract.sources import PackageSource, open_source
+from tests.builders.suites import read_files
 
 ROOT = Path(__file__).parent.parent
 
-_ORIGINAL = """
-import torch
-from torch import nn
-from origin.helpers import scale
-
-class Gate(nn.Module):
-    @property
-    def width(self):
-        return 1
-
-    def forward(self, x):
-        return scale(x)
-"""
-_CLOSED = """
-import torch
-from torch import nn
-
-def scale(x):
-    return x
-
-class Gate(nn.Module):
-    @property
-    def width(self):
-        return 1
-
-    def forward(self, x):
-        return scale(x)
-"""
+TEXTS = read_files(__file__, "benchmarks_nnrag.md")
+_ORIGINAL = TEXTS["_ORIGINAL"]
+_CLOSED = TEXTS["_CLOSED"]
 
 
 @pytest.fixture(autouse=True)

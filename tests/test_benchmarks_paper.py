@@ -27,6 +27,7 @@ from extract.resolve.symbols import Reason
 from lemur_core.sandbox import Status
 from manifests.folders.manifest import read_manifest
 from tests.builders import extractions
+from tests.builders.suites import table
 
 FIGURES = {"paper_sources.png", "paper_categories.png", "paper_flow.png"}
 
@@ -55,16 +56,7 @@ def test_each_of_our_categories_is_one_of_the_papers_eight() -> None:
     assert sum(stated for stated, _ in CATEGORIES.values()) == 1289
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs"),
-    [
-        ("Attention", "Attention mechanisms"),
-        ("Resampling", "Pooling operations"),
-        ("Head", "Network architectures"),
-        ("Embedding", "Utility modules"),
-        ("of a later release", "Utility modules"),
-    ],
-)
+@table(__file__, "benchmarks_paper.md", "Categories", globals())
 def test_categories(ours: str, theirs: str) -> None:
     assert to_paper_category(ours) == theirs
 

@@ -11,40 +11,10 @@ sys.path.append(str(Path(__file__).parent.parent))  # the benchmarks are no part
 from benchmarks.planted import _equal
 from benchmarks.planted_entry import results_of
 from benchmarks.plants import PLANTS, Plant
+from tests.builders.suites import read_files
 
-CODE = '''
-import torch
-import torch.nn as nn
-
-
-class Block(nn.Module):
-    """Two layers."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.conv = nn.Conv2d(width, width, kernel_size=3, padding=1)
-        self.act = nn.ReLU(inplace=True)
-
-    def forward(self, x):
-        found = self.conv(x)
-        return self.act(found) + x
-
-
-class Net(nn.Module):
-    def __init__(self, in_shape, out_shape, prm, device):
-        super().__init__()
-        self.stem = nn.Conv2d(in_shape[1], 16, kernel_size=3, stride=1, padding=1)
-        self.block = Block(16)
-        self.pool = nn.AdaptiveAvgPool2d(1)
-        self.head = nn.Linear(16, out_shape[0])
-
-    def forward(self, x):
-        values = self.block(self.stem(x))
-        return self.head(self.pool(values).flatten(1))
-
-    def train_setup(self, prm):
-        self.optimizer = torch.optim.SGD(self.parameters(), lr=prm["lr"])
-'''
+TEXTS = read_files(__file__, "benchmarks_planted.md")
+CODE = TEXTS["CODE"]
 
 
 @pytest.mark.parametrize("kind", PLANTS, ids=[kind.name for kind in PLANTS])

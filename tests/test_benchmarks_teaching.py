@@ -35,23 +35,11 @@ from benchmarks.teaching_model import (
 )
 from benchmarks.teaching_speed import causal_attention, mean_loss
 from lemur_core.files.errors import UserError
+from tests.builders.suites import read_files
 from train.runs.process import choose_context
 
-CODE = """import torch
-import torch.nn as nn
-
-
-class Net(nn.Module):
-    def __init__(self, in_shape, out_shape, prm, device):
-        super().__init__()
-        self.layers = nn.Sequential(
-            {layers}
-        )
-        self.head = nn.Linear({width}, out_shape[0])
-
-    def forward(self, x):
-        return self.head(self.layers(x).mean((2, 3)))
-"""
+TEXTS = read_files(__file__, "benchmarks_teaching.md")
+CODE = TEXTS["CODE"]
 
 LAYERS = (
     ("nn.Conv2d", "nn.BatchNorm2d", "nn.ReLU"),

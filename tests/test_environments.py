@@ -14,58 +14,15 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from lemur_core.sandbox.runtime import find_runtime
+from tests.builders.suites import read_files, read_table
 
 ROOT = Path(__file__).parents[1]
 DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 #: Networks that ask for packages which one of the environments has, by import and by a look at what is there.
-NETWORK = """
-import torch
-from torch import nn
-{first}
-
-def supported_hyperparameters():
-    return {{"lr", "momentum"}}
-
-class Net(nn.Module):
-    def __init__(self, in_shape, out_shape, prm, device):
-        super().__init__()
-        self.body = nn.Conv2d(in_shape[1], {width}, 3)
-        self.head = nn.Linear({width}, out_shape[0])
-
-    def forward(self, x):
-        x = {activation}(self.body(x))
-        return self.head(x.mean((2, 3)))
-
-    def train_setup(self, prm):
-        self.optimizer = torch.optim.SGD(self.parameters(), lr=prm["lr"], momentum=prm["momentum"])
-
-    def learn(self, train_data):
-        for inputs, labels in train_data:
-            self.optimizer.zero_grad()
-            nn.functional.cross_entropy(self(inputs), labels).backward()
-            self.optimizer.step()
-"""
-CODES = {
-    "plain": NETWORK.format(first="", width=8, activation="torch.relu"),
-    "einops": NETWORK.format(first="from einops import rearrange", width=12, activation="torch.tanh"),
-    "transformers": NETWORK.format(first="import transformers", width=16, activation="nn.functional.gelu"),
-    "optional": NETWORK.format(
-        first="try:\n    import einops\n    WIDER = 64\nexcept ImportError:\n    WIDER = 8",
-        width="WIDER",
-        activation="torch.sigmoid",
-    ),
-    "looks": NETWORK.format(
-        first="import importlib.util\nWIDE = 96 if importlib.util.find_spec('transformers') else 24",
-        width="WIDE",
-        activation="nn.functional.silu",
-    ),
-    "metadata": NETWORK.format(
-        first="from importlib.metadata import distributions\nCOUNT = len(list(distributions()))",
-        width="COUNT",
-        activation="nn.functional.elu",
-    ),
-}
+TEXTS = read_files(__file__, "environments.md")
+NETWORK = TEXTS["NETWORK"]
+CODES = read_table(__file__, "environments.md", "Codes", globals())
 
 
 def make_environment(folder: Path, further: tuple[str, ...] = ()) -> Path:

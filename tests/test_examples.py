@@ -1,7 +1,7 @@
 """The commands and Python of the documents, run on small real input: networks of LEMUR, and blocks of timm.
 
 A page is gone through in order, in a folder of its own. Placeholders stand for what lies there, `lemur` as a source for
-60 codes of the release. What takes minutes, a cluster, a model or an account is named in `NOT_RUN`; the tutorials have
+24 codes of the release. What takes minutes, a cluster, a model or an account is named in `NOT_RUN`; the tutorials have
 a test of their own.
 """
 
@@ -21,6 +21,7 @@ from curate.sources import open_source
 from extract.extractor import extract_to
 from extract.model.results import Options
 from tests import test_readme, test_tutorials
+from tests.builders.suites import read_files, read_table
 
 HERE = Path(__file__).parent
 PAGES = [page for page in test_readme.PAGES if not page.name.startswith("tutorial")]
@@ -28,28 +29,13 @@ PAGES = [page for page in test_readme.PAGES if not page.name.startswith("tutoria
 pytestmark = [pytest.mark.slow, pytest.mark.network, pytest.mark.filterwarnings("ignore")]  # of other packages
 
 #: Commands that are not run, and why not.
-NOT_RUN = {
-    r"make |tail |squeue|export |pip install": "of this checkout or of the shell",
-    r"lemur (publish|pull) ": "an account of the Hub; tests/manifests/publish has a Hub of its own",
-    r".* --executor (slurm|ray)": "a cluster; tests/curate has one of its own",
-    r"lemur curate (lemur-db|ab\.nn)": "0.5 GB from the Hub",
-    r"lemur synthesize ": "a language model",
-    r"lemur experts ": "minutes of training: tests/lemur/experts goes the way with tiny models",
-    r"lemur run ": "minutes: tests/lemur/test_run_command.py goes the way on generated images",
-    r"lemur train (run|ablate|search) ": "minutes to hours of training: docs/training.md states machine and seconds",
-    r"python -m benchmarks\.": "minutes",
-    r"lemur (verify delta2|curate (more\.parquet|delta[12]) )": "two deltas in conflict: tests/curate/test_delta.py makes such",
-    r"lemur explain snapshot ga-667": "the snapshot of all of LEMUR, as `make run` writes it",
-    r"lemur migrate PANDecoder ": "torchseg and smp, as docs/measured.md has them",
-    r"lemur trace net ": "a training run",
-    r"lemur train check LSTM.py": "a network that LEMUR's release holds",
-}
+NOT_RUN = read_table(__file__, "examples.md", "Not run", globals())
 
 #: Names in the documents, and what they stand for here. After `--in` DIR is a library of blocks.
 STAND_FOR = {
     "NAME_OR_ID": "ga-0", "ID": "SEModule", "BLOCK": "SEModule", "BLOCKS": "blocks", "NET.py": "net.py",
     "NEW.py": "new.py", "FILE": "rebuilt.py", "SPEC.json": "spec.json", "PROJECT": "project",
-    "PROJECT/models/se.py": "project/models/se.py", "new.parquet": "new.jsonl", "newer.parquet": "newer.jsonl",
+    "PROJECT/models/se.py": "project/models/se.py", "new.parquet": "new.jsonl", "newer.parquet": "newer.jsonl", "timm": "timm@1.0.30",
 }  # fmt: skip
 
 #: The network of the training tutorial.
@@ -59,17 +45,8 @@ NET = re.findall(
 
 
 #: A module of the project that blocks are moved into.
-GATE = """from torch import nn
-
-
-class Gate(nn.Module):
-    def __init__(self, channels):
-        super().__init__()
-        self.conv = nn.Conv2d(channels, channels, 1)
-
-    def forward(self, x):
-        return x * self.conv(x).sigmoid()
-"""
+TEXTS = read_files(__file__, "examples.md")
+GATE = TEXTS["GATE"]
 
 
 def reason(command: str) -> str | None:
@@ -79,9 +56,9 @@ def reason(command: str) -> str | None:
 
 @pytest.fixture(scope="module")
 def library(curator_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An extraction of two of the README's blocks."""
+    """An extraction of the README's blocks: its commands find their results."""
     out = tmp_path_factory.mktemp("library") / "blocks"
-    extract_to(out, Options(sources=("timm@1.0.30",), names=("SEModule", "BlurPool2d")))
+    extract_to(out, Options(sources=("timm@1.0.30",), names=("PreActBasic", "SEModule", "BlurPool2d", "DropPath")))
     return out
 
 
@@ -98,9 +75,9 @@ def rows_of(codes: list[str], name: str) -> str:
 
 @pytest.fixture(scope="module")
 def snapshot(real_codes: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A snapshot of 60 networks of LEMUR, traced and with conversations; the rows lie beside it."""
+    """A snapshot of 24 networks of LEMUR, traced and with conversations; the rows lie beside it."""
     folder = tmp_path_factory.mktemp("snapshot")
-    (folder / "rows.jsonl").write_text(rows_of(real_codes[:60], "ga"), encoding="utf-8")
+    (folder / "rows.jsonl").write_text(rows_of(real_codes[:24], "ga"), encoding="utf-8")
     curate(open_source(str(folder / "rows.jsonl")), folder / "snapshot", CurateOptions(chat=True, license="MIT"))
     return folder / "snapshot"
 
@@ -176,4 +153,5 @@ def test_python_runs(page: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -
     for piece in pieces:
         for package in re.findall(r"^(?:import|from) (\w+)", piece, re.MULTILINE):
             pytest.importorskip(package)
+        piece = piece.replace('dataset="cifar-10"', 'dataset="cifar-10", source="rows.jsonl"')
         exec(compile(piece, page.name, "exec"), {"__name__": "example"})

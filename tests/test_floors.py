@@ -1,40 +1,26 @@
 """The floors of the house: `lemur_core <- manifests <- extract | curate | train <- lemur`; no import runs up or across."""
 
 import ast
+import functools
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 sys.path.append(str(Path(__file__).parent.parent))  # the benchmarks are no part of what is installed
 
-from benchmarks.house_source import count_floors, find_circles, import_graph, merge_nodes, read_product
+from benchmarks.house_source import Graph, Source, count_floors, find_circles, import_graph, merge_nodes, read_product
+from tests.builders.suites import read_table, table
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("lemur_core", "manifests", "extract", "curate", "train", "lemur")
 #: What each may import of ours, beside itself.
-FLOORS = {
-    "lemur_core": set(),
-    "manifests": {"lemur_core"},
-    "extract": {"lemur_core", "manifests"},
-    "curate": {"lemur_core", "manifests"},
-    "train": {"lemur_core", "manifests"},
-    "lemur": {"lemur_core", "manifests", "extract", "curate", "train"},
-}
+FLOORS = read_table(__file__, "floors.md", "Floors", globals())
 #: Inside the ground: `files <- source, similarity, sandbox, distributed <- graphs <- rebuild, describe`.
-GROUND = {
-    "files": set(),
-    "source": {"files"},
-    "similarity": {"files"},
-    "sandbox": {"files"},
-    "distributed": {"files"},
-    "graphs": {"files", "source", "similarity", "sandbox"},
-    "rebuild": {"files", "graphs"},
-    "describe": {"files", "graphs"},
-}
+GROUND = read_table(__file__, "floors.md", "Ground", globals())
 _NAMED = re.compile(rf"(?:{'|'.join(PACKAGES)})(?:\.\w+)+")
 
 
@@ -42,8 +28,20 @@ def files(package: str) -> list[Path]:
     return sorted((ROOT / package).rglob("*.py"))
 
 
-def imported(path: Path) -> Iterator[str]:
+@functools.cache
+def product() -> tuple[Sequence[Source], Graph]:
+    """The files of the product, and who imports whom."""
+    sources = read_product(ROOT)
+    return sources, import_graph(sources)
+
+
+@functools.cache
+def imported(path: Path) -> tuple[str, ...]:
     """The dotted names that a file imports, also inside functions and for types alone."""
+    return tuple(list_imported(path))
+
+
+def list_imported(path: Path) -> Iterator[str]:
     package = path.relative_to(ROOT).parent.parts
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -115,26 +113,27 @@ def test_a_command_line_imports_no_machinery(path: str) -> None:
 
 def test_no_circles() -> None:
     """Imports inside functions count: a reader has to follow them too."""
-    assert [sorted(circle) for circle in find_circles(import_graph(read_product(ROOT)))] == []
+    assert [sorted(circle) for circle in find_circles(product()[1])] == []
 
 
 def test_no_circles_between_folders() -> None:
-    sources = read_product(ROOT)
+    sources, graph = product()
     folders = {source.module: source.path.parent.as_posix() for source in sources}
-    circles = find_circles(merge_nodes(import_graph(sources), folders.__getitem__))
+    circles = find_circles(merge_nodes(graph, folders.__getitem__))
     assert [sorted(circle) for circle in circles] == []
 
 
 def test_a_folder_holds_one_idea() -> None:
     """At most twelve modules: with more, a reader does not see the way through it."""
-    full = Counter(source.path.parent.as_posix() for source in read_product(ROOT))
+    full = Counter(source.path.parent.as_posix() for source in product()[0])
     assert {folder: number for folder, number in full.items() if number > 12} == {}
 
 
 @pytest.mark.parametrize("package", ["extract", "curate", "train"])
 def test_the_way_through_a_package_is_short(package: str) -> None:
-    graph = import_graph(read_product(ROOT))
-    own = {name: {other for other in others if other.startswith(f"{package}.")} for name, others in graph.items()}
+    own = {
+        name: {other for other in others if other.startswith(f"{package}.")} for name, others in product()[1].items()
+    }
     parts = merge_nodes(
         {name: others for name, others in own.items() if name.partition(".")[0] == package},
         lambda module: ".".join(module.split(".")[:2]),
@@ -142,23 +141,7 @@ def test_the_way_through_a_package_is_short(package: str) -> None:
     assert count_floors(parts) <= 10
 
 
-@pytest.mark.parametrize(
-    ("statement", "is_circle"),
-    [
-        ("import house.b", True),
-        ("from house import b", True),
-        ("from house.b import name", True),
-        ("from . import b", True),
-        ("from .b import name", True),
-        ("def function():\n    from house.b import name", True),
-        ("class Model:\n    def method(self):\n        if self.x:\n            import house.b", True),
-        ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from house.b import name", False),
-        ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    pass\nelse:\n    import house.b", True),
-        ("from house.c import name", False),
-        ("from elsewhere.b import name", False),
-        ("text = 'import house.b'", False),
-    ],
-)
+@table(__file__, "floors.md", "What counts for a circle", globals())
 def test_what_counts_for_a_circle(tmp_path: Path, statement: str, is_circle: bool) -> None:
     """Module b imports a; is there a circle when a holds the statement?"""
     folder = tmp_path / "house"
@@ -169,19 +152,7 @@ def test_what_counts_for_a_circle(tmp_path: Path, statement: str, is_circle: boo
     assert circles == ({frozenset({"house.a", "house.b"})} if is_circle else set())
 
 
-@pytest.mark.parametrize(
-    ("arrows", "circles", "floors"),
-    [
-        ("", [], 1),
-        ("ab bc", [], 3),
-        ("ab bc ac", [], 3),
-        ("ab ba", ["ab"], 1),
-        ("ab bc ca cd", ["abc"], 2),
-        ("ab ba bc cd dc", ["ab", "cd"], 2),
-        ("ab bc cb cd de", ["bc"], 4),
-        ("ab ba ac ca", ["abc"], 1),
-    ],
-)
+@table(__file__, "floors.md", "Circles and floors of small graphs", globals())
 def test_circles_and_floors_of_small_graphs(arrows: str, circles: list[str], floors: int) -> None:
     graph = {node: {arrow[1] for arrow in arrows.split() if arrow[0] == node} for node in "abcde"}
     assert find_circles(graph) == {frozenset(circle) for circle in circles}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders.suites import Case, read_suite
+from tests.builders.suites import Case, read_suite, table
 
 PAGE = """# Names
 
@@ -89,3 +89,12 @@ def test_several_lines_are_whole_lines(text: str, holds: bool) -> None:
         case = Case("", expected={"lacks": ["y"]})
     with pytest.raises(AssertionError):
         case.check_text(text)
+
+
+def test_a_table_names_its_cases_and_may_say_something_of_them(tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text(
+        "## Sums\n\n| id | text | sum | remark |\n|---|---|---|---|\n| `'one'` | `'a\\|b'` | `1 + ONE` | a bar |\n"
+    )
+    mark = table(str(tmp_path / "test.py"), "page.md", "Sums", {"ONE": 1})
+    assert mark.args == (["text", "sum"], [("a|b", 2)])
+    assert mark.kwargs == {"ids": ["one"]}

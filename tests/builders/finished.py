@@ -24,6 +24,7 @@ from manifests.folders.manifest import Manifest, Stopwatch, describe_parent, lis
 from manifests.folders.tables import write_table, write_tables
 from manifests.records import ExpertAnswer, SynthesisAttempt, Synthesized, arrow_schema
 from tests.builders import synthesis, training
+from tests.builders.suites import read_files
 from train.data import Cifar10
 from train.model.contract import lemur_name
 from train.model.recipe import Recipe
@@ -35,17 +36,8 @@ from train.studies.search import Study, search_page
 
 IMAGES = Cifar10("synthetic", "1" * 64, Path(), *(torch.zeros(4, 3, 32, 32, dtype=torch.uint8), torch.zeros(4)) * 2)
 
-SETTINGS = """
-out = "made"
-[data]
-libraries = ["library"]
-blocks = 16
-marks = 8
-share = 0.25
-[data.domains]
-alpha = ["alpha"]
-beta = ["beta"]
-"""
+TEXTS = read_files(__file__, "finished.md")
+SETTINGS = TEXTS["SETTINGS"]
 
 
 def write_all(base: Path) -> dict[str, Path]:

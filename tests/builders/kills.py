@@ -70,7 +70,7 @@ def assert_it_survives(
     place: Path,
     out: str,
     *,
-    points: int = 10,
+    points: int = 6,
     volatile: Sequence[str] = (),
     fewest: int | None = None,
 ) -> None:

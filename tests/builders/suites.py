@@ -90,10 +90,10 @@ def read_suite(path: Path, verbs: Collection[str]) -> list[Case]:
     return cases
 
 
-def read_files(test: str, page: str) -> dict[str, str]:
-    """Return the named blocks of a page that only holds files, by their names."""
+def read_files(test: str, page: str, title: str = "") -> dict[str, str]:
+    """Return the named blocks of a page that only holds files, or of one section of it, by their names."""
     path = Path(test).with_name(page)
-    sections = [_read_cases("", lines, ()) for _, lines in _sections(path)]
+    sections = [_read_cases("", lines, ()) for heading, lines in _sections(path) if title in ("", heading)]
     return {name: text for cases in sections for case in cases for name, text in case.files.items()}
 
 
@@ -107,15 +107,34 @@ def suite(test: str, *pages: str, verbs: Collection[str]) -> pytest.MarkDecorato
 def table(test: str, page: str, title: str, names: dict[str, Any]) -> pytest.MarkDecorator:
     """Return the parameters of a test: the table below a heading of a page, whose cells are Python in backticks.
 
+    A column `id` has the names of the cases, a column `remark` is for the reader.
+
     Args: names: what the cells may use.
     """
+    cases = _read_table(test, page, title, names)
+    ids = [case.pop("id") for case in cases] if "id" in cases[0] else None
+    columns = list(cases[0])
+    values = [tuple(case.values()) if len(columns) > 1 else case[columns[0]] for case in cases]
+    return pytest.mark.parametrize(columns if len(columns) > 1 else columns[0], values, ids=ids)
+
+
+def read_table(test: str, page: str, title: str, names: dict[str, Any]) -> dict[str, Any]:
+    """Return the rows of such a table by their first cells: the other cell, or all others."""
+    rows = [tuple(case.values()) for case in _read_table(test, page, title, names)]
+    return {row[0]: row[1:] if len(row) > 2 else row[1] for row in rows}
+
+
+def _read_table(test: str, page: str, title: str, names: dict[str, Any]) -> list[dict[str, Any]]:
     lines = dict(_sections(Path(test).with_name(page)))[title]
-    rows = [[cell.strip() for cell in _BAR.split(line.strip("| "))] for line in lines if line.startswith("|")]
-    values = [[eval(cell.strip("` ").replace("\\|", "|"), names) for cell in row] for row in rows[2:]]
-    columns = rows[0]
-    if len(columns) == 1:
-        return pytest.mark.parametrize(columns[0], [value for (value,) in values])
-    return pytest.mark.parametrize(columns, values)
+    columns, _, *rows = ([cell.strip() for cell in _BAR.split(line[1:-1])] for line in lines if line.startswith("|"))
+    return [
+        {
+            column: eval(cell.strip("` ").replace("\\|", "|"), names)
+            for column, cell in zip(columns, row, strict=True)
+            if column != "remark"
+        }
+        for row in rows
+    ]
 
 
 def _sections(path: Path) -> Iterator[tuple[str, list[str]]]:

@@ -11,58 +11,14 @@ from curate.compute.arguments import NAMESPACES, PRM, complete, imports_nothing,
 from curate.interface import Snapshot, curate
 from curate.model.options import CurateOptions
 from lemur_core.files.errors import UsageError
+from tests.builders.suites import read_files, table
 
 IMPORTS = "import torch\nfrom torch import nn\n"
-NET = """
-
-class Net(nn.Module):
-    def __init__(self, in_shape, out_shape, prm, device):
-        super().__init__()
-        self.layer = nn.Conv2d(in_shape[1], out_shape[0], 3)
-
-    def forward(self, x):
-        return torch.relu(self.layer(x)).mean((2, 3))
-"""
+TEXTS = read_files(__file__, "arguments.md")
+NET = TEXTS["NET"]
 #: The same computation in words of its own, so that only its graph tells.
-TWIN = """
-
-def pool(values):
-    summed = values.sum(dim=-1).sum(dim=-1)
-    return summed / (values.shape[-1] * values.shape[-2])
-
-
-class Activation(nn.Module):
-    def forward(self, values):
-        return nn.functional.relu(values)
-
-
-class Net(nn.Module):
-    def __init__(self, in_shape: tuple, out_shape: tuple, prm: dict, device: torch.device) -> None:
-        super().__init__()
-        classes, channels = out_shape[0], in_shape[1]
-        self.stages = nn.ModuleList([nn.Conv2d(channels, classes, kernel_size=(3, 3)), Activation()])
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        for stage in self.stages:
-            images = stage(images)
-        return images.mean(dim=(2, 3))
-"""
-OTHER = """
-
-def make_stage(channels, width):
-    return nn.Sequential(nn.MaxPool2d(4), nn.Conv2d(channels, width, 1, bias=False), nn.BatchNorm2d(width), nn.GELU())
-
-
-class Net(nn.Module):
-    def __init__(self, in_shape, out_shape, prm, device):
-        super().__init__()
-        self.features = nn.Sequential(make_stage(in_shape[1], 8), make_stage(8, 16))
-        self.classifier = nn.Linear(16, out_shape[0])
-
-    def forward(self, x):
-        features = self.features(x)
-        return self.classifier(features.amax(3).amax(2))
-"""
+TWIN = TEXTS["TWIN"]
+OTHER = TEXTS["OTHER"]
 
 
 def read_records(snapshot: Snapshot) -> dict[str, dict[str, Any]]:
@@ -137,32 +93,13 @@ def test_a_namespace_that_nothing_is_run_in() -> None:
         CurateOptions(namespace="torch", graph="off")
 
 
-@pytest.mark.parametrize(
-    ("code", "bare"),
-    [
-        ("x = 1\n", True),
-        ('"""Take it\nfrom here."""\n', True),
-        ("def f():\n    import torch\n", False),
-        ("from torch import nn\n", False),
-        ("class Net(\n", False),
-    ],
-)
+@table(__file__, "arguments.md", "Imports nothing", globals())
 def test_imports_nothing(code: str, bare: bool) -> None:
     assert imports_nothing(code) == bare
     assert place_in(code, "torch") == (f"{NAMESPACES['torch']}\n{code}" if bare else code)
     assert place_in(code, None) == code
 
 
-@pytest.mark.parametrize(
-    ("stated", "code", "complete_record"),
-    [
-        ((None, None, None), "class Net: ...", ("img-classification", "cifar-10", PRM)),
-        ((None, None, None), "class Block: ...\n# Net", (None, None, {})),
-        ((None, None, '{"lr": 1}'), "Net = make()", ("img-classification", "cifar-10", PRM | {"lr": 1})),
-        (("img-captioning", None, None), "", ("img-captioning", "coco", PRM)),
-        (("t", None, None), "", ("t", None, PRM)),
-        (("t", "d", '{"lr": 1}'), "class Net: ...", ("t", "d", {"lr": 1})),
-    ],
-)
+@table(__file__, "arguments.md", "Complete", globals())
 def test_complete(stated: tuple[Any, ...], code: str, complete_record: tuple[Any, ...]) -> None:
     assert complete(dict(zip(("task", "dataset", "prm"), stated, strict=True)), code) == complete_record

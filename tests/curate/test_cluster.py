@@ -28,6 +28,7 @@ from curate.run import pipeline
 from curate.run.pipeline import curate
 from curate.run.tasks import list_steps, source_step
 from curate.run.work import Work
+from curate.sources import open_source
 from curate.sources.rows import to_batch
 from lemur_core.distributed.exchange import Exchange, Step, begin, run_part
 from lemur_core.graphs.graph import FORM, TORCH
@@ -93,32 +94,55 @@ def queue_here(plan: Work, out: Path) -> None:
     run_all(list_steps(plan, out, False, queued=True), in_new_process="://" in plan.files.address)
 
 
-def same_in_tasks(source: Any, work: str, parts: int, tmp_path: Path) -> None:
-    """Curate at once, and in tasks through a work folder; compare."""
-    options = CurateOptions(graph="off")
-    codes = [("a@1::a.Net", "AGPL-3.0", next(source.batches())["nn_code"][0].as_py())]
-    origins = (extraction(tmp_path / "library", codes),)
-    curate(source, tmp_path / "at once", options, origins=origins, jobs=1)
-    plan = Work(Exchange(work), options, parts, (), origins)
-    read_source(plan, source)
-    queue_here(plan, tmp_path / "in tasks")
-    assert tables(tmp_path / "in tasks") == tables(tmp_path / "at once")
+@pytest.fixture(scope="module")
+def origins(rows: list[Row], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
+    """A library with one of the codes."""
+    codes = [("a@1::a.Net", "AGPL-3.0", rows[0]["nn_code"])]
+    return (extraction(tmp_path_factory.mktemp("origins") / "library", codes),)
+
+
+@pytest.fixture(scope="module")
+def expected(
+    rows: list[Row], origins: tuple[Path, ...], memory_source: Any, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, bytes]:
+    """What curation writes at once, without graphs."""
+    out = tmp_path_factory.mktemp("at once") / "out"
+    curate(memory_source(rows, 20), out, CurateOptions(graph="off"), origins=origins, jobs=1)
+    return tables(out)
+
+
+Same = Callable[[int, str], None]
+
+
+@pytest.fixture
+def same_in_tasks(
+    rows: list[Row], origins: tuple[Path, ...], expected: dict[str, bytes], memory_source: Any, tmp_path: Path
+) -> Same:
+    """Curates in this number of tasks through a work folder, and compares."""
+
+    def run(parts: int, work: str) -> None:
+        source, out = memory_source(rows, 20), tmp_path / f"in {parts} tasks"
+        plan = Work(Exchange(work), CurateOptions(graph="off"), parts, (), origins)
+        read_source(plan, source)
+        queue_here(plan, out)
+        assert tables(out) == expected
+
+    return run
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parts", [1, 2, 7])
-def test_tasks_write_the_same_bytes(parts: int, rows: list[Row], memory_source: Any, tmp_path: Path) -> None:
-    same_in_tasks(memory_source(rows, 20), str(tmp_path / "work"), parts, tmp_path)
+@pytest.mark.parametrize("parts", [1, 7])
+def test_tasks_write_the_same_bytes(parts: int, same_in_tasks: Same, tmp_path: Path) -> None:
+    same_in_tasks(parts, str(tmp_path / "work"))
 
 
-@pytest.mark.parametrize("parts", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(7, marks=pytest.mark.slow)])
 def test_tasks_exchange_files_through_an_address(
-    parts: int, rows: list[Row], memory_source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    same_in_tasks: Same, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
-    same_in_tasks(memory_source(rows, 20), f"memory://{tmp_path}/work", parts, tmp_path)
+    same_in_tasks(2, f"memory://{tmp_path}/work")
     gc.collect()
     assert list(scratch.iterdir()) == []
 
@@ -139,10 +163,9 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_tasks_exchange_files_through_s3(bucket: str, rows: list[Row], memory_source: Any, tmp_path: Path) -> None:
-    source = memory_source(rows, 20)
-    for parts in (1, 2, 7):
-        same_in_tasks(source, f"{bucket}/{parts}", parts, tmp_path / str(parts))
+def test_tasks_exchange_files_through_s3(bucket: str, same_in_tasks: Same) -> None:
+    for parts in (1, 7):
+        same_in_tasks(parts, f"{bucket}/{parts}")
 
 
 @pytest.mark.slow
@@ -211,7 +234,7 @@ def test_graphs_in_tasks_write_the_same_bytes(
     expected = tables(tmp_path / "at once")
     traced = drawn.asked
     assert len(traced) == (3 if graph == "survivors" else 1)
-    for parts, queued in ((1, False), (2, False), (7, False), (2, True)):
+    for parts, queued in ((1, False), (7, False), (2, True)):
         folder = tmp_path / f"{parts} {queued}"
         plan = Work(Exchange(folder / "work"), options, parts)
         read_source(plan, source)
@@ -251,9 +274,9 @@ def test_a_delta_in_tasks_is_the_same(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("graph", ["survivors", "all", "keep-different"])
-def test_graphs_decide_as_in_one_process(graph: Any, memory_source: Any, tmp_path: Path) -> None:
-    options = CurateOptions(graph=graph)
+def test_graphs_decide_as_in_one_process(memory_source: Any, tmp_path: Path) -> None:
+    """Real ones; those of the test above are drawn."""
+    options = CurateOptions(graph="survivors")
     source = memory_source(graph_rows())
     curate(source, tmp_path / "at once", options, jobs=1)
     assert pq.read_table(tmp_path / "at once" / "decisions.parquet")["stage"].to_pylist().count("graph") == 1
@@ -316,9 +339,9 @@ def lines_until(process: "subprocess.Popen[str]", step: str) -> Iterator[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["features", "write"])
-def test_a_killed_task_ends_the_run_and_the_next_one_goes_on(step: str, file: Path, tmp_path: Path) -> None:
-    kill_and_go_on(file, "work", step, tmp_path)
+def test_a_killed_task_ends_the_run_and_the_next_one_goes_on(file: Path, tmp_path: Path) -> None:
+    """At other moments: `test_cluster_killed.py`."""
+    kill_and_go_on(file, "work", "features", tmp_path)
 
 
 def kill_and_go_on(file: Path, work: str, step: str, tmp_path: Path) -> None:
@@ -343,6 +366,5 @@ def kill_and_go_on(file: Path, work: str, step: str, tmp_path: Path) -> None:
     _, told = again.communicate(timeout=300)
     assert again.returncode == 0, told
     assert "features: done before" in told
-    curate_here = ["curate", str(file), "--graph", "off", "--out", "at once", "--jobs", "1"]
-    subprocess.run([LEMUR, *curate_here], cwd=tmp_path, check=True, capture_output=True)
+    curate(open_source(str(file)), tmp_path / "at once", CurateOptions(graph="off"), jobs=1)
     assert tables(tmp_path / "out") == tables(tmp_path / "at once")

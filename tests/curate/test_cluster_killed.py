@@ -15,7 +15,7 @@ from tests.curate.test_cluster import tables
 
 pytestmark = pytest.mark.slow
 
-MOMENTS, SHARES = 20, 4
+MOMENTS, SHARES = 8, 2
 
 LOCAL = "curate rows.jsonl --graph off --out out --executor local --tasks 2 --workers 1"
 AGAINST = "curate rows.jsonl --graph off --out out --against base --jobs 1"

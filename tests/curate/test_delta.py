@@ -27,6 +27,7 @@ from lemur_core.files.errors import UserError
 from manifests.folders.manifest import read_manifest
 from manifests.folders.tables import read_rows
 from manifests.records import Removed
+from tests.builders.suites import table
 
 Row = dict[str, Any]
 
@@ -376,13 +377,13 @@ def test_groups_that_a_new_record_joins_get_one_key(pool: Pool, make: Make, monk
 
 
 def test_deltas_that_conflict_are_refused_together(
-    pool: Pool, make: Make, lemur_here: Callable[..., Any], base: Path, table: Path, tmp_path: Path
+    pool: Pool, make: Make, lemur_here: Callable[..., Any], base: Path, new_rows: Path, tmp_path: Path
 ) -> None:
     one, other = make([row(pool, 27, 0.9)], base), make([row(pool, 28, 0.9), row(pool, 54, 0.8)], base)
     assert all(check.ok for folder in (one, other) for check in verify(folder, jobs=1))
     assert pool.near(pool.codes[27], pool.codes[28])
     wanted = f"{other}: was made in parallel with {one}, with 1 conflict: net-28 of {other.name}: "
-    said = refused(lemur_here, table, tmp_path, base, one, other)
+    said = refused(lemur_here, new_rows, tmp_path, base, one, other)
     assert said.startswith(f"lemur: {wanted}")
     assert said.endswith(f"; decide both again in one delta: lemur curate {one} {other} --against {base}")
     done = lemur_here("verify", other, "--against", base, "--against", one, cwd=tmp_path)
@@ -448,14 +449,7 @@ def falsify(folder: Path, name: str, change: Callable[[Row], None]) -> None:
             text.write_text(text.read_text().replace(old, sha256_file(path)))
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "check"),
-    [
-        ("decisions.parquet", {"stage": "lexical"}, "guarantee 6"),
-        ("decisions.parquet", {"canonical": "0" * 64}, "guarantee 6"),
-        ("data/stats/*.parquet", {"id": "0" * 64}, None),
-    ],
-)
+@table(__file__, "delta.md", "Verify sees a wrong decision about a published code", globals())
 def test_verify_sees_a_wrong_decision_about_a_published_code(
     pool: Pool, make: Make, base: Path, name: str, change: Row, check: str | None
 ) -> None:
@@ -532,7 +526,7 @@ def test_verify_wants_the_same_rules(pool: Pool, make: Make, base: Path) -> None
 
 
 @pytest.fixture(scope="module")
-def table(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def new_rows(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Path:
     import pyarrow as pa
 
     path = tmp_path_factory.mktemp("table") / "new.parquet"
@@ -540,24 +534,15 @@ def table(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"lexical_threshold": 0.8}, "was created with --lexical-threshold 0.9, this run has 0.8"),
-        ({"structural_threshold": 0.9}, "was created with --structural-threshold 0.95, this run has 0.9"),
-        ({"tokens": "literal"}, "was created with --tokens abstract, this run has literal"),
-        ({"profile": "nn-dup", "graph": None}, "was created with --profile strict, this run has nn-dup"),
-        ({"graph": "all"}, "was created with --graph off, this run has all"),
-    ],
-)
+@table(__file__, "delta.md", "Other rules are refused", globals())
 def test_other_rules_are_refused(pool: Pool, make: Make, base: Path, options: Row, said: str) -> None:
     with pytest.raises(UserError, match=re.escape(f"{base}: {said}; ")):
         make([row(pool, 2, 0.5)], base, **options)
 
 
-def refused(lemur_here: Callable[..., Any], table: Path, tmp_path: Path, *against: Path) -> str:
+def refused(lemur_here: Callable[..., Any], new_rows: Path, tmp_path: Path, *against: Path) -> str:
     given = [item for folder in against for item in ("--against", folder)]
-    done = lemur_here("curate", table, *given, "--graph", "off", "--out", tmp_path / "out", cwd=tmp_path)
+    done = lemur_here("curate", new_rows, *given, "--graph", "off", "--out", tmp_path / "out", cwd=tmp_path)
     assert done.returncode == 1
     assert not (tmp_path / "out").exists()
     return str(done.stderr.splitlines()[-1])
@@ -585,10 +570,10 @@ def test_mistakes_get_one_line(pool: Pool, make: Make, base: Path, tmp_path: Pat
 
 
 def test_the_command_from_end_to_end(
-    lemur_here: Callable[..., Any], base: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lemur_here: Callable[..., Any], base: Path, new_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(curate.run.pipeline, "write_report", write_report)
-    done = lemur_here("curate", table, "--against", base, "--graph", "off", "--out", tmp_path / "out", cwd=tmp_path)
+    done = lemur_here("curate", new_rows, "--against", base, "--graph", "off", "--out", tmp_path / "out", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "structural         1  near-duplicates by structure" in done.stdout
     assert base.name in (tmp_path / "out" / "README.md").read_text()

@@ -21,16 +21,11 @@ from curate.run.pipeline import curate
 from curate.sources import open_source
 from lemur_core.files.errors import UserError
 from tests.builders.graphs import trace
+from tests.builders.suites import read_files, table
 
 ALL = tuple(range(12))
-UNUSED = """
-    def unused(self, a, b):
-        while a < b and not b == 3:
-            a, b = b - a * 2, [a, b][a] if b else {a: b}
-            for i in a:
-                b = b | a ^ i
-        return a if b else (a, b)
-"""
+TEXTS = read_files(__file__, "explain.md")
+UNUSED = TEXTS["UNUSED"]
 
 
 def digest_of(code: str) -> str:
@@ -158,14 +153,7 @@ def test_what_a_kept_record_stands_for(snapshot: Path, codes: dict[str, str]) ->
     assert lines[-1].split()[1:3] == ["lexical", "least-net"]
 
 
-@pytest.mark.parametrize(
-    ("name", "stage", "similarity", "threshold"),
-    [
-        ("comment-net", "exact", "1.000", None),
-        ("lexical-net", "lexical", "0.9", 0.9),
-        ("structural-net", "structural", "1.000", 0.95),
-    ],
-)
+@table(__file__, "explain.md", "Removed for another code", globals())
 def test_removed_for_another_code(
     snapshot: Path, codes: dict[str, str], name: str, stage: str, similarity: str, threshold: float | None
 ) -> None:
@@ -226,14 +214,7 @@ def test_code_removed_under_another_name(snapshot: Path, codes: dict[str, str]) 
     assert said(named)["row"] == "5, and 1 further row of this network"
 
 
-@pytest.mark.parametrize(
-    ("name", "stage", "outcome", "reason"),
-    [
-        ("broken-net", "invalid", "removed at stage invalid: it cannot be used", "line 1"),
-        ("empty-net", "invalid", "removed at stage invalid: it cannot be used", ""),
-        ("pretrained-net", "filter", "removed at stage filter: an option of the run left it out", "--from-scratch"),
-    ],
-)
+@table(__file__, "explain.md", "Left out", globals())
 def test_left_out(snapshot: Path, name: str, stage: str, outcome: str, reason: str) -> None:
     told = explain(snapshot, name)
     labels = said(told)
@@ -309,15 +290,7 @@ def test_name_of_several_codes(snapshot: Path, codes: dict[str, str]) -> None:
         assert explain(snapshot, digest_of(codes[code])).facts["name"] == "ambiguous-net"
 
 
-@pytest.mark.parametrize(
-    ("wanted", "near"),
-    [
-        ("base-nett", "base-net"),
-        ("BASE-NET", "base-net"),
-        ("structural", "structural-net"),
-        ("brokne-net", "broken-net"),
-    ],
-)
+@table(__file__, "explain.md", "Unknown name lists near ones", globals())
 def test_unknown_name_lists_near_ones(snapshot: Path, wanted: str, near: str) -> None:
     message = error_of(snapshot, wanted)
     assert message.startswith(f"{wanted!r}: no network of this snapshot has this name")

@@ -19,7 +19,7 @@ from curate.model.features import Features, FeatureStore, code_features
 from lemur_core.similarity import views
 from lemur_core.similarity.outline import MAX_CODE_BYTES  # noqa: F401 (the page names it)
 from lemur_core.similarity.views import map_codes
-from tests.builders.suites import table
+from tests.builders.suites import read_table, table
 
 CODE = "import torch\n\n\nclass Net(nn.Module):\n    def forward(self, x):\n        return self.conv(x)\n"
 
@@ -36,27 +36,7 @@ def test_a_reason(code: str, reason: str) -> None:
     assert found == code_features(code, "literal")
 
 
-DEEP = {
-    "unary minus": lambda n: "x = " + "-" * n + "1",
-    "not": lambda n: "x = " + "not " * n + "1",
-    "attributes": lambda n: "x = a" + ".b" * n,
-    "calls": lambda n: "x = a" + "()" * n,
-    "method calls on loaded weights": lambda n: "import torch\nm = torch.load('x')" + ".b()" * n,
-    "subscripts": lambda n: "x = a" + "[0]" * n,
-    "plus": lambda n: "x = " + "+".join(["1"] * n),
-    "power": lambda n: "x = " + "**".join(["1"] * n),
-    "strings": lambda n: "x = " + "+".join(["'s'"] * n),
-    "conditions": lambda n: "x = " + "1 if 1 else " * n + "1",
-    "lambdas": lambda n: "x = " + "lambda: " * n + "1",
-    "elif": lambda n: "if 1:\n pass\n" + "elif 2:\n pass\n" * n,
-    "comparisons": lambda n: "x = " + "<".join(["1"] * n),
-    "f-string": lambda n: "x = f'" + "{a}" * n + "'",
-    "f-string expressions": lambda n: "x = f'{" + "-" * n + "1}'",
-    "decorators": lambda n: "@a\n" * n + "def f(): pass",
-    "default arguments": lambda n: "def f(" + ", ".join(f"a{i}=1" for i in range(n)) + "): pass",
-    "statements": lambda n: "x = 1\n" * n,
-    "star targets": lambda n: "a" + " = a" * n,
-}
+DEEP = read_table(__file__, "features.md", "Deep", globals())
 
 
 @pytest.mark.parametrize("depth", [150, 900, 2900, 10_000])
@@ -85,19 +65,7 @@ def test_features_of_a_plain_network() -> None:
     assert found.pretrained == ()
 
 
-@pytest.mark.parametrize(
-    ("other", "equal"),
-    [
-        (CODE.replace("\n", "\r\n"), {"tree", "literal", "shingle_set", "fingerprint"}),
-        ("# comment\n" + CODE.replace("(x)", "( x )  # more"), {"tree", "literal", "shingle_set", "fingerprint"}),
-        (CODE.replace("    def", "    '''Doc.'''\n    def"), {"tree", "literal", "shingle_set", "fingerprint"}),
-        (CODE.replace("x", "y"), {"shingle_set", "fingerprint"}),
-        (CODE + "\nx = 1\n", {"literal", "shingle_set", "fingerprint"}),
-        (CODE.replace("self.conv", "self.pool"), {"shingle_set"}),
-        (CODE.replace("Net", "Net2"), {"fingerprint"}),
-        (CODE.replace("self.conv(x)", "self.conv(x)(x)"), {"fingerprint"}),
-    ],
-)
+@table(__file__, "features.md", "What is equal", globals())
 def test_what_is_equal(other: str, equal: set[str]) -> None:
     one, two = code_features(CODE), code_features(other)
     assert isinstance(one, Features)

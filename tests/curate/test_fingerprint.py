@@ -23,23 +23,7 @@ def same(a: str, b: str) -> bool:
     return equal
 
 
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [
-        ("nn.Conv2d(3, 64, 7)", "nn.Conv2d(in_channels=3, out_channels=64, kernel_size=7)"),
-        ("nn.Conv2d(3, 64, 7, 2, 3)", "nn.Conv2d(3, 64, padding=3, stride=2, kernel_size=7)"),
-        ("Conv1d(3, 64, 7, 1, 0, 1, 4)", "torch.nn.Conv1d(3, 64, 7, stride=1, padding=0, groups=4)"),
-        ("ConvTranspose2d(8, 4, 2, 2)", "ConvTranspose2d(8, 4, kernel_size=2, stride=2)"),
-        ("nn.MaxPool2d(3, 2)", "nn.MaxPool2d(stride=2, kernel_size=3)"),
-        ("nn.AvgPool3d((2, 2, 2))", "nn.AvgPool3d(kernel_size=(2, 2, 2))"),
-        ("nn.MultiheadAttention(64, 8)", "nn.MultiheadAttention(embed_dim=64, num_heads=8)"),
-        ("nn.LSTM(64, 128)", "nn.LSTM(input_size=64, hidden_size=128)"),
-        ("nn.Conv2d(3, 64, 3)", "Conv2d(3, 70, 3)  # 64 and 70 share a bucket"),
-        ("nn.Conv2d(3, 64, 3, dilation=2)", "nn.Conv2d(3, 64, 3, dilation=4)"),
-        ("nn.Dropout(p=0.1)", "nn.Dropout(p=0.9)"),
-        ("a = nn.ReLU()", "b = F.ReLU()"),
-    ],
-)
+@table(__file__, "fingerprint.md", "Same", globals())
 def test_same(a: str, b: str) -> None:
     assert same(a, b)
 

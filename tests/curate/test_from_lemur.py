@@ -17,6 +17,7 @@ import pytest
 from curate import curate_from_lemur
 from curate.model.options import matching_prefix
 from lemur_core.files.errors import UserError
+from tests.builders.suites import read_files
 
 CODE = "import torch\n\n\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return x{}\n"
 BENCHMARK = {"task": "img-classification", "dataset": "cifar-10", "metric": "acc", "epoch": 1}
@@ -120,28 +121,8 @@ def test_dataset_and_whole_prefixes(tmp_path: Path, source: str) -> None:
 # --- nn-gpt's own code ------------------------------------------------------------------------------------------------
 
 #: The one method of nn-gpt that asks for a curation, run as it stands in its file, with what it takes from its module.
-CALLER = """
-import ast, importlib.util, inspect, json, logging, sys, types
-from pathlib import Path
-text, out, settings = Path(sys.argv[1]).read_text(), Path(sys.argv[2]), json.loads(sys.argv[3])
-import ab
-package, module = types.ModuleType("ab.dup"), types.ModuleType("ab.dup.preprocessing")
-from curate import curate_from_lemur
-import functools
-module.curate_from_lemur = functools.wraps(curate_from_lemur)(
-    lambda *given, **named: curate_from_lemur(*given, **named, source=settings["source"], jobs=1)
-)
-sys.modules["ab.dup"], sys.modules["ab.dup.preprocessing"] = package, module
-logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(levelname)s %(message)s")
-[caller] = [
-    node for top in ast.parse(text).body if isinstance(top, ast.ClassDef) and top.name == "IterativeFinetuner"
-    for node in top.body if isinstance(node, ast.FunctionDef) and node.name == "_ensure_curation_output_data"
-]
-names = {"out_dir": out, "logger": logging.getLogger("nn-gpt"), "inspect": inspect}
-exec(compile(ast.Module([caller], []), sys.argv[1], "exec"), names)
-asked = types.SimpleNamespace(dataset=settings["dataset"], nn_prefixes=tuple(settings["nn_prefixes"]))
-names[caller.name](asked)
-"""
+TEXTS = read_files(__file__, "from_lemur.md")
+CALLER = TEXTS["CALLER"]
 
 
 @pytest.fixture(scope="session")

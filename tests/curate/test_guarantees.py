@@ -334,7 +334,7 @@ def check_all(result: Any, pool: Pool) -> None:
 # --- the properties ---------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(drawn=ROWS, chosen=OPTIONS)
 def test_best_first_maximal_independent_set(pool: Pool, curated: Any, drawn: list[Row], chosen: dict[str, Any]) -> None:
     result = curated(with_codes(drawn, pool), **chosen)
@@ -431,7 +431,7 @@ def members(result: Any, pool: Pool, *, prefix: str = "", family: str = "") -> l
 
 
 @pytest.mark.slow
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(drawn=ROWS, chosen=OPTIONS, support=SUPPORT)
 def test_support_keeps_the_guarantees(pool: Pool, curated: Any, drawn: list[Row], chosen: Any, support: Any) -> None:
     rows = with_codes(drawn, pool)

@@ -10,21 +10,10 @@ import pytest
 from curate import CurateOptions, curate
 from curate.folder.verify import verify
 from tests.builders.hostile import list_hostile
+from tests.builders.suites import read_files, read_table
 
-NET = """import torch
-from torch import nn
-
-
-class Net(nn.Module):
-    def __init__(self, in_shape, out_shape, prm, device):
-        super().__init__()
-        self.fc = nn.Linear(in_shape[1], out_shape[0]{more})
-{init}
-
-    def forward(self, x):
-{forward}
-        return self.fc(x.mean((2, 3)))
-"""
+TEXTS = read_files(__file__, "hostile.md")
+NET = TEXTS["NET"]
 
 #: Walks the frames to the report's key, and reports a value of its own.
 FORGE = """import base64, json, os, sys, zlib
@@ -44,23 +33,7 @@ while view:
     view = view[os.write(found["result"], view):]
 os._exit(0)"""
 
-FORGED = {
-    "a text": '"lie"',
-    "a list": "[1, 2, 3]",
-    "null": "None",
-    "nothing": "{}",
-    "runs alone": '{"runs": True}',
-    "wrong types": 'net(graph=5, prm_read={}, dead_classes="x")',
-    "NaN": 'net(in_shape=[float("nan")])',
-    "no graph": 'net(eval="!")',
-    "a bomb": 'net(eval=pack(b" " * 2**26))',
-    "a list for a graph": 'net(eval=pack(b"[1, 2]"))',
-    "a reference out of range": "net(eval=graph(outputs=[[7, 0]]))",
-    "a surrogate in a graph": r'net(eval=graph(nodes=[["\ud800", {}, [], ""]]))',
-    "no train mode": "net(train=None, eval=7)",
-    "a strange module": '{"runs": False, "category": "x", "error": "y", "missing": "a b..c"}',
-    "a strange category": r'{"runs": False, "category": "a\n| b", "error": "y"}',
-}
+FORGED = read_table(__file__, "hostile.md", "Forged", globals())
 
 #: What is odd but runs.
 RUNS = {
@@ -73,7 +46,7 @@ def indent(text: str) -> str:
     return "\n".join(f"        {line}" for line in text.splitlines())
 
 
-def write_records(path: Path, names: set[str] | None = None) -> dict[str, str]:
+def write_records(path: Path) -> dict[str, str]:
     """Write one network of each kind, and two good ones. Returns: the codes by name."""
     codes = {
         f"hostile {name}": NET.format(more="", init=indent(text), forward="") for name, text in list_hostile().items()
@@ -82,32 +55,16 @@ def write_records(path: Path, names: set[str] | None = None) -> dict[str, str]:
     codes |= {f"forged {name}": NET.format(more="", init="", forward=indent(text)) for name, text in forged.items()}
     codes |= {f"odd {name}": NET.format(more="", init=indent(text), forward="") for name, text in RUNS.items()}
     codes |= {f"good {bias}": NET.format(more=f", bias={bias}", init="", forward="") for bias in (True, False)}
-    chosen = {name: code for name, code in codes.items() if names is None or name in names or name.startswith("good")}
     row: dict[str, Any] = {"task": "img-classification", "dataset": "cifar-10", "metric": "acc", "epoch": 1}
     row |= {"accuracy": 0.5, "duration": 1.0, "prm": json.dumps({"lr": 0.1, "batch": 2, "transform": "norm_32"})}
-    path.write_text("".join(json.dumps({"nn": name, "nn_code": code, **row}) + "\n" for name, code in chosen.items()))
-    return chosen
+    path.write_text("".join(json.dumps({"nn": name, "nn_code": code, **row}) + "\n" for name, code in codes.items()))
+    return codes
 
 
-FEW = {
-    "hostile str of lone surrogates and NUL (OSError)",
-    "hostile eq raises (Exception)",
-    "hostile profile raises",
-    "hostile missing: __main__",
-    "hostile missing: a path",
-    "forged null",
-    "forged a bomb",
-    "forged a reference out of range",
-    "forged a strange module",
-    "odd a surrogate in a parameter's name",
-    "odd hyperparameters by odd names",
-}
-
-
-@pytest.mark.parametrize("names", [FEW, pytest.param(None, marks=pytest.mark.slow)])
-def test_each_record_gets_its_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: set[str] | None) -> None:
+@pytest.mark.slow
+def test_each_record_gets_its_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "cache"))
-    codes = write_records(tmp_path / "records.jsonl", names)
+    codes = write_records(tmp_path / "records.jsonl")
     tables = []
     for number in range(2):  # the second time, outcomes are recalled
         out = tmp_path / f"snapshot{number}"

@@ -11,6 +11,7 @@ from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from curate.sources import open_source
 from lemur_core.similarity.outline import outline_code
+from tests.builders.suites import table
 
 #: By the Python that brought it, PEP 695, 701, 696, 750 and 758.
 NEWER = {
@@ -33,20 +34,7 @@ def test_newer_syntax_is_named(since: tuple[int, ...]) -> None:
         assert str(told).startswith(f"not Python {OURS}, but perhaps a newer one: line ")
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "def (:\n",
-        "print 'x'\n",
-        "x = (\n",
-        "1 = x\n",
-        "not code at all!\n",
-        "   x = 1\n",
-        "type x\n",
-        "class Net(:\n",
-        "(" * 90_000,
-    ],
-)
+@table(__file__, "newer_syntax.md", "What no python reads", globals())
 def test_what_no_python_reads(code: str) -> None:
     assert str(outline_code(code)).startswith("not Python: line 1: ")
 

@@ -26,74 +26,19 @@ from curate.compat.profile import NnDupResult, curate_nndup
 from curate.compat.stages import SKETCH_OPTIONS, SKETCH_SCHEME
 from curate.model.options import CurateOptions
 from curate.sources.rows import RecordSource
+from tests.builders.suites import read_files, read_table, table
 
-PEER = """
-import json, pathlib, sys, types
-import pandas
-folder = pathlib.Path(sys.argv[1])
-rows = json.loads((folder / "rows.json").read_text())
-api = types.ModuleType("ab.nn.api")
-api.data = lambda only_best_accuracy: pandas.DataFrame(rows, columns=["nn", "nn_code", "accuracy"])
-nn = types.ModuleType("ab.nn")
-nn.api, nn.__path__ = api, []
-import ab
-ab.nn = sys.modules["ab.nn"] = nn
-sys.modules["ab.nn.api"] = api
-import ab.dup.preprocessing as peer
-import ab.dup.utils.lsh as lsh
-for name, (arguments, constants) in json.loads((folder / "runs.json").read_text()).items():
-    before = {key: getattr(peer, key) for key in constants}
-    for module in (peer, lsh):
-        for key in constants.keys() & vars(module).keys():
-            setattr(module, key, constants[key])
-    peer.curate_from_lemur(folder / name, **arguments)
-    for module in (peer, lsh):
-        for key in constants.keys() & vars(module).keys():
-            setattr(module, key, before[key])
-"""
-ARGUMENT_OF = {
-    "include": "includes",
-    "prefer": "prefer_order",
-    "min_per_prefix": "min_per_prefix",
-    "keep_per_family": "keep_per_family",
-    "fractal_threshold": "lex_thresh_fractal",
-    "topup_prefix": "topup_prefixes",
-    "topup_per_prefix": "topup_per_prefix",
-    "topup_lexical_max": "topup_lex_max",
-    "topup_structural_max": "topup_struct_max",
-}
+TEXTS = read_files(__file__, "nndup.md")
+PEER = TEXTS["PEER"]
+ARGUMENT_OF = read_table(__file__, "nndup.md", "Argument of", globals())
 CONSTANT_OF = {
     "lexical_threshold": "JACCARD_THRESH_LEX",
     "structural_threshold": "JACCARD_THRESH_STRUCT",
     "seed": "RANDOM_SEED",
 }
-STAGE_OF = {
-    "exact_duplicate": "exact",
-    "lexical_near_duplicate": "lexical",
-    "structural_duplicate_exact": "structural",
-    "structural_duplicate_near": "structural",
-}
+STAGE_OF = read_table(__file__, "nndup.md", "Stage of", globals())
 _options = functools.partial(CurateOptions, profile="nn-dup")
-RUNS = {
-    "defaults": _options(),
-    "included": _options(include=("rag", "FractalNet")),
-    "thresholds": _options(
-        lexical_threshold=0.8, structural_threshold=0.8, fractal_threshold=0.9, keep_per_family=2, prefer=("GPT", "ga")
-    ),
-    "candidates": _options(lexical_threshold=0.5, fractal_threshold=1.0, seed=7, keep_per_family=1),
-    "rescued": _options(
-        include=("alt", "FractalNet", "rag", "ra", "RAG", "ga"),
-        prefer=("ga", "FractalNet-", "alt"),
-        min_per_prefix=6,
-        topup_prefix=("alt", "-"),
-        topup_per_prefix=4,
-        topup_lexical_max=0.97,
-        topup_structural_max=0.9,
-        keep_per_family=1,
-    ),
-    "spellings": _options(include=("alt", "ALT"), min_per_prefix=2, keep_per_family=1),
-    "nothing": _options(include=("absent",)),
-}
+RUNS = read_table(__file__, "nndup.md", "Runs", globals())
 
 
 class Row(NamedTuple):
@@ -401,44 +346,13 @@ def test_decides_like_the_released_package_on_real_networks(real_rows: RecordSou
 BODY = "class Net(Module):\n    def forward(self, x):\n"
 
 
-@pytest.mark.parametrize(
-    ("body", "tokens"),
-    [
-        ("relu(x)", "ID ( ID )"),
-        ("gelu(y, 3, 'a')  # of no interest", "ID ( ID , NUM , STR )"),
-        ('"""doc"""\n        x', "ID"),
-        ('# note\n\n        """doc"""\n        x', "ID"),
-        ("x\n        'gone'\n        x", "ID ID"),
-        ("x\n\n        'stays'", "ID STR"),
-        ("f(\n        'stays')", "ID ( STR )"),
-        ('"""doc""".strip()\n        x', None),  # what follows the docstring counts as too deeply indented
-        ("return\\\n x", "return ID"),
-        ("return\\\nx", "ID"),  # glued together: returnx
-        ("x = 0x1F + 1_0.5e3j @ b''", "ID = NUM + NUM @ STR"),
-        ("Conv(ConvX, xConv, linear, Net, self)", "Conv ( ConvX , xConv , ID , Net , ID )"),
-    ],
-)
+@table(__file__, "nndup.md", "Tokens of a method", globals())
 def test_tokens_of_a_method(body: str, tokens: str | None) -> None:
     found = nndup_features(f"{BODY}        {body}\n").tokens
     assert found == ("" if tokens is None else f"class Net ( Module ) : def forward ( ID , ID ) : {tokens}")
 
 
-@pytest.mark.parametrize(
-    ("code", "tokens"),
-    [
-        ("", ""),
-        ("x = Conv(1)\nif y == 'a': pass\n", "ID = Conv ( NUM ) if ID == STR : pass"),  # no network: the whole file
-        ("class Net(Module): f()\ndef f(): 1\ndef g(): 2\n", "class Net ( Module ) : f ( ) def f ( ) : NUM"),
-        # The indented function that "f" names makes the part unparsable by itself: nothing is declared.
-        ("class A:\n  def f(): 1\nclass Net(Module): f()\n", "def ID ( ) : NUM class ID ( Module ) : ID ( )"),
-        ("x = class Net(f)\n", "ID = class ID ( ID )"),  # does not parse: the whole file, nothing is declared
-        ("class Net(Module):\n\tx = 1\n", "class Net ( Module ) : ID = NUM"),
-        ("class Net(Module):\n\tx = 1\n\ty\n", ""),  # tabs become single blanks on all but a block's first line
-        ("class Net(Module):\n  x = (1\n", ""),
-        # The separator ends a line for nn-dup but not for Python, so that the part is one line off.
-        ("# \u2028 f\nclass Net(Module):\n  def f(): Net()\n", "ID class ID ( Module ) :"),
-    ],
-)
+@table(__file__, "nndup.md", "Tokens of a file", globals())
 def test_tokens_of_a_file(code: str, tokens: str) -> None:
     assert nndup_features(code).tokens == tokens
 
@@ -453,18 +367,7 @@ def test_fingerprint() -> None:
     assert len(nndup_features("f()\n" * 300).layer_sequence) == 256
 
 
-@pytest.mark.parametrize(
-    ("name", "code", "family"),
-    [
-        ("FractalNet-1", "", "fractal"),
-        ("fractal-1", "vgg = Fractal_FN", "fractal"),
-        ("rag-1", "FractalBlock", "generic"),
-        ("EfficientNet", "class ResNet", "resnet"),
-        ("BERT-1", "vgg", "transformer"),
-        ("alt", "condensed VGG", "densenet"),
-        ("alt", "x", "generic"),
-    ],
-)
+@table(__file__, "nndup.md", "Family", globals())
 def test_family(name: str, code: str, family: str) -> None:
     assert get_family(name, nndup_features(code)) == family
 

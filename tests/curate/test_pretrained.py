@@ -10,7 +10,7 @@ import pytest
 
 from curate.model.features import code_features
 from curate.model.pretrained import Evidence, find_pretrained
-from tests.builders.suites import read_files
+from tests.builders.suites import read_files, table
 
 CASES = read_files(__file__, "pretrained.md")
 
@@ -39,17 +39,6 @@ def test_text_is_cut_and_lines_are_those_of_the_parser() -> None:
     assert found.text.startswith("m = timm.create_model('aaa")
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "m = " + "f(pretrained=" * 90 + "1" + ")" * 90,
-        "m = x" + ".to(pretrained=1)" * 900,
-        "x = " + "[" * 90 + "]" * 90 + "\nm = f(pretrained=x)",
-        "def f(x):\n    return g([x])\ndef g(x):\n    return f([x])\nm = h(pretrained=f(1))",
-        "".join(f"def f{i}(x):\n    f{i + 1}([x])\n    return f{i + 1}([x, 1])\n" for i in range(40))
-        + "m = g(pretrained=f0(1))",
-    ],
-    ids=["calls", "methods", "lists", "mutual recursion", "many calls"],
-)
+@table(__file__, "pretrained_cases.md", "Any code is read in bounded time", globals())
 def test_any_code_is_read_in_bounded_time(code: str) -> None:
     assert not isinstance(code_features(f"import timm\n{code}\n"), str)

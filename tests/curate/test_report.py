@@ -1,6 +1,5 @@
 """The report of a curation: what it says is what the decisions say, whatever the input looks like."""
 
-import hashlib
 import json
 import random
 import re
@@ -14,13 +13,13 @@ import pytest
 
 from curate.folder.report import write_report
 from curate.model.corpus import CodeFile, read_corpus
-from curate.model.features import FeatureStore, code_features
 from curate.model.options import CurateOptions
 from curate.published.outcome import CurationOutcome, count_decisions
 from curate.run.pipeline import curate
 from curate.sources import open_source
 from lemur_core.files.markdown import block, code_span, percent, plain, ratio, table
 from lemur_core.similarity.index import Verdict
+from tests.curate.conftest import warm_features
 
 Row = dict[str, Any]
 FIGURES = ("funnel",)
@@ -83,7 +82,6 @@ Run = Callable[..., Path]
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """`run(rows, name, draw=..., **options)`: the snapshot folder of a curation; without figures unless asked for."""
-    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "cache"))
 
     def run_here(rows: Sequence[Row], name: str = "out", *, draw: bool = False, **options: Any) -> Path:
         with monkeypatch.context() as patch:
@@ -97,18 +95,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 @pytest.fixture(scope="module")
 def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The curation of the small corpus, figures included."""
-    folder = tmp_path_factory.mktemp("small")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LEMUR_CURATOR_CACHE", str(folder / "cache"))
-        return curate_rows(folder, small_corpus())
+    return curate_rows(tmp_path_factory.mktemp("small"), small_corpus())
 
 
 def write_rows(path: Path, rows: Sequence[Row], options: CurateOptions) -> Path:
     """Rows as a file; the features are worked out here, so that no worker process has to start for them."""
-    store = FeatureStore(options.tokens)
-    for code in {item["nn_code"] for item in rows if item["nn_code"]}:
-        store.add(hashlib.sha256(code.encode()).digest(), code_features(code, options.tokens))
-    store.flush()
+    warm_features((item["nn_code"] for item in rows if item["nn_code"]), options.tokens)
     path.write_text("".join(json.dumps(item) + "\n" for item in rows))
     return path
 
@@ -340,8 +332,7 @@ def written(folder: Path, rows: Sequence[Row], decisions: list[Verdict], options
     return report_of(folder)
 
 
-def test_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "cache"))
+def test_nothing_is_left(tmp_path: Path) -> None:
     invalid = Verdict("invalid", None, None, "not Python")
     text = written(tmp_path / "invalid", [row("a", "class ("), row("b", None)], [invalid] * 2, CurateOptions())
     assert "**0 of 0 distinct codes kept (–).**" in text
@@ -404,9 +395,8 @@ def figures(folder: Path) -> Iterator[Path]:
 # --- another profile --------------------------------------------------------------------------------------------
 
 
-def test_rows_that_a_profile_calls_exact_are_no_duplicates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_a_profile_calls_exact_are_no_duplicates(tmp_path: Path) -> None:
     """Decisions in the manner of nn-dup: further rows are `exact`, a witness may be too far, there are no LSH facts."""
-    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "cache"))
     codes = [network([0, 0, 1, 2]), network([3, 4, 5, 6]), network([7, 5, 3, 1])]
     rows = [row("a-1", codes[0]), row("a-1", codes[0], 2), row("a-2", codes[0]), row("b-1", codes[1], 1)]
     rows += [row("b-1", codes[1], 2), row("c-1", codes[2])]
@@ -429,8 +419,7 @@ def test_rows_that_a_profile_calls_exact_are_no_duplicates(tmp_path: Path, monke
     assert sorted(path.stem for path in figures(tmp_path)) == sorted(FIGURES)
 
 
-def test_a_kept_record_goes_by_the_name_that_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "cache"))
+def test_a_kept_record_goes_by_the_name_that_shows_it(tmp_path: Path) -> None:
     rows = [row("a-twin", network([0, 1])), row("b-shown", network([0, 1])), row("c-1", network([5, 3]))]
     decisions = [Verdict(None, 0, None, "kept") for _ in range(2)]
     decisions.append(Verdict("structural", 0, 0.9, "near"))

@@ -23,6 +23,7 @@ from curate.run.strict import curate_strict
 from lemur_core.files.errors import UserError
 from manifests.folders.croissant import restate_croissant
 from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
+from tests.builders.suites import table
 
 Row = dict[str, Any]
 SIZE = 24
@@ -141,13 +142,7 @@ def test_nothing_is_checked_unless_it_is_required(codes: list[str], curated: Any
     assert not check.asked
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"profile": "nn-dup", "require_runs": True}, "--require-runs: only profile strict knows it"),
-        ({"unsafe_no_sandbox": True, "graph": "off"}, "nothing is run with --graph off and no --check-runs"),
-    ],
-)
+@table(__file__, "require_runs.md", "Options that do not go together are refused", globals())
 def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=re.escape(message)):
         CurateOptions(**options)
@@ -243,15 +238,7 @@ def test_profile_nn_dup_gets_the_column_and_decides_as_before(run: Callable[...,
     assert failed(checked) == {}
 
 
-@pytest.mark.parametrize(
-    ("asked", "change", "found"),
-    [
-        ("check_runs", {"runs": True}, "a-00: runs is True, and the error is 'forward_failed"),
-        ("check_runs", {"runs": True, "runs_error": None}, "in the manifest"),
-        ("check_runs", {"runs": None, "runs_error": None}, "runs is None, and the error is None"),
-        ("require_runs", {"runs": False, "runs_error": "timeout: slow"}, "kept, but does not run"),
-    ],
-)
+@table(__file__, "require_runs.md", "Verify sees a column that is not so", globals())
 def test_verify_sees_a_column_that_is_not_so(
     run: Callable[..., Path], asked: str, change: dict[str, object], found: str
 ) -> None:

@@ -19,6 +19,7 @@ from curate.compute.runs import (
 from extract.proofs.validate import MissingOriginal
 from lemur_core.sandbox import Job, Limits, Outcome, Status, cached
 from lemur_core.sandbox.server.foreign import one_line, read_missing
+from tests.builders.suites import read_table, table
 
 Row = dict[str, Any]
 
@@ -81,22 +82,7 @@ def row(code: str, **changed: Any) -> Row:
 # --- what LEMUR hands over ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("task", "dataset", "transform", "expected"),
-    [
-        ("img-classification", "cifar-10", "norm_256_flip", ((2, 3, 256, 256), (10,), "float32", (2, 10))),
-        ("img-classification", "cifar-100", "echo", ((2, 3, 32, 32), (100,), "float32", (2, 100))),
-        ("img-classification", "mnist", "norm", ((2, 1, 28, 28), (10,), "float32", (2, 10))),
-        ("img-classification", "celeba-gender", "echo_flip", ((2, 3, 218, 178), (2,), "float32", (2, 2))),
-        ("img-classification", "places365", "norm_64_flip", ((2, 3, 64, 64), (365,), "float32", (2, 365))),
-        ("img-classification", "svhn", "complex_64", ((2, 3, 64, 64), (10,), "complex64", (2, 10))),
-        ("img-classification", "imagenette", "center_crop", ((2, 3, 64, 64), (10,), "float32", (2, 10))),
-        ("img-segmentation", "coco", "echo_256", ((2, 3, 256, 256), (6,), "float32", None)),
-        ("obj-detection", "coco", "soft_pad", ((2, 3, 800, 800), (6,), "float32", None)),
-        ("img-captioning", "coco", "norm_128_flip", ((2, 3, 128, 128), (1000,), "float32", None)),
-        ("txt-generation", "wikitext", "echo", ((2, 128), (256,), "int64", None)),
-    ],
-)
+@table(__file__, "runs.md", "What a network is given", globals())
 def test_what_a_network_is_given(task: str, dataset: str, transform: str, expected: tuple[object, ...]) -> None:
     case = build_case(task, dataset, transform)
     assert isinstance(case, InputCase)
@@ -110,18 +96,7 @@ def test_text_to_image_gets_the_shapes_of_its_own_loader() -> None:
     assert case.out_shape == ({"vocab_size": 30_000}, (3, 512, 512), None)
 
 
-@pytest.mark.parametrize(
-    ("task", "dataset", "transform", "reason"),
-    [
-        (None, None, "norm_32", "names no task"),
-        ("img-classification", "cifar-10", None, "names no transform"),
-        ("img-classification", "cifar-10", "mirror", "the transform mirror is not known"),
-        ("img-classification", "imagenette", "norm_flip", "differ in size"),
-        ("img-classification", "flowers", "norm_32", "task img-classification on flowers are not known"),
-        ("img-captioning", "coco", "echo", "differ in size"),
-        ("depth", "coco", "norm_32", "task depth on coco are not known"),
-    ],
-)
+@table(__file__, "runs.md", "Why that cannot be told", globals())
 def test_why_that_cannot_be_told(task: str | None, dataset: str | None, transform: object, reason: str) -> None:
     found = build_case(task, dataset, transform)
     assert isinstance(found, str)
@@ -146,34 +121,7 @@ def test_reasons_carry_their_category() -> None:
 # --- in the sandbox -----------------------------------------------------------------------------------------------------
 
 LARGE = json.dumps({"lr": 0.1, "transform": "norm_64"})
-TRIALS: dict[str, tuple[Row, str | None, str]] = {
-    "runs": (row(RUNS), None, ""),
-    "wrong shape": (row(WRONG_SHAPE), "wrong_output", "float32 2x11, not 2x10"),
-    "not finite": (row(NOT_FINITE), "not_finite", "NaN"),
-    "raises": (
-        row(RAISES),
-        "forward_failed",
-        "(line 13: return self.drop(self.body(x.flatten(2))); input float32 2x3x32x32)",
-    ),
-    "needs an argument": (
-        row(NEEDS_ARGUMENT),
-        "construct_failed",
-        'KeyError: \'width\' (line 7: assert prm["width"] == 3 and prm["batch"] == in_shape[0] == 2 and'
-        ' device.type == "cpu"; Net(in_shape=(2, 3, 32, 32), out_shape=(10,), prm with batch, lr, transform))',
-    ),
-    "no Net": (row(NO_NET), "no_net", "no class Net"),
-    "no module": (row(NO_MODULE), "no_net", "not a torch.nn.Module"),
-    "no package": (row(NO_PACKAGE), "missing_dependency", "No module named 'no_such_package_anywhere'"),
-    "told again": (row(TOLD_AGAIN), "missing_dependency", "ImportError: get it"),
-    "does not parse": (row("class Net(\n"), "import_failed", "SyntaxError"),
-    "exits": (row(EXITS), "construct_failed", "SystemExit: 0"),
-    "sees files": (row(SEES_FILES), "denied", "PermissionError"),
-    "loads weights": (row(PRETRAINED, prm=LARGE), None, ""),
-    "captions": (row(CAPTIONS, task="img-captioning", dataset="coco"), None, ""),
-    "no task": (row(RUNS + "# 2\n", task=None), None, ""),
-    "no task, no Net": (row(NO_NET + "# 2\n", task=None), "unknown_input", "no task"),
-    "no prm": (row(RUNS + "# 3\n", prm="[]"), "unknown_input", "no transform"),
-}
+TRIALS: dict[str, tuple[Row, str | None, str]] = read_table(__file__, "runs.md", "Trials", globals())
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from curate.model.records import find_best_rows, find_off_scale, rank_rows, score_codes
 from curate.sources.rows import ROW_SCHEMA
+from tests.builders.suites import table
 
 
 def percentiles(rows: list[tuple[Any, ...]], usable: list[bool] | None = None) -> list[float | None]:
@@ -27,33 +28,7 @@ def percentiles(rows: list[tuple[Any, ...]], usable: list[bool] | None = None) -
     return [None if np.isnan(value) else round(float(value), 6) for value in found]
 
 
-@pytest.mark.parametrize(
-    ("rows", "expected"),
-    [
-        ([("a", "c", 1, 0.5)], [0.5]),
-        ([("a", "c", 1, 0.5), ("b", "c", 1, 0.6)], [0.25, 0.75]),
-        (
-            [("a", "c", 1, 0.1), ("b", "c", 1, 0.2), ("c", "c", 1, 0.3), ("d", "c", 1, 0.4)],
-            [0.125, 0.375, 0.625, 0.875],
-        ),
-        # ties share the middle
-        ([("a", "c", 1, 0.5), ("b", "c", 1, 0.5)], [0.5, 0.5]),
-        ([("a", "c", 1, 0.1), ("b", "c", 1, 0.5), ("c", "c", 1, 0.5)], [0.166667, 0.666667, 0.666667]),
-        # a network enters its benchmark once, with its best accuracy; its other rows are placed in the same field
-        ([("a", "c", 1, 0.9), ("a", "c", 1, 0.1), ("b", "c", 1, 0.5)], [0.75, 0.0, 0.25]),
-        ([("a", "c", 1, 0.9), ("a", "c", 1, 0.9), ("b", "c", 1, 0.5)], [0.75, 0.75, 0.25]),
-        # other benchmarks are other fields
-        ([("a", "c", 1, 0.2), ("a", "m", 1, 0.99), ("b", "c", 1, 0.1), ("b", "m", 1, 1.0)], [0.75, 0.25, 0.25, 0.75]),
-        ([("a", "c", 1, 0.2), ("b", "c", 5, 0.9)], [0.5, 0.5]),
-        ([("a", "c", None, 0.2), ("b", "c", None, 0.9), ("c", "c", 1, 0.1)], [0.25, 0.75, 0.5]),
-        ([("a", None, 1, 0.2), ("b", None, 1, 0.9), ("c", "None", 1, 0.1)], [0.25, 0.75, 0.5]),
-        # without an accuracy there is no percentile, and no place in the field
-        ([("a", "c", 1, None), ("b", "c", 1, 0.5)], [None, 0.5]),
-        ([("a", "c", 1, None)], [None]),
-        ([("a", "c", 1, float("nan")), ("b", "c", 1, float("inf")), ("c", "c", 1, 0.1)], [None, None, 0.5]),
-        ([("a", "c", 1, -5.0), ("b", "c", 1, 1e300)], [0.25, 0.75]),  # any metric
-    ],
-)
+@table(__file__, "score.md", "By hand", globals())
 def test_by_hand(rows: list[tuple[Any, ...]], expected: list[float | None]) -> None:
     assert percentiles(rows) == expected
     assert percentiles(rows[::-1]) == expected[::-1]

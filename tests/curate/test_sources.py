@@ -32,6 +32,7 @@ from manifests.publish.hub import Hub
 from tests.builders import extractions
 from tests.builders.hub_server import HubServer
 from tests.builders.source_rows import error_of, read, rows_of
+from tests.builders.suites import table
 
 # --- what is opened ---------------------------------------------------------------------------------------------
 
@@ -421,24 +422,7 @@ def absent() -> Exception:
     return datasets.exceptions.DatasetNotFoundError("no such dataset")  # a FileNotFoundError too
 
 
-@pytest.mark.parametrize(
-    ("raised", "kind", "said"),
-    [
-        (
-            lambda: ConnectionError("no route\nto host"),
-            RetryableError,
-            "the Hub cannot be read: no route; check the net",
-        ),
-        (lambda: ValueError("Config name is missing."), UserError, "Config name is missing.; check the name"),
-        (TimeoutError, RetryableError, "the Hub cannot be read: TimeoutError; "),
-        (lambda: http_error(403), UserError, ""),
-        (lambda: http_error(404), UserError, ""),
-        (lambda: http_error(429), RetryableError, ""),
-        (lambda: http_error(503), RetryableError, ""),
-        (broken_connection, RetryableError, "the Hub cannot be read: connection reset; "),
-        (absent, UserError, "no such dataset; check the name"),
-    ],
-)
+@table(__file__, "sources.md", "Hub fails", globals() | {"RetryableError": RetryableError})
 def test_hub_fails(
     monkeypatch: pytest.MonkeyPatch, raised: Callable[[], Exception], kind: type[UserError], said: str
 ) -> None:
@@ -474,10 +458,10 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Path:
-    lines = [{"nn": "ga-1", "nn_code": "a = 1\n"}, {"nn": "ga-2", "nn_code": "b = 2\n"}]
+def lines(tmp_path: Path) -> Path:
+    rows = [{"nn": "ga-1", "nn_code": "a = 1\n"}, {"nn": "ga-2", "nn_code": "b = 2\n"}]
     path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
@@ -541,14 +525,7 @@ def test_blocks_state_what_was_read(blocks: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "said"),
-    [
-        ("required_repos.json", "{", r"required_repos\.json: cannot be read: .*; extract it again"),
-        ("required_repos.json", '{"sources": {}, "blocks": []}', r"cannot be read as blocks: .*; extract it again"),
-        ("blocks.parquet", "PAR1", r"blocks\.parquet: cannot be read as blocks: .*; extract it again"),
-    ],
-)
+@table(__file__, "sources.md", "A damaged extraction is one line", globals())
 def test_a_damaged_extraction_is_one_line(blocks: Path, tmp_path: Path, name: str, text: str, said: str) -> None:
     harmed = Path(shutil.copytree(blocks, tmp_path / "harmed"))
     (harmed / name).write_text(text)
@@ -557,24 +534,24 @@ def test_a_damaged_extraction_is_one_line(blocks: Path, tmp_path: Path, name: st
     assert "\n" not in str(caught.value)
 
 
-def test_rows_of_several_stand_in_the_order_of_the_sources(blocks: Path, table: Path) -> None:
-    one, two = open_source(str(table)), open_source(str(blocks))
-    both = open_sources([str(table), str(blocks)])
+def test_rows_of_several_stand_in_the_order_of_the_sources(blocks: Path, lines: Path) -> None:
+    one, two = open_source(str(lines)), open_source(str(blocks))
+    both = open_sources([str(lines), str(blocks)])
     assert both.name == "rows.jsonl + blocks"
     assert rows_of(both) == rows_of(both) == [*rows_of(one), *rows_of(two)]
     assert both.inputs() == [*one.inputs(), *two.inputs()]
 
 
-def test_one_source_stays_itself(table: Path) -> None:
-    assert type(open_sources([str(table)])) is type(open_source(str(table)))
+def test_one_source_stays_itself(lines: Path) -> None:
+    assert type(open_sources([str(lines)])) is type(open_source(str(lines)))
 
 
-def test_sources_of_one_name_are_refused(table: Path, tmp_path: Path) -> None:
+def test_sources_of_one_name_are_refused(lines: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
-    shutil.copy(table, other / table.name)
+    shutil.copy(lines, other / lines.name)
     with pytest.raises(UserError, match=r"^rows\.jsonl: two sources have this name; leave one out"):
-        open_sources([str(table), str(other / table.name)])
+        open_sources([str(lines), str(other / lines.name)])
     with pytest.raises(UserError, match="no SOURCE; name at least one"):
         open_sources([])
 
@@ -595,10 +572,10 @@ def test_no_row_is_lost_or_moved(memory_source: Any, sizes: list[int], batch: in
     assert [item.bytes for item in joined.inputs()] == list(range(len(sizes)))
 
 
-def test_the_licence_is_that_of_all_the_code_that_is_handed_over(blocks: Path, table: Path) -> None:
+def test_the_licence_is_that_of_all_the_code_that_is_handed_over(blocks: Path, lines: Path) -> None:
     found = open_source(str(blocks))
     assert found.license(None) == "MIT"
-    with_unknown = join_sources([found, open_source(str(table))])
+    with_unknown = join_sources([found, open_source(str(lines))])
     assert with_unknown.license(None) == "NOASSERTION"
     assert with_unknown.license("ISC") == "ISC AND MIT", "what a user states is of those that state nothing"
     assert found.license("GPL-3.0-only") == "MIT"

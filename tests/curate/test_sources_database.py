@@ -18,26 +18,15 @@ from curate.sources import open_source
 from curate.sources.database import parse_arch_uid, read_database
 from lemur_core.files.errors import UserError
 from tests.builders.source_rows import error_of, read
+from tests.builders.suites import read_files, table
 
 zstandard = pytest.importorskip("zstandard", reason="needs the extra lemur-db")
 
 #: The tables of nn-dataset 2.2.11 that are read, as it declares their columns.
-TABLES = """
-    CREATE TABLE nn (name TEXT PRIMARY KEY, code TEXT NOT NULL, id TEXT NOT NULL{more});
-    CREATE TABLE prm (uid TEXT NOT NULL, name TEXT NOT NULL, value OBJECT NOT NULL);
-    CREATE TABLE stat (id TEXT PRIMARY KEY, accuracy REAL, epoch INTEGER, duration INTEGER, task, dataset, nn, transform,
-        metric, prm);
-    CREATE INDEX idx_prm_uid ON prm(uid, name, value);
-    CREATE INDEX idx_nn ON stat (nn);
-"""
+TEXTS = read_files(__file__, "sources_database.md")
+TABLES = TEXTS["TABLES"]
 #: What `ab.nn.api.data(only_best_accuracy=True)` asks for, in the words of this test: best of each configuration.
-ORACLE = """
-    SELECT s.task, s.dataset, s.metric, s.nn, s.epoch, s.accuracy, s.duration, s.prm, n.code FROM stat s
-    JOIN (SELECT task, dataset, metric, nn, epoch, MAX(accuracy) AS best FROM stat GROUP BY 1, 2, 3, 4, 5) b
-        ON s.task = b.task AND s.dataset = b.dataset AND s.metric = b.metric AND s.nn = b.nn AND s.epoch = b.epoch
-        AND s.accuracy = b.best
-    LEFT JOIN nn n ON s.nn = n.name ORDER BY s.task, s.dataset, s.metric, s.nn, s.epoch
-"""
+ORACLE = TEXTS["ORACLE"]
 Run = tuple[Any, ...]  # nn, task, dataset, metric, epoch, accuracy, duration, transform, uid
 
 
@@ -284,18 +273,7 @@ def test_a_locked_database_is_not_called_damaged(tmp_path: Path, monkeypatch: py
     assert len(read(path)) == 1
 
 
-@pytest.mark.parametrize(
-    ("runs", "reason"),
-    [
-        ([], "holds no rows; name a SOURCE that does"),
-        ([run("n", None), run("m", None)], "of 2 runs none has a value in column accuracy, so there are no rows"),
-        ([run("n", float("nan"))], "of 1 run none has a value in column accuracy, so there are no rows"),
-        (
-            [run("n", None), ("n", None, "d", "acc", 1, 0.5, 1, "t", "u")],
-            "of 2 runs none has a value in each of the columns accuracy, task, dataset, metric, nn, epoch, so there are no rows",
-        ),
-    ],
-)
+@table(__file__, "sources_database.md", "Runs that are no rows", globals())
 def test_runs_that_are_no_rows(tmp_path: Path, runs: list[Run], reason: str) -> None:
     path = make(tmp_path / "ab.nn.db", {"n": "x = 1"}, runs)
     with pytest.raises(UserError) as caught:
@@ -303,14 +281,15 @@ def test_runs_that_are_no_rows(tmp_path: Path, runs: list[Run], reason: str) -> 
     assert str(caught.value) == f"{path}: {reason}"
 
 
-def test_a_database_out_of_proportion_is_not_unpacked(tmp_path: Path, curator_cache: Path) -> None:
+def test_a_database_out_of_proportion_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(cache))
     path = tmp_path / "bomb.zst"
     with path.open("wb") as file, zstandard.ZstdCompressor().stream_writer(file) as writer:
         writer.write(b"SQLite format 3\x00")
         for _ in range(200):
             writer.write(bytes(1 << 20))
     assert path.stat().st_size < 100_000
-    before = sorted(curator_cache.rglob("*"))
     with pytest.raises(UserError, match=r"bomb\.zst: [0-9,]+ bytes of it unpack to more than .* not read"):
         read(path)
-    assert {*curator_cache.rglob("*")} - {*before} <= {curator_cache / "lemur-db"}
+    assert {path.name for path in cache.rglob("*")} <= {".lemur", "lemur-db"}

@@ -321,27 +321,7 @@ def test_same_rows_from_every_format(tmp_path: Path, records: list[dict[str, Any
         ]
 
 
-NUMBERS: list[tuple[Any, int | None, float | None]] = [  # value, as epoch, as accuracy
-    (3, 3, 3.0),
-    (3.0, 3, 3.0),
-    (0.5, None, 0.5),
-    ("12", 12, 12.0),
-    ("0.5", None, 0.5),
-    ("many", None, None),
-    ("", None, None),
-    (True, None, None),
-    (None, None, None),
-    (float("nan"), None, None),
-    (float("inf"), None, None),
-    ("nan", None, None),
-    (2**63, None, 2.0**63),
-    (10**400, None, None),
-    ([1], None, None),
-    ({"a": 1}, None, None),
-]
-
-
-@pytest.mark.parametrize(("value", "epoch", "accuracy"), NUMBERS)
+@table(__file__, "sources_tables.md", "Numbers that do not fit are null", globals())
 def test_numbers_that_do_not_fit_are_null(
     tmp_path: Path, value: Any, epoch: int | None, accuracy: float | None
 ) -> None:
@@ -389,17 +369,7 @@ def test_parquet_extension_type(tmp_path: Path) -> None:
     assert (row["nn_code"], row["prm"]) == ("x = 1", '{"lr": 1}')
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        (pa.array([{"lr": 0.1, "batch": 8}, None]), ['{"batch": 8, "lr": 0.1}', None]),
-        (pa.array([[("b", 1), ("a", 2)], None], pa.map_(pa.string(), pa.int64())), ['{"a": 2, "b": 1}', None]),
-        (pa.array(['{"lr": 1}', None]).dictionary_encode(), ['{"lr": 1}', None]),
-        (raw_strings([b"\xff!", b"ok"], pa.string()), ["\\xff!", "ok"]),
-        (pa.array([2**60, None], pa.timestamp("ms")), [None, None]),
-        (pa.array([Decimal("1.5"), None]), ['"1.5"', None]),
-    ],
-)
+@table(__file__, "sources_tables.md", "Parquet parameters", globals() | {"Decimal": Decimal})
 def test_parquet_parameters(tmp_path: Path, values: pa.Array, expected: list[str | None]) -> None:
     columns = {"nn": ["a", "b"], "nn_code": ["x = 1"] * 2, "prm": values, "epoch": values, "ignored": values}
     found = read_table(tmp_path / "a.parquet", columns)

@@ -143,15 +143,7 @@ def test_json_has_the_row(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert json.loads(capsys.readouterr().out)["needs"] is None
 
 
-@pytest.mark.parametrize(
-    ("wanted", "told"),
-    [
-        ("Atention", "near names: Attention"),
-        ("scale", "near names: Scale"),
-        ("alpha@1.0::alpha.Nativ", "near names: Native"),
-        ("Zzzzz", r"blocks\.parquet lists all names"),
-    ],
-)
+@table(__file__, "blocks.md", "An unknown name is answered with near ones", globals())
 def test_an_unknown_name_is_answered_with_near_ones(folder: Path, wanted: str, told: str) -> None:
     with pytest.raises(UserError, match=f"{wanted}: no block of this folder has this name; {told}"):
         find_block(folder, wanted)
@@ -216,14 +208,7 @@ def test_a_class_that_works(folder: Path) -> None:
     assert sorted(folder.rglob("*")) == before, "no bytecode is left in the folder"
 
 
-@pytest.mark.parametrize(
-    ("block", "says"),
-    [
-        ("Native", r"has no code \(native_op: "),
-        ("Needs", "No module named 'not_there_at_all'; install it"),
-        ("Scale", "its file defines no class Scale"),
-    ],
-)
+@table(__file__, "blocks.md", "What cannot be loaded", globals())
 def test_what_cannot_be_loaded(folder: Path, block: str, says: str) -> None:
     with pytest.raises(UserError, match=says):
         load_block(folder, block)

@@ -12,22 +12,10 @@ from extract.model.results import Result, code_columns
 from extract.specs.printed import print_call
 from manifests.records import Block
 from tests.builders import extractions
+from tests.builders.suites import read_files, table
 
-BODY = """import torch
-from torch import nn
-
-Later = object
-Sizes = dict
-
-
-class Made(nn.Module):
-    def __init__(self, width, act=nn.ReLU):
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(width, width), act())
-
-    def forward(self, x):
-        return self.layers(x)
-"""
+TEXTS = read_files(__file__, "calls.md")
+BODY = TEXTS["BODY"]
 STOPS = BODY.replace(
     "        return", '        raise NotImplementedError("left out of the lean form: forward")\n        return'
 )
@@ -51,17 +39,7 @@ def made(folder: Path, *init: str, lean: str = BODY, trains: bool = True) -> Blo
     )
 
 
-@pytest.mark.parametrize(
-    ("init", "lines"),
-    [
-        ("8", ("block = Made(8)",)),
-        ("8, act=Sizes", ("block = Made(8, act=Sizes)",)),
-        ("[width for width in [8]][0]", ("block = Made([width for width in [8]][0])",)),
-        ("8, partial(nn.ReLU)", ("from functools import partial", "block = Made(8, partial(nn.ReLU))")),
-        ("Later()", None),
-        ("Other()", None),
-    ],
-)
+@table(__file__, "calls.md", "What is printed is closed", globals())
 def test_what_is_printed_is_closed(tmp_path: Path, init: str, lines: tuple[str, ...] | None) -> None:
     row = made(tmp_path, init)
     assert print_call(row, row.lean_code) == (() if lines is None else (*lines, "block(x=torch.ones(2, 8))"))
@@ -71,22 +49,7 @@ def test_a_block_that_is_not_known_to_run_in_train_mode_is_printed_in_eval_mode(
     assert print_call(made(tmp_path, "8", trains=False), None)[0] == "block = Made(8).eval()"
 
 
-@pytest.mark.parametrize(
-    ("init", "lean", "expected"),
-    [
-        ("8", BODY, (True, "2 forms of blocks run as `lemur show` prints it")),
-        (
-            "8",
-            STOPS,
-            (False, "beta@1.0::beta.blocks.Made, lean form: NotImplementedError: left out of the lean form: forward"),
-        ),
-        (
-            "4",
-            BODY,
-            (False, "beta@1.0::beta.blocks.Made, full form: RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
-        ),
-    ],
-)
+@table(__file__, "calls.md", "Verify executes what is printed", globals())
 def test_verify_executes_what_is_printed(tmp_path: Path, init: str, lean: str, expected: tuple[bool, str]) -> None:
     row = made(tmp_path, init, lean=lean)
     source = extractions.source(tmp_path, "beta@1.0")

@@ -14,47 +14,14 @@ from extract.model.results import Options
 from extract.resolve.discover import select
 from lemur_core.distributed.exchange import Exchange, run_part
 from lemur_core.files.errors import UserError
+from tests.builders.suites import read_files
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="the sandbox needs Linux")]
 
 
-GATES = """
-import torch
-from torch import nn
-
-
-class Gate(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.line = nn.Conv2d(width, width, 1)
-
-    def forward(self, x):
-        return x * torch.sigmoid(self.line(x))
-
-
-class Halves(nn.Module):
-    def forward(self, x):
-        return x / 2
-"""
-BLOCKS = """
-from torch import nn
-
-from .missing import nothing
-
-
-class Residual(nn.Module):
-    def __init__(self, channels):
-        super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1), nn.BatchNorm2d(channels), nn.ReLU())
-
-    def forward(self, x):
-        return x + self.body(x)
-
-
-class Lost(nn.Module):
-    def forward(self, x):
-        return nothing(x)
-"""
+TEXTS = read_files(__file__, "cluster.md")
+GATES = TEXTS["GATES"]
+BLOCKS = TEXTS["BLOCKS"]
 
 
 def files(folder: Path) -> dict[str, bytes]:

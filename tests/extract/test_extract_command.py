@@ -13,84 +13,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from tests.builders.suites import read_files, table
+
 LEMUR = Path(sys.executable).with_name("lemur")
 STRAYS = ("train", "extract", "curate", "manifests", "lemur_core", "lemur", "sandbox", "json", "torch", "pickle")
 
 pytestmark = [pytest.mark.skipif(os.name != "posix", reason="the sandbox needs Linux")]
 
-PACKAGE = {
-    "__init__.py": "",
-    "layers/__init__.py": "from .gates import *\nfrom .blocks import Block\n",
-    "layers/gates.py": '''
-import torch
-from torch import nn
-
-__all__ = ["Gate", "scale"]
-
-
-def scale(x, by=2.0):
-    return x * by
-
-
-class Gate(nn.Module):
-    """Halves, then scales back."""
-
-    # kept as written
-    def forward(self, x):
-        return scale(x / 2)  # twice a half
-''',
-    "layers/blocks.py": """
-from torch import nn
-
-from . import gates
-from .missing import nothing
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.gate = gates.Gate()
-
-    def forward(self, x):
-        return self.gate(x)
-
-
-class Lost(nn.Module):
-    def forward(self, x):
-        return nothing(x)
-""",
-    "bad/ends.py": """
-import os
-from torch import nn
-
-
-class Exits(nn.Module):
-    def forward(self, x):
-        return x
-
-
-os._exit(0) if Exits else None
-X = 1
-
-
-class Later(nn.Module):
-    value = os._exit(0)
-
-    def forward(self, x):
-        return x
-""",
-    "bad/raises.py": """
-from torch import nn
-
-
-class Raises(nn.Module):
-    size = {}["width"]
-
-    def forward(self, x):
-        return x
-""",
-    "bad/syntax.py": "def (\n",
-}
+PACKAGE = read_files(__file__, "extract_command.md", "Package")
 
 
 @pytest.fixture(scope="module")
@@ -152,22 +82,22 @@ def test_levels_and_reasons(extracted: Path) -> None:
     assert rows["Later"]["arguments"] is rows["Later"]["observed"] is None
 
 
-@pytest.mark.slow
-def test_files_that_are_not_python_are_named(tmp_path: Path, cache: Path) -> None:
+def test_files_that_are_not_python_are_named(tmp_path: Path, lemur_here: Any) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "bad.py").write_text("class A(:\n")
     (mine / "old.py").write_text("print 1\n")
+    command = ("extract", "--source", "./mine", "--out", "blocks", "--level", "parsed", "--jobs", 1)
     left_out = "mine: 2 files are not Python, and left out: bad.py: line 1: "
     for _ in range(2):  # also where the index knows them
-        nothing = lemur(tmp_path, cache, "extract", "--source", "./mine", "--out", "blocks", "--level", "parsed")
+        nothing = lemur_here(*command, cwd=tmp_path)
         assert nothing.returncode == 1
         assert left_out in nothing.stderr
         assert nothing.stderr.splitlines()[-1].startswith("lemur: mine: no subclass of torch.nn.Module in scope")
     (mine / "good.py").write_text(
         "import torch\n\n\nclass Good(torch.nn.Module):\n    def forward(self, x):\n        return x\n"
     )
-    done = lemur(tmp_path, cache, "extract", "--source", "./mine", "--out", "blocks", "--level", "parsed")
+    done = lemur_here(*command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert left_out in done.stderr
     assert any(
@@ -194,22 +124,7 @@ def test_show_and_verify(folder: Path, extracted: Path, lemur_here: Any) -> None
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "said"),
-    [
-        (["extract", "Gate", "--source", "./nowhere", "--out", "x"], 1, "nowhere"),
-        (["show", "Gatt", "--in", "blocks"], 1, "Gate"),
-        (["extract", "Gats", "--source", "./mylib", "--out", "x"], 1, "near: Gate"),
-        (["extract", "--corpus", "papers", "--out", "x"], 2, "paper"),
-        (["extract", "--source", "./mylib", "--symbol", "Z*", "--out", "x"], 1, "no class matches"),
-        (["extract", "--source", "./mylib", "--start-from", "Gatt", "--out", "x"], 1, "near: Gate"),
-        (["extract", "--source", "./mylib", "--names", "absent.json", "--out", "x"], 1, "absent.json"),
-        (["extract", "--source", "./mylib", "--out", "blocks"], 1, "--force"),
-        (["extract", "--source", "./mylib", "--level", "forwards", "--out", "x"], 2, "forwards"),
-        (["extract", "--sauce", "./mylib", "--out", "x"], 2, "--sauce"),
-        (["extract", "--source", "./mylib"], 2, "--out"),
-    ],
-)
+@table(__file__, "extract_command.md", "Failures are one clear line", globals())
 def test_failures_are_one_clear_line(
     folder: Path, extracted: Path, arguments: list[str], status: int, said: str, lemur_here: Any
 ) -> None:
@@ -222,24 +137,26 @@ def test_failures_are_one_clear_line(
         assert len([line for line in done.stderr.splitlines() if line.startswith("lemur: ")]) == 1
 
 
-def test_scope_needs_no_new_index(folder: Path, cache: Path, extracted: Path) -> None:
-    done = lemur(folder, cache, "extract", "--source", "./mylib", "--symbol", "*Gate", "--level", "compiled",
-                 "--index", "skip", "--out", "gates")  # fmt: skip
+def test_scope_needs_no_new_index(
+    folder: Path, cache: Path, extracted: Path, lemur_here: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(cache))
+    command = ["extract", "--source", "./mylib", "--symbol", "*Gate", "--level", "compiled", "--index", "skip"]
+    done = lemur_here(*command, "--out", "gates", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert list(rows_of(folder / "gates")) == ["Gate"]
     assert rows_of(folder / "gates")["Gate"]["level"] == "compiled"
 
 
-@pytest.mark.slow
-def test_names_that_are_only_listed_are_found_again(folder: Path, cache: Path, extracted: Path) -> None:
-    done = lemur(folder, cache, "extract", "--source", "./mylib", "--level", "discovered", "--out", "listed")
+def test_names_that_are_only_listed_are_found_again(folder: Path, lemur_here: Any) -> None:
+    done = lemur_here("extract", "--source", "./mylib", "--level", "discovered", "--out", "listed", cwd=folder)
     assert done.returncode == 0, done.stderr
     rows = rows_of(folder / "listed")
     assert {row["level"] for row in rows.values()} == {"discovered"}
     names = folder / "listed" / "nn_block_names.json"
     assert json.loads(names.read_text()) == list(rows)
-    done = lemur(folder, cache, "extract", "--source", "./mylib", "--names", str(names), "--start-from", "Block",
-                 "--limit", "2", "--level", "emitted", "--out", "listed-again")  # fmt: skip
+    command = ["extract", "--source", "./mylib", "--names", names, "--start-from", "Block", "--limit", 2]
+    done = lemur_here(*command, "--level", "emitted", "--out", "listed-again", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert list(rows_of(folder / "listed-again")) == list(rows)[list(rows).index("Block") :][:2]
 

@@ -25,6 +25,7 @@ from extract.resolve.index import FactsIndex
 from extract.sources import open_source
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import Failure, cached
+from tests.builders.suites import read_table, table
 
 IMPORTS = "import torch\nfrom torch import nn\n\n\n"
 GATE = (
@@ -86,31 +87,7 @@ def swapped(old: str, new: str) -> str:
 
 
 #: The copy, its class and module, then what comes of it and a part of what is said.
-CASES: dict[str, tuple[str, str, str, str | None, str]] = {
-    "the same": (GATE, "Gate", "lib.gates", "match", ""),
-    "the same text, told otherwise": ("# A comment\n" + GATE.replace("dim=4", "dim = 4"), "Gate", "lib.gates", "match", ""),
-    "a parameter's name": (GATE.replace("self.fc", "self.fd"), "Gate", "lib.gates", "mismatch", "state: fd.weight (4, 4) here, fc.weight (4, 4) there"),
-    "a shape": (swapped("torch.ones(dim)", "torch.ones(1, dim)"), "Gate", "lib.gates", "mismatch", "state: scale (1, 4) here, scale (4,) there"),
-    "one parameter more": (swapped("        self.drop =", "        self.more = nn.Parameter(torch.ones(2))\n        self.drop ="), "Gate", "lib.gates", "mismatch", "state: more (2,) here"),
-    "an initial value": (swapped("torch.ones(dim)", "torch.ones(dim) * 2"), "Gate", "lib.gates", "mismatch", "values: "),
-    "the order of random numbers": (swapped("        self.fc = ", "        torch.rand(1)\n        self.fc = "), "Gate", "lib.gates", "mismatch", "values: "),
-    "an eval output": (swapped("* self.scale", "* (self.scale if self.training else 2 * self.scale)"), "Gate", "lib.gates", "mismatch", "eval: "),
-    "a train output": (swapped("Dropout(0.5)", "Dropout(0.25)"), "Gate", "lib.gates", "mismatch", "train: "),
-    "the state after training": (swapped("momentum=0.1", "momentum=0.2"), "Gate", "lib.gates", "mismatch", "after: "),
-    "another type of numbers": (swapped("+ self.lost", "+ self.lost.double()"), "Gate", "lib.gates", "mismatch", "eval: "),
-    "a copy that raises": (swapped("super().__init__()", "raise ValueError('lost a helper')"), "Gate", "lib.gates", "mismatch", "only the original runs: ValueError: lost a helper"),
-    "a copy that asks for its origin": ("import lib.gates\n" + GATE, "Gate", "lib.gates", "mismatch", "only the original runs: ModuleNotFoundError"),
-    "a copy that dies": (swapped("super().__init__()", "import os; os.abort()"), "Gate", "lib.gates", "mismatch", "only the original runs: "),
-    "an original that dies": (QUIET, "Dies", "lib.dies", None, "the original does not run: "),
-    "an original that cannot be constructed": (EASY, "Fussy", "lib.fussy", None, "the original does not run: ValueError: not here"),
-    "an original that cannot be imported": (GATE, "Gate", "lib.broken", None, "no original: AttemptError: No module named 'no_such_package'"),
-    "an original whose import ends the process": (GATE, "Gate", "lib.ends", None, "no original: "),
-    "a module that is not there": (GATE, "Gate", "lib.absent", None, "no original: "),
-    "a class that is not there": (GATE.replace("Gate", "Hate"), "Hate", "lib.gates", None, "no original: AttributeError"),
-    "a class of another package": (GATE, "Gate", "other", "mismatch", "state: scale (4,) here, nothing there"),
-    "a count of all modules": (COUNTED, "One", "lib.counted", "match", ""),
-    "a class that names another module": (NAMED, "Named", "lib.named", "match", ""),
-}  # fmt: skip
+CASES: dict[str, tuple[str, str, str, str | None, str]] = read_table(__file__, "fidelity.md", "Cases", globals())
 
 ARGUMENTS = {"init": {"args": [], "kwargs": {}}, "forward": {"args": ["torch.randn((3, 4))"], "kwargs": {}}}
 
@@ -181,26 +158,7 @@ def test_originals_do_not_disturb_each_other(site: Path, tmp_path: Path) -> None
 SIGNED = Signature(("a (2,)",), "1" * 64, "2" * 64, "3" * 64, "4" * 64)
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs", "expected", "detail"),
-    [
-        (SIGNED, SIGNED, "match", ""),
-        (replace(SIGNED, state=("b (2,)",)), SIGNED, "mismatch", "state: b (2,) here, a (2,) there"),
-        (replace(SIGNED, state=()), SIGNED, "mismatch", "state: nothing here, a (2,) there"),
-        (replace(SIGNED, state=("a (2,)", "b ()")), SIGNED, "mismatch", "state: b () here, nothing there"),
-        (replace(SIGNED, values="5" * 64), SIGNED, "mismatch", f"values: {'5' * 24} here, {'1' * 24} there"),
-        (replace(SIGNED, eval="5", after="6"), SIGNED, "mismatch", f"eval: 5 here, {'2' * 24} there"),
-        (replace(SIGNED, train="raises ValueError"), SIGNED, "mismatch", f"train: raises ValueError here, {'3' * 24} there"),
-        (replace(SIGNED, after="5"), SIGNED, "mismatch", f"after: 5 here, {'4' * 24} there"),
-        (SIGNED, replace(SIGNED, eval="raises ValueError"), "mismatch", f"eval: {'2' * 24} here, raises ValueError there"),
-        (SIGNED, replace(SIGNED, eval="raises ImportError"), None, "the original does not run: eval: raises ImportError"),
-        (Failure("E"), SIGNED, "mismatch", "only the original runs: E"),
-        (SIGNED, Failure("E"), None, "the original does not run: E"),
-        (Failure("E"), Failure("F"), None, "the original does not run: F"),
-        (SIGNED, MissingOriginal("no module"), None, "no original: no module"),
-        (Failure("E"), MissingOriginal("no module"), None, "no original: no module"),
-    ],
-)  # fmt: skip
+@table(__file__, "fidelity.md", "Compare", globals() | {"Failure": Failure, "MissingOriginal": MissingOriginal})
 def test_compare(ours: Any, theirs: Any, expected: Any, detail: str) -> None:
     assert compare("b", ours, theirs) == EquivalenceResult("b", expected, detail)
 
@@ -208,30 +166,7 @@ def test_compare(ours: Any, theirs: Any, expected: Any, detail: str) -> None:
 X = torch.tensor([1.0, 2.0])
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "equal"),
-    [
-        (X, X.clone(), True),
-        (X, [X], True),  # how outputs are packed does not matter, their tensors do
-        ({"b": X}, {"a": X}, True),
-        (X, X.double(), False),
-        (X, X.view(2, 1), False),
-        ([X, X + 1], [X + 1, X], False),
-        (X, X + torch.tensor([0.0, 2.4e-7]), False),
-        (torch.tensor([0.0]), torch.tensor([-0.0]), False),
-        (torch.tensor([float("nan")]), torch.tensor([float("nan")]), True),
-        (torch.eye(3), torch.eye(3).t().contiguous().t(), True),
-        (torch.ones(2, 2).t(), torch.ones(2, 2), True),
-        (X.bfloat16(), X.bfloat16(), True),
-        (torch.tensor([1j]), torch.tensor([1j]).conj().conj(), True),
-        (torch.tensor([1j]).conj(), torch.tensor([complex(0.0, -1.0)]), True),
-        (torch.eye(2).to_sparse(), torch.eye(2).to_sparse(), True),
-        (torch.eye(2).to_sparse(), 2 * torch.eye(2).to_sparse(), False),
-        (torch.ones(()), torch.ones(1), False),
-        (torch.ones(0, 2), torch.ones(0, 3), False),
-        (torch.tensor([True]), torch.tensor([False]), False),
-    ],
-)
+@table(__file__, "fidelity.md", "Digests", globals())
 def test_digests(one: object, other: object, equal: bool) -> None:
     assert (digest(one) == digest(other)) == equal
 

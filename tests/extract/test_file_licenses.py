@@ -9,36 +9,13 @@ import pytest
 from extract import ExtractOptions, extract
 from extract.folder.verify import verify
 from manifests.publish.staged import stage_files
+from tests.builders.suites import read_files, read_table
 
-NETWORK = """
-from torch import nn
-
-
-class {0}(nn.Module):
-    def forward(self, x):
-        return {1}
-"""
+TEXTS = read_files(__file__, "file_licenses.md")
+NETWORK = TEXTS["NETWORK"]
 GPL = "# This program is free software: you can redistribute it under the terms of the GNU General Public License, version 3\n"
-FILES = {
-    "own/__init__.py": "",
-    "own/plain.py": NETWORK.format("Plain", "x"),
-    "own/apache.py": '"""SPDX-License-Identifier: Apache-2.0"""\n' + NETWORK.format("Apache", "x"),
-    "own/reserved.py": "# Copyright (c) OpenMMLab. All rights reserved.\n" + NETWORK.format("Reserved", "x"),
-    "own/copyleft.py": GPL + NETWORK.format("Copyleft", "x") + "\n\ndef scale(x):\n    return x * 2\n",
-    "own/uses.py": "from own.copyleft import scale\n" + NETWORK.format("Uses", "scale(x)"),
-    "own/closed.py": '__license__ = "Proprietary"\n' + NETWORK.format("Closed", "x"),
-    "own/limited.py": '"""For research purposes only."""\n' + NETWORK.format("Limited", "x"),
-    "pyproject.toml": '[project]\nname = "own"\nversion = "1"\nlicense = "MIT"\n',
-}
-EXPECTED = {
-    "Plain": "MIT",
-    "Apache": "Apache-2.0 AND MIT",
-    "Reserved": "MIT",
-    "Copyleft": "GPL-3.0 AND MIT",
-    "Uses": "GPL-3.0 AND MIT",
-    "Closed": "NOASSERTION",
-    "Limited": "NOASSERTION",
-}
+FILES = read_table(__file__, "file_licenses.md", "Files", globals())
+EXPECTED = read_table(__file__, "file_licenses.md", "Expected", globals())
 
 
 @pytest.fixture(scope="module")

@@ -31,27 +31,14 @@ from extract.proofs.validate import BlockWithOriginal
 from extract.resolve.index import FactsIndex
 from manifests.publish.staged import stage_files
 from tests.builders import extractions
-from tests.builders.suites import read_files
+from tests.builders.suites import read_files, read_table
 
 TEXTS = read_files(__file__, "lean.md")
 
 ARGUMENTS = {"init": {"args": ["8"], "kwargs": {}}, "forward": {"args": ["torch.randn(2, 8, 6, 6)"], "kwargs": {}}}
 OBSERVED = {"cases": [{"inputs": {"*0": "float32 2x8x6x6"}}, {"inputs": {"*0": "float32 3x8x12x12"}}]}
 #: Calls of the corpus: the block's own, two that work, one that does not, and one of a large module.
-HINTS = {
-    "init": [
-        {"args": [width], "kwargs": kwargs, "way": "call"}
-        for width, kwargs in (
-            ("8", []),
-            ("8", [["deep", "True"]]),
-            ("'x'", []),
-            ("4", [["act", "'relu'"], ["fail", "True"]]),
-            ("4000", []),
-        )
-    ],
-    "forward": [{"args": ["torch.randn(1, 4, 3, 3)"], "kwargs": [], "way": "example"}],
-    "inputs": [],
-}
+HINTS = read_table(__file__, "lean.md", "Hints", globals())
 
 
 def pair(block: str, code: str, arguments: dict[str, Any], **more: Any) -> RunnableBlock:

@@ -16,6 +16,7 @@ from torch import nn
 from extract.arguments.hints import HintFinder
 from extract.extractor import BlockExtractor
 from extract.recording.recorder import ArgumentRecorder
+from tests.builders.suites import read_files
 
 
 class Mode(enum.Enum):
@@ -166,33 +167,7 @@ def test_only_calls_that_return_and_few_of_a_kind(recorder: ArgumentRecorder, mo
     assert len(recorder.calls["Taker"]) == 3
 
 
-PACKAGE = {
-    "parts.py": """
-import torch
-from torch import nn
-class Fold(nn.Module):
-    def __init__(self, plan, how):
-        super().__init__()
-        assert plan == {"fold": [3, 5]} and how is torch.square
-        self.f = nn.Linear(15, 4)
-    def forward(self, x, *, carry):
-        assert x.shape[-1] == 15 and carry[0].shape == (x.shape[0], 7, 4)
-        return self.f(x) + carry[0].mean(1, keepdim=True)
-""",
-    "model.py": """
-import torch
-from torch import nn
-from .parts import Fold
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Conv1d(3, 15, 1)
-        self.fold = Fold({"fold": [3, 5]}, torch.square)
-    def forward(self, x):
-        y = self.inner(x).transpose(1, 2)
-        return self.fold(y, carry=[torch.ones(y.shape[0], 7, 4)])
-""",
-}
+PACKAGE = read_files(__file__, "record.md", "Package")
 
 
 @pytest.mark.slow

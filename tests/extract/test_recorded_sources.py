@@ -15,108 +15,13 @@ from extract.recording.meta import LightTensors
 from extract.recording.testing import run_tests
 from extract.recording.users import UseGraph
 from extract.sources import open_source
+from tests.builders.suites import read_files
 
 #: A part whose arguments nobody guesses: the text says which code passes them.
-PART = """
-import torch
-from torch import nn
-class {name}(nn.Module):
-    def __init__(self, plan):
-        super().__init__()
-        if plan != {{"{name}": (3, 5)}}:
-            raise ValueError("another plan")
-        self.f = nn.Linear(15, 4)
-    def forward(self, x, *, carry):
-        if x.shape[-1] != 15 or carry[0].shape != (x.shape[0], 7, 4):
-            raise ValueError("another carry")
-        return self.f(x) + carry[0].mean(1, keepdim=True)
-"""
-MODEL = """
-import torch
-from torch import nn
-from ..parts.{part} import {name}
-class {name}Net(nn.Module):
-    def __init__(self, plan, width):
-        super().__init__()
-        if width != {width}:
-            raise ValueError("another width")
-        self.stem = nn.Conv1d(width, 15, 1)
-        self.part = {name}(plan)
-    def forward(self, x):
-        y = self.stem(x).transpose(1, 2)
-        return self.part(y, carry=[torch.ones(y.shape[0], 7, 4)])
-"""
-FILES = {
-    "README.md": """
-# Folding
-
-```python
-weights = open("/etc/shadow", "rb").read()  # of a ShownNet: denied
-```
-
-```python
-import time
-while True:
-    try:
-        time.sleep(60)  # a ShownNet that waits for a download, again and again
-    except Exception:
-        pass
-```
-
-```python
-import torch
-from folding.models.shown import ShownNet
-
-ShownNet({"Shown": (3, 5)}, 27)(torch.randn(2, 27, 6))
-```
-""",
-    "folding/__init__.py": "",
-    "folding/parts/__init__.py": "",
-    "folding/models/__init__.py": "",
-    "folding/models/factory.py": """
-from .listed import ListedNet
-from .made import MadeNet
-NETS = {}
-def register(function):
-    NETS[function.__name__] = function
-    return function
-@register
-def listed_small():
-    return ListedNet({"Listed": (3, 5)}, 21)
-def create(name):
-    return NETS[name]()
-PLANS = {"tiny": {"Made": (3, 5)}}
-def build(name: str) -> MadeNet:
-    return MadeNet(PLANS[name], 23)
-""",
-    "tests/conftest.py": """
-import pytest
-@pytest.fixture
-def width():
-    yield 29
-""",
-    "tests/helpers.py": "def draw(width):\n    import torch\n    return torch.randn(2, width, 6)\n",
-    "tests/test_nets.py": """
-import unittest
-import pytest
-from folding.models.proven import ProvenNet
-from folding.models.checked import CheckedNet
-from helpers import draw
-def test_needs_what_nobody_knows(tmp_path):
-    raise SystemExit
-@pytest.mark.slow
-@pytest.mark.parametrize("plan, strict", [({"Proven": (3, 5)}, True), ({}, False)])
-def test_proven(plan, width, strict):
-    with pytest.raises(ValueError):
-        ProvenNet({}, width)
-    assert ProvenNet(plan, width)(draw(width)).shape == (1, 1) or not strict
-class Nets(unittest.TestCase):
-    def setUp(self):
-        self.net = CheckedNet({"Checked": (3, 5)}, 31)
-    def test_checked(self):
-        self.assertIsNotNone(self.net(draw(31)))
-""",
-}
+TEXTS = read_files(__file__, "recorded_sources.md")
+PART = TEXTS["PART"]
+MODEL = TEXTS["MODEL"]
+FILES = read_files(__file__, "recorded_sources.md", "Files")
 MAIN = """
 if __name__ == "__main__":
     model = MainNet({"Main": (3, 5)}, 25).to("cuda")

@@ -110,18 +110,7 @@ def test_versions_are_those_that_the_sources_ask_for(
     assert add_versions(found, sources) == found
 
 
-@pytest.mark.parametrize(
-    ("code", "expected"),
-    [
-        ("import torch\nfrom torch import nn\n", {"torch"}),
-        ("import torchvision.ops as ops\nimport numpy as np\n", {"torchvision", "numpy"}),
-        ("import torchy\nfrom numpydoc import x\n", set()),
-        ("def f():\n    import numpy\n", {"numpy"}),
-        ('def f():\n    """\n    import numpy as np\n    """\n', set()),
-        ("import torch\ndef f():\n    '''\n    import torch\n    '''\n", {"torch"}),
-        ("def f():\n\tfrom torchvision import ops\n", {"torchvision"}),
-    ],
-)
+@table(__file__, "requirements.md", "The runtime that code imports", globals())
 def test_the_runtime_that_code_imports(code: str, expected: set[str]) -> None:
     assert list_runtime_imports(code) == expected
 

@@ -88,19 +88,7 @@ def test_what_comes_first(folder: Path, query: str, first: list[str]) -> None:
 # --- filters ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("filters", "count"),
-    [
-        ({"categories": ("Attention",)}, 4),
-        ({"categories": ("attention", "NETWORK")}, 5),
-        ({"level": "executed"}, 7),
-        ({"level": "constructed"}, 2),
-        ({"licenses": ("apache-2.0",)}, 2),
-        ({"sources": ("timm",)}, 4),
-        ({"sources": ("timm@1.0.30", "mmcv")}, 6),
-        ({"sources": ("timm",), "categories": ("Attention",), "licenses": ("Apache-2.0",), "level": "backward"}, 1),
-    ],
-)
+@table(__file__, "search.md", "Filters", globals())
 def test_filters(folder: Path, filters: dict[str, Any], count: int) -> None:
     assert found(folder, **filters).matched == count
 
@@ -117,19 +105,7 @@ def test_words_that_nothing_has_together(folder: Path) -> None:
     assert found(folder, "softmax attention").complete
 
 
-@pytest.mark.parametrize(
-    ("query", "filters", "says"),
-    [
-        ("ghostnett", {}, "ghostnett: nothing matches; near words: ghostnet"),
-        ("zzzz", {}, "zzzz: nothing matches; try a category or a layer"),
-        ("softmax", {"categories": ("Network",)}, "softmax: nothing passes these filters; 1 blocks match without them"),
-        ("", {"categories": ("Atention",)}, "--category Atention: no block of this folder has it; near: Attention"),
-        ("", {"licenses": ("gpl",)}, "--license gpl: no block of this folder has it; near: GPL-3.0"),
-        ("", {"sources": ("tim",)}, "--source tim: no block of this folder has it; near: timm"),
-        ("", {"sources": ("zzz",)}, "; there are: "),
-        ("", {"categories": ("Network",), "level": "backward"}, "no block passes these filters"),
-    ],
-)
+@table(__file__, "search.md", "Nothing is found", globals())
 def test_nothing_is_found(folder: Path, query: str, filters: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError, match=says):
         found(folder, query, **filters)
@@ -146,10 +122,7 @@ def test_synonyms_stand_for_each_other(group: tuple[str, ...]) -> None:
     assert sum(group[0] in other for other in SYNONYMS) == 1
 
 
-@pytest.mark.parametrize(
-    "query",
-    ['"', "*", "AND", "OR NOT", "NEAR(a b)", "names:se", "(", "a' OR 1", "^se", "-se +x", "\x00", "{se}", "é ß 注意"],
-)
+@table(__file__, "search.md", "The syntax of the index means nothing", globals())
 def test_the_syntax_of_the_index_means_nothing(folder: Path, query: str) -> None:
     assert answer(folder, query)
     assert names(folder, f"{query} SEModule")[:1] == ["SEModule"]

@@ -76,17 +76,7 @@ def test_what_was_observed() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("changes", "summary"),
-    [
-        ({"cases": []}, "Squeeze, attention: 2 convolutions, Gate, ReLU; 280 parameters with channels 16, ratio 0.5."
-         " It was constructed, not run."),
-        ({"train_differs": True, "layers": {"_Gate": 3}}, "Squeeze, attention: keeps the shape of N×C×H×W inputs;"
-         " 3 × _Gate; 280 parameters with channels 16, ratio 0.5. Train and eval mode differ."),
-        ({"identity_in_eval": True, "layers": {}, "parameters": 0}, "Squeeze, attention: keeps the shape of N×C×H×W"
-         " inputs; no parameters. Returns its input in eval mode."),
-    ],
-)  # fmt: skip
+@table(__file__, "specs.md", "Summaries", globals())
 def test_summaries(changes: dict[str, Any], summary: str) -> None:
     assert make_spec(sample_blocks.block(**sample_blocks.observed(**changes))).summary == summary
 
@@ -160,17 +150,7 @@ def test_several_outputs_keep_no_shape() -> None:
     assert infer_behavior(observed, []).keeps_shape is False
 
 
-@pytest.mark.parametrize(
-    ("arguments", "constructor", "forward"),
-    [
-        ({"init": {"args": ["3"], "kwargs": {"k": "'x'"}}}, "A(3, k='x')", ""),
-        (
-            {"init": {"args": [], "kwargs": {}}, "forward": {"args": ["torch.ones(2)"], "kwargs": {}}},
-            "A()",
-            "block(torch.ones(2))",
-        ),
-    ],
-)
+@table(__file__, "specs.md", "Calls that worked", globals())
 def test_calls_that_worked(arguments: dict[str, Any], constructor: str, forward: str) -> None:
     worked = read_arguments(json.dumps(arguments))
     assert worked is not None

@@ -23,20 +23,14 @@ from manifests.folders.manifest import read_manifest
 from manifests.publish.staged import stage_files
 from manifests.records import Block, Spec
 from tests.builders import extractions
-from tests.builders.suites import read_files
+from tests.builders.suites import read_files, table
 
 TEXTS = read_files(__file__, "tracing.md")
 
 RENAMED = (
     TEXTS["GATE"].replace("Gate", "Softener").replace("down", "one").replace("weight", "w").replace("Kernel", "Other")
 )
-NEEDS_VALUES = """import torch
-
-
-class Gate(torch.nn.Module):
-    def forward(self, x):
-        return x * 2 if x.sum() > -1e9 else x
-"""
+NEEDS_VALUES = TEXTS["NEEDS_VALUES"]
 FAILS = "from torch import nn\n\n\nclass Gate(nn.Module):\n    def forward(self, x):\n        raise ValueError('no')\n"
 ARGUMENTS = {
     "init": {"args": ["64"], "kwargs": {"reduced": "8"}},
@@ -174,16 +168,7 @@ def test_specs_tell_it(sound: Path) -> None:
     assert "| different graphs | 1 | 50.0 % |" in report
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (lambda a: a["eval"]["nodes"][0].__setitem__(1, False), "other identities"),
-        (lambda a: a["sizes"]["H"].__setitem__(0, 7), "other identities"),
-        (lambda a: a.__setitem__("sentences", ["from the input: ReLU."]), "do not follow"),
-        (lambda a: a["eval"].__setitem__("torch", "0.1"), "cannot be compared"),
-        (lambda a: a["eval"].__setitem__("nodes", []), "cannot be read"),
-    ],
-)  # fmt: skip
+@table(__file__, "tracing.md", "Verify finds a graph that is not the stated one", globals())
 def test_verify_finds_a_graph_that_is_not_the_stated_one(sound: Path, change: Any, says: str) -> None:
     lines = [json.loads(line) for line in (sound / "specs.jsonl").read_text().splitlines()]
     change(lines[0]["algorithm"])

@@ -15,6 +15,7 @@ from extract.resolve.index import FactsIndex
 from lemur_core.sandbox import Job, Limits, Outcome, Status, cached
 from lemur_core.sandbox.cached import ATTEMPTS
 from manifests.records import Level
+from tests.builders.suites import read_table, table
 
 IMPORTS = "import torch\nfrom torch import nn\n\n\n"
 
@@ -40,22 +41,7 @@ STUCK = "while True:\n    try:\n        while True: torch.ones(9)\n    except Ba
 HUNGRY = "kept = []\nwhile True: kept.append(bytes(2**26))"  # pages that nobody touches: the limit is met at once
 
 #: The block, how far it comes, the kind, and a part of the error.
-BLOCKS: dict[str, tuple[str, Level, str | None, str]] = {
-    "good": (block("return self.a(x)", "self.a = nn.Linear(8, 8)"), "backward", None, ""),
-    "no gradient": (block("return x.argmax()"), "forward", "not_differentiable", "backward(x=torch.randn((2, 32, 16, 16))): ValueError: no output depends"),
-    "wrong types": (block("return x + 'a'"), "constructed", "type_error", "forward(x=torch.randn((2, 32, 16, 16))): TypeError: unsupported operand"),
-    "no construction": (block("return x", "raise ValueError('no such size')"), "executed", "runtime_error", "A(): ValueError: no such size (line 9: raise ValueError('no such size'))"),
-    "endless": (block("while True: pass"), "constructed", "timeout_error", "forward(x=torch.randn((2, 32, 16, 16))): TimeoutError: ran too long (line 12: while True: pass)"),
-    "stuck": (block(STUCK), "executed", "timeout", "CPU"),
-    "hungry": (block(HUNGRY), "executed", "out_of_memory", ""),
-    "crash": (block("import ctypes\nctypes.string_at(0)"), "executed", "crashed", "SIGSEGV"),
-    "crash at once": (block("return x", before="import os\nos.abort()\n"), "compiled", "crashed", "SIGABRT"),
-    "raises at once": (block("return x", before="1 / 0\n"), "compiled", "zero_division_error", "(line 5: 1 / 0)"),
-    "lacks a package": (block("return x", before="import no_such_package\n"), "compiled", "missing_dependency", "no_such_package"),
-    "needs its origin": (block("return x", before="import fractions\n"), "compiled", "missing_dependency", "the block's origin"),
-    "exits": (block("raise SystemExit(3)"), "constructed", "system_exit", "SystemExit: 3"),
-    "defines nothing": ("X = 1\n", "compiled", "not_defined", "no class A"),
-}  # fmt: skip
+BLOCKS: dict[str, tuple[str, Level, str | None, str]] = read_table(__file__, "validate.md", "Blocks", globals())
 
 
 def candidates(names: Iterable[str] = BLOCKS) -> list[Candidate]:
@@ -232,18 +218,7 @@ def test_only_failures_run_again_when_asked(answers: Answers, fresh: FactsIndex)
 # --- without execution ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("code", "fault", "undefined", "goal", "expected"),
-    [
-        ("X = 1", "", (), "emitted", ("emitted", None)),
-        ("X = 1", "", (), "parsed", ("parsed", None)),
-        ("X = 1", "", (), "compiled", ("compiled", None)),
-        ("X = 1", "", (), "backward", ("compiled", None)),
-        ("X = y", "", ("y", "z"), "backward", ("emitted", "undefined_name")),
-        ("def (", "invalid syntax", (), "backward", ("emitted", "syntax_error")),
-        ("return 1", "'return' outside function", (), "backward", ("parsed", "compile_error")),
-    ],
-)
+@table(__file__, "validate.md", "Text", globals())
 def test_text(code: str, fault: str, undefined: tuple[str, ...], goal: Level, expected: tuple[str, str | None]) -> None:
     emitted: Any = SimpleNamespace(code=code, fault=fault, undefined=undefined)
     verdict = check_text(emitted, goal)

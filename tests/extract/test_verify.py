@@ -184,19 +184,7 @@ def test_rows_that_do_not_go_together(folder: Path) -> None:
     assert "executed, but has no code" in failed(folder)["levels"]
 
 
-@pytest.mark.parametrize(
-    ("body", "check", "says"),
-    [
-        ("import torch\nx = (\n", "parses", "executed, but it does not parse: '(' was never closed"),
-        ("import torch\n\n\ndef f():\n    return lost\n", "undefined names", "line 10: undefined name 'lost'"),
-        ("def f(x: 'Lost'):\n    return x\n", "undefined names", "undefined name 'Lost'"),
-        ("__all__ = ['lost']\n", "undefined names", "undefined name 'lost' in __all__"),
-        ("from torch import *\n", "undefined names", "'from torch import *' used; unable to detect undefined names"),
-        ("import alpha.parts\n", "imports", "line 6: imports alpha.parts of its own origin"),
-        ("from . import parts\n", "imports", "a relative import, ."),
-        ("import einops\n", "imports", "line 6: imports einops, which it does not require"),
-    ],
-)
+@table(__file__, "verify.md", "Code that is wrong", globals())
 def test_code_that_is_wrong(folder: Path, body: str, check: str, says: str) -> None:
     change_code(folder, code(body))
     assert says in failed(folder)[check]
@@ -273,17 +261,7 @@ def test_imports(text: str, requires: list[str], own: set[str], wrong: int) -> N
     assert len(import_faults(ast.parse(text), requires, frozenset(own))) == wrong
 
 
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("def f():\n    return [y for x in a for y in x]\n", ["a"]),
-        ("class A:\n    b = 1\n    def c(self):\n        return b\n", ["b"]),
-        ("def f():\n    print(x)\n    x = 1\n", []),
-        ("def f() -> 'list[T]': ...\n", ["T"]),
-        ("def f():\n    global g\n    g = 1\ndef h():\n    return g\n", []),
-        ("x = __file__, __name__, WindowsError\n", []),
-    ],
-)
+@table(__file__, "verify.md", "Undefined names", globals())
 def test_undefined_names(text: str, names: list[str]) -> None:
     assert list(find_undefined_names(ast.parse(text))) == names
 

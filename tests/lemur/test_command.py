@@ -28,7 +28,7 @@ from manifests.folders.manifest import read_manifest
 from manifests.records import LemurRecord
 from tests.builders.commands import LEMUR, environment
 from tests.builders.commands import run_lemur as lemur
-from tests.builders.suites import table
+from tests.builders.suites import read_table, table
 
 OURS = ("train", "extract", "curate", "manifests", "lemur_core", "lemur")
 STRAYS = (*OURS, "sandbox", "json", "pyarrow", "pickle", "multiprocessing")
@@ -297,25 +297,9 @@ def _first(at: str, **values: Any) -> Callable[[list[dict[str, Any]]], None]:
     return lambda rows: next(row for row in rows if row["stage"] == at).update(values)
 
 
-HARM: dict[str, tuple[str, Callable[[list[dict[str, Any]]], None], str]] = {
-    "a similarity": ("decisions.parquet", _first("lexical", similarity=0.95), "guarantee 2"),
-    "a similarity below the threshold": ("decisions.parquet", _first("lexical", similarity=0.1), "guarantee 2"),
-    "a stage": ("decisions.parquet", _first("lexical", stage="structural"), "counts"),
-    "a canonical that is not kept": ("decisions.parquet", _first("lexical", canonical="0" * 64), "guarantee 6"),
-    "no canonical": ("decisions.parquet", _first("repeat", canonical=None), "guarantee 6"),
-    "no reason": ("decisions.parquet", _set(0, reason=""), "guarantee 6"),
-    "a row number": ("decisions.parquet", _set(3, row=4), "counts"),
-    "a decision is gone": ("decisions.parquet", lambda rows: rows.pop(), "counts"),
-    "a code": ("data/records/train-*.parquet", _set(0, nn_code="x = 1\n"), "ids"),
-    "an id": ("data/records/train-*.parquet", _set(0, id="0" * 64), "ids"),
-    "a record is gone": ("data/records/train-*.parquet", lambda rows: rows.pop(), "guarantee 6"),
-    "a record twice": ("data/records/train-*.parquet", lambda rows: rows.append(rows[0]), "ids"),
-    "a split": ("data/records/train-*.parquet", _set(0, split="test"), "guarantee 3"),
-    "a cluster": ("data/records/train-*.parquet", _set(0, cluster="0" * 16), "guarantee"),
-    "a removed code": ("removed.parquet", _set(0, nn_code="x = 5\n"), "ids"),
-    "a removed code is gone": ("removed.parquet", lambda rows: rows.pop(), ""),
-    "a stat is gone": ("data/stats/*.parquet", lambda rows: rows.pop(), ""),
-}
+HARM: dict[str, tuple[str, Callable[[list[dict[str, Any]]], None], str]] = read_table(
+    __file__, "command.md", "Harm", globals()
+)
 
 
 @pytest.mark.parametrize("harm", HARM)
@@ -462,11 +446,18 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
         time.sleep(0.05)
 
 
-@pytest.fixture
-def curating(place: Path) -> Iterator[subprocess.Popen[str]]:
-    """A command in the middle of its work, with two workers, in a process group of its own; `stderr` goes to a file."""
+@pytest.fixture(scope="module")
+def many_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows that take some seconds."""
     dice = random.Random(2)
-    write_rows(place / "big.jsonl", [{"nn": f"n-{i}", "nn_code": network(dice, 1000)} for i in range(700)])
+    rows = [{"nn": f"n-{i}", "nn_code": network(dice, 1000)} for i in range(500)]
+    return write_rows(tmp_path_factory.mktemp("many") / "big.jsonl", rows)
+
+
+@pytest.fixture
+def curating(place: Path, many_rows: Path) -> Iterator[subprocess.Popen[str]]:
+    """A command in the middle of its work, with two workers, in a process group of its own; `stderr` goes to a file."""
+    (place / "big.jsonl").hardlink_to(many_rows)
     log = place.parent / "stderr"
     with log.open("w") as stderr:
         run = subprocess.Popen(

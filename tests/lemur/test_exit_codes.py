@@ -17,26 +17,8 @@ import pytest
 from tests.builders import commands, extractions
 from tests.builders.suites import read_files
 
-NET = """import torch.nn as nn
-
-
-def supported_hyperparameters():
-    return {"lr"}
-
-
-class Net(nn.Module):
-    def __init__(self, in_shape, out_shape, prm, device):
-        super().__init__()
-
-    def train_setup(self, prm):
-        pass
-
-    def learn(self, train_data):
-        pass
-
-    def forward(self, x):
-        return x
-"""
+TEXTS = read_files(__file__, "exit_codes_cases.md")
+NET = TEXTS["NET"]
 
 ROOT, TREE = commands.ROOT, commands.TREE
 
@@ -162,26 +144,7 @@ def test_a_line_that_cannot_be_read(lemur_here: Callable[..., Any], tmp_path: Pa
         assert "Usage: lemur" in done.stdout
 
 
-_IN_A_FINALIZER = """
-import os, signal, sys, time
-from lemur import cli
-
-
-class Kept:
-    def __del__(self):
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.01)
-
-
-for number in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(number, cli._interrupt)
-sys.unraisablehook = cli._deliver_again
-try:
-    Kept()
-    time.sleep(30)
-except cli._Interrupted as interrupted:
-    print("ended", interrupted.status)
-"""
+_IN_A_FINALIZER = TEXTS["_IN_A_FINALIZER"]
 
 
 def test_a_signal_during_a_finalizer_is_not_lost() -> None:

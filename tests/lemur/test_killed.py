@@ -1,4 +1,4 @@
-"""Commands that are killed at ten points, and run again: the same bytes, and nothing left behind."""
+"""Commands that are killed at six points, and run again: the same bytes, and nothing left behind."""
 
 import shutil
 import sys

@@ -15,7 +15,7 @@ from lemur.synthesis.attempts.plan import read_block_names
 from lemur_core.files.errors import SpecialFileError
 from manifests.folders.reading import read_bytes
 from manifests.records.corpus import load_corpus
-from tests.builders.suites import table
+from tests.builders.suites import read_table, table
 from train.model.recipe import load_recipe, read_code, read_prm
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -36,17 +36,23 @@ def test_a_command_refuses_pipes_and_devices(line: str, pipe: Path, lemur_here: 
     assert done.stderr == f"lemur: {name}: is a pipe, a socket or a device, not a file; name a file\n"
 
 
-READERS: dict[str, Callable[[Path], Any]] = {
-    "names": read_names,
-    "recipe": load_recipe,
-    "network": read_code,
-    "hyperparameters": lambda path: read_prm(str(path)),
-    "target": lambda path: read_target_network(path, {}),
-    "corpus": lambda path: load_corpus(str(path)),
-    "settings": load_settings,
-    "blocks": read_block_names,
-    "part of a folder": read_bytes,
-}
+READERS: dict[str, Callable[[Path], Any]] = read_table(
+    __file__,
+    "pipes.md",
+    "Readers",
+    globals()
+    | {
+        "load_corpus": load_corpus,
+        "load_recipe": load_recipe,
+        "load_settings": load_settings,
+        "read_block_names": read_block_names,
+        "read_bytes": read_bytes,
+        "read_code": read_code,
+        "read_names": read_names,
+        "read_prm": read_prm,
+        "read_target_network": read_target_network,
+    },
+)
 
 
 @pytest.mark.parametrize("reader", READERS)

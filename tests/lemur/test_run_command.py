@@ -34,6 +34,7 @@ from lemur.stages import (
 )
 from lemur_core.files.atomic import atomic_file, atomic_folder
 from lemur_core.files.errors import RetryableError, UserError
+from tests.builders.suites import read_table, table
 from train.data import load_cifar10
 from train.runs.register import register
 from train.trace import verify as verify_run
@@ -138,14 +139,7 @@ def test_all_is_made_once_and_then_kept(tmp_path: Path, capsys: pytest.CaptureFi
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        ({"count": 4}, ["numbers", "powers", "total"]),
-        ({"power": 3}, ["powers", "total"]),
-        ({"title": "in all"}, ["total"]),
-    ],
-)
+@table(__file__, "run_command.md", "A change makes only what depends on it", globals())
 def test_a_change_makes_only_what_depends_on_it(tmp_path: Path, change: dict[str, Any], expected: list[str]) -> None:
     out = tmp_path / "out"
     run_stages(small_way(), out)
@@ -170,12 +164,7 @@ def _file_for_folder(out: Path) -> None:
     (out / "powers").write_text("")
 
 
-HARMS: dict[str, Callable[[Path], object]] = {
-    "changed": lambda out: (out / "powers" / "1.txt").write_text("7"),
-    "taken": lambda out: (out / "powers" / "1.txt").unlink(missing_ok=True),
-    "nothing": lambda out: shutil.rmtree(out / "powers"),
-    "a file": _file_for_folder,
-}
+HARMS: dict[str, Callable[[Path], object]] = read_table(__file__, "run_command.md", "Harms", globals())
 
 
 @pytest.mark.parametrize("harm", HARMS)
@@ -253,10 +242,7 @@ def walk_and_die(out: str, stage: str, moment: str) -> None:
     run_stages(small_way(hook=die), Path(out))
 
 
-@pytest.mark.parametrize(
-    ("stage", "moment"),
-    [("numbers", "start"), ("powers", "middle"), ("powers", "end")],
-)
+@table(__file__, "run_command.md", "Killed it goes on", globals())
 def test_killed_it_goes_on(tmp_path: Path, undisturbed: dict[str, str], stage: str, moment: str) -> None:
     out = tmp_path / "out"
     body = f"import runpy; runpy.run_path({__file__!r})['walk_and_die']({str(out)!r}, {stage!r}, {moment!r})"
@@ -355,14 +341,7 @@ def failing(error: BaseException) -> list[Stage]:
 NO_SPACE = OSError(errno.ENOSPC, "No space left on device", "there")
 
 
-@pytest.mark.parametrize(
-    ("error", "kind", "told"),
-    [
-        (UserError("x: no such block; name another"), UserError, "x: no such block; name another"),
-        (RetryableError("x: does not answer"), RetryableError, "x: does not answer"),
-        (NO_SPACE, UserError, "there: No space left on device; fix that, then run the same"),
-    ],
-)
+@table(__file__, "run_command.md", "Errors name the stage", globals() | {"RetryableError": RetryableError})
 def test_errors_name_the_stage(tmp_path: Path, error: Exception, kind: type[UserError], told: str) -> None:
     with pytest.raises(UserError) as caught:
         run_stages(failing(error), tmp_path / "out")

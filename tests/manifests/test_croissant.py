@@ -25,6 +25,7 @@ from manifests.folders.croissant import (
 from manifests.folders.manifest import Output
 from manifests.folders.tables import CROISSANT, Table, write_table, write_tables
 from manifests.records import Block, ChatRow, Decision, LemurRecord, arrow_schema
+from tests.builders.suites import read_table, table
 
 Row = dict[str, Any]
 
@@ -114,10 +115,10 @@ def written(folder: Path, table: Table) -> list[Row]:
 
 
 def test_the_library_reads_every_row(tmp_path: Path, tables: list[Table], caplog: pytest.LogCaptureFixture) -> None:
-    for table in tables:
-        found = read(tmp_path, table.config)
+    for each in tables:
+        found = read(tmp_path, each.config)
         assert len(found) == 7
-        assert found == written(tmp_path, table)
+        assert found == written(tmp_path, each)
     assert "Could not match" not in caplog.text
     for config in ("records", "chat"):
         assert [row["split"] for row in read(tmp_path, config, {f"{config}/split": "test"})] == ["test", "test"]
@@ -155,16 +156,7 @@ def test_what_it_says(tmp_path: Path, tables: list[Table]) -> None:
     assert (messages["isArray"], paths) == (True, ["role", "content"])
 
 
-@pytest.mark.parametrize(
-    ("licenses", "stated"),
-    [
-        (["MIT"], "https://spdx.org/licenses/MIT"),
-        (["MIT OR Apache-2.0"], "MIT OR Apache-2.0"),
-        (["Apache-2.0", "MIT"], ["https://spdx.org/licenses/Apache-2.0", "https://spdx.org/licenses/MIT"]),
-        (["MIT", "NOASSERTION"], None),
-        ([], None),
-    ],
-)
+@table(__file__, "croissant.md", "Licenses", globals())
 def test_licenses(tmp_path: Path, licenses: list[str], stated: object) -> None:
     write_croissant(tmp_path, [], "n", "d", "0.1.0", licenses)
     found = json.loads((tmp_path / CROISSANT).read_text())
@@ -202,37 +194,7 @@ def _edit(change: Callable[[Row], object]) -> Callable[[Path], object]:
     return edit
 
 
-DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "another row": (
-        lambda folder: write_table(folder / "decisions.parquet", arrow_schema(Decision), iter([decision(9)])),
-        "decisions.parquet has another digest",
-    ),
-    "a further file": (
-        lambda folder: write_tables(
-            folder / "data" / "records", "test", LemurRecord, [record(1, "test")] * 60_000, 60_000
-        ),
-        "data/records/test-00000-of-00002.parquet is not listed",
-    ),
-    "a missing file": (
-        lambda folder: (folder / "data" / "chat" / "test-00000-of-00001.parquet").unlink(),
-        "data/chat/test-00000-of-00001.parquet is listed, but no file of a table",
-    ),
-    "another digest": (_edit(lambda stated: stated["distribution"][0].update(sha256="0" * 64)), "another digest"),
-    "no table": (_edit(lambda stated: stated["recordSet"].pop(1)), "records is not described"),
-    "a table too many": (
-        _edit(lambda stated: stated["recordSet"].append({"@type": "cr:RecordSet", "@id": "more", "name": "more"})),
-        "more is not a table of this folder",
-    ),
-    "a column less": (_edit(lambda stated: stated["recordSet"][1]["field"].pop()), "records has other columns: nn, "),
-    "no digest": (_edit(lambda stated: stated["distribution"][0].pop("sha256")), "At least one of these properties"),
-    "a field of nothing": (
-        _edit(lambda stated: stated["recordSet"][3]["field"][0]["source"].update(fileObject={"@id": "gone"})),
-        "gone",
-    ),
-    "no JSON": (lambda folder: (folder / CROISSANT).write_text("{"), "Expecting property name"),
-    "a list": (lambda folder: (folder / CROISSANT).write_text("[]"), "list"),
-    "no file": (lambda folder: (folder / CROISSANT).unlink(), "No such file"),
-}
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = read_table(__file__, "croissant.md", "Damages", globals())
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

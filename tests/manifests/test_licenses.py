@@ -79,27 +79,7 @@ def test_what_a_user_states() -> None:
         parse_expression("free for all")
 
 
-@pytest.mark.parametrize(
-    ("expression", "field", "classifiers", "expected"),
-    [
-        ("mit or apache-2.0", "BSD", [], "MIT OR Apache-2.0"),
-        ("", "Apache-2.0", [], "Apache-2.0"),
-        ("", "Apache License 2.0", [], "Apache-2.0"),
-        ("", "Apache 2.0 License", [], "Apache-2.0"),
-        ("", "Apache License, Version 2.0", [], "Apache-2.0"),
-        ("", "The MIT License", [], "MIT"),
-        ("", "BSD 3-Clause License", [], "BSD-3-Clause"),
-        ("", "AGPL-3.0", ["GNU Affero General Public License v3 or later (AGPLv3+)"], "AGPL-3.0"),
-        ("", "", ["OSI Approved :: Apache Software License"], "Apache-2.0"),
-        ("", "", ["License :: OSI Approved :: MIT License"], "MIT"),
-        ("", "BSD", ["License :: OSI Approved :: BSD License"], NOASSERTION),  # which of them?
-        ("", "", ["License :: OSI Approved :: MIT License", "Apache Software License"], NOASSERTION),  # and, or?
-        ("", "UNKNOWN", [], NOASSERTION),
-        ("", "proprietary", [], NOASSERTION),
-        ("", "", [], NOASSERTION),
-        ("", TEXTS["MIT"] * 2, [], "MIT"),
-    ],
-)
+@table(__file__, "licenses.md", "Fields", globals())
 def test_fields(expression: str, field: str, classifiers: list[str], expected: str) -> None:
     assert license_of_fields(expression, field, classifiers) == expected
 
@@ -137,10 +117,7 @@ def test_any_text_is_read(text: str) -> None:
     assert license_of_fields(text, text, [text])
 
 
-@pytest.mark.parametrize(
-    ("name", "part"),
-    [("torch", "BSD-3-Clause"), ("torchvision", "BSD-3-Clause"), ("pydantic", "MIT"), ("libcst", "MIT")],
-)
+@table(__file__, "licenses.md", "What is installed", globals())
 def test_what_is_installed(name: str, part: str) -> None:
     distribution = importlib.metadata.distribution(name)
     fields = distribution.metadata

@@ -1,14 +1,11 @@
 """What the tests of training share."""
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-import train.compose.candidates
-from lemur_core.sandbox import Sandbox, cached
 from tests.builders import slot_blocks
 
 
@@ -19,16 +16,6 @@ def same_threads() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def one_sandbox() -> Iterator[None]:
-    """One real sandbox for all tests of a file: each would start its own, and import torch once more."""
-    entries = [train.compose.candidates.PROBE.guest, train.compose.candidates.NETWORK.guest]
-    sandbox = Sandbox(entries=entries, workers=2, limits=train.compose.candidates.LIMITS)
-    with sandbox as box, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cached, "Sandbox", lambda **options: contextlib.nullcontext(box))
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from scipy.stats import ttest_rel
 
 from lemur_core.files.errors import UserError
+from tests.builders.suites import table
 from train.model.recipe import Recipe, read_changes
 from train.studies.ablation import FULL, Difference, mean_difference, variants
 
@@ -36,23 +37,7 @@ def test_each_standard_variant_leaves_one_ingredient_out_that_the_recipe_has() -
     assert read_changes("c.d=\"x, y\", e.f={ g = 1, h = 'i' },") == {"c__d": "x, y", "e__f": {"g": 1, "h": "i"}}
 
 
-@pytest.mark.parametrize(
-    ("written", "said"),
-    [
-        # runs of two variants never share a folder
-        (["lr: training.epochs=90", "lr: training.epochs=91"], "variant 'lr': is too like 'lr'"),
-        (["+d: training.epochs=90", "-d: training.epochs=91"], "variant '-d': is too like '+d'"),
-        (["Full: training.epochs=90"], "variant 'Full': is too like 'full'"),
-        (["+: training.epochs=90"], "variant '+': has no letter or digit"),
-        (["model.widths=[1]"], "write NAME: KEY=VALUE"),
-        (["full: training.epochs=3"], "write NAME: KEY=VALUE"),
-        (["x: training.epochs=20"], "has no effect on this recipe"),
-        (["x: training.epohs=20"], "did you mean 'epochs'?"),
-        (["x: training.schedule=linear"], "the values as in TOML, texts in quotes"),
-        (["x: epochs=3"], "epochs: not a key of a recipe"),
-        (["x: training.epochs=3}\ny={z=1"], "texts in quotes, in one line"),
-    ],
-)
+@table(__file__, "ablation.md", "What is refused", globals())
 def test_what_is_refused(written: list[str], said: str) -> None:
     with pytest.raises(UserError, match=re.escape(said)):
         variants(WHOLE, written)

@@ -17,22 +17,15 @@ import torch
 
 from lemur_core.files.errors import UserError
 from tests.builders import slot_blocks
+from tests.builders.suites import read_table, table
 from train.compose.assemble import assemble
 from train.compose.library import open_library
 from train.compose.network_text import PREAMBLE, Filled, network_text
 from train.model.contract import check_contract
 from train.model.recipe import SHIPPED, Network, Recipe, Slots, load_recipe
 
-pytestmark = pytest.mark.usefixtures("one_sandbox")
-
-
 SMALL = {"model": {"name": "small", "widths": (8, 16), "depths": (1, 2)}}
-FOUND = {
-    "residual": {"use": "PreAct", "arguments": {"in_chs": "$channels", "norm_layer": "$norm_activation"}},
-    "attention": "kit::kit.gates.Gate",
-    "downsample": "kit.pool.Blur",
-    "stochastic_depth": "DropBranch",
-}
+FOUND = read_table(__file__, "assemble.md", "Found", globals())
 
 
 def recipe(slots: dict[str, Any], **more: Any) -> Recipe:
@@ -207,17 +200,7 @@ def test_names_of_the_network_stay_and_those_of_blocks_move(folder: Path) -> Non
     assert module.make_conv.__code__.co_varnames[0] == "in_channels"
 
 
-BUILT_IN = [
-    {},
-    {"norm": "group_norm", "activation": "silu", "downsample": "avg_pool", "stochastic_depth": "torchvision"},
-    {"stem": "whitening", "downsample": "avg_pool"},
-    {"stem": "patch2", "activation": "gelu", "downsample": "max_pool"},
-    {"head": "max_linear", "activation": "silu"},
-    {"norm": "RMSNorm", "activation": "Square", "head": "PoolHead", "stem": "Stem"},
-]
-
-
-@pytest.mark.parametrize("slots", BUILT_IN)
+@table(__file__, "assemble.md", "Built in parts and other slots", globals())
 def test_built_in_parts_and_other_slots(slots: dict[str, str], folder: Path) -> None:
     made = assemble(recipe(slots), folder if slots.get("head") == "PoolHead" else None)
     net = net_of(made).eval()
@@ -225,16 +208,7 @@ def test_built_in_parts_and_other_slots(slots: dict[str, str], folder: Path) -> 
     assert ("stochastic_depth" in made.prm) == ("stochastic_depth" in slots)
 
 
-TRAINING = [
-    {"schedule": "linear", "warmup_fraction": 0.0, "optimizer": "adamw", "learning_rate": 0.001},
-    {"schedule": "constant", "warmup_fraction": 0.0},
-    {"schedule": "cosine", "warmup_fraction": 0.25},
-    {"schedule": "onecycle", "warmup_fraction": 0.25},
-    {"schedule": "constant", "warmup_fraction": 1.0},
-]
-
-
-@pytest.mark.parametrize("training", TRAINING)
+@table(__file__, "assemble.md", "Schedules", globals())
 def test_schedules(training: dict[str, Any]) -> None:
     filled = dict.fromkeys(Slots.model_fields, Filled("nn.Identity", "", "end"))
     text = network_text(recipe({}, training=training), filled, "")
@@ -296,28 +270,7 @@ def test_a_downsampling_that_is_a_convolution_stands_alone() -> None:
     assert len(texts) == 1
 
 
-REFUSED = [
-    (
-        {"attention": "Gait"},
-        "slots.attention: no block 'Gait'; did you mean kit@1.0::kit.gates.Gate? (built in: 'none')",
-    ),
-    ({"downsample": "Blur"}, "slots.downsample: blocks: 2 blocks are named 'Blur'"),
-    (
-        {"residual": "PostAct"},
-        "slots.residual: kit@1.0::kit.blocks.PostAct does not fit at widths 8, 16: an activation after",
-    ),
-    ({"residual": "OwnDrop"}, "kit@1.0::kit.blocks.OwnDrop needs einops>=0.8; the network's file imports only torch"),
-    ({"attention": "WithNumpy"}, "kit@1.0::kit.gates.WithNumpy needs numpy"),
-    ({"norm": {"use": "batch_norm", "arguments": {"eps": 1e-3}}}, "'batch_norm' is built in and takes no arguments"),
-    ({"head": "none"}, "slots.head: no block 'none'"),
-    (
-        {"attention": {"use": "Gate", "arguments": {"channels": "$channels", "rd": 2}}},
-        "cannot be constructed as Gate(channels=channels, rd=2): TypeError",
-    ),
-]
-
-
-@pytest.mark.parametrize(("slots", "said"), REFUSED)
+@table(__file__, "assemble.md", "Refused", globals())
 def test_refused(slots: dict[str, Any], said: str, folder: Path) -> None:
     with pytest.raises(UserError) as caught:
         assemble(recipe(slots), folder)

@@ -10,9 +10,6 @@ from tests.builders import slot_blocks
 from train.compose.candidates import SlotCandidate, candidates
 from train.compose.library import open_library
 
-pytestmark = pytest.mark.usefixtures("one_sandbox")
-
-
 WIDTHS = (8,)
 
 

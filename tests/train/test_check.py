@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from lemur_core.files.errors import UserError
-from tests.builders.suites import table
+from tests.builders.suites import read_table, table
 from tests.builders.training import TINY
 from train.data import Cifar10, load_cifar10
 from train.lemur.check import CheckResult, CheckSettings, accuracy_to_time, check_nn, open_box
@@ -111,20 +111,7 @@ def test_accuracy_to_time() -> None:
 
 # --- what fails ---------------------------------------------------------------------------------------------------------
 
-FAULTS: dict[str, tuple[str, str, str]] = {
-    "contract": (TINY.replace("def learn", "def fit"), "contract", "line 12: class Net has no method learn("),
-    "import": (IMPORT + "1 / 0\n" + TINY, "import_failed", "line 2: ZeroDivisionError: division by zero (when the"),
-    "package": ("import no_such_package\n" + TINY, "missing_dependency", "line 1: ModuleNotFoundError: No module"),
-    "names": (TINY.replace('return {"lr",', 'return {oops, "lr",'), "contract", "NameError: name 'oops' is not defined"),
-    "construct": (TINY.replace('prm["dropout"]', 'prm["p"]'), "construct_failed", "KeyError: 'p' (in Net(in_shape=(16, 3"),
-    "setup": (TINY.replace('lr=prm["lr"]', "lr=-1.0"), "train_setup_failed", "ValueError: Invalid learning rate: -1.0 (in"),
-    "learn": (with_learn("raise KeyError('x')"), "learn_failed", "line 39: KeyError: 'x' (in learn(train_data), epoch 1"),
-    "exit": (with_learn("raise SystemExit(3)"), "learn_failed", "SystemExit: 3"),
-    "output": (TINY.replace("return self.classifier(self.features(x))", "return x.sum()").replace(LEARN, f"{LEARN}        return\n"), "wrong_output", "forward gives a scalar, not 3x10: images x classes"),
-    "files": (with_learn("open('/etc/hostname').read()"), "denied", "PermissionError: [Errno 13] Permission denied"),
-    "endless": (with_learn("while True: pass"), "timeout", "the network ran longer than 2 seconds (wall)"),
-    "hungry": (with_learn("hoard = []\n        while True: hoard.append(torch.zeros(2**22))"), "out_of_memory", "the network needed more memory than 0.50 GiB in addition to PyTorch itself"),
-}  # fmt: skip
+FAULTS: dict[str, tuple[str, str, str]] = read_table(__file__, "check.md", "Faults", globals())
 
 
 @pytest.mark.parametrize("name", FAULTS)

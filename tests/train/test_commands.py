@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lemur_core.files.errors import UsageError, UserError
-from tests.builders.suites import table
+from tests.builders.suites import read_files, table
 from tests.builders.training import made_up_record
 from train.cli import read_numbers
 from train.compose.assemble import assemble_to
@@ -18,33 +18,8 @@ from train.model.recipe import Recipe, agree_on_training, find_recipe, network_i
 from train.runs.run_folder import run_text
 
 LEMUR = Path(sys.executable).with_name("lemur")
-NET = """\
-# Prm:     {"lr": 0.1, "momentum": 0.9}
-import torch
-from torch import nn
-
-
-def supported_hyperparameters():
-    return {"lr", "momentum"}
-
-
-class Net(nn.Module):
-    def __init__(self, in_shape, out_shape, prm, device):
-        super().__init__()
-        self.layers = nn.Sequential(nn.Conv2d(in_shape[1], 8, 3, stride=4), nn.ReLU(), nn.Flatten(), nn.Linear(512, out_shape[0]))
-
-    def forward(self, x):
-        return self.layers(x)
-
-    def train_setup(self, prm):
-        self.optimizer = torch.optim.SGD(self.parameters(), prm["lr"], prm["momentum"])
-
-    def learn(self, train_data):
-        for images, targets in train_data:
-            self.optimizer.zero_grad()
-            nn.functional.cross_entropy(self(images), targets).backward()
-            self.optimizer.step()
-"""
+TEXTS = read_files(__file__, "commands.md")
+NET = TEXTS["NET"]
 
 
 def lemur(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

@@ -1,8 +1,6 @@
 """LEMUR's contract, read from the code: what meets it, and the reason in one line for each way not to."""
 
-import pytest
-
-from tests.builders.suites import Case, suite
+from tests.builders.suites import Case, suite, table
 from tests.builders.training import TINY
 from train.model.contract import check_contract, lemur_digest, lemur_name
 
@@ -17,30 +15,7 @@ def changed(before: str, after: str) -> str:
     return GOOD.replace(before, after)
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        TINY,
-        GOOD,
-        GOOD.replace("\n", "\r\n"),
-        changed("return {'lr'}", "return ['lr', 'momentum']"),
-        changed("return {'lr'}", "return {'lr': 0.01}"),  # LEMUR goes through the keys
-        changed("return {'lr'}", "names = {'lr'}\n    return names"),
-        changed(NAMES, "supported_hyperparameters = lambda: {'lr'}\n"),
-        changed(NAMES, f"import functools\n@functools.cache\n{NAMES}"),
-        changed("    def forward(self, x)", "    @property\n    def forward(self)"),  # a decorator may do anything
-        changed("class Net(nn.Module)", "class Base(nn.Module):\n" + REST + "class Net(Base)").replace(
-            INIT + REST, INIT
-        ),
-        changed("in_shape, out_shape, prm, device", "*args"),
-        changed("prm, device", "prm, device, width=3, *, depth=2"),
-        changed("(self, train_data)", "(self, train_data, rate=0.1)"),
-        changed("    def learn(self, train_data)", "    @staticmethod\n    def learn(train_data)"),
-        changed("class Net(nn.Module)", "class Net(Wrapper)").replace(REST, ""),  # inherited: taken on trust
-        changed("class Net(nn.Module)", "class Net(nn.Sequential)").replace("    def forward(self, x): return x\n", ""),
-        "try:\n    import x\nexcept ImportError:\n    pass\n" + GOOD,
-    ],
-)
+@table(__file__, "contract_cases.md", "What meets it", globals() | {"TINY": TINY})
 def test_what_meets_it(code: str) -> None:
     assert check_contract(code) is None
 

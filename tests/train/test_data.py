@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from lemur_core.files.errors import UserError
 from tests.builders import cifar_files
+from tests.builders.suites import read_table
 from train.data import Cifar10, load_cifar10, open_cache, split
 
 MADE = cifar_files.make()
@@ -31,20 +32,7 @@ def original_root(tmp: Path) -> Path:
     return tmp
 
 
-FORMS: dict[str, Callable[[Path], Path | str]] = {
-    "parquet": lambda tmp: cifar_files.write_parquet(tmp, MADE),
-    "parquet, shards below data": lambda tmp: cifar_files.write_parquet(tmp / "data", MADE, shards=3).parent,
-    "parquet, column image": lambda tmp: cifar_files.write_parquet(tmp / "plain_text", MADE, column="image").parent,
-    "python": lambda tmp: cifar_files.write_python(tmp, MADE),
-    "root": original_root,
-    "torchvision": lambda tmp: f"torchvision:{original_root(tmp)}",
-    "python, tar.gz": lambda tmp: cifar_files.write_tar(
-        tmp / "cifar-10-python.tar.gz", cifar_files.write_python(tmp, MADE)
-    ),
-    "binary": lambda tmp: cifar_files.write_binary(tmp, MADE),
-    "binary, root": lambda tmp: cifar_files.write_binary(tmp, MADE).parent,
-    "binary, tar": lambda tmp: cifar_files.write_tar(tmp / "binary.tar", cifar_files.write_binary(tmp, MADE), "w"),
-}
+FORMS: dict[str, Callable[[Path], Path | str]] = read_table(__file__, "data.md", "Forms", globals())
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -119,16 +107,9 @@ def lie(path: Path) -> None:
     path.write_text(path.read_text().replace('"train": 50', '"train": 49'))
 
 
-DAMAGE: dict[str, tuple[str, Callable[[Path], object], str | None]] = {
-    "short array": ("train_images.npy", cut, "mmap length is greater than file size; delete it"),
-    "flipped bit": ("test_images.npy", flip, None),  # found by the digest, not by a look at the sizes
-    "array is gone": ("train_labels.npy", Path.unlink, "No such file or directory"),
-    "no meta": ("meta.json", Path.unlink, "No such file or directory"),
-    "half a meta": ("meta.json", halve, "Unterminated string"),
-    "meta of another format": ("meta.json", lambda path: path.write_text('{"format": 99}'), "format 99, not 1"),
-    "meta that is a list": ("meta.json", lambda path: path.write_text("[]"), "list indices must be integers"),
-    "wrong counts": ("meta.json", lie, "train_images.npy does not hold (49, 3, 32, 32) of uint8"),
-}
+DAMAGE: dict[str, tuple[str, Callable[[Path], object], str | None]] = read_table(
+    __file__, "data.md", "Damage", globals()
+)
 
 
 @pytest.mark.parametrize("damage", DAMAGE)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from lemur_core.files.errors import UserError
 from tests.builders import cifar_files
+from tests.builders.suites import read_table, table
 from train.data import load_cifar10
 from train.data.parquet import decode_images
 
@@ -52,21 +53,7 @@ def error_of(source: Path | str, tmp: Path, *, counted: bool = False) -> str:
 # --- nothing that is known --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("source", "said"),
-    [
-        ("missing", f"missing: No such file or directory; {FORMS}"),
-        ("", f": no CIFAR-10 found; {FORMS}"),
-        ("a\0b", f"'a\\x00b': no such file or folder; {FORMS}"),
-        ("notes.txt", f"notes.txt: unknown kind of file; {FORMS}"),
-        ("torchvision:missing", f"torchvision:missing: No such file or directory; {FORMS}"),
-        ("torchvision:notes.txt", "torchvision:notes.txt: notes.txt is not a folder; pass the root folder of torchvision's CIFAR10"),
-        ("torchvision:.", "torchvision:.: no folder cifar-10-batches-py there; pass the root folder of torchvision's CIFAR10"),
-        ("synthetic:10", "synthetic:10: write synthetic, or synthetic:COUNT with COUNT from 20 to 100,000"),
-        ("synthetic:many", "synthetic:many: write synthetic, or synthetic:COUNT with COUNT from 20 to 100,000"),
-        ("hf://uoft-cs/cifar10", "hf://uoft-cs/cifar10: not a dataset on the Hub; write hf://datasets/OWNER/NAME or …/NAME@REVISION"),
-    ],
-)  # fmt: skip
+@table(__file__, "data_faults.md", "No known form", globals())
 def test_no_known_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, said: str) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notes.txt").touch()
@@ -90,19 +77,7 @@ def test_one_file_is_one_split(tmp_path: Path) -> None:
 IMAGES = [cifar_files.encode(image) for image in MADE.train_images[:3]]
 GREY = cifar_files.encode(MADE.train_images[0], mode="L")
 LARGE = cifar_files.encode(np.zeros((3, 40, 36), np.uint8))
-BROKEN: dict[str, tuple[bytes | None, str]] = {
-    "missing": (None, "row 1: img holds no bytes; get the file again"),
-    "empty": (b"", "row 1: broken image: cannot be identified; get the file again"),
-    "GIF": (b"GIF89a", "row 1: broken image: cannot be identified; get the file again"),
-    "cut PNG": (IMAGES[1][:-600], "row 1: broken image: image file is truncated; get the file again"),
-    "only the first bytes": (IMAGES[1][:9], "row 1: broken image: cannot be identified; get the file again"),
-    "cut JPEG": (
-        cifar_files.encode(MADE.train_images[1], "JPEG")[:-300],
-        "row 1: broken image: image file is truncated",
-    ),
-    "greyscale": (GREY, "row 1: the image has mode L, those of CIFAR-10 have RGB"),
-    "size": (LARGE, "row 1: the image is 36 x 40, those of CIFAR-10 are 32 x 32"),
-}
+BROKEN: dict[str, tuple[bytes | None, str]] = read_table(__file__, "data_faults.md", "Broken", globals())
 
 
 @pytest.mark.parametrize("fault", BROKEN)
@@ -126,27 +101,7 @@ def labels_of(*labels: Any) -> pa.Table:
 
 
 GOOD = labels_of(0, 1, 2)
-TABLES: dict[str, tuple[pa.Table, str]] = {
-    "label -1": (labels_of(0, -1, 10), ", row 1: label -1; those of CIFAR-10 are 0 to 9: is it another data set?"),
-    "no label": (labels_of(0, None, 2), ", row 1: label is missing; get the file again"),
-    "fractions": (labels_of(0.0, 1.5, 2.0), ": column label holds double, not integers from 0 to 9"),
-    "text": (labels_of("0", "1", "2"), ": column label holds string, not integers from 0 to 9"),
-    "other columns": (
-        GOOD.rename_columns(["img", "fine_label"]),
-        ": no column label; it has img, fine_label: is it another data set?",
-    ),
-    "no images": (GOOD.select(["label"]), ": no column img or image; it has label: is it another data set?"),
-    "img and image": (
-        GOOD.append_column("image", GOOD["img"]),
-        ": columns img and image may both hold the images; keep one of them",
-    ),
-    "label twice": (GOOD.append_column("label", GOOD["label"]), ": 2 columns are named label; keep one of them"),
-    "paths only": (
-        pa.table({"img": ["a.png"], "label": [1]}),
-        ": column img holds string, not images as PNG or JPEG bytes",
-    ),
-    "no rows": (GOOD.slice(0, 0).cast(labels_of(0, 1, 2).schema), "the test split holds no images"),
-}
+TABLES: dict[str, tuple[pa.Table, str]] = read_table(__file__, "data_faults.md", "Tables", globals())
 
 
 @pytest.mark.parametrize("fault", TABLES)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders.suites import table
 from train.runs.job import StepFigures, copy_plain, read_history, read_progress, watching
 
 LINE = {
@@ -35,18 +36,7 @@ def test_only_plain_files_are_read(tmp_path: Path) -> None:
     assert read_history(tmp_path / "link") == []
 
 
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [
-        (json.dumps(LINE) + "\n" + json.dumps({**LINE, "epoch": 2}) + "\n", 2),
-        (json.dumps(LINE) + "\n" + json.dumps({**LINE, "epoch": 3}) + "\n", 1),
-        (json.dumps({**LINE, "val_accuracy": 1.5}) + "\n", 0),
-        (json.dumps({**LINE, "train_loss": float("nan")}) + "\n", 0),
-        (json.dumps({**LINE, "more": 1}) + "\n", 0),
-        ("[" * 100_000, 0),
-        ("\xff\x00", 0),
-    ],
-)
+@table(__file__, "history.md", "Odd histories end the reading", globals())
 def test_odd_histories_end_the_reading(tmp_path: Path, text: str, count: int) -> None:
     (tmp_path / "history.jsonl").write_text(text)
     assert len(read_history(tmp_path)) == count

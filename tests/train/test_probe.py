@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.builders.slot_blocks import BATCH_DROP, ELEMENT_DROP, HEAD, TEXTS, UNSCALED_DROP
+from tests.builders.suites import read_table
 from train.compose.candidates import default_support
 from train.compose.probe_guest import probe_filler, probe_network
 from train.model.slots import SLOTS, list_sizes
@@ -35,32 +36,7 @@ def ask(slot: str, text: str, *builds: str, strict: bool = True, widths: tuple[i
         )
 
 
-RIGHT = {
-    "residual": (TEXTS["RESIDUAL"], "in_chs=channels", {"branch_end": "last", "empty_end": True}),
-    "residual, end of a container": (TEXTS["NESTED_END"], "channels", {"branch_end": "branch.2", "empty_end": False}),
-    "attention": (TEXTS["GATE"], "channels", {"gates": True, "sees_all": True, "zero_to_zero": True}),
-    "attention, of the map's rows": (
-        TEXTS["ROWS"],
-        "channels",
-        {"gates": False, "sees_all": True, "zero_to_zero": True},
-    ),
-    "downsample": (TEXTS["BLUR"], "channels", {"antialiased": True, "changes_channels": False}),
-    "downsample, average": ("nn.AvgPool2d", "2", {"antialiased": True, "changes_channels": False}),
-    "downsample, subsampling": (TEXTS["SUBSAMPLE"], "", {"antialiased": False, "changes_channels": False}),
-    "downsample, maximum": ("nn.MaxPool2d", "2", {"antialiased": False, "changes_channels": False}),
-    "downsample, to the next width": (
-        TEXTS["MERGE"],
-        "in_dim=channels, out_dim=out_channels",
-        {"antialiased": False, "changes_channels": True},
-    ),
-    "norm": (TEXTS["NORM"], "channels", {}),
-    "norm, batch": ("nn.BatchNorm2d", "channels", {}),
-    "activation": (TEXTS["ACTIVATION"], "", {}),
-    "activation, in place": ("nn.ReLU", "inplace=True", {}),
-    "stochastic_depth": (TEXTS["DROP"], "drop_prob=rate", {}),
-    "head": (TEXTS["HEAD_BLOCK"], "channels, classes", {}),
-    "stem": (TEXTS["STEM"], "in_channels, out_channels", {"stride": 1}),
-}
+RIGHT = read_table(__file__, "probe.md", "Right", globals())
 
 
 @pytest.mark.parametrize("name", RIGHT)

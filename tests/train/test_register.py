@@ -10,6 +10,7 @@ import pytest
 
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import Manifest, Measured, list_outputs, write_manifest
+from tests.builders.suites import read_table, table
 from tests.builders.training import RECIPE, TINY, history, made_up_record, write_run
 from train.model.contract import lemur_digest, lemur_name
 from train.runs.register import RegistrationCounts, register, why_refused, write_lemur_files
@@ -79,9 +80,9 @@ def test_all_that_a_trial_refers_to_is_there(db: Path, folder: Path, tmp_path: P
         database.execute("INSERT INTO transform VALUES ('norm_flip', '# the package''s own', 't')")
     assert register(db, [folder, second]).added == 6
     assert rows(db, "SELECT code FROM transform WHERE name = 'norm_flip'") == [("# the package's own",)], "it stays"
-    for table, key in (("nn", "name"), ("transform", "name"), ("metric", "name"), ("prm", "uid")):
-        lost = rows(db, f"SELECT id FROM stat WHERE {table} NOT IN (SELECT {key} FROM {table})")
-        assert lost == [], table
+    for name, key in (("nn", "name"), ("transform", "name"), ("metric", "name"), ("prm", "uid")):
+        lost = rows(db, f"SELECT id FROM stat WHERE {name} NOT IN (SELECT {key} FROM {name})")
+        assert lost == [], name
     assert rows(db, "SELECT COUNT(*), COUNT(DISTINCT uid || name) FROM prm")[0] == (36, 36)  # nothing twice
     assert rows(db, "SELECT name FROM transform ORDER BY name") == [("norm",), ("norm_flip",)]
     for name, code in rows(db, "SELECT name, code FROM transform UNION SELECT name, code FROM metric"):
@@ -103,17 +104,7 @@ def test_the_metric_of_a_new_database_works(db: Path, folder: Path) -> None:
     assert metric.result() == 0
 
 
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "failed": ({"status": "diverged", "error": "nan"}, "the run ended with status diverged: nan; only complete runs"),
-    "smoke": ({"data": "synthetic (smoke test only)"}, "trained on synthetic (smoke test only); only runs on real"),
-    "code": ({"code_sha256": "0" * 64}, "the code is not that of this run (its SHA-256 differs"),
-    "epochs": ({"epochs": 4}, "the history has 3 epochs, the record 4"),
-    "contract": ({"code": TINY.replace("def learn", "def fit")}, "does not meet LEMUR's contract: line 12: class Net"),
-    "prm": ({"prm": '{"widths": [1, 2]}'}, "prm: widths is [1, 2]; LEMUR stores only numbers and strings"),
-    "nothing": ({"prm": '{"x": null}'}, "prm: x is None; LEMUR stores"),
-    "not a number": ({"prm": '{"x": NaN}'}, "prm: x is nan; LEMUR stores"),
-    "large": ({"prm": '{"x": 9223372036854775808}'}, "prm: x is 9223372036854775808; LEMUR stores"),
-}
+REFUSED: dict[str, tuple[dict[str, Any], str]] = read_table(__file__, "register.md", "Refused", globals())
 
 
 def test_a_run_is_added_whole_or_not_at_all_and_told_why(db: Path, tmp_path: Path) -> None:
@@ -131,19 +122,7 @@ def test_a_run_is_added_whole_or_not_at_all_and_told_why(db: Path, tmp_path: Pat
     assert rows(db, "SELECT COUNT(*) FROM prm WHERE uid NOT IN (SELECT prm FROM stat)") == [(0,)]
 
 
-@pytest.mark.parametrize(
-    ("statements", "reason"),
-    [
-        ("CREATE TABLE other (x)", "has no table nn; this is not the schema of nn-dataset 2.1.0"),
-        ("DROP TABLE prm", "has no table prm;"),
-        ("DROP INDEX idx_transform; ALTER TABLE stat RENAME transform TO t", "table stat has no column transform;"),
-        ("ALTER TABLE nn RENAME id TO key", "table nn has no column id; this is not the schema"),
-        (
-            "DROP TABLE metric; CREATE TABLE metric (name, code, id, lang NOT NULL)",
-            "table metric requires a column lang,",
-        ),
-    ],
-)
+@table(__file__, "register.md", "Databases of another schema are refused", globals())
 def test_databases_of_another_schema_are_refused(db: Path, folder: Path, statements: str, reason: str) -> None:
     if not statements.startswith("CREATE"):
         register(db, [])
@@ -157,17 +136,7 @@ def test_databases_of_another_schema_are_refused(db: Path, folder: Path, stateme
     assert dump(db) == before
 
 
-@pytest.mark.parametrize(
-    ("statement", "reason"),
-    [
-        ("UPDATE nn SET id = 'certificate'", f"the id of network {NAME} is certificate, not the digest of its code"),
-        (
-            "UPDATE nn SET code = code || '# edited'",
-            f"the id of network {NAME} is {lemur_digest(TINY)}, not the digest",
-        ),
-        ("UPDATE stat SET id = 'uuid-' || epoch", "the id of trial uuid-1 is not the digest of its values"),
-    ],
-)
+@table(__file__, "register.md", "Databases with other ids are refused", globals())
 def test_databases_with_other_ids_are_refused(db: Path, folder: Path, statement: str, reason: str) -> None:
     """As LEMUR's later releases make them: a certificate of the architecture in place of a digest of the text."""
     register(db, [folder])

@@ -15,6 +15,7 @@ import torch
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import Sandbox
 from manifests.records import Ingredient, TrainingRecord
+from tests.builders.suites import read_files, read_table
 from train.data import Cifar10, load_cifar10
 from train.model.recipe import Network, Recipe
 from train.runs.job import read_history, weights_digest
@@ -24,27 +25,8 @@ from train.studies.search import Study
 
 pytestmark = pytest.mark.slow
 
-NET = """
-import os, re, signal, sys, time
-import torch
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self, in_shape, out_shape, prm, device):
-        super().__init__()
-        self.calls = 0
-        self.layers = nn.Sequential(
-            nn.Conv2d(in_shape[1], 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU(), nn.Dropout(0.1),
-            nn.Conv2d(16, 16, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(1024, out_shape[0]),
-        )
-
-    def forward(self, x):
-        self.calls += 1
-        out = self.layers(x)
-        if self.calls == 4:
-            pass  # HERE
-        return out
-"""
+TEXTS = read_files(__file__, "run.md")
+NET = TEXTS["NET"]
 RECIPE = Recipe().changed(
     training__epochs=2, training__batch_size=32, training__learning_rate=0.05, training__ema_decay=0.5,
     augmentation__randaugment_ops=1, augmentation__flip="alternate", augmentation__cutmix_alpha=1.0, training__clip_norm=5.0,
@@ -142,20 +124,7 @@ def test_all_images_and_few_images(data: Cifar10, box: Sandbox, tmp_path: Path) 
         run(data, box, tmp_path / "many", held_out=320)
 
 
-ENDS = {
-    "raises": ("raise KeyError('mine')", "error", r"^KeyError: 'mine' \(net\.py:19 in forward\)$"),
-    "diverges": ("out = out * float('nan')", "diverged", r"^the loss is nan at epoch 1, step 4$"),
-    "allocates": ("torch.empty(2**44)", "out_of_memory", r"can't allocate memory.*\(net\.py:19 in forward\)$"),
-    "opens a socket": ("__import__('socket').socket()", "error", r"^PermissionError: .*\(net\.py:19 in forward\)"),
-    "exits": (
-        "sys.exit(3)",
-        "error",
-        r"^the code tried to exit the interpreter: SystemExit: 3 \(net\.py:19 in forward\)$",
-    ),
-    "says nothing": ("raise KeyboardInterrupt", "error", r"^KeyboardInterrupt \(net\.py:19 in forward\)$"),
-    "leaves": ("os._exit(0)", "error", r"called exit or _exit"),
-    "crashes": ("os.kill(os.getpid(), signal.SIGSEGV)", "error", r"^ended by SIGSEGV"),
-}
+ENDS = read_table(__file__, "run.md", "Ends", globals())
 FILES = {
     "import no_such_library": "ModuleNotFoundError: No module named 'no_such_library' (net.py:1 in <module>)",
     "class Net(: pass": "SyntaxError: invalid syntax (net.py, line 1) (net.py:1)",

@@ -17,6 +17,7 @@ from manifests.folders.manifest import Manifest, Stopwatch, describe_parent, lis
 from manifests.publish.staged import stage_files
 from manifests.records import Block, Ingredient, TrainingRecord
 from tests.builders import extractions, training
+from tests.builders.suites import table
 from train.compose.assemble import header, provenance
 from train.compose.library import open_library
 from train.data import Cifar10
@@ -194,23 +195,7 @@ def change_text(name: str, old: str, new: str) -> Callable[[Path], None]:
     return change
 
 
-@pytest.mark.parametrize(
-    ("change", "check", "detail"),
-    [
-        (change_json("record.json", status="fine"), "record", "record.json: "),
-        (change_json("record.json", code_sha256="0" * 64), "network", "net.py: its SHA-256 is not that of the record"),
-        (change_text("net.py", "# Slot attention", "# Slot stem"), "network", "has no comment for alpha@1.0::alpha.blocks.Attention in slot attention"),
-        (change_json("record.json", val_accuracy=0.9), "history", "val_accuracy is 0.5625 in the last epoch, 0.9 recorded"),
-        (change_json("record.json", train_loss=0.1), "history", "train_loss is 1.5 in the last epoch, 0.1 recorded"),
-        (change_json("record.json", steps=2200), "history", "2,112 steps up to the last epoch, 2,200 recorded"),
-        (change_json("record.json", epochs=2), "history", "3 epochs, 2 recorded"),
-        (change_text("history.jsonl", '"epoch":3', '"epoch":9'), "history", "line 3 is not epoch 3"),
-        (change_json("record.json", test_accuracy=0.99), "manifest", "test_accuracy: 0.5512 stated, 0.99 recorded"),
-        (change_json("record.json", data_sha256="2" * 64), "manifest", "input synthetic: SHA-256 1111111111111111… stated"),
-        (change_json("recipe.json", model=1), "manifest", "recipe.json: is not the recipe of the record"),
-        (change_json("run.json", identity={"code_sha256": "0" * 64}), "manifest", "run.json: belongs to another network"),
-    ],
-)  # fmt: skip
+@table(__file__, "run_manifest.md", "What does not go together is found", globals())
 def test_what_does_not_go_together_is_found(run: Path, change: Callable[[Path], None], check: str, detail: str) -> None:
     change(run)
     assert "digests" in faults(run)
@@ -237,13 +222,7 @@ def test_a_chain_through_the_network_to_the_lines(run: Path, library: Path) -> N
         trace("Atention", [run])
 
 
-@pytest.mark.parametrize(
-    ("blocks", "reason"),
-    [
-        ([("stem", "beta.blocks.Scale")], r"holds beta@2.0::beta.blocks.Scale, whose license \(GPL-3.0-only\)"),
-        ([("attention", "alpha.blocks.Attention"), ("stem", "alpha.blocks.Scale")], r"alpha.blocks.Scale, whose license \(GPL-3.0-only AND MIT\)"),
-    ],
-)  # fmt: skip
+@table(__file__, "run_manifest.md", "A network with a block that may not leave stays", globals())
 @pytest.mark.parametrize("recorded", [True, False])
 def test_a_network_with_a_block_that_may_not_leave_stays(
     library: Path, tmp_path: Path, blocks: list[tuple[str, str]], reason: str, recorded: bool
@@ -259,16 +238,7 @@ def test_a_network_with_a_block_that_may_not_leave_stays(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("line", "wrong"),
-    [
-        ("", "NOASSERTION"),
-        ("# SPDX-License-Identifier: GPL-3.0-only\n", "GPL-3.0-only"),
-        ("# SPDX-License-Identifier: MIT\n# SPDX-License-Identifier: LicenseRef-mine\n", "LicenseRef-mine"),
-        ("# SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only\n", None),
-        ("# SPDX-License-Identifier: MIT\n", None),
-    ],
-)
+@table(__file__, "run_manifest.md", "A network without blocks says what its licence is", globals())
 @pytest.mark.parametrize("assembled", [False, True])
 def test_a_network_without_blocks_says_what_its_licence_is(
     tmp_path: Path, line: str, wrong: str | None, assembled: bool

@@ -1,9 +1,9 @@
 """The search: what it draws, how many images each rung has, how trials are ranked."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.builders.suites import table
 from tests.builders.training import made_up_record
 from train import cli
 from train.model.recipe import Recipe
@@ -32,17 +32,7 @@ def test_the_same_seed_draws_the_same(seed: int, budget: int) -> None:
     assert one == draw_compositions(Recipe(), CHOICES, budget + 3, seed)[: len(one)]
 
 
-@pytest.mark.parametrize(
-    ("count", "images", "sizes"),
-    [
-        (9, 5000, [5000, 15000, 45000]),
-        (27, 5000, [5000, 15000, 45000]),
-        (1, 5000, [5000]),
-        (2, 20000, [20000, 45000]),
-        (4, 90000, [45000]),
-        (0, 5000, []),
-    ],
-)
+@table(__file__, "search.md", "Rungs grow until one is left or all images are used", globals())
 def test_rungs_grow_until_one_is_left_or_all_images_are_used(count: int, images: int, sizes: list[int]) -> None:
     assert plan_rounds(SearchPlan(budget=count, images=images), count, 45000) == sizes
 

@@ -4,6 +4,7 @@ import pytest
 
 from lemur_core.files.errors import UserError
 from tests.builders import slot_blocks
+from tests.builders.suites import read_table, table
 from train.compose.library import build_from_recipe, list_builds
 from train.model.recipe import ModelSettings, Slots
 from train.model.slots import BUILT_IN, SLOTS, list_sizes, list_widths, suits
@@ -28,14 +29,7 @@ def test_sizes() -> None:
     assert (list_widths("attention", model), list_widths("norm", model)) == ((16,), (8, 16))
 
 
-SUITS = {
-    "PreAct": {"stem", "residual", "attention", "norm"},
-    "Gate": {"stem", "residual", "attention", "norm"},
-    "Blur": {"downsample"},
-    "Square": {"activation"},
-    "DropBranch": {"norm", "activation", "stochastic_depth"},
-    "PoolHead": {"head"},
-}
+SUITS = read_table(__file__, "slots.md", "Suits", globals())
 
 
 @pytest.mark.parametrize("name", SUITS)
@@ -62,27 +56,7 @@ def builds(slot: str, constructor: str, **recorded: str) -> tuple[str, ...]:
         del slot_blocks.LIBRARY["kit.made.Made"]
 
 
-BOUND = [
-    ("attention", "channels reduction=4", {"channels": "16", "reduction": "8"}, "channels=channels"),
-    ("attention", "dim hidden", {"dim": "16", "hidden": "7"}, "dim=channels, hidden=7"),
-    ("attention", "odd", {"odd": "16"}, "odd=channels"),
-    ("residual", "inplanes planes stride=1", {"inplanes": "16", "planes": "16"}, "inplanes=channels, planes=channels"),
-    ("residual", "in_chs out_chs=none", {"in_chs": "16"}, "in_chs=channels, out_chs=channels"),
-    ("downsample", "channels=none stride=1", {"stride": "2"}, "channels=channels, stride=2"),
-    ("downsample", "pool", {"pool": "nn.AvgPool2d(2)"}, "pool=nn.AvgPool2d(2)"),
-    (
-        "stem",
-        "in_ch out_ch stride=2",
-        {"in_ch": "3", "out_ch": "8"},
-        "in_ch=in_channels, out_ch=out_channels, stride=1",
-    ),
-    ("stochastic_depth", "p mode", {"p": "0.0", "mode": "'batch'"}, "p=rate, mode='row'"),
-    ("head", "in_features num_classes", {}, "in_features=channels, num_classes=classes"),
-    ("activation", "inplace=false", {"inplace": "True"}, ""),
-]
-
-
-@pytest.mark.parametrize(("slot", "constructor", "recorded", "first"), BOUND)
+@table(__file__, "slots.md", "The first arguments to try", globals())
 def test_the_first_arguments_to_try(slot: str, constructor: str, recorded: dict[str, str], first: str) -> None:
     assert builds(slot, constructor, **recorded)[0] == first
 
@@ -96,32 +70,12 @@ def test_other_arguments_to_try() -> None:
     assert not any("Config" in build for build in builds("attention", "channels config", **given))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "build"),
-    [
-        ({"dim": "$channels", "ratio": 0.25}, "dim=channels, ratio=0.25"),
-        ({"norm_layer": "$norm_activation", "conv": "$conv"}, "norm_layer=make_norm_activation, conv=make_conv"),
-        ({"drop_path": "$rate", "mode": 'a "b"'}, 'drop_path=rate, mode="a \\"b\\""'),
-        (
-            {"sizes": [1, "$channels"], "cfg": {"type": "BN", "n": "$channels"}},
-            'sizes=[1, channels], cfg={"type": "BN", "n": channels}',
-        ),
-        ({"bias": True}, "bias=True"),
-    ],
-)
+@table(__file__, "slots.md", "Arguments of a recipe", globals())
 def test_arguments_of_a_recipe(arguments: dict[str, object], build: str) -> None:
     assert build_from_recipe("residual", arguments, "slots.residual.arguments") == build
 
 
-@pytest.mark.parametrize(
-    ("slot", "arguments", "said"),
-    [
-        ("norm", {"n": "$rate"}, "slots.norm.arguments.n: no placeholder '$rate' in slot norm; there are: $channels"),
-        ("activation", {"n": "$channels"}, "there are: none"),
-        ("attention", {"a b": 1}, "slots.attention.arguments.a b: not the name of an argument"),
-        ("attention", {"when": object()}, "is not a valid argument"),
-    ],
-)
+@table(__file__, "slots.md", "Wrong arguments of a recipe", globals())
 def test_wrong_arguments_of_a_recipe(slot: str, arguments: dict[str, object], said: str) -> None:
     with pytest.raises(UserError) as caught:
         build_from_recipe(slot, arguments, f"slots.{slot}.arguments")

@@ -11,6 +11,7 @@ import torch
 from torchvision import transforms
 
 from lemur_core.files.errors import UserError
+from tests.builders.suites import table
 from tests.builders.training import TINY
 from train.lemur.check import LABEL, TASKS, CheckSettings, check_file, check_task, package_code
 from train.lemur.check_guest import _GENERATORS
@@ -75,19 +76,7 @@ def test_each_task_has_its_data() -> None:
 # --- what is refused ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("task", "metric", "said"),
-    [
-        ("txt-image", None, "--task txt-image: its metrics, clip and fid, use pretrained networks"),
-        ("img-classification", None, "--task img-classification: is not a smoke test"),
-        (
-            "segmentation",
-            None,
-            "--task segmentation: not one of LEMUR's tasks; choose from img-segmentation, obj-detection",
-        ),
-        ("txt-generation", "iou", "--metric iou: txt-generation is measured by acc or ppl"),
-    ],
-)
+@table(__file__, "tasks.md", "What is no task", globals())
 def test_what_is_no_task(task: str, metric: str | None, said: str) -> None:
     with pytest.raises(UserError) as raised:
         check_task(TINY, PRM, task, metric=metric)

@@ -5,38 +5,13 @@ import re
 import subprocess
 import sys
 
-import pytest
-
 from curate.chat.change import Change, changes
 from curate.chat.codemod import EditedFile
 from curate.chat.repair import faults
+from tests.builders.suites import read_files, table
 
-BEFORE = """import torch
-from torch import nn
-# of functions
-import torch.nn.functional as F
-
-
-class Net(nn.Module):
-    def __init__(self, in_shape, out_shape, prm, device):
-        # first of all
-        super().__init__()
-        self.größe = nn.Conv2d(3, 8, 3); self.relu = nn.ReLU(inplace=True)  # ä
-        self.pool = nn.MaxPool2d(2, stride=2)
-        self.bn = nn.BatchNorm2d(8, eps=1e-4)
-        self.drop = nn.Dropout(p=0.5)
-        self.head = nn.Linear(8, 10)
-
-    def forward(self, x):
-        x = self.relu(self.bn(self.größe(x)))
-        x = torch.relu(x) + F.relu(self.pool(x))
-        return self.head(torch.flatten(self.drop(x).mean((2, 3)), 1))
-
-    def train_setup(self, prm):
-        self.optimizer = torch.optim.SGD(
-            self.parameters(), lr=prm["lr"],
-            momentum=0.9, weight_decay=1e-4, nesterov=True)
-"""
+TEXTS = read_files(__file__, "codemods.md")
+BEFORE = TEXTS["BEFORE"]
 
 
 def replaced(pairs: dict[str, str]) -> str:
@@ -48,20 +23,7 @@ def replaced(pairs: dict[str, str]) -> str:
     return text
 
 
-@pytest.mark.parametrize(
-    ("kind", "old", "new"),
-    [
-        ("undefined_name", "nn.MaxPool2d", "nns.MaxPool2d"),
-        ("unknown_attribute", "x = self.relu(", "x = self.rel("),
-        ("missing_argument", "self.größe(x)", "self.größe()"),
-        ("missing_parameter", "forward(self, x)", "forward(self)"),
-        ("wrong_size", "nn.Linear(8, 10)", "nn.Linear(16, 10)"),
-        ("wrong_dimension", ", 1))", ", 2))"),
-        ("missing_import", "import torch\nfrom", "from"),
-        ("missing_import", "import torch.nn.functional as F\n", ""),
-        ("missing_super", "        super().__init__()\n", ""),
-    ],
-)
+@table(__file__, "codemods.md", "Faults", globals())
 def test_faults(kind: str, old: str, new: str) -> None:
     file = EditedFile(BEFORE)
     found = {file.apply_edits(fault.edits): fault for fault in faults(file)[kind]}
@@ -77,19 +39,7 @@ def test_faults(kind: str, old: str, new: str) -> None:
     assert replaced({old: new}) in found
 
 
-@pytest.mark.parametrize(
-    ("line", "kind"),
-    [
-        ("assert x.dim() == 4, f'{x.shape}'", "undefined_name: x"),
-        ("import math", ""),
-        ("global x", ""),
-        ("y = dict(x=1)", "undefined_name: dict"),
-        ("self.x = 1", ""),
-        ("self.act(x=1)", "unknown_attribute: self.act"),
-        ("self.act(*self.xs)", "unknown_attribute: self.act, self.xs"),
-        ("y = 'x'.split()[-1].flatten(True)", ""),
-    ],
-)
+@table(__file__, "codemods.md", "Where names and arguments go wrong", globals())
 def test_where_names_and_arguments_go_wrong(line: str, kind: str) -> None:
     code = f"class Net:\n    def forward(self, x, y):\n        {line}\n\n    def other(self):\n        {line}\n"
     found = {
@@ -106,27 +56,7 @@ FUNCTIONAL, SGD, AFTER_SGD = (
 )
 
 
-@pytest.mark.parametrize(
-    ("kind", "new", "lines", "pairs"),
-    [
-        (
-            "activation",
-            "GELU",
-            (11, 19),
-            {RELU: "nn.GELU()", TORCH_RELU: f"{FUNCTIONAL}.gelu(x)", F_RELU: "F.gelu(self.pool(x))"},
-        ),
-        (
-            "activation",
-            "SiLU",
-            (11, 19),
-            {RELU: "nn.SiLU(inplace=True)", TORCH_RELU: f"{FUNCTIONAL}.silu(x)", F_RELU: "F.silu(self.pool(x))"},
-        ),
-        ("optimizer", "AdamW", (23, 24, 25), {SGD: "optim.AdamW(", AFTER_SGD: " weight_decay=1e-4"}),
-        ("dropout", "0.1", (14,), {"p=0.5": "p=0.1"}),
-        ("layer", "AvgPool2d", (12,), {"MaxPool2d": "AvgPool2d"}),
-        ("layer", "GroupNorm", (13,), {"BatchNorm2d(8": "GroupNorm(1, 8"}),
-    ],
-)
+@table(__file__, "codemods.md", "Changes", globals())
 def test_changes(kind: str, new: str, lines: tuple[int, ...], pairs: dict[str, str]) -> None:
     file = EditedFile(BEFORE)
     (change,) = [change for change in changes(file)[kind] if change.new == new]
@@ -138,23 +68,7 @@ NO_MOMENTUM = "AdamW takes no `momentum`, `nesterov`: what was passed there has 
 NO_DECAY = "No `weight_decay` is given, and its default changes: {} in {}, {} in {}."
 
 
-@pytest.mark.parametrize(
-    ("call", "new", "expected", "notes"),
-    [
-        (
-            "SGD(p, lr=1, momentum=0.9, nesterov=True)",
-            "AdamW",
-            "AdamW(p, lr=1)",
-            (NO_MOMENTUM, NO_DECAY.format(0, "SGD", 0.01, "AdamW")),
-        ),
-        ("SGD(p, lr=1, weight_decay=0.1, )", "AdamW", "AdamW(p, lr=1, weight_decay=0.1, )", ()),
-        ("SGD(p, lr=1)", "Adam", "Adam(p, lr=1)", ()),
-        ("AdamW(p, lr=1)", "SGD", "SGD(p, lr=1)", (NO_DECAY.format(0.01, "AdamW", 0, "SGD"),)),
-        ("SGD(momentum=0.9, params=p)", "AdamW", None, ()),
-        ("SGD(p, 1, 0.9)", "AdamW", None, ()),
-        ("SGD(p, **more)", "AdamW", None, ()),
-    ],
-)
+@table(__file__, "codemods.md", "A new optimizer comes with what it changes beside", globals())
 def test_a_new_optimizer_comes_with_what_it_changes_beside(
     call: str, new: str, expected: str | None, notes: tuple[str, ...]
 ) -> None:
@@ -165,17 +79,7 @@ def test_a_new_optimizer_comes_with_what_it_changes_beside(
     )
 
 
-@pytest.mark.parametrize(
-    ("kind", "added"),
-    [
-        ("activation", "act = nn.ReLU\n"),  # a reference that would stay
-        ("activation", "from torch.nn import ReLU\n"),
-        ("activation", "def f(x): return x.relu()\n"),
-        ("optimizer", "from torch.optim import SGD\n"),
-        ("dropout", "rate = 0.1; layer = nn.Dropout(rate)\n"),
-        ("layer", "pool = nn.MaxPool2d(2, return_indices=True); norm = nn.BatchNorm2d(num_features=8)\n"),
-    ],
-)
+@table(__file__, "codemods.md", "What cannot be changed everywhere is not changed at all", globals())
 def test_what_cannot_be_changed_everywhere_is_not_changed_at_all(kind: str, added: str) -> None:
     def named(code: str) -> list[Change]:
         return [

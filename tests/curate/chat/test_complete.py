@@ -16,6 +16,7 @@ from curate.chat.network import ChatNetwork, Child, Lab, NetworkFacts, read_code
 from curate.chat.repair import repairs
 from curate.compute.runs import InputCase
 from manifests.conversations.conversation import MARK, Draft, Sampler, Skipped, fence, put_back, read_fenced_code
+from tests.builders.suites import read_files, table
 
 NOTHING: Any = {"own": {}, "functions": {}, "dropout": (), "optimizers": (), "losses": ()}
 COUNTS: Any = {"parameters": 650, "trainable": 650, "buffers": 0, "multiply_adds": 0, "layers": {"Linear": 1}}
@@ -118,17 +119,7 @@ def test_no_answer_is_a_file_with_residue(line: str) -> None:
     assert isinstance(explain(item, sampler), Draft)
 
 
-@pytest.mark.parametrize(
-    ("task", "output", "known"),
-    [
-        ("img-classification", "2x10", True),
-        ("img-classification", "2x10 int64", True),
-        ("img-captioning", "2x20x1000", True),
-        ("img-captioning", "2x20 int64", False),
-        ("obj-detection", "({boxes: 119x4}, {boxes: 119x4})", False),
-        ("obj-detection", None, False),
-    ],
-)
+@table(__file__, "complete.md", "Boxes and decoded words are no output to state", globals())
 def test_boxes_and_decoded_words_are_no_output_to_state(task: str, output: str | None, known: bool) -> None:
     item = replace(network(file()), task=task, facts=replace(MEASURED, output=output))
     assert describe_output(item) == (output if known else None)
@@ -189,44 +180,8 @@ def test_a_gap_and_its_part_are_the_file(text: str) -> None:
         assert put_back(asked, answered.removesuffix("\n")).rstrip("\r\n") == text.rstrip("\r\n")
 
 
-FILE = """import torch
-
-
-class Block:
-    "What it does."
-
-    def forward(self, x):
-        x = x + 1
-
-        return x
-
-    def documented(self, x):
-        "Says much."
-        @staticmethod
-        def inner(y):
-            return y + 7
-        return inner(x)
-
-    def brief(self):
-        "Two lines are left."
-        x = 1
-        return x
-
-
-def helper(a): return a
-
-
-class Net:
-    def forward(self, x):
-        y = '''
-    far left'''
-        return y
-
-    def learn(self):
-        a = 1
-        b = '''
-  far left'''
-"""
+TEXTS = read_files(__file__, "complete.md")
+FILE = TEXTS["FILE"]
 
 
 def test_what_is_cut_out() -> None:
@@ -248,19 +203,7 @@ def test_the_network_is_never_cut_out_whole() -> None:
     assert [gap.name for gap in found] == ["class Block", "body Block.forward", "body Net.forward"]
 
 
-@pytest.mark.parametrize(
-    ("line", "plain"),
-    [
-        ("x = x + 1", True),
-        ("x = x.flatten(1, -2)", True),
-        ("kind = 'relu'", True),
-        ("x = nn.Linear(x, 64)", False),
-        ("rate = 0.5", False),
-        ("raise ValueError('no such layer')", False),
-        ("raise ValueError(f'no such {x}')", False),
-        ("def inner():\n        'Documented.'\n        return x", False),
-    ],
-)
+@table(__file__, "complete.md", "What the rest of the file cannot tell", globals())
 def test_what_the_rest_of_the_file_cannot_tell(line: str, plain: bool) -> None:
     (gap,) = gaps(f"def f(x):\n    {line}\n    y = x\n    return y\n")
     assert gap.plain is plain

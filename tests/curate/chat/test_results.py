@@ -3,8 +3,6 @@
 import json
 from typing import Any
 
-import pytest
-
 from curate.chat.design import is_chance, result_line
 from curate.chat.network import BestResult, best_results
 from tests.builders.suites import table
@@ -39,21 +37,7 @@ def test_a_result_is_reached_by_trials_with_the_same_hyperparameters(curated: An
     assert found == [((far, digits), (one,)), ((two,), (two,))]
 
 
-@pytest.mark.parametrize(
-    ("best", "line"),
-    [
-        (
-            BestResult("img-classification", "svhn", "acc", 0.19587430854333128, 2, "norm_256_flip", 128),
-            "acc 0.1959 on svhn (image classification) after 2 epochs, trained with transform norm_256_flip and batch 128",
-        ),
-        (
-            BestResult("txt-generation", "wikitext", "ppl", 0.8592, None, None, 8),
-            "ppl 0.8592 (a score from 0 to 1 that LEMUR makes of the perplexity, higher is better) on wikitext (text"
-            " generation), trained with batch 8",
-        ),
-        (BestResult("task", "data", "iou", 0.5, 1, None, None), "iou 0.5 on data (task) after 1 epoch"),
-    ],
-)
+@table(__file__, "results.md", "A result in words", globals())
 def test_a_result_in_words(best: BestResult, line: str) -> None:
     assert result_line(best) == line
 

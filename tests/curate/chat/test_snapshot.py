@@ -135,14 +135,7 @@ def test_without_the_option_there_is_nothing_of_it(
     assert "chat" not in read_manifest(tmp_path / "plain").counts
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"chat_max_tokens": 100}, "--chat-max-tokens: no conversations are made without --chat"),
-        ({"chat": True, "chat_max_tokens": 0}, "--chat-max-tokens 0: must be at least 1"),
-        ({"chat": True, "unsafe_no_sandbox": True}, None),
-    ],
-)
+@table(__file__, "snapshot.md", "Options that do not go together are refused", globals())
 def test_options_that_do_not_go_together_are_refused(options: Mapping[str, Any], message: str | None) -> None:
     if message is None:
         assert CurateOptions(**options).unsafe_no_sandbox, "conversations alone allow to do without walls"

@@ -16,6 +16,7 @@ from extract.folder.verify import verify
 from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
 from manifests.publish.staged import stage_files
 from manifests.records import Spec, SpecRow
+from tests.builders.suites import table
 
 Row = dict[str, Any]
 Edit = Callable[[list[Row]], object]
@@ -186,24 +187,7 @@ SPECS = "data/specs/train-00000-of-00001.parquet"
 PASSAGE = "def __init__ ( self , channels , width = 16 )"
 
 
-@pytest.mark.parametrize(
-    ("name", "edit", "check", "detail"),
-    [
-        (CHAT, first(n_tokens=1), "chat facts", "n_tokens is 1"),
-        (CHAT, first(license="MIT-0"), "chat facts", "its license is not"),
-        (CHAT, first(notice="a"), "chat facts", "holds code or a notice"),
-        (CHAT, answer("shapes", "It has 123457 parameters."), "chat facts", "states 123457"),
-        (CHAT, answer("specify", '```json\n{"name": "Other"}\n```'), "chat facts", "the spec that it answers"),
-        (CHAT, answer("describe", PASSAGE), "chat code", "repeats a passage"),
-        (CHAT, answer("write", "```python\nimport os\n```"), "chat code", "is not its lean form"),
-        (CHAT, list.pop, "chat explained", "0 conversations and 0 drops"),
-        (CHAT, alone, "chat facts", "has no spec"),
-        (SPECS, first(parameters=5), "spec splits", "does not state what its line states"),
-        (SPECS, first(cluster="0" * 16), "spec splits", "belongs to"),
-        (SPECS, list.pop, "spec splits", "rows of"),
-        ("required_repos.json", None, "chat facts", "its answer is code under AGPL-3.0-only"),
-    ],
-)
+@table(__file__, "folder.md", "What is wrong is found", globals())
 def test_what_is_wrong_is_found(
     extraction: Path, tmp_path: Path, name: str, edit: Edit | None, check: str, detail: str
 ) -> None:

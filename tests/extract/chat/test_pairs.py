@@ -14,6 +14,7 @@ from extract.chat.draft import ChatBlock, CodeRights
 from extract.chat.verbalization import layer_sentence, output_words, parameter_words, shape_words
 from manifests.conversations.conversation import Chat, Conversation
 from manifests.records import Block, Case, Spec
+from tests.builders.suites import table
 
 
 def chat_of(blocks: Sequence[ChatBlock], rights: CodeRights | None = None, **options: Any) -> Chat:
@@ -160,62 +161,22 @@ SEVERAL = Case(inputs={"*0": "float32 2×24×16×16"}, outputs=("float32 2×24×
 LAYOUT = "takes an N×C×H×W input"
 
 
-@pytest.mark.parametrize(
-    ("facts", "words"),
-    [
-        ({"keeps_shape": True}, ["keeps the shape of its N×C×H×W input"]),
-        ({"keeps_shape": True, "layout": None}, ["keeps the shape of its first input"]),
-        ({"keeps_shape": None, "layout": None}, []),
-        ({"layout": None}, ["gives another shape"]),
-        ({"downsampling": 2.0}, [LAYOUT, "halves height and width"]),
-        (
-            {"downsampling": 0.5, "changes_channels": True},
-            [LAYOUT, "doubles height and width", "changes the number of channels"],
-        ),
-        ({"downsampling": 4.0, "layout": "N×L×C"}, ["takes an N×L×C input", "divides the length by 4"]),
-        ({"downsampling": 0.25}, [LAYOUT, "multiplies height and width by 4"]),
-        ({"downsampling": 1.0}, [LAYOUT, "keeps height and width", "gives another shape"]),
-        (
-            {"downsampling": 2.0, "changes_channels": False, "cases": (SEVERAL,)},
-            [
-                LAYOUT,
-                "halves height and width in its first output",
-                "keeps the number of channels in its first output",
-                "gives 2 tensors",
-            ],
-        ),
-    ],
-)
+@table(__file__, "pairs.md", "Shapes in words", globals())
 def test_shapes_in_words(blocks: list[ChatBlock], facts: dict[str, Any], words: list[str]) -> None:
     plain = {"keeps_shape": False, "downsampling": None, "changes_channels": None, "layout": "N×C×H×W"}
     assert shape_words(blocks[0].spec.model_copy(update=plain | facts)) == words
 
 
-@pytest.mark.parametrize(
-    ("outputs", "words"),
-    [
-        ((), "no tensor"),
-        (("float32 2×3",), "one float32 tensor of shape 2×3"),
-        (("float32 scalar",), "one float32 scalar"),
-        (("float32 2", "int64 2×1"), "2 tensors: float32 2 and int64 2×1"),
-    ],
-)
+@table(__file__, "pairs.md", "Outputs in words", globals())
 def test_outputs_in_words(outputs: tuple[str, ...], words: str) -> None:
     assert output_words(Case(inputs={}, outputs=outputs)) == words
 
 
-@pytest.mark.parametrize(
-    ("make", "facts", "words"),
-    [
-        (parameter_words, {}, "has 280 parameters when built with `channels` 16"),
-        (parameter_words, {"parameters": 0, "arguments": None}, "has no parameters"),
-        (parameter_words, {"parameters": None}, ""),
-        (layer_sentence, {"layers": None}, []),
-        (layer_sentence, {"layers": {}}, ["It has no submodules."]),
-        (layer_sentence, {"layers": {"ZeroPad2d": 1}}, ["Its only submodule is one `ZeroPad2d`."]),
-        (layer_sentence, {"layers": {"Conv2d": 2}}, ["Its submodules are 2 `Conv2d`."]),
-        (layer_sentence, {"layers": {"ReLU": 1, "Conv2d": 2}}, ["Its submodules are 2 `Conv2d` and 1 `ReLU`."]),
-    ],
+@table(
+    __file__,
+    "pairs.md",
+    "Size and layers in words",
+    {"parameter_words": parameter_words, "layer_sentence": layer_sentence},
 )
 def test_size_and_layers_in_words(
     blocks: list[ChatBlock], make: Callable[[Spec], Any], facts: dict[str, Any], words: Any

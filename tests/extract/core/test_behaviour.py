@@ -9,54 +9,15 @@ import pytest
 import torch
 
 from extract.emit.emit import Emitted
-from tests.builders.suites import read_files
+from tests.builders.suites import read_files, read_table
 
 # qualified name: how to make it, and its inputs
-MODULES: dict[str, tuple[str, str]] = {
-    "visionkit.layers.drop.DropPath": ("DropPath(0.5)", "torch.randn(6, 3, 4)"),
-    "visionkit.layers.mlp.Mlp": ("Mlp(6, 10, drop=(0.1, 0.2))", "torch.randn(2, 6)"),
-    "visionkit.layers.mlp.GatedMlp": ("GatedMlp(6, use_conv=True, norm_layer=None)", "torch.randn(2, 6, 4, 4)"),
-    "visionkit.layers.norm.LayerNorm2d": ("LayerNorm2d(6)", "torch.randn(2, 6, 4, 4)"),
-    "visionkit.layers.squeeze.SqueezeExcite": ("SqueezeExcite(24, act='gelu')", "torch.randn(2, 24, 4, 4)"),
-    "visionkit.models.attention.RelativeBias": ("RelativeBias(2, 3)", "torch.randn(1, 3, 4, 4)"),
-    "visionkit.models.attention.Attention": ("Attention(8, window=2)", "torch.randn(2, 4, 8)"),
-    "visionkit.models.attention.Block": ("Block(8, drop_path=0.3, window=2)", "torch.randn(2, 4, 8)"),
-    "visionkit.models.convnet.ConvBlock": ("ConvBlock(8, se=False)", "torch.randn(2, 8, 6, 6)"),
-    "visionkit.models.convnet.WideBlock": ("WideBlock(8)", "torch.randn(2, 8, 6, 6)"),
-    "visionkit.models.convnet.TinyNet": ("TinyNet()", "torch.randn(2, 3, 16, 16)"),
-    "visionkit.models.detector.AlignHead": (
-        "AlignHead()",
-        "torch.randn(1, 4, 8, 8), torch.tensor([[0.0, 0.0, 4.0, 4.0], [1.0, 1.0, 7.0, 6.0]])",
-    ),
-    "visionkit.models.detector.NmsHead": (
-        "NmsHead()",
-        "torch.tensor([[0.0, 0.0, 4.0, 4.0], [0.0, 0.0, 4.0, 3.9], [5.0, 5.0, 6.0, 6.0]]), torch.tensor([0.5, 0.9, 0.1])",
-    ),
-}
+MODULES: dict[str, tuple[str, str]] = read_table(__file__, "behaviour.md", "Modules", globals())
 WITHOUT_ORIGINAL = {"visionkit.models.detector.NmsHead"}  # its operator is compiled
 
 # Reads JSON {name: [code, constructor, inputs]} and writes what each block computed.
-RUNNER = """
-import json, sys, torch
-def compute(names, make, inputs):
-    torch.set_num_threads(1)  # sums in one order, whatever other tests of this process have set
-    torch.manual_seed(7)
-    module = eval(make, names)
-    assert isinstance(module, torch.nn.Module)
-    given = eval(f"({inputs},)", {"torch": torch})
-    torch.manual_seed(8)
-    trained = module(*given)
-    module.eval()
-    return {"state": module.state_dict(), "trained": trained, "evaluated": module(*given), "doc": type(module).__doc__}
-if __name__ == "__main__":
-    results = {}
-    for name, (code, make, inputs) in json.load(open(sys.argv[1])).items():
-        names = {"__name__": name}
-        exec(compile(code, name, "exec"), names)
-        results[name] = compute(names, make, inputs)
-    assert not [name for name in sys.modules if name.startswith("visionkit")]
-    torch.save(results, sys.argv[2])
-"""
+TEXTS = read_files(__file__, "behaviour.md")
+RUNNER = TEXTS["RUNNER"]
 
 
 @pytest.fixture(scope="module")

@@ -4,11 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from extract.extractor import BlockExtractor, extract_to
 from extract.model.results import Options
 from manifests.folders.manifest import read_manifest
+from tests.builders.suites import table
 
 TINY = Path(__file__).parents[2] / "fixtures" / "extract" / "tinyvision"
 
@@ -19,16 +18,7 @@ def corpus(folder: Path, **changes: Any) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(
-    ("symbols", "names"),
-    [
-        ([], ["SqueezeExcite", "TokenMixer", "LostNet", "TinyNet"]),
-        (["*Net"], ["LostNet", "TinyNet"]),
-        (["tinyvision.layers.*"], ["SqueezeExcite", "TokenMixer"]),
-        (["Squeeze*", "TinyNet"], ["SqueezeExcite", "TinyNet"]),
-        (["*net"], []),
-    ],
-)
+@table(__file__, "corpus_symbols.md", "Symbols choose", globals())
 def test_symbols_choose(tmp_path: Path, symbols: list[str], names: list[str]) -> None:
     with BlockExtractor(corpus(tmp_path, symbols=symbols), level="discovered", jobs=1) as extractor:
         assert [found.name for found in extractor.warm_index_once()] == names

@@ -6,7 +6,7 @@ Nested classes are blocks if an expression at module level evaluates to them.
 from typing import Any
 
 from extract.emit.emit import Emitted
-from tests.builders.suites import Case, suite
+from tests.builders.suites import Case, read_files, suite
 
 HEAD = "import torch\nfrom torch import nn\n"
 FORWARD = "    def forward(self, x): return x\n"
@@ -18,29 +18,8 @@ def test_classes_of_a_file(corpus: Any, case: Case) -> None:
     assert " ".join(found.name for found in corpus(case.files).found) == expected
 
 
-SOURCES = """
---- base/__init__.py
-from .model import *
---- base/model.py
-from torch import nn
-__all__ = ["BaseModule"]
-class BaseModule(nn.Module):
-    def __init__(self, init_cfg=None):
-        super().__init__()
-        self.init_cfg = init_cfg
-class BaseDecoder(BaseModule):
-    def forward(self, x): return ("decoded", x)
---- tool/__init__.py
-from base import BaseModule as Root
-import base.model as bm
---- tool/heads.py
-import tool
-from . import bm
-class Head(tool.Root):
-    def forward(self, x): return ("head", x)
-class Decoder(bm.BaseDecoder): pass
-class Nothing(tool.Root): pass
-"""
+TEXTS = read_files(__file__, "discovery_cases.md")
+SOURCES = TEXTS["SOURCES"]
 
 
 def test_subclasses_across_sources(corpus: Any, closed: Any, run: Any) -> None:

@@ -8,6 +8,7 @@ from extract.emit.emit import Emitted
 from extract.resolve.distributions import find_requirement, is_required, read_confirmed
 from lemur_core.files.errors import UsageError
 from manifests.provenance import is_guess
+from tests.builders.suites import table
 
 STATED = (
     "torch",
@@ -23,23 +24,7 @@ STATED = (
 )
 
 
-@pytest.mark.parametrize(
-    ("package", "requirement"),
-    [
-        ("quack", "quack-kernels"),  # one stated name contains the import
-        ("fla", "flash-linear-attention"),  # or abbreviates to it
-        ("cutlass.cute", "nvidia-cutlass-dsl"),
-        ("cv2", "opencv-python-headless"),  # the stated one of several
-        ("taming", "taming-transformers"),
-        ("transformers", "transformers"),  # known: a similar name is not preferred
-        ("clip", "clip @ git+https://example.org/clip.git"),  # not what an index has by this name
-        ("hydra", "hydra-core"),
-        ("PIL", "pillow"),
-        ("tiny", 'tiny; extra == "guess"'),  # two are similar
-        ("apex", 'apex; extra == "guess"'),
-        ("not", 'not; extra == "guess"'),
-    ],
-)
+@table(__file__, "distributions.md", "Metadata comes first and a guess is called one", globals())
 def test_metadata_comes_first_and_a_guess_is_called_one(package: str, requirement: str) -> None:
     assert find_requirement(package, STATED) == requirement
     assert is_guess(requirement) == ("guess" in requirement)

@@ -18,6 +18,7 @@ from extract.sources import PackageSource, open_source
 from lemur_core.files.errors import UserError
 from lemur_core.source.facts import FileFacts
 from lemur_core.source.parse import parse_file
+from tests.builders.suites import read_files, read_table
 
 TEXT = "import math\nclass A(math.B): pass\n"
 
@@ -154,15 +155,7 @@ def facts_global(name: str) -> bytes:
     return b"clemur_core.source.facts\n" + name.encode() + b"\n"
 
 
-PLANTS = {
-    "a function of the system": lambda mark: pickle.dumps(Planted(os.mkdir, str(mark))),
-    "a builtin": lambda mark: pickle.dumps(Planted(exec, f"import os; os.mkdir({str(mark)!r})")),
-    "an import of the facts": lambda mark: facts_global("NamedTuple") + b"(S'x'\n]tR.",
-    "the builtins of the facts": lambda mark: facts_global("__builtins__") + b".",
-    "the loader of the facts": lambda mark: facts_global("__loader__") + b".",
-    "torn": lambda mark: b"\x80\x05torn",
-    "a dotted name": lambda mark: b"\x80\x04\x8c\x17lemur_core.source.facts\x8c\x10Use.__init__.__x\x93.",
-}
+PLANTS = read_table(__file__, "index.md", "Plants", globals() | {"pickle": pickle})
 
 
 @pytest.mark.parametrize("case", PLANTS)
@@ -196,23 +189,8 @@ def test_a_reader_does_not_wait_for_a_writer(source: PackageSource, path: Path) 
         writer.close()
 
 
-WRITER = """
-import sys
-from extract.resolve.index import FactsIndex
-from extract.sources import open_source
-source = open_source(sys.argv[1])
-with FactsIndex(__import__("pathlib").Path(sys.argv[2])) as index:
-    print("ready", flush=True)
-    sys.stdin.readline()
-    for file in source.files:
-        index.add([(source, file)])
-    print(index.parsed + index.hits, flush=True)
-    if sys.argv[3] == "killed":
-        index._database.execute("BEGIN IMMEDIATE")
-        index._database.execute("DELETE FROM facts")
-        import os, signal
-        os.kill(os.getpid(), signal.SIGKILL)
-"""
+TEXTS = read_files(__file__, "index.md")
+WRITER = TEXTS["WRITER"]
 
 
 def start(folder: Path, path: Path, how: str) -> subprocess.Popen[str]:

@@ -10,6 +10,7 @@ import pytest
 
 from extract.emit.emit import Emitted
 from extract.sources import open_source
+from tests.builders.suites import read_table
 
 NET = """from torch import nn
 from {imported} import Norm
@@ -22,45 +23,9 @@ class Norm(nn.Module):
 """
 
 #: The file of `Net` and the name it imports; its module; the file that is meant; other files; build settings.
-LAYOUTS: dict[str, tuple[str, str, str, str, str, dict[str, str]]] = {
-    "namespace": ("acme/vision/net.py", "acme.core.norm", "acme.vision.net", "acme/core/norm.py", "", {}),
-    "src": (
-        "src/acme/net.py", "acme.norm", "acme.net", "src/acme/norm.py", "", {"pyproject.toml": "[project]\nname = 'acme'"},
-    ),
-    "src as a package": (
-        "src/net.py", "src.norm", "src.net", "src/norm.py", "src/__init__.py", {"pyproject.toml": ""},
-    ),
-    "src also by its own name": (
-        "src/acme/net.py", "src.acme.norm", "acme.net", "src/acme/norm.py", "", {"pyproject.toml": ""},
-    ),
-    "where": (
-        "python/acme/net.py", "acme.norm", "acme.net", "python/acme/norm.py", "",
-        {"pyproject.toml": "[tool.setuptools.packages.find]\nwhere = ['python']"},
-    ),
-    "package-dir": (
-        "source/net.py", "acme.norm", "acme.net", "source/norm.py", "source/__init__.py",
-        {"setup.py": "setup(package_dir={'acme': 'source'})"},
-    ),
-    "the root is the package": ("net.py", "acme.norm", "acme.net", "norm.py", "", {"setup.py": "setup(package_dir={'acme': ''})"}),
-    "projects of one repository": (
-        "packages/a/src/acme_a/net.py", "acme_b.norm", "acme_a.net", "packages/b/src/acme_b/norm.py", "",
-        {"packages/a/pyproject.toml": "[project]\nname='acme-a'\ndependencies=['acme-b']",
-         "packages/b/pyproject.toml": "[project]\nname='acme-b'"},
-    ),
-    "one namespace in several projects": (
-        "packages/a/acme/a/net.py", "acme.b.norm", "packages.a.acme.a.net", "packages/b/acme/b/norm.py", "", {},
-    ),
-    "beside a script": ("models/net.py", "norm", "models.net", "models/norm.py", "tools/norm.py", {}),
-    "above a script": ("exp/a/models/net.py", "norm", "exp.a.models.net", "exp/a/norm.py", "exp/b/norm.py", {}),
-    "the nearest folder": ("one/net.py", "utils.norm", "one.net", "one/utils/norm.py", "utils/norm.py", {}),
-    "the nearest package": (
-        "sub/models/net.py", "models.norm", "sub.models.net", "sub/models/norm.py",
-        "models/__init__.py sub/models/__init__.py models/norm.py", {},
-    ),
-    "a script inside a package": ("pkg/net.py", "norm", "pkg.net", "pkg/norm.py", "pkg/__init__.py other/norm.py", {}),
-    "the root before a package": ("pkg/net.py", "norm", "pkg.net", "norm.py", "pkg/__init__.py pkg/norm.py", {}),
-    "a file of the same name": ("pkg/norm/net.py", "norm", "pkg.norm.net", "norm.py", "pkg/__init__.py pkg/norm/__init__.py", {}),
-}  # fmt: skip
+LAYOUTS: dict[str, tuple[str, str, str, str, str, dict[str, str]]] = read_table(
+    __file__, "layouts.md", "Layouts", globals()
+)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

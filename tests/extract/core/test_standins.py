@@ -10,7 +10,7 @@ import torchvision
 from extract.emit.emit import Emitted, Unresolved
 from extract.folder.verify_code import import_faults
 from extract.resolve.discover import TargetClass
-from tests.builders.suites import read_files
+from tests.builders.suites import read_files, read_table
 
 TEXTS = read_files(__file__, "standins.md")
 
@@ -19,14 +19,7 @@ BOXES = torch.tensor([[0.0, 0.0, 4.0, 4.0], [0.0, 0.0, 4.0, 3.9], [5.0, 5.0, 6.0
 SCORES = torch.tensor([0.5, 0.9, 0.1])
 CALL = "(b, s, iou_threshold=0.5, offset=0)"
 
-NATIVE: dict[str, tuple[str, str]] = {
-    "load_ext": ("", f"ext_module.nms{CALL}"),
-    "an import of _C": ("from . import _C\n", f"_C.nms{CALL}"),
-    "an absolute import of _C": ("import p._C as _C\n", f"_C.nms{CALL}"),
-    "an operator from _C": ("from p._C import nms\n", f"nms{CALL}"),
-    "in a try": ("try:\n    from . import _ext\nexcept ImportError:\n    _ext = None\n", f"ext_module.nms{CALL}"),
-    "inside the method": ("", f"[ext_module.nms{CALL} for _ in range(1)][0]"),
-}
+NATIVE: dict[str, tuple[str, str]] = read_table(__file__, "standins.md", "Native", globals())
 
 
 @pytest.mark.parametrize("case", NATIVE)

@@ -13,46 +13,12 @@ from extract.migrate.messages import ObservedSubmodule
 from extract.specs.make import StatedArguments
 from lemur_core.files.errors import UserError
 from lemur_core.source.quality import find_undefined_names
+from tests.builders.suites import read_files, read_table, table
 
-BLOCK = """
-import math
+TEXTS = read_files(__file__, "codemod.md")
+BLOCK = TEXTS["BLOCK"]
 
-import torch
-from torch import nn
-
-
-def helper(x):
-    return x * math.pi
-
-
-class Gate(nn.Module):
-    def __init__(self, channels):
-        super().__init__()
-        self.fc = nn.Conv2d(channels, channels, 1)
-
-    def forward(self, x):
-        return helper(x) * torch.sigmoid(self.fc(x))
-"""
-
-HOST = """
-import torch.nn as nn
-
-
-class Net(nn.Module):
-    def __init__(self, in_shape, out_shape, prm, device):
-        super().__init__()
-        self.stem = nn.Conv2d(3, 8, 3)  # the stem
-        self.body = nn.Sequential(nn.ReLU(), nn.Conv2d(8, 8, 3))
-        self.stages = nn.ModuleList([nn.Conv2d(8, 8, 1), nn.ReLU()])
-        self.inner = Inner()
-
-    def forward(self, x):
-        return x
-
-
-class Inner(nn.Module):
-    pass
-"""
+HOST = TEXTS["HOST"]
 
 
 def place(path: str, steps: str, within: tuple[str, int] = ("Net", 4)) -> ObservedSubmodule:
@@ -83,36 +49,7 @@ def lines_of(
 
 
 #: Sites, and the lines of Net.__init__ that they change or add.
-SITES = {
-    "an attribute, after it": (
-        point("stem", ".stem"),
-        "# note\n        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3), Gate(8))  # the stem\n",
-    ),
-    "an attribute, in its place": (
-        point("stem", ".stem", "replace"),
-        "# note\n        self.stem = Gate(8)  # the stem\n",
-    ),
-    "an argument of a Sequential": (
-        point("body.1", ".body[1]", within=("Sequential", 2)),
-        "# note\n        self.body = nn.Sequential(nn.ReLU(), nn.Sequential(nn.Conv2d(8, 8, 3), Gate(8)))\n",
-    ),
-    "a Sequential that grew since": (
-        point("body.1", ".body[1]", "replace", within=("Sequential", 3)),
-        "# note\n        self.body[1] = Gate(8)\n",
-    ),
-    "an element of a ModuleList": (
-        point("stages.0", ".stages[0]", "replace", within=("ModuleList", 2)),
-        "# note\n        self.stages = nn.ModuleList([Gate(8), nn.ReLU()])\n",
-    ),
-    "deep inside": (
-        point("inner.conv.0", ".inner.conv[0]"),
-        "# note\n        self.inner.conv[0] = nn.Sequential(self.inner.conv[0], Gate(8))\n",
-    ),
-    "with layers that change channels": (
-        point("inner", ".inner", "replace", before=(8, 16), after=(16, 8)),
-        "# note\n        self.inner = nn.Sequential(nn.Conv2d(8, 16, 1), Gate(8), nn.Conv2d(16, 8, 1))\n",
-    ),
-}
+SITES = read_table(__file__, "codemod.md", "Sites", globals())
 
 
 @pytest.mark.parametrize("name", SITES)
@@ -201,15 +138,7 @@ def test_what_is_assigned_twice_is_not_edited_there() -> None:
     assert "# note\n        self.stem = Gate(8)\n" in text
 
 
-@pytest.mark.parametrize(
-    ("target_network", "said"),
-    [
-        ("class Net:\n    pass\n", "no __init__ of its own"),
-        ("x = 1\n", "no Net in its code"),
-        ("from os import *\n" + HOST, "star import"),
-        ("def f(:\n", "not Python"),
-    ],
-)
+@table(__file__, "codemod.md", "What cannot be done is said in one line", globals())
 def test_what_cannot_be_done_is_said_in_one_line(target_network: str, said: str) -> None:
     with pytest.raises(UserError, match=said) as failure:
         lines_of(SITES["an attribute, after it"][0], target_network)

@@ -11,22 +11,11 @@ import pytest
 from extract.model.results import Result
 from manifests.records import Case, Observed
 from tests.builders import extractions
+from tests.builders.suites import read_files, table
 
 ROOT = Path(__file__).parents[2]
-GATE = """# Gate, from alpha@1.0
-
-import torch
-from torch import nn
-
-
-class Gate(nn.Module):
-    def __init__(self, channels):
-        super().__init__()
-        self.fc = nn.Conv2d(channels, channels, 1)
-
-    def forward(self, x):
-        return x * torch.sigmoid(self.fc(x.mean((2, 3), keepdim=True)))
-"""
+TEXTS = read_files(__file__, "command.md")
+GATE = TEXTS["GATE"]
 CALLS = {"init": {"args": ["8"], "kwargs": {}}, "forward": {"args": [], "kwargs": {"x": "torch.randn((2, 8, 6, 6))"}}}
 TWO = {**CALLS, "forward": {"args": ["torch.randn((2, 8, 6, 6))", "torch.randn(3)"], "kwargs": {}}}
 
@@ -115,20 +104,7 @@ def test_all_sites_are_listed(lemur_here: Lemur, folder: Path, net: Path) -> Non
     assert all(point["fits"] or point["reason"] for point in told)
 
 
-@pytest.mark.parametrize(
-    ("block", "said"),
-    [
-        (
-            "Pair",
-            "is called as `block(torch.randn((2, 8, 6, 6)), torch.randn(3))`, and a network passes a module one tensor",
-        ),
-        ("Idle", "does nothing with the arguments that worked, Idle(8)"),
-        ("Needy", "needs einops, and a network imports only torch"),
-        ("Never", "no working call of it is known"),
-        ("Absent", "has no code"),
-        ("Nobody", "no block of this folder has this name"),
-    ],
-)
+@table(__file__, "command.md", "A block that cannot be moved is refused in one line", globals())
 def test_a_block_that_cannot_be_moved_is_refused_in_one_line(
     lemur_here: Lemur, folder: Path, net: Path, block: str, said: str
 ) -> None:
@@ -139,16 +115,7 @@ def test_a_block_that_cannot_be_moved_is_refused_in_one_line(
     assert [path.name for path in net.parent.iterdir()] == ["net.py"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "said"),
-    [
-        (("--prm", "[1]"), 2, "not a JSON object"),
-        (("--in-shape", "3x3"), 2, "give batch, channels, height and width"),
-        (("--list", "--dry-run"), 2, "writes nothing"),
-        (("--out", "."), 1, "exists already"),
-        (("--site", "nowhere", "--in-shape", "2x3x32x32"), 1, "no such insertion point"),
-    ],
-)
+@table(__file__, "command.md", "Wrong arguments are told in one line", globals())
 def test_wrong_arguments_are_told_in_one_line(
     lemur_here: Lemur, folder: Path, net: Path, arguments: tuple[str, ...], status: int, said: str
 ) -> None:

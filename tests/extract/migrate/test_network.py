@@ -24,7 +24,7 @@ from extract.specs.make import StatedArguments
 from manifests.provenance import find_inlined_blocks
 from manifests.records import SpecArgument
 from tests.builders import extractions
-from tests.builders.suites import read_files
+from tests.builders.suites import read_files, table
 
 TEXTS = read_files(__file__, "network.md")
 
@@ -167,32 +167,7 @@ def test_a_width_that_is_drawn_at_random_is_no_site(move: Move) -> None:
     assert failure.value.stage == "site"
 
 
-@pytest.mark.parametrize(
-    ("code", "target_network", "stage", "said"),
-    [
-        (IDLE, TINY, "gradients", "none reaches fc.bias, fc.weight: 2 of 2 parameters"),
-        (
-            TEXTS["GATE"],
-            TINY.replace("loss.backward()", "raise ValueError('no')"),
-            "host",
-            "learn_failed: ValueError: no",
-        ),
-        (TEXTS["GATE"], TINY.replace("return self.cl", "return self.nothing, self.cl"), "host", "nothing"),
-        (
-            TEXTS["GATE"],
-            TINY.replace("loss.backward()", 'assert "Gate" not in str(self); loss.backward()'),
-            "learns",
-            "AssertionError",
-        ),
-        (
-            TEXTS["GATE"],
-            TINY.replace("x):\n", "x):\n        assert 'Gate' not in str(self)\n", 1),
-            "runs",
-            "AssertionError",
-        ),
-        (TEXTS["GATE"], TINY + "\n\nglobals()\n", "written", "reads the module by `globals`"),
-    ],
-)
+@table(__file__, "network.md", "A step that fails is named in one line", globals())
 def test_a_step_that_fails_is_named_in_one_line(
     move: Move, code: str, target_network: str, stage: str, said: str
 ) -> None:

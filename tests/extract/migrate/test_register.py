@@ -5,12 +5,13 @@ import difflib
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extract.migrate.project.layout import choose_place, read_project
 from extract.migrate.project.writing import register
 from tests.builders import projects
+from tests.builders.suites import table
 
 MODULE = "from torch import nn\n\n\nclass {}(nn.Module):\n    def forward(self, x):\n        return x\n"
 NEIGHBOURS = {"p/apple.py": MODULE.format("Apple"), "p/cherry.py": MODULE.format("Cherry")}
@@ -24,50 +25,12 @@ def registered(folder: Path, init: str) -> tuple[str | None, str]:
     return None if found.text is None else found.text.decode(), found.why
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        (
-            "from .apple import Apple\nfrom .cherry import Cherry\n",
-            "from .apple import Apple\nfrom .banana import Banana\nfrom .cherry import Cherry\n",
-        ),
-        (
-            "from p.cherry import Cherry\r\nfrom p.apple import Apple\r\n\r\nx = 1\r\n",
-            "from p.cherry import Cherry\r\nfrom p.apple import Apple\r\nfrom .banana import Banana\r\n\r\nx = 1\r\n",
-        ),
-        (
-            "from .apple import *\nfrom .cherry import *",
-            "from .apple import *\nfrom .banana import Banana\nfrom .cherry import *",
-        ),
-        (
-            "from .apple import Apple\n__all__ = ['Apple', 'x']\n",
-            "from .apple import Apple\nfrom .banana import Banana\n__all__ = ['Apple', 'Banana', 'x']\n",
-        ),
-        (
-            'from .cherry import Cherry\n__all__ = (\n    "x",  # first\n    "Cherry",\n)\n',
-            'from .cherry import Cherry\nfrom .banana import Banana\n__all__ = (\n    "x",  # first\n    "Cherry",\n'
-            '    "Banana",\n)\n',
-        ),
-        (
-            'from .apple import Apple\n__all__ = [\n    "Apple"\n]\n',
-            'from .apple import Apple\nfrom .banana import Banana\n__all__ = [\n    "Apple",\n    "Banana"\n]\n',
-        ),
-    ],
-    ids=["ordered", "absolute, unordered, other line ends", "star", "__all__", "tuple", "one name"],
-)
+@table(__file__, "register.md", "As its neighbours", globals())
 def test_as_its_neighbours(tmp_path: Path, before: str, after: str) -> None:
     assert registered(tmp_path, before)[0] == after
 
 
-@pytest.mark.parametrize(
-    ("init", "why"),
-    [
-        ("", "names 0 of 2 modules of its folder"),
-        ("from .apple import Apple\nBanana = 1\n", "has another Banana"),
-        ("from os import path\n", "names 0 of 2"),
-        ("try:\n    from .apple import Apple\nexcept ImportError:\n    pass\n", "names 0 of 2"),
-    ],
-)
+@table(__file__, "register.md", "Not where its neighbours are not", globals())
 def test_not_where_its_neighbours_are_not(tmp_path: Path, init: str, why: str) -> None:
     text, said = registered(tmp_path, init)
     assert text is None
@@ -93,6 +56,7 @@ LINES = st.sampled_from(
 )
 
 
+@settings(max_examples=16)  # each reads a project
 @given(lines=st.lists(LINES, max_size=9), end=st.sampled_from(["\n", ""]), line_end=st.sampled_from(["\n", "\r\n"]))
 def test_every_other_line_stays(
     lines: list[str], end: str, line_end: str, tmp_path_factory: pytest.TempPathFactory

@@ -24,6 +24,7 @@ from extract.migrate.project.writing import (
 from extract.specs.make import read_arguments
 from lemur_core.files.errors import UserError
 from tests.builders import extractions, projects
+from tests.builders.suites import table
 
 SEEN: dict[str, Any] = {"single": True, "shapes": ((2, 6, 5, 5),), "trains": True, "learns": True}
 LONG = [f"torch.randn((2, {n}, 32, 32))" for n in range(5)]
@@ -45,26 +46,7 @@ def body(text: str) -> str:
     return text.partition("():\n    torch.manual_seed(0)\n")[2]
 
 
-@pytest.mark.parametrize(
-    ("seen", "expected"),
-    [
-        (
-            {},
-            "    output = block(x)\n    assert output.shape == (2, 6, 5, 5)\n    output.abs().sum().backward()\n"
-            "    assert any(parameter.grad is not None for parameter in block.parameters())\n",
-        ),
-        ({"learns": False}, "    output = block(x)\n    assert output.shape == (2, 6, 5, 5)\n"),
-        (
-            {"single": False, "shapes": ((2,), (3, 1)), "trains": False},
-            "    outputs = block(x)\n"
-            "    outputs = [item for item in tree_leaves(outputs) if isinstance(item, torch.Tensor)]\n"
-            "    assert [tuple(output.shape) for output in outputs] == [(2,), (3, 1)]\n"
-            "    sum(output.abs().sum() for output in outputs if output.requires_grad).backward()\n"
-            "    assert any(parameter.grad is not None for parameter in block.parameters())\n",
-        ),
-    ],
-    ids=["tensor", "no parameters", "several"],
-)
+@table(__file__, "writing.md", "What is checked", globals())
 def test_what_is_checked(tmp_path: Path, seen: dict[str, Any], expected: str) -> None:
     text = written(tmp_path, ["6"], ["x"], seen)
     before = "    block = Residual(6)\n" + "    block.eval()\n" * (not seen.get("trains", True))
@@ -101,22 +83,7 @@ def test_the_same_bytes_each_time(tmp_path: Path) -> None:
     assert text.endswith(projects.BLOCK.rpartition("class Residual")[2])
 
 
-@pytest.mark.parametrize(
-    ("license_", "own", "force", "said"),
-    [
-        ("MIT", "MIT", False, "MIT, as the project's own (MIT); the notice in the file is kept"),
-        ("MIT", "Apache-2.0 AND MIT", False, "MIT, as the project's own (Apache-2.0 AND MIT); the notice"),
-        ("MIT", "NOASSERTION", False, "MIT; the project declares none that is known here"),
-        ("Apache-2.0", "MIT", False, "Apache-2.0 in a project under MIT: together Apache-2.0 AND MIT; the notice"),
-        ("Apache-2.0", "GPL-3.0-only", False, "together Apache-2.0 AND GPL-3.0-only; the notice"),
-        ("GPL-3.0", "GPL-3.0", False, "GPL-3.0, as the project's own (GPL-3.0); which is not known to be permissive"),
-        ("GPL-3.0", "MIT", False, None),
-        ("GPL-3.0", "MIT", True, "GPL-3.0, NOT KNOWN TO BE PERMISSIVE; the project's is MIT"),
-        ("NOASSERTION", "NOASSERTION", False, None),
-        ("NOASSERTION", "NOASSERTION", True, "NOASSERTION, NOT KNOWN TO BE PERMISSIVE"),
-        ("CC-BY-NC-4.0", "MIT", False, None),
-    ],
-)
+@table(__file__, "writing.md", "What two licences come to", globals())
 def test_what_two_licences_come_to(license_: str, own: str, force: bool, said: str | None) -> None:
     row = SimpleNamespace(block="b", license=license_)
     donated, project = SimpleNamespace(row=row), SimpleNamespace(source=SimpleNamespace(license=own))
@@ -144,17 +111,7 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, **programs: str) -> N
     monkeypatch.setattr(sys, "executable", str(folder / "python"))
 
 
-@pytest.mark.parametrize(
-    ("files", "names"),
-    [
-        ({}, []),
-        ({"pyproject.toml": "[project]\nname = 'p'\n"}, []),
-        ({"pyproject.toml": "[tool.black]\n"}, ["black"]),
-        ({"pyproject.toml": "[tool.ruff]\n[tool.black]\n", ".isort.cfg": ""}, ["isort", "black"]),
-        ({"ruff.toml": "", "pyproject.toml": "not = [toml"}, ["ruff"]),
-        ({"pyproject.toml": "[tool.yapf]\n"}, []),
-    ],
-)
+@table(__file__, "writing.md", "Those that are configured", globals())
 def test_those_that_are_configured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], names: list[str]
 ) -> None:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,25 +25,7 @@ def test_kept() -> None:
     assert keep_paths([*others, *KEPT.split()]) == keep_paths([*KEPT.split()[::-1], *others]) == sorted(KEPT.split())
 
 
-@pytest.mark.parametrize(
-    ("files", "within"),
-    [
-        ({"timm/__init__.py": "timm", "timm/layers/__init__.py": "timm.layers", "timm/layers/se.py": "timm.layers.se"}, ""),
-        ({"src/pkg/__init__.py": "pkg", "src/pkg/a.py": "pkg.a"}, ""),
-        ({"pkg/__init__.py": "pkg", "pkg/space/a.py": "pkg.space.a", "pkg/space/in/__init__.py": "pkg.space.in"}, ""),
-        ({"models/a.py": "models.a", "utils/b.py": "utils.b", "train.py": "train"}, ""),
-        ({"src/a.py": "src.a"}, ""),
-        ({"__init__.py": "__init__", "a.py": "a"}, ""),
-        ({"__init__.py": "sam", "a.py": "sam.a", "sub/b.py": "sam.sub.b", "x/y/__init__.py": "sam.x.y"}, "sam"),
-        ({"projects/PointRend/point_rend/__init__.py": "point_rend", "projects/PointRend/train.py": "projects.PointRend.train"}, ""),
-        # two packages of one name: both are named from the root, with all that is in them
-        ({"p/a/models/__init__.py": "p.a.models", "p/a/models/x.py": "p.a.models.x", "p/b/models/__init__.py": "p.b.models"}, ""),
-        # a package of that name, a folder without __init__, or a module is at the root: it has the right of way
-        ({"models/__init__.py": "models", "p/models/__init__.py": "p.models", "p/models/x.py": "p.models.x"}, ""),
-        ({"models/x.py": "models.x", "p/models/__init__.py": "p.models"}, ""),
-        ({"models.py": "models", "p/models/__init__.py": "p.models"}, ""),
-    ],
-)  # fmt: skip
+@table(__file__, "contents.md", "Module names", globals())
 def test_module_names(files: dict[str, str], within: str) -> None:
     assert module_names(files, within) == files
 

@@ -12,17 +12,10 @@ from extract.sources import open_source
 from extract.sources.git import GitError, GitSpec, _explain, parse_git  # noqa: F401 (the page names them)
 from extract.sources.store import store_folder
 from lemur_core.files.errors import RetryableError, UserError
-from tests.builders.suites import table
+from tests.builders.suites import read_table, table
 
 MIT = "Permission is hereby granted, free of charge, to any person obtaining a copy\nto deal in the Software without restriction\nThe above copyright notice and this permission notice shall be"
-FILES = {
-    "models/__init__.py": "",
-    "models/detr.py": "class DETR: ...\n",
-    "tests/test_detr.py": "",
-    "weights.pth": "0" * 100_000,
-    "LICENSE": MIT,
-    "requirements.txt": "torch>=1.5\n",
-}
+FILES = read_table(__file__, "git.md", "Files", globals())
 
 
 def test_a_commit(repository: Any) -> None:
@@ -192,17 +185,7 @@ def test_inside_a_hook_of_another_repository(repository: Any, tmp_path: Path, mo
     assert not (tmp_path / "elsewhere").exists()
 
 
-@pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
-        ("git+https://github.com/o/n", GitSpec("https://github.com/o/n", "")),
-        ("git+https://github.com/o/n.git@v1", GitSpec("https://github.com/o/n.git", "v1")),
-        ("git+https://github.com/o/n@feature/x", GitSpec("https://github.com/o/n", "feature/x")),
-        ("git+ssh://git@github.com/o/n@main", GitSpec("ssh://git@github.com/o/n", "main")),
-        ("git+https://user:token@host/o/n", GitSpec("https://user:token@host/o/n", "")),
-        ("git+file:///a/b", GitSpec("file:///a/b", "")),
-    ],
-)
+@table(__file__, "git.md", "Specs", globals())
 def test_specs(spec: str, expected: GitSpec) -> None:
     assert parse_git(spec) == expected
 
@@ -214,14 +197,7 @@ def test_a_token_is_neither_recorded_nor_shown() -> None:
     assert "token" not in str(_explain("x", "fatal: unable to access 'https://user:token@host/o/n/': timed out"))
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        "git+", "git+github.com/o/n", "git+https://github.com", "git+https://github.com/", "git+ext::sh -c id",
-        "git+https://github.com/o/n@", "git+https://github.com/o/n@--upload-pack=x", "git+https://-x/o/n",
-        "git+https://github.com/o/n#subdirectory=a", "git+https://github.com/o/n\n", "git+ftp://h/o/n",
-    ],
-)  # fmt: skip
+@table(__file__, "git.md", "Not a spec", globals())
 def test_not_a_spec(spec: str) -> None:
     with pytest.raises(UserError, match=r"git\+") as raised:
         open_source(spec)

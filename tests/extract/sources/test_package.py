@@ -1,7 +1,6 @@
 """Packages from a folder as index: wheels, sdists, pinned digests, and errors."""
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,16 +14,11 @@ from extract.sources.package import near_versions, read_installed
 from lemur_core.files import pip_guarded
 from lemur_core.files.errors import RetryableError, UserError
 from manifests.provenance.swhid import blob_sha1, directory_swhid
+from tests.builders.suites import read_table, table
 
 Make = Callable[..., Path]
 
-FILES = {
-    "pkg/__init__.py": "",
-    "pkg/layers/se.py": "import torch\n",
-    "pkg/tests/test_se.py": "",
-    "pkg/weights.pth": "x" * 100,
-    "tests/test_all.py": "",
-}
+FILES = read_table(__file__, "package.md", "Files", globals())
 METADATA = "License: MIT\nRequires-Dist: torch>=2\n"
 
 
@@ -83,28 +77,7 @@ BACKEND = RUN + (
     "def build_wheel(*_): raise SystemExit\n"
 )
 IN_TREE = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
-HOSTILE = {
-    "in-tree backend": {"pyproject.toml": IN_TREE, "backend.py": BACKEND},
-    "setup.py": {"setup.py": RUN},
-    "setup.cfg": {
-        "setup.cfg": "[metadata]\nname = pkg\nversion = attr: pkg.evil.x\n",
-        "pkg/evil.py": RUN,
-        "setup.py": RUN,
-    },
-    "startup files": {
-        "sitecustomize.py": RUN,
-        "usercustomize.py": RUN,
-        "x.pth": RUN,
-        "setup.py": RUN,
-        "pip.py": RUN,
-        "pip/__main__.py": RUN,
-    },
-    "own requirement": {
-        "pyproject.toml": '[build-system]\nrequires = ["evil"]\nbuild-backend = "evil"\n',
-        "setup.py": RUN,
-    },
-    "names of the standard library": {"subprocess.py": RUN, "tarfile.py": RUN, "os.py": RUN, "setup.py": RUN},
-}
+HOSTILE = read_table(__file__, "package.md", "Hostile", globals())
 
 
 def test_the_hostile_backend_does_run_under_plain_pip(make_sdist: Make, marker: Path, tmp_path: Path) -> None:
@@ -188,10 +161,7 @@ def test_an_index_that_cannot_be_reached(index: Path, monkeypatch: pytest.Monkey
         open_source("pkg@1.0")
 
 
-@pytest.mark.parametrize(
-    ("metadata", "said"),
-    [("Name: other\nVersion: 1.0\n", "what was fetched is other 1.0"), ("Name: pkg\n", "states no version")],
-)
+@table(__file__, "package.md", "A release that is not what it says", globals())
 def test_a_release_that_is_not_what_it_says(make_sdist: Make, index: Path, metadata: str, said: str) -> None:
     make_sdist("pkg", "1.0", {**FILES, "setup.py": "", "PKG-INFO": f"Metadata-Version: 2.1\n{metadata}"})
     with pytest.raises(UserError, match=rf"pkg@1\.0: .*{said}"):
@@ -219,15 +189,7 @@ def test_not_a_package(spec: str) -> None:
         open_source(spec)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "near"),
-    [
-        ("1.5", ["1.2", "1.3", "1.4", "1.6", "1.7", "2.0"]),
-        ("9", ["1.3", "1.4", "1.6", "1.7", "1.8", "2.0"]),
-        ("0.1", ["1.0", "1.1", "1.2", "1.3", "1.4", "2.0"]),
-        ("", ["1.3", "1.4", "1.6", "1.7", "1.8", "2.0"]),
-    ],
-)
+@table(__file__, "package.md", "Near versions", globals())
 def test_near_versions(wanted: str, near: list[str]) -> None:
     versions = ["1.4", "1.0", "1.1", "1.2", "1.3", "1.6", "1.7", "1.8", "2.0", "junk"]
     assert near_versions(wanted, versions) == near
@@ -235,12 +197,7 @@ def test_near_versions(wanted: str, near: list[str]) -> None:
 
 # --- the installed copy: taken only when it is the released one, and then with the same result ---
 
-INSTALLED = {
-    "pkg/__init__.py": "",
-    "pkg/layers/se.py": "import torch\n",
-    "tests/test_all.py": "",
-    "pkg/weights.pth": "x",
-}
+INSTALLED = read_table(__file__, "package.md", "Installed", globals())
 
 
 def test_the_same_source_both_ways(make_wheel: Make, install: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,15 +214,7 @@ def test_the_same_source_both_ways(make_wheel: Make, install: Make, monkeypatch:
     assert [installed.read(file) for file in installed.files] == [downloaded.read(file) for file in downloaded.files]
 
 
-@pytest.mark.parametrize(
-    ("extra", "version"),
-    [
-        ({"INSTALLER": "pip\n"}, "1.0.0"),
-        ({}, "1.1"),
-        ({"direct_url_JSON": '{"url": "file:///src/pkg", "dir_info": {"editable": true}}'}, "1.0"),
-        ({"INSTALLER": "conda\n"}, "1.0"),
-    ],
-)
+@table(__file__, "package.md", "Which copies are released ones", globals())
 def test_which_copies_are_released_ones(install: Make, extra: dict[str, str], version: str) -> None:
     site = install("pkg", "1.0", INSTALLED, METADATA, **extra)
     (site / "pkg/added.py").write_text("")  # beside the package, of which it is no part
@@ -278,18 +227,7 @@ def test_which_copies_are_released_ones(install: Make, extra: dict[str, str], ve
     assert list(contents.texts) == ["pkg-1.0.dist-info/METADATA"]
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda site, record: (site / "pkg/layers/se.py").write_text("import torch \n"),
-        lambda site, record: (site / "pkg/layers/se.py").unlink(),
-        lambda site, record: record.write_text(
-            re.sub(r"(?m)^pkg/__init__.py,.*$", "pkg/__init__.py,,", record.read_text())
-        ),
-        lambda site, record: record.unlink(),
-    ],
-    ids=["edited", "gone", "no hash", "no record"],
-)
+@table(__file__, "package.md", "A copy that differs from its record", globals())
 def test_a_copy_that_differs_from_its_record(install: Make, damage: Callable[[Path, Path], object]) -> None:
     site = install("pkg", "1.0", INSTALLED, METADATA)
     assert read_installed("pkg", "1.0") is not None

@@ -14,6 +14,7 @@ from extract.proofs.runtime import BlockRuntime, runtime_for
 from extract.resolve.distributions import find_requirement
 from lemur_core.files.cache import cache_folder
 from lemur_core.sandbox import Job, Sandbox, Status
+from tests.builders.suites import read_files, table
 
 Wheel = Callable[..., Path]
 Files = Mapping[str, str]
@@ -155,16 +156,7 @@ def test_no_code_of_a_distribution_is_run(index: Path, wheel: Wheel, tmp_path: P
     assert not proof.exists()
 
 
-@pytest.mark.parametrize(
-    ("requirement", "name", "reason"),
-    [
-        ("tool @ git+https://example.org/tool", "tool", "only named packages are fetched"),
-        ("tool @ file:///etc/passwd", "tool", "only named packages are fetched"),
-        ("--pre", "--pre", "not a requirement of PEP 508"),
-        ("elsewhere", "elsewhere", "no wheel of it"),
-        ("sympy<1", "sympy", "no wheel of it"),
-    ],
-)
+@table(__file__, "runtime.md", "What cannot be had", globals())
 def test_what_cannot_be_had(wheel: Wheel, requirement: str, name: str, reason: str) -> None:
     wheel("tiny")
     wheel("elsewhere", tag="cp27-cp27m-win32")
@@ -247,14 +239,8 @@ def test_two_at_once_agree_and_leave_nothing_behind(wheel: Wheel) -> None:
     assert list(cache_folder("sources").glob("*/work/*")) == []
 
 
-_PROBE = """
-import json, sys
-
-def value(payload):
-    sys.path.append(payload["folder"])
-    import tinya
-    return [tinya.VALUE, json.loads("1")]
-"""
+TEXTS = read_files(__file__, "runtime.md")
+_PROBE = TEXTS["_PROBE"]
 
 
 def test_a_job_imports_it_from_the_end_of_the_path(wheel: Wheel, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from extract.sources.store import (
     workspace,
 )
 from lemur_core.files.errors import UserError
+from tests.builders.suites import read_files
 
 Make = Callable[..., Path]
 
@@ -105,20 +106,8 @@ def test_changed_bytes_are_noticed(install: Make) -> None:
         source.read(source.files[1])
 
 
-KILLED = """
-import os, signal, sys
-import extract.sources.store as store
-write, left = store._write, int(sys.argv[1])
-def dying(*arguments, **more):
-    global left
-    left -= 1
-    if left < 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    write(*arguments, **more)
-store._write = dying
-from extract.sources import open_source
-open_source(sys.argv[2])
-"""
+TEXTS = read_files(__file__, "store.md")
+KILLED = TEXTS["KILLED"]
 
 
 def test_a_killed_run_leaves_nothing_half(install: Make, monkeypatch: pytest.MonkeyPatch) -> None:

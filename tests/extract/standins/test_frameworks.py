@@ -13,6 +13,7 @@ from torch import nn
 
 from extract.standins import attention, frameworks, pretrained, settings
 from extract.standins.experts import grouped_mm_fallback
+from tests.builders.suites import table
 
 
 def test_registry_builds_by_name_scope_class_and_list() -> None:
@@ -40,16 +41,7 @@ def test_registry_builds_by_name_scope_class_and_list() -> None:
         assert same is layers
 
 
-@pytest.mark.parametrize(
-    ("key", "kind"),
-    [
-        ("GELU", nn.GELU),
-        ("mmengine.GELU", nn.GELU),
-        ("BN1d", nn.BatchNorm1d),
-        ("SmoothL1Loss", None),
-        ("Bilinear", None),
-    ],
-)
+@table(__file__, "frameworks.md", "Registry knows the layers that are always registered", globals())
 def test_registry_knows_the_layers_that_are_always_registered(key: str, kind: type[nn.Module] | None) -> None:
     layers = frameworks.Registry("layers")
     assert layers.get(key) is kind
@@ -97,18 +89,7 @@ BIAS = torch.randn(1, 4, 5, 5, generator=torch.Generator().manual_seed(2))
 
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("length", [1, 5])
-@pytest.mark.parametrize(
-    ("mask", "causal", "bias"),
-    [
-        (None, False, None),
-        (None, True, None),
-        (ATTENDED, False, None),
-        (None, False, BIAS),
-        (None, True, BIAS),
-        (ATTENDED, False, BIAS),
-    ],
-    ids=["plain", "causal", "masked", "biased", "causal and biased", "masked and biased"],
-)
+@table(__file__, "frameworks.md", "Sdpa equals the definition", globals())
 def test_sdpa_equals_the_definition(
     groups: int, length: int, mask: torch.Tensor | None, causal: bool, bias: torch.Tensor | None
 ) -> None:

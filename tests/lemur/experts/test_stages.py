@@ -185,7 +185,7 @@ def test_real_models_by_name(settings_file: Path, curator_cache: Path, tmp_path:
 
 
 @pytest.mark.slow
-def test_killed_at_ten_points_alignment_writes_the_same_bytes(tmp_path: Path) -> None:
+def test_killed_at_any_point_alignment_writes_the_same_bytes(tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()
     write_library(place / "library")

@@ -29,6 +29,7 @@ from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox.server.processes import remove_folder
 from manifests.folders.manifest import Manifest, Output, Stopwatch, read_manifest, write_manifest
+from tests.builders.suites import table
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="rename and permission rules of POSIX")
 
@@ -125,18 +126,7 @@ OTHERS = "holds {}, which lemur did not write; move it elsewhere, or choose anot
 NOT_OURS = "has a manifest.json of another program, so lemur did not write it; choose another --out"
 
 
-@pytest.mark.parametrize(
-    "manifest",
-    [
-        {"name": "A web app", "start_url": "/", "icons": []},
-        {"manifest_version": 3, "name": "An extension", "version": "1.0"},
-        {"kind": "snapshot", "versions": {"lemur-curator": "1"}},
-        {"versions": {"lemur-curator": "1"}, "outputs": [{"path": "index.js"}]},
-        ["index.js"],
-        "{",
-        "[" * 100_000,
-    ],
-)
+@table(__file__, "atomic.md", "A folder of another program is not replaced", globals())
 def test_a_folder_of_another_program_is_not_replaced(tmp_path: Path, manifest: object) -> None:
     (tmp_path / "manifest.json").write_text(manifest if isinstance(manifest, str) else json.dumps(manifest))
     (tmp_path / "index.js").write_text("precious")
@@ -255,17 +245,7 @@ def test_the_old_folder_comes_back_when_the_last_rename_fails(tmp_path: Path, mo
 FILE = "is a file, not a folder; choose another --out"
 
 
-@pytest.mark.parametrize(
-    ("name", "force", "message"),
-    [
-        ("file", False, FILE),
-        ("file", True, FILE),
-        ("dangling", False, FILE),
-        ("full", False, "exists already; choose another --out, or add --force to replace it"),
-        ("full", True, "has no manifest.json, so lemur did not write it; choose another --out"),
-        ("/", False, "exists already; choose another --out, or add --force to replace it"),
-    ],
-)
+@table(__file__, "atomic.md", "What is in the way", globals())
 def test_what_is_in_the_way(tmp_path: Path, name: str, force: bool, message: str) -> None:
     (tmp_path / "file").write_text("precious")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")

@@ -14,6 +14,7 @@ from lemur_core.describe.patterns import describe_graph
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.serialization import deserialize, serialize
 from tests.builders.graphs import trace
+from tests.builders.suites import read_table, table
 
 
 class Net(nn.Module):
@@ -54,64 +55,9 @@ def halves(n: Net, x: Tensor) -> Tensor:
     return torch.cat([b, a], 1)
 
 
-TOLD: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], list[str]]] = {
-    "gate": (
-        lambda: Net(squeeze, down=nn.Conv2d(64, 8, 1), up=nn.Conv2d(8, 64, 1)),
-        (2, 64, 8, 8),
-        [
-            "from the input: mean over H and W; 1×1 filter 64 to 8; ReLU; 1×1 filter 8 to 64; sigmoid;"
-            " multiplies the input: a gate for each channel."
-        ],
-    ),
-    "residual": (
-        lambda: Net(lambda n, x: F.relu(x + n.bn(n.a(x))), a=nn.Conv2d(4, 4, 3, padding=1), bn=nn.BatchNorm2d(4)),
-        (2, 4, 8, 8),
-        ["from the input: 3×3 filter 4 to 4; batch normalisation; adds the input: a residual; ReLU."],
-    ),
-    "two branches are no residual": (
-        lambda: Net(lambda n, x: n.a(x) + n.b(x), a=nn.Linear(4, 4), b=nn.Linear(4, 4)),
-        (2, 4),
-        ["(1) from the input: linear 4 to 4.", "(2) from the input: linear 4 to 4; adds (1)."],
-    ),
-    "pyramid": (
-        lambda: Net(pyramid),
-        (2, 4, 8, 8),
-        [
-            "(1) from the input: 5×5 maximum pooling.",
-            "(2) from (1): 5×5 maximum pooling.",
-            "(3): as (2), with numbers 1 further.",
-            "(4) concatenates the input, (1), (2) and (3) along the channels: a pooling pyramid.",
-        ],
-    ),
-    "attention": (
-        lambda: Net(attend, qkv=nn.Linear(32, 96)),
-        (2, 6, 32),
-        ["from the input: linear 32 to 96; self-attention, 4 heads: scores, scaled by 0.3536, softmax, weighted sum."],
-    ),
-    "split": (
-        lambda: Net(halves),
-        (2, 6, 8, 8),
-        [
-            "(1) from the input: first 3 of 6 of the channels.",
-            "(2) from the input: last 3 of 6 of the channels; concatenates it and (1) along the channels.",
-        ],
-    ),
-    "shift": (
-        lambda: Net(lambda n, x: n.norm(torch.roll(x, (-2, -2), (1, 2))), norm=nn.LayerNorm(16)),
-        (2, 8, 8, 16),
-        ["from the input: rolled by -2 and -2 along H and W; layer normalisation over the last of 4 dimensions."],
-    ),
-    "stopped gradient": (
-        lambda: Net(lambda n, x: n.b(n.a(x).detach()), a=nn.Linear(4, 4), b=nn.Linear(4, 4)),
-        (2, 4),
-        ["from the input: linear 4 to 4; no gradient goes back from here; linear 4 to 4."],
-    ),
-    "a sum with what does not depend on the input": (
-        lambda: Net(lambda n, x: n.a.weight + x, a=nn.Linear(4, 4)),
-        (2, 4, 4),
-        ["from the input: plus a learned 4×4."],
-    ),
-}
+TOLD: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], list[str]]] = read_table(
+    __file__, "motifs.md", "Told", globals()
+)
 
 
 @pytest.mark.parametrize("name", TOLD)
@@ -157,16 +103,7 @@ def test_train_mode_tells_what_it_draws() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("forward", "shape", "layout"),
-    [
-        (lambda n, x: n.norm(x), (2, 16, 16, 16), "NHWC"),
-        (lambda n, x: n.fc(F.gelu(x) + 1), (2, 16, 16, 16), "NHWC"),
-        (lambda n, x: n.conv(x), (2, 16, 16, 16), "NCHW"),
-        (lambda n, x: n.norm(x.permute(0, 2, 3, 1)), (2, 16, 16, 16), None),
-        (lambda n, x: x * 2, (2, 16, 16, 16), None),
-    ],
-)
+@table(__file__, "motifs.md", "Layout follows from the graph", globals())
 def test_layout_follows_from_the_graph(forward: Callable[..., Any], shape: tuple[int, ...], layout: str | None) -> None:
     found = graph(lambda: Net(forward, norm=nn.LayerNorm(16), fc=nn.Linear(16, 16), conv=nn.Conv2d(16, 4, 1)), shape)
     place = next(place for place, node in enumerate(found.nodes) if node.op == "input")

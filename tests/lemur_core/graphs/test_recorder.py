@@ -14,16 +14,9 @@ from lemur_core.graphs.memory import find_storage
 from lemur_core.graphs.recorder import Recorder
 from lemur_core.graphs.trace import run
 from tests.builders.graphs import trace
+from tests.builders.suites import read_table, table
 
-RUNS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
-    "no value": (lambda x: x[:, torch.tensor([1, 0])] + x.shape[0], False),
-    "an element": (lambda x: x * x.sum().item(), True),
-    "a list": (lambda x: x * x.tolist()[0][0], True),
-    "a branch": (lambda x: x if x.max() > 0 else -x, True),
-    "those that are positive": (lambda x: x[x > 0], True),
-    "places": (lambda x: x.flatten()[torch.nonzero(x.flatten() > 0).squeeze(1)], True),
-    "different ones": (lambda x: torch.unique(x.round()), True),
-}
+RUNS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = read_table(__file__, "recorder.md", "Runs", globals())
 
 
 class Body(nn.Module):
@@ -169,19 +162,7 @@ def test_a_run_frees_its_tensors() -> None:
     assert len({identities(canonical(graph)).exact for graph in graphs}) == 1
 
 
-@pytest.mark.parametrize(
-    "compute",
-    [
-        lambda x: torch.relu(x),
-        lambda x: torch.relu(x.transpose(0, 1)),
-        lambda x: x.double() + 1,
-        lambda x: x > 0,
-        lambda x: torch.max(x, 1),
-        lambda x: torch.cat([x, x]),
-        lambda x: torch.sort(x, 1),
-        lambda x: x.to(torch.complex64).conj() * 2,
-    ],
-)
+@table(__file__, "recorder.md", "A result that is built again is as torch makes it", globals())
 def test_a_result_that_is_built_again_is_as_torch_makes_it(
     compute: Callable[[Tensor], Tensor | tuple[Tensor, ...]],
 ) -> None:

@@ -10,26 +10,13 @@ from lemur_core.graphs.symbolic import (
     normalize_formula,
     subtract_sizes,
 )
+from tests.builders.suites import table
 
 HEIGHTS, WIDTHS = (17, 19, 22, 17, 17, 24), (33, 33, 33, 35, 38, 40)
 ATOMS = {"H": HEIGHTS, "W": WIDTHS}
-KINDS = [
-    "H",
-    "2 * H + 1",
-    "48 - W",
-    "(H - 1) // 2 + 1",
-    "H // 4",
-    "-H % 7",
-    "H * W",
-    "H * W * 3",
-    "H * W // 1 * 4",
-    "W * (H // 2)",
-    "1 / (H * W)",
-    "H ** -0.5",
-]
 
 
-@pytest.mark.parametrize("text", KINDS)
+@table(__file__, "symbolic.md", "A formula holds at sizes that it was not made from", globals())
 def test_a_formula_holds_at_sizes_that_it_was_not_made_from(text: str) -> None:
     seen = [evaluate_formula(text, {"H": height, "W": width}) for height, width in zip(HEIGHTS, WIDTHS, strict=True)]
     found = find_formula(seen, ATOMS)

@@ -5,18 +5,12 @@ import sys
 
 import pytest
 
-from tests.builders.suites import read_files
+from tests.builders.suites import read_files, read_table
 
 TEXTS = read_files(__file__, "compiler.md")
 
 
-_THEN = {
-    "compiled": "assert torch.compile(lambda x: x * 2, backend='eager')(boxes).tolist() == (boxes * 2).tolist()",
-    "a submodule": "import torch._dynamo.config as config; assert torch._dynamo.config is config",
-    "a module is exempted": "assert 'weight' not in torch.compiler.disable(torch.nn.PReLU()).state_dict()",
-    "a class is exempted": "assert torch.compiler.disable(type('Kind', (), {}))() is not None",
-    "what torchvision asks": "assert torchvision.ops.poolers.roi_align.__globals__['is_compile_supported']('cpu')",
-}
+_THEN = read_table(__file__, "compiler.md", "Then", globals())
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from lemur_core.files.atomic import remove_dead
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import Job, Limits, Sandbox, Status
 from lemur_core.sandbox.server.processes import remove_folder
+from tests.builders.suites import read_files, table
 
 HERE = Path(__file__).parent
 
@@ -149,19 +150,8 @@ def test_nested_folders(box: Sandbox) -> None:
     assert list(box._folder.glob("server-*/*")) == []
 
 
-_SCRIPT = """
-import sys
-from pathlib import Path
-import lemur_core.sandbox.client
-from lemur_core.sandbox import Job, Sandbox
-
-_, folder, backend, entry = sys.argv
-lemur_core.sandbox.client.BACKENDS = (backend,)
-with Sandbox(preload=(), sys_path=[Path(folder)], unsafe=backend == "none") as box:
-    jobs = [Job(str(i), "attacks:" + entry, {"seconds": 30}) for i in range(4)]
-    print("ready", flush=True)
-    list(box.run(jobs))
-"""
+TEXTS = read_files(__file__, "lifecycle.md")
+_SCRIPT = TEXTS["_SCRIPT"]
 
 
 def interrupt(number: int, backend: str, entry: str, folder: Path) -> None:
@@ -188,19 +178,7 @@ def interrupt(number: int, backend: str, entry: str, folder: Path) -> None:
         assert list(folder.iterdir()) == []
 
 
-_KILLED = """
-import os, signal, sys
-from pathlib import Path
-from lemur_core.sandbox import Sandbox
-box = Sandbox(preload=(), unsafe=True).__enter__()
-for link in box._links:
-    link.stop()
-locked = box._folder / "server-0" / "locked"
-locked.mkdir(parents=True)
-(locked / "file").touch()
-locked.chmod(0)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
+_KILLED = TEXTS["_KILLED"]
 
 
 @pytest.mark.parametrize("next_one", ["sandbox", "command"])
@@ -300,15 +278,7 @@ def test_probes_see_every_breach(open_box: Sandbox, tmp_path: Path) -> None:
     assert len({*outcome.value, *depends_on_the_user}) == 15, outcome
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"readable": [Path("/nowhere/at-all")]}, "/nowhere/at-all: does not exist"),
-        ({"preload": ("no_such_library",)}, "cannot start: ModuleNotFoundError: No module named 'no_such_library'"),
-        ({"runtime": ("no-such-package",)}, "--runtime no-such-package: no-such-package is not installed here"),
-        ({"workers": 0}, "workers: 0"),
-    ],
-)
+@table(__file__, "lifecycle.md", "What cannot be started is told", globals())
 def test_what_cannot_be_started_is_told(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         Sandbox(**{"preload": (), "unsafe": True, **options}).__enter__()

@@ -15,6 +15,7 @@ import pytest
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import Job, Limits, Outcome, Sandbox, Status
 from tests.builders.hostile import list_hostile
+from tests.builders.suites import table
 
 Run = Callable[..., Outcome]
 
@@ -74,16 +75,7 @@ def test_jobs_that_sleep_hold_up_no_others(box: Sandbox) -> None:
         assert time.monotonic() - started < 30, "two at a time they take 36 seconds"
 
 
-@pytest.mark.parametrize(
-    ("entry", "limits", "status", "error"),
-    [
-        ("spin", Limits(cpu_seconds=1), Status.TIMEOUT, "used more than 1 seconds of CPU"),
-        ("fill_files", Limits(scratch_bytes=40 * 2**20), Status.OVER_LIMIT, "the limit is 41943040"),
-        ("many_files", Limits(scratch_bytes=8 * 2**20, files=10**6), Status.OVER_LIMIT, "the limit is 8388608"),
-        ("many_files", Limits(files=1000), Status.OVER_LIMIT, "made more than 1000 files"),
-        ("many_threads", Limits(threads=32, memory_bytes=4 * 2**30), Status.OVER_LIMIT, "threads; the limit is 32"),
-    ],
-)
+@table(__file__, "outcomes.md", "Limits", globals())
 def test_limits(run: Run, entry: str, limits: Limits, status: Status, error: str) -> None:
     outcome = run(entry, limits)
     assert outcome.status == status, outcome
@@ -158,20 +150,7 @@ def test_value_sizes(run: Run) -> None:
     assert beyond.error.endswith("bytes of JSON; the limit is 16777216")
 
 
-@pytest.mark.parametrize(
-    ("how", "code", "message"),
-    [
-        ("_exit", 0, "exited with code 0 before the entry returned: the code, or a thread that it started, called"),
-        ("_exit", 3, "exited with code 3 before the entry returned"),
-        ("sys.exit", 0, "the code tried to exit the interpreter (SystemExit: 0)"),
-        ("atexit", 0, "the code tried to exit the interpreter (SystemExit: 0)"),
-        ("thread", 0, "exited with code 0 before the entry returned"),
-        ("segfault", 0, "ended by SIGSEGV before the entry returned"),
-        ("abort", 0, "ended by SIGABRT before the entry returned"),
-        ("kill", 0, "ended by SIGKILL before the entry returned"),
-        ("close", 0, "exited with code 0 before the entry returned"),
-    ],
-)
+@table(__file__, "outcomes.md", "Leaving early is no result", globals())
 def test_leaving_early_is_no_result(run: Run, how: str, code: int, message: str) -> None:
     outcome = run("leave", how=how, code=code)
     assert (outcome.status, outcome.value) == (Status.CRASHED, None)
@@ -197,18 +176,7 @@ def test_replaced_functions(run: Run) -> None:
     assert outcome.value != "forged"
 
 
-@pytest.mark.parametrize(
-    ("entry", "payload", "status", "message"),
-    [
-        ("fail", {"kind": "value"}, Status.ERROR, "ValueError: a clear message"),
-        ("fail", {"kind": "odd"}, Status.ERROR, "OddError: (its message is unavailable: RuntimeError)"),
-        ("fail", {"kind": "chained"}, Status.DENIED, "RuntimeError: could not cache"),
-        ("fail", {"kind": "recursion"}, Status.ERROR, "RecursionError: maximum recursion depth exceeded"),
-        ("leave", {"how": "interrupt"}, Status.ERROR, "KeyboardInterrupt"),
-        ("odd_value", {"kind": "object"}, Status.ERROR, "the entry returned what JSON cannot hold: TypeError"),
-        ("odd_value", {"kind": "set"}, Status.ERROR, "the entry returned what JSON cannot hold: TypeError"),
-    ],
-)
+@table(__file__, "outcomes.md", "Exceptions", globals())
 def test_exceptions(run: Run, entry: str, payload: dict[str, Any], status: Status, message: str) -> None:
     outcome = run(entry, **payload)
     assert (outcome.status, outcome.value) == (status, None)

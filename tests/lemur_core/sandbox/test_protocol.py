@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from lemur_core.sandbox import Status
 from lemur_core.sandbox.server.jobs import Channel, read_report
+from tests.builders.suites import table
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text(),
@@ -73,15 +74,6 @@ def test_the_other_end_is_gone() -> None:
     sender.close()
 
 
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        ("", "JSONDecodeError"),
-        ("[" * 100_000, "RecursionError"),
-        ("[]", "TypeError"),
-        ("{}", "KeyError"),
-        ('{"status": "fine", "value": 1, "error": ""}', "ValueError"),
-    ],
-)
+@table(__file__, "protocol.md", "Unreadable reports have crashed", globals())
 def test_unreadable_reports_have_crashed(text: str, kind: str) -> None:
     assert read_report(text) == (Status.CRASHED, None, f"invalid answer: the report cannot be read ({kind})")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from lemur_core.sandbox import Outcome, Status
 from lemur_core.sandbox.server.received import MAX_DEPTH, clean_text, inflate, receive
+from tests.builders.suites import table
 
 texts = st.text(st.characters(codec=None, categories=("Cs", "Cc", "L")) | st.just("\\"))
 values = st.recursive(
@@ -31,16 +32,7 @@ def nested(levels: int) -> Any:
     return value
 
 
-@pytest.mark.parametrize(
-    ("text", "cleaned"),
-    [
-        ("plain", "plain"),
-        ("\ud800 lone", r"\ud800 lone"),
-        ("\udfff\x00\udc80", r"\udfff\x00\udc80"),
-        ("\U0001f600 äß\n\x1b", "\U0001f600 äß\n\x1b"),
-        (r"\ud800", r"\ud800"),
-    ],
-)
+@table(__file__, "received.md", "A text is cleaned", globals())
 def test_a_text_is_cleaned(text: str, cleaned: str) -> None:
     assert clean_text(text) == cleaned
     assert receive({text: [text, 1]}) == {cleaned: [cleaned, 1]}
@@ -55,17 +47,7 @@ def test_an_outcome_is_clean(value: Any, error: str) -> None:
     assert Outcome("a", Status.OK, outcome.value, outcome.error, stdout_tail=outcome.stdout_tail) == outcome
 
 
-@pytest.mark.parametrize(
-    ("value", "why"),
-    [
-        ([float("nan")], "nan is not a finite number"),
-        ({"a": float("-inf")}, "-inf is not a finite number"),
-        (2**63, "an integer of more than 64 bits"),
-        ([-(2**63) - 1], "an integer of more than 64 bits"),
-        (nested(MAX_DEPTH + 1), "nested deeper than 100 levels"),
-        (nested(100_000), "nested deeper than 100 levels"),
-    ],
-)
+@table(__file__, "received.md", "A value out of bounds is a crash of the job", globals())
 def test_a_value_out_of_bounds_is_a_crash_of_the_job(value: Any, why: str) -> None:
     outcome = Outcome("a", Status.OK, value)
     assert (outcome.status, outcome.value, outcome.error) == (Status.CRASHED, None, f"invalid answer: {why}")

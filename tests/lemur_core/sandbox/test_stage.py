@@ -11,6 +11,7 @@ import pytest
 from lemur_core.sandbox import Failure, Job, Limits, Outcome, Status, cached
 from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.stage import Reply, Retries, SandboxStage
+from tests.builders.suites import table
 
 GUEST = "lemur_core.sandbox.net:run_network"
 
@@ -97,25 +98,7 @@ def test_what_a_guest_could_not_do_is_an_answer(guest: Guest) -> None:
     assert ask(guest, {"error": "no class Net"}).answer == Failure("no class Net")
 
 
-@pytest.mark.parametrize(
-    ("answer", "where"),
-    [
-        (None, "Answered"),
-        (3, "Answered"),
-        ([GOOD], "Answered"),
-        ({}, "level"),
-        ({**GOOD, "level": "won"}, "level"),
-        ({**GOOD, "level": 1}, "level"),
-        ({**GOOD, "seconds": "1"}, "seconds"),
-        ({**GOOD, "seconds": True}, "seconds"),
-        ({**GOOD, "steps": []}, "steps"),
-        ({**GOOD, "steps": {"eval": {"lines": [3, "4"]}}}, "steps.eval.lines.1"),
-        ({**GOOD, "steps": {"eval": {"lines": [3.5]}}}, "steps.eval.lines.0"),
-        ({**GOOD, "steps": {"eval": {"lines": "34"}}}, "steps.eval.lines"),
-        ({**GOOD, "steps": {"eval": {"lines": [], "name": 0}}}, "steps.eval.name"),
-        ({"error": None}, "level"),
-    ],
-)
+@table(__file__, "stage.md", "Nonsense is a crash of the job", globals())
 def test_nonsense_is_a_crash_of_the_job(guest: Guest, answer: Any, where: str) -> None:
     """Nothing is converted, and no traceback reaches the caller."""
     for _ in range(2):  # on receipt and on recall
@@ -144,18 +127,7 @@ def test_a_job_without_an_answer(guest: Guest) -> None:
     assert ask(guest, Status.ERROR).reason(4) == "line"
 
 
-@pytest.mark.parametrize(
-    ("retries", "status", "runs", "seconds"),
-    [
-        (Retries.NONE, Status.TIMEOUT, 1, 30.0),
-        (Retries.TRANSIENT, Status.TIMEOUT, 3, 30.0),
-        (Retries.TRANSIENT, Status.ERROR, 1, 30.0),
-        (Retries.WIDER, Status.TIMEOUT, 2, 120.0),
-        (Retries.WIDER, Status.OUT_OF_MEMORY, 1, 30.0),
-        (Retries.TRANSIENT, WAITED, 1, 30.0),
-        (Retries.WIDER, WAITED, 1, 30.0),
-    ],
-)
+@table(__file__, "stage.md", "Retries", globals())
 def test_retries(
     guest: Guest, monkeypatch: pytest.MonkeyPatch, retries: Retries, status: Any, runs: int, seconds: float
 ) -> None:

@@ -4,19 +4,10 @@ import pytest
 
 from curate.model.options import CurateOptions
 from lemur_core.similarity.distinct import LEXICAL, STRUCTURAL, Distinct, count_distinct, decide
+from tests.builders.suites import read_files
 
-NET = """
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a = nn.Conv2d(3, 8, kernel_size=3)
-        self.b = nn.Linear(8, 4)
-
-    def forward(self, x):
-        return self.b(self.a(x).relu().mean((2, 3)))
-"""
+TEXTS = read_files(__file__, "distinct.md")
+NET = TEXTS["NET"]
 REMARKED = NET.replace("        return", "        # the head\n        return")
 RENAMED = NET.replace("self.a", "self.stem")
 SPLIT = NET.replace(

@@ -24,29 +24,11 @@ from lemur_core.similarity.tokens import (
     region_tokens,
     shingle_hashes,
 )
-from tests.builders.suites import table
+from tests.builders.suites import read_files, table
 
 #: Runs in a process of its own: token streams and shingle counts of the codes in a file.
-PEER = """
-import json, sys, types, warnings
-warnings.simplefilter("ignore")
-api, nn = types.ModuleType("ab.nn.api"), types.ModuleType("ab.nn")
-nn.api, nn.__path__ = api, []
-import ab
-ab.nn = sys.modules["ab.nn"] = nn
-sys.modules["ab.nn.api"] = api
-from ab.dup.consts import NUMBER_PLACEHOLDER, SHINGLE_K, STRING_PLACEHOLDER
-from ab.dup.utils import textproc
-assert SHINGLE_K == 10
-places = {NUMBER_PLACEHOLDER: "NUM", STRING_PLACEHOLDER: "STR"}
-found = []
-for code in json.load(open(sys.argv[1])):
-    region = textproc.extract_model_region(code)
-    declared = textproc.collect_declared_names(region)
-    tokens = textproc.python_token_stream(textproc.strip_comments_and_docstrings(region), declared)
-    found.append([[places.get(token, token) for token in tokens], len(textproc.shingles(tokens))])
-json.dump(found, sys.stdout)
-"""
+TEXTS = read_files(__file__, "tokens.md")
+PEER = TEXTS["PEER"]
 
 GOLDEN = ["45d5cdd5893282cb", "b86b47df336c19fe"]
 
@@ -230,18 +212,7 @@ def test_model_classes(code: str, model: list[bool]) -> None:
     assert is_model_class(outline_of(code)) == model
 
 
-@pytest.mark.parametrize(
-    ("code", "lines"),
-    [
-        ("x = 1\nclass A(Module):\n    a = 1\ny = 2\n", [(2, 3)]),
-        ("class A(Module):\n    a = 1\nclass B(Module):\n    a = 1\n", [(1, 4)]),
-        ("class A(Module):\n    a = f()\n\n\ndef f(): pass\n\n\ndef g(): f()\n", [(1, 2), (5, 5)]),
-        ("class A:\n    a = f()\n\ndef f(): pass\n", []),
-        ("class A(Module):\n    a = m.f()\n\ndef f(): pass\n", [(1, 2)]),
-        ("class A(Module):\n    a = 1\n    class B(Module):\n        b = 1\n", [(1, 4)]),
-        ("@a\nclass A(Module):\n    a = 1\n", [(2, 3)]),
-    ],
-)
+@table(__file__, "tokens.md", "Region", globals())
 def test_region(code: str, lines: list[tuple[int, int]]) -> None:
     assert region_lines(outline_of(code)) == lines
 

@@ -10,7 +10,7 @@ import pytest
 
 from lemur_core.files.errors import UserError
 from lemur_core.source.bundle import Part, bundle
-from tests.builders.suites import Case, suite
+from tests.builders.suites import Case, read_table, suite, table
 
 
 def part(key: str, code: str, name: str = "Main", *header: str) -> Part:
@@ -101,17 +101,7 @@ def test_the_same_text_over_something_else_is_not_the_same() -> None:
     assert "K_2 = 4\n\n\ndef f_2(): return K_2, g_2()\n\n\ndef g_2(): return f_2\n\n\nclass B:\n    y = f_2" in text
 
 
-@pytest.mark.parametrize(
-    ("change", "copies"),
-    [
-        ("T['b'] = 2", 2),
-        ("T.update(b=2)", 2),
-        ("for i in range(2): T[i] = i", 2),
-        ("def change(): T['b'] = 2", 2),
-        ("def change(): return list(T)", 2),
-        ("def change():\n    global T\n    T = 2", 2),
-    ],
-)
+@table(__file__, "bundle_cases.md", "What one part changes is not shared", globals())
 def test_what_one_part_changes_is_not_shared(change: str, copies: int) -> None:
     one = "T = dict(a=1)\nclass A:\n    y = T\n"
     two = f"T = dict(a=1)\n{change}\nclass B:\n    y = len(T)\n"
@@ -173,28 +163,7 @@ def test_a_renamed_class_keeps_the_name_that_its_part_reads() -> None:
         second("def add(cls):\n    cls.__name__\n    return cls\n@add\nclass First: pass\n", name="First")
 
 
-REFUSED = {
-    "from math import *\nclass Main: pass\n": "line 1: has a star import of math",
-    "class Main: pass\ndef f():\n    from . import a\n": "line 3: has the relative import of .",
-    "from .a import b\nclass Main: pass\n": "line 1: has the relative import of .a",
-    "class Main:\n    def m(self): return globals()['x']\n": "line 2: reads the module by `globals`",
-    "Main = vars()\n": "line 1: reads the module by `vars`",
-    "Main = 1\nMain = eval('x')\n": "line 2: reads the module by `eval`",
-    "import os\nMain = os.path.dirname(__file__)\n": "line 2: reads the module by `__file__`",
-    "import sys\nclass Main:\n    y = sys.modules[__name__]\n": "line 3: reads its own module by its `__name__`",
-    "'''Doc.'''\nMain = __doc__\n": "line 2: reads the module by `__doc__`",
-    "__all__ = ['a']\nMain = len(__all__)\n": "line 2: reads the module by `__all__`",
-    "def __getattr__(name): pass\nMain = 1\n": "line 1: defines the module's `__getattr__`",
-    "from __future__ import barry_as_FLUFL\nMain = 1\n": "line 1: from __future__ import barry_as_FLUFL",
-    "class Main:\n  y = (\n": "line 2: not Python",
-    "x = 1\nMain = f'''\n{x=}'''\n": "x is printed with its name by `=` in an f-string",
-    "class Foo: pass\ndef Main(a: 'Fo' 'o'): pass\n": "line 2: Foo is named in a string",
-    "x = 1\nclass Main:\n    if a: x = 2\n    y = x\n": "line 2: x is named in a string",
-    "x = 1\nclass Main:\n    for i in a:\n        y = x\n        x = 2\n": "line 2: x is named in a string",
-    "import os\nif os.name: Foo = max = 1\nMain = max\n": "line 3: max may be its own or the built-in one",
-    "max = max\nMain = max\n": "line 1: max may be its own or the built-in one",
-    "class Foo:\n    __a = 1\n    b = '_Foo__a'\nMain = 1\n": "line 1: Foo would be renamed, and a name that begins _Foo__",
-}  # fmt: skip
+REFUSED = read_table(__file__, "bundle_cases.md", "Refused", globals())
 
 
 @pytest.mark.parametrize("code", REFUSED)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from lemur_core.files.errors import UserError
 from lemur_core.source.bundle import Part, bundle
+from tests.builders.suites import read_files
 
 NAMES = ("a", "b", "f", "max", "x")
 _NAME = st.sampled_from(NAMES)
@@ -43,18 +44,8 @@ _STATEMENTS = st.one_of(
     st.builds("for {} in (1, 2):\n    {} = {}".format, _NAME, _NAME, _VALUE),
 )
 _GUARD = "try:\n{}\nexcept Exception:\n    pass"
-_RUN = '''
-class Main:
-    def run(self):
-        told = []
-        for _ in range(2):
-            for read in [{}]:
-                try:
-                    told.append(str(read()))
-                except Exception as error:
-                    told.append(type(error).__name__)
-        return told
-'''  # fmt: skip
+TEXTS = read_files(__file__, "bundle_random.md")
+_RUN = TEXTS["_RUN"]
 
 
 @st.composite

@@ -3,9 +3,8 @@
 import ast
 from collections.abc import Callable, Sequence
 
-import pytest
-
 from lemur_core.source.values import UNKNOWN, Comprehension, Evaluator
+from tests.builders.suites import table
 
 Names = dict[str, object]
 
@@ -29,30 +28,7 @@ class Plain(Evaluator[Names]):
         return options[-1]()
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("[w] * 2 + [w // 4]", [32, 32, 8]),
-        ("f'{kind}_{w}'", "conv_32"),
-        ("f'{kind!r}'", UNKNOWN),
-        ("f'{other}_{w}'", UNKNOWN),
-        ("{kind: w, **{'a': (1, *[2, 3])}}", {"conv": 32, "a": (1, 2, 3)}),
-        ("{'a': 1, **other}", UNKNOWN),
-        ("sizes[1:][0]", 4),
-        ("sizes[other]", UNKNOWN),
-        ("sizes[9]", UNKNOWN),
-        ("w if kind == 'conv' else other", 32),
-        ("1 if other else 2", 2),
-        ("None or kind", "conv"),
-        ("other or kind", "conv"),
-        ("w and None", None),
-        ("not w", False),
-        ("(n := w) - 1", 31),
-        ("2 ** 1000", UNKNOWN),
-        ("other.attribute", UNKNOWN),
-        ("lambda: 1", UNKNOWN),
-    ],
-)
+@table(__file__, "evaluator.md", "Values", globals())
 def test_values(text: str, expected: object) -> None:
     names: Names = {"w": 32, "kind": "conv", "sizes": [2, 4]}
     assert Plain().value(ast.parse(text, mode="eval").body, names) == expected

@@ -4,7 +4,7 @@ import pytest
 
 from lemur_core.source.facts import AT_CALL, AT_DEFINITION, IN_ANNOTATION, FileFacts, Use
 from lemur_core.source.parse import parse_file
-from tests.builders.suites import Case, suite
+from tests.builders.suites import Case, read_table, suite, table
 
 
 def facts_of(text: str) -> FileFacts:
@@ -27,19 +27,7 @@ def test_reads(case: Case) -> None:
     assert [read(case.code, when) for when in (AT_DEFINITION, AT_CALL, IN_ANNOTATION)] == expected
 
 
-CLASS_READS = {
-    "class A:\n    x = x": "x",
-    "class A:\n    for x in x: pass": "x",
-    "class A:\n    x = [x]\n    y = x": "x",
-    "class A:\n    x += 1": "x",
-    "class A:\n    with x as x: pass": "x",
-    "class A:\n    x, y = y, x": "x y",
-    "class A:\n    x: B = x": "x",
-    "class A:\n    def x(self, y=x): pass": "x",
-    "class A:\n    @x\n    def x(self): pass": "x",
-    "class A:\n    class x(x): pass": "x",
-    "class A:\n    x = 1\n    x = x + 1": "",
-}
+CLASS_READS = read_table(__file__, "scopes.md", "Class reads", globals())
 
 
 @pytest.mark.parametrize("text", CLASS_READS)
@@ -54,19 +42,7 @@ def test_binds(case: Case) -> None:
     assert [" ".join(sorted(part)) for part in names] == ["".join(case.all(v)) for v in ("binds", "late", "touches")]
 
 
-CALLED: dict[str, str] = {
-    "x = f()": "f",
-    "x = a.b(c)": "a",
-    "x = f": "",
-    "x = a.b().c": "a",
-    "@d\ndef f(): pass": "d",
-    "@d.e\nclass C: pass": "d",
-    "@d(x)\nclass C: pass": "d",
-    "class C(B): pass": "",
-    "def f(): return g(h)": "g",
-    "x = [f(i) for i in g]": "f",
-    "x = f(g)(h)": "f",
-}
+CALLED: dict[str, str] = read_table(__file__, "scopes.md", "Called", globals())
 
 
 @pytest.mark.parametrize("text", CALLED)
@@ -74,16 +50,7 @@ def test_called(text: str) -> None:
     assert " ".join(use.name for use in uses_of(text) if use.called) == CALLED[text]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "x = α + αβ.γ  # α",
-        "y = f'{a}{b.c!r:>{d}}' f'{ e }'",
-        "def f(x): return ( x , g . h . i , k )",
-        "é = 'é'; z = w . v",
-        "class A(a.b[c], k = d): e = [f for f in g]",
-    ],
-)
+@table(__file__, "scopes.md", "Offsets are those of the text", globals())
 def test_offsets_are_those_of_the_text(text: str) -> None:
     """Where a use has an offset, the name and its attributes stand there."""
     data = (text + "\n").encode()
@@ -111,44 +78,17 @@ def test_shadows_are_the_names_of_inner_scopes() -> None:
     assert statement.shadows == ("a", "b", "c", "e")
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("__all__ = ['a', 'b']", ("a", "b")),
-        ("__all__ = ('a',)", ("a",)),
-        ("__all__: list = ['a']\n__all__ += ['b']", ("a", "b")),
-        ("__all__ = sorted(x)", None),
-        ("x = 1", None),
-    ],
-)
+@table(__file__, "scopes.md", "Exports", globals())
 def test_exports(text: str, expected: tuple[str, ...] | None) -> None:
     assert facts_of(text).exports == expected
 
 
-@pytest.mark.parametrize(
-    ("raw", "message"),
-    [
-        (b"def f(:\n", "invalid syntax"),
-        (b"x = '\xff'\n", "encoding"),
-        (b"# coding: nothing\n", "unknown encoding"),
-        (b"x = 1\0\n", "null bytes"),
-    ],
-)
+@table(__file__, "scopes.md", "What is no python", globals())
 def test_what_is_no_python(raw: bytes, message: str) -> None:
     with pytest.raises(SyntaxError, match=message):
         parse_file(raw)
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"",
-        b"\n",
-        b"# only\n",
-        b"\xef\xbb\xbfx = 1\n",
-        b"x = 1\r\ny = 2\r\n",
-        "# coding: latin-1\nx = 'é'\n".encode("latin-1"),
-    ],
-)
+@table(__file__, "scopes.md", "What is python", globals())
 def test_what_is_python(raw: bytes) -> None:
     assert len(parse_file(raw).statements) == raw.count(b"= ")

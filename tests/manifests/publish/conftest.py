@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from huggingface_hub import close_session, constants
+from kingfisher_sdk import Rules
 
 from lemur.folders import verify_folder
 from manifests.folders.tables import Table, card_yaml, write_tables
@@ -22,9 +23,18 @@ from tests.builders import hub_server
 REPO = "owner/data"
 
 
+@pytest.fixture(scope="session")
+def secret_rules(curator_cache: Path) -> Path:
+    """The rules of secrets, compiled: that takes seconds."""
+    Rules(cache_dir=curator_cache / "secrets")
+    return curator_cache / "secrets"
+
+
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def server(tmp_path: Path, secret_rules: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A running Hub; the client in this process is logged in with the right to write, and speaks LFS."""
+    (tmp_path / "seen").mkdir()
+    (tmp_path / "seen" / "secrets").symlink_to(secret_rules)
     monkeypatch.setenv("HF_TOKEN", hub_server.WRITER)
     monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "seen"))  # the next Hub may have the same address
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)

@@ -50,26 +50,24 @@ def test_what_is_printed(server: Any, hub: Hub, sample: Path, capsys: pytest.Cap
 
 
 def test_a_dry_run_without_hub_and_token_shows_all_files_and_findings(
-    lemur: Lemur, sample: Path, finished: Callable[..., Path]
-) -> None:
+    server: Any, sample: Path, finished: Callable[..., Path], monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     for number in range(30):
         (sample / f"more-{number:02d}.txt").write_text("text\n")
-    nowhere = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_TOKEN": ""}
-    done = lemur("publish", finished(sample), "--repo-id", REPO, "--dry-run", **nowhere)
-    assert done.returncode == 0, done.stderr
-    *lines, last = done.stdout.splitlines()
+    monkeypatch.setenv("HF_TOKEN", "")
+    nowhere = Hub("http://127.0.0.1:9", sleep=lambda _: None)
+    run_publish(finished(sample), REPO, dry_run=True, hub=nowhere)
+    *lines, last = capsys.readouterr().out.splitlines()
     assert [line.split()[-1] for line in lines] == sorted(path for path in _paths(sample))
     assert last.startswith(f"{REPO} at main: 37 files, ")
     assert "not compared with what is there: " in last
     for number in range(5):
         (sample / f"more-{number:02d}.txt").write_text(f"token hf_{'aB3' * 11}{number}\n")
-    done = lemur("publish", finished(sample), "--repo-id", REPO, "--dry-run", **nowhere)
-    assert done.returncode == 1
-    assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("refused")] == [
-        f"more-{number:02d}.txt," for number in range(5)
-    ]
-    assert len(done.stderr.splitlines()) == 1
-    assert "(and 2 more)" in done.stderr
+    with pytest.raises(UserError, match=r"^.*\(and 2 more\).*$"):
+        run_publish(finished(sample), REPO, dry_run=True, hub=nowhere)
+    refused = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("refused")]
+    assert refused == [f"more-{number:02d}.txt," for number in range(5)]
 
 
 def _paths(folder: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""`lemur publish`, killed at ten points and run again: the same repository, and nothing left behind."""
+"""`lemur publish`, killed at six points and run again: the same repository, and nothing left behind."""
 
 import re
 import signal
@@ -14,7 +14,7 @@ from tests.builders.kills import PROBE, list_unfinished, run_counted
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")]
 
-POINTS, REPO = 10, "owner/data"
+POINTS, REPO = 6, "owner/data"
 _HASH = re.compile(r"[0-9a-f]{32,}")
 
 
@@ -25,14 +25,12 @@ def list_files(folder: Path) -> list[str]:
     return sorted(_HASH.sub("HASH", path.relative_to(folder).as_posix()) for path in files)
 
 
-def publish(
-    sample: Path, home: Path, server: hub_server.HubServer, kill_at: int, rules: Path | None
-) -> tuple[int, int]:
+def publish(sample: Path, home: Path, server: hub_server.HubServer, kill_at: int, rules: Path) -> tuple[int, int]:
     """Publish the sample from a home of its own; kill the command at a change of the file system, 0 for never."""
     for name in ("tmp", "cache"):
         (home / name).mkdir(parents=True, exist_ok=True)
-    if rules is not None and not (home / "cache" / "secrets").exists():
-        (home / "cache" / "secrets").symlink_to(rules)  # compiling them takes seconds
+    if not (home / "cache" / "secrets").exists():
+        (home / "cache" / "secrets").symlink_to(rules)
     environment = {
         "HF_ENDPOINT": server.endpoint,
         "HF_TOKEN": hub_server.WRITER,
@@ -47,13 +45,10 @@ def publish(
     return run_counted(command, sample.parent, kill_at, environment)
 
 
-def test_publish(sample: Path, tmp_path: Path, read: Callable[[Path], dict[str, bytes]]) -> None:
+def test_publish(sample: Path, tmp_path: Path, secret_rules: Path, read: Callable[[Path], dict[str, bytes]]) -> None:
     before = read(sample)
     with hub_server.HubServer().serve() as server:
-        publish(sample, tmp_path / "first", server, 0, None)  # compiles the rules
-    rules = tmp_path / "first" / "cache" / "secrets"
-    with hub_server.HubServer().serve() as server:
-        status, changes = publish(sample, tmp_path / "whole", server, 0, rules)
+        status, changes = publish(sample, tmp_path / "whole", server, 0, secret_rules)
         assert status == 0
         expected, tags = server.repos[REPO].files(), set(server.repos[REPO].tags)
     whole = {name: list_files(tmp_path / "whole" / name) for name in ("tmp", "cache")}
@@ -61,8 +56,10 @@ def test_publish(sample: Path, tmp_path: Path, read: Callable[[Path], dict[str, 
     def kill(point: int) -> bool:
         home = tmp_path / f"at-{point}"
         with hub_server.HubServer().serve() as server:
-            was_killed = publish(sample, home, server, 1 + changes * point // POINTS, rules)[0] == -signal.SIGKILL
-            assert publish(sample, home, server, 0, rules)[0] == 0
+            was_killed = (
+                publish(sample, home, server, 1 + changes * point // POINTS, secret_rules)[0] == -signal.SIGKILL
+            )
+            assert publish(sample, home, server, 0, secret_rules)[0] == 0
             assert server.repos[REPO].files() == expected
             assert set(server.repos[REPO].tags) == tags
         assert {name: list_files(home / name) for name in whole} == whole

@@ -18,6 +18,7 @@ from manifests.provenance.swhid import blob_sha1
 from manifests.publish.hub import check_names, check_repository
 from manifests.publish.publishing import PublishReport
 from manifests.publish.repository import LocalFile, RemoteFile, compare, local_file
+from tests.builders.suites import table
 
 REPO = "owner/data"
 Send = Callable[..., PublishReport]
@@ -249,19 +250,7 @@ def test_names_are_looked_at_before_anything_else(server: Any, send: Send, sampl
 # --- what somebody else did -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("edit", "told"),
-    [
-        ({"README.md": b"mine"}, "README.md was changed"),
-        ({"more.txt": b"x"}, "more.txt was added"),
-        ({"report.md": None}, "report.md is missing"),
-        ({"figures/one.png": b"other"}, "figures/one.png was changed"),
-        ({"report.md": b"# Rep0rt\n"}, "report.md was changed"),  # as long as before
-        ({"manifest.json": b"{}"}, "its manifest.json is not one of ours"),
-        ({"manifest.json": None}, "it holds no manifest.json, but README.md; it holds no manifest.json, but data/"),
-        ({f"{n}.txt": b"x" for n in "abcde"}, "a.txt was added; b.txt was added; c.txt was added (and 2 more);"),
-    ],
-)
+@table(__file__, "publish.md", "What somebody else did is not overwritten", globals())
 def test_what_somebody_else_did_is_not_overwritten(
     send: Send, sample: Path, repo: Any, edit: dict[str, bytes | None], told: str, read: Read
 ) -> None:
@@ -340,14 +329,7 @@ def test_an_empty_repository_is_fine(server: Any, send: Send) -> None:
     assert len(server.repos[REPO].log) == 2
 
 
-@pytest.mark.parametrize(
-    ("token", "told"),
-    [
-        (None, "the Hub does not know who you are; run `hf auth login`"),
-        ("hf_" + "R" * 34, "no permission to write: You don't have the rights to do this; run `hf auth login`"),
-        ("hf_" + "x" * 34, "the Hub does not know who you are; run `hf auth login`"),
-    ],
-)
+@table(__file__, "publish.md", "Rights", globals())
 @pytest.mark.parametrize("there", [True, False])
 def test_rights(
     server: Any, send: Send, monkeypatch: pytest.MonkeyPatch, token: str | None, told: str, there: bool

@@ -14,27 +14,10 @@ from hypothesis import strategies as st
 from lemur_core.files.errors import UserError
 from manifests.publish.patterns import Shape, own_folders
 from manifests.publish.screen import Finding, check_digests, check_findings, screen, table_texts
-from tests.builders.suites import table
+from tests.builders.suites import read_table, table
 
 ALNUM = "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0fGhIjKlMnOpQrStUvWx"
-SECRETS = {
-    "Hugging Face token": "hf_" + ALNUM[:34],
-    "GitHub token": "ghp_" + ALNUM[:36],
-    "GitHub token (fine)": "github_pat_" + ALNUM[:22] + "_" + ALNUM[:40],
-    "AWS key": "AKIA" + "ABCDEFGH23456789",
-    "Google key": "AIza" + ALNUM[:33] + "_-",
-    "OpenAI or Anthropic key": "sk-" + ALNUM[:48],
-    "OpenAI or Anthropic key (project)": "sk-proj-" + ALNUM[:20] + "-_" + ALNUM[:20],
-    "OpenAI or Anthropic key (api)": "sk-ant-api03-" + ALNUM[:40] + "-AA",
-    "Slack token": "xoxb-" + "123456789012-123456789012-" + ALNUM[:24],
-    "GitLab token": "glpat-" + ALNUM[:20],
-    "PyPI token": "pypi-AgEIcHlwaS5vcmc" + ALNUM[:50] + "-_x",
-    "npm token": "npm_" + ALNUM[:36],
-    "private key": "-----BEGIN RSA PRIVATE KEY-----",
-    "private key (plain)": "-----BEGIN PRIVATE KEY-----",
-    "URL with a password": "https://jane:hunter2@example.org/x",
-    "URL with a password (signs)": "https://jane:hun:2$r@example.org/x",
-}
+SECRETS = read_table(__file__, "screen.md", "Secrets", globals())
 
 
 def found(folder: Path) -> list[Finding]:
