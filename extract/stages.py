@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeVar
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -60,7 +60,7 @@ from lemur_core.files.progress import progress
 from lemur_core.files.workers import available_cores
 from lemur_core.sandbox import META_PRELOAD
 from lemur_core.sandbox.cached import SharedSandbox
-from lemur_core.sandbox.stage import SandboxStage
+from lemur_core.sandbox.stage import SandboxOptions, SandboxStage
 from manifests.records import Block, Level
 
 _MAX_REASON = 120  # characters of the reason why a block was not compared
@@ -139,13 +139,6 @@ class PendingBlock:
         return Result(row, emitted.files if emitted else (), self.graphs)
 
 
-class _SandboxOptions(TypedDict):
-    jobs: int
-    runtime: Sequence[Path]
-    unsafe: bool
-    shared: SharedSandbox | None
-
-
 @dataclass(slots=True)
 class StageContext:
     """The state that the stages share.
@@ -191,14 +184,14 @@ class StageContext:
         )
 
     @property
-    def sandbox(self) -> _SandboxOptions:
+    def sandbox(self) -> SandboxOptions:
         """The options of the sandbox for blocks with their requirements."""
         jobs = self.facts.options.jobs or available_cores()
         unsafe = self.facts.options.unsafe_no_sandbox
         return {"jobs": jobs, "runtime": self.runtime.folders, "unsafe": unsafe, "shared": self.shared}
 
     @property
-    def comparison(self) -> _SandboxOptions:
+    def comparison(self) -> SandboxOptions:
         """The options of the sandbox in which blocks run with their originals, which it can read."""
         return {**self.sandbox, "shared": self.comparing}
 

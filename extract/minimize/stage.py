@@ -10,7 +10,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 from extract.arguments.messages import NAME, BlockUses, CallsToRun, CallTexts
 from extract.emit.emit import Emitted
@@ -26,9 +26,9 @@ from lemur_core.files.markdown import plural
 from lemur_core.files.progress import progress
 from lemur_core.graphs.serialization import restore
 from lemur_core.graphs.sizes import propose_new_shapes
-from lemur_core.sandbox import META_PRELOAD, Failure, Limits
-from lemur_core.sandbox.cached import CachedSandbox, SharedSandbox, Store
-from lemur_core.sandbox.stage import Reply, Retries, SandboxStage
+from lemur_core.sandbox import Failure, Limits
+from lemur_core.sandbox.cached import Store
+from lemur_core.sandbox.stage import Reply, Retries, SandboxOptions, SandboxStage, open_sandbox
 from manifests.provenance import header_lines
 from manifests.provenance.licenses import combine_licenses
 
@@ -148,28 +148,14 @@ class RunnableBlock:
 def minimize_all(
     blocks: Sequence[RunnableBlock],
     store: Store | None,
-    *,
-    jobs: int,
-    runtime: Sequence[Path] = (),
-    unsafe: bool = False,
-    shared: SharedSandbox | None = None,
+    **sandbox: Unpack[SandboxOptions],
 ) -> Iterator[MinimizeResult]:
     """Cut blocks to the code they can reach; outcomes are cached by content.
 
-    Args:
-        runtime: folders with the packages that closed files require.
     Raises: UserError if no sandbox is available.
     """
-    requests = {block.pair.block: block.request(runtime) for block in blocks}
-    with CachedSandbox(
-        store,
-        workers=jobs,
-        readable=list(runtime),
-        unsafe=unsafe,
-        shared=shared,
-        preload=META_PRELOAD,
-        entries=[WATCH.guest, SIGN.guest],
-    ) as box:
+    requests = {block.pair.block: block.request(sandbox.get("runtime", ())) for block in blocks}
+    with open_sandbox(store, [WATCH, SIGN], sandbox) as box:
         waiting: dict[str, _BlockWork] = {}
         for watched in WATCH.run(box, requests):
             answer = watched.answer or watched.failure(_CHARACTERS)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from pydantic import ValidationError
 
@@ -20,9 +20,8 @@ from extract.specs.make import read_spec
 from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
-from lemur_core.sandbox import META_PRELOAD, Limits
-from lemur_core.sandbox.cached import CachedSandbox, SharedSandbox
-from lemur_core.sandbox.stage import Retries, SandboxStage
+from lemur_core.sandbox import Limits
+from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
 from manifests.folders.formats import EXTRACTION
 from manifests.provenance import read_requirements
 from manifests.records import Spec, first_fault
@@ -132,26 +131,14 @@ class RebuildJob:
 def rebuild_all(
     specs: Iterable[RebuildJob],
     index: FactsIndex | None = None,
-    *,
-    jobs: int = 2,
-    runtime: Sequence[Path] = (),
-    unsafe: bool = False,
-    shared: SharedSandbox | None = None,
+    **sandbox: Unpack[SandboxOptions],
 ) -> Iterator[RebuildOutcome]:
     """Rebuild blocks from their specs and prove them; outcomes are cached by content.
 
-    Args: runtime: folders with the requirements of self-contained files.
     Raises: UserError if no sandbox is available.
     """
-    with CachedSandbox(
-        index,
-        workers=jobs,
-        readable=list(runtime),
-        unsafe=unsafe,
-        shared=shared,
-        preload=META_PRELOAD,
-        entries=[REBUILD.guest],
-    ) as box:
+    runtime = sandbox.get("runtime", ())
+    with open_sandbox(index, [REBUILD], sandbox) as box:
         for reply in REBUILD.run(box, {spec.block: _make_request(spec, runtime) for spec in specs}):
             if reply.answer is None:
                 cause = reply.failure(_MAX_CHARACTERS).error

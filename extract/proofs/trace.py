@@ -2,15 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from extract.proofs.validate import BlockWithOriginal
 from extract.resolve.index import FactsIndex
 from lemur_core.graphs.serialization import restore
-from lemur_core.sandbox import META_PRELOAD, Failure, Limits
-from lemur_core.sandbox.cached import CachedSandbox, SharedSandbox
-from lemur_core.sandbox.stage import Reply, Retries, SandboxStage
+from lemur_core.sandbox import Failure, Limits
+from lemur_core.sandbox.stage import Reply, Retries, SandboxOptions, SandboxStage, open_sandbox
 
 _MAX_CHARACTERS = 300  # of the error
 
@@ -68,26 +66,11 @@ class BlockTrace:
 def trace_all(
     pairs: Sequence[BlockWithOriginal],
     index: FactsIndex,
-    *,
-    jobs: int,
-    runtime: Sequence[Path] = (),
-    unsafe: bool = False,
-    shared: SharedSandbox | None = None,
+    **sandbox: Unpack[SandboxOptions],
 ) -> Iterator[BlockTrace]:
-    """Trace blocks; outcomes are cached by content.
-
-    Args: runtime: folders with the requirements of self-contained files.
-    Raises: UserError if no sandbox is available.
-    """
-    with CachedSandbox(
-        index,
-        workers=jobs,
-        readable=list(runtime),
-        unsafe=unsafe,
-        shared=shared,
-        preload=META_PRELOAD,
-        entries=[TRACE.guest],
-    ) as box:
+    """Trace blocks; outcomes are cached by content. Raises: UserError if no sandbox is available."""
+    runtime = sandbox.get("runtime", ())
+    with open_sandbox(index, [TRACE], sandbox) as box:
         for reply in TRACE.run(box, {pair.block: pair.run(runtime) for pair in pairs}):
             yield _read_reply(reply)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from extract.arguments.messages import BlockRun, CallsToRun, CompanionCode, Original, Originals
 from extract.emit.emit import Emitted
@@ -14,9 +14,9 @@ from extract.model.results import at_least
 from extract.resolve.index import FactsIndex
 from extract.resolve.modules import FOUNDATION
 from lemur_core.files.markdown import make_visible
-from lemur_core.sandbox import META_PRELOAD, Failure, Job, Limits, Outcome, Status
-from lemur_core.sandbox.cached import CachedSandbox, SharedSandbox
-from lemur_core.sandbox.stage import Reply, Retries, SandboxStage
+from lemur_core.sandbox import Failure, Job, Limits, Outcome, Status
+from lemur_core.sandbox.cached import CachedSandbox
+from lemur_core.sandbox.stage import Reply, Retries, SandboxOptions, SandboxStage, open_sandbox
 from lemur_core.source.text import parse_expression
 from manifests.records import Level, Observed
 
@@ -143,11 +143,8 @@ def validate_all(
     index: FactsIndex,
     goal: Level,
     *,
-    jobs: int,
-    runtime: Sequence[Path] = (),
     retry_failed: bool = False,
-    unsafe: bool = False,
-    shared: SharedSandbox | None = None,
+    **sandbox: Unpack[SandboxOptions],
 ) -> Iterator[tuple[Candidate, BlockVerdict]]:
     """Validate files up to `executed` or a higher level, each in its own sandbox; retried files come last.
 
@@ -156,7 +153,6 @@ def validate_all(
 
     Args:
         goal: the highest level to try.
-        runtime: folders with the requirements of self-contained files.
         retry_failed: run the files again whose cached outcome is a failure.
 
     Raises: UserError if no sandbox is available.
@@ -166,19 +162,8 @@ def validate_all(
     def usable(job: Job, outcome: Outcome) -> bool:
         return not retry_failed or _judge(stage.read(outcome)).level == job.payload["goal"]
 
-    box = CachedSandbox(
-        index,
-        transient=_TRANSIENT,
-        back_off=_BACK_OFF_SECONDS,
-        usable=usable,
-        workers=jobs,
-        readable=list(runtime),
-        unsafe=unsafe,
-        shared=shared,
-        preload=META_PRELOAD,
-        entries=[stage.guest],
-    )
-    with box:
+    runtime, pause = sandbox.get("runtime", ()), _BACK_OFF_SECONDS
+    with open_sandbox(index, [stage], sandbox, transient=_TRANSIENT, back_off=pause, usable=usable) as box:
         candidates_by_key: dict[str, Candidate] = {}
         failed: dict[str, BlockVerdict] = {}
 
@@ -320,27 +305,20 @@ class EquivalenceResult:
 def compare_all(
     pairs: Sequence[BlockWithOriginal],
     index: FactsIndex,
-    *,
-    jobs: int,
-    runtime: Sequence[Path] = (),
-    unsafe: bool = False,
-    shared: SharedSandbox | None = None,
+    **sandbox: Unpack[SandboxOptions],
 ) -> Iterator[EquivalenceResult]:
     """Compare blocks with their originals; outcomes are cached by content.
 
-    Args:
-        runtime: folders with the requirements of self-contained files.
     Raises: UserError if no sandbox is available.
     """
     by_block = {pair.block: pair for pair in pairs}
-    folders = sorted({folder for pair in pairs for folder in pair.folders} | set(runtime))
-    entries = [SIGN_BLOCK.guest, SIGN_ORIGINALS.guest]
-    with CachedSandbox(index, workers=jobs, readable=folders, unsafe=unsafe, shared=shared, entries=entries) as box:
+    folders = (folder for pair in pairs for folder in pair.folders)
+    with open_sandbox(index, [SIGN_BLOCK, SIGN_ORIGINALS], sandbox, folders=folders) as box:
         theirs = _sign_originals(box, list(_group_by_package(pairs)))
         missing = {block: answer for block, answer in theirs.items() if isinstance(answer, MissingOriginal)}
         for block, answer in missing.items():
             yield EquivalenceResult(block, None, f"no original: {answer.missing}")
-        runs = {pair.block: pair.run(runtime) for pair in pairs if pair.block not in missing}
+        runs = {pair.block: pair.run(sandbox.get("runtime", ())) for pair in pairs if pair.block not in missing}
         doubtful: dict[str, Ours] = {}
         for reply in SIGN_BLOCK.run(box, runs):
             ours = reply.answer or Failure(reply.reason(_REASON_CHARACTERS))

@@ -17,17 +17,31 @@ from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from enum import Enum, auto
 from functools import cache
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from lemur_core.files.progress import progress
-from lemur_core.sandbox.cached import CachedSandbox, describe_failure
+from lemur_core.sandbox.cached import CachedSandbox, SharedSandbox, Store, describe_failure
+from lemur_core.sandbox.client import META_PRELOAD
 from lemur_core.sandbox.server.jobs import Failure, Job, Limits, Outcome, Status
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance as Payload
+
+
+class SandboxOptions(TypedDict, total=False):
+    """How a stage uses the sandbox: the number of parallel jobs, folders with the requirements of self-contained files,
+    whether without confinement, and a sandbox that is shared with other stages.
+    """
+
+    jobs: int
+    runtime: Sequence[Path]
+    unsafe: bool
+    shared: SharedSandbox | None
+
 
 Answer = TypeVar("Answer")
 Item = TypeVar("Item")
@@ -159,6 +173,33 @@ class SandboxStage(Generic[Answer]):
             where = ".".join(map(str, fault["loc"]))
             text = f"invalid answer: {where}: {str(fault['msg']).removeprefix('Value error, ')}"[:_FAULT_CHARACTERS]
             return Reply(replace(outcome, status=Status.CRASHED, value=None, error=text), None)
+
+
+def open_sandbox(
+    store: Store | None,
+    stages: "Iterable[SandboxStage[Any]]",
+    options: SandboxOptions,
+    *,
+    folders: Iterable[Path] = (),
+    **cached: Any,
+) -> CachedSandbox:
+    """Return the sandbox of these stages.
+
+    Args:
+        store: of the outcomes; None for the user's cache folder.
+        folders: to read besides the runtime.
+        cached: further arguments of `CachedSandbox`.
+    """
+    return CachedSandbox(
+        store,
+        workers=options.get("jobs", 2),
+        readable=sorted({*options.get("runtime", ()), *folders}),
+        unsafe=options.get("unsafe", False),
+        shared=options.get("shared"),
+        preload=META_PRELOAD,
+        entries=[stage.guest for stage in stages],
+        **cached,
+    )
 
 
 @cache
