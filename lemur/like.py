@@ -4,7 +4,7 @@ from pathlib import Path
 
 from curate.compute.arguments import PRM, TASK_DATASETS
 from curate.compute.graphs import NetworkTracer, build_payload
-from extract.search.command import BlockComputation, block_in, find_similar, format_similar, format_similar_json
+from extract.search.alike import BlockComputation, block_in, find_similar, format_json, format_lines
 from extract.search.index import open_index
 from extract.search.ranking import Filters
 from lemur_core.files.errors import UserError
@@ -29,11 +29,7 @@ def search_like(
     path = Path(wanted)
     computed = _trace_file(path, unsafe) if path.suffix == ".py" else block_in(folder, wanted)
     hits, matched = find_similar(folder, index, computed, filters, count)
-    return (
-        format_similar_json(computed, folder, hits, matched)
-        if as_json
-        else "\n".join(format_similar(computed, hits, matched))
-    )
+    return format_json(computed, folder, hits, matched) if as_json else "\n".join(format_lines(computed, hits, matched))
 
 
 def _trace_file(path: Path, unsafe: bool) -> BlockComputation:

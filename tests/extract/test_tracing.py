@@ -12,7 +12,7 @@ from extract.model.results import Result, code_columns
 from extract.proofs.trace import BlockTrace, trace_all
 from extract.proofs.validate import BlockWithOriginal
 from extract.resolve.index import FactsIndex
-from extract.search.command import BlockComputation, block_in, find_similar, format_similar
+from extract.search.alike import BlockComputation, block_in, find_similar, format_lines
 from extract.search.index import open_index
 from extract.search.ranking import Filters
 from extract.specs.algorithm import build_algorithm
@@ -207,7 +207,7 @@ def test_blocks_that_compute_the_same_are_found(sound: Path) -> None:
     hits, matched = find_similar(sound, index, wanted, Filters(), 10)
     assert matched == 1
     assert [(hit.block.partition("@")[0], hit.similarity, hit.agreement) for hit in hits] == [("beta", 1.0, "same")]
-    told = format_similar(wanted, hits, matched)
+    told = format_lines(wanted, hits, matched)
     assert told[0] == f"like {wanted.block}"
     assert told[2] == f"1.000  same               {hits[0].block}  (Other)"
     with pytest.raises(UserError, match="--source gamma: no block"):
