@@ -40,6 +40,10 @@ class TrainingRecord(Record):
     epochs: int = Field(ge=0, description="whole epochs trained")
     steps: int = Field(ge=0)
     parameters: int | None = Field(ge=0)
+    images_seen: int | None = Field(default=None, ge=0, description="by the network in training, each time it sees one")
+    flop: int | None = Field(
+        default=None, ge=0, description="of all forward and backward passes of training, by torch.utils.flop_counter"
+    )
     train_loss: float | None = Field(description="mean over the last epoch, augmented images", allow_inf_nan=False)
     val_accuracy: Ratio | None = Field(description="on held-out training images; null if none were held out")
     test_accuracy: Ratio | None = Field(description="on the test images, read once after the last epoch")

@@ -34,6 +34,8 @@ def made_up_record(code: str = TINY, **changes: Any) -> TrainingRecord:
         "epochs": 3,
         "steps": 2112,
         "parameters": 24_000,
+        "images_seen": 135_000,
+        "flop": 19_440_000_000_000,
         "train_loss": 1.5,
         "val_accuracy": 0.5625,
         "test_accuracy": 0.5512,

@@ -113,3 +113,24 @@ def test_pixels_are_those_of_the_chosen_images() -> None:
     values = images[:32].double() / 255
     torch.testing.assert_close(torch.tensor(pixels.mean, dtype=torch.float64), values.mean((0, 2, 3)))
     torch.testing.assert_close(torch.tensor(pixels.std, dtype=torch.float64), values.std((0, 2, 3), unbiased=False))
+
+
+def test_independent_crops_and_squares_have_a_draw_for_each_image() -> None:
+    images, labels = batch(1)
+    images, labels = images.repeat(64, 1, 1, 1), labels.repeat(64)
+    settings = Augmentation(crop_padding=2, flip=False, independent=True)
+    out, _ = augment(settings, images, labels)
+    assert len(torch.unique(out, dim=0)) > 18  # of 25 places
+    padded = torch.nn.functional.pad(PIXELS.normalise(images[:1]), (2, 2, 2, 2), mode="reflect")
+    places = {tuple(padded[0, :, y : y + 32, x : x + 32].flatten().tolist()) for y in range(5) for x in range(5)}
+    assert {tuple(image.flatten().tolist()) for image in out} <= places
+    erased, _ = augment(settings.model_copy(update={"crop_padding": 0, "cutout": 12}), images, labels)
+    changed = (erased != PIXELS.normalise(images)).any(1)
+    assert all(int(each.sum()) in range(130, 145) for each in changed)  # less where a pixel had that color
+    assert len(torch.unique(changed, dim=0)) > 50
+
+
+def test_small_images_come_first() -> None:
+    images, labels = batch()
+    settings = Augmentation(small_size=16, small_fraction=0.5)
+    assert [augment(settings, images, labels, step)[0].shape[-1] for step in (0, 49, 50)] == [16, 16, 32]

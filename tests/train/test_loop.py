@@ -50,7 +50,7 @@ def test_evaluation_counts_all_images_in_eval_mode() -> None:
 
 
 def test_metrics_say_where_a_run_diverged() -> None:
-    metrics = RunMetrics(3, 4, torch.device("cpu"))
+    metrics = RunMetrics(3, torch.device("cpu"))
     outputs, targets = torch.eye(10)[:4], torch.arange(4)
     for _ in range(4):
         metrics.note(torch.tensor(1.5), outputs, targets)
@@ -65,7 +65,7 @@ def test_metrics_say_where_a_run_diverged() -> None:
 
 
 def test_metrics_of_an_accelerator_look_later_and_see_the_same() -> None:
-    metrics = RunMetrics(100, 4, torch.device("meta"))
+    metrics = RunMetrics(100, torch.device("meta"))
     nothing = torch.zeros(4, 10)
     for loss in (1.0, 2.0, float("inf"), *[4.0] * 12):
         metrics.note(torch.tensor(loss), nothing, nothing)

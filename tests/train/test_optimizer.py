@@ -7,7 +7,16 @@ import torch
 from torch import nn
 
 from train.model.recipe import Recipe, Training
-from train.runs.optimizer import Muon, MuonWithSgd, make_average, make_optimizer, make_schedule
+from train.runs.optimizer import (
+    Lookahead,
+    Muon,
+    MuonWithSgd,
+    freeze_norm_weights,
+    make_average,
+    make_optimizer,
+    make_schedule,
+    start_as_identity,
+)
 
 STEPS = 40
 
@@ -158,3 +167,46 @@ def test_a_step_is_that_of_torch_as_far_as_bfloat16_goes(shape: tuple[int, int])
             optimizer.step()
     moved = (theirs - start).norm()
     assert (ours - theirs).norm() < 0.02 * moved
+
+
+def test_what_muon_trains_keeps_the_norm_of_an_orthogonal_matrix_and_biases_have_a_rate_of_their_own() -> None:
+    net = nn.Sequential(nn.Conv2d(24, 32, 3), nn.BatchNorm2d(32)).to(memory_format=torch.channels_last)
+    freeze_norm_weights(net)
+    training = Training(optimizer="muon", muon_unit=True, muon_learning_rate=0.01, learning_rate=0.1, bias_rate=64)
+    optimizer = make_optimizer(net.parameters(), training)
+    for _ in range(3):
+        optimizer.zero_grad()
+        net(torch.randn(4, 24, 8, 8)).square().sum().backward()
+        optimizer.step()
+    assert float(net[0].weight.norm()) == pytest.approx(32**0.5, rel=0.02)
+    assert sorted(group["lr"] for group in optimizer.param_groups) == [0.01, 6.4]
+    assert torch.equal(net[1].weight, torch.ones(32))
+    assert not torch.equal(net[1].bias, torch.zeros(32))
+
+
+def test_a_convolution_begins_as_the_identity_of_its_channels() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 5, 3, padding=1, bias=False), nn.Conv2d(4, 4, 3, groups=2), nn.Conv2d(4, 4, 1))
+    before = [layer.weight.clone() for layer in net]
+    start_as_identity(net)
+    images = torch.randn(2, 3, 6, 6)
+    torch.testing.assert_close(net[0](images)[:, :3], images)
+    assert torch.equal(net[0].weight[3:], before[0][3:])
+    assert all(torch.equal(layer.weight, weight) for layer, weight in zip(net[1:], before[1:], strict=True))
+
+
+def test_lookahead_goes_back_to_a_mean_that_slows_and_ends_in_it() -> None:
+    net = nn.Linear(1, 1, bias=False)
+    mean = Lookahead(net, 20)
+    seen = []
+    for step in range(1, 21):
+        with torch.no_grad():
+            net.weight.fill_(step)
+        mean.step(step)
+        seen.append(float(net.weight))
+    changed = [step for step, value in enumerate(seen, 1) if value != step]
+    assert changed == [5, 10, 15, 20]
+    assert seen[4] == pytest.approx(5 - 0.95**5 / 64 * (5 - float(mean._slow["weight"])), abs=0.2)
+    assert seen[19] == seen[14]
+    other = Lookahead(nn.Linear(1, 1, bias=False), 20)
+    other.load_state_dict(mean.state_dict())
+    assert torch.equal(other._slow["weight"], mean._slow["weight"])

@@ -98,6 +98,9 @@ class Training(_FrozenRecipePart):
     """The optimizer and its schedule. Learning rate and weight decay are passed to torch's optimizer unchanged."""
 
     epochs: int = Field(default=20, ge=1)
+    last_part: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=1.0, description="of the last epoch, to fit a budget"
+    )
     batch_size: int = Field(default=128, ge=2)
     optimizer: Literal["sgd", "adamw", "muon"] = Field(
         default="sgd", description="muon: for convolutions between many channels, SGD for all other weights"
@@ -112,12 +115,25 @@ class Training(_FrozenRecipePart):
     label_smoothing: Rate = 0.1
     ema_decay: Rate = Field(default=0.0, description="of the averaged weights, a step; 0: none are kept")
     clip_norm: NotNegative = Field(default=0.0, description="of the whole gradient; 0: not clipped")
+    muon_unit: bool = Field(default=False, description="what Muon trains is kept at the norm of an orthogonal matrix")
+    bias_rate: Positive = Field(
+        default=1.0, description="factor of the rate of weights with one dimension, but AdamW's"
+    )
+    freeze_norm_weights: bool = Field(default=False, description="norms learn their biases alone")
+    dirac: bool = Field(default=False, description="convolutions begin as the identity of as many channels as they can")
+    lookahead: bool = Field(default=False, description="every fifth step goes back to a mean that slows to the end")
+    whiten_on_plain: bool = Field(default=False, description="a whitening stem is measured on images as they are")
+    kept_part: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=1.0, description="of each batch: those that a small network, trained beside, finds hardest"
+    )
+    kept_until: Fraction = Field(default=1.0, description="part of all steps with kept_part; the rest are whole")
 
 
 class Augmentation(_FrozenRecipePart):
     """The augmentation of training images; all of it from torchvision.transforms.v2."""
 
     crop_padding: int = Field(default=4, ge=0, le=16)
+    independent: bool = Field(default=False, description="a crop and a square for each image, not for eight at a time")
     flip: bool | Literal["alternate"] = Field(default=True, description="by a draw, or each image every other epoch")
     randaugment_ops: int = Field(default=0, ge=0, le=8)
     randaugment_magnitude: int = Field(default=5, ge=0, le=30)
@@ -126,6 +142,10 @@ class Augmentation(_FrozenRecipePart):
     cutmix_alpha: NotNegative = Field(default=0.0, description="of the Beta distribution; 0: off")
     mix_probability: Fraction = Field(default=0.5, description="part of the batches that are mixed, when one is on")
     plain_fraction: Fraction = Field(default=0.0, description="last part of all steps, with crop and flip alone")
+    small_size: int = Field(
+        default=24, ge=8, le=32, description="of the images in the first small_fraction of the steps"
+    )
+    small_fraction: Fraction = Field(default=0.0, description="first part of all steps, with images scaled down")
 
 
 class Recipe(_FrozenRecipePart):

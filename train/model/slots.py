@@ -135,33 +135,40 @@ import torch.nn as nn
 
 
 class WhiteningStem(nn.Module):
-    """3 x 3 patches of the images without their correlations, then a convolution: Page 2018; Jordan 2024,
-    arXiv:2404.00498, section 3.2. The filters, with both signs, are measured on the first batch of training, and stay.
+    """Patches of the images without their correlations, and a convolution if one is given: Page 2018; Jordan 2024,
+    arXiv:2404.00498, section 3.2. The filters, with both signs, are measured on the first batch of training, and stay;
+    without a convolution, they are the strongest of 2 x 2 pixels where these are enough, else of 3 x 3.
     """
 
-    def __init__(self, in_channels, out_channels, activation, conv):
+    def __init__(self, in_channels, out_channels, activation=None, conv=None):
         super().__init__()
-        filters = 9 * in_channels
-        self.whiten = nn.Conv2d(in_channels, 2 * filters, 3, padding=1, bias=False)
+        self.side = 2 if conv is None and out_channels <= 8 * in_channels else 3
+        self.filters = out_channels // 2 if conv is None else self.side**2 * in_channels
+        self.whiten = nn.Conv2d(in_channels, 2 * self.filters, self.side, padding=1, bias=False)
         self.whiten.weight.requires_grad_(False)
-        self.activation = activation()
-        self.conv = conv(2 * filters, out_channels, 3)
+        self.after = nn.Identity()
+        if conv is not None:
+            self.after = nn.Sequential(activation(), conv(2 * self.filters, out_channels, 3))
         self.register_buffer("measured", torch.tensor(False))
+        self.asks = True  # looking at the buffer would make every step wait for an accelerator
 
     def forward(self, x):
-        if self.training and not self.measured:
-            self.measure(x)
-        return self.conv(self.activation(self.whiten(x)))
+        if self.training and self.asks:
+            self.asks = False
+            if not self.measured:
+                self.measure(x)
+        return self.after(self.whiten(x)[..., : x.shape[-2], : x.shape[-1]])
 
     @torch.no_grad()
     def measure(self, x):
         stride = min(x.shape[-2:]) // 32 or 1  # enough of large images
-        patches = nn.functional.unfold(x.detach().float(), 3, stride=stride).transpose(1, 2).flatten(0, 1)
+        patches = nn.functional.unfold(x.detach().float(), self.side, stride=stride).transpose(1, 2).flatten(0, 1)
         patches = patches - patches.mean(0)
         with torch.autocast(x.device.type, enabled=False):
             covariance = patches.T @ patches / len(patches)
         variances, directions = torch.linalg.eigh(covariance.cpu().double())
         filters = (directions / torch.sqrt(variances.clamp(min=0) + 5e-4)).T.reshape(-1, *self.whiten.weight.shape[1:])
+        filters = filters[-self.filters :]  # those of the largest variances come last
         self.whiten.weight.copy_(torch.cat([filters, -filters]))
         self.measured.fill_(True)
 '''
@@ -193,6 +200,7 @@ _PARTS: dict[str, dict[str, tuple[str, ...]]] = {
         "conv3x3": ("make_conv", "in_channels, out_channels, 3"),
         "patch2": ("nn.Sequential", "nn.PixelUnshuffle(2), make_conv(4 * in_channels, out_channels, 3)"),
         "whitening": ("WhiteningStem", "in_channels, out_channels, make_activation, make_conv", _WHITENING),
+        "whitened_patches": ("WhiteningStem", "in_channels, out_channels", _WHITENING),
     },
     "residual": {"preact_basic": ("PreActResidual", "channels, make_norm_activation, make_conv", _RESIDUAL)},
     "attention": {},

@@ -52,9 +52,9 @@ class AlternatingFlip:
     Source: Jordan 2024, arXiv:2404.00498, section 3.6
     """
 
-    def __init__(self, count: int, seed: int) -> None:
-        """Draw which of the `count` images are mirrored in the first epoch."""
-        self._first = torch.randint(0, 2, (count,), generator=torch.Generator().manual_seed(seed))
+    def __init__(self, count: int, seed: int, device: torch.device | str = "cpu") -> None:
+        """Draw which of the `count` images, which are on that device, are mirrored in the first epoch."""
+        self._first = torch.randint(0, 2, (count,), generator=torch.Generator().manual_seed(seed)).to(device)
 
     def __call__(self, images: Tensor, rows: Tensor, epoch: int) -> Tensor:
         """Return the images with the indices `rows`, mirrored as in this epoch (from 0)."""
@@ -69,16 +69,17 @@ class Augment:
         """Build the transforms for images of this height and width, and a run of so many steps."""
         self._settings, self._pixels = settings, pixels
         self._first_plain = steps - round(settings.plain_fraction * steps)
-        color = [round(255 * value) for value in pixels.mean]
+        self._first_large = round(settings.small_fraction * steps)
+        color = self._color = [round(255 * value) for value in pixels.mean]
         plain: list[v2.Transform] = []
-        if settings.crop_padding:
+        if settings.crop_padding and not settings.independent:
             plain.append(v2.RandomCrop(size))
         if settings.flip is True:
             plain.append(v2.RandomHorizontalFlip())
         more: list[v2.Transform] = []
         if settings.randaugment_ops:
             more.append(v2.RandAugment(settings.randaugment_ops, settings.randaugment_magnitude, fill=color))
-        if settings.cutout:
+        if settings.cutout and not settings.independent:
             part = settings.cutout**2 / size**2
             more.append(v2.RandomErasing(1.0, (part, part), (1.0, 1.0), [float(value) for value in color]))
         self._plain, self._whole = _chain(plain), _chain([*plain, *more])
@@ -96,15 +97,44 @@ class Augment:
         """
         plain = step >= self._first_plain
         chain = self._plain if plain else self._whole
-        if self._settings.crop_padding:
-            images = v2.functional.pad(images, [self._settings.crop_padding], padding_mode="reflect")
+        settings, size = self._settings, images.shape[-1]
+        if settings.crop_padding:
+            images = v2.functional.pad(images, [settings.crop_padding], padding_mode="reflect")
+            if settings.independent:
+                images = crop_each(images, size)
         if chain is not None:
             images = torch.cat([chain(group) for group in torch.split(images, GROUP)])
+        if settings.independent and settings.cutout and not plain:
+            images = erase_each(images, settings.cutout, self._color)
         images = self._pixels.normalise(images)
+        if step < self._first_large:
+            images = v2.functional.resize(images, [settings.small_size] * 2, antialias=True)
         if self._mix is None or plain or float(torch.rand(())) >= self._settings.mix_probability:
             return images, labels
         mixed: tuple[Tensor, Tensor] = self._mix(images, labels)
         return mixed
+
+
+def crop_each(images: Tensor, size: int) -> Tensor:
+    """Return a square of that size of each image, each at a place of its own."""
+    tops, lefts = _draw_corners(images, images.shape[-1] - size)
+    steps = torch.arange(size, device=images.device)
+    rows, columns = (tops[:, None] + steps)[:, :, None], (lefts[:, None] + steps)[:, None, :]
+    which = torch.arange(len(images), device=images.device)[:, None, None]
+    return images.permute(0, 2, 3, 1)[which, rows, columns].permute(0, 3, 1, 2)
+
+
+def erase_each(images: Tensor, side: int, color: list[int]) -> Tensor:
+    """Return the images with a square of this side in this color, in each at a place of its own."""
+    corners = _draw_corners(images, images.shape[-1] - side)
+    steps = torch.arange(images.shape[-1], device=images.device)
+    rows, columns = ((steps >= first[:, None]) & (steps < first[:, None] + side) for first in corners)
+    inside = (rows[:, :, None] & columns[:, None, :])[:, None]
+    return torch.where(inside, torch.tensor(color, dtype=images.dtype, device=images.device)[:, None, None], images)
+
+
+def _draw_corners(images: Tensor, most: int) -> Tensor:
+    return torch.randint(0, most + 1, (2, len(images))).to(images.device, non_blocking=True)
 
 
 def _chain(transforms: list[v2.Transform]) -> v2.Compose | None:

@@ -68,6 +68,8 @@ class TrainingReport:
     epochs: int | None = None
     steps: int | None = None
     parameters: int | None = None
+    images_seen: int | None = None
+    flop: int | None = None
     train_loss: float | None = None
     val_accuracy: float | None = None
     test_accuracy: float | None = None
@@ -197,6 +199,8 @@ class StepFigures(Record):
     steps: int = Field(default=0, ge=0)
     images_per_second: Number = 0.0
     parameters: int | None = Field(default=None, ge=0)
+    images_seen: int | None = Field(default=None, ge=0)
+    flop: int | None = Field(default=None, ge=0)
     train_seconds: Seconds = 0.0
     data_seconds: Seconds = 0.0
 

@@ -17,7 +17,7 @@ from torch.optim.swa_utils import AveragedModel
 from lemur_core.sandbox.server.foreign import is_kind, name_type, read_message
 from train.data import open_cache, split
 from train.model.recipe import Recipe
-from train.runs.augment import AlternatingFlip, Augment, measure_pixels
+from train.runs.augment import CLASSES, AlternatingFlip, Augment, measure_pixels
 from train.runs.job import (
     CHECKPOINT,
     WEIGHTS,
@@ -30,11 +30,20 @@ from train.runs.job import (
     tensors_only,
     weights_digest,
 )
-from train.runs.optimizer import make_average, make_optimizer, make_schedule
+from train.runs.optimizer import (
+    Lookahead,
+    freeze_norm_weights,
+    make_average,
+    make_optimizer,
+    make_schedule,
+    start_as_identity,
+)
 from train.runs.process import (
+    Arithmetic,
     DivergedError,
     MeanScore,
     RunMetrics,
+    SixViews,
     check_output,
     choose_context,
     compute_the_same_twice,
@@ -46,10 +55,12 @@ from train.runs.process import (
     seed_everything,
     stable_seed,
 )
+from train.runs.selection import Selection
 
 #: The held-out training images do not depend on the seed of a run, so that runs can be compared.
 SPLIT_SEED = 0
 _STDERR = 2
+_MEASURED = 2000  # images that a whitening stem is measured on
 _NO_MEMORY = ("can't allocate memory", "out of memory", "bad_alloc")
 
 
@@ -107,14 +118,21 @@ class Loop:
         self._rows = rows[fewer.sort().values]
         self.batch = min(self._training.batch_size, len(self._rows))
         self._steps_an_epoch = len(self._rows) // self.batch
-        self.steps = self._steps_an_epoch * self._training.epochs
+        last = max(1, round(self._training.last_part * self._steps_an_epoch))
+        self.steps = self._steps_an_epoch * (self._training.epochs - 1) + last
         self._size = int(self._data.train_images.shape[-1])
         self._pixels = measure_pixels(self._data.train_images, self._rows)
         self._augment = Augment(recipe.augmentation, self._pixels, self._size, self.steps)
+        # All images fit on a GPU, where they are augmented much faster. Where they are is all that changes.
+        self._place = self._context.device if job.device == "cuda" else torch.device("cpu")
+        self._images, self._labels = (
+            data.to(self._place) for data in (self._data.train_images, self._data.train_labels)
+        )
         self._flip: AlternatingFlip | None = None
         if recipe.augmentation.flip == "alternate":
-            self._flip = AlternatingFlip(len(self._data.train_labels), stable_seed(job.seed, "flip"))
-        self._metrics = RunMetrics(self._steps_an_epoch, self.batch, self._context.device)
+            self._flip = AlternatingFlip(len(self._labels), stable_seed(job.seed, "flip"), self._place)
+        self._metrics = RunMetrics(self._steps_an_epoch, self._context.device)
+        self._arithmetic, self._optimizing = Arithmetic(), Arithmetic()
         self._report = ProgressWriter(folder)
         self._notes: list[str] = []
         self._parameters: int | None = None
@@ -133,7 +151,7 @@ class Loop:
             self._tick()
             seed_everything(self._job.seed, "network")
             self._net = construct(network, self.batch, self._size, self._job.prm, self._context.device)
-            self._net.train()
+            self._prepare()
             self._optimizer = make_optimizer(self._net.parameters(), self._training)
             if warm:
                 self._parameters = sum(parameter.numel() for parameter in self._net.parameters())
@@ -142,13 +160,18 @@ class Loop:
         self._ema: AveragedModel | None = None
         if self._training.ema_decay:
             self._ema = make_average(self._net, self._training.ema_decay)
+        self._lookahead = Lookahead(self._net, self.steps) if self._training.lookahead else None
+        self._selection: Selection | None = None
+        if self._training.kept_part < 1:
+            seed_everything(self._job.seed, "proxy")
+            self._selection = Selection(self._training, self._context, self.steps, CLASSES)
         self._resume()
 
     def train(self) -> None:
         """Train the remaining epochs. Raises: DivergedError, TimeIsUpError, and anything that the network raises."""
         self._report.epochs(self._metrics.history)
         while self._metrics.steps < self.steps:
-            for _ in range(self._steps_an_epoch):
+            for _ in range(min(self._steps_an_epoch, self.steps - self._metrics.steps)):
                 self._check_time()
                 self.step()
             self._end_epoch()
@@ -159,19 +182,29 @@ class Loop:
         started = time.perf_counter()
         images, targets = self._load()
         loaded = time.perf_counter()
+        before = self._arithmetic.flop
+        if self._selection is not None:
+            step = self._metrics.steps
+            with self._arithmetic.counted((self._selection.kind(step), images.shape)):
+                images, targets = self._selection.choose(images, targets, step)
         self._optimizer.zero_grad(set_to_none=True)
-        with self._context.autocast():
-            outputs = self._net(images)
-        loss = self._loss(outputs, targets)
-        self._metrics.note(loss, outputs, targets)
-        loss.backward()  # type: ignore[no-untyped-call]
+        with self._arithmetic.counted(("learn", images.shape)):
+            with self._context.autocast():
+                outputs = self._net(images)
+            loss = self._loss(outputs, targets)
+            self._metrics.note(loss, outputs, targets)
+            loss.backward()  # type: ignore[no-untyped-call]
         if self._training.clip_norm:
             clip_grad_norm_(self._net.parameters(), self._training.clip_norm)
-        self._optimizer.step()
+        with self._optimizing.counted("step"):
+            self._optimizer.step()
         self._schedule.step()
         if self._ema is not None:
             self._ema.update_parameters(self._net)
-        self._metrics.end_step(time.perf_counter() - started, loaded - started)
+        if self._lookahead is not None:
+            self._lookahead.step(self._metrics.steps + 1)
+        flop = self._arithmetic.flop - before
+        self._metrics.end_step(time.perf_counter() - started, loaded - started, flop)
         self._report.step(self.figures, self.batch)
 
     def bare_step(self, images: Tensor, labels: Tensor) -> None:
@@ -201,6 +234,18 @@ class Loop:
         save_whole(kept, self._folder / WEIGHTS)
         return {"test_accuracy": accuracy, "weights_sha256": weights_digest(kept)}
 
+    def measure_views(self) -> MeanScore:
+        """Evaluate with test-time augmentation, which a run never does: on held-out images, else on the test images."""
+        images, labels = self._images[self._held], self._labels[self._held]
+        seen = (images, labels) if len(labels) else (self._data.test_images, self._data.test_labels)
+        net = SixViews(self._final())
+        return evaluate(net, *seen, pixels=self._pixels, context=self._context, tick=self._tick)
+
+    @property
+    def optimizer_flop(self) -> int:
+        """Floating-point operations of the optimizer since `build`, which `figures` does not count."""
+        return self._optimizing.flop
+
     def figures(self) -> dict[str, object]:
         """Return the progress of the run."""
         last = self._metrics.history[-1] if self._metrics.history else {}
@@ -212,10 +257,26 @@ class Loop:
             "val_accuracy": last.get("val_accuracy"),
             "train_seconds": self._metrics.train_seconds,
             "data_seconds": self._metrics.data_seconds,
+            "images_seen": self._metrics.images_seen,
+            "flop": self._metrics.flop,
             "device": self._context.describe(),
             "precision": self._context.precision,
             "notes": self._notes,
         }
+
+    def _prepare(self) -> None:
+        """Set the network up for training as the recipe says."""
+        self._net.train()
+        if self._training.freeze_norm_weights:
+            freeze_norm_weights(self._net)
+        if self._training.dirac:
+            start_as_identity(self._net)
+        if self._training.whiten_on_plain:
+            some = self._context.move(self._pixels.normalise(self._images[self._rows[:_MEASURED].to(self._place)]))
+            for module in self._net.modules():
+                measure = getattr(module, "measure", None)
+                if callable(measure) and hasattr(module, "measured"):
+                    measure(some)
 
     def _warm_up(self) -> None:
         images, targets = self.noise()
@@ -247,10 +308,10 @@ class Loop:
         epoch, number = divmod(self._metrics.steps, self._steps_an_epoch)
         if number == 0:
             order = torch.Generator().manual_seed(stable_seed(self._job.seed, "order", epoch))
-            self._order = self._rows[torch.randperm(len(self._rows), generator=order)]
+            self._order = self._rows[torch.randperm(len(self._rows), generator=order)].to(self._place)
         seed_everything(self._job.seed, "step", epoch, number)
         rows = self._order[number * self.batch : (number + 1) * self.batch]
-        images, labels = self._data.train_images[rows], self._data.train_labels[rows]
+        images, labels = self._images[rows], self._labels[rows]
         if self._flip is not None:
             images = self._flip(images, rows, epoch)
         images, targets = self._augment(images, labels, self._metrics.steps)
@@ -262,7 +323,7 @@ class Loop:
     def _end_epoch(self) -> None:
         """Validate, and keep the epoch's results."""
         self._metrics.settle()
-        images, labels = self._data.train_images[self._held], self._data.train_labels[self._held]
+        images, labels = self._images[self._held], self._labels[self._held]
         measured = self._measure(images, labels) if len(labels) else None
         self._metrics.end_epoch(float(self._schedule.get_last_lr()[0]), measured)
         self._tick()
@@ -274,13 +335,15 @@ class Loop:
     def _parts(self) -> dict[str, Any]:
         """Return the objects whose state changes with each step, by name."""
         parts = {"net": self._net, "optimizer": self._optimizer, "schedule": self._schedule}
-        return parts if self._ema is None else {**parts, "ema": self._ema}
+        more = {"ema": self._ema, "lookahead": self._lookahead, "selection": self._selection}
+        return parts | {name: part for name, part in more.items() if part is not None}
 
     def _modules(self) -> list[nn.Module]:
         """Return the modules with weights: the network, and the averaged network if the recipe has one."""
         return [self._net] if self._ema is None else [self._net, self._ema]
 
     def _final(self) -> nn.Module:
+        """Return the network that the run ends with."""
         return self._net if self._ema is None else self._ema.module
 
     def _measure(self, images: Tensor, labels: Tensor) -> MeanScore:

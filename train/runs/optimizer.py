@@ -19,7 +19,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from train.model.recipe import Training
 
 #: With fewer input or output channels there is little to orthogonalise, and SGD works as well.
-_CHANNELS = 32
+_CHANNELS = 24
 
 # Coefficients and number of iterations are those of the source and of torch.optim.Muon.
 _A, _B, _C = 3.4445, -4.7750, 2.0315
@@ -54,6 +54,9 @@ def _groups(trained: list[nn.Parameter], training: Training) -> list[dict[str, A
 def _sgd(trained: list[nn.Parameter], training: Training, *, fused: bool | None = None) -> SGD:
     nesterov = training.momentum > 0
     groups = _groups(trained, training)
+    for group in groups:
+        if group["params"][0].ndim < 2:
+            group["lr"] = training.learning_rate * training.bias_rate
     return SGD(groups, lr=training.learning_rate, momentum=training.momentum, nesterov=nesterov, fused=fused)
 
 
@@ -105,6 +108,62 @@ def make_average(net: nn.Module, decay: float) -> AveragedModel:
     return AveragedModel(net, multi_avg_fn=average, use_buffers=True)
 
 
+def start_as_identity(net: nn.Module) -> None:
+    """Set the first filters of each convolution that is trained to pass their channels on.
+
+    Source: Jordan 2024, arXiv:2404.00498, section 3.3
+    """
+    for module in net.modules():
+        if not isinstance(module, nn.Conv2d) or module.groups > 1 or min(module.kernel_size) == 1:
+            continue
+        if module.weight.requires_grad:
+            nn.init.dirac_(module.weight.detach()[: module.in_channels])
+
+
+def freeze_norm_weights(net: nn.Module) -> None:
+    """Leave the norms of a network only their biases to learn."""
+    for module in net.modules():
+        norm = isinstance(module, nn.modules.batchnorm._NormBase | nn.GroupNorm | nn.LayerNorm)
+        if norm and module.weight is not None:
+            module.weight.requires_grad_(False)
+
+
+class Lookahead:
+    """Weights and buffers that follow those of a network, which returns to them every fifth step.
+
+    The decay of the mean grows with the cube of the part of the steps done, and is 1 at the last: so early steps pass
+    unchanged, and what remains is a mean.
+
+    Source: Jordan 2024, arXiv:2404.00498, section 3.4, after Zhang et al. 2019, arXiv:1907.08610
+    """
+
+    _EVERY, _DECAY = 5, 0.95
+
+    def __init__(self, net: nn.Module, steps: int) -> None:
+        self._steps = steps
+        self._fast = {name: value for name, value in net.state_dict().items() if value.is_floating_point()}
+        self._slow = {name: value.clone() for name, value in self._fast.items()}
+
+    @torch.no_grad()
+    def step(self, done: int) -> None:
+        """Follow the network, of which that many steps are done, and set it back, if it is time."""
+        if done % self._EVERY and done < self._steps:
+            return
+        decay = 1.0 if done >= self._steps else self._DECAY**self._EVERY * (done / self._steps) ** 3
+        slow, fast = list(self._slow.values()), list(self._fast.values())
+        torch._foreach_lerp_(slow, fast, 1 - decay)
+        torch._foreach_copy_(fast, slow)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the mean."""
+        return self._slow
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Load the mean."""
+        for name, value in self._slow.items():
+            value.copy_(state[name])
+
+
 class MuonWithSgd(Optimizer):
     """Muon and SGD under one list of parameter groups, so that one schedule sets both."""
 
@@ -118,7 +177,7 @@ class MuonWithSgd(Optimizer):
         if self._rows:
             matrices = [rows for _, rows in self._rows]
             rate, decay = training.muon_learning_rate, training.muon_weight_decay
-            self._parts.append(Muon(matrices, rate, training.momentum, decay))
+            self._parts.append(Muon(matrices, rate, training.momentum, decay, unit=training.muon_unit))
         if rest:
             self._parts.append(_sgd(rest, training))
         self._gather()
@@ -167,10 +226,16 @@ def _to_rows(weight: Tensor) -> Tensor:
 
 
 class Muon(Optimizer):
-    """Steps along the orthogonalised Nesterov momentum of matrices, with decoupled weight decay."""
+    """Steps along the orthogonalised Nesterov momentum of matrices, with decoupled weight decay.
 
-    def __init__(self, matrices: Iterable[nn.Parameter], lr: float, momentum: float, weight_decay: float) -> None:
+    With `unit`, a matrix is first brought to the norm of an orthogonal one, so that a rate means the same for each.
+    """
+
+    def __init__(
+        self, matrices: Iterable[nn.Parameter], lr: float, momentum: float, weight_decay: float, *, unit: bool = False
+    ) -> None:
         super().__init__(matrices, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+        self._unit = unit
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -189,7 +254,10 @@ class Muon(Optimizer):
         average = state["momentum_buffer"].lerp_(gradient, 1 - momentum)
         update = orthogonal(gradient.lerp(average, momentum))
         rows, columns = matrix.shape
-        matrix.mul_(1 - lr * weight_decay)
+        if self._unit:
+            matrix.mul_(rows**0.5 / matrix.norm().clamp(min=_LEAST))
+        else:
+            matrix.mul_(1 - lr * weight_decay)
         matrix.add_(update, alpha=-lr * max(1.0, rows / columns) ** 0.5)
 
 

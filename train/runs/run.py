@@ -323,6 +323,8 @@ def _record(
         "epochs": len(history),
         "steps": max(now.steps, last.steps if last else 0),
         "parameters": now.parameters,
+        "images_seen": now.images_seen,
+        "flop": now.flop,
         "train_loss": last.train_loss if last else None,
         "val_accuracy": last.val_accuracy if last else None,
         "train_seconds": max(now.train_seconds, sum(epoch.seconds for epoch in history)),

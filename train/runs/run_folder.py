@@ -307,9 +307,17 @@ def run_text(record: TrainingRecord, out: Path) -> str:
         ),
         ("waiting for data", f"{100 * record.data_seconds / max(record.train_seconds, 1e-9):.1f} %"),
         ("parameters", f"{record.parameters or 0:,}"),
+        ("arithmetic", _arithmetic_text(record)),
         ("held out", percent_text(record.val_accuracy)),
         ("test", percent_text(record.test_accuracy)),
         ("device", f"{record.device}, {record.precision}"),
     ]
     lines = [f"{record.name}, seed {record.seed}", *(f"  {name:<17} {value}" for name, value in rows)]
     return "\n".join([*lines, f"-> {out}"])
+
+
+def _arithmetic_text(record: TrainingRecord) -> str:
+    """Describe what training took: operations, images, and the test accuracy for each 10^15 operations."""
+    peta = (record.flop or 0) / 1e15
+    text = f"{peta:.3g} PFLOP, {record.images_seen or 0:,} images seen"
+    return text + (f", {100 * record.test_accuracy / peta:.3g} % a PFLOP" if peta and record.test_accuracy else "")
