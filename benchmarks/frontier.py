@@ -1,15 +1,15 @@
 """Accuracy at equal arithmetic: airbench94, 95 and 96 against our recipes, on the same images.
 
     git clone https://github.com/KellerJordan/cifar10-airbench airbench
-    python -m benchmarks.frontier plan PLAN.toml --in blocks --out jobs
+    python -m benchmarks.frontier plan benchmarks/frontier.toml --in blocks --out jobs
     python -m benchmarks.frontier run jobs --airbench airbench --data cifar10-jpeg --out results.jsonl
     python -m benchmarks.frontier table results.jsonl
 
 A plan lists arms: `[ARM]` with `script` (airbench94, airbench95, airbench96) or `recipe` and what is `set` in it, the
-`seeds`, and a `budget` in PFLOP or `epochs`. `plan` assembles every network, counts what an image costs, and fits whole
-epochs into the budget. `run` goes through the jobs by their `order`, several at a time, adds each result to the file,
-and skips those that it has. Operations are those of forward and backward, by torch.utils.flop_counter, of all networks
-that are trained; those of the optimizer are stated apart.
+`seeds`, and a `budget` in PFLOP or `epochs`; one that is `like` another changes that one. `plan` assembles every
+network, counts what an image costs, and fits the budget. `run` goes through the jobs by their `order`, several at a
+time, adds each result to the file, and skips those that it has. Operations are those of forward and backward, by
+torch.utils.flop_counter, of all networks that are trained; those of the optimizer are stated apart.
 
 A GPU cannot be reached from the sandbox: `run` executes the blocks without it.
 """
@@ -57,8 +57,10 @@ def plan(arms: dict[str, Any], folder: Path | None, out: Path, images: int) -> N
             if "script" in arm:
                 job["script"] = arm["script"]
             else:
-                changes = {key: value for text in arm.get("set", []) for key, value in read_changes(text).items()}
-                recipe = find_recipe(arm["recipe"]).changed(**changes)
+                first = arms[arm["like"]] if "like" in arm else arm
+                texts = [*(first.get("set", []) if "like" in arm else ()), *arm.get("set", [])]
+                changes = {key: value for text in texts for key, value in read_changes(text).items()}
+                recipe = find_recipe(first["recipe"]).changed(**changes)
                 net = nets.get(_parts(recipe)) or assemble(recipe, folder, prober=prober)
                 nets[_parts(recipe)] = net
                 each = image_flop(recipe, net.code, dict(net.prm))
@@ -92,7 +94,7 @@ def image_flop(recipe: Recipe, code: str, prm: dict[str, Any]) -> float:
     if training.kept_part == 1:
         return whole
     forward, both = _count(Proxy(10), 32)
-    proxy = forward + (both - forward) * training.kept_part / Selection.EVERY
+    proxy = forward + (both - forward) / Selection.EVERY  # backward through the whole batch
     return training.kept_until * (training.kept_part * whole + proxy) + (1 - training.kept_until) * whole
 
 

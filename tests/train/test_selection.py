@@ -1,9 +1,15 @@
 """What a proxy keeps of a batch, what an epoch of it costs, and that a run with every option of training resumes."""
 
+from pathlib import Path
+
+import pytest
 import torch
 from torch import nn
 
-from train.model.recipe import Training
+from train.data import load_cifar10
+from train.model.recipe import Recipe, Training
+from train.runs.job import TrainingJob
+from train.runs.loop_guest import Loop
 from train.runs.process import Arithmetic, CountFlop, choose_context
 from train.runs.selection import Selection
 
@@ -59,3 +65,52 @@ def test_operations_are_counted_once_for_each_kind() -> None:
     with CountFlop() as counter, torch.no_grad():
         layer(images)
     assert counter.flop == forward[10]
+
+
+NET = """
+from torch import nn
+class Net(nn.Module):
+    def __init__(self, in_shape, out_shape, prm, device):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 24, 3, 2), nn.BatchNorm2d(24), nn.ReLU(), nn.Conv2d(24, 24, 3, 2), nn.AdaptiveMaxPool2d(1),
+            nn.Flatten(), nn.Linear(24, 10),
+        )
+    def forward(self, x):
+        return self.layers(x)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_with_a_proxy_and_lookahead_goes_on_after_an_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = load_cifar10("synthetic:320", cache=tmp_path / "cache")
+    recipe = Recipe().changed(
+        training__epochs=2, training__last_part=0.5, training__batch_size=64, training__optimizer="muon",
+        training__muon_unit=True, training__kept_part=0.5, training__lookahead=True, training__freeze_norm_weights=True,
+        augmentation__independent=True, augmentation__flip="alternate",
+    )  # fmt: skip
+    job = TrainingJob(NET, {}, recipe.to_json(), 0, str(data.folder), 0, 256, True, "cpu", 1, None, 600.0, "key")
+
+    def finish(folder: Path, epochs: int) -> tuple[object, object]:
+        folder.mkdir(exist_ok=True)
+        loop = Loop(job, folder)
+        loop.build()
+        if epochs == 1:
+            for _ in range(4):
+                loop.step()
+            loop._end_epoch()
+            return None, None
+        loop.train()
+        return loop.finish()["weights_sha256"], loop.figures()
+
+    digest, figures = finish(tmp_path / "whole", 2)
+    finish(tmp_path / "parts", 1)
+    again, others = finish(tmp_path / "parts", 2)
+    assert digest == again
+    assert isinstance(figures, dict)
+    assert isinstance(others, dict)
+    assert (figures["steps"], figures["images_seen"]) == (6, 6 * 32)
+    assert (others["flop"], others["images_seen"]) == (figures["flop"], figures["images_seen"])

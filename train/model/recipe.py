@@ -133,7 +133,6 @@ class Augmentation(_FrozenRecipePart):
     """The augmentation of training images; all of it from torchvision.transforms.v2."""
 
     crop_padding: int = Field(default=4, ge=0, le=16)
-    independent: bool = Field(default=False, description="a crop and a square for each image, not for eight at a time")
     flip: bool | Literal["alternate"] = Field(default=True, description="by a draw, or each image every other epoch")
     randaugment_ops: int = Field(default=0, ge=0, le=8)
     randaugment_magnitude: int = Field(default=5, ge=0, le=30)
@@ -142,6 +141,7 @@ class Augmentation(_FrozenRecipePart):
     cutmix_alpha: NotNegative = Field(default=0.0, description="of the Beta distribution; 0: off")
     mix_probability: Fraction = Field(default=0.5, description="part of the batches that are mixed, when one is on")
     plain_fraction: Fraction = Field(default=0.0, description="last part of all steps, with crop and flip alone")
+    independent: bool = Field(default=False, description="a crop and a square for each image, not for eight at a time")
     small_size: int = Field(
         default=24, ge=8, le=32, description="of the images in the first small_fraction of the steps"
     )
