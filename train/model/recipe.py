@@ -23,6 +23,7 @@ SHIPPED = Path(__file__).parents[1] / "recipes"
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
+Part = Annotated[float, Field(gt=0, le=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -98,9 +99,7 @@ class Training(_FrozenRecipePart):
     """The optimizer and its schedule. Learning rate and weight decay are passed to torch's optimizer unchanged."""
 
     epochs: int = Field(default=20, ge=1)
-    last_part: Annotated[float, Field(gt=0, le=1)] = Field(
-        default=1.0, description="of the last epoch, to fit a budget"
-    )
+    last_part: Part = Field(default=1.0, description="of the last epoch, to fit a budget")
     batch_size: int = Field(default=128, ge=2)
     optimizer: Literal["sgd", "adamw", "muon"] = Field(
         default="sgd", description="muon: for convolutions between many channels, SGD for all other weights"
@@ -123,9 +122,7 @@ class Training(_FrozenRecipePart):
     dirac: bool = Field(default=False, description="convolutions begin as the identity of as many channels as they can")
     lookahead: bool = Field(default=False, description="every fifth step goes back to a mean that slows to the end")
     whiten_on_plain: bool = Field(default=False, description="a whitening stem is measured on images as they are")
-    kept_part: Annotated[float, Field(gt=0, le=1)] = Field(
-        default=1.0, description="of each batch: those that a small network, trained beside, finds hardest"
-    )
+    kept_part: Part = Field(default=1.0, description="of each batch: what a small network in training finds hardest")
     kept_until: Fraction = Field(default=1.0, description="part of all steps with kept_part; the rest are whole")
 
 

@@ -1,4 +1,4 @@
-"""The hardest part of each batch, chosen by a small network that is trained beside the one that learns from it.
+"""The hardest part of each batch, chosen by a small network that is trained together with the one that learns from it.
 
 Source: K. Jordan's airbench96_faster: a proxy takes every batch forward, and a quarter of them backward.
 """
