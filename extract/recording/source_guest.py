@@ -44,6 +44,7 @@ _ROUNDS = (2, sum(_MAX_DRIVERS.values()))  # drivers that each class tries
 _MAX_TRIED = 400  # in all
 _MOST_ON_CPU = 2_000_000  # elements of a model that runs there after it failed on the meta device
 _LAST_SECONDS = 40.0  # of CPU time: no driver starts later; the counts end ordinary runs
+_MOST_SLEPT = 60.0  # seconds, by one driver
 _SLEEP_SECONDS, _LEAST_CPU = 10.0, 0.1  # in so many seconds, a driver that does not wait for anything uses more
 
 
@@ -66,6 +67,7 @@ def record_source(request: SourceRecording) -> dict[str, Any]:
     torch.jit._state.disable()
     torch.backends.mha.set_fastpath_enabled(False)
     sys.argv = sys.argv[:1]
+    time.sleep = _SLEEP
     sys.path[:0] = request.folders
     own = list(dict.fromkeys(key.partition(":")[0] for key in request.classes))
     failures: dict[str, str] = {}
@@ -95,9 +97,24 @@ def _read_tests(request: SourceRecording) -> dict[str, str]:
     return texts
 
 
+class _Sleep:
+    """A `time.sleep` that does not wait: a denied download that is tried again is soon given up."""
+
+    slept = 0.0
+
+    def __call__(self, seconds: Any) -> None:
+        self.slept += float(seconds)
+        if self.slept > _MOST_SLEPT:
+            raise _WaitingError
+
+
+_SLEEP = _Sleep()
+
+
 @contextmanager
 def _ending_waits() -> Iterator[None]:
     """End what waits, since that would end the whole job. Raises: _WaitingError."""
+    _SLEEP.slept = 0.0
     used = time.process_time()
 
     def look(*_: object) -> None:
