@@ -10,13 +10,13 @@ from functools import cached_property
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from lemur_core.files import Json
 from lemur_core.files.atomic import PathLike
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import hide_progress
 from manifests.folders.manifest import Manifest, read_manifest
+from manifests.folders.tables import iterate_rows
 
 _TABLES = (".parquet", ".jsonl")
 
@@ -86,10 +86,8 @@ class FinishedFolder:
                 if path.suffix == ".jsonl":
                     with path.open(encoding="utf-8") as lines:
                         yield from map(json.loads, lines)
-                    continue
-                with pq.ParquetFile(path) as file:
-                    for batch in file.iter_batches(batch_size=500):
-                        yield from batch.to_pylist()
+                else:
+                    yield from iterate_rows(path)
         except (OSError, ValueError, pa.ArrowException) as error:
             detail = str(error).splitlines()[0]
             raise UserError(f"{self.folder}: {table} cannot be read: {detail}; create the folder again") from error

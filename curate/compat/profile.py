@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from curate.compat.code import NnDupFeatures, nndup_features
-from curate.compat.rows import RowSets, first_prefix, normalise_name, prepare_rows
+from curate.compat.code import NnDupFeatures, RowSets, first_prefix, nndup_features, normalise_name, prepare_rows
 from curate.compat.stages import (
     PERMUTATIONS,
     SKETCH_SCHEME,

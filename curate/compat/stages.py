@@ -18,7 +18,7 @@ from datasketch.hashfunc import sha1_hash32
 from scipy.sparse import csr_matrix, vstack
 from scipy.sparse.csgraph import connected_components
 
-from curate.compat.rows import DistinctSets, RowSets, first_prefix, normalise_name
+from curate.compat.code import DistinctSets, RowSets, first_prefix, normalise_name
 from curate.model.options import CurateOptions
 from lemur_core.files import Json
 

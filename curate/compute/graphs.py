@@ -376,9 +376,7 @@ def choose_traced(records: Records, choose: Callable[[Records], Rescue], tracer:
     """
     while True:
         chosen = choose(records)
-        kept = {
-            code: records.representatives[code] for code, verdict in chosen.verdicts.items() if verdict.stage is None
-        }
+        kept = {code: records.representatives[code] for code in chosen.kept}
         # Ends at last: every other pass traces a code that was not known.
         if kept.keys() <= tracer.known.keys():
             return chosen

@@ -297,9 +297,7 @@ def choose_running(
     """
     while True:
         chosen = choose(records)
-        kept = {
-            code: records.representatives[code] for code, verdict in chosen.verdicts.items() if verdict.stage is None
-        }
+        kept = {code: records.representatives[code] for code in chosen.kept}
         reasons = {code: reason_to_leave_out(result) for code, result in check(kept).items() if not result.runs}
         # Ends at last: every other pass leaves a record out.
         if not reasons:

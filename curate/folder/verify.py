@@ -33,10 +33,8 @@ from manifests.conversations.verify import Row, check_rows, contents, form_fault
 from manifests.folders.checks import Check, check_description, check_faults, check_files, run_checks
 from manifests.folders.formats import SNAPSHOT
 from manifests.folders.manifest import Manifest, read_manifest
-from manifests.folders.tables import CROISSANT
+from manifests.folders.tables import CROISSANT, iterate_rows
 from manifests.records import CHAT_KINDS
-
-_ROWS = 1_000  # of a table that are Python objects at a time
 
 
 def verify(folder: Path, *, against: Sequence[Path] = (), jobs: int | None = None, recompute: int = 0) -> list[Check]:
@@ -160,7 +158,7 @@ class _VerifiedSnapshot:
         records = ((parent, record["id"]) for parent in parents for record in parent.records)
         self.withheld = member.withheld | {id_ for parent, id_ in records if id_ in parent.withheld}
         graphs = member.path / "graphs.parquet"
-        rows = _iterate_rows(graphs, ("id", *_COMPUTATION)) if graphs.exists() else ()
+        rows = iterate_rows(graphs, ("id", *_COMPUTATION)) if graphs.exists() else ()
         #: id -> `graph`, `graph_widths`, `behavior`; empty if graphs were not compared.
         self.graphs = {row.pop("id"): row for row in rows}
 
@@ -175,7 +173,7 @@ class _VerifiedSnapshot:
     @property
     def decisions(self) -> Iterator[Json]:
         """The decisions, read again each time: of 100,000, Python objects would take 100 MB."""
-        return _iterate_rows(self.member.path / "decisions.parquet", _DECIDED)
+        return iterate_rows(self.member.path / "decisions.parquet", _DECIDED)
 
     def find_trace(self, id_: str) -> GraphTrace:
         """Return the computation of a code, here or published; without a graph if it is unknown."""
@@ -196,12 +194,6 @@ class _VerifiedSnapshot:
 
 
 _DECIDED = ("row", "id", "nn", "kept", "stage", "canonical", "similarity", "reason")
-
-
-def _iterate_rows(path: Path, columns: Sequence[str]) -> Iterator[Json]:
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(batch_size=_ROWS, columns=list(columns)):
-            yield from batch.to_pylist()
 
 
 def _check_ids(snapshot: _VerifiedSnapshot) -> Check:
@@ -360,7 +352,7 @@ def _check_graphs(snapshot: _VerifiedSnapshot) -> Check:
     wrong, known = [], 0
     distinct: defaultdict[str, list[GraphTrace]] = defaultdict(list)
     torch = snapshot.manifest.versions.get("torch")  # folders that are older name no runtime
-    for row in _iterate_rows(snapshot.member.path / "graphs.parquet", _GRAPHS):
+    for row in iterate_rows(snapshot.member.path / "graphs.parquet", _GRAPHS):
         id_ = row["id"]
         if torch is not None and row["torch"] not in (None, torch):
             wrong.append(f"{id_[:12]}: traced with torch {row['torch']}, the manifest names {torch}")

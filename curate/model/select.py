@@ -28,6 +28,11 @@ class Rescue:
     rescued: dict[int, str] = field(default_factory=dict)  # code -> "prefix" or "topup"
     shortfalls: list[str] = field(default_factory=list)  # supports that could not be met, one line each
 
+    @property
+    def kept(self) -> list[int]:
+        """The kept codes, in the order of the verdicts."""
+        return [code for code, verdict in self.verdicts.items() if verdict.kept]
+
 
 @dataclass(frozen=True, slots=True)
 class Support:
@@ -50,7 +55,7 @@ def rescue(order: Sequence[int], supports: Sequence[Support], features: FeatureT
     result = Rescue(first)
     heads: dict[str, list[int]] = {}
     while True:
-        kept = {code for code, verdict in result.verdicts.items() if verdict.stage is None}
+        kept = set(result.kept)
         short = [item for item in supports if _count(item, kept) < item.minimum and item.label not in heads]
         # Each support is raised once: a second attempt could not keep more of its members.
         if not short:
@@ -61,7 +66,7 @@ def rescue(order: Sequence[int], supports: Sequence[Support], features: FeatureT
         seeds = list(dict.fromkeys(code for head in heads.values() for code in head))
         chosen = set(seeds)
         result.verdicts = select([*seeds, *(code for code in order if code not in chosen)])
-    kept = {code for code, verdict in result.verdicts.items() if verdict.stage is None}
+    kept = set(result.kept)
     kinds = {item.label: item.kind for item in supports}
     for label, head in heads.items():
         for code in head:

@@ -54,7 +54,7 @@ def curate_strict(
             recall = _measure_recall(corpus, records, options, Banding(recall.bands, recall.rows))
     else:
         chosen = choose(records)
-    kept = sorted((code for code, verdict in chosen.verdicts.items() if verdict.kept), key=records.rank.__getitem__)
+    kept = sorted(chosen.kept, key=records.rank.__getitem__)
     traced = None if tracer is None else tracer.known
     widths = None if traced is None else [traced[code].widths for code in kept]
     grouped: tuple[list[int], Anchors]

@@ -27,7 +27,7 @@ from curate.model.rights import check_origins
 from curate.published.delta import open_baseline, refuse_conflicts
 from curate.run.pipeline import curate, describe_options
 from curate.run.strict import curate_strict
-from curate.run.work import CHOSEN, CODES, GRAPHS, NUMBERS, SOURCE, StoredRows, Work, read_rows, step_name
+from curate.run.work import CHOSEN, CODES, GRAPHS, NUMBERS, SOURCE, StoredRows, Work, step_name
 from curate.sources.rows import ROW_SCHEMA, RecordSource
 from lemur_core.distributed.exchange import (
     Exchange,
@@ -44,6 +44,7 @@ from lemur_core.files import Json
 from lemur_core.files.atomic import make_scratch, sha256_file
 from lemur_core.files.errors import NoSandboxError, UsageError, UserError
 from manifests.folders.manifest import FILE_NAME, Manifest, package_versions, read_manifest
+from manifests.folders.tables import iterate_rows
 
 #: Passes to queue when survivors are traced; the step `write` traces the rest.
 QUEUED_PASSES = 2
@@ -180,7 +181,7 @@ def compute_features(work: Work, rank: int, _tasks: int) -> None:
     new = {id_ for id_ in own if id_ not in store}
 
     def codes() -> Iterator[tuple[bytes, str]]:
-        for row in read_rows(path):
+        for row in iterate_rows(path):
             if row["id"] in new:
                 new.remove(row["id"])
                 yield row["id"], row["code"]

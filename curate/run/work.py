@@ -26,6 +26,7 @@ from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_file
 from lemur_core.similarity.minhash import IntArray
 from manifests.folders.manifest import Input
+from manifests.folders.tables import iterate_rows
 
 SOURCE = "source.json"
 CODES = pa.schema([("id", pa.binary(32)), ("code", pa.large_string())])
@@ -115,7 +116,7 @@ class Work:
         """Return the answers by id in hexadecimal, with the numbers that the same passes have measured."""
         answers = self.read_answers(passes, whole=whole)
         for row in (
-            row for at in range(1, passes + 1) for path in self.find_all("numbers", at) for row in read_rows(path)
+            row for at in range(1, passes + 1) for path in self.find_all("numbers", at) for row in iterate_rows(path)
         ):
             answers[row["id"]]["behavior"] = row["behavior"]
         return {id_.hex(): answer for id_, answer in answers.items()}
@@ -126,19 +127,12 @@ class Work:
         parts = self.assign_parts([row["id"] for row in rows])
         own = [row for row, part in zip(rows, parts.tolist(), strict=True) if part == rank]
         wanted = {row["id"] for row in own}
-        codes = {row["id"]: row["code"] for row in read_rows(self.find("codes", rank)) if row["id"] in wanted}
+        codes = {row["id"]: row["code"] for row in iterate_rows(self.find("codes", rank)) if row["id"] in wanted}
         return own, lambda place: codes[own[place]["id"]]
 
 
 #: The steps of a pass that write files, by the first word of their names.
 _STEP_OF = {"chosen": "choose", "graphs": "graphs", "numbers": "numbers"}
-
-
-def read_rows(path: Path) -> Iterator[Json]:
-    """Yield the rows of a table, one row group in memory at a time."""
-    with pq.ParquetFile(path) as file:
-        for group in range(file.num_row_groups):
-            yield from file.read_row_group(group).to_pylist()
 
 
 class StoredRows(RecordSource):

@@ -17,7 +17,7 @@ Source: arXiv:2512.04329, section 3.2; https://github.com/ABrain-One/nn-dup
 import hashlib
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from keyword import iskeyword
 from typing import Any, NamedTuple
@@ -95,6 +95,15 @@ def region_lines(outline: Outline) -> list[tuple[int, int]]:
         if any(model[owner] for owner in owners):
             called |= names
     spans += [(first, last) for name, first, last in outline.functions if name in called]
+    return merge_lines(spans)
+
+
+def merge_lines(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return spans of lines with those merged that overlap or adjoin.
+
+    Args: spans: first and last line of each, both inclusive.
+    Returns: disjoint spans, in order.
+    """
     merged: list[tuple[int, int]] = []
     for start, end in sorted(spans):
         if merged and start <= merged[-1][1] + 1:

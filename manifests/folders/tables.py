@@ -199,6 +199,18 @@ def _make_partial(record: type[Record], names: tuple[str, ...]) -> type[Record]:
     )
 
 
+def iterate_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[Json]:
+    """Yield the rows of any table as they are, some in memory at a time.
+
+    Args: path, columns: the file, and the columns to read; all by default.
+    Returns: an iterator over the values by column.
+    Raises: OSError or pyarrow.ArrowException if the table cannot be read, or lacks a column.
+    """
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(batch_size=_ROWS_READ, columns=columns):
+            yield from batch.to_pylist()
+
+
 def rows_by_split(folder: Path, tables: str) -> Iterator[tuple[str, Json]]:
     """Yield all rows of the tables `SPLIT-*.parquet` in a subfolder, each with the split of its file.
 
@@ -209,10 +221,8 @@ def rows_by_split(folder: Path, tables: str) -> Iterator[tuple[str, Json]]:
     """
     for path in sorted((folder / tables).glob("*.parquet")):
         check_plain(path)
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=_ROWS_READ):
-                for row in batch.to_pylist():
-                    yield path.name.partition("-")[0], row
+        for row in iterate_rows(path):
+            yield path.name.partition("-")[0], row
 
 
 def write_tables(
