@@ -4,15 +4,14 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from extract.arguments.messages import NAME
 from extract.proofs.validate import BlockWithOriginal, ReportedCalls
 from extract.recording.messages import MOST_CALLS, BlockRecording
-from lemur_core.sandbox import META_PRELOAD, Limits
-from lemur_core.sandbox.cached import CachedSandbox, SharedSandbox, Store
-from lemur_core.sandbox.stage import Retries, SandboxStage
+from lemur_core.sandbox import Limits
+from lemur_core.sandbox.cached import Store
+from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
 
 RECORD = SandboxStage[Mapping[str, Sequence[ReportedCalls]]](
     "extract.recording.block_guest:record_calls",
@@ -101,38 +100,25 @@ def record_all(
     wanted: Mapping[str, Sequence[str]],
     pairs: Mapping[str, BlockWithOriginal],
     index: Store | None,
-    *,
-    jobs: int,
-    runtime: Sequence[Path] = (),
-    unsafe: bool = False,
-    shared: SharedSandbox | None = None,
+    **sandbox: Unpack[SandboxOptions],
 ) -> Iterator[tuple[str, str, RecordedCalls]]:
     """Run blocks, and record how they construct and call classes of their files; cached by content.
 
     Args:
         wanted: by block, the names of the classes.
         pairs: the blocks.
-        runtime: folders with the requirements of self-contained files.
     Returns: block, name of the class, and its calls; nothing of blocks that no longer run.
     Raises: UserError if no sandbox is available.
     """
     payloads = {}
     for block, classes in wanted.items():
-        run = pairs[block].run(runtime)
+        run = pairs[block].run(sandbox.get("runtime", ()))
         payloads[block] = BlockRecording(
             run.code, run.name, run.origin, run.folders, run.arguments, run.companions, sorted(classes)
         )
     if not payloads:
         return
-    with CachedSandbox(
-        index,
-        workers=jobs,
-        readable=list(runtime),
-        unsafe=unsafe,
-        shared=shared,
-        preload=META_PRELOAD,
-        entries=[RECORD.guest],
-    ) as box:
+    with open_sandbox(index, [RECORD], sandbox) as box:
         for reply in RECORD.run(box, payloads):
             for name, calls in (reply.answer or {}).items():
                 if name in wanted[reply.key]:

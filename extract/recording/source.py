@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Unpack
 
 from extract.proofs.local_files import is_test
 from extract.proofs.validate import ReportedCalls
@@ -14,9 +15,9 @@ from extract.resolve.modules import FOUNDATION, Module
 from extract.sources import PackageSource
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible
-from lemur_core.sandbox import META_PRELOAD, Limits
-from lemur_core.sandbox.cached import CachedSandbox, SharedSandbox, Store
-from lemur_core.sandbox.stage import Retries, SandboxStage
+from lemur_core.sandbox import Limits
+from lemur_core.sandbox.cached import Store
+from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
 
 _MAX_MODULES = 60  # imported besides those of the classes
 _MAX_EXAMPLES = 40
@@ -73,11 +74,7 @@ def record_sources(
     list_naming: Callable[[Sequence[TargetClass]], Sequence[Module]],
     index: Store | None,
     missing: dict[str, str],
-    *,
-    jobs: int,
-    runtime: Sequence[Path] = (),
-    unsafe: bool = False,
-    shared: SharedSandbox | None = None,
+    **sandbox: Unpack[SandboxOptions],
 ) -> Iterator[RecordedClass]:
     """Run the models of each source, with its package importable, and record the calls of these classes in them.
 
@@ -87,7 +84,6 @@ def record_sources(
         targets: those at module level count.
         folders: from which the classes of each source can be imported.
         list_naming: returns files of a source to import, since they use these classes, the most likely first.
-        runtime: folders that the sandbox can read, too.
         missing: to which is added, by source, why one shows nothing.
     Returns: the classes for which there are calls, the smallest calls first.
     Raises: UserError if no sandbox is available.
@@ -108,17 +104,8 @@ def record_sources(
             list_tests(source, paths),
             source.digest,
         )
-    readable = sorted({*runtime, *(folder for paths in folders.values() for folder in paths)})
-    entries = [RECORD_SOURCE.guest]
-    with CachedSandbox(
-        index,
-        workers=jobs,
-        readable=readable,
-        unsafe=unsafe,
-        shared=shared,
-        preload=META_PRELOAD,
-        entries=entries,
-    ) as box:
+    readable = (folder for paths in folders.values() for folder in paths)
+    with open_sandbox(index, [RECORD_SOURCE], sandbox, folders=readable) as box:
         answers = {
             reply.key: reply.answer or SourceCalls({}, reply.reason(_REASON_CHARACTERS))
             for reply in RECORD_SOURCE.run(box, requests)
