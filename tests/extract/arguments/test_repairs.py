@@ -78,6 +78,8 @@ CASES: tuple[tuple[str, str, Inputs, int], ...] = (
     ("a pool that is longer than the sequence", layer("nn.AvgPool1d(40)"), (("x", TOKENS),), 1),
     ("a kernel that is longer than the sequence", layer("nn.Conv1d(16, 8, 100)"), (("x", TOKENS),), 2),
     ("a kernel that is larger than the image", layer("nn.Conv2d(32, 8, 40)"), (("x", IMAGE),), 3),
+    ("a volume", module("return x.view(2, 64, 16)"), (("x", TOKENS),), 8),
+    ("a volume of maps", module("return x.view(2, 32, 32 * 32)"), (("x", IMAGE),), 8),
     ("one sample", module("if x.shape[0] != 1:\n    raise ValueError(f'expected 1, got {x.shape[0]}')\nreturn x"), (("x", IMAGE),), 2),
     ("six axes of which the last are unpacked with a device", module("b, h, w, m, n, c, d = *x.shape, 0\nreturn x"), (("x", TOKENS),), 3),
     ("a batch norm", layer("nn.BatchNorm2d(20)"), (("x", IMAGE),), 1),
