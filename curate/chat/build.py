@@ -15,6 +15,8 @@ from curate.compute.runs import build_case
 from curate.model.corpus import LoadedRecords
 from curate.model.options import CurateOptions
 from curate.published.outcome import CurationOutcome
+from lemur_core.describe.patterns import describe_graph
+from lemur_core.graphs.graph import unpack
 from manifests.conversations.conversation import Chat, Comparison, Draft, Sampler, Skipped, Subject, finish
 from manifests.records import CHAT_KINDS, ChatKind
 
@@ -88,9 +90,18 @@ def _networks(corpus: LoadedRecords, outcome: CurationOutcome, codes: Sequence[i
                 fault=f"unknown_input: {case}" if isinstance(case, str) else "",
                 results=best,
                 reached=reached,
+                sentences=_describe(outcome, code),
             )
         )
     return _measure_records(networks, lab)
+
+
+def _describe(outcome: CurationOutcome, code: int) -> tuple[str, ...]:
+    """Return the sentences on the graph of a code; empty if it has none, or one that does not show everything."""
+    trace = outcome.trace(code)
+    if trace is None or "eval" not in trace.answer or trace.answer.get("varies"):
+        return ()
+    return describe_graph(unpack(trace.answer["eval"])).sentences
 
 
 def _measure_records(networks: list[ChatNetwork], lab: Lab) -> list[ChatNetwork]:

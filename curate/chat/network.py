@@ -29,8 +29,12 @@ OPTIMIZERS = frozenset(
 )
 _LOSS_FUNCTIONS = frozenset({"cross_entropy", "nll_loss", "mse_loss", "binary_cross_entropy_with_logits"})
 
-#: Lines left by the authors of files: a result as an annotation, and dependencies that an extraction did not resolve.
-_RESIDUE = re.compile(r"^(?:addon_accuracy:|# UNRESOLVED DEPENDENCIES).*$", re.MULTILINE)
+#: Lines left by what made a file: a result as an annotation, dependencies that an extraction did not resolve, and notes
+#: of generators.
+RESIDUE = re.compile(
+    r"^(?:addon_accuracy:|# UNRESOLVED DEPENDENCIES|.*(?:\bauto[- ]?generated\b|# ?chromosome used)).*$",
+    re.MULTILINE | re.IGNORECASE,
+)
 
 
 Method = Literal["measure", "train_step"]
@@ -165,6 +169,7 @@ class ChatNetwork:
     fault: str
     results: tuple[BestResult, ...]
     reached: tuple[BestResult, ...]
+    sentences: tuple[str, ...] = ()  # what it computes, from its graph; empty without one
 
     def experiment(self, code: str) -> RunRequest:
         """Return the experiment of running another code in the same way as this record's network."""
@@ -185,9 +190,10 @@ class ChatNetwork:
 
     @property
     def call(self) -> str:
-        """The arguments with which the network was built."""
+        """The arguments with which the network was built, numbers as people would write them."""
         assert self.case is not None
-        prm = dict(sorted(self.prm.items()))
+        numbers = {name: value for name, value in self.prm.items() if isinstance(value, float)}
+        prm = dict(sorted({**self.prm, **{name: float(f"{value:.3g}") for name, value in numbers.items()}}.items()))
         return f"in_shape={self.case.in_shape!r}, out_shape={self.case.out_shape!r}, prm={prm!r}"
 
 
@@ -206,7 +212,7 @@ def read_code(code: str) -> Reading:
         optimizers=tuple(sorted(names & OPTIMIZERS)),
         losses=tuple(sorted(name for name in names if name.endswith("Loss") or name in _LOSS_FUNCTIONS)),
         methods=tuple(item.name for item in net.body if isinstance(item, ast.FunctionDef)) if net else (),
-        residue=residue[0].strip() if (residue := _RESIDUE.search(code)) else None,
+        residue=residue[0].strip() if (residue := RESIDUE.search(code)) else None,
     )
 
 

@@ -42,10 +42,10 @@ from manifests.records import SPEC_CHAT_KINDS, Spec, SpecChatKind
 COMPARISON = Comparison(lambda draft: f"{draft.user}\n{draft.assistant}", "rows", "as that of {label} in {split}")
 
 _MEANINGS = {
-    "describe": "the facts of a module to its name and sentences",
-    "specify": "a requirement to a structured spec, as JSON",
+    "describe": "the facts of a module, and the operations of its graph, to sentences",
+    "specify": "a requirement to what it states, as JSON",
     "choose": "a requirement and four modules to the one that fits",
-    "shapes": "arguments and an input shape to the output shape and the parameters",
+    "shapes": "arguments, operations and an input shape to the output shape",
     "write": "a requirement to the module's code",
 }
 

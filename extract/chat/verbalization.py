@@ -140,6 +140,12 @@ def layer_sentence(spec: Spec) -> list[str]:
     return [f"Its submodules are {and_list([*named, *([plural(more, 'further kind')] if more else [])])}."]
 
 
+def computing_sentences(spec: Spec) -> list[str]:
+    """Return the sentences on its graph, introduced by one that says so; none without a graph."""
+    sentences = spec.algorithm.sentences if spec.algorithm else ()
+    return [f"What it computes: {sentence}" if not index else sentence for index, sentence in enumerate(sentences)]
+
+
 def mode_sentences(spec: Spec) -> list[str]:
     """Describe train and eval mode."""
     sentences = []

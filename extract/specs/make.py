@@ -70,7 +70,7 @@ def make_spec(row: Block, answer: Mapping[str, Any] | None = None) -> Spec:
     names = positional_names(forward)
     algorithm = build_algorithm(answer, names) if answer else None
     layout = infer_layout(algorithm) if algorithm else None
-    behavior = infer_behavior(observed, init_values.values(), layout) if observed else Behavior()
+    behavior = infer_behavior(observed, layout) if observed else Behavior()
     summary = summarize_block(row.name, row.category, constructor, forward, builds, observed, behavior, init)
     arguments = None
     if calls:
