@@ -32,6 +32,7 @@ from extract.chat.verbalization import (
 )
 from extract.specs.make import LIMIT
 from extract.specs.splits import design_key
+from lemur_core.files.markdown import plural
 from lemur_core.files.progress import progress
 from manifests.conversations.card import chat_card
 from manifests.conversations.conversation import Chat, Comparison, Draft, Sampler, Skipped, finish
@@ -241,7 +242,7 @@ def _size(parameters: int) -> Demand:
     power = int(10 ** (len(str(parameters)) - 1)) if parameters else 0
     limit = next(scale * power for scale in _SCALES if scale * power >= parameters)
     return Demand(
-        f"has at most {limit:,} parameters" if limit else "has no parameters",
+        f"has at most {plural(limit, 'parameter')}" if limit else "has no parameters",
         lambda other: None if other.parameters is None else other.parameters <= limit,
         lambda other: f"it {parameter_words(other, arguments=False)}",
     )

@@ -256,9 +256,9 @@ def _requirement(spec: Spec, sampler: Sampler, further_lines: int) -> tuple[list
         names |= {"parameters"}
     further = [("layers", line) for line in layer_sentence(spec)]
     further += [("train_differs", line) for line in mode_sentences(spec)[-1:] if spec.train_differs is not None]
-    for name in ("constructor", "forward"):
+    for name, label in (("constructor", "constructor"), ("forward", "`forward`")):
         if words := argument_words(getattr(spec, name)):
-            further.append((name, f"Its {name} takes {words}."))
+            further.append((name, f"Its {label} takes {words}."))
     sampled = sampler.sample(further, further_lines, "demands")
     # Names and defaults of arguments are stated, their kinds and types are not; nor are all layers if there are many.
     named = {name for name, _ in sampled} - {"constructor", "forward"}

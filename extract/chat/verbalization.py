@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
+from extract.specs.algorithm import draw_sentence
 from lemur_core.files.markdown import plural
 from manifests.records import Case, Spec, SpecArgument
 
@@ -142,8 +143,10 @@ def layer_sentence(spec: Spec) -> list[str]:
 
 def computing_sentences(spec: Spec) -> list[str]:
     """Return the sentences on its graph, introduced by one that says so; none without a graph."""
-    sentences = spec.algorithm.sentences if spec.algorithm else ()
-    return [f"What it computes: {sentence}" if not index else sentence for index, sentence in enumerate(sentences)]
+    if spec.algorithm is None:
+        return []
+    sentences = spec.algorithm.sentences
+    return [*draw_sentence(spec.algorithm), f"What it computes: {sentences[0]}", *sentences[1:]]
 
 
 def mode_sentences(spec: Spec) -> list[str]:

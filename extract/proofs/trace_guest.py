@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from extract.arguments.inputs import flatten
-from extract.arguments.messages import BlockRun
+from extract.arguments.messages import DRAWS, BlockRun
 from extract.arguments.target import Shape, Target, prepare
 from extract.arguments.trials import AttemptError, attempt, seed_all
 from lemur_core.graphs.canonical import canonical
@@ -119,7 +119,7 @@ def _trace(request: BlockRun, route: str, live: bool, *, compute: bool = True) -
         traced = TraceResult(subject.file, module, recorder, graphs, initial, route, train_error)
         used = {node.scope for form in forms.values() for node in form.nodes if node.op == "buffer"}
         hidden = [f"{name} is in no state dict, and no operations give its values" for name in passing if name in used]
-        hidden += ["it draws numbers that are no operation of torch"] if drawn else []
+        hidden += [DRAWS] if drawn else []
         answer = {**traced.answer(forms), "returns": returned[0], "hidden": hidden}
         if recorder.reads_values:
             sized = Sized(forms["eval"], forms.get("train"), {}, "Python saw a value on the way")

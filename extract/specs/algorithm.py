@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from extract.arguments.messages import DRAWS
 from extract.specs.behavior import name_input
 from lemur_core.describe.layouts import derive_layouts
 from lemur_core.describe.patterns import GraphDescription, describe_graph
@@ -113,6 +114,11 @@ def _unwritable(algorithm: Algorithm) -> Iterator[str]:
         rebuild(sized.evaluated, sized.trained)
     except RebuildError as error:
         yield f"states that it rebuilds, but cannot be written: {error}"
+
+
+def draw_sentence(algorithm: Algorithm) -> list[str]:
+    """Say that the graph shows one run of several, if numbers from elsewhere may decide what forward computes."""
+    return ["Numbers that it draws outside torch may change what it computes."] if DRAWS in algorithm.hidden else []
 
 
 def infer_layout(algorithm: Algorithm) -> str | None:
