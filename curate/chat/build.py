@@ -16,7 +16,7 @@ from curate.model.corpus import LoadedRecords
 from curate.model.options import CurateOptions
 from curate.published.outcome import CurationOutcome
 from lemur_core.describe.patterns import describe_graph
-from lemur_core.graphs.graph import unpack
+from lemur_core.graphs.graph import Graph, unpack
 from manifests.conversations.conversation import Chat, Comparison, Draft, Sampler, Skipped, Subject, finish
 from manifests.records import CHAT_KINDS, ChatKind
 
@@ -98,10 +98,10 @@ def _networks(corpus: LoadedRecords, outcome: CurationOutcome, codes: Sequence[i
 
 def _describe(outcome: CurationOutcome, code: int) -> tuple[str, ...]:
     """Return the sentences on the graph of a code; empty if it has none, or one that does not show everything."""
-    trace = outcome.trace(code)
+    trace = outcome.get_trace(code)
     if trace is None or "eval" not in trace.answer or trace.answer.get("varies"):
         return ()
-    return describe_graph(unpack(trace.answer["eval"])).sentences
+    return describe_graph(Graph.from_json(unpack(trace.answer["eval"]))).sentences
 
 
 def _measure_records(networks: list[ChatNetwork], lab: Lab) -> list[ChatNetwork]:

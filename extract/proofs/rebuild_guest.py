@@ -40,7 +40,7 @@ def rebuild_block(request: SpecRebuild) -> dict[str, object]:
     """
     original = None if request.original is None else BlockRun(**request.original)
     folders, origin = ((), ()) if original is None else (original.folders, original.origin)
-    if hidden := request.stored.get("hidden"):
+    if isinstance(hidden := request.stored.get("hidden"), list) and hidden:
         return {"step": "read", "cause": "; ".join(hidden)}
     prepare(folders, [name for name in origin if name not in _TEXT_PACKAGES])
     sized = restore(request.stored)

@@ -74,11 +74,11 @@ def describe_graph(graph: Graph, trained: Graph | None = None) -> GraphDescripti
     """
     describer = _Describer(graph)
     sentences = tuple(describer.sentences())
-    patterns = dict(describer.patterns)
+    counts = dict(describer.patterns)
     if trained is not None and trained != graph:
         sentences += tuple(_describe_training(describer, others := _Describer(trained)))
-        patterns |= {name: number for name, number in others.patterns.items() if name == "stochastic depth"}
-    counted = sorted(patterns.items(), key=lambda item: (-item[1], item[0]))
+        counts |= {name: number for name, number in others.patterns.items() if name == "stochastic depth"}
+    counted = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     patterns = tuple(name if number == 1 else f"{name}, {number} times" for name, number in counted)
     return GraphDescription(sentences, patterns)
 
@@ -87,10 +87,8 @@ def _describe_training(evaluated: "_Describer", trained: "_Describer") -> list[s
     """List what train mode does besides, or instead."""
     if evaluated.sentences() == trained.sentences():
         return []
-    more, fewer = (
-        list(dict.fromkeys(phrase for phrase in one.list_phrases() if phrase not in other.list_phrases()))
-        for one, other in ((trained, evaluated), (evaluated, trained))
-    )
+    before, after = (dict.fromkeys(describer.list_phrases()) for describer in (evaluated, trained))
+    more, fewer = ([text for text in one if text not in other] for one, other in ((after, before), (before, after)))
     if len(more) + len(fewer) > _IN_TRAINING or not more:
         return ["Train mode goes another way."]
     instead = f" in place of {join_words(fewer)}" if fewer else ""
