@@ -8,7 +8,7 @@ import pyarrow as pa
 from curate.chat.change import change_all
 from curate.chat.complete import completions
 from curate.chat.design import design, explain
-from curate.chat.network import ChatNetwork, Lab, NetworkFacts, best_results, read_code
+from curate.chat.network import ChatNetwork, Lab, NetworkFacts, best_results, read_code, strip_residue
 from curate.chat.repair import repairs
 from curate.compute.arguments import read_parameters
 from curate.compute.runs import build_case
@@ -36,6 +36,7 @@ def build_chat(
     # profile nn-dup also keeps code that is not Python
     none |= {code: Skipped("not_python", why) for code, why in corpus.features.problems.items()}
     codes = [code for code in outcome.kept if code not in none]
+    outcome.details["chat_residue"] = sum(strip_residue(corpus.codes[code]) != corpus.codes[code] for code in codes)
     with Lab(jobs=jobs, unsafe=options.unsafe_no_sandbox, runtime=options.runtime) as lab:
         networks = _networks(corpus, outcome, codes, lab)
         drafts = {kind: _draft(kind, networks, options.seed, lab) for kind in CHAT_KINDS}
@@ -71,15 +72,15 @@ def _networks(corpus: LoadedRecords, outcome: CurationOutcome, codes: Sequence[i
     shown = corpus.rows.take(pa.array(numbers, pa.int64())).select(["nn", "task", "dataset", "prm"]).to_pylist()
     networks: list[ChatNetwork] = []
     for code, row, (best, reached) in zip(codes, shown, best_results(corpus, codes, numbers), strict=True):
-        prm = read_parameters(row["prm"])
+        prm, text = read_parameters(row["prm"]), strip_residue(corpus.codes[code])
         case = build_case(row["task"], row["dataset"], prm.get("transform"))
         networks.append(
             ChatNetwork(
                 id=corpus.ids[code],
                 nn=row["nn"] or "",
                 split=outcome.splits[code],
-                code=corpus.codes[code],
-                reading=read_code(corpus.codes[code]),
+                code=text,
+                reading=read_code(text),
                 task=row["task"],
                 dataset=row["dataset"],
                 pretrained=code in corpus.features.pretrained,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from curate.chat.design import BLOCK_SYSTEMS, SYSTEMS, call_line, list_counts, stage_lines, trainable
-from curate.chat.network import RESIDUE, ChatNetwork
+from curate.chat.network import ChatNetwork
 from lemur_core.files.markdown import plural
 from lemur_core.source.text import parse_code
 from manifests.conversations.conversation import LINE, MARK, Draft, Sampler, Skipped, fence, put_back
@@ -67,7 +67,6 @@ def completions(networks: Sequence[ChatNetwork], samplers: Sequence[Sampler]) ->
         network = networks[index]
         choices = gaps(network.code)
         clear = [gap for gap in choices if holders[_key(gap.text)] == 1 and (gap.plain or network.facts is not None)]
-        clear = [gap for gap in clear if not RESIDUE.search(gap.part)]
         new = [gap for gap in clear if requested.get(_key(gap.part), network.split) == network.split]
         if new:
             gap = _choose_gap(new, holders, samplers[index])

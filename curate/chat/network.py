@@ -29,12 +29,10 @@ OPTIMIZERS = frozenset(
 )
 _LOSS_FUNCTIONS = frozenset({"cross_entropy", "nll_loss", "mse_loss", "binary_cross_entropy_with_logits"})
 
-#: Lines left by what made a file: a result as an annotation, dependencies that an extraction did not resolve, and notes
-#: of generators.
-RESIDUE = re.compile(
-    r"^(?:addon_accuracy:|# UNRESOLVED DEPENDENCIES|.*(?:\bauto[- ]?generated\b|# ?chromosome used)).*$",
-    re.MULTILINE | re.IGNORECASE,
-)
+#: Lines left by what made a file: a result as an annotation, and dependencies that an extraction did not resolve.
+_RESIDUE = re.compile(r"^(?:addon_accuracy:|# UNRESOLVED DEPENDENCIES).*$", re.MULTILINE)
+_COMMENTS = re.compile(r"(?:^#[^\n]*(?:\n|\Z))+", re.MULTILINE)
+_OF_A_GENERATOR = re.compile(r"\bauto-?generated\b|chromosome used to generate", re.IGNORECASE)
 
 
 Method = Literal["measure", "train_step"]
@@ -197,6 +195,14 @@ class ChatNetwork:
         return f"in_shape={self.case.in_shape!r}, out_shape={self.case.out_shape!r}, prm={prm!r}"
 
 
+def strip_residue(code: str) -> str:
+    """Return a file without the unindented comments in which its generator says how it was made.
+
+    Args: code: of a record. Everything else stays as it is.
+    """
+    return _COMMENTS.sub(lambda match: "" if _OF_A_GENERATOR.search(match[0]) else match[0], code)
+
+
 def read_code(code: str) -> Reading:
     """Read a file.
 
@@ -212,7 +218,7 @@ def read_code(code: str) -> Reading:
         optimizers=tuple(sorted(names & OPTIMIZERS)),
         losses=tuple(sorted(name for name in names if name.endswith("Loss") or name in _LOSS_FUNCTIONS)),
         methods=tuple(item.name for item in net.body if isinstance(item, ast.FunctionDef)) if net else (),
-        residue=residue[0].strip() if (residue := RESIDUE.search(code)) else None,
+        residue=residue[0].strip() if (residue := _RESIDUE.search(code)) else None,
     )
 
 
