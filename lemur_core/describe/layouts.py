@@ -50,10 +50,26 @@ def derive_layout(graph: Graph, index: int) -> Layout | None:
             return channels_last(rank)
         if position == 0 and (node.op in _SECOND or _ON_SPACE.match(node.op)):
             return channels_first(rank)
+        if node.op in ("permute", "reshape"):
+            layout = _look_behind(graph, node, rank)
+            if layout is not None:
+                return layout
         channels = _find_channels(graph, node, rank)
         if channels in (1, rank - 1):
             return channels_first(rank) if channels == 1 else channels_last(rank)
     return _compare_sizes(graph, index) if rank > 3 else None
+
+
+def _look_behind(graph: Graph, node: Node, rank: int) -> Layout | None:
+    """Infer the layout of a value from what follows a permutation, or from the pixels that become a sequence."""
+    if node.op == "reshape":
+        old, new = graph.type_of(node.inputs[0]).shape, node.outputs[0].shape
+        ends = (new[:2] == old[:2], (new[0], new[-1]) == (old[0], old[-1])) if (rank, len(new)) == (4, 3) else ()
+        return {(True, False): channels_first(rank), (False, True): channels_last(rank)}.get(ends)
+    layout = derive_layout(graph, graph.nodes.index(node))
+    letters = dict(zip(node.get("dims"), layout or "", strict=False))
+    known = "".join(letters.get(dim, "?") for dim in range(rank))
+    return known if known in (channels_first(rank), channels_last(rank)) else None
 
 
 def _find_channels(graph: Graph, node: Node, rank: int) -> int | None:
