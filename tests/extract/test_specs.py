@@ -131,7 +131,7 @@ def test_an_outline_in_pieces_is_that_of_the_whole() -> None:
 
 
 @table(__file__, "specs.md", "Behavior", globals())
-def test_behavior(pairs: list[str], init: list[str], expected: tuple[Any, ...]) -> None:
+def test_behavior(pairs: list[str], letters: str | None, expected: tuple[Any, ...]) -> None:
     cases = [dict(zip(("before", "after"), pair.split(), strict=True)) for pair in pairs]
     observed = Observed(
         parameters=0,
@@ -140,14 +140,14 @@ def test_behavior(pairs: list[str], init: list[str], expected: tuple[Any, ...]) 
         layers={},
         cases=[{"inputs": {"x": f"float32 {c['before']}"}, "outputs": [f"float32 {c['after']}"]} for c in cases],  # type: ignore[arg-type]
     )
-    found = infer_behavior(observed, init)
+    found = infer_behavior(observed, letters)
     assert (found.layout, found.keeps_shape, found.downsampling, found.changes_channels) == expected
 
 
 def test_several_outputs_keep_no_shape() -> None:
     case = {"inputs": {"x": "float32 2x8", "n": "3"}, "outputs": ["float32 2x8", "int64 2"]}
     observed = Observed.model_validate({**sample_blocks.OBSERVED, "cases": [case]})
-    assert infer_behavior(observed, []).keeps_shape is False
+    assert infer_behavior(observed, None).keeps_shape is False
 
 
 @table(__file__, "specs.md", "Calls that worked", globals())
