@@ -64,8 +64,10 @@ def _look_behind(graph: Graph, node: Node, rank: int) -> Layout | None:
     """Infer the layout of a value from what follows a permutation, or from the pixels that become a sequence."""
     if node.op == "reshape":
         old, new = graph.type_of(node.inputs[0]).shape, node.outputs[0].shape
-        ends = (new[:2] == old[:2], (new[0], new[-1]) == (old[0], old[-1])) if (rank, len(new)) == (4, 3) else ()
-        return {(True, False): channels_first(rank), (False, True): channels_last(rank)}.get(ends)
+        first, last = new[:2] == old[:2], (new[:1], new[-1:]) == (old[:1], old[-1:])
+        if (rank, len(new)) != (4, 3) or first == last:
+            return None
+        return channels_first(rank) if first else channels_last(rank)
     layout = derive_layout(graph, graph.nodes.index(node))
     letters = dict(zip(node.get("dims"), layout or "", strict=False))
     known = "".join(letters.get(dim, "?") for dim in range(rank))
