@@ -3,8 +3,8 @@
     python -m benchmarks.statements DIR...
 
 DIR: extraction folders. Below the file of each block runs a text in plain torch, in the sandbox: it gives parameters
-and buffers random values, calls the block as `lemur show` prints it, and notes outputs in both modes, and each call of a
-torch function by its name and shapes. Compared with these are facts of the spec (identity, modes, shapes, parameters)
+and buffers random values, calls the block as `lemur show` prints it, and notes outputs in both modes, and calls of
+torch functions by name and shapes. Compared with these are facts of the spec (identity, modes, shapes, parameters)
 and phrases of its sentences (filters, linear layers, normalizations, dropout, whether it returns its input).
 """
 
