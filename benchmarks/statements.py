@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from extract.arguments.messages import DRAWS
 from extract.model.blocks import read_blocks
 from extract.proofs.runtime import runtime_for
 from extract.specs.make import read_specs
 from extract.specs.printed import print_call
+from lemur_core.graphs.graph import DRAWS
 from lemur_core.sandbox import Job, Limits, Sandbox
 from manifests.records import Spec
 

@@ -8,9 +8,6 @@ from typing import Any, NotRequired, TypedDict
 #: A name in a call, in a line of code, or in a message.
 NAME = re.compile(r"[A-Za-z_]\w*")
 
-#: In `hidden` of a trace: a run with other numbers may take another branch.
-DRAWS = "it draws numbers that are no operation of torch"
-
 
 class CallTexts(TypedDict):
     """The arguments of one call, as Python expressions."""

@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 from extract.arguments.inputs import flatten
-from extract.arguments.messages import DRAWS, BlockRun
+from extract.arguments.messages import BlockRun
 from extract.arguments.target import Shape, Target, prepare
 from extract.arguments.trials import AttemptError, attempt, seed_all
 from lemur_core.graphs.canonical import canonical
-from lemur_core.graphs.graph import LEAVES, Graph, Ref, reachable
+from lemur_core.graphs.graph import DRAWS, LEAVES, Graph, Ref, reachable
 from lemur_core.graphs.recorder import Recorder
 from lemur_core.graphs.serialization import store
 from lemur_core.graphs.sizes import Sized, trace_sizes

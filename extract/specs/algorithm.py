@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from extract.arguments.messages import DRAWS
 from extract.specs.behavior import name_input
 from lemur_core.describe.layouts import derive_layouts
 from lemur_core.describe.patterns import GraphDescription, describe_graph
 from lemur_core.files.markdown import plural
+from lemur_core.graphs.graph import DRAWS
 from lemur_core.graphs.identity import compute_identities
 from lemur_core.graphs.serialization import load_graphs, restore, store
 from lemur_core.graphs.sizes import Sized
