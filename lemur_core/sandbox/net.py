@@ -8,6 +8,7 @@ Source: `ab/nn/util/Train.py` of https://github.com/ABrain-One/nn-dataset, 2.1.0
 
 import linecache
 import random
+import re
 import sys
 import types
 import warnings
@@ -88,20 +89,25 @@ class NetError(Exception):
 _FILE = f"{NETWORK}.py"
 
 
+_PACKAGE = re.compile(r"(?:^|/)((?:torch|torchvision|numpy)/.+)$")
+#: By these functions torch runs a module, and a measurement sees a call.
+_CALLING = frozenset({"_wrapped_call_impl", "_call_impl", "__torch_function__"})
+
+
 def _format_traceback(error: BaseException) -> str:
     """Return the traceback as Python prints it, from the first line of the network's file on.
 
-    The calls by which torch runs a module are left out, and paths begin at the package, so that every machine gives
+    What runs modules and watches calls is left out, and paths begin at the package, so that every machine gives
     the same text.
     """
     frames = list_frames(error)
     first = next(index for index, (file, _, _) in enumerate(frames) if file.endswith(_FILE))
     lines = ["Traceback (most recent call last):"]
     for file, number, function in frames[first:]:
-        if function in ("_wrapped_call_impl", "_call_impl"):
+        if function in _CALLING:
             continue
-        path = file.rpartition("site-packages/")[2]
-        path = path if path != file else file.rpartition("/")[2]
+        package = _PACKAGE.search(file)
+        path = package[1] if package else file.rpartition("/")[2]
         lines.append(f'  File "{path}", line {number}, in {function}')
         lines += [f"    {text}" for text in [linecache.getline(file, number).strip()] if text]
     message = one_line(read_message(error), _MESSAGE_CHARACTERS)
