@@ -67,11 +67,11 @@ def test_what_was_observed() -> None:
     assert spec.arguments.init == {"channels": "16", "ratio": "0.5"}
     assert spec.arguments.forward == {"x": "tensor 2×16×8×8"}
     assert spec.cases[1].inputs == {"x": "float32 2×16×16×16"}
-    assert (spec.layout, spec.keeps_shape, spec.downsampling, spec.changes_channels) == ("N×C×H×W", True, 1.0, False)
+    assert (spec.layout, spec.keeps_shape, spec.downsampling, spec.changes_channels) == (None, True, None, None)
     assert (spec.parameters, spec.gradients, spec.tensors) == (280, 4, 4)
     assert spec.layers == {"Conv2d": 2, "Gate": 1, "ReLU": 1}
     assert spec.summary == (
-        "Squeeze, attention: keeps the shape of N×C×H×W inputs; 2 convolutions, Gate, ReLU;"
+        "Squeeze, attention: keeps the shape of its first input; 2 convolutions, Gate, ReLU;"
         " 280 parameters with channels 16, ratio 0.5."
     )
 
