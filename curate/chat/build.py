@@ -8,13 +8,15 @@ import pyarrow as pa
 from curate.chat.change import change_all
 from curate.chat.complete import completions
 from curate.chat.design import design, explain
-from curate.chat.network import ChatNetwork, Lab, NetworkFacts, best_results, read_code
+from curate.chat.network import ChatNetwork, Lab, NetworkFacts, best_results, read_code, strip_residue
 from curate.chat.repair import repairs
 from curate.compute.arguments import read_parameters
 from curate.compute.runs import build_case
 from curate.model.corpus import LoadedRecords
 from curate.model.options import CurateOptions
 from curate.published.outcome import CurationOutcome
+from lemur_core.describe.patterns import describe_graph
+from lemur_core.graphs.graph import Graph, unpack
 from manifests.conversations.conversation import Chat, Comparison, Draft, Sampler, Skipped, Subject, finish
 from manifests.records import CHAT_KINDS, ChatKind
 
@@ -34,6 +36,7 @@ def build_chat(
     # profile nn-dup also keeps code that is not Python
     none |= {code: Skipped("not_python", why) for code, why in corpus.features.problems.items()}
     codes = [code for code in outcome.kept if code not in none]
+    outcome.details["chat_residue"] = sum(strip_residue(corpus.codes[code]) != corpus.codes[code] for code in codes)
     with Lab(jobs=jobs, unsafe=options.unsafe_no_sandbox, runtime=options.runtime) as lab:
         networks = _networks(corpus, outcome, codes, lab)
         drafts = {kind: _draft(kind, networks, options.seed, lab) for kind in CHAT_KINDS}
@@ -69,15 +72,15 @@ def _networks(corpus: LoadedRecords, outcome: CurationOutcome, codes: Sequence[i
     shown = corpus.rows.take(pa.array(numbers, pa.int64())).select(["nn", "task", "dataset", "prm"]).to_pylist()
     networks: list[ChatNetwork] = []
     for code, row, (best, reached) in zip(codes, shown, best_results(corpus, codes, numbers), strict=True):
-        prm = read_parameters(row["prm"])
+        prm, text = read_parameters(row["prm"]), strip_residue(corpus.codes[code])
         case = build_case(row["task"], row["dataset"], prm.get("transform"))
         networks.append(
             ChatNetwork(
                 id=corpus.ids[code],
                 nn=row["nn"] or "",
                 split=outcome.splits[code],
-                code=corpus.codes[code],
-                reading=read_code(corpus.codes[code]),
+                code=text,
+                reading=read_code(text),
                 task=row["task"],
                 dataset=row["dataset"],
                 pretrained=code in corpus.features.pretrained,
@@ -88,9 +91,18 @@ def _networks(corpus: LoadedRecords, outcome: CurationOutcome, codes: Sequence[i
                 fault=f"unknown_input: {case}" if isinstance(case, str) else "",
                 results=best,
                 reached=reached,
+                sentences=_describe(outcome, code),
             )
         )
     return _measure_records(networks, lab)
+
+
+def _describe(outcome: CurationOutcome, code: int) -> tuple[str, ...]:
+    """Return the sentences on the graph of a code; empty if it has none, or one that does not show everything."""
+    trace = outcome.get_trace(code)
+    if trace is None or "eval" not in trace.answer or trace.answer.get("varies"):
+        return ()
+    return describe_graph(Graph.from_json(unpack(trace.answer["eval"]))).sentences
 
 
 def _measure_records(networks: list[ChatNetwork], lab: Lab) -> list[ChatNetwork]:

@@ -56,6 +56,16 @@ def task_name(task: str | None) -> str:
     return _TASKS.get(task or "", task or "an unnamed task")
 
 
+def round_count(number: int) -> str:
+    """Return a count as people would say it: `about 11.7 million`; exact up to 9,999."""
+    for size, word in ((10**9, "billion"), (10**6, "million")):
+        if number >= size:
+            return f"about {number / size:.3g} {word}"
+    if number >= 10**4:
+        return f"about {round(number, -3):,}"
+    return f"{number:,}"
+
+
 def list_counts(counts: dict[str, int]) -> str:
     """Format counts as `Conv2d x 3, ReLU x 2`, in input order."""
     return ", ".join(f"{name} x {number:,}" for name, number in counts.items())
@@ -67,12 +77,12 @@ def join_names(names: tuple[str, ...]) -> str:
 
 
 def result_line(best: BestResult) -> str:
-    """Describe one recorded result, to four digits, with its trial."""
+    """Describe one recorded result, to three digits, with its trial."""
     after = "" if best.epoch is None else f" after {plural(best.epoch, 'epoch')}"
     trial = {"transform": best.transform, "batch": best.batch}
     settings = " and ".join(f"{name} {value}" for name, value in trial.items() if value is not None)
     trained = f", trained with {settings}" if settings else ""
-    number = f"{best.metric} {best.accuracy:.4g}{_SCORES.get(best.metric, '')}"
+    number = f"{best.metric} {best.accuracy:.3g}{_SCORES.get(best.metric, '')}"
     return f"{number} on {best.dataset} ({task_name(best.task)}){after}{trained}"
 
 
@@ -171,23 +181,19 @@ def design(network: ChatNetwork, sampler: Sampler) -> Draft | Skipped:
 
 def _requirements(network: ChatNetwork, sampler: Sampler) -> list[str]:
     facts, reading = network.measurements, network.reading
-    kinds, vocabulary = trainable(facts), describe_placeholder(network)
+    kinds = "all trainable" if facts.trainable == facts.parameters else f"{round_count(facts.trainable)} trainable"
+    vocabulary = describe_placeholder(network)
     lines = [f"It is built with `{network.call}`; the batch size there is {network.batch}."]
     if vocabulary:
         lines.append(vocabulary)
     if (output := describe_output(network)) is not None:
         lines.append(f"For such a batch `forward` returns {output}.")
-    budgets = (
-        f"Parameter budget: {facts.parameters:,}, {kinds}.",
-        f"At most {facts.parameters:,} parameters, {kinds}.",
-        f"It has {facts.parameters:,} parameters, {kinds}.",
-    )
+    size = f"{round_count(facts.parameters)} parameters"
+    budgets = (f"Parameter budget: {size}, {kinds}.", f"It has {size}, {kinds}.")
     lines.append(sampler.choice(budgets, "budget"))
     if facts.multiply_adds:
-        lines.append(
-            f"{describe_counted(facts).capitalize()} take at most {facts.multiply_adds:,} multiply-adds for this batch"
-            f" ({2 * facts.multiply_adds:,} FLOPs, biases not counted)."
-        )
+        cost = f"{round_count(facts.multiply_adds)} multiply-adds"
+        lines.append(f"{describe_counted(facts).capitalize()} take {cost} for this batch.")
     if facts.layers:
         lines.append(f"Layers: {list_counts(facts.layers)}.")
     if facts.own:
@@ -232,6 +238,8 @@ def explain(network: ChatNetwork, sampler: Sampler) -> Draft | Skipped:
         answer.append(f"Modules of classes that the file defines: {list_counts(facts.own)}.")
     if facts.functions:
         answer.append(f"Activations called in one forward pass: {list_counts(facts.functions)}.")
+    if network.sentences:
+        answer += ["", "What it computes, in order:", *(f"- {sentence}" for sentence in network.sentences)]
     answer += _size(network, facts, sampler)
     answer += _training(network, facts, sampler)
     if results:

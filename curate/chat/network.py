@@ -29,8 +29,10 @@ OPTIMIZERS = frozenset(
 )
 _LOSS_FUNCTIONS = frozenset({"cross_entropy", "nll_loss", "mse_loss", "binary_cross_entropy_with_logits"})
 
-#: Lines left by the authors of files: a result as an annotation, and dependencies that an extraction did not resolve.
+#: Lines left by what made a file: a result as an annotation, and dependencies that an extraction did not resolve.
 _RESIDUE = re.compile(r"^(?:addon_accuracy:|# UNRESOLVED DEPENDENCIES).*$", re.MULTILINE)
+_COMMENTS = re.compile(r"(?:^#[^\n]*(?:\n|\Z))+", re.MULTILINE)
+_OF_A_GENERATOR = re.compile(r"\bauto-?generated\b|chromosome used to generate", re.IGNORECASE)
 
 
 Method = Literal["measure", "train_step"]
@@ -165,6 +167,7 @@ class ChatNetwork:
     fault: str
     results: tuple[BestResult, ...]
     reached: tuple[BestResult, ...]
+    sentences: tuple[str, ...] = ()  # what it computes, from its graph; empty without one
 
     def experiment(self, code: str) -> RunRequest:
         """Return the experiment of running another code in the same way as this record's network."""
@@ -185,10 +188,19 @@ class ChatNetwork:
 
     @property
     def call(self) -> str:
-        """The arguments with which the network was built."""
+        """The arguments with which the network was built, numbers as people would write them."""
         assert self.case is not None
-        prm = dict(sorted(self.prm.items()))
+        numbers = {name: value for name, value in self.prm.items() if isinstance(value, float)}
+        prm = dict(sorted({**self.prm, **{name: float(f"{value:.3g}") for name, value in numbers.items()}}.items()))
         return f"in_shape={self.case.in_shape!r}, out_shape={self.case.out_shape!r}, prm={prm!r}"
+
+
+def strip_residue(code: str) -> str:
+    """Return a file without the unindented comments in which its generator says how it was made.
+
+    Args: code: of a record. Everything else stays as it is.
+    """
+    return _COMMENTS.sub(lambda match: "" if _OF_A_GENERATOR.search(match[0]) else match[0], code)
 
 
 def read_code(code: str) -> Reading:

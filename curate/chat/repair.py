@@ -1,6 +1,5 @@
 """`repair`: insert a typical fault into the file and confirm in the sandbox that it fails; the answer is the file."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,10 +32,14 @@ _ANSWERS = (
 )
 
 _EXECUTED = ("__init__", "forward")  # by a trial
-_KEPT = frozenset({"self", "super", "torch", "True", "False", "None"})  # LibCST has the constants as names
 _WITH_SIZES = frozenset({"Conv1d", "Conv2d", "Conv3d", "ConvTranspose2d", "Linear", "BatchNorm2d", "BatchNorm1d"})
 _WITH_DIMENSION = frozenset({"flatten", "cat", "mean", "softmax", "sum", "unsqueeze", "squeeze", "chunk", "stack"})
+_FLATTENING = frozenset({"flatten", "view", "reshape"})
 _SUPER_INIT = m.Call(m.Attribute(m.Call(m.Name("super")), m.Name("__init__")))
+
+_PARAMETER = m.Assign(
+    [m.AssignTarget(m.Attribute(value=m.Name("self")))], m.Call(m.Attribute(attr=m.Name("Parameter")))
+)
 
 _Block = cst.Module | cst.IndentedBlock
 
@@ -62,9 +65,10 @@ def _plan(_: ChatNetwork, sampler: Sampler, file: EditedFile) -> list[Fault]:
 def _judge(
     network: ChatNetwork, sampler: Sampler, fault: Fault, code: str, answer: NetworkFacts | NetFailure, attempt: int
 ) -> Draft | Skipped:
-    outcome = answer.fault if isinstance(answer, NetFailure) else "it runs all the same"
+    outcome = answer.traceback or answer.fault if isinstance(answer, NetFailure) else "it runs all the same"
     if not isinstance(answer, NetFailure) or answer.category not in _SHOWN:
-        return Skipped("no_clear_failure", f"last of {attempt} tried: {fault.kind}: {outcome}")
+        reason = answer.fault if isinstance(answer, NetFailure) else outcome
+        return Skipped("no_clear_failure", f"last of {attempt} tried: {fault.kind}: {reason}")
     user = [sampler.choice(_REQUESTS, "request"), "", fence(code), "", call_line(network), ""]
     user += [sampler.choice(_ERRORS, "error"), "", fence(outcome, "text")]
     sentence = sampler.choice(_ANSWERS, "answer").format(line=fault.line, right=fault.right)
@@ -84,21 +88,20 @@ def faults(file: EditedFile) -> dict[str, list[Fault]]:
 
 
 class GatherFaults(cst.CSTVisitor):
-    """Finds locations for faults: wrong names and arguments where a trial executes them, wrong sizes everywhere."""
+    """Finds locations for faults: wrong sizes everywhere, the others where a trial executes them."""
 
     def __init__(self, file: EditedFile) -> None:
         super().__init__()
         self._file = file
-        self._words = frozenset(re.findall(r"\w+", file.module.code))
         self._executed = 0  # number of enclosing methods that a trial executes
-        self._keywords: set[cst.Name] = set()
         self.faults: dict[str, list[Fault]] = {
-            "undefined_name": [],
-            "unknown_attribute": [],
-            "missing_argument": [],
-            "missing_parameter": [],
-            "wrong_size": [],
+            "off_by_one": [],
+            "swapped_sizes": [],
             "wrong_dimension": [],
+            "missing_flatten": [],
+            "missing_self": [],
+            "wrong_attribute": [],
+            "in_place_on_leaf": [],
             "missing_import": [],
             "missing_super": [],
         }
@@ -114,24 +117,28 @@ class GatherFaults(cst.CSTVisitor):
                     self._add("missing_import", line, right, node, _without(node, line))
 
     def visit_IndentedBlock(self, node: cst.IndentedBlock) -> None:
-        """Remove the call of the constructor of `nn.Module`."""
+        """Remove the call of the constructor of `nn.Module`, or the flattening before a classifier."""
         for line in node.body:
-            if m.matches(line, m.SimpleStatementLine([m.Expr(_SUPER_INIT)])) and self._is_alone(line):
-                call = self._text(cst.ensure_type(line, cst.SimpleStatementLine).body[0])
-                right = f"the constructor must call `{call}` before it sets any module"
+            if not m.matches(line, m.SimpleStatementLine([m.Expr() | m.Assign()])) or not self._is_alone(line):
+                continue
+            statement = cst.ensure_type(line, cst.SimpleStatementLine).body[0]
+            if m.matches(statement, m.Expr(_SUPER_INIT)):
+                right = f"the constructor must call `{self._text(statement)}` before it sets any module"
                 self._add("missing_super", line, right, node, _without(node, line))
+            elif self._executed and _flattens(statement):
+                right = f"the tensor must be flattened first: `{self._text(statement)}`"
+                self._add("missing_flatten", line, right, node, _without(node, line))
+            elif m.matches(statement, _PARAMETER):
+                self._write_in_place(node, line, cst.ensure_type(statement, cst.Assign))
 
-    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
-        """Remove the only input of `forward`."""
-        params = node.params
-        if node.name.value != "forward" or node.asynchronous is not None or params.posonly_params:
-            return
-        if len(params.params) == 2 and not any(param.default for param in params.params):
-            first, second = params.params
-            if len(self._file.lines(first, second)) == 1:
-                right = f"`forward` takes no input besides `self`; its parameter `{second.name.value}` is missing"
-                fewer = params.with_changes(params=[first.with_changes(comma=second.comma)])
-                self._add("missing_parameter", second, right, params, fewer)
+    def _write_in_place(self, block: cst.IndentedBlock, line: Any, statement: cst.Assign) -> None:
+        """Initialize a parameter in place, outside `torch.no_grad`."""
+        target = self._text(statement.targets[0].target)
+        wrong = cst.parse_statement(f"{target}.normal_(std=0.02)")
+        right = f"remove `{target}.normal_(std=0.02)`: a parameter may be changed in place only under `torch.no_grad()`"
+        index = list(block.body).index(line)
+        body = [*block.body[: index + 1], wrong, *block.body[index + 1 :]]
+        self._add("in_place_on_leaf", line, right, block, block.with_changes(body=body), after=True)
 
     def visit_FunctionDef_body(self, node: cst.FunctionDef) -> None:
         """Note whether a trial executes what follows."""
@@ -147,47 +154,41 @@ class GatherFaults(cst.CSTVisitor):
 
     visit_FormattedString = visit_Import = visit_ImportFrom = visit_NameItem = _skip
 
-    def visit_Arg(self, node: cst.Arg) -> None:
-        """Skip the name of a keyword argument, which is not an expression."""
-        if node.keyword is not None:
-            self._keywords.add(node.keyword)
-
-    def visit_Name(self, node: cst.Name) -> None:
-        """Replace a name with one that nothing defines."""
-        if not self._executed or node in self._keywords or node.value in _KEPT:
-            return
-        if self._file.context(node) is ExpressionContext.LOAD:
-            wrong = self._misspelt(node.value, node)
-            right = f"`{wrong}` is defined nowhere; the name is `{node.value}`"
-            self._add("undefined_name", node, right, node, node.with_changes(value=wrong))
-
     def visit_Attribute(self, node: cst.Attribute) -> None:
-        """Replace an attribute of the module with one that it does not have."""
+        """Call a layer by a name that the constructor does not give it."""
         if self._executed and self._file.context(node) is ExpressionContext.LOAD and _of_self(node):
             name = node.attr.value
-            wrong = self._misspelt(name, node)
-            right = f"the object has no `{wrong}`; the attribute is `self.{name}`"
-            self._add("unknown_attribute", node, right, node, node.with_changes(attr=cst.Name(wrong)))
+            wrong = name.rstrip("0123456789") if name[-1].isdigit() else f"{name}1"
+            if wrong and f"self.{wrong}" not in self._file.module.code:
+                right = f"the object has no `{wrong}`; the attribute is `self.{name}`"
+                self._add("wrong_attribute", node, right, node, node.with_changes(attr=cst.Name(wrong)))
 
     def visit_Call(self, node: cst.Call) -> None:
-        """Remove the argument of a submodule call, double a size, or make a dimension one too high."""
+        """Forget `self`, take a size that is one too large, swap two sizes, or make a dimension one too high."""
         if self._executed and _of_self(node.func) and m.matches(node, m.Call(args=[m.Arg(keyword=None, star="")])):
-            call, callee = self._text(node.with_changes(lpar=[], rpar=[])), self._text(node.func)
-            if "\n" not in call:
-                emptied = node.with_changes(args=[], whitespace_before_args=cst.SimpleWhitespace(""))
-                right = f"`{callee}` needs its argument: `{call}`"
-                self._add("missing_argument", node, right, node, emptied)
+            attribute = cst.ensure_type(node.func, cst.Attribute)
+            right = f"`{attribute.attr.value}` is an attribute: `{self._text(attribute)}`"
+            self._add("missing_self", node, right, attribute, attribute.attr)
         if isinstance(node.func, cst.Attribute) and node.func.attr.value in _WITH_SIZES:
             self._wrong_sizes(node, 1 if "Norm" in node.func.attr.value else 2)
         if self._executed and isinstance(node.func, cst.Attribute) and node.func.attr.value in _WITH_DIMENSION:
             self._wrong_dimensions(node)
 
     def _wrong_sizes(self, call: cst.Call, count: int) -> None:
-        for order, value in zip(("first", "second")[:count], _positional(call), strict=False):
+        sizes = _positional(call)[:count]
+        for order, value in zip(("first", "second"), sizes, strict=False):
             if isinstance(value, cst.Integer) and value.evaluated_value > 1:
-                number, wrong = value.evaluated_value, value.evaluated_value * 2
+                number, wrong = value.evaluated_value, value.evaluated_value + 1
                 right = f"the {order} argument of this `{self._text(call.func)}` must be {number}, not {wrong}"
-                self._add("wrong_size", value, right, value, cst.Integer(str(wrong)))
+                self._add("off_by_one", value, right, value, cst.Integer(str(wrong)))
+        if len(sizes) == 2 and (texts := [self._text(size) for size in sizes])[0] != texts[1]:
+            swapped = [call.args[0].with_changes(value=sizes[1]), call.args[1].with_changes(value=sizes[0])]
+            right = (
+                f"the sizes of this `{self._text(call.func)}` are swapped: `{texts[0]}` comes in, `{texts[1]}` goes out"
+            )
+            if m.matches(call, m.Call(args=[m.Arg(keyword=None), m.Arg(keyword=None), m.ZeroOrMore()])):
+                args = [*swapped, *call.args[2:]]
+                self._add("swapped_sizes", call, right, call, call.with_changes(args=args))
 
     def _wrong_dimensions(self, call: cst.Call) -> None:
         named = [arg.value for arg in call.args if arg.keyword and arg.keyword.value in ("dim", "start_dim")]
@@ -197,8 +198,10 @@ class GatherFaults(cst.CSTVisitor):
                 right = f"`{self._text(call.func)}` must work on dimension {number}, not {wrong}"
                 self._add("wrong_dimension", value, right, value, cst.Integer(str(wrong)))
 
-    def _add(self, kind: str, at: cst.CSTNode, right: str, old: cst.CSTNode, new: cst.CSTNode) -> None:
-        line = self._file.lines(at)[0]
+    def _add(
+        self, kind: str, at: cst.CSTNode, right: str, old: cst.CSTNode, new: cst.CSTNode, *, after: bool = False
+    ) -> None:
+        line = self._file.lines(at)[-1] + 1 if after else self._file.lines(at)[0]
         self.faults[kind].append(Fault(kind, {old: lambda _: new}, line=line, right=right))
 
     def _text(self, node: cst.CSTNode) -> str:
@@ -211,21 +214,16 @@ class GatherFaults(cst.CSTVisitor):
         comment = statement.trailing_whitespace.comment
         return len(self._file.lines(line)) == 1 and comment is None and semicolon is cst.MaybeSentinel.DEFAULT
 
-    def _misspelt(self, name: str, at: cst.CSTNode) -> str:
-        """Return a similar name that the file does not contain: a typing error, a different one on each line."""
-        middle = len(name) // 2
-        slips = [
-            name[:-1],
-            f"{name}s",
-            f"{name[:middle]}{name[middle:][1:2]}{name[middle : middle + 1]}{name[middle + 2 :]}",  # letters swapped
-            f"{name}_out",
-            f"{name[:middle]}_{name[middle:]}",
-            f"{name}1",
-        ]
-        # The line decides, so that a file has slips of several kinds, and the same ones in every run.
-        turn = self._file.lines(at)[0] % len(slips)
-        fit = (text for text in (*slips[turn:], *slips[:turn]) if text.isidentifier() and len(text) > 1)
-        return next((text for text in fit if text not in self._words), f"{name}_missing")
+
+def _flattens(statement: cst.CSTNode) -> bool:
+    """Return True for `x = x.view(…)`, `x = torch.flatten(x, 1)` and the like."""
+    if not m.matches(statement, m.Assign([m.AssignTarget(m.Name())], m.Call(m.Attribute()))):
+        return False
+    assign = cst.ensure_type(statement, cst.Assign)
+    name, call = assign.targets[0].target, cst.ensure_type(assign.value, cst.Call)
+    callee = cst.ensure_type(call.func, cst.Attribute)
+    read = [callee.value, *_positional(call)[:1]]
+    return callee.attr.value in _FLATTENING and any(value.deep_equals(name) for value in read)
 
 
 def _of_self(node: cst.CSTNode) -> bool:

@@ -149,11 +149,15 @@ class NetRuns:
 
 @dataclass(frozen=True, slots=True)
 class NetFailure:
-    """Why a network does not run: the step that failed or the reason, one line, and the missing module, if any."""
+    """Why a network does not run: the step that failed or the reason, one line, and the missing module, if any.
+
+    `traceback` is that of an exception in its file, as Python prints it.
+    """
 
     category: str
     error: str
     missing: str = ""
+    traceback: str = ""
     runs: Literal[False] = False
 
     def __post_init__(self) -> None:

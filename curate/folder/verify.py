@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from curate.chat.network import strip_residue
 from curate.compute.graphs import GraphTrace
 from curate.compute.runs import RunResult
 from curate.folder.recompute import recompute as recompute_networks
@@ -493,21 +494,27 @@ def check_chat(folder: Path, manifest: Manifest) -> list[Check]:
     facts = "chat code", ", the code in their answers parses and fits their records"
     splits: dict[str, str] = {}
     licenses: dict[str, str | None] = {}  # older snapshots have none
+    digests: dict[str, str] = {}  # record -> of the file that its conversations show
     for path in SNAPSHOT.files(folder, "records"):
-        columns = [name for name in ("id", "license") if name in pq.read_schema(path).names]
+        columns = [name for name in ("id", "nn_code", "license") if name in pq.read_schema(path).names]
         for row in pq.read_table(path, columns=columns).to_pylist():
             splits[row["id"]] = path.name.partition("-")[0]
+            digests[row["id"]] = _digest(strip_residue(row["nn_code"]))
             licenses |= {row["id"]: row["license"]} if "license" in row else {}
 
     def faults(row: Row) -> Iterator[str]:
         if licenses.get(row["record"], row["license"]) != row["license"]:
             yield f"its licence is {row['license']}, that of its record {licenses[row['record']]}"
-        yield from _faults(row)
+        yield from _faults(row, digests.get(row["record"]))
 
     return check_rows(folder, manifest, "record", splits, CHAT_KINDS, faults, facts)
 
 
-def _faults(row: Row) -> Iterator[str]:
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _faults(row: Row, digest: str | None) -> Iterator[str]:
     """Yield the faults of one conversation: its form, its code, and whether the code is that of its record."""
     yield from form_faults(row, "record")
     _, user, assistant = contents(row)
@@ -522,11 +529,11 @@ def _faults(row: Row) -> Iterator[str]:
             yield f"a code block of the answer does not parse: {str(error).splitlines()[0]}"
     if questions == answers:
         yield "the code of its answer is that of its question"
-    if not _holds_file(row, questions, answers):
+    if not _holds_file(row, questions, answers, digest):
         yield "the file in it is not that of its record"
 
 
-def _holds_file(row: Row, questions: list[str], answers: list[str]) -> bool:
+def _holds_file(row: Row, questions: list[str], answers: list[str], digest: str | None) -> bool:
     """Return True if the record's file is where this kind of request has it; a final newline may have been added."""
     if row["task"] in ("design", "repair"):
         text = answers[0]
@@ -538,5 +545,4 @@ def _holds_file(row: Row, questions: list[str], answers: list[str]) -> bool:
         text = put_back(questions[0], answers[0].removesuffix("\n"))
     else:
         text = questions[0]
-    texts = (text, text.removesuffix("\n"))
-    return row["record"] in {hashlib.sha256(item.encode()).hexdigest() for item in texts}
+    return digest in (_digest(text), _digest(text.removesuffix("\n")))

@@ -20,6 +20,8 @@ from extract.arguments.trials import AttemptError, counting_work
 _MAX_TRIES = 24
 _MAX_WORK = 1_500_000_000  # multiply-adds of all tries for one block; no clock, so that every machine finds the same
 _SMALLEST = 8  # smaller sizes are numbers of heads, kernels and samples, which divide others on purpose
+_OF_IMAGES = 3  # channels
+_RATE = "0.1"
 _LEAST_SHRUNK = 32  # smaller integers are never divided: numbers of heads, kernels
 _NEAR = {8: range(24, 4096, 8), 4: range(12, 2048, 4)}  # sizes to choose from, by what they are multiples of
 _LARGE = 1_000_000  # elements of parameters and buffers
@@ -66,6 +68,7 @@ def refine(
         )
     if called.guessed and not is_large():
         calls = refiner.separate(calls, widths=not constructor.is_stated(built.arguments))
+        calls = refiner.raise_rates(refiner.widen(calls), constructor.parameters)
     if calls.texts == first.texts:
         return None
     try:
@@ -227,7 +230,9 @@ class Refiner:
         for value in dict.fromkeys(size.value for size in calls.inputs if size.axis == axis and axis and axis[1]):
             same = [size for size in calls.inputs if size.axis == axis and size.value == value]
             others = [size.value for size in calls.sizes if size not in same and not _is_batch(size)]
-            if not _collides(value, others):
+            # The only axis of a width is that width: a call that ran without it would run by accident.
+            is_width = all(size.value != value for size in calls.inputs if size not in same)
+            if not _collides(value, others) or (is_width and any(size.value == value for size in calls.widths)):
                 continue
             elsewhere = [s for s in calls.inputs if s.value == value and s.axis and axis and s.axis[0] != axis[0]]
             for fresh in _choose(value, others):
@@ -250,6 +255,35 @@ class Refiner:
                 if changed is not None:
                     return changed
         return calls
+
+    # -- nothing that is degenerate --------------------------------------------------------------------------------
+
+    def widen(self, calls: WorkingCalls) -> WorkingCalls:
+        """Return the calls with at least `_SMALLEST` channels, but for the three of an image."""
+        for size in calls.inputs:
+            rank, axis = size.axis or (0, 0)
+            if axis != (rank - 1 if rank == 3 else 1) or size.value >= _SMALLEST or size.value == _OF_IMAGES:
+                continue
+            fresh = next(n for n in _NEAR[_SMALLEST] if not _collides(n, [other.value for other in calls.sizes]))
+            equal = [other for other in (*calls.widths, *calls.inputs) if other.value == size.value]
+            same = [other for other in equal if other.axis in (None, size.axis)]
+            changed = self._try(calls, dict.fromkeys(same, fresh)) or self._try(calls, {size: fresh})
+            if changed is not None:
+                return changed
+        return calls
+
+    def raise_rates(self, calls: WorkingCalls, parameters: Mapping[str, inspect.Parameter]) -> WorkingCalls:
+        """Return the calls with dropout where its rates are 0 by default: what such a rate hides is part of a class."""
+        known = {*list(parameters)[: len(calls.arguments.args)], *(name for name, _ in calls.arguments.kwargs)}
+        rates = tuple(
+            (name, _RATE)
+            for name, parameter in parameters.items()
+            if "drop" in name and name not in known and type(parameter.default) is float and parameter.default == 0.0
+        )
+        if not rates or self.tries <= 0:
+            return calls
+        raised = WorkingCalls(Arguments(calls.arguments.args, (*calls.arguments.kwargs, *rates)), calls.called)
+        return raised if self.runs(raised.arguments, raised.called) else calls
 
     # -- smaller calls -----------------------------------------------------------------------------------------------
 
@@ -289,7 +323,7 @@ def _propose_all(calls: WorkingCalls) -> Iterator[tuple[SizePlace, int]]:
         same = [size for size in calls.inputs if size.axis == axis]
         others = [values.get(size, size.value) for size in calls.sizes if size not in same and not _is_batch(size)]
         # The axis of the channels has the size of an argument, or of another axis of the same rank by accident.
-        equal = [size for size in calls.inputs if size.value == same[0].value and size not in same]
+        equal = [size for size in calls.inputs if values[size] == same[0].value and size not in same]
         if not equal or len({size.value for size in same}) > 1:
             continue
         fresh = next(iter(_choose(same[0].value, others)), None)

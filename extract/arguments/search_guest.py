@@ -23,7 +23,16 @@ from extract.arguments.inputs import change_nested, flatten, has_shape, value_te
 from extract.arguments.messages import CompanionCode
 from extract.arguments.probe import MODULE_NAME, classify_error, hide, load, one_line
 from extract.arguments.refine import WorkingCalls, refine, vary
-from extract.arguments.trials import AttemptError, BlockNamespace, TimeBudget, attempt, differentiate, seed_all
+from extract.arguments.trials import (
+    AttemptError,
+    BlockNamespace,
+    TimeBudget,
+    attempt,
+    differentiate,
+    draw_state,
+    is_finite,
+    seed_all,
+)
 
 _MAX_VARIANTS = 12
 _LIKELY = 2  # variants, tried at once
@@ -269,15 +278,41 @@ def _confirm(constructor: Constructor, built: Constructed, called: ForwardCall, 
     result["arguments"]["forward"] = called.as_json()
     observed = result["observed"] | describe(module) | {"cases": [describe_case(called, names, output)]}
     result["observed"] = observed
-    observed["identity_in_eval"] = bool(inputs) and same(first[:1], inputs[:1])
-    try:
-        again = flatten(run(module, called, names))
-    except AttemptError:  # forward works only once, so eval and train mode cannot be compared
-        again = []
     observed["cases"] += further_cases(module, called, names)
-    if goal == "forward":
-        return result
-    return _backward(module, called, names, result, again if same(first, again) else None)
+    result = result if goal == "forward" else _backward(module, called, names, result)
+    _compare_modes(constructor, built, called, result)
+    return result
+
+
+def _compare_modes(constructor: Constructor, built: Constructed, called: ForwardCall, result: dict[str, Any]) -> None:
+    """Observe whether eval mode returns the input, and whether train mode differs from it.
+
+    As it is constructed, a module that begins at zero may return its input: its state is drawn at random first, and
+    left as it is only where the module does not run so.
+    """
+    observed, names = result["observed"], constructor.names
+    for change in (draw_state, None):
+        try:
+            module = confirm(constructor, built.arguments).eval()
+            if change is not None:
+                change(module)
+            first = flatten(run(module, called, names))
+        except AttemptError:
+            continue
+        if change is not None and not all(map(is_finite, first)):
+            continue
+        inputs = _draw_inputs(called, names)
+        observed["identity_in_eval"] = bool(inputs) and same(first[:1], inputs[:1])
+        try:
+            for seed in _MORE_SEEDS if observed["identity_in_eval"] else ():
+                seed_all(seed)
+                inputs = flatten(list(evaluate(called, names)))
+                observed["identity_in_eval"] &= same(flatten(run(module, called, names, seed=seed))[:1], inputs[:1])
+            if result["level"] == "backward" and same(first, flatten(run(module, called, names))):
+                observed["train_differs"] = not same(flatten(run(module.train(), called, names)), first)
+        except AttemptError:  # it works only once, or not in train mode
+            continue
+        return
 
 
 def _run_again(constructor: Constructor, built: Constructed, module: nn.Module, called: ForwardCall, seed: int) -> None:
@@ -298,7 +333,6 @@ def _backward(
     called: ForwardCall,
     names: BlockNamespace,
     result: dict[str, Any],
-    stable: list[torch.Tensor] | None,
 ) -> dict[str, Any]:
     """Run backward in train mode, or in eval mode if train mode fails."""
     observed = result["observed"]
@@ -308,8 +342,6 @@ def _backward(
         module.zero_grad(set_to_none=True)
         try:
             output, inputs = _run_with_gradients(module, called, names)
-            if mode and stable is not None:
-                observed["train_differs"] = not same([t.detach() for t in flatten(output)], stable)
             reached, wanted = attempt(functools.partial(differentiate, module, output, inputs))
         except AttemptError as failure:
             problem = problem or f"backward({call_text(called)}): {failure.message}{failure.where()}"

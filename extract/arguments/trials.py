@@ -203,6 +203,25 @@ def fill_unset(module: torch.nn.Module) -> None:
             tensor.copy_(torch.where(torch.isnan(tensor), fresh.to(tensor.dtype), tensor))
 
 
+def draw_state(module: torch.nn.Module, seed: int = SEED) -> None:
+    """Give parameters and real buffers random values, so that nothing holds only because of an initial zero or one.
+
+    Signs stay, because variances and masks need theirs; what is zero gets small values of both signs, unless it is a
+    part of a buffer, such as a mask or a fixed filter.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    parameters = {id(parameter) for parameter in torch.nn.Module.parameters(module)}
+    with torch.no_grad():
+        for tensor in _tensors(module):
+            if tensor.is_meta or not tensor.is_floating_point() or tensor.layout is not torch.strided:
+                continue
+            factors = 0.5 + torch.rand(tensor.shape, generator=generator)
+            small = 0.25 * torch.randn(tensor.shape, generator=generator)
+            fills = id(tensor) in parameters or not tensor.any()
+            fresh = torch.where(tensor == 0, small, tensor * factors) if fills else tensor * factors
+            tensor.copy_(fresh.to(tensor.dtype))
+
+
 @contextmanager
 def unset_is_nan() -> Iterator[None]:
     """Make `torch.empty` return NaN, so that uninitialized memory is never mistaken for a value."""

@@ -32,6 +32,7 @@ from extract.chat.verbalization import (
 )
 from extract.specs.make import LIMIT
 from extract.specs.splits import design_key
+from lemur_core.files.markdown import plural
 from lemur_core.files.progress import progress
 from manifests.conversations.card import chat_card
 from manifests.conversations.conversation import Chat, Comparison, Draft, Sampler, Skipped, finish
@@ -42,10 +43,10 @@ from manifests.records import SPEC_CHAT_KINDS, Spec, SpecChatKind
 COMPARISON = Comparison(lambda draft: f"{draft.user}\n{draft.assistant}", "rows", "as that of {label} in {split}")
 
 _MEANINGS = {
-    "describe": "the facts of a module to its name and sentences",
-    "specify": "a requirement to a structured spec, as JSON",
+    "describe": "the facts of a module, and the operations of its graph, to sentences",
+    "specify": "a requirement to what it states, as JSON",
     "choose": "a requirement and four modules to the one that fits",
-    "shapes": "arguments and an input shape to the output shape and the parameters",
+    "shapes": "arguments, operations and an input shape to the output shape",
     "write": "a requirement to the module's code",
 }
 
@@ -241,7 +242,7 @@ def _size(parameters: int) -> Demand:
     power = int(10 ** (len(str(parameters)) - 1)) if parameters else 0
     limit = next(scale * power for scale in _SCALES if scale * power >= parameters)
     return Demand(
-        f"has at most {limit:,} parameters" if limit else "has no parameters",
+        f"has at most {plural(limit, 'parameter')}" if limit else "has no parameters",
         lambda other: None if other.parameters is None else other.parameters <= limit,
         lambda other: f"it {parameter_words(other, arguments=False)}",
     )

@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from extract.chat.verbalization import (
+    LAYERS,
     SYSTEMS,
+    and_list,
     argument_words,
     case_sentence,
+    computing_sentences,
     describe_kind,
     gradient_sentence,
     init_words,
@@ -35,8 +38,9 @@ from manifests.provenance.licenses import NOASSERTION
 from manifests.records import Spec
 
 #: Fields of a design in the order in which they are stated.
-NAMES = ("name", "category", "bases")
 FACTS: tuple[str, ...] = (
+    "name",
+    "category",
     "constructor",
     "forward",
     "arguments",
@@ -49,24 +53,23 @@ FACTS: tuple[str, ...] = (
 FACTS += ("parameters", "layers", "train_differs", "identity_in_eval", "gradients", "tensors")
 
 _DESCRIBE = (
-    "Name this design and describe it in a few sentences.",
-    "What is the following module? Give its name and say what it does.",
-    "Here is the spec of a PyTorch module. Name it and put its facts into sentences.",
-    "Describe the design behind these facts, and say what it is called.",
-    "Put this spec into words for someone who has to choose a module; begin with its name.",
+    "Describe this module in a few sentences.",
+    "What does the following module do?",
+    "Here is the spec of a PyTorch module. Put its facts into sentences.",
+    "Describe the design behind these facts.",
+    "Put this spec into words for someone who has to choose a module.",
 )
 _SPECIFY = (
-    "Write the structured spec of a PyTorch module that meets these requirements. Answer with one JSON object.",
-    "I need a module as follows. Give me its neutral spec as JSON.",
-    "Turn this requirement into a structured module spec, as one JSON object.",
-    "Specify a module that does this: constructor, call, shapes, size and layers, as JSON.",
-    "Which design meets these requirements? State it as a JSON spec.",
+    "Write what these requirements say as one JSON object with the keys {keys}.",
+    "I need a module as follows. Give me its spec as JSON, with the keys {keys}.",
+    "Turn this requirement into a structured spec: one JSON object with {keys}.",
+    "Which spec says the same? Answer as JSON with the keys {keys}.",
 )
 _SHAPES = (
-    "What is the shape of the output, and how many parameters does the module have?",
-    "Which shape comes out, and how large is the module?",
-    "Give the output shape for this input and the number of parameters.",
-    "Tell me the output shape and the parameter count.",
+    "What is the shape of the output?",
+    "Which shape comes out?",
+    "Give the output shape for this input.",
+    "Tell me the shape of what it returns.",
 )
 _WRITE = (
     "Write a self-contained PyTorch file whose class `{name}` meets these requirements.",
@@ -159,40 +162,51 @@ def skip_not_run(spec: Spec) -> Skipped:
 
 
 def describe(block: ChatBlock, sampler: Sampler) -> Draft | Skipped:
-    """Draft the facts of a design without its name, answered with its name and the facts in sentences."""
+    """Draft the facts of a design and the operations of its graph, answered with the same in sentences."""
     spec = block.spec
     if spec.parameters is None:
         return Skipped("not_constructed", f"it reached the level {spec.level}")
-    user = [sampler.choice(_DESCRIBE, "question"), "", fence(_spec_json(spec, FACTS), "json")]
-    return make_draft(sampler, "\n".join(user), " ".join(_sentences(spec, sampler)))
+    facts = spec_facts(spec, FACTS) | ({"computes": spec.algorithm.sentences} if spec.algorithm else {})
+    user = [sampler.choice(_DESCRIBE, "question"), "", fence(_format_json(facts), "json")]
+    return make_draft(sampler, "\n".join(user), " ".join([*_sentences(spec, sampler), *computing_sentences(spec)]))
 
 
 def specify(block: ChatBlock, sampler: Sampler) -> Draft | Skipped:
-    """Draft requirements from the spec's facts, answered with the spec without its null fields."""
+    """Draft requirements, answered with the fields that they state as JSON."""
     spec = block.spec
     if not spec.cases:
         return skip_not_run(spec)
-    user = [sampler.choice(_SPECIFY, "question"), "", *_requirement(spec, sampler, _FURTHER)]
-    return make_draft(sampler, "\n".join(user), fence(_spec_json(spec, (*NAMES, *FACTS)), "json"))
+    lines, names = _requirement(spec, sampler, _FURTHER)
+    facts = spec_facts(spec, [name for name in FACTS if name in names])
+    facts |= {"cases": facts["cases"][:1]}
+    keys = and_list([f"`{name}`" for name in facts])
+    user = [sampler.choice(_SPECIFY, "question").format(keys=keys), "", *lines]
+    return make_draft(sampler, "\n".join(user), fence(_format_json(facts), "json"))
 
 
 def shapes(block: ChatBlock, sampler: Sampler) -> Draft | Skipped:
-    """Draft one observed call without its result, answered with the result; the other calls are stated in full."""
+    """Draft one observed call without its result, answered with the result; another call is stated in full.
+
+    Skipped unless the result follows: from the other call and, if its shape changes, from the operations of the graph.
+    """
     spec = block.spec
-    if not spec.cases or spec.parameters is None:
+    if not spec.cases:
         return skip_not_run(spec)
     query_case = sampler.choice(spec.cases, "case")
     if not query_case.outputs or len(query_case.outputs) > _MAX_TENSORS:
         number = plural(len(query_case.outputs), "tensor")
         return Skipped("no_shape", f"{number} came out; 1 to {_MAX_TENSORS} can be stated")
+    others = [case for case in spec.cases if case is not query_case]
+    if not others:
+        return Skipped("no_other_call", "only one call was observed, from which no other shape follows")
     arguments = init_words(spec)
     user = [f"{name_words(spec)}, is built {f'with {arguments}' if arguments else 'without arguments'}."]
-    user += layer_sentence(spec)
-    user += [case_sentence(case) for case in spec.cases if case is not query_case]
+    user += [*layer_sentence(spec), *computing_sentences(spec), *map(case_sentence, others)]
     user.append(f"It is called with {input_words(query_case)}. {sampler.choice(_SHAPES, 'question')}")
     output = output_words(query_case)
-    answer = sampler.choice((f"The output is {output}.", f"It gives {output}."), "answer")
-    return make_draft(sampler, "\n".join(user), f"{answer} The module {parameter_words(spec, arguments=False)}.")
+    return make_draft(
+        sampler, "\n".join(user), sampler.choice((f"The output is {output}.", f"It gives {output}."), "answer")
+    )
 
 
 def write(block: ChatBlock, sampler: Sampler, rights: CodeRights) -> Draft | Skipped:
@@ -206,7 +220,8 @@ def write(block: ChatBlock, sampler: Sampler, rights: CodeRights) -> Draft | Ski
     if not spec.cases:
         return skip_not_run(spec)
     request = sampler.choice(_WRITE, "question").format(name=spec.name)
-    user = [request, "", *_requirement(spec, sampler, _FURTHER_WITH_CODE)]
+    lines, _ = _requirement(spec, sampler, _FURTHER_WITH_CODE)
+    user = [request, "", *lines, *(f"- {sentence}" for sentence in computing_sentences(spec))]
     return make_draft(sampler, "\n".join(user), fence(block.minimized or block.code), notice=rights.notice(spec))
 
 
@@ -218,36 +233,45 @@ def spec_facts(spec: Spec, names: Sequence[str]) -> dict[str, Any]:
     return {name: facts[name] for name in names if facts[name] not in (None, [], {}, "")}
 
 
-def _spec_json(spec: Spec, names: Sequence[str]) -> str:
-    """Return the same fields as JSON, one field per line."""
-    facts = spec_facts(spec, names)
+def _format_json(facts: Mapping[str, Any]) -> str:
+    """Return facts as JSON, one field per line."""
     lines = [f"  {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in facts.items()]
     return "\n".join(["{", *(f"{line}," for line in lines[:-1]), *lines[-1:], "}"])
 
 
-def _requirement(spec: Spec, sampler: Sampler, further_lines: int) -> list[str]:
-    """Return the requirements as list items: behavior and size always, plus a random sample of the other facts.
+def _requirement(spec: Spec, sampler: Sampler, further_lines: int) -> tuple[list[str], set[str]]:
+    """Return the requirements as list items, and the fields of the spec that they state in full.
+
+    Behavior and size are always there, plus a random sample of the other facts.
 
     Args:
         spec: the spec of a block that ran, i.e. with cases.
         further_lines: number of other facts.
     """
-    always = [f"It is {describe_kind(spec)}.", *(f"It {phrase}." for phrase in shape_words(spec))]
+    always = [f"It is {name_words(spec)}.", *(f"It {phrase}." for phrase in shape_words(spec))]
     always.append(case_sentence(spec.cases[0]))
+    names = {"name", "layout", "keeps_shape", "downsampling", "changes_channels", "cases"}
     if words := parameter_words(spec):
         always.append(f"It {words}.")
-    further = [*layer_sentence(spec), *mode_sentences(spec)]
-    if words := argument_words(spec.constructor):
-        further.append(f"Its constructor takes {words}.")
-    if words := argument_words(spec.forward):
-        further.append(f"It is called with {words}.")
-    return [f"- {line}" for line in (*always, *sampler.sample(further, further_lines, "demands"))]
+        names |= {"parameters"}
+    further = [("layers", line) for line in layer_sentence(spec)]
+    further += [("train_differs", line) for line in mode_sentences(spec)[-1:] if spec.train_differs is not None]
+    for name, label in (("constructor", "constructor"), ("forward", "`forward`")):
+        if words := argument_words(getattr(spec, name)):
+            further.append((name, f"Its {label} takes {words}."))
+    sampled = sampler.sample(further, further_lines, "demands")
+    # Names and defaults of arguments are stated, their kinds and types are not; nor are all layers if there are many.
+    named = {name for name, _ in sampled} - {"constructor", "forward"}
+    names |= named - ({"layers"} if len(spec.layers or {}) > LAYERS else set())
+    return [f"- {line}" for line in (*always, *(line for _, line in sampled))], names
 
 
 def _sentences(spec: Spec, sampler: Sampler) -> list[str]:
     """Return the observations in sentences."""
     name, kind = f"`{spec.name}`", describe_kind(spec)
-    sentences = [sampler.choice((f"This is {name}, {kind}.", f"{name} is {kind}.", f"{name}: {kind}."), "head")]
+    sentences: list[str] = [
+        sampler.choice((f"This is {name}, {kind}.", f"{name} is {kind}.", f"{name}: {kind}."), "head")
+    ]
     sentences += [*shape_sentence(spec), *map(case_sentence, spec.cases[:1]), f"It {parameter_words(spec)}."]
     sentences += [*layer_sentence(spec), *mode_sentences(spec), *gradient_sentence(spec)]
     if words := argument_words(spec.constructor):

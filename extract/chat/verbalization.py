@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
+from extract.specs.algorithm import draw_sentence
 from lemur_core.files.markdown import plural
 from manifests.records import Case, Spec, SpecArgument
 
@@ -138,6 +139,14 @@ def layer_sentence(spec: Spec) -> list[str]:
     named = [f"{number:,} `{name}`" for name, number in bag(spec.layers)]
     more = len(spec.layers) - len(named)
     return [f"Its submodules are {and_list([*named, *([plural(more, 'further kind')] if more else [])])}."]
+
+
+def computing_sentences(spec: Spec) -> list[str]:
+    """Return the sentences on its graph, introduced by one that says so; none without a graph."""
+    if spec.algorithm is None:
+        return []
+    sentences = spec.algorithm.sentences
+    return [*draw_sentence(spec.algorithm), f"What it computes: {sentences[0]}", *sentences[1:]]
 
 
 def mode_sentences(spec: Spec) -> list[str]:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from extract.chat.draft import FACTS, NAMES, CodeRights, read_rights, spec_facts
+from extract.chat.draft import FACTS, CodeRights, read_rights, spec_facts
 from extract.chat.verbalization import LAYERS
 from extract.folder.page import extraction_page
 from extract.folder.verify_code import check_calls, check_code, read_fence
@@ -272,8 +272,10 @@ def _fact_faults(row: Mapping[str, Any], spec: Spec, others: Sequence[Spec]) -> 
     if row["task"] == "specify":
         text = read_fence(answer, "json")
         try:
-            same = text is not None and json.loads(text) == spec_facts(spec, (*NAMES, *FACTS))
-        except ValueError:
+            stated = json.loads(text or "null")
+            facts = spec_facts(spec, tuple(stated)) | {"cases": spec.model_dump(mode="json")["cases"][:1]}
+            same = stated == facts and {*stated} <= {*FACTS} and all(f"`{name}`" in user for name in stated)
+        except (ValueError, TypeError, KeyError):
             same = False
         if not same:
             yield "the spec that it answers is not that of its block"

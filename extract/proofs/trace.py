@@ -27,6 +27,7 @@ class BlockGraphs:
     dead_classes: list[str]
     unused_parameters: list[str]
     returns: object
+    hidden: list[str]
     sizes: Mapping[str, list[int | float]]
     fixed: str | None
     eval: Mapping[str, object]

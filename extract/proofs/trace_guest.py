@@ -5,20 +5,30 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 
 from extract.arguments.inputs import flatten
 from extract.arguments.messages import BlockRun
 from extract.arguments.target import Shape, Target, prepare
 from extract.arguments.trials import AttemptError, attempt, seed_all
 from lemur_core.graphs.canonical import canonical
-from lemur_core.graphs.graph import Graph
+from lemur_core.graphs.graph import DRAWS, LEAVES, Graph, Ref, reachable
 from lemur_core.graphs.recorder import Recorder
 from lemur_core.graphs.serialization import store
 from lemur_core.graphs.sizes import Sized, trace_sizes
-from lemur_core.graphs.trace import ROUTES, TraceResult, both_modes, initial_values, run
+from lemur_core.graphs.trace import (
+    CHANGED,
+    ROUTES,
+    TraceResult,
+    both_modes,
+    initial_values,
+    read_generators,
+    run,
+)
 from lemur_core.sandbox.server.jobs import Failure
 
 _SECONDS = 60.0  # of CPU time, for one run; the sandbox sets the hard limit
+_MAX_FORMULA = 200  # operations that compute a buffer
 _SECONDS_FURTHER = 6.0  # for one run at other sizes
 #: Ways to run it: first with inputs that require gradients, which some blocks do not support.
 _WAYS = tuple((route, live) for live in (True, False) for route in ROUTES)
@@ -35,13 +45,44 @@ def trace_block(request: BlockRun) -> dict[str, object] | Failure:
     errors: list[str] = []
     for route, live in _WAYS:
         try:
-            return _trace(request, route, live)
+            try:
+                return _trace(request, route, live)
+            except AttemptError as failure:
+                if CHANGED not in failure.message:
+                    raise
+                return _trace(request, route, live, compute=False)
         except AttemptError as failure:
             errors.append(f"{failure.kind}: {failure.message}")
     return Failure(errors[len(ROUTES) - 1])
 
 
-def _trace(request: BlockRun, route: str, live: bool) -> dict[str, object]:
+def list_passing(module: nn.Module) -> list[str]:
+    """Return the names of the buffers that are in no state dict (`persistent=False`)."""
+    return [
+        f"{path}.{name}" if path else name
+        for path, child in module.named_modules()
+        for name in sorted(child._non_persistent_buffers_set)
+        if child._buffers.get(name) is not None
+    ]
+
+
+def find_computed(recorder: Recorder, initial: Mapping[str, Ref]) -> dict[str, Ref]:
+    """Return the initial values that a short computation without random numbers gives.
+
+    Who rebuilds a block has its state dict, and must compute what is not in it.
+    """
+    computed = {}
+    for name, ref in initial.items():
+        nodes = [recorder.nodes[index] for index in reachable(recorder.nodes, [ref])]
+        leaves = [node for node in nodes if node.op in LEAVES]
+        known = all(leaf.op == "constant" and not isinstance(leaf.get("value"), str) for leaf in leaves)
+        if known and len(nodes) <= _MAX_FORMULA and not any(node.get("draw") is not None for node in nodes):
+            computed[name] = ref
+    return computed
+
+
+def _trace(request: BlockRun, route: str, live: bool, *, compute: bool = True) -> dict[str, object]:
+    """Trace both modes. Args: compute: show buffers that are in no state dict as the computation of their values."""
     recorder = Recorder(route)
     with recorder.recording():
         subject = Target(request)
@@ -54,13 +95,19 @@ def _trace(request: BlockRun, route: str, live: bool) -> dict[str, object]:
             subject.settle(module)
             own_shapes = subject.shapes()
         initial = initial_values(recorder, module)
+        passing = list_passing(module)
+        computed = find_computed(recorder, {name: initial[name] for name in passing}) if compute else {}
+        drawn = False
 
         def trace_mode(train: bool, shapes: Sequence[Shape] | None = None) -> Graph:
+            nonlocal drawn
             with recorder.pause():
                 args, kwargs = subject.inputs(shapes, live=live)
             seed_all()
-            record = partial(run, recorder, module, args, kwargs, train=train, find=flatten)
+            before = read_generators()
+            record = partial(run, recorder, module, args, kwargs, train=train, find=flatten, computed=computed)
             graph: Graph = attempt(record, _SECONDS if shapes is None else _SECONDS_FURTHER)
+            drawn |= read_generators() != before
             if not graph.outputs:
                 raise AttemptError(ValueError("forward returned no tensor"))
             return graph
@@ -70,7 +117,10 @@ def _trace(request: BlockRun, route: str, live: bool) -> dict[str, object]:
         forms = {mode: canonical(graph) for mode, graph in graphs.items()}
         train_error = None if error is None else f"{error.kind}: {error.message}"
         traced = TraceResult(subject.file, module, recorder, graphs, initial, route, train_error)
-        answer = {**traced.answer(forms), "returns": returned[0]}
+        used = {node.scope for form in forms.values() for node in form.nodes if node.op == "buffer"}
+        hidden = [f"{name} is in no state dict, and no operations give its values" for name in passing if name in used]
+        hidden += [DRAWS] if drawn else []
+        answer = {**traced.answer(forms), "returns": returned[0], "hidden": hidden}
         if recorder.reads_values:
             sized = Sized(forms["eval"], forms.get("train"), {}, "Python saw a value on the way")
         else:

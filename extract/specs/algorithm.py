@@ -4,20 +4,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from extract.specs.behavior import name_input
-from lemur_core.describe.layouts import derive_layout
+from lemur_core.describe.layouts import derive_layouts
 from lemur_core.describe.patterns import GraphDescription, describe_graph
+from lemur_core.files.markdown import plural
+from lemur_core.graphs.graph import DRAWS
 from lemur_core.graphs.identity import compute_identities
 from lemur_core.graphs.serialization import load_graphs, restore, store
 from lemur_core.graphs.sizes import Sized
 from lemur_core.graphs.symbolic import evaluate_graph
 from manifests.records import Algorithm, Spec
 
-_SHORT = 240  # characters; longer sentences are not included in a summary
-_FIGURES = 6
+_LONG = 1_200  # characters of sentences in a summary
 
 
 #: Fields that hold a graph, both in trace results and in specs.
-_STORED = ("sizes", "fixed", "train_error", "eval", "train")
+_STORED = ("sizes", "fixed", "train_error", "hidden", "eval", "train")
 
 
 def store_graphs(answer: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
@@ -46,7 +47,7 @@ def add_rebuild_outcome(
     if sizes_fail is not None:
         sized = restore(stored)
         trained = None if sized.trained is None else evaluate_graph(sized.trained)
-        stored = store(Sized(evaluate_graph(sized.evaluated), trained, {}, f"the formulas do not hold: {sizes_fail}"))
+        stored |= store(Sized(evaluate_graph(sized.evaluated), trained, {}, f"the formulas do not hold: {sizes_fail}"))
     return {**answer, **stored, "rebuilds": rebuilds}
 
 
@@ -115,17 +116,24 @@ def _unwritable(algorithm: Algorithm) -> Iterator[str]:
         yield f"states that it rebuilds, but cannot be written: {error}"
 
 
+def draw_sentence(algorithm: Algorithm) -> list[str]:
+    """Say that the graph shows one run of several, if numbers from elsewhere may decide what forward computes."""
+    return ["Numbers that it draws outside torch may change what it computes."] if DRAWS in algorithm.hidden else []
+
+
 def infer_layout(algorithm: Algorithm) -> str | None:
-    """Return the layout of the first input, one letter per dimension, if the graph determines it."""
+    """Return the layout of the first input, one letter per dimension, as the sentences name it; None if unknown."""
     form = load_graphs(dict(algorithm))["eval"]
     first = (index for index, node in enumerate(form.nodes) if node.op == "input" and node.get("number") == 0)
-    return next((derive_layout(form, index) for index in first), None)
+    layout = next((derive_layouts(form)[index] for index in first), "?")
+    return None if "?" in layout or len(layout) < 2 else layout
 
 
 def _summarize(description: GraphDescription) -> str:
-    """Return the text for the summary: all sentences if they are short, else the patterns."""
-    whole = " ".join(description.sentences)
-    if len(whole) <= _SHORT:
-        return whole[:1].upper() + whole[1:]
-    figures = "; ".join(description.patterns[:_FIGURES])
-    return f"Made of: {figures}." if figures else ""
+    """Return the text for the summary: the sentences, as many as fit."""
+    text, rest = "", list(description.sentences)
+    while rest and len(text) + len(rest[0]) <= _LONG:
+        text += f" {rest.pop(0)}"
+    if rest:
+        text += f" And {plural(len(rest), 'further sentence')}."
+    return text[1:2].upper() + text[2:]

@@ -1,7 +1,7 @@
 """Behavior of an observed block: facts inferred from its shapes, and a summary of one or two fixed-form sentences."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from extract.specs.notation import format_expression
@@ -10,17 +10,6 @@ from manifests.records import Case, Observed, SpecArgument
 
 _TENSOR = re.compile(r"\w+ (\d+(?:x\d+)*|scalar)")
 _PLACE = re.compile(r"\*(\d{1,4})(?=\.|$)")
-_LAYOUTS = {
-    (2, False): "N×C",
-    (3, False): "N×C×L",
-    (3, True): "N×L×C",
-    (4, False): "N×C×H×W",
-    (4, True): "N×H×W×C",
-    (5, False): "N×C×D×H×W",
-    (5, True): "N×D×H×W×C",
-}
-_OF_SEQUENCES = re.compile(r"(Conv|BatchNorm|Pool)\w*1d")
-
 Shape = tuple[int, ...]
 
 
@@ -34,12 +23,10 @@ class Behavior:
     changes_channels: bool | None = None
 
 
-def infer_behavior(observed: Observed, init: Iterable[str], known_layout: str | None = None) -> Behavior:
+def infer_behavior(observed: Observed, letters: str | None) -> Behavior:
     """Infer the behavior from the observed cases.
 
-    Args:
-        init: values of the constructor's arguments, as Python expressions.
-        known_layout: layout of the first tensor, one letter per dimension, if the graph determines it.
+    Args: letters: layout of the first tensor, one letter per dimension, if the graph determines it.
     """
     pairs = [pair for case in observed.cases if (pair := _pair(case)) is not None]
     if not pairs:
@@ -48,14 +35,10 @@ def infer_behavior(observed: Observed, init: Iterable[str], known_layout: str | 
     keeps = single and all(before == after for before, after in pairs)
     rank = len(pairs[0][0])
     # Inputs of several ranks have no common layout.
-    if any(len(before) != rank for before, _ in pairs):
+    if letters is None or len(letters) != rank or any(len(before) != rank for before, _ in pairs):
         return Behavior(keeps_shape=keeps)
-    if known_layout is not None and len(known_layout) == rank:
-        last = known_layout.endswith("C")
-    else:
-        last = rank > 2 and _has_channels_last([before for before, _ in pairs], init, observed.layers)
-    layout = _LAYOUTS.get((rank, last))
-    if layout is None or any(len(after) != rank for _, after in pairs):
+    layout, last = "×".join(letters), letters.endswith("C") and rank > 2
+    if any(len(after) != rank for _, after in pairs):
         return Behavior(layout, keeps)
     channel_axis = -1 if last else 1
     return Behavior(layout, keeps, _factor(pairs, last), any(a[channel_axis] != b[channel_axis] for a, b in pairs))
@@ -89,24 +72,6 @@ def _pair(case: Case) -> tuple[Shape, Shape] | None:
     before = next((shape for value in case.inputs.values() if (shape := _shape(value)) is not None), None)
     after = next((shape for value in case.outputs if (shape := _shape(value)) is not None), None)
     return None if before is None or after is None else (before, after)
-
-
-def _has_channels_last(shapes: Sequence[Shape], init: Iterable[str], layers: Iterable[str]) -> bool:
-    """Return True if the last dimension holds the channels.
-
-    That is, it is constant where the others vary, or its size is an argument of the constructor.
-    """
-    moves = [len({shape[axis] for shape in shapes}) > 1 for axis in (1, -1)]
-    if moves[0] != moves[1]:
-        return moves[0]
-    # Two equal trailing sizes are the usual square image.
-    if len(shapes[0]) > 3 and shapes[0][-1] == shapes[0][-2]:
-        return False
-    widths = {int(value) for value in init if value.isdecimal()}
-    first, last = shapes[0][1] in widths, shapes[0][-1] in widths
-    if first != last:
-        return last
-    return len(shapes[0]) == 3 and not any(_OF_SEQUENCES.match(layer) for layer in layers)
 
 
 def _factor(pairs: Sequence[tuple[Shape, Shape]], last: bool) -> float | None:

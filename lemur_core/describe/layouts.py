@@ -1,5 +1,6 @@
 """Infer the meaning of the dimensions of each value in a graph from the operations that use it."""
 
+import re
 from collections.abc import Iterator
 
 from lemur_core.graphs.graph import LEAVES, Graph, Node
@@ -10,9 +11,14 @@ Layout = str
 _SPACE = {1: "L", 2: "HW", 3: "DHW"}
 #: Operations that preserve the meaning of each dimension.
 _SAME_RANK = frozenset({"constant_pad_nd", "roll", "slice", "stop_gradient", "dropout", "cast"})
-_CHANGE_DIMENSIONS = frozenset({"permute", "reshape", "expand", "matmul", "cat", "convolution", "linear", "index"})
+_CHANGE_DIMENSIONS = frozenset({"permute", "reshape", "matmul", "convolution", "linear", "index"})
+#: Operations that treat one dimension unlike another: where nothing tells which dimension is which, no name is given.
+_UNEVEN = _CHANGE_DIMENSIONS | {"slice", "_softmax", "_log_softmax", "flip", "roll", "cumsum", "sort", "topk", "cat"}
 _LAST = frozenset({"linear", "layer_norm", "rms_norm"})  # the channels are the last dimension
 _SECOND = frozenset({"convolution", "batch_norm", "group_norm", "instance_norm"})
+#: Operations on images, by name: the channels are the second dimension.
+_ON_SPACE = re.compile(r"pixel_(un)?shuffle|.*_pool[123]d|.*upsample|(reflection|replication)_pad|im2col|grid_sampler")
+_REDUCTIONS = frozenset({"mean", "sum", "amax", "amin", "var", "std", "var_mean", "linalg_vector_norm", "logsumexp"})
 
 
 def channels_first(rank: int) -> Layout:
@@ -29,7 +35,8 @@ def derive_layout(graph: Graph, index: int) -> Layout | None:
     """Infer the layout of an input with three to five dimensions from the operations on it and on elementwise results.
 
     A linear layer, or a normalization over the last dimension alone, shows that this dimension is the channels; a
-    convolution or a batch normalization shows that the second one is.
+    convolution, a pooling or a batch normalization shows that the second one is. So does a parameter with one value
+    for each index of that dimension, or a mean over all others but the batch; at last, a change of their sizes.
 
     Args: index: position of the input in `graph.nodes`.
     Returns: one letter per dimension, such as `NCHW`; None for another rank, or without such an operation.
@@ -41,9 +48,65 @@ def derive_layout(graph: Graph, index: int) -> Layout | None:
         is_over_last = node.op == "linear" or len(node.get("normalized_shape") or ()) == 1
         if node.op in _LAST and position == 0 and is_over_last:
             return channels_last(rank)
-        if node.op in _SECOND and position == 0:
+        if position == 0 and (node.op in _SECOND or _ON_SPACE.match(node.op)):
             return channels_first(rank)
+        if node.op in ("permute", "reshape"):
+            layout = _look_behind(graph, node, rank)
+            if layout is not None:
+                return layout
+        channels = _find_channels(graph, node, rank)
+        if channels in (1, rank - 1):
+            return channels_first(rank) if channels == 1 else channels_last(rank)
+    return _compare_sizes(graph, index) if rank > 3 else None
+
+
+def _look_behind(graph: Graph, node: Node, rank: int) -> Layout | None:
+    """Infer the layout of a value from what follows a permutation, or from the pixels that become a sequence."""
+    if node.op == "reshape":
+        old, new = graph.type_of(node.inputs[0]).shape, node.outputs[0].shape
+        first, last = new[:2] == old[:2], (new[:1], new[-1:]) == (old[:1], old[-1:])
+        if (rank, len(new)) != (4, 3) or first == last:
+            return None
+        return channels_first(rank) if first else channels_last(rank)
+    layout = derive_layout(graph, graph.nodes.index(node))
+    letters = dict(zip(node.get("dims"), layout or "", strict=False))
+    known = "".join(letters.get(dim, "?") for dim in range(rank))
+    return known if known in (channels_first(rank), channels_last(rank)) else None
+
+
+def _find_channels(graph: Graph, node: Node, rank: int) -> int | None:
+    """Return the only dimension besides the batch that a reduction keeps, or along which a parameter varies."""
+    if node.op in _REDUCTIONS:
+        dims = node.get("dim")
+        kept = {*range(1, rank)} - {*dims} if isinstance(dims, tuple) and 0 not in dims and rank > 3 else set()
+        return kept.pop() if len(kept) == 1 else None
+    if node.op in _CHANGE_DIMENSIONS or not node.outputs or len(node.outputs[0].shape) != rank:
+        return None
+    shapes = [graph.type_of(ref).shape for ref in node.inputs if graph.nodes[ref.node].op == "parameter"]
+    varying = {rank - len(shape) + dim for shape in shapes for dim, size in enumerate(shape) if size > 1}
+    return varying.pop() if len(varying) == 1 else None
+
+
+def _compare_sizes(graph: Graph, index: int) -> Layout | None:
+    """Infer the layout from the first result: the sizes of space change by one factor, the channels by another."""
+    before = graph.nodes[index].outputs[0].shape
+    after = graph.type_of(graph.outputs[0]).shape if graph.outputs else ()
+    if len(after) != len(before) or after[0] != before[0] or 0 in before:
+        return None
+    factors = [new / old for old, new in zip(before, after, strict=True)]
+    for space, layout in ((factors[2:], channels_first(len(before))), (factors[1:-1], channels_last(len(before)))):
+        if len(set(space)) == 1 and space[0] != 1 and factors.count(space[0]) == len(space):
+            return layout
     return None
+
+
+def _is_even(graph: Graph, index: int) -> bool:
+    """Return whether all operations on an input treat its dimensions alike, so that any layout is right."""
+    rank = len(graph.nodes[index].outputs[0].shape)
+    return all(
+        node.op not in _UNEVEN and not (node.op in _REDUCTIONS and len(node.get("dim") or ()) not in (0, rank))
+        for node, _ in _find_uses(graph, index)
+    )
 
 
 def _find_uses(graph: Graph, index: int) -> Iterator[tuple[Node, int]]:
@@ -71,11 +134,13 @@ def derive_layouts(graph: Graph) -> list[Layout]:
 
 def _output_layout(graph: Graph, index: int, node: Node, rank: int, layouts: list[Layout]) -> Layout:
     if node.op == "input":
-        return derive_layout(graph, index) or ("N??" if rank == 3 else channels_first(rank))
+        usual = rank < 3 or (rank > 3 and _is_even(graph, index))
+        return derive_layout(graph, index) or (channels_first(rank) if usual else ("N" + "?" * rank)[:rank])
     sources = (layouts[ref.node] for ref in node.inputs if graph.nodes[ref.node].op not in LEAVES - {"input"})
-    inherited = next((layout for layout in sources if len(layout) == rank), "")
+    inherited = min((layout for layout in sources if len(layout) == rank), key=lambda text: text.count("?"), default="")
     if node.op in _SECOND:
-        return channels_first(rank)
+        # A convolution may run along the channels, as one value of each is a sequence, too.
+        return inherited if node.op == "convolution" and "C" in inherited[2:] else channels_first(rank)
     if node.op == "permute":
         letters = layouts[node.inputs[0].node]
         return "".join(letters[dim] for dim in node.get("dims")) if len(letters) == rank else "?" * rank

@@ -5,6 +5,7 @@ sentence begins, and sentences refer to each other by number. Patterns are resid
 pyramids, normalizations, splits and concatenations. Repeats are folded, and there are at most `MAX_SENTENCES`.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,10 +13,20 @@ from dataclasses import dataclass, field
 from lemur_core.describe.attention import MAX_STEPS, RESHAPING, DataFlow, find_attention
 from lemur_core.describe.folding import fold_phrases, fold_sentences, number_sentences
 from lemur_core.describe.layouts import derive_layouts
-from lemur_core.describe.sentences import describe, find_origin, format_sizes, join_words, name_dimensions
+from lemur_core.describe.sentences import (
+    RESHAPED,
+    WINDOWS,
+    describe,
+    find_origin,
+    format_sizes,
+    join_words,
+    name_dimensions,
+    name_extent,
+    remove_marks,
+)
 from lemur_core.graphs.graph import Argument, Graph, Node, Ref
 
-_IN_TRAINING = 4  # maximum sentences about train mode
+_IN_TRAINING = 6  # maximum number of differences that are named
 _RETURNED = 8  # maximum number of returned values that are named
 _PHRASES = 14  # maximum phrases per sentence
 
@@ -62,24 +73,26 @@ def describe_graph(graph: Graph, trained: Graph | None = None) -> GraphDescripti
     Returns: the numbered sentences, and the patterns with their counts, the most frequent first.
     """
     describer = _Describer(graph)
-    sentences = tuple(describer.sentences())  # also counts the patterns
+    sentences = tuple(describer.sentences())
+    counts = dict(describer.patterns)
     if trained is not None and trained != graph:
-        sentences += tuple(_describe_training(sentences, _Describer(trained)))
-    counted = sorted(describer.patterns.items(), key=lambda item: (-item[1], item[0]))
+        sentences += tuple(_describe_training(describer, others := _Describer(trained)))
+        counts |= {name: number for name, number in others.patterns.items() if name == "stochastic depth"}
+    counted = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     patterns = tuple(name if number == 1 else f"{name}, {number} times" for name, number in counted)
     return GraphDescription(sentences, patterns)
 
 
-def _describe_training(evaluated: Sequence[str], trained: "_Describer") -> list[str]:
-    """List the differences in train mode: its random operations, or all sentences if both descriptions are short."""
-    sentences = trained.sentences()
-    if sentences == list(evaluated):
+def _describe_training(evaluated: "_Describer", trained: "_Describer") -> list[str]:
+    """List what train mode does besides, or instead."""
+    if evaluated.sentences() == trained.sentences():
         return []
-    if len(evaluated) < 2 and len(sentences) < _IN_TRAINING:
-        return [f"In train mode: {sentence}" for sentence in sentences]
-    random = [index for index in trained.live if trained.nodes[index].get("draw") is not None]
-    drawn = {describe(trained.graph, index, trained.layouts) for index in random}
-    return [f"In train mode also {join_words(sorted(drawn))}."] if drawn else ["Train mode goes another way."]
+    before, after = (dict.fromkeys(describer.list_phrases()) for describer in (evaluated, trained))
+    more, fewer = ([text for text in one if text not in other] for one, other in ((after, before), (before, after)))
+    if len(more) + len(fewer) > _IN_TRAINING or not more:
+        return ["Train mode goes another way."]
+    instead = f" in place of {join_words(fewer)}" if fewer else ""
+    return [f"In train mode {'' if fewer else 'also '}{join_words(more)}{instead}."]
 
 
 class _Describer:
@@ -98,6 +111,7 @@ class _Describer:
         # A returned value has one more reader, so that no chain continues past it.
         for ref in graph.outputs:
             self.users[ref.node] += 1
+        self.chains = self._list_chains() if len(self.live) <= MAX_STEPS else []
         self.inputs = [index for index, node in enumerate(self.nodes) if node.op == "input"]
 
     def _find_sources(self, index: int) -> list[int]:
@@ -143,8 +157,26 @@ class _Describer:
             return f"{' or '.join(names)}, as {'it' if decides == main else self._name_value(Ref(decides))} says"
         if node.op in ("add", "sub", "mul", "div", "maximum", "minimum", "matmul"):
             return self._describe_binary(index, node, main, others)
+        if node.op in ("addcmul", "addcdiv"):
+            whole, *factors = (
+                "it" if isinstance(value, Ref) and value.node == main else self._name_value(value, index)
+                for value in (node.get(name) for name in ("input", "tensor1", "tensor2"))
+            )
+            return f"{whole} plus {(' times ' if node.op == 'addcmul' else ' divided by ').join(factors)}"
+        if self._is_part_of_another(index):
+            return ""
         phrase = describe(self.graph, index, self.layouts)
         return f"{phrase}, with {_list_references(others)}" if others and main is not None and phrase else phrase
+
+    def _is_part_of_another(self, index: int) -> bool:
+        """Return whether a value is only moved on the way to windows, or to join the heads of an attention."""
+        node, users = self.nodes[index], self.flow.users.get(index, [])
+        if node.op == "reshape" and len(users) == 1 and self.nodes[users[0]].get("dims") == WINDOWS:
+            return True
+        while node.op in ("reshape", "permute") and node.get("dims") != WINDOWS:
+            index = node.inputs[0].node
+            node = self.nodes[index]
+        return index in self.attention
 
     def _describe_attention(self, index: int, main: int | None) -> str:
         attention = self.attention[index]
@@ -191,7 +223,10 @@ class _Describer:
             if isinstance(left, Ref) and isinstance(right, Ref) and left.node == right.node:
                 return {"mul": "square", "add": "twice"}.get(node.op, f"{node.op} with itself")
             operand = right if isinstance(left, Ref) and left.node == main else left
-            shown = self._name_origin(operand.node) if isinstance(operand, Ref) else _format_number(operand)
+            if isinstance(operand, Ref) and node.op == "mul" and (dropped := self._describe_dropping(operand.node)):
+                self.patterns["stochastic depth"] += 1
+                return dropped
+            shown = self._name_origin(operand.node, index) if isinstance(operand, Ref) else _format_number(operand)
             return self._describe_operand(node, shown, first=operand is left and node.op not in ("add", "mul"))
         if main is None:
             return f"{_COMBINED.get(node.op, node.op)} of {_list_references(others)}"
@@ -212,35 +247,46 @@ class _Describer:
             return f"product of matrices with {shown}"
         return self._describe_operand(node, shown, first=isinstance(left, Ref) and left.node == others[0])
 
+    def _describe_dropping(self, index: int) -> str:
+        """Describe a factor that is drawn once for each sample, as in stochastic depth; else an empty text."""
+        node = self.nodes[index]
+        while node.op in ("div", "mul", "cast") and len(node.inputs) == 1:
+            node = self.nodes[node.inputs[0].node]
+        chance, shape = node.get("p"), node.outputs[0].shape
+        if node.op != "bernoulli" or not isinstance(chance, float) or max(shape[1:], default=1) > 1:
+            return ""
+        return f"whole samples dropped with probability {1 - chance:.3g}"
+
     def _describe_extent(self, gate: int, index: int) -> str:
         """Describe which elements share one value of the gate."""
+        while self.nodes[gate].op == "expand":
+            gate = self.nodes[gate].inputs[0].node
         shape, whole = self.nodes[gate].outputs[0].shape, self.nodes[index].outputs[0].shape
         if len(shape) != len(whole):
             return ""
-        kept = [dim for dim in range(1, len(whole)) if whole[dim] > 1 and shape[dim] == whole[dim]]
-        spread = [dim for dim in range(1, len(whole)) if whole[dim] > 1 and shape[dim] == 1]
-        if not spread or not kept:
-            return ""
-        letters = "".join(self.layouts[index][dim] for dim in kept)
-        return " for each channel" if letters == "C" else " for each place" if set(letters) <= set("LDHW") else ""
+        spread = any(size > 1 and part == 1 for size, part in zip(whole[1:], shape[1:], strict=True))
+        return name_extent(self.layouts[index], (1, *shape[1:])) if spread else ""
 
     def _describe_operand(self, node: Node, shown: str, *, first: bool) -> str:
         if first:
             return f"{shown} {_OPERATORS[node.op] if node.op in ('sub', 'div') else node.op} it"
         return f"{_OPERATORS.get(node.op, node.op)} {shown}"
 
-    def _name_value(self, value: Argument) -> str:
+    def _name_value(self, value: Argument, reader: int | None = None) -> str:
         if not isinstance(value, Ref):
             return _format_number(value)
-        return f"{{{value.node}}}" if value.node in self.reached else self._name_origin(value.node)
+        return f"{{{value.node}}}" if value.node in self.reached else self._name_origin(value.node, reader)
 
-    def _name_origin(self, index: int) -> str:
-        """Describe a value that does not depend on an input."""
-        node = self.nodes[index]
-        shape = format_sizes(node.outputs[0].shape) if node.outputs[0].shape else "scalar"
+    def _name_origin(self, index: int, reader: int | None = None) -> str:
+        """Describe a value that does not depend on an input. Args: reader: the operation that broadcasts it."""
+        node, shape = self.nodes[index], self.nodes[index].outputs[0].shape
         if node.op in ("constant", "full") and isinstance(node.get("value"), int | float):
             return _format_number(node.get("value"))
-        return f"a {find_origin(self.graph, index)} ‹{shape}›"
+        origin = find_origin(self.graph, index)
+        extent = "" if reader is None else name_extent(self.layouts[reader], shape)
+        if max(shape, default=1) == 1:
+            return f"a {origin} number"
+        return f"a {origin} value{extent}" if extent else f"a {origin} tensor of ‹{format_sizes(shape)}›"
 
     # --- chains and sentences --------------------------------------------------------------------------------------
 
@@ -256,6 +302,8 @@ class _Describer:
                 chains.append(chain := _Chain([]))
             phrase = self._describe_node(index, main)
             chain.nodes.append(index)
+            if phrase.startswith(RESHAPED) and chain.phrases and chain.phrases[-1].startswith(RESHAPED):
+                chain.phrases.pop()
             if phrase:
                 chain.phrases.append(phrase)
             by_end[index] = chain
@@ -276,11 +324,16 @@ class _Describer:
             return None
         return max(only_here)
 
+    def list_phrases(self) -> list[str]:
+        """Return all phrases, without the values that they refer to."""
+        phrases = (phrase for chain in self.chains for phrase in chain.phrases)
+        return [remove_marks(re.sub(r"\{\d+\}", "another value", phrase)) for phrase in phrases]
+
     def sentences(self) -> list[str]:
         """Return one sentence per chain, in order, with repeats folded."""
         if len(self.live) > MAX_STEPS:
             return [f"{len(self.live):,} operations, too many to tell."]
-        chains = sorted(self._list_chains(), key=lambda chain: chain.nodes[-1])  # so that references point back
+        chains = sorted(self.chains, key=lambda chain: chain.nodes[-1])  # so that references point back
         aliases: dict[int, int] = {}  # nodes of chains without phrases -> the node whose value they pass on
         kept: list[_Chain] = []
         ends: dict[int, int] = {}  # node index at the end of a described chain -> its sentence number

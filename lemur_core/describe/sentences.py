@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lemur_core.describe.layouts import Layout
+from lemur_core.describe.layouts import Layout, channels_first, channels_last
 from lemur_core.graphs.graph import Graph, Node
 
 _WIDTHS = re.compile(r"‹[^›]*›")
@@ -82,8 +82,11 @@ _RECURRENT = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "recurrent layer, tanh",
 _RESIZES = re.compile(r"_?upsample_(\w+?)(_aa)?\d?d?$")
 _POOLS = re.compile(r"_?(adaptive_)?(avg|max|lp|fractional_max)_pool(\d)d(_with_indices)?$")
 _PADS = re.compile(r"(constant|reflection|replication)_pad")
+_STANDARDISING = frozenset({"batch_norm", "instance_norm", "layer_norm", "var_mean", "var", "std"})
 #: Operations that only move elements; described only where that helps.
 SILENT = frozenset({"cast", "expand", "to_dense"})
+WINDOWS = (0, 1, 3, 2, 4, 5)  # the order of dimensions that cuts an image into windows, or puts them together
+RESHAPED = "reshaped to "
 
 
 def remove_marks(words: str) -> str:
@@ -114,6 +117,14 @@ def name_dimensions(layout: Layout, dims: Sequence[int]) -> str:
     if rank and len(names) == rank:
         return "everything" if rank > 1 else "all values"
     return join_words(names)
+
+
+def name_extent(layout: Layout, shape: Sequence[int]) -> str:
+    """Describe what a tensor has values for when it is broadcast: `for each channel`; empty if that is unknown."""
+    letters = {layout[dim - len(shape) + len(layout)] for dim, size in enumerate(shape) if size > 1 and layout}
+    if letters == {"C"}:
+        return " for each channel"
+    return " for each place" if letters and letters <= set("LDHW") else ""
 
 
 def join_words(words: Sequence[str]) -> str:
@@ -162,8 +173,12 @@ def describe(graph: Graph, index: int, layouts: Sequence[Layout]) -> str:
         return _pool(node, match)
     if match := _RESIZES.match(node.op):
         kind = match[1].removesuffix("1d").removesuffix("2d").replace("_", " ").strip()
-        return f"resized to ‹{format_sizes(node.outputs[0].shape[2:])}›, {kind}"
+        factor = node.get("scales_h") or node.get("scales")
+        by = f"by {factor:g}" if factor else f"to ‹{format_sizes(node.outputs[0].shape[2:])}›"
+        return f"resized {by}, {kind}"
     if match := _PADS.match(node.op):
+        if not any(node.get("padding") or node.get("pad") or (1,)):
+            return ""
         return "padded" + {"constant": "", "reflection": " by reflection", "replication": " by repetition"}[match[1]]
     # No rule: the operation's name, without its library (`torchvision::nms`).
     return node.op.rpartition("::")[2].strip("_").replace("_", " ")
@@ -196,7 +211,7 @@ def _format_each(values: Sequence[int]) -> str:
     return str(values[0]) if len(set(values)) == 1 else format_sizes(values)
 
 
-def _convolution(graph: Graph, node: Node, _layout: Layout) -> str:
+def _convolution(graph: Graph, node: Node, layout: Layout) -> str:
     kernel, groups = node.get("kernel"), node.get("groups")
     before, after = graph.type_of(node.inputs[0]).shape[1], node.outputs[0].shape[1]
     kind = "transposed " if node.get("transposed") else ""
@@ -212,14 +227,32 @@ def _convolution(graph: Graph, node: Node, _layout: Layout) -> str:
     padding = node.get("padding")
     if padding not in (usual, "same") and not node.get("transposed"):
         text += ", no padding" if not any(padding) else f", padding {_format_each(padding)}"
-    weight = node.get("weight").node
-    return text if graph.nodes[weight].op == "parameter" else f"{text}, {find_origin(graph, weight)} weights"
+    if "C" in layout[2:]:
+        text += " along the channels"
+    return text + _describe_weights(graph, node.get("weight").node)
+
+
+def _describe_weights(graph: Graph, index: int) -> str:
+    """Describe weights that are computed, as in `, standardised weights`; an empty text for plain parameters."""
+    if graph.nodes[index].op == "parameter":
+        return ""
+    waiting, steps = [index], set[str]()
+    while waiting:
+        node = graph.nodes[waiting.pop()]
+        steps.add(node.op)
+        waiting += [ref.node for ref in node.inputs]
+    if steps & _STANDARDISING or {"mean", "sub"} <= steps:
+        return ", standardised weights" if steps & _STANDARDISING else ", weights without their mean"
+    if steps & {"linalg_vector_norm", "_weight_norm_interface", "norm"}:
+        return ", weights divided by their norm"
+    return f", {find_origin(graph, index)} weights"
 
 
 def _linear(graph: Graph, node: Node, layout: Layout) -> str:
     rank = len(layout)
     last = f" over the last of {rank} dimensions" if rank > 3 else ""
-    return f"linear ‹{graph.type_of(node.inputs[0]).shape[-1]} to {node.outputs[0].shape[-1]}›{last}"
+    weights = _describe_weights(graph, node.get("weight").node)
+    return f"linear ‹{graph.type_of(node.inputs[0]).shape[-1]} to {node.outputs[0].shape[-1]}›{last}{weights}"
 
 
 def _layer_norm(graph: Graph, node: Node, _layout: Layout) -> str:
@@ -230,21 +263,28 @@ def _layer_norm(graph: Graph, node: Node, _layout: Layout) -> str:
 
 
 def _permute(graph: Graph, node: Node, layout: Layout) -> str:
-    if node.get("dims") == (0, 1, 3, 2, 4, 5):
+    if node.get("dims") == WINDOWS:
         return _window(graph, node)
-    after = "".join(layout[dim] for dim in node.get("dims")) if len(layout) == len(node.get("dims")) else "?"
-    if "?" in layout or "?" in after:
-        return "transposed" if node.get("dims")[-2:] == (len(layout) - 1, len(layout) - 2) else ""
-    if after.endswith("C") and not layout.endswith("C"):
+    dims, rank = node.get("dims"), len(node.get("dims"))
+    ends = layout, "".join(layout[dim] for dim in dims) if len(layout) == rank else ""
+    if ends == (channels_first(rank), channels_last(rank)):
         return "channels moved last"
-    return "channels moved to the front" if after[1:2] == "C" and layout[1:2] != "C" else ""
+    if ends == (channels_last(rank), channels_first(rank)):
+        return "channels moved to the front"
+    shape = graph.type_of(node.inputs[0]).shape
+    moved = [dim for dim in dims if shape[dim] != 1]
+    if moved == sorted(moved):
+        return "" if "?" not in layout else _format_reshape(layout, shape, node.outputs[0].shape)
+    if dims == (*range(rank - 2), rank - 1, rank - 2):
+        return "transposed"
+    return f"dimensions in the order {', '.join(str(dim + 1) for dim in dims)}"
 
 
 def _window(graph: Graph, node: Node) -> str:
     """Describe rows and columns that are split into windows, or windows that are merged."""
     source = graph.nodes[node.inputs[0].node]
     if source.op != "reshape":
-        return ""
+        return "dimensions in the order 1, 2, 4, 3, 5, 6"
     whole, parts, shape = graph.type_of(source.inputs[0]).shape, source.outputs[0].shape, node.outputs[0].shape
     if whole[:3] == (parts[0], parts[1] * parts[2], parts[3] * parts[4]):
         return f"cut into windows of {format_sizes(shape[3:5])}"
@@ -261,7 +301,19 @@ def _reshape(graph: Graph, node: Node, layout: Layout) -> str:
         return "pixels as a sequence"
     if layout == "NLC" and len(new) == 4 and new[:2] == old[:2] and new[2] * new[3] == old[2] and 1 not in new[2:]:
         return f"‹{new[2]}› heads of ‹{new[3]}›"
-    return ""
+    if len(old) == 3 and len(new) == 4 and layout == "NLC" and (new[0], new[3]) == (old[0], old[2]):
+        return f"sequence as {format_sizes(new[1:3])} pixels"
+    if [size for size in old if size != 1] == [size for size in new if size != 1]:
+        return ""
+    source = graph.nodes[node.inputs[0].node]
+    if source.op == "permute" and source.get("dims") == WINDOWS:
+        return ""
+    return _format_reshape(layout, old, new)
+
+
+def _format_reshape(layout: Layout, old: Sequence[int], new: Sequence[int]) -> str:
+    first = "N" if layout[:1] == "N" and new[:1] == old[:1] else str(new[0]) if new else "scalar"
+    return f"{RESHAPED}‹{format_sizes((first, *new[1:]))}›"
 
 
 def _slice(graph: Graph, node: Node, layout: Layout) -> str:

@@ -21,6 +21,8 @@ TORCH = importlib.metadata.version("torch")
 #: The version of the stored form and of the rules that produce it.
 FORM = 2
 
+#: What a graph does not hold if a run drew from Python or NumPy: another run may take another branch.
+DRAWS = "it draws numbers that are no operation of torch"
 #: Operations without inputs: the arguments, state and constants of a run.
 LEAVES = frozenset({"input", "parameter", "buffer", "constant", "cotangent"})
 

@@ -1,11 +1,13 @@
 """Inside the sandbox: trace runs of a module as graphs, and summarize one that ran in eval and in train mode."""
 
 import hashlib
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
@@ -23,6 +25,8 @@ from lemur_core.graphs.identity import (
 )
 from lemur_core.graphs.memory import UnknownValueError
 from lemur_core.graphs.recorder import Recorder
+
+CHANGED = "forward changes what is in no state dict"
 
 Failure = TypeVar("Failure", bound=Exception)
 
@@ -48,6 +52,7 @@ def run(
     train: bool,
     find: Callable[[Any], Sequence[Tensor]] = flatten_tensors,
     with_reads: bool = False,
+    computed: Mapping[str, Ref] | None = None,
 ) -> Graph:
     """Run a module while a recorder is recording.
 
@@ -56,15 +61,19 @@ def run(
         named: keyword arguments of `forward`.
         find: the tensors in arguments and results.
         with_reads: whether the values that Python looked at are results, too.
+        computed: buffers that the graph holds as the computation of their initial values; none may change.
 
     Returns: the recorded graph, not yet canonical. Scopes hold the names of parameters, buffers and inputs; a
         positional input is `*0`, the second tensor within it `*0.1`.
-    Raises: whatever the module raises.
+    Raises: whatever the module raises; RuntimeError if a buffer of `computed` changed.
     """
-    named = named or {}
+    named, computed = named or {}, computed or {}
     for name, parameter in module.named_parameters():
         recorder.leaf("parameter", parameter, name, trained=parameter.requires_grad)
-    buffers = {name: (recorder.leaf("buffer", tensor, name), tensor) for name, tensor in module.named_buffers()}
+    buffers = {
+        name: (computed.get(name) or recorder.leaf("buffer", tensor, name), tensor)
+        for name, tensor in module.named_buffers()
+    }
     module.train(train)  # some modules now precompute what they keep for eval mode
     leaves = [
         (argument if tensor is value else f"{argument}.{index}", tensor)
@@ -81,6 +90,8 @@ def run(
     held = [(before, after.get(name, tensor)) for name, (before, tensor) in buffers.items()]
     reads = list(dict.fromkeys(recorder.reads[already:])) if with_reads else []
     graph = recorder.graph_of(find(output), held, reads)
+    if changed := {target for target, _ in graph.writes} & {*computed.values()}:
+        raise RuntimeError(f"{CHANGED}: {len(changed)} buffers")
     del output
     recorder.forget()
     return graph
@@ -182,6 +193,12 @@ def initial_values(recorder: Recorder, module: nn.Module) -> dict[str, Ref]:
             if not tensor.requires_grad:
                 recorder.note("state whose values nothing tells")
     return values
+
+
+def read_generators() -> tuple[Any, ...]:
+    """Return the states of the generators that no recorded operation draws from: those of Python and NumPy."""
+    state: Any = np.random.get_state(legacy=False)
+    return random.getstate(), state["state"]["key"].tobytes(), state["state"]["pos"], state["has_gauss"]
 
 
 def note_values(graphs: Mapping[str, Graph], initial: Mapping[str, Ref]) -> dict[str, Graph]:

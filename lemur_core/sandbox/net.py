@@ -8,6 +8,7 @@ Source: `ab/nn/util/Train.py` of https://github.com/ABrain-One/nn-dataset, 2.1.0
 
 import linecache
 import random
+import re
 import sys
 import types
 import warnings
@@ -45,13 +46,14 @@ class NetError(Exception):
 
     `category` is the step that failed, or the reason; `what` the type and message of the error. For a foreign exception
     also: `step`; `tried`, the call in progress; `line` and `source`, the last executed line of the network's
-    own file; `missing`, the module that could not be imported, if that was the reason.
+    own file; `traceback` as Python prints it from there on; `missing`, the module that could not be imported, if that
+    was the reason.
     """
 
     def __init__(self, category: str, what: str) -> None:
         super().__init__(what)
         self.category, self.what = category, what
-        self.step, self.tried, self.line, self.source, self.missing = "", "", 0, "", ""
+        self.step, self.tried, self.line, self.source, self.missing, self.traceback = "", "", 0, "", "", ""
 
     @classmethod
     def from_exception(cls, error: BaseException, category: str, tried: str) -> "NetError":
@@ -63,6 +65,7 @@ class NetError(Exception):
         if lines:
             failure.line = lines[-1][1]
             failure.source = one_line(linecache.getline(*lines[-1]), _LINE_CHARACTERS)
+            failure.traceback = _format_traceback(error)
         failure.missing = read_missing(error)
         if failure.missing:
             failure.category = "missing_dependency"
@@ -79,10 +82,36 @@ class NetError(Exception):
 
     def answer(self) -> Json:
         """Return the failure as the answer of a job."""
-        return {"runs": False, "category": self.category, "error": self.detail, "missing": self.missing}
+        facts = {"category": self.category, "error": self.detail, "missing": self.missing}
+        return {"runs": False, **facts, "traceback": self.traceback}
 
 
 _FILE = f"{NETWORK}.py"
+
+
+_PACKAGE = re.compile(r"(?:^|/)((?:torch|torchvision|numpy)/.+)$")
+#: By these functions torch runs a module, and a measurement sees a call.
+_CALLING = frozenset({"_wrapped_call_impl", "_call_impl", "__torch_function__"})
+
+
+def _format_traceback(error: BaseException) -> str:
+    """Return the traceback as Python prints it, from the first line of the network's file on.
+
+    What runs modules and watches calls is left out, and paths begin at the package, so that every machine gives
+    the same text.
+    """
+    frames = list_frames(error)
+    first = next(index for index, (file, _, _) in enumerate(frames) if file.endswith(_FILE))
+    lines = ["Traceback (most recent call last):"]
+    for file, number, function in frames[first:]:
+        if function in _CALLING:
+            continue
+        package = _PACKAGE.search(file)
+        path = package[1] if package else file.rpartition("/")[2]
+        lines.append(f'  File "{path}", line {number}, in {function}')
+        lines += [f"    {text}" for text in [linecache.getline(file, number).strip()] if text]
+    message = one_line(read_message(error), _MESSAGE_CHARACTERS)
+    return "\n".join([*lines, f"{name_type(error)}: {message}" if message else name_type(error)])
 
 
 @contextmanager

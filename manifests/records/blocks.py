@@ -123,6 +123,9 @@ class Algorithm(Record):
     route: Literal["meta", "cpu"] = Field(description="device of the recorded runs")
     reads_values: bool = Field(description="Python read tensor values: other inputs may take another branch")
     unused_parameters: tuple[str, ...] = Field(description="parameters that no result depends on")
+    hidden: tuple[str, ...] = Field(
+        default=(), description="what the graph does not hold, so that it is not rebuilt: draws outside torch, buffers"
+    )
     train_error: str | None = Field(description="why there is no graph of train mode")
     sizes: dict[str, tuple[int | float, ...]] = Field(
         description="free input sizes by letter: the values it was traced at, its own first; and numbers"

@@ -67,11 +67,11 @@ def test_what_was_observed() -> None:
     assert spec.arguments.init == {"channels": "16", "ratio": "0.5"}
     assert spec.arguments.forward == {"x": "tensor 2×16×8×8"}
     assert spec.cases[1].inputs == {"x": "float32 2×16×16×16"}
-    assert (spec.layout, spec.keeps_shape, spec.downsampling, spec.changes_channels) == ("N×C×H×W", True, 1.0, False)
+    assert (spec.layout, spec.keeps_shape, spec.downsampling, spec.changes_channels) == (None, True, None, None)
     assert (spec.parameters, spec.gradients, spec.tensors) == (280, 4, 4)
     assert spec.layers == {"Conv2d": 2, "Gate": 1, "ReLU": 1}
     assert spec.summary == (
-        "Squeeze, attention: keeps the shape of N×C×H×W inputs; 2 convolutions, Gate, ReLU;"
+        "Squeeze, attention: keeps the shape of its first input; 2 convolutions, Gate, ReLU;"
         " 280 parameters with channels 16, ratio 0.5."
     )
 
@@ -131,7 +131,7 @@ def test_an_outline_in_pieces_is_that_of_the_whole() -> None:
 
 
 @table(__file__, "specs.md", "Behavior", globals())
-def test_behavior(pairs: list[str], init: list[str], expected: tuple[Any, ...]) -> None:
+def test_behavior(pairs: list[str], letters: str | None, expected: tuple[Any, ...]) -> None:
     cases = [dict(zip(("before", "after"), pair.split(), strict=True)) for pair in pairs]
     observed = Observed(
         parameters=0,
@@ -140,14 +140,14 @@ def test_behavior(pairs: list[str], init: list[str], expected: tuple[Any, ...]) 
         layers={},
         cases=[{"inputs": {"x": f"float32 {c['before']}"}, "outputs": [f"float32 {c['after']}"]} for c in cases],  # type: ignore[arg-type]
     )
-    found = infer_behavior(observed, init)
+    found = infer_behavior(observed, letters)
     assert (found.layout, found.keeps_shape, found.downsampling, found.changes_channels) == expected
 
 
 def test_several_outputs_keep_no_shape() -> None:
     case = {"inputs": {"x": "float32 2x8", "n": "3"}, "outputs": ["float32 2x8", "int64 2"]}
     observed = Observed.model_validate({**sample_blocks.OBSERVED, "cases": [case]})
-    assert infer_behavior(observed, []).keeps_shape is False
+    assert infer_behavior(observed, None).keeps_shape is False
 
 
 @table(__file__, "specs.md", "Calls that worked", globals())

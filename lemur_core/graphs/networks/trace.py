@@ -11,12 +11,10 @@ other one, and the answer says why (`varies`).
 
 import hashlib
 import itertools
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -30,7 +28,16 @@ from lemur_core.graphs.networks.order import count_weights
 from lemur_core.graphs.networks.source import digest_glue, find_marks, list_batches
 from lemur_core.graphs.networks.spellings import unify
 from lemur_core.graphs.recorder import Recorder
-from lemur_core.graphs.trace import ROUTES, TraceResult, both_modes, initial_values, note_values, run, used_parameters
+from lemur_core.graphs.trace import (
+    ROUTES,
+    TraceResult,
+    both_modes,
+    initial_values,
+    note_values,
+    read_generators,
+    run,
+    used_parameters,
+)
 from lemur_core.sandbox.net import (
     NetError,
     construct,
@@ -154,23 +161,23 @@ def _observe(
     recorder = Recorder(route)
     drew: set[str] = set()
     with recorder.recording():
-        before = _generators()
+        before = read_generators()
         module = execute(payload["code"])
         net = construct(module, tuples(case["in_shape"]), tuples(case["out_shape"]), prm, recorder.device)
         _initialize(recorder, net, case)
-        drew_before = _generators() != before
+        drew_before = read_generators() != before
         initial = initial_values(recorder, net)
         ran: list[tuple[Any, ...]] = []
 
         def go(train: bool) -> Graph:
             with recorder.pause():
                 inputs = make_inputs(dict(case))
-            state = _generators()
+            state = read_generators()
             with step("forward_failed", f"in {'train' if train else 'eval'} mode"), recorder.logging() as log:
                 graph = run(recorder, net, [inputs], train=train, with_reads=True)
             if not train:
                 ran.extend(log)
-            if _generators() != state:
+            if read_generators() != state:
                 drew.add("numbers drawn outside the graph")
             if not graph.outputs:
                 raise NetError("wrong_output", "forward gives no tensor")
@@ -261,12 +268,6 @@ def _initialize(recorder: Recorder, net: nn.Module, case: Mapping[str, Any]) -> 
         with step("forward_failed", "the first batch, for lazy modules"), torch.no_grad():
             net.eval()(inputs)
         net.train()
-
-
-def _generators() -> tuple[Any, ...]:
-    """Return the states of the generators that no recorded operation draws from."""
-    state: Any = np.random.get_state(legacy=False)
-    return random.getstate(), state["state"]["key"].tobytes(), state["state"]["pos"], state["has_gauss"]
 
 
 def _compare_batches(

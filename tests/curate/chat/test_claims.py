@@ -2,6 +2,7 @@
 
 import difflib
 import re
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def test_design_names_the_measures_of_the_file_that_it_gets(chat: Chat, networks
         "cifar-10",
         "in_shape=(2, 3, 32, 32), out_shape=(10,), prm={'batch': 2, 'lr': 0.1, 'momentum': 0.9, 'transform': 'norm_32'}",
         "`forward` returns 2x10.",
-        "at most 442,528 multiply-adds for this batch (885,056 FLOPs, biases not counted)",
+        "take about 443,000 multiply-adds for this batch.",
         "Layers: BatchNorm2d x 1, Conv2d x 1, Linear x 1, ReLU x 1.",
         "Methods besides `forward`: `train_setup`, `learn`.",
         "makes the optimizer `SGD` and the loss `CrossEntropyLoss`.",
@@ -109,6 +110,10 @@ def test_a_repair_fails_as_stated_and_is_answered_with_the_file(chat: Chat, netw
             build(broken)
         message = " ".join(str(caught.value).split())
         assert f"{type(caught.value).__name__}: {message[:200]}" in row["user"]
+        frames = [frame for frame in traceback.extract_tb(caught.tb) if frame.filename == "network.py"]
+        lines = [f'  File "network.py", line {frame.lineno}, in {frame.name}' for frame in frames]
+        assert "Traceback (most recent call last):" in row["user"]
+        assert [line for line in row["user"].split("\n") if line.startswith('  File "network.py"')] == lines
 
 
 def test_a_change_is_measured_and_differs_only_there(chat: Chat, networks: dict[str, str]) -> None:

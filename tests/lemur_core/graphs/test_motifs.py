@@ -92,6 +92,20 @@ def test_repeats_are_folded_and_sentences_are_bounded() -> None:
     assert len(describe_graph(graph(lambda: Net(tangle), (2, 3))).sentences) == MAX_SENTENCES
 
 
+def test_stochastic_depth_is_told_of_train_mode() -> None:
+    class Drop(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            branch = x.sin()
+            return x + (branch * x.new_empty(2, 1, 1).bernoulli_(0.8).div_(0.8) if self.training else branch)
+
+    both = describe_graph(graph(Drop, (2, 4, 6)), graph(Drop, (2, 4, 6), train=True))
+    assert both.sentences == (
+        "from the input: sine; adds the input: a residual.",
+        "In train mode also whole samples dropped with probability 0.2.",
+    )
+    assert "stochastic depth" in both.patterns
+
+
 def test_train_mode_tells_what_it_draws() -> None:
     def build() -> nn.Module:
         return nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.25))
@@ -99,7 +113,7 @@ def test_train_mode_tells_what_it_draws() -> None:
     both = describe_graph(graph(build, (2, 4)), graph(build, (2, 4), train=True))
     assert both.sentences == (
         "from the input: linear 4 to 4.",
-        "In train mode: from the input: linear 4 to 4; dropout of 0.25.",
+        "In train mode also dropout of 0.25.",
     )
 
 
