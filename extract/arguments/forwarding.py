@@ -4,7 +4,7 @@ import heapq
 import inspect
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,7 +82,7 @@ class Forward:
         own = self.built.arguments.as_json()
         # A recorded call of the same module first.
         for call in sorted(self.hints.get("forward", ()), key=lambda call: call.get("init") != own):
-            called = ForwardCall(tuple(call["args"]), tuple((n, t) for n, t in call["kwargs"]), guessed=False)
+            called = ForwardCall(*name_inputs(call["args"], call["kwargs"], self.parameters), guessed=False)
             if self._try(called) is None:
                 yield called
         yield from self._explore()
@@ -246,6 +246,17 @@ def forward_parameters(module: nn.Module) -> dict[str, inspect.Parameter]:
     # A method of TorchScript is bound without saying so.
     parameters.pop("self", None)
     return parameters
+
+
+def name_inputs(
+    args: Sequence[str], kwargs: Iterable[tuple[str, str]], parameters: Mapping[str, inspect.Parameter]
+) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """Return the arguments of a call with the names of their parameters; as they are if some have none."""
+    named = list(zip(parameters, args, strict=False))
+    kinds = {parameter.kind for parameter in list(parameters.values())[: len(args)]}
+    if len(named) < len(args) or kinds - {inspect.Parameter.POSITIONAL_OR_KEYWORD}:
+        return tuple(args), tuple((name, text) for name, text in kwargs)
+    return (), (*named, *((name, text) for name, text in kwargs))
 
 
 def run(

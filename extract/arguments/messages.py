@@ -8,6 +8,9 @@ from typing import Any, NotRequired, TypedDict
 #: A name in a call, in a line of code, or in a message.
 NAME = re.compile(r"[A-Za-z_]\w*")
 
+#: The rate of dropout where models or defaults have none.
+RAISED_RATE = "0.1"
+
 
 class CallTexts(TypedDict):
     """The arguments of one call, as Python expressions."""

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 
 from extract.arguments.constructing import Arguments, Constructed, Constructor
 from extract.arguments.forwarding import ForwardCall, run
+from extract.arguments.messages import RAISED_RATE
 from extract.arguments.trials import AttemptError, counting_work
 
 _MAX_TRIES = 24
 _MAX_WORK = 1_500_000_000  # multiply-adds of all tries for one block; no clock, so that every machine finds the same
 _SMALLEST = 8  # smaller sizes are numbers of heads, kernels and samples, which divide others on purpose
 _OF_IMAGES = 3  # channels
-_RATE = "0.1"
 _LEAST_SHRUNK = 32  # smaller integers are never divided: numbers of heads, kernels
 _NEAR = {8: range(24, 4096, 8), 4: range(12, 2048, 4)}  # sizes to choose from, by what they are multiples of
 _LARGE = 1_000_000  # elements of parameters and buffers
@@ -68,7 +68,9 @@ def refine(
         )
     if called.guessed and not is_large():
         calls = refiner.separate(calls, widths=not constructor.is_stated(built.arguments))
-        calls = refiner.raise_rates(refiner.widen(calls), constructor.parameters)
+        calls = refiner.widen(calls)
+    if not is_large():
+        calls = refiner.raise_rates(calls, constructor.parameters)
     if calls.texts == first.texts:
         return None
     try:
@@ -273,16 +275,22 @@ class Refiner:
         return calls
 
     def raise_rates(self, calls: WorkingCalls, parameters: Mapping[str, inspect.Parameter]) -> WorkingCalls:
-        """Return the calls with dropout where its rates are 0 by default: what such a rate hides is part of a class."""
-        known = {*list(parameters)[: len(calls.arguments.args)], *(name for name, _ in calls.arguments.kwargs)}
-        rates = tuple(
-            (name, _RATE)
-            for name, parameter in parameters.items()
-            if "drop" in name and name not in known and type(parameter.default) is float and parameter.default == 0.0
-        )
-        if not rates or self.tries <= 0:
+        """Return the calls with dropout where its rates are 0: what such a rate hides is part of a class.
+
+        That holds for a recorded call, too: models switch dropout off to be small or to run in eval mode.
+        """
+        args, kwargs = list(calls.arguments.args), dict(calls.arguments.kwargs)
+        for position, (name, parameter) in enumerate(parameters.items()):
+            if "drop" not in name or type(parameter.default) is not float:
+                continue
+            if position < len(args):
+                args[position] = RAISED_RATE if _is_zero(args[position]) else args[position]
+            elif _is_zero(kwargs.get(name, repr(parameter.default))):
+                kwargs[name] = RAISED_RATE
+        arguments = Arguments(tuple(args), tuple(kwargs.items()))
+        if arguments == calls.arguments or self.tries <= 0:
             return calls
-        raised = WorkingCalls(Arguments(calls.arguments.args, (*calls.arguments.kwargs, *rates)), calls.called)
+        raised = WorkingCalls(arguments, calls.called)
         return raised if self.runs(raised.arguments, raised.called) else calls
 
     # -- smaller calls -----------------------------------------------------------------------------------------------
@@ -306,6 +314,10 @@ class Refiner:
                     calls = changed
                     break
         return calls
+
+
+def _is_zero(text: str) -> bool:
+    return text in ("0", "0.0")
 
 
 def _is_batch(size: SizePlace) -> bool:

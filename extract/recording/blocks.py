@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Unpack
 
-from extract.arguments.messages import NAME
+from extract.arguments.messages import NAME, RAISED_RATE
 from extract.proofs.validate import BlockWithOriginal, ReportedCalls
 from extract.recording.messages import MOST_CALLS, BlockRecording
 from lemur_core.sandbox import Limits
@@ -31,9 +31,16 @@ ArgumentsFrom = Literal["default", "recorded", "call site", "search"]
 _INTEGER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 
 
+def _without_rates(call: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
+    """Return the arguments of a call but for rates of dropout that may have been raised from 0."""
+    args = ["0.0" if text == RAISED_RATE else text for text in call["args"]]
+    kwargs = dict(call["kwargs"])
+    return args, {n: text for n, text in kwargs.items() if "drop" not in n or text not in ("0", "0.0", RAISED_RATE)}
+
+
 def _is_same_call(call: Mapping[str, Any], item: Mapping[str, Any]) -> bool:
     """Return whether a call is that of a hint, or the same with smaller integers: large calls are made smaller."""
-    texts, stated = (json.dumps([list(c["args"]), dict(c["kwargs"])], sort_keys=True) for c in (call, item))
+    texts, stated = (json.dumps(_without_rates(item), sort_keys=True) for item in (call, item))
     pairs = zip(*(map(int, _INTEGER.findall(text)) for text in (texts, stated)), strict=False)
     return _INTEGER.sub("0", texts) == _INTEGER.sub("0", stated) and all(small <= large for small, large in pairs)
 
@@ -49,7 +56,7 @@ def find_origin(arguments: str, hints: Mapping[str, Any]) -> ArgumentsFrom:
     ways = [item["way"] for item in hints["init"] if _is_same_call(call, item)]
     if RECORDED in ways:
         return "recorded"
-    if not call["args"] and not call["kwargs"]:
+    if not call["args"] and not _without_rates(call)[1]:
         return "default"
     return "call site" if ways else "search"
 
