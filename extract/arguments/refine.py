@@ -233,7 +233,9 @@ class Refiner:
             same = [size for size in calls.inputs if size.axis == axis and size.value == value]
             others = [size.value for size in calls.sizes if size not in same and not _is_batch(size)]
             # The only axis of a width is that width: a call that ran without it would run by accident.
-            is_width = all(size.value != value for size in calls.inputs if size not in same)
+            is_width = all(_is_channels(size) for size in same) and all(
+                size.value != value for size in calls.inputs if size not in same
+            )
             if not _collides(value, others) or (is_width and any(size.value == value for size in calls.widths)):
                 continue
             elsewhere = [s for s in calls.inputs if s.value == value and s.axis and axis and s.axis[0] != axis[0]]
@@ -263,8 +265,7 @@ class Refiner:
     def widen(self, calls: WorkingCalls) -> WorkingCalls:
         """Return the calls with at least `_SMALLEST` channels, but for the three of an image."""
         for size in calls.inputs:
-            rank, axis = size.axis or (0, 0)
-            if axis != (rank - 1 if rank == 3 else 1) or size.value >= _SMALLEST or size.value == _OF_IMAGES:
+            if not _is_channels(size) or size.value >= _SMALLEST or size.value == _OF_IMAGES:
                 continue
             fresh = next(n for n in _NEAR[_SMALLEST] if not _collides(n, [other.value for other in calls.sizes]))
             equal = [other for other in (*calls.widths, *calls.inputs) if other.value == size.value]
@@ -314,6 +315,11 @@ class Refiner:
                     calls = changed
                     break
         return calls
+
+
+def _is_channels(size: SizePlace) -> bool:
+    rank, axis = size.axis or (0, 0)
+    return axis == (rank - 1 if rank == 3 else 1)
 
 
 def _is_zero(text: str) -> bool:

@@ -81,7 +81,7 @@ def test_examples_come_first(forward: MakeForward) -> None:
     ]
     search = forward(text("x, times=1", "return self.a(x) * times", "self.a = nn.Conv2d(3, 8, 3)"), forward=examples)
     called = next(search.search())
-    assert called == ForwardCall(("torch.randn(1, 3, 10, 10)",), (("times", "2"),), guessed=False)
+    assert called == ForwardCall((), (("x", "torch.randn(1, 3, 10, 10)"), ("times", "2")), guessed=False)
     assert search.best_failure is not None  # the example that did not work
 
 
@@ -98,7 +98,7 @@ def test_the_call_that_was_recorded_of_the_same_module_comes_first(forward: Make
                 return x * 2
     """
     search = forward(text, Arguments(kwargs=(("dim", "24"),)), forward=[recorded(5, 8), recorded(7, 24)])
-    assert next(search.search()).args == ("torch.randn((2, 7))",)
+    assert next(search.search()).kwargs == (("x", "torch.randn((2, 7))"),)
 
 
 def test_an_example_that_cannot_be_evaluated(forward: MakeForward) -> None:
@@ -203,7 +203,7 @@ def test_a_named_tuple_goes_to_meta(forward: MakeForward) -> None:
     item = {"parameter": "", "method": "forward", "name": "Pair", "qualname": "lib.Pair", "code": code, "wants_class": False}  # fmt: skip
     search = forward(text("pair", "return self.a(pair.x)", LARGE), forward=examples, companions=[item])
     assert search.built.on_meta
-    assert next(search.search()).args == (examples[0]["args"][0],)
+    assert next(search.search()).kwargs == (("pair", examples[0]["args"][0]),)
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ def test_calls_of_the_corpus_are_not_changed(climb: Climb) -> None:
     outcome = climb(block("dim", "self.a = nn.Conv2d(dim, dim, 3)", "return self.a(x)"), init=[
         {"args": ["8"], "kwargs": [], "way": "example"}], forward=[call])  # fmt: skip
     assert outcome["arguments"]["init"]["args"] == ["8"]
-    assert outcome["arguments"]["forward"]["args"] == ["torch.randn(1, 8, 6, 6)"]
+    assert outcome["arguments"]["forward"]["kwargs"] == {"x": "torch.randn(1, 8, 6, 6)"}
 
 
 def test_a_large_call_of_the_corpus_becomes_small(climb: Climb) -> None:
