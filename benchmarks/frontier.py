@@ -37,7 +37,7 @@ from train.model.recipe import Network, Recipe, find_recipe, read_changes
 from train.runs.job import TrainingJob
 from train.runs.loop_guest import Loop
 from train.runs.process import CountFlop, choose_context, construct, load_network
-from train.runs.selection import Proxy, Selection
+from train.runs.selection import HardestImages, Proxy
 
 _PETA = 1e15
 _COUNTED = 8  # images of a batch whose arithmetic is counted
@@ -94,7 +94,7 @@ def image_flop(recipe: Recipe, code: str, prm: dict[str, Any]) -> float:
     if training.kept_part == 1:
         return whole
     forward, both = _count(Proxy(10), 32)
-    proxy = forward + (both - forward) / Selection.EVERY  # backward through the whole batch
+    proxy = forward + (both - forward) / HardestImages.EVERY  # backward through the whole batch
     return training.kept_until * (training.kept_part * whole + proxy) + (1 - training.kept_until) * whole
 
 

@@ -35,7 +35,7 @@ _MAX_FAILED = 12
 _UNKNOWN = object()
 
 
-class _Skipped(BaseException):
+class _SkipTest(BaseException):
     """A test that does not want to run; no `Exception`, which tests may expect."""
 
 
@@ -89,14 +89,14 @@ def _fixture(function: Any = None, **_: Any) -> Any:
 
 
 def _skip(*_: Any, **__: Any) -> None:
-    raise _Skipped
+    raise _SkipTest
 
 
 def _import_or_skip(name: str, **_: Any) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise _Skipped from None
+        raise _SkipTest from None
 
 
 def stand_in() -> types.ModuleType:
@@ -169,7 +169,7 @@ def _run(function: Callable[..., Any], spaces: list[dict[str, Any]]) -> None:
 
 
 def _find_arguments(function: Callable[..., Any], spaces: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return first values and the results of fixtures. Raises: _Skipped if a required argument has neither."""
+    """Return first values and the results of fixtures. Raises: _SkipTest if a required argument has neither."""
     known: Mapping[str, Any] = getattr(function, "first_values", {})
     arguments: dict[str, Any] = {}
     for name, parameter in inspect.signature(function).parameters.items():
@@ -183,5 +183,5 @@ def _find_arguments(function: Callable[..., Any], spaces: list[dict[str, Any]]) 
             parameter.VAR_POSITIONAL,
             parameter.VAR_KEYWORD,
         ):
-            raise _Skipped
+            raise _SkipTest
     return arguments

@@ -11,7 +11,7 @@ from train.model.recipe import Recipe, Training
 from train.runs.job import TrainingJob
 from train.runs.loop_guest import Loop
 from train.runs.process import Arithmetic, CountFlop, choose_context
-from train.runs.selection import Selection
+from train.runs.selection import HardestImages
 
 TRAINING = Training(optimizer="muon", muon_unit=True, kept_part=0.25, kept_until=0.5, warmup_fraction=0.0)
 CPU = choose_context("cpu")
@@ -22,9 +22,9 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(32, 3, 32, 32, generator=generator), torch.arange(32) % 10
 
 
-def selection(seed: int = 0) -> Selection:
+def selection(seed: int = 0) -> HardestImages:
     torch.manual_seed(seed)
-    return Selection(TRAINING, CPU, 16, 10)
+    return HardestImages(TRAINING, CPU, 16, 10)
 
 
 def test_the_images_with_the_largest_losses_are_kept_and_all_of_them_in_the_end() -> None:

@@ -55,7 +55,7 @@ from train.runs.process import (
     seed_everything,
     stable_seed,
 )
-from train.runs.selection import Selection
+from train.runs.selection import HardestImages
 
 #: The held-out training images do not depend on the seed of a run, so that runs can be compared.
 SPLIT_SEED = 0
@@ -161,10 +161,10 @@ class Loop:
         if self._training.ema_decay:
             self._ema = make_average(self._net, self._training.ema_decay)
         self._lookahead = Lookahead(self._net, self.steps) if self._training.lookahead else None
-        self._selection: Selection | None = None
+        self._selection: HardestImages | None = None
         if self._training.kept_part < 1:
             seed_everything(self._job.seed, "proxy")
-            self._selection = Selection(self._training, self._context, self.steps, CLASSES)
+            self._selection = HardestImages(self._training, self._context, self.steps, CLASSES)
         self._resume()
 
     def train(self) -> None:

@@ -40,7 +40,7 @@ def _norm_activation(width: int) -> tuple[nn.Module, nn.Module]:
     return nn.BatchNorm2d(width), nn.GELU()
 
 
-class Selection:
+class HardestImages:
     """A proxy with its own optimizer, and what it chooses of each batch."""
 
     EVERY = 4  #: steps from one that the proxy learns from to the next
