@@ -8,12 +8,13 @@ import pyarrow as pa
 from curate.chat.change import change_all
 from curate.chat.complete import completions
 from curate.chat.design import design, explain
-from curate.chat.network import ChatNetwork, Lab, NetworkFacts, best_results, read_code, strip_residue
+from curate.chat.network import ChatNetwork, Lab, NetworkFacts, best_results, read_code
 from curate.chat.repair import repairs
 from curate.compute.arguments import read_parameters
 from curate.compute.runs import build_case
 from curate.model.corpus import LoadedRecords
 from curate.model.options import CurateOptions
+from curate.model.residue import strip_residue
 from curate.published.outcome import CurationOutcome
 from lemur_core.describe.patterns import describe_graph
 from lemur_core.graphs.graph import Graph, unpack

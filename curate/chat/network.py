@@ -31,9 +31,6 @@ _LOSS_FUNCTIONS = frozenset({"cross_entropy", "nll_loss", "mse_loss", "binary_cr
 
 #: Lines left by what made a file: a result as an annotation, and dependencies that an extraction did not resolve.
 _RESIDUE = re.compile(r"^(?:addon_accuracy:|# UNRESOLVED DEPENDENCIES).*$", re.MULTILINE)
-_COMMENTS = re.compile(r"(?:^#[^\n]*(?:\n|\Z))+", re.MULTILINE)
-_OF_A_GENERATOR = re.compile(r"\bauto-?generated\b|chromosome used to generate", re.IGNORECASE)
-
 
 Method = Literal["measure", "train_step"]
 
@@ -193,14 +190,6 @@ class ChatNetwork:
         numbers = {name: value for name, value in self.prm.items() if isinstance(value, float)}
         prm = dict(sorted({**self.prm, **{name: float(f"{value:.3g}") for name, value in numbers.items()}}.items()))
         return f"in_shape={self.case.in_shape!r}, out_shape={self.case.out_shape!r}, prm={prm!r}"
-
-
-def strip_residue(code: str) -> str:
-    """Return a file without the unindented comments in which its generator says how it was made.
-
-    Args: code: of a record. Everything else stays as it is.
-    """
-    return _COMMENTS.sub(lambda match: "" if _OF_A_GENERATOR.search(match[0]) else match[0], code)
 
 
 def read_code(code: str) -> Reading:

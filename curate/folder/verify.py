@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from curate.chat.network import strip_residue
 from curate.compute.graphs import GraphTrace
 from curate.compute.runs import RunResult
 from curate.folder.recompute import recompute as recompute_networks
 from curate.model.features import FeatureTable
 from curate.model.options import LEAK_THRESHOLD, get_prefix
+from curate.model.residue import strip_residue
 from curate.model.rights import check_rights
 from curate.model.splits import assign_splits, group_names, join_clusters, read_joined, split_groups
 from curate.published.delta_check import DeltaCheck, Member, PublishedRecords, find_conflicts

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from curate.chat.change import change_all
 from curate.chat.complete import completions, gaps
 from curate.chat.design import BLOCK_SYSTEMS, SYSTEMS, describe_output, design, explain
-from curate.chat.network import ChatNetwork, Child, Lab, NetworkFacts, read_code, strip_residue
+from curate.chat.network import ChatNetwork, Child, Lab, NetworkFacts, read_code
 from curate.chat.repair import repairs
 from curate.compute.runs import InputCase
+from curate.model.residue import strip_residue
 from manifests.conversations.conversation import MARK, Draft, Sampler, Skipped, fence, put_back, read_fenced_code
 from tests.builders.suites import read_files, table
 
