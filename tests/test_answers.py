@@ -66,7 +66,13 @@ NET = {
     "eval": PACKED,
     "train": PACKED,
 }
-BLOCK = {**TRACED, "route": "meta", "returns": ["tensor"], **store(Sized(GRAPH, GRAPH, {"N": (2, 3)}, None))}
+BLOCK = {
+    **TRACED,
+    "route": "meta",
+    "returns": ["tensor"],
+    "hidden": [],
+    **store(Sized(GRAPH, GRAPH, {"N": (2, 3)}, None)),
+}
 
 #: Right answers that the type alone does not show.
 SAMPLES: dict[str, list[Any]] = {

@@ -33,8 +33,8 @@ from extract.specs.splits import SplitAssignment
 from lemur_core.files.markdown import plural
 from lemur_core.similarity.tokens import split_tokens
 from manifests.conversations.conversation import Draft, Sampler, Skipped, Subject, fence
-from manifests.provenance import Parts, find_blocked_blocks, read_parts
 from manifests.provenance.licenses import NOASSERTION
+from manifests.provenance.parts import Parts, find_blocked_blocks, read_parts
 from manifests.records import Spec
 
 #: Fields of a design in the order in which they are stated.

@@ -20,8 +20,9 @@ from lemur_core.graphs.symbolic import evaluate_graph
 from manifests.folders.formats import EXTRACTION, lines_text
 from manifests.folders.frame import Cell, Entry, EntryLibrary, Page, View, bars, code, facts, graph, link, note, table
 from manifests.folders.manifest import Manifest
-from manifests.provenance import SPECS, TABLE, find_blocked_blocks, get_minimized_path, read_parts, without_source
+from manifests.provenance import SPECS, TABLE, get_minimized_path, without_source
 from manifests.provenance.licenses import NOASSERTION, is_permissive
+from manifests.provenance.parts import find_blocked_blocks, read_parts
 from manifests.records import LEVELS, Block, Observed
 
 _LARGEST = 15

@@ -35,7 +35,8 @@ from manifests.folders.formats import EXTRACTION, FolderKind
 from manifests.folders.manifest import Manifest
 from manifests.folders.reading import describe
 from manifests.folders.tables import rows_by_split
-from manifests.provenance import REQUIREMENTS, SPECS, TABLE, BlockNeeds, Requirements, read_requirements
+from manifests.provenance import REQUIREMENTS, SPECS, TABLE
+from manifests.provenance.parts import BlockNeeds, Requirements, read_requirements
 from manifests.provenance.swhid import Swhid
 from manifests.records import LEVELS, SPEC_CHAT_KINDS, Block, Spec
 

@@ -38,8 +38,9 @@ from lemur_core.source.text import parse_code
 from manifests.conversations.verify import chat_rows, contents, has_chat
 from manifests.folders.checks import Check, check_faults
 from manifests.folders.formats import EXTRACTION
-from manifests.provenance import SPECS, get_minimized_path, header_lines, is_guess, read_requirements
+from manifests.provenance import SPECS, get_minimized_path, header_lines, is_guess
 from manifests.provenance.licenses import NOASSERTION, is_permissive
+from manifests.provenance.parts import read_requirements
 from manifests.records import Block
 
 _HEADER = re.compile(r"# (Block|Licence):[ ]+(.*)")

@@ -11,8 +11,9 @@ from extract.migrate.messages import Shape
 from extract.model.blocks import find_block
 from extract.specs.make import StatedArguments, StatedCalls, read_arguments, read_observed, read_spec
 from lemur_core.files.errors import UserError
-from manifests.provenance import header_lines, is_guess, read_parts
+from manifests.provenance import header_lines, is_guess
 from manifests.provenance.licenses import NOASSERTION, combine_licenses
+from manifests.provenance.parts import read_parts
 from manifests.records import Block, Case, SpecArgument
 
 #: (number of dimensions, channel dimension) -> layout.

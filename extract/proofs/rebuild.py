@@ -23,7 +23,7 @@ from lemur_core.files.foreign import check_plain
 from lemur_core.sandbox import Limits
 from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
 from manifests.folders.formats import EXTRACTION
-from manifests.provenance import read_requirements
+from manifests.provenance.parts import read_requirements
 from manifests.records import Spec, first_fault
 
 _MAX_CHARACTERS = 300  # of the reason for a failure

@@ -29,15 +29,14 @@ from manifests.provenance import (
     LINE,
     QUOTED_LINE,
     TABLE,
-    find_blocked_blocks,
     find_blocking_licenses,
     find_inlined_blocks,
     get_minimized_path,
     is_guess,
-    read_parts,
 )
 from manifests.provenance.heads import read_head
 from manifests.provenance.licenses import NOASSERTION, is_permissive
+from manifests.provenance.parts import find_blocked_blocks, read_parts
 from manifests.records import TrainingRecord
 
 #: The Hub's own file, which a repository has from its first commit on.

@@ -246,7 +246,8 @@ def walk_and_die(out: str, stage: str, moment: str) -> None:
 def test_killed_it_goes_on(tmp_path: Path, undisturbed: dict[str, str], stage: str, moment: str) -> None:
     out = tmp_path / "out"
     body = f"import runpy; runpy.run_path({__file__!r})['walk_and_die']({str(out)!r}, {stage!r}, {moment!r})"
-    dead = subprocess.run([sys.executable, "-P", "-c", body], capture_output=True, text=True)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}  # for `tests`
+    dead = subprocess.run([sys.executable, "-P", "-c", body], capture_output=True, text=True, env=environment)
     assert dead.returncode == -signal.SIGKILL, dead.stderr
     if moment == "middle":
         assert list(out.glob(".*.part")), "not in the middle of the work"

@@ -584,10 +584,10 @@ def test_a_run_goes_on_and_writes_no_key(synthesize: Command, tmp_path: Path, mo
         done = synthesize("--model", f"m@{server.url}", "--n", 6)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == (
-        "m: 0 of 6 attempts accepted, 3 answers, 450 tokens; failed: 4 answer, 1 closed, 1 syntax"
+        "m: 0 of 6 attempts accepted, 3 answers, 450 tokens; failed: 5 answer, 1 syntax"
     )
     rows = attempts_of(tmp_path / "out")
-    assert [row["failed"] for row in rows] == ["syntax", "answer", "answer", "answer", "answer", "closed"]
+    assert [row["failed"] for row in rows] == ["syntax", "answer", "answer", "answer", "answer", "answer"]
     assert [row["error"] for row in rows[:4]] == [
         "line 1: invalid syntax",
         "no answer in 1 requests; last error: status 500: (key)",
