@@ -22,6 +22,7 @@ from lemur_core.sandbox.server.jobs import OWN_PACKAGES
 
 _MOST = 2  # idle servers of a process, some 400 MB each
 _Key = tuple[object, ...]
+_own = False  # whether sandboxes start servers of their own
 
 
 @dataclass
@@ -53,7 +54,7 @@ def keep_servers(root: Path, cache: Path) -> Iterator[None]:
         """Return what servers are equal by; None for a sandbox that needs its own."""
         packages = {entry.partition(".")[0] for entry in box.entries}
         now = (client.BACKENDS, client.find_package, client.start_all, tempfile.gettempdir())
-        if box.sys_path or not box.preload or not packages <= set(OWN_PACKAGES) or now != intact:
+        if _own or box.sys_path or not box.preload or not packages <= set(OWN_PACKAGES) or now != intact:
             return None
         if not all(path.exists() for path in box.readable):
             return None
@@ -105,6 +106,17 @@ def keep_servers(root: Path, cache: Path) -> Iterator[None]:
         Sandbox.__enter__, Sandbox.close = enter, close  # type: ignore[method-assign]
         for started in [*idle, *lent.values()]:
             close(started.box)
+
+
+@contextmanager
+def own_servers() -> Iterator[None]:
+    """Have sandboxes start servers of their own until the block ends, for a test of what they may not read."""
+    global _own
+    before, _own = _own, True
+    try:
+        yield
+    finally:
+        _own = before
 
 
 @contextmanager
