@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+# `tests` and `benchmarks` are no part of what is installed; worker processes import both from here, too.
+sys.path.append(str(Path(__file__).parent.parent))
+
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError
 from manifests.folders.manifest import Manifest, Measured, list_outputs, write_manifest

@@ -1,14 +1,11 @@
 """The frontier: what a plan fits into a budget is what a run counts, a script's own network is counted by the same rule."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
-
-sys.path.append(str(Path(__file__).parent.parent))  # the benchmarks are no part of what is installed
 
 from benchmarks.frontier import image_flop, plan, table, train_ours
 from benchmarks.frontier_airbench import Meter, run_script, write_data
