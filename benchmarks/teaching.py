@@ -82,7 +82,9 @@ def main() -> None:
         "--length", type=int, action="append", default=[], help="with --pack: also so many tokens, first"
     )
     parser.add_argument("--unpack", type=Path, metavar="FILE", help="what another machine gave")
-    for name, value in asdict(Shape()).items():
+    shape = asdict(Shape())
+    parser.add_argument("--tokens", type=int, default=shape.pop("tokens"), help="to train on")
+    for name, value in shape.items():
         parser.add_argument(f"--{name}", type=type(value), default=value)
     given = parser.parse_args()
     if importlib.util.find_spec("transformers") is None:
