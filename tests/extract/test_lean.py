@@ -73,7 +73,8 @@ def test_what_other_calls_of_the_corpus_reach_stays(found: dict[str, MinimizeRes
     """Arguments that were tried and work are checked, too; if one raises an error, both forms raise it."""
     one = found["sets"]
     assert one.minimized is not None, one.error
-    given = [(arguments["init"], arguments["forward"]["args"]) for arguments in one.sets]
+    calls = [(arguments["init"], arguments["forward"]) for arguments in one.sets]
+    given = [(init, [*forward["args"], *forward["kwargs"].values()]) for init, forward in calls]
     assert given == [
         ({"args": ["8"], "kwargs": {"deep": "True"}}, ARGUMENTS["forward"]["args"]),
         ({"args": ["4"], "kwargs": {"act": "'relu'", "fail": "True"}}, ["torch.randn(1, 4, 3, 3)"]),
