@@ -10,6 +10,12 @@ NAME = re.compile(r"[A-Za-z_]\w*")
 
 #: The rate of dropout where models or defaults have none.
 RAISED_RATE = "0.1"
+ZERO_RATES = ("0", "0.0")
+
+
+def is_rate(parameter: str) -> bool:
+    """Return whether a constructor's parameter is a rate of dropout, by its name."""
+    return "drop" in parameter
 
 
 class CallTexts(TypedDict):

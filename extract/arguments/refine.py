@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from extract.arguments.constructing import Arguments, Constructed, Constructor
 from extract.arguments.forwarding import ForwardCall, run
-from extract.arguments.messages import RAISED_RATE
+from extract.arguments.messages import RAISED_RATE, ZERO_RATES, is_rate
 from extract.arguments.trials import AttemptError, counting_work
 
 _MAX_TRIES = 24
@@ -282,11 +282,11 @@ class Refiner:
         """
         args, kwargs = list(calls.arguments.args), dict(calls.arguments.kwargs)
         for position, (name, parameter) in enumerate(parameters.items()):
-            if "drop" not in name or type(parameter.default) is not float:
+            if not is_rate(name) or type(parameter.default) is not float:
                 continue
             if position < len(args):
-                args[position] = RAISED_RATE if _is_zero(args[position]) else args[position]
-            elif _is_zero(kwargs.get(name, repr(parameter.default))):
+                args[position] = RAISED_RATE if args[position] in ZERO_RATES else args[position]
+            elif kwargs.get(name, repr(parameter.default)) in ZERO_RATES:
                 kwargs[name] = RAISED_RATE
         arguments = Arguments(tuple(args), tuple(kwargs.items()))
         if arguments == calls.arguments or self.tries <= 0:
@@ -320,10 +320,6 @@ class Refiner:
 def _is_channels(size: SizePlace) -> bool:
     rank, axis = size.axis or (0, 0)
     return axis == (rank - 1 if rank == 3 else 1)
-
-
-def _is_zero(text: str) -> bool:
-    return text in ("0", "0.0")
 
 
 def _is_batch(size: SizePlace) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Unpack
 
-from extract.arguments.messages import NAME, RAISED_RATE
+from extract.arguments.messages import NAME, RAISED_RATE, ZERO_RATES, is_rate
 from extract.proofs.validate import BlockWithOriginal, ReportedCalls
 from extract.recording.messages import MOST_CALLS, BlockRecording
 from lemur_core.sandbox import Limits
@@ -35,7 +35,7 @@ def _without_rates(call: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
     """Return the arguments of a call but for rates of dropout that may have been raised from 0."""
     args = ["0.0" if text == RAISED_RATE else text for text in call["args"]]
     kwargs = dict(call["kwargs"])
-    return args, {n: text for n, text in kwargs.items() if "drop" not in n or text not in ("0", "0.0", RAISED_RATE)}
+    return args, {n: text for n, text in kwargs.items() if not is_rate(n) or text not in (*ZERO_RATES, RAISED_RATE)}
 
 
 def _is_same_call(call: Mapping[str, Any], item: Mapping[str, Any]) -> bool:
