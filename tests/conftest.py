@@ -54,7 +54,7 @@ def curator_cache(tests_folder: Path) -> Iterator[Path]:
     folder.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(_CACHE, str(folder))
-        with keep_servers(tests_folder, folder), keep_pools():
+        with keep_servers(folder), keep_pools():
             yield folder
 
 

@@ -8,8 +8,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-sys.path.append(str(Path(__file__).parent.parent))  # the benchmarks are no part of what is installed
-
 from benchmarks.lemur_database import add_arch_uid, grow, make
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate

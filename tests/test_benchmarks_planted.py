@@ -1,12 +1,9 @@
 """Planted duplicates: each edit does to a network what it says, as running both files shows."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.append(str(Path(__file__).parent.parent))  # the benchmarks are no part of what is installed
 
 from benchmarks.planted import _equal
 from benchmarks.planted_entry import results_of

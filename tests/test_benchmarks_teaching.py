@@ -16,8 +16,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-sys.path.append(str(Path(__file__).parent.parent))  # the benchmarks are no part of what is installed
-
 from benchmarks.teaching_corpus import Corpus, Text, read_corpus, read_released, read_snapshot, without_head
 from benchmarks.teaching_judge import COPIED, Learned, copied, header_of, is_novel, run_all, windows
 from benchmarks.teaching_model import (

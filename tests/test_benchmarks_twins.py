@@ -1,13 +1,10 @@
 """The judge of functional twins: networks that compute the same agree under any names; others do not."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
-
-sys.path.append(str(Path(__file__).parent.parent))  # the benchmarks are no part of what is installed
 
 from benchmarks.twins import NetNumbers, find_twins
 from benchmarks.twins_entry import judge

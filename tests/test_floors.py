@@ -3,14 +3,11 @@
 import ast
 import functools
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parent.parent))  # the benchmarks are no part of what is installed
 
 from benchmarks.house_source import Graph, Source, count_floors, find_circles, import_graph, merge_nodes, read_product
 from tests.builders.suites import read_table, table

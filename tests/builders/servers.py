@@ -1,7 +1,7 @@
 """Servers of sandboxes and pools of workers that are kept for the next test: each takes seconds to start, for imports.
 
-A job is forked from its server, which runs nothing of it, so a server that has done its work is as a new one. What a
-sandbox may read besides is the tests' own folder here; the tests of what cannot be read start servers of their own.
+A job is forked from its server, which runs nothing of it, so a server that has done its work is as a new one. All of
+them may read the tests' cache; a sandbox that may read another folder of a test has a server of its own.
 """
 
 import os
@@ -22,7 +22,6 @@ from lemur_core.sandbox.server.jobs import OWN_PACKAGES
 
 _MOST = 2  # idle servers of a process, some 400 MB each
 _Key = tuple[object, ...]
-_own = False  # whether sandboxes start servers of their own
 
 
 @dataclass
@@ -34,12 +33,10 @@ class _Started:
 
 
 @contextmanager
-def keep_servers(root: Path, cache: Path) -> Iterator[None]:
+def keep_servers(cache: Path) -> Iterator[None]:
     """Have sandboxes of this process use idle servers until the block ends.
 
-    Args:
-        root: the folder of all tests, which jobs may read.
-        cache: where the links to the runtime are.
+    Args: cache: the cache folder of all tests, with the links to the runtime; jobs may read it.
     """
     enter, close = Sandbox.__enter__, Sandbox.close
     intact = (client.BACKENDS, client.find_package, client.start_all, tempfile.gettempdir())
@@ -48,13 +45,13 @@ def keep_servers(root: Path, cache: Path) -> Iterator[None]:
 
     def list_outside(box: Sandbox) -> list[Path]:
         paths = (path.resolve() for path in box.readable)
-        return [path for path in paths if not path.is_relative_to(root)]
+        return [path for path in paths if not path.is_relative_to(cache)]
 
     def key_of(box: Sandbox) -> _Key | None:
         """Return what servers are equal by; None for a sandbox that needs its own."""
         packages = {entry.partition(".")[0] for entry in box.entries}
         now = (client.BACKENDS, client.find_package, client.start_all, tempfile.gettempdir())
-        if _own or box.sys_path or not box.preload or not packages <= set(OWN_PACKAGES) or now != intact:
+        if box.sys_path or not box.preload or not packages <= set(OWN_PACKAGES) or now != intact:
             return None
         if not all(path.exists() for path in box.readable):
             return None
@@ -69,7 +66,7 @@ def keep_servers(root: Path, cache: Path) -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("LEMUR_CURATOR_CACHE", str(cache))
             return _Started(
-                key, enter(replace(box, entries=(), workers=max(2, box.workers), readable=[root, *list_outside(box)]))
+                key, enter(replace(box, entries=(), workers=max(2, box.workers), readable=[cache, *list_outside(box)]))
             )
 
     def borrow(box: Sandbox) -> Sandbox:
@@ -106,17 +103,6 @@ def keep_servers(root: Path, cache: Path) -> Iterator[None]:
         Sandbox.__enter__, Sandbox.close = enter, close  # type: ignore[method-assign]
         for started in [*idle, *lent.values()]:
             close(started.box)
-
-
-@contextmanager
-def own_servers() -> Iterator[None]:
-    """Have sandboxes start servers of their own until the block ends, for a test of what they may not read."""
-    global _own
-    before, _own = _own, True
-    try:
-        yield
-    finally:
-        _own = before
 
 
 @contextmanager

@@ -33,7 +33,6 @@ from manifests.records import SynthesisAttempt, Synthesized, arrow_schema
 from tests.builders import model_server, synthesis
 from tests.builders.commands import LEMUR
 from tests.builders.commands import run_lemur as lemur
-from tests.builders.servers import own_servers
 from tests.builders.suites import table
 
 HERE = Path(__file__).parent
@@ -173,7 +172,7 @@ def tried(blocks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
         code = code_for(request["seed"], asked_of(request), len(request["messages"]) > 2, place, server.url)
         return f"Here:\n```python\n{code}```\n"
 
-    with own_servers(), pytest.MonkeyPatch.context() as patch, model_server.serving(script) as server:
+    with pytest.MonkeyPatch.context() as patch, model_server.serving(script) as server:
         for module, name, cpu in ((graphs, "TRACE", 8), (steps, "PROVE", 20)):
             limits = Limits(wall_seconds=900, cpu_seconds=cpu, memory_bytes=2 * 2**30)
             patch.setattr(module, name, replace(getattr(module, name), limits=limits))
