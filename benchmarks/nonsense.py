@@ -80,18 +80,18 @@ def main() -> None:
         for way in _WAYS
         for kind in _KINDS
     }
-    told = []
+    outcomes = []
     with Prover([asked.library], jobs=asked.jobs) as prover:
         for (kind, way), codes in groups.items():
             attempts = [Attempt(0, (requested[spec.block],), None, "", 0) for spec, _ in codes]
             ones = [NetworkProposal(attempt, code) for attempt, (_, code) in zip(attempts, codes, strict=True)]
             prover.check_conformance(ones)
             taken = [one for one in ones if one.step is None]
-            told.append([kind, way or "none", f"{len(ones)}", f"{len(taken)}"])
-            print(*told[-1], sep=" | ", flush=True)
+            outcomes.append([kind, way or "none", f"{len(ones)}", f"{len(taken)}"])
+            print(*outcomes[-1], sep=" | ", flush=True)
             for one in taken if kind in _KINDS else [one for one in ones if one not in taken]:
                 print(f"  {one.attempt.requested[0].name}: {one.fault and one.fault['error']}")
-    print("\n".join(table(["code", "parameters", "specs", "accepted"], told)))
+    print("\n".join(table(["code", "parameters", "specs", "accepted"], outcomes)))
 
 
 def write(spec: Spec, kind: str, way: str) -> str:

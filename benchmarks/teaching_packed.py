@@ -69,9 +69,9 @@ class Pack:
 
     def write(self, file: Path) -> None:
         """Write all of it, compressed."""
-        told = {name: getattr(self, name) for name in ("arms", "held", "ids", "runs")} | {"shape": asdict(self.shape)}
+        facts = {name: getattr(self, name) for name in ("arms", "held", "ids", "runs")} | {"shape": asdict(self.shape)}
         whole = io.BytesIO()
-        np.savez(whole, tokens=self.tokens, ends=self.ends, sizes=self.sizes, told=np.array(json.dumps(told)))
+        np.savez(whole, tokens=self.tokens, ends=self.ends, sizes=self.sizes, facts=np.array(json.dumps(facts)))
         filters = [{"id": lzma.FILTER_LZMA2, "preset": _PRESET, "dict_size": _MATCHED}]
         file.write_bytes(lzma.compress(whole.getvalue(), filters=filters))
 
@@ -79,9 +79,9 @@ class Pack:
 def read_pack(file: Path) -> Pack:
     """What `Pack.write` wrote."""
     with np.load(io.BytesIO(lzma.decompress(file.read_bytes()))) as whole:
-        told = json.loads(str(whole["told"]))
-        shape = Shape(**told.pop("shape"))
-        return Pack(whole["tokens"], whole["ends"], whole["sizes"], shape=shape, **told)
+        facts = json.loads(str(whole["facts"]))
+        shape = Shape(**facts.pop("shape"))
+        return Pack(whole["tokens"], whole["ends"], whole["sizes"], shape=shape, **facts)
 
 
 def run(pack: Pack, work: Path, wanted: tuple[int, str, int], until: float) -> None:
@@ -101,16 +101,16 @@ def run(pack: Pack, work: Path, wanted: tuple[int, str, int], until: float) -> N
         sizes = [int(pack.sizes[text]) for text in texts]
         stream = make_stream(sizes, lambda at: pack.text(texts[at]), shape, seed)
         folder = work / name
-        told = train(folder, shape, stream, None, seed, place, until, name)
-        if told is None:
+        facts = train(folder, shape, stream, None, seed, place, until, name)
+        if facts is None:
             return
         needed = bits(load_decoder(folder, shape, place), [pack.text(at) for at in pack.held], shape, place)
-        result: dict[str, Any] = {"training": told, "bits": dict(zip(pack.ids, needed, strict=True))}
+        result: dict[str, Any] = {"training": facts, "bits": dict(zip(pack.ids, needed, strict=True))}
         part = file.with_suffix(".part")
         part.write_text(json.dumps(result), encoding="utf-8")
         part.rename(file)
         mean = sum(needed) / sum(int(pack.sizes[at]) for at in pack.held)
-        print(f"{name}: {mean:.3f} bits a byte of all held out, {told['seconds']} s of training", flush=True)
+        print(f"{name}: {mean:.3f} bits a byte of all held out, {facts['seconds']} s of training", flush=True)
     finally:
         os.close(claim)
         (work / f"{name}.claimed").unlink()
