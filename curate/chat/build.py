@@ -37,9 +37,10 @@ def build_chat(
     # profile nn-dup also keeps code that is not Python
     none |= {code: Skipped("not_python", why) for code, why in corpus.features.problems.items()}
     codes = [code for code in outcome.kept if code not in none]
-    outcome.details["chat_residue"] = sum(strip_residue(corpus.codes[code]) != corpus.codes[code] for code in codes)
     with Lab(jobs=jobs, unsafe=options.unsafe_no_sandbox, runtime=options.runtime) as lab:
         networks = _networks(corpus, outcome, codes, lab)
+        stripped = [network.code != corpus.codes[code] for network, code in zip(networks, codes, strict=True)]
+        outcome.details["chat_residue"] = sum(stripped)
         drafts = {kind: _draft(kind, networks, options.seed, lab) for kind in CHAT_KINDS}
     subjects = {}
     for code in outcome.kept:

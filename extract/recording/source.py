@@ -95,7 +95,7 @@ def record_sources(
             by_source.setdefault(target.module.source.name, []).append(target)
     requests = {}
     for name, members in by_source.items():
-        source, paths = members[0].module.source, folders[members[0].module.source.name]
+        source, paths = members[0].module.source, folders[name]
         requests[name] = SourceRecording(
             list(map(str, paths)),
             list(map(_key, members)),

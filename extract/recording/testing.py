@@ -102,15 +102,18 @@ def _import_or_skip(name: str, **_: Any) -> Any:
 def stand_in() -> types.ModuleType:
     """Return a module with the parts of pytest that tests use most."""
     module = types.ModuleType("pytest")
-    parts = {"mark": _Marks(), "fixture": _fixture, "skip": _skip, "fail": _skip, "importorskip": _import_or_skip}
-    parts |= {"raises": lambda *_, **__: _Raises(), "warns": lambda *_, **__: _Raises()}
-    parts |= {
-        "param": lambda *values, **_: values[0] if len(values) == 1 else values,
-        "approx": lambda value, **_: value,
-    }
-    vars(module).update(parts)
-    anything = _Anything()
-    vars(module)["__getattr__"] = lambda name: anything.__getattr__(name)
+    vars(module).update(
+        mark=_Marks(),
+        fixture=_fixture,
+        skip=_skip,
+        fail=_skip,
+        importorskip=_import_or_skip,
+        raises=lambda *_, **__: _Raises(),
+        warns=lambda *_, **__: _Raises(),
+        param=lambda *values, **_: values[0] if len(values) == 1 else values,
+        approx=lambda value, **_: value,
+        __getattr__=_Anything().__getattr__,
+    )
     return module
 
 

@@ -23,6 +23,7 @@ from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article
 from lemur_core.files.progress import progress
+from manifests.provenance import SPECS
 
 #: Field of a spec -> weight of a stem in it. Fitted by benchmarks/search.py, then rounded.
 FIELDS = {
@@ -39,8 +40,6 @@ FIELDS = {
     "sentences": 0.08,
     "bases": 0.05,
 }
-#: Named here, since `manifests.provenance` loads more slowly than a search takes.
-SPECS = "specs.jsonl"
 _VERSION = 1  # of the index format
 _LENGTHS = 0.6  # length normalization, as in BM25
 _NEAR_WORDS = 50_000

@@ -44,14 +44,15 @@ def derive_layout(graph: Graph, index: int) -> Layout | None:
     rank = len(graph.nodes[index].outputs[0].shape)
     if not 3 <= rank <= 5:
         return None
-    for node, position in _find_uses(graph, index):
+    for number, position in _find_uses(graph, index):
+        node = graph.nodes[number]
         is_over_last = node.op == "linear" or len(node.get("normalized_shape") or ()) == 1
         if node.op in _LAST and position == 0 and is_over_last:
             return channels_last(rank)
         if position == 0 and (node.op in _SECOND or _ON_SPACE.match(node.op)):
             return channels_first(rank)
         if node.op in ("permute", "reshape"):
-            layout = _look_behind(graph, node, rank)
+            layout = _look_behind(graph, number, rank)
             if layout is not None:
                 return layout
         channels = _find_channels(graph, node, rank)
@@ -60,15 +61,16 @@ def derive_layout(graph: Graph, index: int) -> Layout | None:
     return _compare_sizes(graph, index) if rank > 3 else None
 
 
-def _look_behind(graph: Graph, node: Node, rank: int) -> Layout | None:
+def _look_behind(graph: Graph, index: int, rank: int) -> Layout | None:
     """Infer the layout of a value from what follows a permutation, or from the pixels that become a sequence."""
+    node = graph.nodes[index]
     if node.op == "reshape":
         old, new = graph.type_of(node.inputs[0]).shape, node.outputs[0].shape
         first, last = new[:2] == old[:2], (new[:1], new[-1:]) == (old[:1], old[-1:])
         if (rank, len(new)) != (4, 3) or first == last:
             return None
         return channels_first(rank) if first else channels_last(rank)
-    layout = derive_layout(graph, graph.nodes.index(node))
+    layout = derive_layout(graph, index)
     letters = dict(zip(node.get("dims"), layout or "", strict=False))
     known = "".join(letters.get(dim, "?") for dim in range(rank))
     return known if known in (channels_first(rank), channels_last(rank)) else None
@@ -105,18 +107,18 @@ def _is_even(graph: Graph, index: int) -> bool:
     rank = len(graph.nodes[index].outputs[0].shape)
     return all(
         node.op not in _UNEVEN and not (node.op in _REDUCTIONS and len(node.get("dim") or ()) not in (0, rank))
-        for node, _ in _find_uses(graph, index)
+        for node in (graph.nodes[number] for number, _ in _find_uses(graph, index))
     )
 
 
-def _find_uses(graph: Graph, index: int) -> Iterator[tuple[Node, int]]:
-    """Yield the operations on a value, or on its elementwise results, each with the index of the argument."""
+def _find_uses(graph: Graph, index: int) -> Iterator[tuple[int, int]]:
+    """Yield the positions of the operations on a value, or on its elementwise results, with that of the argument."""
     same = {index}
     for number in range(index + 1, len(graph.nodes)):
         node = graph.nodes[number]
         for position, ref in enumerate(node.inputs):
             if ref.node in same:
-                yield node, position
+                yield number, position
                 changes = node.op in _CHANGE_DIMENSIONS or node.op in LEAVES
                 same_rank = len(node.outputs[0].shape) == len(graph.type_of(ref).shape)
                 if node.op in _SAME_RANK or (same_rank and not changes):
