@@ -26,6 +26,7 @@ from curate.compat.stages import (
     top_up,
 )
 from curate.model.corpus import LoadedRecords
+from curate.model.corpus_splits import CorpusSplits
 from curate.model.options import CurateOptions
 from curate.model.records import find_left_out, rank_rows, score_codes
 from curate.published.outcome import CurationOutcome
@@ -214,17 +215,22 @@ def _outcome(corpus: LoadedRecords, options: CurateOptions, result: NnDupResult)
         similarity = 1.0 if decision.kept else decision.similarity
         decisions.append(replace(decision, canonical=canonical, similarity=similarity, reason=reason))
     shown = {code_of_row[row]: row for row in result.splits}
+    rows = {code: row for row, code in reversed([*enumerate(code_of_row)]) if code >= 0 and row not in corpus.problems}
+    clusters = {code: corpus.ids[code][:16] for code in shown}
+    splits = {code_of_row[row]: split for row, split in result.splits.items()}
     ranks = rank_rows(corpus.rows, corpus.code_of_row >= 0)
     scores = score_codes(corpus.rows, corpus.code_of_row, ranks)
     return CurationOutcome(
         decisions=decisions,
         kept=list(shown),
         representatives=shown,
-        splits={code_of_row[row]: split for row, split in result.splits.items()},
-        clusters={code: corpus.ids[code][:16] for code in shown},
+        splits=splits,
+        clusters=clusters,
         families={code_of_row[row]: family for row, family in result.families.items()},
         scores={code: scores.get(code) for code in shown},
         weights={code: _weight(names[row], options) for code, row in shown.items()},
+        rows=rows | shown,
+        whole=CorpusSplits(clusters, splits),  # nn-dup splits only what it keeps
         details={"sketch": {"scheme": f"datasketch {SKETCH_SCHEME}", "permutations": PERMUTATIONS}},
     )
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from curate.compute.graphs import graph_rows
+from curate.folder.networks import list_networks, network_rows
 from curate.model.corpus import LoadedRecords
 from curate.model.options import SPLIT_RATIOS, get_prefix
 from curate.model.records import find_best_rows
@@ -21,6 +22,7 @@ from manifests.records import (
     GraphRow,
     JoinedCluster,
     LemurRecord,
+    Network,
     Record,
     Removed,
     Stat,
@@ -39,8 +41,9 @@ def write_snapshot_tables(folder: Path, corpus: LoadedRecords, outcome: Curation
         records = _records(corpus, outcome, codes, best)
         written = write_tables(folder / "data" / "records", split, LemurRecord, records, len(codes))
         rows |= {f"data/records/{name}": count for name, count in written.items()}
-    kept = {*outcome.kept, *outcome.further}
-    stat_rows = [row for row, code in enumerate(corpus.code_of_row.tolist()) if code in kept]
+    networks = list_networks(corpus, outcome)
+    usable = {*networks, *outcome.further}
+    stat_rows = [row for row, code in enumerate(corpus.code_of_row.tolist()) if code in usable]
     written = write_tables(folder / "data" / "stats", "train", Stat, _stats(corpus, stat_rows), len(stat_rows))
     rows |= {f"data/stats/{name}": count for name, count in written.items()}
 
@@ -48,6 +51,7 @@ def write_snapshot_tables(folder: Path, corpus: LoadedRecords, outcome: Curation
         write_table(folder / f"{table}.parquet", arrow_schema(record), values)
         rows[f"{table}.parquet"] = count
 
+    write("networks", Network, network_rows(corpus, outcome, networks), len(networks))
     write("decisions", Decision, _decisions(corpus, outcome), len(outcome.decisions))
     if outcome.graphs is not None:
         write("graphs", GraphRow, graph_rows(corpus, outcome.graphs), len(outcome.graphs))
@@ -77,7 +81,8 @@ def write_snapshot_card(folder: Path, name: str, outcome: CurationOutcome, rows:
 from datasets import load_dataset
 
 records = load_dataset("path/to/this/folder")            # nn, nn_code, accuracy, ..., split by split
-stats = load_dataset("path/to/this/folder", "stats")     # every evaluation of the kept networks
+networks = load_dataset("path/to/this/folder", "networks")    # every distinct code, kept or not, with a split
+stats = load_dataset("path/to/this/folder", "stats")     # every evaluation of these networks
 decisions = load_dataset("path/to/this/folder", "decisions")  # one row for every input row, and why
 {chat}```
 

@@ -114,7 +114,7 @@ def _check_form(member: Member) -> list[Check]:
             **dict.fromkeys(("records", "stats", "decisions", "removed"), True),
             **dict.fromkeys(("chat", "chat_drops"), bool(manifest.parameters.get("chat"))),
             "graphs": manifest.parameters["graph"] != "off" and "graphs" in manifest.counts,
-            "clusters": bool(SNAPSHOT.files(folder, "clusters")),
+            **{name: bool(SNAPSHOT.files(folder, name)) for name in ("networks", "clusters")},
         }
         checks += SNAPSHOT.check_tables(folder, [name for name, expected in tables.items() if expected])
     return checks
@@ -212,6 +212,7 @@ def _check_counts(snapshot: _VerifiedSnapshot) -> Check:
     stages: Counter[str] = Counter()
     networks, names, codes = set(), set(), set()
     evaluations, in_order = 0, True
+    whole = bool(SNAPSHOT.files(snapshot.member.path, "networks"))  # older folders have the results of kept ones only
     for decision in snapshot.decisions:
         in_order &= decision["row"] == stages.total()
         stages[decision["stage"] or "kept"] += 1
@@ -220,7 +221,7 @@ def _check_counts(snapshot: _VerifiedSnapshot) -> Check:
         networks.add((decision["nn"], decision["id"]))
         names.add(decision["nn"])
         codes.add(decision["id"])
-        evaluations += decision["id"] in kept or bool(snapshot.published.records("id", decision["id"]))
+        evaluations += whole or decision["id"] in kept or bool(snapshot.published.records("id", decision["id"]))
     stated = snapshot.manifest.counts
     counts = {f"rows.{stage}": stages[stage] for stage in stated["rows"]} | {
         "rows.input": stages.total(),
@@ -240,7 +241,7 @@ def _check_counts(snapshot: _VerifiedSnapshot) -> Check:
         wrong.append("decisions: rows are not numbered from 0 in order")
     stats = sum(pq.read_metadata(path).num_rows for path in SNAPSHOT.files(snapshot.member.path, "stats"))
     if stats != evaluations:
-        wrong.append(f"stats: {stats:,} rows, {evaluations:,} decisions about rows of kept networks")
+        wrong.append(f"stats: {stats:,} rows, {evaluations:,} decisions about rows of these networks")
     return check_faults("counts", wrong, f"{stages.total():,} decisions = input rows, by stage as stated")
 
 

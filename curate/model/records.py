@@ -100,6 +100,7 @@ class Records:
     prefixes: dict[int, str]
     families: dict[int, str]
     order: list[int]  # codes, best first
+    rows: dict[int, int]  # code -> its best row, also of codes that an option left out
 
     @property
     def rank(self) -> dict[int, int]:
@@ -120,6 +121,10 @@ def build_records(corpus: LoadedRecords, options: CurateOptions) -> Records:
     speaking = _network_rows(corpus, names, ranks.shrunk_percentiles, np.flatnonzero(open_rows))
     shown = _representative_rows(speaking, ranks.shrunk_percentiles, options)
     chosen_names = {code: names[row] for code, row in shown.items()}
+    closed = np.flatnonzero(usable & ~np.isin(corpus.code_of_row, np.fromiter(shown, np.int64)))
+    left_out = _representative_rows(
+        _network_rows(corpus, names, ranks.shrunk_percentiles, closed), ranks.shrunk_percentiles, options
+    )
     return Records(
         filtered=filtered,
         scores=scores,
@@ -129,6 +134,7 @@ def build_records(corpus: LoadedRecords, options: CurateOptions) -> Records:
         prefixes={code: get_prefix(name) for code, name in chosen_names.items()},
         families={code: corpus.features.family[code] for code in shown},
         order=_rank_codes(corpus, options, shown, chosen_names, scores),
+        rows=left_out | shown,
     )
 
 

@@ -8,6 +8,7 @@ from curate.compute.behavior import find_faults
 from curate.compute.graphs import GraphTrace, get_computations
 from curate.compute.runs import RunResult, category_left_out
 from curate.model.corpus import LoadedRecords
+from curate.model.corpus_splits import CorpusSplits
 from curate.model.options import get_prefix
 from curate.model.rights import Rights
 from lemur_core.files import Json
@@ -53,6 +54,8 @@ class CurationOutcome:
     families: dict[int, str]  # code -> family, for every code that became a record
     scores: dict[int, float | None]  # code -> score, for every code that became a record
     weights: dict[int, float]
+    rows: dict[int, int] = field(default_factory=dict)  # code -> its best row, for every usable code, kept or not
+    whole: CorpusSplits = field(default_factory=lambda: CorpusSplits({}, {}))  # of all these codes
     runs: dict[int, RunResult] | None = None  # kept code -> whether it runs; None if not checked
     graphs: dict[int, GraphTrace] | None = None  # traced code -> what it computes; None if nothing was traced
     published: dict[int, PublishedRecord] = field(default_factory=dict)  # for a delta: published canonicals by number

@@ -4,10 +4,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from curate.compute.graphs import GraphTrace, GraphTracer, choose_traced, differ_test
+from curate.compute.graphs import GraphTrace, GraphTracer, choose_traced, differ_test, get_computations
 from curate.compute.runs import Check, choose_running
 from curate.model.corpus import LoadedRecords
-from curate.model.options import CurateOptions, matching_prefix
+from curate.model.corpus_splits import CorpusSplits, split_corpus
+from curate.model.options import CurateOptions, get_prefix, matching_prefix
 from curate.model.records import Records, build_records
 from curate.model.select import Rescue, Select, Support, rescue
 from curate.model.splits import assign_splits, group_names, join_clusters, split_groups
@@ -62,15 +63,18 @@ def curate_strict(
     groups, anchors = grouped
     joined = {} if against is None else join_clusters([*against.key_pairs, *_list_clusters(anchors).values()])
     splits, names = _split(corpus, records, kept, options.seed, groups, anchors, joined)
+    split_of = dict(zip(kept, splits, strict=True))
     return CurationOutcome(
         decisions=_decisions(corpus, records, chosen, get_trace),
         kept=kept,
         representatives={code: records.representatives[code] for code in kept},
-        splits=dict(zip(kept, splits, strict=True)),
+        splits=split_of,
         clusters=dict(zip(kept, names, strict=True)),
         families=records.families,
         scores={code: records.scores.get(code) for code in records.representatives},
         weights={code: get_weight(records.names[code], options.upweight) for code in kept},
+        rows=records.rows,
+        whole=_split_corpus(corpus, records, chosen, split_of, against, get_trace, options.seed),
         graphs=traced,
         published={} if against is None else against.records,
         further=frozenset() if against is None else frozenset(against.published),
@@ -141,6 +145,42 @@ def _split(
     splits = assign_splits(groups, ids, kinds, seed, published)
     keys = {group: joined.get(names[0], names[0]) for group, names in _list_clusters(anchors).items()}
     return splits, group_names(groups, ids, keys)
+
+
+def _split_corpus(
+    corpus: LoadedRecords,
+    records: Records,
+    chosen: Rescue,
+    split_of: Mapping[int, str],
+    against: Baseline | None,
+    get_trace: GetTrace,
+    seed: int,
+) -> CorpusSplits:
+    """Assign a split to all codes but those that are published, so that none is near to another in another split."""
+    published: Mapping[int, PublishedRecord] = {} if against is None else against.records
+    further = set() if against is None else against.published
+    removed: dict[int, tuple[int | None, set[str]]] = {}
+    for code in records.order:
+        canonical = chosen.verdicts[code].canonical
+        if code in split_of or code in further:
+            continue
+        splits = (
+            set() if against is None else {split for split, _ in against.find_published_groups(code, get_trace(code))}
+        )
+        if canonical is not None and canonical in published:
+            splits.add(published[canonical].split)
+        removed[code] = (canonical if canonical in split_of else None, splits)
+    names = corpus.rows.column("nn")
+    others = {
+        code: (get_prefix(names[row].as_py() or ""), corpus.features.family[code])
+        for code, row in sorted(records.rows.items(), key=lambda item: corpus.ids[item[0]])
+        if code not in records.representatives and code not in further
+    }
+    traces = {code: trace for code in records.rows if (trace := get_trace(code)) is not None}
+    widths = {code: trace.widths for code, trace in traces.items() if trace.widths is not None}
+    return split_corpus(
+        corpus.features, corpus.ids, split_of, removed, others, (widths, get_computations(traces)), seed
+    )
 
 
 def get_weight(name: str, upweight: Sequence[tuple[str, float]]) -> float:

@@ -28,6 +28,7 @@ from manifests.records import (
     GraphRow,
     JoinedCluster,
     LemurRecord,
+    Network,
     Removed,
     SpecChatDrop,
     SpecChatRow,
@@ -138,6 +139,7 @@ SNAPSHOT = FolderFormat(
     command="lemur curate",
     tables={
         "records": (LemurRecord, _by_split("data/records")),
+        "networks": (Network, {"train": "networks.parquet"}),
         "stats": (Stat, {"train": "data/stats/train-*.parquet"}),
         "decisions": (Decision, {"train": "decisions.parquet"}),
         "graphs": (GraphRow, {"train": "graphs.parquet"}),

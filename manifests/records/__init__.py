@@ -40,6 +40,7 @@ from manifests.records.networks import (
     GraphRow,
     JoinedCluster,
     LemurRecord,
+    Network,
     Removed,
     Stat,
     drop_outcomes,
@@ -48,7 +49,7 @@ from manifests.records.networks import (
 from manifests.records.runs import ExpertAnswer, ExpertFact, Ingredient, SynthesisAttempt, Synthesized, TrainingRecord
 
 RECORD_TYPES: tuple[type[Record], ...] = (
-    *(LemurRecord, Decision, GraphRow, Stat, Removed, JoinedCluster, ChatRow, ChatDrop),
+    *(LemurRecord, Network, Decision, GraphRow, Stat, Removed, JoinedCluster, ChatRow, ChatDrop),
     *(Block, Observed, Algorithm, Spec, SpecRow, SpecChatRow, SpecChatDrop),
     *(Ingredient, TrainingRecord, SynthesisAttempt, Synthesized, ExpertFact, ExpertAnswer),
 )
@@ -56,8 +57,8 @@ RECORD_TYPES: tuple[type[Record], ...] = (
 __all__ = [
     "CHAT_KINDS", "CHAT_ROLES", "LEVELS", "RECORD_TYPES", "SPEC_CHAT_KINDS", "SPLITS", "Agreement", "Algorithm",
     "Block", "Case", "ChatDrop", "ChatKind", "ChatMessage", "ChatRow", "Decision", "ExpertAnswer", "ExpertFact",
-    "GraphRow", "Ingredient", "JoinedCluster", "LemurRecord", "Level", "Observed", "Ratio", "Record", "Removed",
-    "Seconds", "Sha256", "Spec", "SpecArgument", "SpecArguments", "SpecChatDrop", "SpecChatKind", "SpecChatRow",
-    "SpecRow", "Split", "Stage", "Stat", "SynthesisAttempt", "Synthesized", "TrainingRecord", "arrow_schema",
-    "describe_fault", "drop_outcomes", "first_fault", "split_outcomes",
+    "GraphRow", "Ingredient", "JoinedCluster", "LemurRecord", "Level", "Network", "Observed", "Ratio", "Record",
+    "Removed", "Seconds", "Sha256", "Spec", "SpecArgument", "SpecArguments", "SpecChatDrop", "SpecChatKind",
+    "SpecChatRow", "SpecRow", "Split", "Stage", "Stat", "SynthesisAttempt", "Synthesized", "TrainingRecord",
+    "arrow_schema", "describe_fault", "drop_outcomes", "first_fault", "split_outcomes",
 ]  # fmt: skip

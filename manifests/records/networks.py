@@ -72,6 +72,54 @@ class LemurRecord(Record):
     origin_license: str | None = Field(default=None, description=_ORIGIN_LICENSE)
 
 
+class Network(Record):
+    """One distinct code of the corpus, kept or not, with its best result, its split and what it computes."""
+
+    id: Sha256 = Field(description="SHA-256 of nn_code, UTF-8")
+    nn: str = Field(description="name of the code's best network")
+    names: tuple[str, ...] = Field(description="all names under which rows have this code, sorted")
+    nn_code: str = Field(description="Python source of the network")
+    prefix: str = Field(description="text of nn before the first '-'")
+    family: str = Field(description="architecture family, inferred from the code's identifiers")
+    kept: bool = Field(description="true for a code that is a record of this snapshot")
+    canonical: Sha256 | None = Field(
+        description="id of the kept record that represents it, here or published before; its own id when kept"
+    )
+    stage: Stage | None = Field(description="stage that removed it; null when kept")
+    similarity: Ratio | None = Field(description="Jaccard similarity to the canonical at that stage")
+    split_group: str | None = Field(
+        description="group of all codes that must be in one split: the smallest id of its members, 16 digits; null for"
+        " a code that is near to codes of two splits"
+    )
+    split: Split | None = Field(
+        description="split of the group, for kept codes that of the record; null for a code that belongs to none"
+    )
+    token_set: Sha256 = Field(description="id of the code that represents all codes with the same token set in pairs")
+    graph: Sha256 | None = Field(description="identity of the computation (G0); null if it was not traced")
+    graph_widths: Sha256 | None = Field(description="identity of the computation, ignoring widths (G1)")
+    behavior: Behavior | None = Field(description="what it computes, in numbers; null if that was not measured")
+    parameters: int | None = Field(
+        ge=0, description="numbers in the parameters that its outputs depend on, in eval mode; null without a graph"
+    )
+    multiply_adds: int | None = Field(
+        ge=0,
+        description="multiplications of convolutions, linear, attention and recurrent layers and of products of"
+        " matrices for one input of the traced size, in eval mode; null without a graph",
+    )
+    score: Ratio | None = Field(description="as for records; null if an option left out all its results")
+    best_accuracy: float | None = Field(description="highest value of the metric over all rows of the code")
+    best_epoch: int | None = Field(description="epochs after which best_accuracy was first reached")
+    best_dataset: str | None = Field(description="dataset of best_accuracy")
+    task: str | None = Field(description="task of the code's best network")
+    dataset: str | None = Field(description="dataset of the row of best percentile, which is that of best_accuracy")
+    metric: str | None = Field(description="metric of best_accuracy")
+    pretrained: bool = Field(description="the code loads trained weights")
+    license: str | None = Field(default=None, description=_LICENSE)
+    origin: str | None = Field(default=None, description=_ORIGIN)
+    origin_similarity: Ratio | None = Field(default=None, description=_ORIGIN_SIMILARITY)
+    origin_license: str | None = Field(default=None, description=_ORIGIN_LICENSE)
+
+
 class Decision(Record):
     """The outcome of one input row, and the reason."""
 
@@ -119,7 +167,7 @@ class GraphRow(Record):
 
 
 class Stat(Record):
-    """One evaluation of a kept network: an input row without its code."""
+    """One evaluation of a network, kept or not: an input row without its code."""
 
     id: Sha256
     nn: str

@@ -304,6 +304,42 @@ def check_no_leakage(result: Any, pool: Pool) -> None:
         assert result.outcome.clusters[result.number(code)] == smallest[:16]
 
 
+def check_no_leakage_in_the_whole_corpus(result: Any, pool: Pool) -> None:
+    """No code is near to one of another split, kept or not; one without a split is near to two."""
+    whole, number = result.outcome.whole, result.number
+    codes = sorted({row["nn_code"] for row in usable(result.rows, pool)})
+    assert set(result.outcome.rows) == {number(code) for code in codes}
+    assert all(whole.splits[number(code)] == result.split_of(code) for code in result.kept)
+    canonical_of = {
+        row["nn_code"]: result.canonical(decision)
+        for row, decision in zip(result.rows, result.decisions, strict=True)
+        if decision.stage not in ("invalid", "filter")
+    }
+    near: dict[str, set[str]] = {code: set() for code in codes}
+    for a, b in itertools.combinations(codes, 2):
+        same_fingerprint = pool.views[a].features.fingerprint == pool.views[b].features.fingerprint
+        if (
+            pool.similarities(a, b)[0] >= 0.70
+            or same_fingerprint
+            or b == canonical_of.get(a)
+            or a == canonical_of.get(b)
+        ):
+            near[a].add(b)
+            near[b].add(a)
+    group = {code: whole.groups.get(number(code)) for code in codes}
+    for code in codes:
+        splits = {whole.splits.get(number(other)) for other in near[code]} - {None}
+        if group[code] is None:
+            assert code not in result.kept
+            assert number(code) not in whole.splits
+            assert len(splits) > 1, "a code without a split is near to two"
+            continue
+        assert splits <= {whole.splits[number(code)]}, "leakage"
+        assert {group[other] for other in near[code]} <= {group[code], None}
+        smallest = min(pool.views[other].id for other in codes if group[other] == group[code])
+        assert group[code] == smallest[:16]
+
+
 def check_every_row_decided(result: Any, pool: Pool) -> None:
     """Guarantee 6: each row once, and the counts are those of the decisions."""
     assert len(result.decisions) == len(result.rows)
@@ -328,6 +364,7 @@ def check_every_row_decided(result: Any, pool: Pool) -> None:
 def check_all(result: Any, pool: Pool) -> None:
     check_independent_and_maximal(result, pool)
     check_no_leakage(result, pool)
+    check_no_leakage_in_the_whole_corpus(result, pool)
     check_every_row_decided(result, pool)
 
 
