@@ -33,13 +33,15 @@ from curate.sources import open_source
 from curate.sources.rows import RecordSource
 from lemur_core.files.markdown import percent, table
 from lemur_core.sandbox import Job, Limits
+from lemur_core.sandbox.stage import SandboxStage
 from lemur_core.similarity.distinct import LEXICAL, STRUCTURAL
 from lemur_core.similarity.minhash import jaccard
 from lemur_core.similarity.outline import outline_code
 from lemur_core.similarity.views import Views, compute_views
 
-_ENTRY = "benchmarks.planted_entry:results_of"
-_LIMITS = Limits(wall_seconds=300, cpu_seconds=60, memory_bytes=4 * 2**30)
+_STAGE = SandboxStage[Any](
+    "benchmarks.planted_entry:results_of", Any, Limits(wall_seconds=300, cpu_seconds=60, memory_bytes=4 * 2**30)
+)
 _TASK, _SHAPES = "img-classification", {"in_shape": [2, 3, 32, 32], "out_shape": [10]}
 _ORACLE = 2  # version of `planted_entry`, whose text is no part of what outcomes are remembered by
 _CANDIDATES = 4  # of a kind that are tried in one network
@@ -126,12 +128,12 @@ def plant(source: RecordSource, networks: int, seed: int) -> tuple[list[Planted]
     pairs: list[Planted] = []
     left_out: Counter[str] = Counter()
     used = 0
-    with open_box([_ENTRY], jobs=None, unsafe=False, limits=_LIMITS) as box:
+    with open_box([_STAGE], jobs=None, unsafe=False) as box:
 
         def results(files: Sequence[str]) -> list[dict[str, Any] | None]:
             prm = PRM | {"batch": 2}
             jobs = [
-                Job(str(n), _ENTRY, {"code": code, "prm": prm, "version": _ORACLE, **_SHAPES})
+                Job(str(n), _STAGE.guest, {"code": code, "prm": prm, "version": _ORACLE, **_SHAPES}, _STAGE.limits)
                 for n, code in enumerate(files)
             ]
             values = {int(outcome.key): outcome.value for outcome in box.run_within(jobs)}

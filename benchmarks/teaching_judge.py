@@ -70,8 +70,9 @@ def run_all(codes: Sequence[str]) -> list[dict[str, Any]]:
         for place, code in enumerate(codes)
         if found[place]["parses"]
     ]
-    with open_box([RUN.guest], jobs=1, unsafe=False, limits=_LIMITS) as box:
-        for reply in replace(RUN, retries=Retries.NONE).run_jobs(box, jobs):
+    stage = replace(RUN, limits=_LIMITS, retries=Retries.NONE)
+    with open_box([stage], jobs=1, unsafe=False) as box:
+        for reply in stage.run_jobs(box, jobs):
             told = read_answer(reply)
             error = told.category if isinstance(told, NetFailure) else ""
             found[int(reply.key)] |= {

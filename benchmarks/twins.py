@@ -110,7 +110,7 @@ def build_request(record: Mapping[str, Any]) -> Request:
 
 def measure(requests: Mapping[str, Request]) -> Iterator[tuple[str, NetNumbers | NetFailure]]:
     """Yield the numbers of networks by key. Raises: UserError if no sandbox is available."""
-    with open_box([JUDGE.guest], jobs=None, unsafe=False, limits=JUDGE.limits) as box:
+    with open_box([JUDGE], jobs=None, unsafe=False) as box:
         for reply in JUDGE.run(box, requests):
             yield reply.key, read_answer(reply)
 

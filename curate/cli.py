@@ -7,7 +7,7 @@ import typer
 
 import curate as package
 from curate.model.options import CurateOptions
-from manifests.options import Division
+from manifests.options import DistributedOptions
 from manifests.options.parameters import RuntimeOption, takes_options
 
 app = typer.Typer()
@@ -58,7 +58,7 @@ def curate(
             show_default=False,
         ),
     ] = None,
-    division: Division,
+    distributed: DistributedOptions,
     jobs: JobsOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
@@ -68,7 +68,7 @@ def curate(
         source,
         out,
         options,
-        division,
+        distributed,
         against=against or (),
         origins=origins or (),
         jobs=jobs,

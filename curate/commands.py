@@ -20,7 +20,7 @@ from lemur_core.files import Json
 from lemur_core.files.atomic import check_free
 from lemur_core.files.markdown import plural
 from manifests.folders.manifest import Manifest
-from manifests.options import Division
+from manifests.options import DistributedOptions
 
 #: The stages at which rows are removed, in their order.
 _STAGES = {
@@ -39,7 +39,7 @@ def curate(
     source: list[str],
     out: Path,
     options: CurateOptions,
-    division: Division,
+    distributed: DistributedOptions,
     *,
     against: Sequence[Path],
     origins: Sequence[Path],
@@ -50,16 +50,14 @@ def curate(
     """Write a snapshot here or in tasks, and return its summary; None if the tasks wait in a queue."""
     folders: Json = {"against": against, "origins": origins, "force": force}
     manifest: Manifest | None
-    if division.executor is None:
+    if distributed.executor is None:
         manifest = curate_here(source, out=out, options=options, jobs=jobs, progress=True, **folders).manifest
     else:
         from curate.run.tasks import curate_in_tasks  # needs the extra `cluster`: datatrove takes a second
 
         opened = open_sources(source, options.of_files)
         check_free(out, force=force)
-        tasks, workers, work = division.resolve(out)
-        divided: Json = {"tasks": tasks, "workers": workers, "work": work, "memory": dict(division.memory)}
-        manifest = curate_in_tasks(opened, source, out, options, division.executor, **divided, **folders)
+        manifest = curate_in_tasks(opened, source, out, options, distributed, **folders)
     return None if manifest is None else summary_text(out, manifest, as_json=as_json)
 
 

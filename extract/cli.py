@@ -10,7 +10,7 @@ import typer
 from extract.model.options import ExtractOptions, MigrateOptions
 from lemur_core.files.atomic import check_free
 from lemur_core.files.errors import UsageError
-from manifests.options import Division
+from manifests.options import DistributedOptions
 from manifests.options.parameters import takes_options
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def extract(
     names_file: Annotated[
         Path | None, typer.Option("--names", metavar="FILE", help="A JSON list of names.", rich_help_panel=_SCOPE)
     ] = None,
-    division: Division,
+    distributed: DistributedOptions,
     jobs: Annotated[int | None, typer.Option(min=1, help="Worker processes; default: all cores.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace DIR when it exists.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
@@ -57,16 +57,14 @@ def extract(
     check_free(out, force=force)
     chosen = (*(names or ()), *(read_names(names_file) if names_file else ()))
     run: dict[str, Any] = {"corpus": corpus, "names": chosen, "options": options, "jobs": jobs}
-    if division.executor is None:
+    if distributed.executor is None:
         library = interface.extract(source or (), out=out, **run, force=force, progress=True)
         _print_summary(library.manifest, out, as_json)
         return
     from extract.cluster import extract_in_tasks
 
     plan = interface.plan_extraction(source or (), **run)
-    tasks, workers, work = division.resolve(out)
-    divided: dict[str, Any] = {"tasks": tasks, "workers": workers, "work": work, "memory": dict(division.memory)}
-    manifest = extract_in_tasks(out, plan, division.executor, **divided, force=force)
+    manifest = extract_in_tasks(out, plan, distributed, force=force)
     if manifest is not None:
         _print_summary(manifest, out, as_json)
 

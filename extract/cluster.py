@@ -16,9 +16,10 @@ from extract.extractor import BlockExtractor, extract_to, open_extractor
 from extract.model.results import Options, at_least
 from extract.resolve.discover import select
 from lemur_core.distributed.exchange import Exchange, Step, begin, check_memory, forget
-from lemur_core.distributed.executors import Executor, run_steps
+from lemur_core.distributed.executors import run_steps
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import Manifest, package_versions, read_manifest
+from manifests.options import DistributedOptions
 
 #: The kinds of steps of an extraction, in their order.
 STEP_KINDS = ("emit", "sources", "write")
@@ -27,26 +28,21 @@ STEP_KINDS = ("emit", "sources", "write")
 def extract_in_tasks(
     out: Path,
     options: Options,
-    executor: Executor,
+    distributed: DistributedOptions,
     *,
-    tasks: int,
-    workers: int,
-    work: str,
-    memory: Mapping[str, int],
     force: bool = False,
 ) -> Manifest | None:
     """Extract in tasks of an executor; the folder equals that of `extract_to`.
 
     Args:
-        tasks: number of slices of the sources. workers: parallel tasks.
-        work: a folder that all tasks share, or a URL; an interrupted run resumes there.
-        memory: MiB to reserve for a task, by kind of step; "" for all others.
+        distributed: the executor and how it divides the sources; an interrupted run resumes in its work folder.
 
     Returns: The manifest; None if jobs were queued.
     Raises: UserError if the request is invalid, a task fails or is killed, or the work folder belongs to another run.
     """
+    executor, tasks, workers, work = distributed.resolve(out)
     folder, out = Exchange(work), Path(os.path.abspath(out))  # noqa: PTH100 (like atomic_folder)
-    check_memory(memory, STEP_KINDS)
+    check_memory(dict(distributed.memory), STEP_KINDS)
     with folder.hold():
         with open_extractor(options) as extractor:
             inputs = {source.name: source.digest for source in extractor.facts.sources}
@@ -55,7 +51,7 @@ def extract_in_tasks(
             extractor.warm_index_once()  # sources are fetched and indexed here: tasks may have no network
         forget(folder, "write")
         steps = _list_steps(folder, _ExtractionRequest(options, inputs, out, force), tasks)
-        jobs = run_steps(executor, steps, folder, workers, memory)
+        jobs = run_steps(executor, steps, folder, workers, dict(distributed.memory))
     return read_manifest(out) if jobs is None else None
 
 

@@ -46,8 +46,10 @@ class Lab:
         runtime: Sequence[str] = (),
         limits: Limits = CHAT_LIMITS,
     ) -> None:
-        self._limits = limits
-        self._box = open_box(["curate.chat.probe:measure"], jobs=jobs, unsafe=unsafe, runtime=runtime, limits=limits)
+        self._stage = SandboxStage[NetworkFacts | NetFailure](
+            "curate.chat.probe:measure", NetworkFacts | NetFailure, limits, unit="networks"
+        )
+        self._box = open_box([self._stage], jobs=jobs, unsafe=unsafe, runtime=runtime)
 
     def __enter__(self) -> Self:
         return self
@@ -65,9 +67,7 @@ class Lab:
 
         Raises: UserError if no sandbox is available.
         """
-        stage = SandboxStage[NetworkFacts | NetFailure](
-            f"curate.chat.probe:{method}", NetworkFacts | NetFailure, self._limits, label=what, unit="networks"
-        )
+        stage = replace(self._stage, guest=f"curate.chat.probe:{method}", label=what)
         requests = {str(index): experiment for index, experiment in enumerate(experiments)}
         answers = {reply.key: read_answer(reply) for reply in stage.run(self._box, requests)}
         return [answers[index] for index in requests]

@@ -169,9 +169,7 @@ class NetworkTracer:
         namespace: str | None = None,
     ) -> None:
         self._namespace = namespace
-        self._box = open_box(
-            [TRACE.guest, MEASURE.guest], jobs=jobs, unsafe=unsafe, runtime=runtime, limits=LIMITS, preload=META_PRELOAD
-        )
+        self._box = open_box([TRACE, MEASURE], jobs=jobs, unsafe=unsafe, runtime=runtime, preload=META_PRELOAD)
 
     def __enter__(self) -> Self:
         return self

@@ -11,7 +11,7 @@ Source: `ab/nn/util/Train.py`, `ab/nn/loader` and `ab/nn/transform` of https://g
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from curate.compute.arguments import complete, place_in
 from curate.model.corpus import LoadedRecords
@@ -20,7 +20,7 @@ from curate.model.select import Rescue
 from lemur_core.files.workers import available_cores
 from lemur_core.sandbox import PRELOAD, Limits
 from lemur_core.sandbox.cached import CachedSandbox, describe_failure, workers_within_memory
-from lemur_core.sandbox.stage import Answer, Reply, SandboxStage
+from lemur_core.sandbox.stage import Answer, Reply, SandboxOptions, SandboxStage, open_sandbox
 
 #: The smallest batch that exposes a network which mixes up its samples.
 BATCH = 2
@@ -218,7 +218,7 @@ class RunChecker:
         self.ran = 0  # networks whose outcome was not known yet
         self._corpus = corpus
         self._stage = replace(RUN, limits=limits)
-        self._box = open_box([RUN.guest], jobs=jobs, unsafe=unsafe, runtime=runtime, limits=limits)
+        self._box = open_box([self._stage], jobs=jobs, unsafe=unsafe, runtime=runtime)
         self._known: dict[tuple[int, int], RunResult] = {}
 
     def __enter__(self) -> Self:
@@ -264,19 +264,17 @@ class RunChecker:
 
 
 def open_box(
-    entries: list[str],
+    stages: Sequence[SandboxStage[Any]],
     *,
     jobs: int | None,
     unsafe: bool,
-    limits: Limits,
     runtime: Sequence[str] = (),
     preload: Sequence[str] = PRELOAD,
 ) -> CachedSandbox:
     """Open a sandbox for networks. Args: runtime: packages that they can import besides the declared runtime."""
-    workers = workers_within_memory(jobs or available_cores(), limits)
-    return CachedSandbox(
-        entries=entries, workers=workers, limits=limits, unsafe=unsafe, runtime=runtime, preload=preload
-    )
+    workers = workers_within_memory(jobs or available_cores(), stages[0].limits)
+    options: SandboxOptions = {"jobs": workers, "unsafe": unsafe}
+    return open_sandbox(None, stages, options, runtime=runtime, preload=preload)
 
 
 def read_answer(reply: Reply[Answer]) -> Answer | NetFailure:

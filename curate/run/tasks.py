@@ -39,12 +39,13 @@ from lemur_core.distributed.exchange import (
     number_step,
     run_part,
 )
-from lemur_core.distributed.executors import Executor, run_steps
+from lemur_core.distributed.executors import run_steps
 from lemur_core.files import Json
 from lemur_core.files.atomic import make_scratch, sha256_file
 from lemur_core.files.errors import NoSandboxError, UsageError, UserError
 from manifests.folders.manifest import FILE_NAME, Manifest, package_versions, read_manifest
 from manifests.folders.tables import iterate_rows
+from manifests.options import DistributedOptions
 
 #: Passes to queue when survivors are traced; the step `write` traces the rest.
 QUEUED_PASSES = 2
@@ -58,25 +59,19 @@ def curate_in_tasks(
     names: list[str],
     out: Path,
     options: CurateOptions,
-    executor: Executor,
+    distributed: DistributedOptions,
     *,
     against: Sequence[Path] = (),
     origins: Sequence[Path] = (),
-    tasks: int,
-    workers: int,
-    work: str,
-    memory: Mapping[str, int],
     force: bool = False,
 ) -> Manifest | None:
     """Curate a source into the folder `out` by tasks of an executor; the tables are the same as with `curate`.
 
     Args:
         names: names of the source, as requested.
+        distributed: the executor and how it divides the codes; an interrupted run resumes from its work folder.
         against: finished snapshots and deltas that all tasks can read; `out` becomes a delta to them.
         origins: extractions that the last task can read.
-        tasks: number of ranges into which codes are divided. workers: tasks at a time.
-        work: a folder that all tasks can access, or an address; an interrupted run resumes from it.
-        memory: MiB to reserve for a task, by kind of step; "" for all others.
 
     Returns: the manifest; None if jobs were queued.
     Raises: UserError for bad input, a task that fails or was killed, or a work folder of another run.
@@ -85,10 +80,11 @@ def curate_in_tasks(
         raise UsageError("--executor: only profile strict is divided among tasks; leave it out or switch")
     refuse_conflicts(against, options, None)
     repositories = check_origins(origins)
+    executor, tasks, workers, work = distributed.resolve(out)
     out, *seen = (Path(os.path.abspath(path)) for path in (out, *against, *origins))  # noqa: PTH100
     parents = seen[: len(against)]
     plan = Work(Exchange(work), options, tasks, tuple(parents), tuple(seen[len(against) :]))
-    check_memory(memory, STEP_KINDS)
+    check_memory(dict(distributed.memory), STEP_KINDS)
     with plan.files.hold():
         digests = source.digests()
         request = {"sources": names, "inputs": digests, "options": describe_options(options), "tasks": tasks}
@@ -101,9 +97,8 @@ def curate_in_tasks(
             run_part(read, 0)
         # Repeated in every run: its output is not in the work folder, and may have been removed.
         forget(plan.files, "write")
-        jobs = run_steps(
-            executor, list_steps(plan, out, force, queued=executor == "slurm"), plan.files, workers, memory
-        )
+        steps = list_steps(plan, out, force, queued=executor == "slurm")
+        jobs = run_steps(executor, steps, plan.files, workers, dict(distributed.memory))
     return read_manifest(out) if jobs is None else None
 
 

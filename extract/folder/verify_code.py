@@ -30,9 +30,8 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import progress
 from lemur_core.files.workers import available_cores, map_items
-from lemur_core.sandbox import META_PRELOAD, Failure, Job, Limits, Status
-from lemur_core.sandbox.cached import CachedSandbox
-from lemur_core.sandbox.stage import Reply, Retries, SandboxStage
+from lemur_core.sandbox import Failure, Job, Limits, Status
+from lemur_core.sandbox.stage import Reply, Retries, SandboxStage, open_sandbox
 from lemur_core.source.quality import find_undefined_names
 from lemur_core.source.text import parse_code
 from manifests.conversations.verify import chat_rows, contents, has_chat
@@ -330,12 +329,7 @@ def check_calls(folder: Path, jobs: int | None = None) -> list[Check]:
     runtime = runtime_for(sorted(requires), known=sorted(sources))
     outcomes = _Outcomes()
     with (
-        CachedSandbox(
-            workers=jobs or available_cores(),
-            readable=runtime.folders,
-            preload=META_PRELOAD,
-            entries=[RUN_CALL.guest],
-        ) as box,
+        open_sandbox(None, [RUN_CALL], {"jobs": jobs or available_cores(), "runtime": runtime.folders}) as box,
         progress(_NAME, number, "calls") as advance,
     ):
         try:

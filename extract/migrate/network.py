@@ -38,9 +38,9 @@ from extract.migrate.source_block import SourceBlock, load_source_block, read_he
 from extract.minimize.cuts import LEFT_OUT
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
-from lemur_core.sandbox import META_PRELOAD, Limits
+from lemur_core.sandbox import Limits
 from lemur_core.sandbox.cached import CachedSandbox, is_transient
-from lemur_core.sandbox.stage import Retries, SandboxStage
+from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
 from lemur_core.source.quality import drop_unevaluated, find_undefined_names
 from lemur_core.source.text import parse_code
 from manifests.provenance import provenance_lines
@@ -152,15 +152,8 @@ class MigratedNetwork:
 
 def open_box(*, unsafe: bool = False) -> CachedSandbox:
     """Return a caching sandbox for migrations, as a context manager; it starts with the first job."""
-    return CachedSandbox(
-        entries=[OBSERVE.guest, FIT.guest, PROVE.guest],
-        workers=1,
-        limits=LIMITS,
-        unsafe=unsafe,
-        preload=META_PRELOAD,
-        attempts=1,
-        usable=lambda _job, outcome: not is_transient(outcome),
-    )
+    options: SandboxOptions = {"jobs": 1, "unsafe": unsafe}
+    return open_sandbox(None, [OBSERVE, FIT, PROVE], options, usable=lambda _job, outcome: not is_transient(outcome))
 
 
 def observe(target_network: TargetNetwork, box: CachedSandbox) -> ObservedNetwork:

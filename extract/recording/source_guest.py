@@ -180,7 +180,7 @@ class _Recording:
 
     def _choose(self, cls: type[nn.Module]) -> Iterator[Driver]:
         """Yield the drivers of a class: what its authors wrote to be run, then those with the least effort."""
-        reaching = [item for item, _ in self._graph.list_reaching(cls)]
+        reaching = self._graph.list_reaching(cls)
         count = dict.fromkeys(_MAX_DRIVERS, 0)
         # The search for arguments has tried the class itself, but for what a table states.
         ready = [driver for driver in drive_definition(cls, self._tables) if driver.key.endswith(STATED)]

@@ -7,13 +7,14 @@
     REGISTRY = {"small": stage_small}
     def create(name): return REGISTRY[name]()
 
-`Stage`, `stage_small` and `create` reach `Gate`, at the distances 1, 2 and 3.
+`Stage`, `stage_small` and `create` reach `Gate`, in this order.
 """
 
 import functools
 import inspect
 import sys
 import types
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -40,21 +41,15 @@ class UseGraph:
                 if used is not user:
                     self._users.setdefault(id(used), []).append(user)
 
-    def list_reaching(self, definition: Any) -> list[tuple[Any, int]]:
-        """Return the definitions that reach one, with their distances, the nearest first."""
-        seen = {id(definition)}
-        reaching: list[tuple[Any, int]] = []
-        level, distance = [definition], 0
-        while level:
-            distance += 1
-            above = [user for item in level for user in self._users.get(id(item), ())]
-            level = []
-            for user in above:
-                if id(user) not in seen:
-                    seen.add(id(user))
-                    level.append(user)
-            reaching += [(user, distance) for user in level]
-        return reaching
+    def list_reaching(self, definition: Any) -> list[Any]:
+        """Return the definitions that reach one, the nearest first."""
+        reaching = {id(definition): definition}
+        waiting = deque([definition])
+        while waiting:
+            new = {id(user): user for user in self._users.get(id(waiting.popleft()), ()) if id(user) not in reaching}
+            reaching |= new
+            waiting += new.values()
+        return list(reaching.values())[1:]
 
     def _is_defined_in(self, value: Any, module: str) -> bool:
         kinds = isinstance(value, type | types.FunctionType)

@@ -196,9 +196,8 @@ def open_sandbox(
         readable=sorted({*options.get("runtime", ()), *folders}),
         unsafe=options.get("unsafe", False),
         shared=options.get("shared"),
-        preload=META_PRELOAD,
         entries=[stage.guest for stage in stages],
-        **cached,
+        **{"preload": META_PRELOAD, **cached},
     )
 
 

@@ -71,7 +71,7 @@ def _parse_memory(text: str) -> tuple[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Division:
+class DistributedOptions:
     """Divide a run into `tasks` tasks, `workers` at a time, which exchange files in the folder or at an address `work`.
 
     `memory` is what a task gets in MiB, by kind of step; "" is for all other steps.
@@ -104,9 +104,14 @@ class Division:
         if self.executor == "local" and self.memory:
             raise UsageError("--memory: nothing reserves memory here; omit it, or use --executor slurm or ray")
 
-    def resolve(self, out: Path) -> tuple[int, int, str]:
-        """Return the number of tasks, how many run at a time, and where they exchange files, with defaults."""
+    def resolve(self, out: Path) -> tuple[ExecutorName, int, int, str]:
+        """Return the executor, the tasks, how many run at a time and where they exchange files, with defaults.
+
+        Args: out: the folder to write. Raises: UsageError without an executor.
+        """
         from lemur_core.files.workers import available_cores  # starts multiprocessing, which --help does not need
 
         at_once = self.workers or available_cores()
-        return self.tasks or at_once, at_once, self.work or str(out.with_name(f"{out.name}.work"))
+        if self.executor is None:
+            raise UsageError("--executor is missing: nothing is divided without it; add it")
+        return self.executor, self.tasks or at_once, at_once, self.work or str(out.with_name(f"{out.name}.work"))

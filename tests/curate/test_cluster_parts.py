@@ -27,7 +27,7 @@ from lemur_core.distributed.exchange import Exchange, Step, is_done, run_part
 from lemur_core.distributed.status import read_status, status_text
 from lemur_core.files.atomic import own
 from lemur_core.files.errors import UsageError, UserError
-from manifests.options import Division
+from manifests.options import DistributedOptions
 from manifests.publish.hub import Hub
 from tests.builders.hub_server import HubServer
 from tests.builders.slurm import FakeSlurm
@@ -80,8 +80,8 @@ def queue(
     """Queue a curation, of which nothing runs yet but that the source is read."""
     specs = [str(name) for name in names]
     work, out = str(tmp_path / "work"), tmp_path / "out"
-    settings = {"tasks": PARTS, "workers": 2, "work": work, "memory": {}, **options}
-    curate_in_tasks(source or open_sources(specs), specs, out, chosen, "slurm", **settings)
+    distributed = DistributedOptions("slurm", **{"tasks": PARTS, "workers": 2, "work": work, **options})
+    curate_in_tasks(source or open_sources(specs), specs, out, chosen, distributed)
 
 
 # --- the plan -----------------------------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ def test_steps_depend_on_all_arrays_of_the_step_before(rows: list[Row], slurm: F
     """Five tasks in arrays of at most two: each step waits for the three arrays of the step before."""
     path = tmp_path / "rows.jsonl"
     write_lines(path, rows)
-    queue([path], tmp_path, chosen=CurateOptions(graph="all"), tasks=5, memory={"": 2048, "write": 16384})
+    queue([path], tmp_path, chosen=CurateOptions(graph="all"), tasks=5, memory=(("", 2048), ("write", 16384)))
     jobs = slurm.jobs()
     features, (choose,), graphs = jobs[:3], jobs[3:4], jobs[4:7]
     assert [job.directive("array") for job in features] == ["0-1%2", "0-1%2", "0-0%2"]
@@ -281,7 +281,7 @@ def test_steps_depend_on_all_arrays_of_the_step_before(rows: list[Row], slurm: F
     assert (jobs[-1].directive("job-name"), jobs[-1].option("mem")) == ("lemur-write", "16384M")
     assert all(job.directive("requeue") == "" and job.directive("kill-on-invalid-dep") == "yes" for job in jobs)
     with pytest.raises(UsageError, match=r"^--memory join=…: no such step; there are features, choose, "):
-        queue([path], tmp_path, memory={"join": 1})
+        queue([path], tmp_path, memory=(("join", 1),))
     slurm.queue("1 RUNNING\n2 PENDING\n")
     with pytest.raises(UserError, match="its jobs are still queued: 1, 2; wait, or scancel them"):
         queue([path], tmp_path, chosen=CurateOptions(graph="all"), tasks=5)
@@ -312,11 +312,11 @@ def test_what_slurm_runs_is_the_same_and_resumes(rows: list[Row], slurm: FakeSlu
 
 
 def test_memory_is_an_option_of_executors_that_reserve_it() -> None:
-    division = Division(executor="slurm", memory=(("", 1024),))
-    assert division.memory == (("", 1024),)
+    distributed = DistributedOptions(executor="slurm", memory=(("", 1024),))
+    assert distributed.memory == (("", 1024),)
     for options in ({"executor": "local"}, {}):
         with pytest.raises(UsageError, match="--memory"):
-            Division(memory=(("write", 1),), **options)  # type: ignore[arg-type]
+            DistributedOptions(memory=(("write", 1),), **options)  # type: ignore[arg-type]
 
 
 # --- status and locks ---------------------------------------------------------------------------------------------------

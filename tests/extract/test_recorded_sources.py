@@ -113,9 +113,9 @@ def test_what_reaches_a_class_and_which_names_a_factory_takes() -> None:
     import folding.models.factory as factory  # type: ignore[import-not-found]
     from folding.parts.listed import Listed  # type: ignore[import-not-found]
 
-    reaching = [(item.__name__, distance) for item, distance in UseGraph(frozenset({"folding"})).list_reaching(Listed)]
-    assert reaching[:2] == [("ListedNet", 1), ("listed_small", 2)]
-    assert set(reaching[2:]) == {("create", 3), ("register", 3)}
+    reaching = [item.__name__ for item in UseGraph(frozenset({"folding"})).list_reaching(Listed)]
+    assert reaching[:2] == ["ListedNet", "listed_small"]
+    assert sorted(reaching[2:]) == ["create", "register"]
     assert list_keys(factory.build) == ["tiny"]
     assert list_keys(factory.create) == ["listed_small"]
 

@@ -7,7 +7,7 @@ import pytest
 import typer
 
 from lemur_core.files.errors import UsageError
-from manifests.options import Division, Option
+from manifests.options import DistributedOptions, Option
 from manifests.options.parameters import takes_options
 
 
@@ -94,7 +94,7 @@ def test_the_dataclass_refuses_what_contradicts_itself(command: Any, calls: list
 
 
 def test_tasks_need_an_executor() -> None:
-    assert Division(executor="local", tasks=2).tasks == 2
+    assert DistributedOptions(executor="local", tasks=2).tasks == 2
     for options in ({"tasks": 2}, {"workers": 1}, {"work": "w"}):
         with pytest.raises(UsageError, match=r"--executor; add it$"):
-            Division(**options)  # type: ignore[arg-type]
+            DistributedOptions(**options)  # type: ignore[arg-type]

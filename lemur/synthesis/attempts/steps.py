@@ -52,9 +52,9 @@ from lemur_core.files.workers import available_cores
 from lemur_core.graphs.graph import LEAVES, Graph
 from lemur_core.graphs.identity import similarity, subtrees
 from lemur_core.graphs.serialization import load_graphs
-from lemur_core.sandbox import META_PRELOAD, Failure
-from lemur_core.sandbox.cached import CachedSandbox, workers_within_memory
-from lemur_core.sandbox.stage import Retries
+from lemur_core.sandbox import Failure
+from lemur_core.sandbox.cached import workers_within_memory
+from lemur_core.sandbox.stage import Retries, open_sandbox
 from lemur_core.similarity.minhash import jaccard
 from lemur_core.source.quality import drop_unevaluated, find_undefined_names
 from train.model.contract import check_contract
@@ -115,13 +115,7 @@ class Prover:
     def __init__(self, folders: Sequence[Path], *, jobs: int | None = None, unsafe: bool = False) -> None:
         workers = workers_within_memory(jobs or available_cores(), LIMITS)
         self._tracer = NetworkTracer(jobs=jobs, unsafe=unsafe)
-        self._box = CachedSandbox(
-            entries=[PROVE.guest, TRACE.guest, REBUILD.guest, CONFIRM.guest],
-            workers=workers,
-            limits=LIMITS,
-            unsafe=unsafe,
-            preload=META_PRELOAD,
-        )
+        self._box = open_sandbox(None, [PROVE, TRACE, REBUILD, CONFIRM], {"jobs": workers, "unsafe": unsafe})
         self._folders, self._jobs, self._unsafe = tuple(folders), jobs, unsafe
         self._kept: list[NetworkProposal] = []
 
