@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, redirect_stderr
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from curate.model.options import CurateOptions
 from curate.published.outcome import CurationOutcome
 from curate.run.strict import curate_strict
 from curate.sources.rows import BATCH_ROWS, RecordSource, to_batch
+from lemur_core.files.cache import cache_folder
 from lemur_core.similarity.index import Verdict
 from manifests.folders.manifest import Input
 
@@ -78,9 +80,15 @@ class Curated:
         return None if decision.canonical is None else self.code(decision.canonical)
 
 
-def warm_features(codes: Iterable[str], detail: str = "abstract") -> None:
+@cache
+def open_store(detail: str, _folder: Path) -> FeatureStore:
+    """One store for all tests that have a cache folder in common: opening one reads all its files."""
+    return FeatureStore(detail)  # type: ignore[arg-type]
+
+
+def warm_features(codes: Iterable[str], detail: str = "abstract") -> FeatureStore:
     """Put the features of all codes into the store, so that a curation of them starts no worker."""
-    store = FeatureStore(detail)  # type: ignore[arg-type]
+    store = open_store(detail, cache_folder("features"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for code in dict.fromkeys(codes):
@@ -88,10 +96,11 @@ def warm_features(codes: Iterable[str], detail: str = "abstract") -> None:
             if digest not in store:
                 store.add(digest, code_features(code, detail))  # type: ignore[arg-type]
     store.flush()
+    return store
 
 
 @pytest.fixture(scope="session")
-def warm() -> Callable[..., None]:
+def warm() -> Callable[..., FeatureStore]:
     return warm_features
 
 
@@ -109,10 +118,11 @@ def curated() -> Iterator[Callable[..., Curated]]:
 
         def run(rows: Sequence[Row], *, batch_rows: int = BATCH_ROWS, **chosen: Any) -> Curated:
             options = CurateOptions(**chosen)
-            warm_features((row["nn_code"] for row in rows if row.get("nn_code") is not None), options.tokens)
+            given = (row["nn_code"] for row in rows if row.get("nn_code") is not None)
+            store = warm_features(given, options.tokens)
             codes = stack.enter_context(CodeFile(folder / f"codes-{next(numbers)}"))
             with redirect_stderr(io.StringIO()):  # a line of progress for each of thousands of runs
-                corpus = read_corpus(MemorySource(rows, batch_rows), codes, options.tokens, jobs=1)
+                corpus = read_corpus(MemorySource(rows, batch_rows), codes, options.tokens, jobs=1, store=store)
             assert corpus.computed == 0
             return Curated(list(rows), corpus, curate_strict(corpus, options), options)
 
