@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from extract.specs.algorithm import draw_sentence
+from extract.specs.algorithm import list_caveats
 from lemur_core.files.markdown import plural
 from manifests.records import Case, Spec, SpecArgument
 
@@ -146,7 +146,7 @@ def computing_sentences(spec: Spec) -> list[str]:
     if spec.algorithm is None:
         return []
     sentences = spec.algorithm.sentences
-    return [*draw_sentence(spec.algorithm), f"What it computes: {sentences[0]}", *sentences[1:]]
+    return [*list_caveats(spec.algorithm), f"What it computes: {sentences[0]}", *sentences[1:]]
 
 
 def mode_sentences(spec: Spec) -> list[str]:

@@ -116,9 +116,12 @@ def _unwritable(algorithm: Algorithm) -> Iterator[str]:
         yield f"states that it rebuilds, but cannot be written: {error}"
 
 
-def draw_sentence(algorithm: Algorithm) -> list[str]:
-    """Say that the graph shows one run of several, if numbers from elsewhere may decide what forward computes."""
-    return ["Numbers that it draws outside torch may change what it computes."] if DRAWS in algorithm.hidden else []
+def list_caveats(algorithm: Algorithm) -> list[str]:
+    """Return sentences that say that the graph shows one run of several, and what may lead to another one."""
+    caveats = ["Numbers that it draws outside torch may change what it computes."] if DRAWS in algorithm.hidden else []
+    if algorithm.reads_values:
+        caveats.append("Values of its inputs may change what it computes; these are the steps of one run.")
+    return caveats
 
 
 def infer_layout(algorithm: Algorithm) -> str | None:

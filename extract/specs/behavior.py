@@ -140,16 +140,16 @@ def summarize_block(
     """Return a summary of one or two sentences.
 
     Args:
-        builds: classes that the block constructs; used if nothing was observed.
+        builds: classes that the block constructs; used if no parameters were observed.
         init: the working constructor arguments, in neutral notation.
     """
-    remark = "; not observed at work."
-    if observed is None:
+    remark = f".{_remarks(observed)}" if observed is not None else "; not observed at work."
+    if observed is None or not (observed.cases or observed.parameters):
+        # What was constructed alone may have got arguments that make no sense: that it has no parameters says nothing.
         takes = f"takes {_list_names(forward)}" if forward else ""
         parts = [takes, _describe_constructor(constructor), _bag(builds, "builds ")]
     else:
         parts = [_describe_shapes(observed, behavior), _bag(observed.layers), _parameters(observed, init)]
-        remark = f".{_remarks(observed)}"
     title = name if category == "Other" else f"{name}, {category.lower()}"
     return f"{title}: {'; '.join(filter(None, parts))}{remark}"
 

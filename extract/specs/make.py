@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from extract.specs.algorithm import build_algorithm, draw_sentence, infer_layout
+from extract.specs.algorithm import build_algorithm, infer_layout, list_caveats
 from extract.specs.behavior import Behavior, infer_behavior, neutralize_case, summarize_block
 from extract.specs.notation import format_expression
 from extract.specs.outline import read_outline
@@ -89,7 +89,7 @@ def make_spec(row: Block, answer: Mapping[str, Any] | None = None) -> Spec:
         builds=builds,
         dependencies={other: "class" if other in outline.classes else "function" for other in others},
         algorithm=algorithm,
-        summary=" ".join([summary, *draw_sentence(algorithm), algorithm.told]).rstrip() if algorithm else summary,
+        summary=" ".join([summary, *list_caveats(algorithm), algorithm.told]).rstrip() if algorithm else summary,
     )
     return neutralize(spec, row.code)
 

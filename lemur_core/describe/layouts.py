@@ -14,6 +14,8 @@ _SAME_RANK = frozenset({"constant_pad_nd", "roll", "slice", "stop_gradient", "dr
 _CHANGE_DIMENSIONS = frozenset({"permute", "reshape", "matmul", "convolution", "linear", "index"})
 #: Operations that treat one dimension unlike another: where nothing tells which dimension is which, no name is given.
 _UNEVEN = _CHANGE_DIMENSIONS | {"slice", "_softmax", "_log_softmax", "flip", "roll", "cumsum", "sort", "topk", "cat"}
+#: Operations whose results have other dimensions than what they read.
+_NEW_DIMENSIONS = frozenset({"nonzero", "_cdist_forward", "_euclidean_dist"})
 _LAST = frozenset({"linear", "layer_norm", "rms_norm"})  # the channels are the last dimension
 _SECOND = frozenset({"convolution", "batch_norm", "group_norm", "instance_norm"})
 #: Operations on images, by name: the channels are the second dimension.
@@ -32,7 +34,7 @@ def channels_last(rank: int) -> Layout:
 
 
 def derive_layout(graph: Graph, index: int) -> Layout | None:
-    """Infer the layout of an input with three to five dimensions from the operations on it and on elementwise results.
+    """Infer the layout of an input with two to five dimensions from the operations on it and on elementwise results.
 
     A linear layer, or a normalization over the last dimension alone, shows that this dimension is the channels; a
     convolution, a pooling or a batch normalization shows that the second one is. So does a parameter with one value
@@ -42,7 +44,7 @@ def derive_layout(graph: Graph, index: int) -> Layout | None:
     Returns: one letter per dimension, such as `NCHW`; None for another rank, or without such an operation.
     """
     rank = len(graph.nodes[index].outputs[0].shape)
-    if not 3 <= rank <= 5:
+    if not 2 <= rank <= 5:
         return None
     for number, position in _find_uses(graph, index):
         node = graph.nodes[number]
@@ -136,9 +138,13 @@ def derive_layouts(graph: Graph) -> list[Layout]:
 
 def _output_layout(graph: Graph, index: int, node: Node, rank: int, layouts: list[Layout]) -> Layout:
     if node.op == "input":
-        usual = rank < 3 or (rank > 3 and _is_even(graph, index))
+        usual = rank < 2 or (rank != 3 and _is_even(graph, index))
         return derive_layout(graph, index) or (channels_first(rank) if usual else ("N" + "?" * rank)[:rank])
     sources = (layouts[ref.node] for ref in node.inputs if graph.nodes[ref.node].op not in LEAVES - {"input"})
+    if node.op == "matmul":
+        return _product_layout(graph, node, rank, layouts)
+    if node.op in _NEW_DIMENSIONS:
+        return "?" * rank
     inherited = min((layout for layout in sources if len(layout) == rank), key=lambda text: text.count("?"), default="")
     if node.op in _SECOND:
         # A convolution may run along the channels, as one value of each is a sequence, too.
@@ -157,6 +163,16 @@ def _output_layout(graph: Graph, index: int, node: Node, rank: int, layouts: lis
         gone, source = set(node.get("dim") or ()), layouts[node.inputs[0].node]
         return "".join(letter for dim, letter in enumerate(source) if dim not in gone)[:rank].ljust(rank, "?")
     return inherited or "?" * rank
+
+
+def _product_layout(graph: Graph, node: Node, rank: int, layouts: list[Layout]) -> Layout:
+    """Take rows from the left matrix, columns from the right one; weights that read channels give channels."""
+    values = (graph.nodes[ref.node].op not in LEAVES - {"input"} for ref in node.inputs)
+    left, right = (layouts[ref.node] if value else "" for ref, value in zip(node.inputs, values, strict=True))
+    if len(left) != rank:
+        return "?" * rank
+    column = right[-1:] if right else "C" if left[-1:] == "C" else "?"
+    return left[:-1] + (column or "?")
 
 
 def _reshape_layout(graph: Graph, node: Node, layouts: list[Layout]) -> Layout:

@@ -7,28 +7,32 @@ pyramids, normalizations, splits and concatenations. Repeats are folded, and the
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lemur_core.describe.attention import MAX_STEPS, RESHAPING, DataFlow, find_attention
 from lemur_core.describe.folding import fold_phrases, fold_sentences, number_sentences
 from lemur_core.describe.layouts import derive_layouts
+from lemur_core.describe.names import ValueNames
+from lemur_core.describe.roles import describe_outputs, describe_roles, read_outputs
 from lemur_core.describe.sentences import (
+    OPERATORS,
     RESHAPED,
     WINDOWS,
     describe,
-    find_origin,
-    format_sizes,
+    format_number,
     join_words,
     name_dimensions,
     name_extent,
     remove_marks,
 )
+from lemur_core.describe.weights import describe_weights
 from lemur_core.graphs.graph import Argument, Graph, Node, Ref
 
 _IN_TRAINING = 6  # maximum number of differences that are named
 _RETURNED = 8  # maximum number of returned values that are named
 _PHRASES = 14  # maximum phrases per sentence
+_MARK = re.compile(r"\{(\d+)\}")  # the value of a node, in a phrase
 
 _GATES = frozenset({"sigmoid", "hardsigmoid", "tanh", "_softmax", "relu6"})
 _BOUNDED = {"clamp": ("min", "max"), "hardtanh": ("min_val", "max_val")}
@@ -44,8 +48,6 @@ _SINGLE = {
     "roll": "a roll",
 }
 _COMBINED = {"matmul": "product of matrices", "mul": "product", "add": "sum", "sub": "difference", "div": "quotient"}
-_OPERATORS = {"add": "plus", "sub": "minus", "mul": "times", "div": "divided by", "matmul": "product with"}
-_OPERATORS |= {"maximum": "the larger of it and", "minimum": "the smaller of it and"}
 _RESIDUAL = ": a residual"
 _POOLING = ("max_pool", "avg_pool", "adaptive")
 
@@ -64,6 +66,7 @@ class _Chain:
 
     nodes: list[int]
     phrases: list[str] = field(default_factory=list)
+    viewed: tuple[int, ...] = ()  # the shape before the views that its last operations are
 
 
 def describe_graph(graph: Graph, trained: Graph | None = None) -> GraphDescription:
@@ -111,6 +114,12 @@ class _Describer:
         # A returned value has one more reader, so that no chain continues past it.
         for ref in graph.outputs:
             self.users[ref.node] += 1
+        self.outputs = {
+            index: read_outputs(graph, index, self.flow.users.get(index, ()))
+            for index in self.live
+            if len(self.nodes[index].outputs) > 1
+        }
+        self.names = ValueNames(graph, self.layouts, self.reached, self.outputs)
         self.chains = self._list_chains() if len(self.live) <= MAX_STEPS else []
         self.inputs = [index for index, node in enumerate(self.nodes) if node.op == "input"]
 
@@ -150,23 +159,38 @@ class _Describer:
         others = [source for source in self.sources[index] if source != main]
         if node.op == "cat":
             return self._describe_cat(index, main)
-        if node.op == "where":
-            chosen = [value for value in (node.get("input"), node.get("other")) if value is not None]
-            names = ["it" if isinstance(v, Ref) and v.node == main else self._name_value(v) for v in chosen]
-            decides = node.get("condition").node
-            return f"{' or '.join(names)}, as {'it' if decides == main else self._name_value(Ref(decides))} says"
         if node.op in ("add", "sub", "mul", "div", "maximum", "minimum", "matmul"):
             return self._describe_binary(index, node, main, others)
-        if node.op in ("addcmul", "addcdiv"):
-            whole, *factors = (
-                "it" if isinstance(value, Ref) and value.node == main else self._name_value(value, index)
-                for value in (node.get(name) for name in ("input", "tensor1", "tensor2"))
-            )
-            return f"{whole} plus {(' times ' if node.op == 'addcmul' else ' divided by ').join(factors)}"
         if self._is_part_of_another(index):
             return ""
-        phrase = describe(self.graph, index, self.layouts)
-        return f"{phrase}, with {_list_references(others)}" if others and main is not None and phrase else phrase
+        if node.op == "expand" and self._is_copied(index):
+            return f"repeated to {self.names.format_shape(index)}"
+        return self._describe_reading(index, node, main, others)
+
+    def _is_copied(self, index: int) -> bool:
+        """Return whether what reads an expanded value sees its copies; most operations would expand it themselves."""
+        returned = any(ref.node == index for ref in self.graph.outputs)
+        return returned or any(self.nodes[user].op in ("reshape", "cat") for user in self.flow.users.get(index, ()))
+
+    def _describe_reading(self, index: int, node: Node, main: int | None, others: list[int]) -> str:
+        """Describe an operation with the values that it reads besides that of its chain."""
+        phrase = describe_roles(self.graph, node, self.layouts, lambda value: self._name_read(value, main, index))
+        if phrase:
+            return phrase
+        phrase = describe_outputs(node, describe(self.graph, index, self.layouts), self.outputs.get(index, frozenset()))
+        weight = node.get("weight")
+        if node.op in ("convolution", "linear") and isinstance(weight, Ref):
+            if weight.node not in self.reached:
+                return phrase + describe_weights(self.graph, weight.node, self.layouts)
+            if main == weight.node:
+                return f"the weights, for {self._name_read(node.get('input'), main, index)}, of a {phrase}"
+            return f"{phrase}, weights {self.names.name(weight)}"
+        if others and phrase:
+            return f"{phrase}{', with' if main is not None else ' of'} {self.names.name_all(others, index)}"
+        return phrase
+
+    def _name_read(self, value: Argument, main: int | None, reader: int) -> str:
+        return "it" if isinstance(value, Ref) and value.node == main else self.names.name(value, reader)
 
     def _is_part_of_another(self, index: int) -> bool:
         """Return whether a value is only moved on the way to windows, or to join the heads of an attention."""
@@ -182,7 +206,7 @@ class _Describer:
         attention = self.attention[index]
         self.patterns["attention"] += 1
         heads = f", ‹{attention.heads}› heads" if attention.heads and attention.heads > 1 else ""
-        names = [self._name_value(Ref(source)) for source in attention.read]
+        names = [self.names.name(Ref(source)) for source in attention.read]
         softmax = [] if "softmax" in attention.steps else ["softmax"]
         steps = ", ".join([*attention.steps, *softmax, "weighted sum"])
         if len(set(names)) == 1:
@@ -194,7 +218,7 @@ class _Describer:
         parts = [ref.node for ref in node.get("tensors")]
         along = name_dimensions(self.layouts[index], [node.get("dim")])
         pools = [part for part in parts if self._is_pooled(part)]
-        shown = ["it" if part == main else self._name_value(Ref(part)) for part in parts]
+        shown = ["it" if part == main else self.names.name(Ref(part)) for part in parts]
         phrase = f"concatenates {join_words(shown)} along {along}"
         if set(parts) == {main}:
             phrase = f"{len(parts)} copies of it side by side along {along}"
@@ -221,19 +245,22 @@ class _Describer:
         left, right = operands if len(operands) == 2 else (operands[0], None)
         if not others and main is not None:
             if isinstance(left, Ref) and isinstance(right, Ref) and left.node == right.node:
+                if left != right:
+                    return f"{_COMBINED.get(node.op, node.op)} of both"
                 return {"mul": "square", "add": "twice"}.get(node.op, f"{node.op} with itself")
             operand = right if isinstance(left, Ref) and left.node == main else left
             if isinstance(operand, Ref) and node.op == "mul" and (dropped := self._describe_dropping(operand.node)):
                 self.patterns["stochastic depth"] += 1
                 return dropped
-            shown = self._name_origin(operand.node, index) if isinstance(operand, Ref) else _format_number(operand)
+            shown = self.names.name_origin(operand.node, index) if isinstance(operand, Ref) else format_number(operand)
             return self._describe_operand(node, shown, first=operand is left and node.op not in ("add", "mul"))
         if main is None:
-            return f"{_COMBINED.get(node.op, node.op)} of {_list_references(others)}"
-        shown = f"{{{others[0]}}}"
+            return f"{_COMBINED.get(node.op, node.op)} of {self.names.name_all(others, index)}"
+        shown = self.names.name_all(others[:1], index)
         if node.op == "add":
             continues = self.flow.leads_to(others[0], main)
-            if not continues and not self.flow.leads_to(main, others[0]):
+            same_shape = len({self.graph.type_of(ref).shape for ref in node.inputs}) == 1
+            if not same_shape or (not continues and not self.flow.leads_to(main, others[0])):
                 return f"adds {shown}"
             self.patterns["a residual"] += 1
             return f"{'adds' if continues else 'added to'} {shown}{_RESIDUAL}"
@@ -244,7 +271,8 @@ class _Describer:
                     return f"{phrase}: a gate{self._describe_extent(gate, index)}"
             return f"times {shown}"
         if node.op == "matmul":
-            return f"product of matrices with {shown}"
+            is_left = isinstance(left, Ref) and left.node == main
+            return f"product of matrices, {f'it with {shown}' if is_left else f'{shown} with it'}"
         return self._describe_operand(node, shown, first=isinstance(left, Ref) and left.node == others[0])
 
     def _describe_dropping(self, index: int) -> str:
@@ -269,24 +297,8 @@ class _Describer:
 
     def _describe_operand(self, node: Node, shown: str, *, first: bool) -> str:
         if first:
-            return f"{shown} {_OPERATORS[node.op] if node.op in ('sub', 'div') else node.op} it"
-        return f"{_OPERATORS.get(node.op, node.op)} {shown}"
-
-    def _name_value(self, value: Argument, reader: int | None = None) -> str:
-        if not isinstance(value, Ref):
-            return _format_number(value)
-        return f"{{{value.node}}}" if value.node in self.reached else self._name_origin(value.node, reader)
-
-    def _name_origin(self, index: int, reader: int | None = None) -> str:
-        """Describe a value that does not depend on an input. Args: reader: the operation that broadcasts it."""
-        node, shape = self.nodes[index], self.nodes[index].outputs[0].shape
-        if node.op in ("constant", "full") and isinstance(node.get("value"), int | float):
-            return _format_number(node.get("value"))
-        origin = find_origin(self.graph, index)
-        extent = "" if reader is None else name_extent(self.layouts[reader], shape)
-        if max(shape, default=1) == 1:
-            return f"a {origin} number"
-        return f"a {origin} value{extent}" if extent else f"a {origin} tensor of ‹{format_sizes(shape)}›"
+            return f"{shown} {OPERATORS[node.op] if node.op in ('sub', 'div') else node.op} it"
+        return f"{OPERATORS.get(node.op, node.op)} {shown}"
 
     # --- chains and sentences --------------------------------------------------------------------------------------
 
@@ -302,12 +314,22 @@ class _Describer:
                 chains.append(chain := _Chain([]))
             phrase = self._describe_node(index, main)
             chain.nodes.append(index)
-            if phrase.startswith(RESHAPED) and chain.phrases and chain.phrases[-1].startswith(RESHAPED):
-                chain.phrases.pop()
-            if phrase:
-                chain.phrases.append(phrase)
+            self._add_phrase(chain, index, phrase)
             by_end[index] = chain
         return chains
+
+    def _add_phrase(self, chain: _Chain, index: int, phrase: str) -> None:
+        """Add a phrase; of views in a row only the last shape is named, and nothing if it is the first again."""
+        node = self.nodes[index]
+        is_view = phrase.startswith(RESHAPED) or (not phrase and node.op == "reshape")
+        chain.viewed = (chain.viewed or self.graph.type_of(node.inputs[0]).shape) if is_view else ()
+        if chain.phrases and chain.phrases[-1].startswith(RESHAPED) and is_view:
+            chain.phrases.pop()
+            phrase = (
+                "" if node.outputs[0].shape == chain.viewed else phrase or RESHAPED + self.names.format_shape(index)
+            )
+        if phrase:
+            chain.phrases.append(phrase)
 
     def _starts_stage(self, index: int, chain: _Chain) -> bool:
         """Return whether an operation starts a new stage: one with weights after an added residual."""
@@ -327,7 +349,7 @@ class _Describer:
     def list_phrases(self) -> list[str]:
         """Return all phrases, without the values that they refer to."""
         phrases = (phrase for chain in self.chains for phrase in chain.phrases)
-        return [remove_marks(re.sub(r"\{\d+\}", "another value", phrase)) for phrase in phrases]
+        return [remove_marks(_MARK.sub("another value", phrase)) for phrase in phrases]
 
     def sentences(self) -> list[str]:
         """Return one sentence per chain, in order, with repeats folded."""
@@ -352,14 +374,15 @@ class _Describer:
                 return f"[{ends[index] - here}]"
             if self.nodes[index].op == "input":
                 return "the input" if len(self.inputs) == 1 else f"input {self.inputs.index(index) + 1}"
-            return self._name_origin(index)
+            return self.names.name_origin(index)
 
         texts = [self._write_sentence(chain, number, refer) for number, chain in enumerate(kept)]
-        outputs = [ref.node for ref in self.graph.outputs]
+        outputs = [self.names.name(ref) for ref in self.graph.outputs]
         if not texts and len(outputs) == 1:
-            return [f"returns {refer(outputs[0], 0)}."]
+            return [f"returns {refer(self.graph.outputs[0].node, 0)}."]
         if 1 < len(outputs) <= _RETURNED and texts:
-            texts.append(f"returns {join_words([refer(index, len(kept)) for index in outputs])}")
+            names = [_MARK.sub(lambda match: refer(int(match[1]), len(kept)), name) for name in outputs]
+            texts.append(f"returns {join_words(names)}")
         return number_sentences(fold_sentences(texts))
 
     def _write_sentence(self, chain: _Chain, number: int, refer: Callable[[int, int], str]) -> str:
@@ -369,17 +392,6 @@ class _Describer:
         if len(phrases) > _PHRASES:
             phrases = [*phrases[: _PHRASES - 1], f"{len(phrases) - _PHRASES + 1} further steps"]
         text = "; ".join(phrases)
-        for index in sorted(self.reached, reverse=True):
-            mark = f"{{{index}}}"
-            if mark in text:
-                text = text.replace(mark, refer(index, number))
-        start = f"from {refer(sources[0], number)}: " if len(sources) == 1 else ""
-        return start + text
-
-
-def _format_number(value: Argument) -> str:
-    return f"{value:.4g}" if isinstance(value, int | float) else "a value"
-
-
-def _list_references(nodes: Sequence[int]) -> str:
-    return join_words([f"{{{index}}}" for index in nodes])
+        if len(sources) == 1:
+            text = f"from {self.names.name_all(sources, first) or f'{{{sources[0]}}}'}: {text}"
+        return _MARK.sub(lambda match: refer(int(match[1]), number), text)

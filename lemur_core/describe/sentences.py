@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lemur_core.describe.layouts import Layout, channels_first, channels_last
-from lemur_core.graphs.graph import Graph, Node
+from lemur_core.graphs.graph import Argument, Graph, Node
 
 _WIDTHS = re.compile(r"‹[^›]*›")
 _DIMENSIONS = {"N": "the batch", "C": "the channels", "L": "the length", "D": "D", "H": "H", "W": "W"}
@@ -50,11 +50,9 @@ _TEXTS = {
     "pixel_unshuffle": "pixels to channels, by {downscale_factor}",
     "channel_shuffle": "channels shuffled among {groups} groups",
     "native_channel_shuffle": "channels shuffled among {groups} groups",
-    "index_select": "picked by index",
-    "gather": "picked by index",
-    "index": "picked by index",
-    "scatter_add": "added up by index",
-    "index_add": "added up by index",
+    "nonzero": "the places that are not 0",
+    "view_as_real": "real and imaginary parts as a last dimension",
+    "view_as_complex": "the last dimension as real and imaginary parts",
 }
 _COMPARISONS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most", "eq": "equal to", "ne": "other than"}
 _REDUCTIONS = {
@@ -82,7 +80,8 @@ _RECURRENT = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "recurrent layer, tanh",
 _RESIZES = re.compile(r"_?upsample_(\w+?)(_aa)?\d?d?$")
 _POOLS = re.compile(r"_?(adaptive_)?(avg|max|lp|fractional_max)_pool(\d)d(_with_indices)?$")
 _PADS = re.compile(r"(constant|reflection|replication)_pad")
-_STANDARDISING = frozenset({"batch_norm", "instance_norm", "layer_norm", "var_mean", "var", "std"})
+OPERATORS = {"add": "plus", "sub": "minus", "mul": "times", "div": "divided by", "matmul": "product with"}
+OPERATORS |= {"maximum": "the larger of it and", "minimum": "the smaller of it and"}
 #: Operations that only move elements; described only where that helps.
 SILENT = frozenset({"cast", "expand", "to_dense"})
 WINDOWS = (0, 1, 3, 2, 4, 5)  # the order of dimensions that cuts an image into windows, or puts them together
@@ -102,6 +101,11 @@ def remove_widths(words: str) -> str:
 def format_sizes(values: Sequence[Any]) -> str:
     """Format sizes as in `3×3`."""
     return "×".join(map(str, values))
+
+
+def format_number(value: Argument) -> str:
+    """Format a number of the graph in at most four digits."""
+    return f"{value:.4g}" if isinstance(value, int | float) else "a value"
 
 
 def name_dimensions(layout: Layout, dims: Sequence[int]) -> str:
@@ -229,30 +233,13 @@ def _convolution(graph: Graph, node: Node, layout: Layout) -> str:
         text += ", no padding" if not any(padding) else f", padding {_format_each(padding)}"
     if "C" in layout[2:]:
         text += " along the channels"
-    return text + _describe_weights(graph, node.get("weight").node)
-
-
-def _describe_weights(graph: Graph, index: int) -> str:
-    """Describe weights that are computed, as in `, standardised weights`; an empty text for plain parameters."""
-    if graph.nodes[index].op == "parameter":
-        return ""
-    waiting, steps = [index], set[str]()
-    while waiting:
-        node = graph.nodes[waiting.pop()]
-        steps.add(node.op)
-        waiting += [ref.node for ref in node.inputs]
-    if steps & _STANDARDISING or {"mean", "sub"} <= steps:
-        return ", standardised weights" if steps & _STANDARDISING else ", weights without their mean"
-    if steps & {"linalg_vector_norm", "_weight_norm_interface", "norm"}:
-        return ", weights divided by their norm"
-    return f", {find_origin(graph, index)} weights"
+    return text
 
 
 def _linear(graph: Graph, node: Node, layout: Layout) -> str:
     rank = len(layout)
     last = f" over the last of {rank} dimensions" if rank > 3 else ""
-    weights = _describe_weights(graph, node.get("weight").node)
-    return f"linear ‹{graph.type_of(node.inputs[0]).shape[-1]} to {node.outputs[0].shape[-1]}›{last}{weights}"
+    return f"linear ‹{graph.type_of(node.get('input')).shape[-1]} to {node.outputs[0].shape[-1]}›{last}"
 
 
 def _layer_norm(graph: Graph, node: Node, _layout: Layout) -> str:
@@ -332,6 +319,17 @@ def _roll(_graph: Graph, node: Node, layout: Layout) -> str:
     return f"rolled by {' and '.join(map(str, shifts))} along {name_dimensions(layout, dims)}" if dims else "rolled"
 
 
+def _fourier(_graph: Graph, node: Node, layout: Layout) -> str:
+    inverse = node.op == "_fft_c2r" or node.get("forward") is False
+    over = name_dimensions(layout, node.get("dim"))
+    kind = {"_fft_r2c": " of real values", "_fft_c2r": ", to real values"}.get(node.op, "")
+    return f"inverse Fourier transform over {over}{kind}" if inverse else f"Fourier transform{kind} over {over}"
+
+
+def _repeat(_graph: Graph, node: Node, _layout: Layout) -> str:
+    return f"repeated {format_sizes(node.get('repeats'))} times"
+
+
 def _clamp(_graph: Graph, node: Node, _layout: Layout) -> str:
     low, high = (node.get(name) for name in ("min", "max"))
     low = node.get("min_val") if low is None else low
@@ -351,6 +349,8 @@ _RULES: dict[str, Callable[[Graph, Node, Layout], str]] = {
     "slice": _slice,
     "roll": _roll,
     "pow": _power,
+    "repeat": _repeat,
+    **dict.fromkeys(("_fft_r2c", "_fft_c2c", "_fft_c2r"), _fourier),
     **dict.fromkeys(("layer_norm", "rms_norm"), _layer_norm),
     **dict.fromkeys(("clamp", "clamp_min", "clamp_max", "hardtanh"), _clamp),
     "gelu": lambda _graph, node, _layout: "GELU, tanh form" if node.get("approximate") == "tanh" else "GELU",
