@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from curate.from_lemur import curate_from_lemur
     from curate.interface import Snapshot, curate
     from curate.model.options import CurateOptions
+    from curate.published.novelty import Novelty
 else:
 
     def __getattr__(name: str) -> object:
@@ -19,6 +20,8 @@ else:
             from curate import from_lemur as module
         elif name == "CurateOptions":
             from curate.model import options as module
+        elif name == "Novelty":
+            from curate.published import novelty as module
         elif name in __all__:
             from curate import interface as module
         else:
@@ -26,4 +29,4 @@ else:
         return getattr(module, name)
 
 
-__all__ = ["CurateOptions", "Snapshot", "curate", "curate_from_lemur"]
+__all__ = ["CurateOptions", "Novelty", "Snapshot", "curate", "curate_from_lemur"]

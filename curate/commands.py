@@ -11,7 +11,7 @@ from curate.folder.explain import draw_graph
 from curate.folder.explain import explain as explain_network
 from curate.interface import curate as curate_here
 from curate.model.options import CurateOptions
-from curate.published.novel import Novelty
+from curate.published.novel import NovelFiles
 from curate.published.novel import novel as novel  # as it is: the command reads its result
 from curate.run.sensitivity import LEXICAL_GRID, STRUCTURAL_GRID, parse_threshold
 from curate.run.sensitivity import sensitivity as measure_sensitivity
@@ -70,7 +70,7 @@ def explain(folder: Path, name_or_id: str, graph: Path | None, against: Sequence
     return json.dumps(explanation.facts, indent=2) if as_json else "\n".join(explanation.lines)
 
 
-def novelty_text(novelty: Novelty, *, as_json: bool) -> str:
+def novelty_text(novelty: NovelFiles, *, as_json: bool) -> str:
     """Return the output of `lemur novel`."""
     return json.dumps(novelty.facts, indent=2) if as_json else "\n".join(novelty.lines)
 

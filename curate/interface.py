@@ -9,14 +9,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from curate.compute.arguments import TASK_DATASETS
 from curate.folder.explain import explain
 from curate.folder.explanation import Explanation
 from curate.folder.verify import verify
 from curate.model.options import CurateOptions
-from curate.published.novel import NovelNeighbor, novel
+from curate.published.checker import NoveltyChecker
+from curate.published.novelty import Novelty
 from curate.run.pipeline import curate as curate_source
 from curate.sources import open_sources
 from lemur_core.files.atomic import PathLike, check_free
+from lemur_core.files.errors import UsageError
 from lemur_core.files.progress import hide_progress
 from manifests.folders.checks import Check
 from manifests.folders.formats import SNAPSHOT
@@ -82,21 +85,6 @@ def curate(
     return Snapshot(folder)
 
 
-@dataclass(frozen=True, slots=True)
-class NoveltyReport:
-    """Compare one network with the records of a snapshot.
-
-    Attributes:
-        known: the snapshot would not keep the network in addition to its records.
-        nearest: the nearest records, those that make the network known first, then by similarity.
-        error: why the network was compared by text and structure alone; None if it was traced.
-    """
-
-    known: bool
-    nearest: tuple[NovelNeighbor, ...]
-    error: str | None
-
-
 @dataclass(frozen=True, init=False)
 class Snapshot:
     """Open a folder that `curate` wrote. A snapshot is a path, too: pass it wherever a folder is expected.
@@ -126,11 +114,13 @@ class Snapshot:
 
     folder: Path
     manifest: Manifest = field(repr=False, compare=False)
+    _checker: NoveltyChecker = field(repr=False, compare=False)
 
     def __init__(self, folder: PathLike) -> None:
         path = Path(folder)
         object.__setattr__(self, "folder", path)
         object.__setattr__(self, "manifest", SNAPSHOT.open(path))
+        object.__setattr__(self, "_checker", NoveltyChecker(path))
 
     def __fspath__(self) -> str:
         return str(self.folder)
@@ -177,39 +167,46 @@ class Snapshot:
         self,
         code: str,
         *,
+        graph: bool = True,
         task: str = "img-classification",
         prm: Mapping[str, object] | None = None,
         runtime: Sequence[str] = (),
         jobs: int | None = None,
         unsafe_no_sandbox: bool = False,
-    ) -> NoveltyReport:
-        """Compare a network with the records of the snapshot, by text, by structure and by its graph.
+    ) -> Novelty:
+        """Compare a network with the records of the snapshot, by text, by structure, by its graph and its numbers.
 
-        The network is traced in the sandbox if the snapshot holds graphs.
+        The first call loads the snapshot, the first one with graphs starts the sandbox; both serve all further calls,
+        from any thread. The network is traced in the sandbox if the snapshot holds graphs.
 
         Args:
             code: the text of a Python file, a network by LEMUR's contract or a module.
+            graph: compare what it computes, too; without, nothing is run.
             task: the task whose inputs the network is traced with.
             prm: hyperparameters; usual ones by default, then those of the nearest records.
             runtime: packages that the network can import in addition to the declared runtime.
-            jobs: worker processes; all cores by default.
+            jobs: worker processes that load the snapshot; all cores by default.
             unsafe_no_sandbox: run the network without the sandbox; only for code that you trust.
 
         Returns:
-            Whether the network is known, and the nearest records.
+            Whether the network is known and why, and the nearest records.
 
         Raises:
-            UserError: if the code is not Python, or the folder cannot be compared with.
+            UserError: if the code is not Python, the folder cannot be compared with, or no sandbox is available.
             UsageError: if the task is not known.
+
+        Example:
+            ```python
+            from curate import Snapshot
+
+            snapshot = Snapshot("snapshot")
+            novelty = snapshot.novelty(snapshot.kept[0].nn_code)
+            print(novelty.verdict, novelty.reason)  # known  the same code, near by text, near by structure: …
+            print(novelty.text.name, novelty.text.similarity)
+            ```
         """
-        with hide_progress():
-            result = novel(
-                {"network.py": code},
-                [self.folder],
-                task=task,
-                prm=prm,
-                jobs=jobs,
-                unsafe=unsafe_no_sandbox,
-                runtime=runtime,
-            )
-        return NoveltyReport(result.is_known, tuple(result.nearest[0]), result.facts["files"][0]["error"])
+        if task not in TASK_DATASETS:
+            raise UsageError(f"task {task}: not known; one of {', '.join(TASK_DATASETS)}")
+        return self._checker.check(
+            code, graph=graph, task=task, prm=prm, runtime=tuple(runtime), unsafe=unsafe_no_sandbox, jobs=jobs
+        )

@@ -71,6 +71,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
          "epoch": 1, "accuracy": 0.5 + number / 100, "duration": 1, "prm": {"lr": 0.01}}
         for number, code in enumerate(codes)
     ]  # fmt: skip
+    (tmp_path / "network.py").write_text(network(200))
     (tmp_path / "networks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -236,6 +237,7 @@ def test_examples_of_folders(place: Path, capfd: pytest.CaptureFixture[str]) -> 
     assert snapshot.explain(removed.nn).facts["canonical"]["id"] == removed.canonical
     new = snapshot.novelty(network(200))
     assert not new.known
+    assert names.novelty.verdict == "novel"
     assert new.nearest[0].folder == "snapshot"
     with pytest.raises(FrozenInstanceError):
         snapshot.folder = place

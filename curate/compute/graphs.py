@@ -237,6 +237,19 @@ class NetworkTracer:
             requests[number] = build_request(payload, traces[number].answer)
         yield from measure(self._box, requests, _get_names(records))
 
+    def measure(
+        self, payloads: Mapping[int, Json], answers: Mapping[int, Mapping[str, Any]]
+    ) -> Iterator[tuple[int, str | None]]:
+        """Yield the behavior of networks by their number; None if unknown.
+
+        Args: payloads: as for `run`. answers: of their traces.
+
+        Raises: UserError if no sandbox is available.
+        """
+        yield from measure(
+            self._box, {number: build_request(payloads[number], answers[number]) for number in payloads}, {}
+        )
+
     def add_behaviors(
         self,
         traces: Mapping[int, GraphTrace],

@@ -1,51 +1,62 @@
 """The codes that a network is compared with: records of a snapshot or blocks of an extraction, and their graphs."""
 
+import contextlib
+import hashlib
 import json
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from curate.compute.behavior import compare_behaviors
 from curate.compute.graphs import GraphTrace
 from curate.model.corpus import fill_store
-from curate.model.features import Features, FeatureStore, FeatureTable
+from curate.model.features import FeatureStore
 from curate.model.options import CurateOptions
 from curate.published.outcome import DUPLICATE_STAGES
 from lemur_core.files import Json
+from lemur_core.files.atomic import atomic_file, sha256_file
+from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article
 from lemur_core.graphs.graph import FORM, TORCH, Graph
-from lemur_core.graphs.identity import compute_identities, similarity, subtrees
+from lemur_core.graphs.identity import compute_identities, subtrees
+from lemur_core.graphs.networks.order import count_weights
 from lemur_core.graphs.serialization import load_graphs
 from lemur_core.similarity import Detail
-from lemur_core.similarity.minhash import jaccard
+from lemur_core.similarity.overlaps import Multiset, OverlapIndex, build_multiset
+from lemur_core.similarity.views import Views
 from manifests.folders.formats import EXTRACTION, SNAPSHOT
 from manifests.folders.manifest import Manifest, read_manifest
-from manifests.folders.reading import reading
+from manifests.folders.reading import READ_ERRORS, reading
+from manifests.folders.tables import read_table
 from manifests.provenance import SPECS
 from manifests.records import Agreement, Block, Decision, LemurRecord, Removed
+
+#: Part of the name of cached graphs; to be increased whenever what is computed from them changes.
+_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Computation:
-    """A computation: its identities, and the counts that its similarity to others is computed from."""
+    """A computation: its identities, and the labels that its similarity to others is computed from."""
 
     traced: GraphTrace
-    labels: Counter[str]
+    labels: Multiset
     operations: int
     part: str = ""
 
-    def compare(self, other: "Computation") -> "GraphSimilarity | None":
-        """Compare it with another one; None if they cannot be compared."""
-        agreement = self.traced.agrees(other.traced)
-        if agreement is None:
-            return None
-        return GraphSimilarity(similarity(self.labels, other.labels), agreement, self.part, self.operations)
+
+def build_computation(identities: Mapping[str, Any], form: Graph, part: str = "") -> Computation:
+    """Return the computation of a graph by its identities; `part`: the module that it belongs to."""
+    return Computation(GraphTrace(identities), build_multiset(subtrees(form)), len(form.nodes), part)
 
 
 class GraphSimilarity(NamedTuple):
@@ -55,11 +66,7 @@ class GraphSimilarity(NamedTuple):
     agreement: Agreement
     part: str
     operations: int
-
-
-def build_computation(identities: Mapping[str, Any], form: Graph, part: str = "") -> Computation:
-    """Return the computation of a graph by its identities; `part`: the module that it belongs to."""
-    return Computation(GraphTrace(identities), subtrees(form), len(form.nodes), part)
+    equal_numbers: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,62 +80,167 @@ class ReferenceCode:
 
 
 class ReferenceCorpus:
-    """The records or blocks of one folder with their features, and the rows of its graphs."""
+    """The records or blocks of one folder, in memory, compared with one code at a time. Threads may share it.
 
-    def __init__(self, folder: Path, manifest: Manifest, codes: Sequence[tuple[ReferenceCode, str]]) -> None:
+    Attributes:
+        codes: the records that are kept, or the blocks; then removed records that were traced.
+        removed: the records that were removed as duplicates, by id.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder, self.of_blocks = folder, manifest.kind == "extraction"
         self.detail, self.lexical, self.structural, self.keeps_different = read_rules(manifest)
-        self.codes = [code for code, _ in codes]
-        self._sources = codes
+        self.codes: list[ReferenceCode] = []
+        self.removed: dict[str, ReferenceCode] = {}
+        self._graphs: _ReferenceGraphs | None = None
 
     @classmethod
-    def load(
-        cls, folder: Path, manifest: Manifest, ids: Collection[str], graphs: Collection[str], jobs: int | None
-    ) -> "ReferenceCorpus":
-        """Read a finished folder; of a snapshot's removed codes, only those with one of these ids or graphs.
+    def load(cls, folder: Path, manifest: Manifest, jobs: int | None, *, graphs: bool) -> "ReferenceCorpus":
+        """Read a finished folder. Args: graphs: whether its graphs are compared, too.
 
         Raises: UserError if the folder cannot be read, or its graphs come from another torch.
         """
         with reading(folder, manifest.kind):
-            codes = _iter_records(folder, ids, graphs) if manifest.kind == "snapshot" else _iter_blocks(folder)
-            corpus = cls(folder, manifest, list(codes))
-            corpus.read_features(jobs)
+            corpus = cls(folder, manifest)
+            codes = dict(_iter_blocks(folder) if corpus.of_blocks else _iter_records(folder))
+            if not corpus.of_blocks:
+                corpus.removed = _read_removed(folder, {code.id: code.name for code in codes})
+            computations = corpus._load_graphs() if graphs else []
+            # A removed code is near its record by text, except where its graph removed it.
+            traced = {id_ for id_, _ in computations} & corpus.removed.keys()
+            if traced:
+                rows = SNAPSHOT.rows(folder, Removed, ("id", "nn_code"), ids=traced)
+                codes |= {corpus.removed[row.id]: row.nn_code for row in rows if row.nn_code}
+            corpus.codes = list(codes)
+            corpus._read_features(codes, jobs)
+            if computations:
+                corpus._graphs = _ReferenceGraphs(corpus.codes, computations)
         return corpus
 
-    def read_features(self, jobs: int | None) -> None:
-        """Load the features of all codes; codes without features are left out."""
-        store = FeatureStore(self.detail)
-        digests = [bytes.fromhex(code.id) for code in self.codes]
-        new = {digest: code for digest, (_, code) in zip(digests, self._sources, strict=True) if digest not in store}
+    def _read_features(self, codes: Mapping[ReferenceCode, str], jobs: int | None) -> None:
+        digests = [bytes.fromhex(code.id) for code in codes]
+        store = FeatureStore(self.detail, only=digests)
+        new = {digest: code for digest, code in zip(digests, codes.values(), strict=True) if digest not in store}
         if new:
             fill_store(store, new.items(), self.detail, jobs)
-        self.features: FeatureTable = store.table(digests)
-        self._sources = ()
+        table = store.table(digests)
+        self._classes = {"lexical": table.shingle_set, "structural": table.fingerprint}
+        self._overlaps = {
+            "lexical": OverlapIndex((table.shingles(number), None) for number in range(len(table.set_sizes))),
+            "structural": OverlapIndex((elements, None) for elements in table.elements),
+        }
 
-    def similar(self, measure: str, features: Features) -> npt.NDArray[np.float64]:
-        """Return the Jaccard similarity of all records to a file, (records,); measure: `lexical` or `structural`."""
-        table = self.features
-        if measure == "lexical":
-            classes = table.shingle_set
-            similarities = [
-                jaccard(features.shingles, table.shingles(number)) for number in range(len(table.set_sizes))
-            ]
-        else:
-            classes = table.fingerprint
-            similarities = [jaccard(features.elements, elements) for elements in table.elements]
-        return np.array([*similarities, 0.0])[classes]  # number -1 (no features) picks the last
+    def similar(self, measure: str, features: Views) -> npt.NDArray[np.float64]:
+        """Return the Jaccard similarity of all codes to another one, (codes,); measure: `lexical` or `structural`."""
+        own = features.shingles if measure == "lexical" else features.elements
+        # Number -1 (no features) picks the last.
+        return np.append(self._overlaps[measure].similarities(own), 0.0)[self._classes[measure]]
 
-    def graphs(self, ids: Collection[str]) -> Iterator[tuple[str, Computation]]:
+    def compare(self, computations: Sequence[Computation]) -> list[GraphSimilarity | None]:
+        """Compare a network, and its modules if these are blocks, with the graph of each code; None if it has none."""
+        if self._graphs is None or not computations:
+            return [None] * len(self.codes)
+        return self._graphs.compare(computations if self.of_blocks else computations[:1])
+
+    def measures(self, weights: str | None) -> bool:
+        """Return whether a network of these sizes of parameters may have the numbers of a record."""
+        return self._graphs is not None and weights in self._graphs.measured
+
+    def _load_graphs(self) -> list[tuple[str, Computation]]:
+        """Return the id and computation of each code that has a graph; they are computed once for a file of graphs."""
+        source = self.folder / (SPECS if self.of_blocks else "graphs.parquet")
+        if not source.exists():
+            return []
+        name = f"graphs-{_VERSION}-{FORM}-{TORCH}-{sha256_file(source)}.npz"
+        path = cache_folder("published") / name
+        with contextlib.suppress(*READ_ERRORS), np.load(path) as arrays:  # damaged: computed again
+            return list(_unpack_computations(arrays))
+        computations = list(self._iter_graphs())
+        with atomic_file(path) as part, part.open("wb") as file:
+            np.savez(file, allow_pickle=False, **_pack_computations(computations))
+        return computations
+
+    def _iter_graphs(self) -> Iterator[tuple[str, Computation]]:
         """Yield the id and computation of each code that has a graph. Raises: UserError if one cannot be compared."""
         if self.of_blocks:
             for id_, forms in _iter_block_graphs(self.folder):
                 yield id_, build_computation(compute_identities(forms), forms["eval"])
             return
-        columns = ["id", "graph", "graph_widths", "behavior", "eval", "torch", "form"]
-        selected = list(ids) if len(ids) < len(self.codes) else None
-        for row in _iter_graph_rows(self.folder, columns, selected):
+        columns = ["id", "graph", "graph_widths", "behavior", "eval", "train", "torch", "form"]
+        for row in _iter_graph_rows(self.folder, columns):
             if row["eval"] is not None:
-                yield row["id"], build_computation(row, Graph.from_json(json.loads(row["eval"])))
+                modes = ("eval", "train") if row["behavior"] else ("eval",)
+                forms = {mode: Graph.from_json(json.loads(row[mode])) for mode in modes if row[mode]}
+                identities = {name: row[name] for name in ("graph", "graph_widths", "behavior")}
+                if row["behavior"]:  # as the trace of another network states them
+                    identities["weights"] = hashlib.sha256(repr(count_weights(forms)).encode()).hexdigest()
+                yield row["id"], build_computation(identities, forms["eval"])
+
+
+class _ReferenceGraphs:
+    """The computations of codes, compared with others all at once."""
+
+    def __init__(self, codes: Sequence[ReferenceCode], computations: Sequence[tuple[str, Computation]]) -> None:
+        numbers = {id_: number for number, (id_, _) in enumerate(computations)}
+        self._number = [numbers.get(code.id) for code in codes]
+        self._computations = [computation for _, computation in computations]
+        self._labels = OverlapIndex(computation.labels for computation in self._computations)
+        self._operations = np.array([computation.operations for computation in self._computations])
+        self._alike: defaultdict[str, list[int]] = defaultdict(list)  # numbers by graph, by widths and by weights
+        for number, computation in enumerate(self._computations):
+            traced = computation.traced
+            for identity in filter(None, (traced.graph, traced.widths, traced.answer.get("weights"))):
+                self._alike[identity].append(number)
+        self.measured = {weights for one in self._computations if (weights := one.traced.answer.get("weights"))}
+
+    def compare(self, computations: Sequence[Computation]) -> list[GraphSimilarity | None]:
+        count = len(self._computations)
+        best: list[GraphSimilarity | None] = [None] * count
+        for own in computations:
+            shares = self._labels.similarities(*own.labels)
+            agreements: list[Agreement | None] = ["different"] * count
+            numbers: dict[int, bool | None] = {}
+            traced = own.traced
+            for identity in filter(None, (traced.graph, traced.widths, traced.answer.get("weights"))):
+                for number in self._alike.get(identity, ()):
+                    other = self._computations[number].traced
+                    agreements[number] = traced.agrees(other)
+                    numbers[number] = compare_behaviors(traced.behavior, other.behavior)
+            small, large = (f(self._operations, own.operations) for f in (np.minimum, np.maximum))
+            likely = (2 * small >= large) | (not own.part)  # else the sizes allow less than half to be shared
+            for number in range(count):
+                agreement = agreements[number]
+                if agreement is not None and (likely[number] or agreement != "different"):
+                    compared = GraphSimilarity(
+                        float(shares[number]), agreement, own.part, own.operations, numbers.get(number)
+                    )
+                    before = best[number]
+                    if before is None or _closeness(compared) > _closeness(before):
+                        best[number] = compared
+        return [None if number is None else best[number] for number in self._number]
+
+
+def _pack_computations(computations: Sequence[tuple[str, Computation]]) -> dict[str, npt.NDArray[Any]]:
+    facts = [[id_, dict(item.traced.answer), item.operations] for id_, item in computations]
+    labels = [item.labels for _, item in computations]
+    return {
+        "facts": np.frombuffer(json.dumps(facts).encode(), np.uint8),
+        "elements": np.concatenate([np.empty(0, np.uint64), *(elements for elements, _ in labels)]),
+        "counts": np.concatenate([np.empty(0, np.int64), *(counts for _, counts in labels if counts is not None)]),
+        "ends": np.cumsum([len(elements) for elements, _ in labels]),
+    }
+
+
+def _unpack_computations(arrays: Mapping[str, npt.NDArray[Any]]) -> Iterator[tuple[str, Computation]]:
+    facts = json.loads(arrays["facts"].tobytes())
+    elements, counts, start = arrays["elements"], arrays["counts"], 0
+    for (id_, answer, operations), end in zip(facts, arrays["ends"].tolist(), strict=True):
+        yield id_, Computation(GraphTrace(answer), (elements[start:end], counts[start:end]), operations)
+        start = end
+
+
+def _closeness(comparison: GraphSimilarity) -> tuple[bool, bool, float, int]:
+    return comparison.agreement == "same", comparison.agreement == "widths", comparison.share, comparison.operations
 
 
 def read_reference_manifest(folder: Path) -> Manifest:
@@ -189,12 +301,11 @@ def _iter_block_graphs(folder: Path) -> Iterator[tuple[str, dict[str, Graph]]]:
             yield spec["code_sha256"], forms
 
 
-def _iter_graph_rows(folder: Path, columns: list[str], ids: list[str] | None = None) -> Iterator[Json]:
+def _iter_graph_rows(folder: Path, columns: list[str]) -> Iterator[Json]:
     path = folder / "graphs.parquet"
     if not path.exists():
         return
-    chosen = None if ids is None else ds.field("id").isin(ids)
-    for batch in ds.dataset(path).to_batches(columns=columns, filter=chosen, batch_size=100):
+    for batch in ds.dataset(path).to_batches(columns=columns, batch_size=100):
         for row in batch.to_pylist():
             if row["graph"] is not None and (row["torch"], row["form"]) != (TORCH, FORM):
                 raise UserError(
@@ -204,23 +315,22 @@ def _iter_graph_rows(folder: Path, columns: list[str], ids: list[str] | None = N
             yield row
 
 
-def _iter_records(folder: Path, ids: Collection[str], graphs: Collection[str]) -> Iterator[tuple[ReferenceCode, str]]:
-    """Yield the kept records, and those of their duplicates that have one of these ids or graphs."""
-    names: dict[str, str] = {}
+def _iter_records(folder: Path) -> Iterator[tuple[ReferenceCode, str]]:
+    """Yield the kept records with their codes."""
     for record in SNAPSHOT.rows(folder, LemurRecord, ("id", "nn", "nn_code", "prm")):
-        names[record.id] = record.nn
         if record.nn_code:  # not withheld from a published copy
             yield ReferenceCode(record.nn, record.id, record.prm), record.nn_code
-    rows = _iter_graph_rows(folder, ["id", "graph", "torch", "form"])
-    wanted = {*ids, *(row["id"] for row in rows if row["graph"] in graphs)}
-    if wanted <= names.keys():
-        return
-    decisions = SNAPSHOT.rows(folder, Decision, ("id", "stage", "canonical"))
-    canonical_of = {row.id: row.canonical or "" for row in decisions if row.stage in DUPLICATE_STAGES}
-    for removed in SNAPSHOT.rows(folder, Removed, ("id", "nn", "nn_code"), ids=wanted):
-        if removed.id in canonical_of and removed.nn_code:
-            kept = names.get(canonical_of[removed.id], canonical_of[removed.id][:16])
-            yield ReferenceCode(removed.nn, removed.id, None, kept), removed.nn_code
+
+
+def _read_removed(folder: Path, names: Mapping[str, str]) -> dict[str, ReferenceCode]:
+    """Return the codes that were removed as duplicates, by id. Args: names: of the kept ones, by id."""
+    table = read_table(SNAPSHOT.files(folder, "decisions"), Decision, ("id", "nn", "stage", "canonical"))
+    rows = table.filter(pc.is_in(table["stage"], value_set=pa.array(DUPLICATE_STAGES))).to_pylist()
+    return {
+        row["id"]: ReferenceCode(row["nn"], row["id"], None, names.get(row["canonical"], row["canonical"][:16]))
+        for row in rows
+        if row["canonical"] and row["id"] not in names
+    }
 
 
 def _iter_blocks(folder: Path) -> Iterator[tuple[ReferenceCode, str]]:

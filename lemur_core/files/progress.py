@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -14,10 +15,12 @@ _NAME_CHARACTERS = 60
 #: The variable that hides progress, in worker processes too.
 QUIET = "LEMUR_QUIET"
 
+_THREAD = threading.local()
+
 
 def quiet() -> bool:
     """Return whether progress is hidden."""
-    return os.environ.get(QUIET, "") not in ("", "0")
+    return hasattr(_THREAD, "hidden") or os.environ.get(QUIET, "") not in ("", "0")
 
 
 @contextlib.contextmanager
@@ -39,6 +42,11 @@ def hide_progress(*, unless: bool = False) -> Iterator[None]:
             del os.environ[QUIET]
         else:
             os.environ[QUIET] = before
+
+
+def hide_in_thread() -> None:
+    """Hide the progress of this thread as long as it runs; that of others is not affected."""
+    _THREAD.hidden = True
 
 
 def note(text: str) -> None:

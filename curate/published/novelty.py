@@ -1,0 +1,394 @@
+"""Is a network new? The index behind `Snapshot.novelty`, `lemur novel` and `lemur gate`, loaded once.
+
+A network is known if the folder would not keep it next to its records: by the manifest's thresholds for text and
+structure, or because it computes the same as a record, by its graph and by its numbers. It is traced like the folder's
+networks. A rewritten network computes the same as its record only with that record's hyperparameters, so unless they
+are given, those of the nearest records are tried too. A block runs inside networks, so it is compared with each module
+of the network, including the network itself.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from curate.compute.arguments import PRM, TASK_DATASETS, read_parameters
+from curate.compute.graphs import GraphTrace, NetworkTracer, build_payload
+from curate.model.features import Features, code_features
+from curate.published.reference_corpus import (
+    Computation,
+    GraphSimilarity,
+    ReferenceCode,
+    ReferenceCorpus,
+    build_computation,
+    has_graphs,
+    read_reference_manifest,
+)
+from lemur_core.describe.parts import parts
+from lemur_core.files import Json
+from lemur_core.files.errors import UserError
+from lemur_core.graphs.graph import Graph, unpack
+from lemur_core.graphs.identity import compute_identities
+from lemur_core.similarity import Detail
+from manifests.records import Agreement, drop_outcomes
+
+NEAREST = 5  # by each measure
+_TRIED = 3  # of the nearest by graph, with their hyperparameters
+_UNTRACED = GraphTrace({"error": "not_traced: it was not asked for"})
+
+
+@dataclass(frozen=True, slots=True)
+class NovelNeighbor:
+    """A record or block near a file. `known`: the stages at which the file would be removed as its duplicate."""
+
+    folder: str
+    name: str
+    id: str
+    stands_for_it: str | None  # the kept record, if this one was removed
+    lexical: float
+    structural: float
+    graph: float | None  # the share of common subtrees; None if either has no graph
+    agreement: Agreement | None
+    part: str = ""  # the module of the file that was compared by graph; empty for the whole network
+    operations: int = 0  # number of nodes of that module
+    known: tuple[str, ...] = ()
+    equal_numbers: bool | None = None  # None: not compared
+
+    @property
+    def nearness(self) -> tuple[bool, bool, float, int, str]:
+        """The sort key: known first, then equal computations, then the most similar, then the largest."""
+        measures = (self.lexical, self.structural, self.graph or 0.0)
+        order = (-max(measures), -self.operations, f"{self.name} {self.id}")
+        return (not self.known, self.agreement not in ("same", "widths"), *order)
+
+
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """The code that is nearest by one measure. `similarity`: the Jaccard similarity, 0 to 1."""
+
+    id: str
+    name: str
+    similarity: float
+
+
+@dataclass(frozen=True, slots=True)
+class Novelty:
+    """The novelty of a network, compared with the records of a snapshot or the blocks of an extraction.
+
+    Attributes:
+        id: SHA-256 of its code.
+        verdict: `known` if the folder would not keep it in addition to its records, else `novel`.
+        reason: why, in one line.
+        text: the nearest code by tokens; None if nothing is shared.
+        structure: the nearest by the layers that it calls.
+        graph: the nearest by subtrees of its graph; None if it was not traced.
+        behavior: a code whose numbers are equal; None if there is none, or numbers could not change the verdict.
+        nearest: the nearest codes by all measures, those that make it known first, then by similarity.
+        trace: what it computes; `error` says why that is unknown.
+    """
+
+    id: str
+    verdict: Literal["known", "novel"]
+    reason: str
+    text: Nearest | None
+    structure: Nearest | None
+    graph: Nearest | None
+    behavior: Nearest | None
+    nearest: tuple[NovelNeighbor, ...]
+    trace: GraphTrace = field(repr=False)
+
+    @property
+    def known(self) -> bool:
+        """True if the folder would not keep the network in addition to its records."""
+        return self.verdict == "known"
+
+    @property
+    def error(self) -> str | None:
+        """Why it was compared by text and structure alone; None if it was traced."""
+        return self.trace.error
+
+
+@dataclass(slots=True)
+class Query:
+    """A network to check."""
+
+    name: str
+    code: str
+    id: str
+    features: Mapping[Detail, Features]
+    traced: GraphTrace = _UNTRACED
+    computations: list[Computation] = field(default_factory=list)  # the network, then its modules
+
+
+class NoveltyIndex:
+    """The codes of some folders, in memory. Threads may share it; each needs a tracer of its own.
+
+    Args:
+        folders: snapshots and extractions.
+        jobs: worker processes, for features and graphs that no cache has.
+        graphs: whether to load their graphs.
+    """
+
+    def __init__(self, folders: Sequence[Path], *, jobs: int | None = None, graphs: bool = True) -> None:
+        self.manifests = {folder: read_reference_manifest(folder) for folder in folders}
+        self.with_graphs = [
+            folder for folder, manifest in self.manifests.items() if graphs and has_graphs(folder, manifest)
+        ]
+        self.corpora = [
+            ReferenceCorpus.load(folder, manifest, jobs, graphs=folder in self.with_graphs)
+            for folder, manifest in self.manifests.items()
+        ]
+        self._details = {corpus.detail for corpus in self.corpora}
+        self._has_blocks = any(corpus.of_blocks for corpus in self.corpora)
+
+    def read(self, name: str, code: str) -> Query:
+        """Return a query about a code. Raises: UserError if it is not valid Python."""
+        features: dict[Detail, Features] = {}
+        for detail in sorted(self._details):
+            of_code = code_features(code, detail)
+            if isinstance(of_code, str):
+                raise UserError(f"{name}: {of_code}; nothing was compared")
+            features[detail] = of_code
+        return Query(name, code, hashlib.sha256(code.encode("utf-8", "surrogatepass")).hexdigest(), features)
+
+    def compare(
+        self,
+        queries: Sequence[Query],
+        tracer: NetworkTracer | None,
+        task: str = "img-classification",
+        prm: Mapping[str, object] | None = None,
+        *,
+        untraced: str = "there are no graphs to compare with",
+    ) -> list[Novelty]:
+        """Compare networks with all folders.
+
+        Args:
+            tracer: runs them; None: they are compared by text and structure alone.
+            task: whose inputs they take.
+            prm: hyperparameters; None: `PRM`, then those of the nearest records.
+            untraced: why they are not traced if there is no tracer.
+
+        Returns: one result for each query.
+        Raises: NoSandboxError if nothing can be run here; UserError if `tracer` fails.
+        """
+        arguments = build_payload(task, TASK_DATASETS[task], PRM | drop_outcomes(prm or {}))
+        assert not isinstance(arguments, str)
+        tracer = tracer if self.with_graphs else None
+        if tracer is None:
+            for query in queries:
+                query.traced = GraphTrace({"error": f"not_traced: {untraced}"})
+        else:
+            payloads = {number: arguments | {"code": query.code} for number, query in enumerate(queries)}
+            for number, traced in tracer.run(payloads):
+                queries[number].traced = traced
+                queries[number].computations = list(self._list_computations(traced))
+        nearest = [self._find_nearest(query) for query in queries]
+        if tracer is not None:
+            self._measure(tracer, queries, arguments, nearest)
+            if prm is None:
+                self._try_neighbours(tracer, queries, task, arguments, nearest)
+        return [_summarize(query, near) for query, near in zip(queries, nearest, strict=True)]
+
+    def _list_computations(self, traced: GraphTrace) -> Iterator[Computation]:
+        """Yield the computation of a network, and those of its modules if there are blocks to compare with."""
+        if traced.graph is None:
+            return
+        modes = ("eval", "train") if self._has_blocks else ("eval",)
+        forms: dict[str, Graph] = {
+            mode: Graph.from_json(unpack(traced.answer[mode])) for mode in modes if mode in traced.answer
+        }
+        yield build_computation(traced.answer, forms["eval"])
+        if self._has_blocks:
+            yield from _iter_modules(forms)
+
+    def _find_nearest(self, query: Query) -> "list[_Compared]":
+        """Return the nearest codes by each measure and all that make it known, nearest first."""
+        return sorted((near for corpus in self.corpora for near in _find_nearest_in(query, corpus)), key=_nearness)
+
+    def _try_neighbours(
+        self,
+        tracer: NetworkTracer,
+        queries: Sequence[Query],
+        task: str,
+        arguments: Json,
+        nearest: "list[list[_Compared]]",
+    ) -> None:
+        """Compare networks again with their nearest neighbors by graph, using the neighbors' hyperparameters."""
+        requests: list[Json] = []
+        tried: list[tuple[Query, list[_Compared], int]] = []
+        for query, near in zip(queries, nearest, strict=True):
+            if near and near[0].neighbour.known:
+                continue  # no further graph changes that
+            for place, payload in _list_trials(query, near, task, arguments):
+                tried.append((query, near, place))
+                requests.append(payload)
+        for number, traced in tracer.run(dict(enumerate(requests))):
+            query, near, place = tried[number]
+            if computations := list(self._list_computations(traced)):
+                near[place] = near[place].compare(query, computations)
+        for near in nearest:
+            near.sort(key=_nearness)
+
+    def _measure(
+        self, tracer: NetworkTracer, queries: Sequence[Query], arguments: Json, nearest: "list[list[_Compared]]"
+    ) -> None:
+        """Compare the numbers of networks with those of records, where that may change the verdict."""
+        requests: dict[int, Json] = {}
+        for number, (query, near) in enumerate(zip(queries, nearest, strict=True)):
+            answer = query.traced.answer
+            settled = any({"exact", "lexical", "structural"} & {*other.neighbour.known} for other in near)
+            open_ = not settled or any(corpus.keeps_different for corpus in self.corpora)
+            weights = None if answer.get("varies") else answer.get("weights")
+            if open_ and any(corpus.measures(weights) for corpus in self.corpora):
+                requests[number] = arguments | {"code": query.code}
+        answers = {number: queries[number].traced.answer for number in requests}
+        for number, behavior in tracer.measure(requests, answers):
+            query = queries[number]
+            query.traced = query.traced.with_behavior(behavior)
+            query.computations[0] = replace(query.computations[0], traced=query.traced)
+            nearest[number] = self._find_nearest(query)
+
+
+def _iter_modules(forms: Mapping[str, Graph]) -> Iterator[Computation]:
+    """Return the computations of a network's modules; of equal ones, the first."""
+    by_mode = {mode: parts(form) for mode, form in forms.items()}
+    seen = set()
+    for path, part in by_mode["eval"].items():
+        own = {mode: module_graphs[path] for mode, module_graphs in by_mode.items() if path in module_graphs}
+        identities = compute_identities(own)
+        if identities["graph"] not in seen:
+            seen.add(identities["graph"])
+            yield build_computation(identities, part, path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """A code that a network was compared with, and where it is."""
+
+    corpus: ReferenceCorpus
+    position: int  # -1: a removed record that is no longer compared
+    code: ReferenceCode
+    neighbour: NovelNeighbor
+
+    def compare(self, query: Query, computations: Sequence[Computation]) -> "_Compared":
+        """Compare the code again, with other computations of the network."""
+        similarity = self.corpus.compare(computations)[self.position]
+        own = self.neighbour
+        again = _make_neighbour(query, self.corpus, self.code, own.lexical, own.structural, similarity)
+        return replace(self, neighbour=again)
+
+
+def _nearness(near: _Compared) -> tuple[object, ...]:
+    return (*near.neighbour.nearness, near.neighbour.folder)
+
+
+def _find_nearest_in(query: Query, corpus: ReferenceCorpus) -> Iterator[_Compared]:
+    features = query.features[corpus.detail]
+    lexical, structural = (corpus.similar(measure, features) for measure in ("lexical", "structural"))
+    compared = corpus.compare(query.computations)
+    same = np.array([item is not None and item.agreement == "same" for item in compared], bool)
+    shares = np.array([-1.0 if item is None else item.share for item in compared])
+    sizes = np.array([0 if item is None else item.operations for item in compared])
+    own = np.array([code.id == query.id for code in corpus.codes], bool)
+    # A removed record counts only where nothing but its id or its graph leads to it.
+    counts = np.array([code.removed_for is None for code in corpus.codes], bool) | same | own
+    near = same | own | (lexical >= corpus.lexical) | (structural >= corpus.structural)
+    chosen = set(np.flatnonzero(counts & near))
+    for measure in (lexical, structural, shares):
+        candidates = np.where(counts, measure, -1.0)
+        best = np.lexsort((-sizes, -candidates))[:NEAREST]
+        chosen.update(best[candidates[best] > 0])
+    for place in sorted(map(int, chosen)):
+        similarities = float(lexical[place]), float(structural[place])
+        code = corpus.codes[place]
+        yield _Compared(corpus, place, code, _make_neighbour(query, corpus, code, *similarities, compared[place]))
+    if query.id in corpus.removed and not own.any():
+        code = corpus.removed[query.id]
+        structure = 1.0 if len(features.elements) else 0.0
+        yield _Compared(corpus, -1, code, _make_neighbour(query, corpus, code, 1.0, structure, None))
+
+
+def _make_neighbour(
+    query: Query,
+    corpus: ReferenceCorpus,
+    code: ReferenceCode,
+    lexical: float,
+    structural: float,
+    comparison: GraphSimilarity | None,
+) -> NovelNeighbor:
+    """Return a code as a neighbor of a file, with the stages at which it makes the file known."""
+    share, agreement, part, operations, equal_numbers = comparison or (None, None, "", 0, None)
+    may_be_near = not (corpus.keeps_different and agreement == "different")
+    stages = {
+        "exact": code.id == query.id,
+        "lexical": may_be_near and lexical >= corpus.lexical,
+        "structural": may_be_near and structural >= corpus.structural,
+        "graph": agreement == "same" and not part,
+    }
+    return NovelNeighbor(
+        folder=str(corpus.folder),
+        name=code.name,
+        id=code.id,
+        stands_for_it=code.removed_for,
+        lexical=lexical,
+        structural=structural,
+        graph=share,
+        agreement=agreement,
+        part=part,
+        operations=operations,
+        known=tuple(stage for stage, applies in stages.items() if applies),
+        equal_numbers=equal_numbers,
+    )
+
+
+def _list_trials(query: Query, near: Sequence[_Compared], task: str, arguments: Json) -> Iterator[tuple[int, Json]]:
+    """Yield the places of neighbors whose hyperparameters may lead to another graph, and what to trace for each."""
+    read = [name for name in query.traced.answer.get("prm_read", ()) if name != "batch"]
+    records = [place for place, other in enumerate(near) if other.neighbour.graph and other.code.prm is not None]
+    for place in sorted(records, key=lambda place: -(near[place].neighbour.graph or 0))[:_TRIED]:
+        payload = build_payload(task, TASK_DATASETS[task], read_parameters(near[place].code.prm))
+        if isinstance(payload, str) or near[place].neighbour.agreement == "same":
+            continue
+        # One rate of dropout is used for all networks, so most hyperparameters that differ are the same here.
+        if any(payload["prm"].get(name) != arguments["prm"].get(name) for name in read):
+            yield place, payload | {"code": query.code}
+
+
+_HOW = {
+    "exact": "the same code",
+    "lexical": "near by text",
+    "structural": "near by structure",
+    "graph": "computes the same",
+}
+
+
+def _summarize(query: Query, compared: Sequence[_Compared]) -> Novelty:
+    near = tuple(other.neighbour for other in compared)
+    known = bool(near and near[0].known)
+    if not near:
+        reason = "nothing is like it"
+    elif known:
+        reason = f"{', '.join(_HOW[stage] for stage in near[0].known)}: {near[0].name}"
+    else:
+        reason = f"nearest is {near[0].name}"
+    equal = [other for other in near if other.equal_numbers]
+    return Novelty(
+        id=query.id,
+        verdict="known" if known else "novel",
+        reason=reason,
+        text=_find_best(near, "lexical"),
+        structure=_find_best(near, "structural"),
+        graph=_find_best(near, "graph"),
+        behavior=Nearest(equal[0].id, equal[0].name, 1.0) if equal else None,
+        nearest=near,
+        trace=query.traced,
+    )
+
+
+def _find_best(near: Sequence[NovelNeighbor], measure: str) -> Nearest | None:
+    best = max(near, key=lambda other: getattr(other, measure) or 0.0, default=None)
+    similarity = best and getattr(best, measure)
+    return Nearest(best.id, best.name, similarity) if best is not None and similarity else None
