@@ -1,8 +1,8 @@
 """How long `Snapshot.novelty` takes once loaded: `python -m benchmarks.novelty SNAPSHOT [CODES]`.
 
-Asks about codes that the snapshot removed (200 by default), each with a comment line that no cache has seen: by text and
-structure, then by graph, too, on one sandbox server that is warm. Prints wall and CPU milliseconds, the median and the
-95th percentile; CPU is that of all processes, so a busy machine does not change it much.
+Asks about codes that the snapshot removed (200 by default), each with a comment line that no cache has seen: by text
+and structure, then by graph, too, on one sandbox server that is warm. Prints wall and CPU milliseconds, the median and
+the 95th percentile. CPU is that of all processes, so a busy machine does not change it much.
 Claim: at most 20 ms for text and structure, at most 150 ms with the graph.
 """
 
