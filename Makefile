@@ -52,7 +52,7 @@ clean:
 	@if command -v uv >/dev/null; then uv venv -q --python python3 .venv; else python3 -m venv .venv; fi
 
 .venv/.ready: pyproject.toml constraints.txt | .venv/bin/python
-	@echo "installing lemur-curator into .venv: 6 GB on disk, 5 GB of it PyTorch with CUDA, each file told as it is fetched;"
+	@echo "installing lemur-curator into .venv: 6 GB on disk, 5 GB of it PyTorch with CUDA, each file listed as it is fetched;"
 	@echo "the first run fetches LEMUR 2.1.0 (99 MB) and keeps it"
 	@if command -v uv >/dev/null; then uv pip install --compile-bytecode --python $(PY) $(LOCKED) -e .; \
 	else $(PY) -m pip install --progress-bar on --disable-pip-version-check $(LOCKED) -e .; fi

@@ -50,9 +50,9 @@ RECORDS = (
     Record("explain", "lemur explain snapshot ga-667"),
     Record(
         "run",
-        "lemur run --out out --data cifar10-jpeg",
+        "lemur demo --out out --data cifar10-jpeg",
         before=("rm -rf out cache",),
-        run="LEMUR_CURATOR_CACHE=$PWD/cache lemur run --out out --data cifar10-jpeg",  # with empty caches
+        run="LEMUR_CURATOR_CACHE=$PWD/cache lemur demo --out out --data cifar10-jpeg",  # with empty caches
     ),
     Record(
         "search",

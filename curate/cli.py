@@ -8,9 +8,10 @@ import typer
 import curate as package
 from curate.model.options import CurateOptions
 from manifests.options import DistributedOptions
+from manifests.options.help import CommandLine
 from manifests.options.parameters import RuntimeOption, takes_options
 
-app = typer.Typer()
+app = CommandLine()
 _PANEL = "Curate: LEMUR records in, a snapshot out"
 
 _SOURCE = (
@@ -63,7 +64,13 @@ def curate(
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Deduplicate, split and explain a corpus of network codes."""
+    """Deduplicate, split and explain a corpus of network codes.
+
+    Examples:
+      lemur curate lemur --out snapshot
+      lemur curate networks/ --out snapshot --license MIT --graph off
+      lemur curate new.jsonl --out delta --against snapshot
+    """
     summary = package.commands.curate(
         source,
         out,
@@ -89,7 +96,11 @@ def explain(
     against: ParentsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Explain why one record was kept or removed, with a diff to its canonical record."""
+    """Explain why one record was kept or removed, with a diff to its canonical record.
+
+    Examples:
+      lemur explain snapshot ga-667
+    """
     print(package.commands.explain(folder, name_or_id, graph, against or (), as_json=as_json))
 
 
@@ -115,7 +126,11 @@ def novel(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Is a network new? Its nearest records and blocks. Exit 0: all files are novel; 3: one is known; 1: failed."""
+    """Is a network new? Its nearest records and blocks. Exit 0: all files are novel; 3: one is known; 1: failed.
+
+    Examples:
+      lemur novel net.py --against snapshot
+    """
     packages = tuple(runtime or ())
     novelty = package.commands.novel(
         files, against, task=task, prm=prm, jobs=jobs, unsafe=unsafe_no_sandbox, runtime=packages
@@ -137,7 +152,11 @@ def sensitivity(
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Kept counts over a grid of lexical and structural thresholds."""
+    """Kept counts over a grid of lexical and structural thresholds.
+
+    Examples:
+      lemur sensitivity lemur --out thresholds
+    """
     report = package.commands.sensitivity(
         source,
         out,

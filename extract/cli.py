@@ -11,12 +11,13 @@ from extract.model.options import ExtractOptions, MigrateOptions
 from lemur_core.files.atomic import check_free
 from lemur_core.files.errors import UsageError
 from manifests.options import DistributedOptions
+from manifests.options.help import CommandLine
 from manifests.options.parameters import takes_options
 
 if TYPE_CHECKING:
     from manifests.folders.manifest import Manifest
 
-app = typer.Typer()
+app = CommandLine()
 _PANEL = "Extract: repositories in, validated blocks out"
 _SCOPE = "Scope (nothing is indexed again)"
 _SOURCE = r"NAME\[@VERSION] of a released package, git+URL\[@REV], or a folder (./NAME); repeatable."
@@ -50,7 +51,12 @@ def extract(
     force: Annotated[bool, typer.Option("--force", help="Replace DIR when it exists.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
-    """Turn classes of real repositories into closed, validated files, each with its provenance."""
+    """Turn classes of real repositories into closed, validated files, each with its provenance.
+
+    Examples:
+      lemur extract SEModule --source timm@1.0.30 --out blocks
+      lemur extract --source ./my-project --symbol '*Attention' --out blocks
+    """
     from extract import interface
     from extract.extractor import read_names
 
@@ -88,7 +94,11 @@ def show(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the row as one JSON object.")] = False,
 ) -> None:
-    """Show one block: provenance, level, what it needs, its code."""
+    """Show one block: provenance, level, what it needs, its code.
+
+    Examples:
+      lemur show SEModule --in blocks
+    """
     from extract.model.blocks import draw_block, show_block
 
     if graph is not None:
@@ -119,7 +129,11 @@ def rebuild(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was compared as one JSON object.")] = False,
 ) -> None:
-    """Write a block again from its spec alone, and prove that it is equal: outputs, gradients, buffers."""
+    """Write a block again from its spec alone, and prove that it is equal: outputs, gradients, buffers.
+
+    Examples:
+      lemur rebuild SEModule --in blocks --out se_module.py
+    """
     from extract.proofs.rebuild import rebuild_to
 
     print(rebuild_to(folder, block, out, force=force, unsafe=unsafe_no_sandbox, as_json=as_json))
@@ -142,7 +156,11 @@ def migrate(
     folder: _Folder,
     options: MigrateOptions,
 ) -> None:
-    """Put a block, with everything it needs, into another network or project, and prove that all of it works."""
+    """Put a block, with everything it needs, into another network or project, and prove that all of it works.
+
+    Examples:
+      lemur migrate SEModule --into net.py --in blocks --out net_with_se.py
+    """
     if into.is_dir():
         if options.site or options.show_sites or options.prm or options.in_shape:
             raise UsageError(f"--into {into}: is a project; --site, --list, --prm and --in-shape are for networks")

@@ -5,6 +5,7 @@ import errno
 import importlib.metadata
 import json
 import os
+import re
 import signal
 import stat
 import sys
@@ -18,7 +19,6 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
 import typer
-from typer.core import TyperGroup
 
 import curate.cli
 import extract.cli
@@ -36,6 +36,7 @@ from lemur_core.files.markdown import make_visible
 from lemur_core.files.progress import hide_progress, note
 from lemur_core.sandbox.server.processes import remove_folder
 from manifests.options import Level
+from manifests.options.help import CommandLine, HelpGroup
 
 if TYPE_CHECKING:
     from manifests.folders.checks import Check
@@ -47,20 +48,31 @@ _FILTERS = "Filters"
 #: The exception of Typer for an invalid command line: click's class, or since 0.26 its own copy of it.
 _WrongLine = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
 
+#: Words of the library that reads the values of options, and what we say instead.
+_WORDS = (
+    ("Input should be a valid integer, unable to parse string as an integer", "not a whole number"),
+    ("Input should be a valid number, unable to parse string as a number", "not a number"),
+    ("Input should be greater than or equal to", "must be at least"),
+    ("Input should be less than or equal to", "must be at most"),
+    ("Input should be", "must be"),
+    ("Value error, ", ""),
+)
+
 #: The commands in the order of --help: as a newcomer would use them.
 _ORDER = (
-    *("run", "extract", "show", "search", "rebuild", "migrate", "curate", "explain", "novel", "sensitivity"),
-    *("train", "synthesize", "experts", "verify", "open", "trace", "publish", "pull", "status", "doctor", "cache"),
+    *("demo", "extract", "show", "search", "rebuild", "migrate", "curate", "explain", "novel", "sensitivity"),
+    *("train", "synthesize", "experts", "verify", "open", "list", "trace"),
+    *("publish", "pull", "status", "doctor", "cache"),
 )
 
 
-class _InOrder(TyperGroup):
+class _InOrder(HelpGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         # A command that is not listed comes last.
         return sorted(super().list_commands(ctx), key=lambda name: _ORDER.index(name) if name in _ORDER else 99)
 
 
-app = typer.Typer(
+app = CommandLine(
     name="lemur",
     cls=_InOrder,
     no_args_is_help=True,
@@ -126,7 +138,11 @@ def verify(
     jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Worker processes (default: CPU count).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as one JSON list.")] = False,
 ) -> None:
-    """Verify a finished folder: digests, schemas, counts, guarantees. Exits 1 if a check fails."""
+    """Verify a finished folder: digests, schemas, counts, guarantees. Exits 1 if a check fails.
+
+    Examples:
+      lemur verify snapshot
+    """
     checks = _verify_folder(folder, against=against or (), jobs=jobs, recompute=recompute)
     if as_json:
         print(json.dumps([{"check": c.name, "ok": c.ok, "detail": c.detail} for c in checks], indent=2))
@@ -146,13 +162,50 @@ def open_(
         bool, typer.Option("--browser/--no-browser", help="Open the page, or only print its path.")
     ] = True,
 ) -> None:
-    """Open the page of a finished folder in the browser; it needs no network and no server."""
+    """Open the page of a finished folder in the browser; it needs no network and no server.
+
+    Examples:
+      lemur open snapshot
+    """
     from lemur.pages import find_page
 
     page = find_page(folder).resolve()
     print(page)
     if browser and not webbrowser.open(page.as_uri()):
         note("no browser is available; open that file in one")
+
+
+@app.command("list", rich_help_panel="Any folder")
+def list_(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.", show_default=False)],
+    pattern: Annotated[str, typer.Argument(metavar="GLOB", help="Only matching names: '*Attention'.")] = "*",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the items as one JSON list.")] = False,
+) -> None:
+    """List the items of a finished folder: blocks, kept records, runs, accepted networks.
+
+    Examples:
+      lemur list blocks '*Attention*'
+      lemur list snapshot 'ga-*' --json
+    """
+    from lemur.folders import list_items
+
+    items = list_items(folder, pattern)
+    if as_json:
+        print(json.dumps([{"name": item.names[0], **item.facts} for item in items], indent=2))
+        return
+    rows = [[item.names[0], *(_shorten(value) for value in item.facts.values())] for item in items]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        line = "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
+        print(make_visible(line.rstrip()))
+
+
+def _shorten(value: object) -> str:
+    """Return a fact as a cell of a table: digests by their first digits, numbers by four decimals."""
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    text = ", ".join(value) if isinstance(value, list) else "" if value is None else str(value)
+    return text[:16] if re.fullmatch("[0-9a-f]{64}", text) else text
 
 
 @app.command(rich_help_panel="Any folder")
@@ -176,7 +229,11 @@ def trace(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the chain as one JSON list.")] = False,
 ) -> None:
-    """Trace one row of a finished folder back to the source lines that its code comes from."""
+    """Trace one row of a finished folder back to the source lines that its code comes from.
+
+    Examples:
+      lemur trace ga-932 --in snapshot
+    """
     from lemur.folders import trace as trace_row
 
     chain = trace_row(wanted, folders or ())
@@ -187,10 +244,12 @@ def trace(
         print("\n".join(link.lines()))
 
 
+@app.command("run", hidden=True)
 @app.command(rich_help_panel="The full pipeline, small")
-def run(
+def demo(
+    context: typer.Context,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write, or to resume.")] = Path(
-        "lemur-run"
+        "lemur-demo"
     ),
     data: Annotated[
         str | None,
@@ -211,9 +270,15 @@ def run(
     force: Annotated[bool, typer.Option("--force", help="Rebuild every stage.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
-    """Extract, curate, assemble, train briefly and verify. Re-running resumes and rebuilds only what changed."""
+    """Extract, curate, assemble, train briefly and verify. Re-running resumes and rebuilds only what changed.
+
+    Examples:
+      lemur demo --out demo
+    """
     from lemur.stages import quick_plan, run_pipeline
 
+    if context.info_name == "run":
+        note("`lemur run` is called `lemur demo` now; the old name will be removed in the next version")
     plan = quick_plan(data=data, epochs=epochs, images=limit, seed=seed, jobs=jobs, unsafe=unsafe_no_sandbox)
     run_pipeline(plan, out, force=force, as_json=as_json)
 
@@ -265,7 +330,12 @@ def search(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the hits as one JSON object.")] = False,
 ) -> None:
-    """Search blocks by words about what they are and do, or by the computation of another one (--like)."""
+    """Search blocks by words about what they are and do, or by the computation of another one (--like).
+
+    Examples:
+      lemur search channel attention --in blocks
+      lemur search --like SEModule --in blocks
+    """
     from extract.search import command, ranking
 
     filters = ranking.Filters(tuple(category or ()), level, tuple(license_ or ()), tuple(source or ()))
@@ -289,7 +359,11 @@ def status(
     ] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="Print the status as one JSON object.")] = False,
 ) -> None:
-    """Show how far a run with --executor has come: its steps, and tasks that run or have failed."""
+    """Show how far a run with --executor has come: its steps, and tasks that run or have failed.
+
+    Examples:
+      lemur status snapshot.work
+    """
     from lemur_core.distributed.status import read_status, status_text
 
     run_status = read_status(work, lines=lines)
@@ -331,7 +405,11 @@ def cache(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the sizes as one JSON object.")] = False,
 ) -> None:
-    """Show the caches, their sizes and the ceiling (LEMUR_CURATOR_CACHE_GIB); with --prune, remove them."""
+    """Show the caches, their sizes and the ceiling (LEMUR_CURATOR_CACHE_GIB); with --prune, remove them.
+
+    Examples:
+      lemur cache --prune --older-than 30
+    """
     if older_than is not None and not prune:
         raise UsageError("--older-than: only has an effect with --prune; add --prune")
     ceiling, chosen = kept.read_ceiling(), kept.list_rooms(rooms or ())
@@ -379,6 +457,8 @@ def main() -> NoReturn:
         _bound_cache()
     except _WrongLine as error:
         message = " ".join(error.format_message().split())
+        for theirs, ours in _WORDS:
+            message = message.replace(theirs, ours)
         if not message:  # no command: Typer has printed the help
             sys.exit(2)
         where = error.ctx.command_path if error.ctx is not None else "lemur"

@@ -6,6 +6,7 @@ name, and searched for the same code by SHA-256.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.markdown import article
 from lemur_core.graphs.graph import TORCH
 from manifests.folders.checks import Check, check_faults, check_files, run_checks
-from manifests.folders.formats import FolderKind, FolderLink, lines_text, manifest_link
+from manifests.folders.formats import FolderKind, FolderLink, ListedItem, lines_text, manifest_link
 from manifests.folders.frame import Page, foreign_page_files, has_page
 from manifests.folders.manifest import (
     FILE_NAME,
@@ -38,7 +39,7 @@ from manifests.folders.manifest import (
 from manifests.folders.reading import CHECK_ERRORS, describe, reading
 from manifests.provenance import find_inlined_blocks
 
-#: The file with the state of the stages of a `lemur run`.
+#: The file with the state of the stages of a `lemur demo`.
 STATE = "stages.json"
 
 #: All kinds of folder with verification and traces.
@@ -120,14 +121,34 @@ def page_of(folder: Path, manifest: Manifest) -> Page | None:
 
 
 def _verify_run(folder: Path, jobs: int | None) -> list[Check]:
-    """Run all checks of the finished folders of a `lemur run`, each named after its folder."""
+    """Run all checks of the finished folders of a `lemur demo`, each named after its folder."""
     inside = sorted(path.parent for path in folder.glob(f"*/{FILE_NAME}"))
     if not inside:
-        raise UserError(f"{folder}: none of its stages is finished; run `lemur run --out {folder}` again")
+        raise UserError(f"{folder}: none of its stages is finished; run `lemur demo --out {folder}` again")
     wrong = list(foreign_page_files(folder))
     checks = ((part.name, check) for part in inside for check in verify_folder(part, jobs=jobs))
     own = [check_faults("page", wrong, "its script is ours")] if wrong or (folder / INDEX).is_file() else []
     return own + [replace(check, name=f"{name}: {check.name}") for name, check in checks]
+
+
+def list_items(folder: Path, pattern: str = "*") -> list[ListedItem]:
+    """Return the items of a finished folder with a name that matches a pattern, in the order of its tables.
+
+    Args: pattern: as in a shell, for any name of an item; upper and lower case are equal.
+
+    Raises: UserError if the folder is not finished, its kind has no items, or none matches.
+    """
+    manifest = read_manifest(folder)
+    kind = KINDS.get(manifest.kind)
+    if kind is None or kind.items is None:
+        raise UserError(f"{folder}: contains {article(manifest.kind)}, which has no items with names")
+    with reading(folder, manifest.kind):
+        items = list(kind.items(folder))
+    folded = pattern.casefold()
+    chosen = [item for item in items if any(fnmatchcase(name.casefold(), folded) for name in item.names)]
+    if items and not chosen:
+        raise UserError(f"{pattern}: none of the {len(items):,} items of {folder} has such a name; try '*{pattern}*'")
+    return chosen
 
 
 def trace(wanted: str, folders: Sequence[Path]) -> list[FolderLink]:

@@ -285,7 +285,7 @@ class PipelineRun:
 
 
 def run_pipeline(
-    out: PathLike = "lemur-run",
+    out: PathLike = "lemur-demo",
     *,
     data: str | None = None,
     epochs: int = EPOCHS,
@@ -319,7 +319,7 @@ def run_pipeline(
         ```python
         from lemur import run_pipeline
 
-        result = run_pipeline("lemur-run", data="synthetic", epochs=1)
+        result = run_pipeline("lemur-demo", data="synthetic", epochs=1)
         print(len(result.library), result.run.record.test_accuracy)
         ```
     """

@@ -36,7 +36,7 @@ def find_page(folder: Path) -> Path:
 
 
 def _pages(folder: Path) -> Iterator[tuple[Path, Page]]:
-    """Yield the finished folders in a folder, or itself, with their pages; those of a `lemur run` before its own."""
+    """Yield the finished folders in a folder, or itself, with their pages; those of a `lemur demo` before its own."""
     is_run = (folder / STATE).is_file()
     for part in [folder / name for name in (BLOCKS, SNAPSHOT, RUN)] if is_run else [folder]:
         manifest = read_manifest(part)

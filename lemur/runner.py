@@ -167,7 +167,7 @@ def _own_folder(out: Path) -> Iterator[None]:
         if not out.is_dir():
             raise UserError(f"{out}: is a file, not a folder; choose another --out")
         if not (out / STATE).is_file() and any(path.name != _LOCK for path in out.iterdir()):
-            raise UserError(f"{out}: has no {STATE}, so `lemur run` did not create it; choose another --out")
+            raise UserError(f"{out}: has no {STATE}, so `lemur demo` did not create it; choose another --out")
     with own(out, _LOCK, "another run works there"):
         remove_unfinished(out)
         yield
@@ -181,7 +181,7 @@ def _read_state(out: Path, *, rebuild: bool) -> dict[str, StageRecord]:
     try:
         return State.model_validate(json.loads(path.read_bytes())).stages
     except ValidationError as error:
-        raise UserError(f"{path}: is not of `lemur run`; choose another --out") from error
+        raise UserError(f"{path}: is not of `lemur demo`; choose another --out") from error
     except (ValueError, RecursionError) as error:
         if rebuild:
             return {}

@@ -1,4 +1,4 @@
-"""The stages of `lemur run`, with their inputs, implementations and summaries: deliberately small, but on real input.
+"""The stages of `lemur demo`, with their inputs, implementations and summaries: deliberately small, but on real input.
 
 Each stage is one call of the same function that its command calls.
 """
@@ -81,7 +81,7 @@ class Plan:
 
 
 def quick_plan(*, data: str | None = None, epochs: int = EPOCHS, **choices: Any) -> Plan:
-    """Return the plan of `lemur run`: corpus `quick`, the recipe's blocks, a few LEMUR networks, a short training."""
+    """Return the plan of `lemur demo`: corpus `quick`, the recipe's blocks, a few LEMUR networks, a short training."""
     corpus = load_corpus(CORPUS)
     whole = next(source.source for source in corpus.sources if source.name == _RECIPE_SOURCE)
     paths = tuple(path for source in corpus.sources for path in source.paths)
@@ -269,7 +269,7 @@ def pipeline_page(out: Path) -> Page:
         table("Checks", ["folder", "check", "what holds"], [[c["folder"], c["check"], c["detail"]] for c in checks]),
     ]
     lead = "Extracted blocks, a curated snapshot, and a trained network assembled from the blocks; all verified."
-    return Page("The full pipeline", "lemur run", lead, views)
+    return Page("The full pipeline", "lemur demo", lead, views)
 
 
 def _recipe(plan: Plan) -> Recipe:

@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer()
+from manifests.options.help import CommandLine
+
+app = CommandLine()
 _PANEL = "Any folder"
 
 
@@ -32,7 +34,11 @@ def publish(
     page: Annotated[bool, typer.Option("--page", help="Also publish the HTML page (index.html, page/).")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
-    """Put a finished folder on the Hugging Face Hub, in one commit."""
+    """Put a finished folder on the Hugging Face Hub, in one commit.
+
+    Examples:
+      lemur publish snapshot --repo-id OWNER/NAME --dry-run
+    """
     from manifests.publish.command import run_publish
 
     run_publish(
@@ -59,7 +65,11 @@ def pull(
     force: Annotated[bool, typer.Option("--force", help="Replace an older folder.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
-    """Fetch a published folder and check every file against its manifest."""
+    """Fetch a published folder and check every file against its manifest.
+
+    Examples:
+      lemur pull OWNER/NAME --out snapshot
+    """
     from manifests.publish.command import run_pull
 
     run_pull(repo_id, out, revision=revision, force=force, as_json=as_json)

@@ -11,10 +11,11 @@ import typer
 import train as package
 from lemur_core.files.atomic import check_writable
 from lemur_core.files.errors import UsageError
+from manifests.options.help import CommandLine
 from manifests.options.parameters import RuntimeOption
 
-app = typer.Typer()
-_train = typer.Typer(
+app = CommandLine()
+_train = CommandLine(
     no_args_is_help=True, help="Assemble networks from blocks, train them on CIFAR-10, compare and record them."
 )
 app.add_typer(_train, name="train", rich_help_panel="Train: blocks in, trained models and LEMUR records out")
@@ -95,7 +96,11 @@ def assemble_(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Assemble a network from blocks: one self-contained Python file that meets LEMUR's contract, with provenance."""
+    """Assemble a network from blocks: one self-contained Python file that meets LEMUR's contract, with provenance.
+
+    Examples:
+      lemur train assemble preact_se --in blocks --out net.py
+    """
     chosen = package.open_recipe(recipe, set_)
     print(package.commands.assemble(chosen, folder, out, unsafe=unsafe_no_sandbox, force=force, as_json=as_json))
 
@@ -112,7 +117,11 @@ def candidates_(
     unsafe_no_sandbox: Unsafe = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the blocks that can fill a slot, determined by running them at these widths."""
+    """List the blocks that can fill a slot, determined by running them at these widths.
+
+    Examples:
+      lemur train candidates --slot attention --in blocks
+    """
     numbers = read_numbers(widths, "--widths", 1)
     options: dict[str, bool] = {"every": all_, "unsafe": unsafe_no_sandbox, "as_json": as_json}
     print(package.commands.list_candidates(slot.value, folder, numbers, jobs=jobs, **options))
@@ -145,7 +154,11 @@ def search_(
     unsafe_no_sandbox: Unsafe = False,
     force: Resume = False,
 ) -> None:
-    """Sample combinations of blocks, screen them by successive halving, and rank them. Re-running resumes."""
+    """Sample combinations of blocks, screen them by successive halving, and rank them. Re-running resumes.
+
+    Examples:
+      lemur train search --in blocks --out search
+    """
     chosen = package.open_recipe(recipe, set_)
     resources = package.commands.Resources(
         threads, memory_gib=memory, time_limit=time_limit, unsafe=unsafe_no_sandbox, jobs=jobs
@@ -184,7 +197,11 @@ def run_(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train and evaluate one network on CIFAR-10. Re-running an interrupted run resumes after its last epoch."""
+    """Train and evaluate one network on CIFAR-10. Re-running an interrupted run resumes after its last epoch.
+
+    Examples:
+      lemur train run preact_se --in blocks --data hf://datasets/uoft-cs/cifar10 --out run
+    """
     if not out.exists():  # else it may hold this run already
         check_writable(out)
     is_file = network.endswith(".py")
@@ -236,7 +253,11 @@ def ablate_(
     unsafe_no_sandbox: Unsafe = False,
     force: Resume = False,
 ) -> None:
-    """Train a recipe with one ingredient removed at a time, same seeds: table, paired differences, figure."""
+    """Train a recipe with one ingredient removed at a time, same seeds: table, paired differences, figure.
+
+    Examples:
+      lemur train ablate preact_se --in blocks --seeds 0,1,2 --out ablation
+    """
     chosen = package.open_recipe(recipe, set_, epochs)
     resources = package.commands.Resources(
         threads, memory_gib=memory, time_limit=time_limit, unsafe=unsafe_no_sandbox, jobs=jobs
@@ -285,7 +306,11 @@ def check_(
     unsafe_no_sandbox: Unsafe = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check a network as LEMUR does: name, accuracy, accuracy to time, code quality. Refuses one off the contract."""
+    """Check a network as LEMUR does: name, accuracy, accuracy to time, code quality. Refuses one off the contract.
+
+    Examples:
+      lemur train check net.py --prm '{"lr": 0.01, "momentum": 0.9}'
+    """
     if metric is not None and task is None:
         raise UsageError("--metric: is for a --task; img-classification is measured by acc")
     settings = package.commands.CheckSettings(
@@ -305,7 +330,11 @@ def register_(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Add runs to a LEMUR database (nn-dataset 2.1.0); runs that it already holds are left unchanged."""
+    """Add runs to a LEMUR database (nn-dataset 2.1.0); runs that it already holds are left unchanged.
+
+    Examples:
+      lemur train register run --db ab.nn.db
+    """
     result = package.register(folders, db=db)
     if text := package.commands.describe_registration(db, result, as_json=as_json):
         print(text)

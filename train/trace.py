@@ -5,12 +5,21 @@ to their source lines. No code in the folder is executed, and no weights are loa
 """
 
 import difflib
+from collections.abc import Iterator
 from pathlib import Path
 
 from lemur_core.files import Json
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
-from manifests.folders.formats import FolderFormat, FolderKind, FolderLink, RowTrace, lines_text, manifest_link
+from manifests.folders.formats import (
+    FolderFormat,
+    FolderKind,
+    FolderLink,
+    ListedItem,
+    RowTrace,
+    lines_text,
+    manifest_link,
+)
 from manifests.folders.manifest import FILE_NAME, read_manifest
 from manifests.folders.reading import READ_ERRORS, describe, read_text
 from manifests.provenance import Inlined, find_inlined_blocks
@@ -128,11 +137,29 @@ def _list_runs(folder: Path) -> list[Path]:
     return sorted(path for path in (folder / RUNS).glob("*") if (path / FILE_NAME).is_file())
 
 
+def list_run_blocks(folder: Path) -> Iterator[ListedItem]:
+    """Yield the blocks in the network of a run, by slot."""
+    for block in _read(folder)[1]:
+        names = (block.slot, *sorted(_list_names(block) - {block.slot}))
+        yield ListedItem(names, {"block": block.block, "license": block.license})
+
+
+def list_study_runs(folder: Path) -> Iterator[ListedItem]:
+    """Yield the runs of a study."""
+    for path in _list_runs(folder):
+        record = read_record(path)
+        facts = {"network": record.name, "seed": record.seed, "outcome": record.status, "test": record.test_accuracy}
+        yield ListedItem((path.name,), facts)
+
+
 #: The kinds of folder that `lemur train` writes.
 KINDS = (
-    FolderKind(FolderFormat("run", "lemur train run"), verify, find, find_code, run_page),
-    FolderKind(
-        FolderFormat("ablation", "lemur train ablate"), verify, find_in_study, find_code_in_study, ablation_page
+    FolderKind(FolderFormat("run", "lemur train run"), verify, find, find_code, run_page, list_run_blocks),
+    *(
+        FolderKind(FolderFormat(name, command), verify, find_in_study, find_code_in_study, page, list_study_runs)
+        for name, command, page in (
+            ("ablation", "lemur train ablate", ablation_page),
+            ("search", "lemur train search", search_page),
+        )
     ),
-    FolderKind(FolderFormat("search", "lemur train search"), verify, find_in_study, find_code_in_study, search_page),
 )

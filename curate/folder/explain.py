@@ -126,7 +126,11 @@ def _find(snapshot: SnapshotTables, wanted: str) -> list[Decision]:
         if rows:
             return rows
     names_near = _list_near_names(snapshot, wanted)
-    hint = f"near names: {_shorten_list(names_near)}" if names_near else "decisions.parquet lists all names"
+    hint = (
+        f"near names: {_shorten_list(names_near)}"
+        if names_near
+        else "decisions.parquet lists all, `lemur list` the kept"
+    )
     raise UserError(
         f"{wanted!r}: no network of this snapshot has this name, and no id of {MIN_ID_DIGITS} or more digits begins so;"
         f" {hint}"

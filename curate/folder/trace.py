@@ -1,5 +1,6 @@
 """Trace one network of a snapshot, or a conversation about one, to the file of the release that its code comes from."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -10,12 +11,12 @@ from curate.folder.verify import verify
 from curate.published.published import list_parents
 from lemur_core.files import Json
 from manifests.conversations.verify import find_conversation
-from manifests.folders.formats import SNAPSHOT, FolderKind, FolderLink, RowTrace, lines_text
+from manifests.folders.formats import SNAPSHOT, FolderKind, FolderLink, ListedItem, RowTrace, lines_text
 from manifests.folders.manifest import Manifest, read_manifest
 from manifests.folders.tables import read_table
 from manifests.provenance import REQUIREMENTS, TABLE
 from manifests.provenance.swhid import content_swhid
-from manifests.records import ChatRow, Decision
+from manifests.records import ChatRow, Decision, LemurRecord
 
 _CHAT = ("id", "task", "variant", "nn", "record", "license")
 #: Where the codes are in a wheel of nn-dataset, one file per network; must match `curate.sources.lemur`.
@@ -83,5 +84,13 @@ def _origin(manifest: Manifest, name: str, row: int, code: str | None) -> list[F
     return [*links, FolderLink("source", location, content)]
 
 
+def list_records(folder: Path) -> Iterator[ListedItem]:
+    """Yield the kept records."""
+    columns = ["nn", "id", "split", "family", "task", "dataset", "best_accuracy", "score"]
+    for row in SNAPSHOT.rows(folder, LemurRecord, columns):
+        facts: Json = {"id": row.id, "split": row.split, "family": row.family, "task": row.task, "dataset": row.dataset}
+        yield ListedItem((row.nn, row.id), facts | {"best_accuracy": row.best_accuracy, "score": row.score})
+
+
 #: The folders that `lemur curate` writes.
-KINDS = (FolderKind(SNAPSHOT, verify, find, find_code, snapshot_page),)
+KINDS = (FolderKind(SNAPSHOT, verify, find, find_code, snapshot_page, list_records),)

@@ -1,5 +1,6 @@
 """Every SOURCE of `lemur curate`, as written on the command line, as a stream of Arrow record batches."""
 
+import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -121,7 +122,9 @@ def _open_path(spec: str, of_files: Mapping[str, str]) -> RecordSource:
             raise FileNotFoundError
         path.stat()
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # ValueError: a NUL byte in the name
-        raise UserError(f"{shown}: no such file or folder; {_FORMS}") from error
+        near = difflib.get_close_matches(spec.partition("@")[0], ("lemur", "lemur-db", "installed"), 1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UserError(f"{shown}: no such file or folder; {hint}{_FORMS}") from error
     except OSError as error:
         raise UserError(f"{shown}: cannot be read: {error.strerror}; {_FORMS}") from error
     if path.is_dir():

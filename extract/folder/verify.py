@@ -31,7 +31,7 @@ from extract.specs.splits import TABLES as SPEC_TABLES
 from extract.specs.splits import SplitAssignment, assign_splits, spec_row
 from manifests.conversations.verify import chat_rows, check_rows, contents, form_faults, has_chat
 from manifests.folders.checks import Check, check_description, check_faults, check_files, run_checks
-from manifests.folders.formats import EXTRACTION, FolderKind
+from manifests.folders.formats import EXTRACTION, FolderKind, ListedItem
 from manifests.folders.manifest import Manifest
 from manifests.folders.reading import describe
 from manifests.folders.tables import rows_by_split
@@ -302,5 +302,12 @@ def _numbers(text: str) -> list[str]:
     return [number.rstrip(",").replace(",", "") for number in _NUMBER.findall(text)]
 
 
+def list_blocks(folder: Path) -> Iterator[ListedItem]:
+    """Yield the blocks, in the order of their table."""
+    for row in EXTRACTION.rows(folder, Block, ["block", "name", "qualname", "category", "level", "n_lines", "license"]):
+        facts = {"level": row.level, "category": row.category, "lines": row.n_lines, "license": row.license}
+        yield ListedItem((row.block, row.qualname, row.name), facts)
+
+
 #: Kinds of folders that `lemur extract` writes.
-KINDS = (FolderKind(EXTRACTION, verify, find, find_code, extraction_page),)
+KINDS = (FolderKind(EXTRACTION, verify, find, find_code, extraction_page, list_blocks),)

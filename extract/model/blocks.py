@@ -129,7 +129,7 @@ def _unknown(rows: Sequence[Block], wanted: str) -> str:
     near = [name for name in names if name.casefold() == folded]
     near += [name for name in difflib.get_close_matches(bare, names, _NEAR) if name not in near]
     near += [name for name in names if folded and folded in name.casefold() and name not in near]
-    hint = f"near names: {', '.join(near[:_NEAR])}" if near else "blocks.parquet lists all names"
+    hint = f"near names: {', '.join(near[:_NEAR])}" if near else "`lemur list DIR` lists all names"
     return f"{wanted}: no block of this folder has this name; {hint}"
 
 

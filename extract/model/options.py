@@ -83,7 +83,7 @@ class ExtractOptions:
     prove: Annotated[Proofs, Option("Rebuild a tenth of the blocks from their specs, or all, and compare them.")] = (
         "sample"
     )
-    seed: Annotated[int, Option("The seed of the held-out specs and of the wording of conversations.")] = 42
+    seed: Annotated[int, Option("The seed of the held-out specs and of the wording of conversations.", least=0)] = 42
     figures: Annotated[bool, Option("Draw figures into the report (the page has its own).")] = False
     chat: Annotated[bool, Option("Make conversations from the specs' facts.", panel=_CHAT)] = False
     include_code: Annotated[

@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 
 import lemur.experts as package
+from manifests.options.help import CommandLine
 
-app = typer.Typer(
+app = CommandLine(
     name="experts",
     no_args_is_help=True,
     help="Inject domain knowledge into a frozen LLM as a single token.",
@@ -110,6 +111,10 @@ def answer(
     out: _Out = None,
     as_json: _Json = False,
 ) -> None:
-    """Answer one question: its domain by the router, and the base model's answer with and without the token."""
+    """Answer one question: its domain by the router, and the base model's answer with and without the token.
+
+    Examples:
+      lemur experts answer experts.toml "lines of timm SEModule ?"
+    """
     workspace = package.command.open_workspace(file, out, None, base, expert, False)
     print(package.command.answer(workspace, question, domain, as_json=as_json))

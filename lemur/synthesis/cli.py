@@ -7,10 +7,11 @@ import typer
 
 from lemur.synthesis.attempts.options import AttemptOptions, Sampling, Service, ShortTraining
 from lemur_core.files.errors import UsageError
+from manifests.options.help import CommandLine
 from manifests.options.parameters import takes_options
 from manifests.provenance.licenses import NOASSERTION, parse_expression
 
-app = typer.Typer()
+app = CommandLine()
 
 _PANEL = "Synthesis: specs in, new networks out"
 _MODEL, _REQUEST, _TRAINED, _RESOURCES = "The model", "The request", "Training", "Resources and sandbox"
@@ -91,7 +92,11 @@ def synthesize(
     force: _Force = False,
     as_json: _Json = False,
 ) -> None:
-    """Let a language model write networks from specs; keep those that are closed, run, learn, conform, and are new."""
+    """Let a language model write networks from specs; keep those that are closed, run, learn, conform, and are new.
+
+    Examples:
+      lemur synthesize --in blocks --model Qwen/Qwen2.5-Coder-7B-Instruct --n 100 --out networks
+    """
     if (model is None) == (not compare):
         raise UsageError("pass --model MODEL, or --compare MODEL at least twice")
     if compare and len(compare) < 2:

@@ -13,7 +13,7 @@ from lemur.synthesis.write import FORMAT, count_attempts
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from manifests.folders.checks import Check, check_faults, check_files
-from manifests.folders.formats import FolderKind, FolderLink, RowTrace
+from manifests.folders.formats import FolderKind, FolderLink, ListedItem, RowTrace
 from manifests.folders.manifest import read_manifest
 from manifests.records import SynthesisAttempt, Synthesized
 from train.model.contract import check_contract, lemur_name
@@ -107,4 +107,10 @@ def _trace_network(folder: Path, row: Synthesized) -> RowTrace:
     return RowTrace(links, (*row.block_codes, *([row.parent] if row.parent else [])))
 
 
-KINDS = (FolderKind(FORMAT, verify, find, find_code, synthesis_page),)
+def list_networks(folder: Path) -> Iterator[ListedItem]:
+    """Yield the accepted networks."""
+    for row in FORMAT.rows(folder, Synthesized):
+        yield ListedItem((row.nn, row.id), {"id": row.id, "model": row.model, "blocks": list(row.blocks)})
+
+
+KINDS = (FolderKind(FORMAT, verify, find, find_code, synthesis_page, list_networks),)

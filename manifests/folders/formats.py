@@ -203,6 +203,19 @@ Verifier = Callable[..., list[Check]]
 
 
 @dataclass(frozen=True, slots=True)
+class ListedItem:
+    """One item of a folder.
+
+    Attributes:
+        names: the names by which commands find it, the one that is shown first.
+        facts: what a list shows beside it.
+    """
+
+    names: tuple[str, ...]
+    facts: Json
+
+
+@dataclass(frozen=True, slots=True)
 class FolderKind:
     """One kind of finished folder.
 
@@ -212,6 +225,7 @@ class FolderKind:
         find: finds an item of the folder by name. Raises UserError with similar names if there is none.
         find_code: finds the item whose code has this SHA-256.
         page: the content of its page; None for counts and files only.
+        items: its items, in the order of its tables; None for a kind without any.
     """
 
     format: FolderFormat
@@ -219,6 +233,7 @@ class FolderKind:
     find: Callable[[Path, str], RowTrace]
     find_code: Callable[[Path, str], RowTrace | None]
     page: Callable[[Path, Manifest], Page] | None = None
+    items: Callable[[Path], Iterator[ListedItem]] | None = None
 
 
 def manifest_link(folder: Path, manifest: Manifest, depth: int = 0) -> FolderLink:

@@ -82,10 +82,15 @@ class DistributedOptions:
     executor: Annotated[
         ExecutorName | None, Option("Divide the work into tasks that can be resumed.", panel=_PANEL)
     ] = None
-    tasks: Annotated[int | None, Option("Default: M.", metavar="N", least=1, panel=_PANEL)] = None
-    workers: Annotated[int | None, Option("At a time; default: cores.", metavar="M", least=1, panel=_PANEL)] = None
+    tasks: Annotated[
+        int | None, Option("Number of tasks (default: number of workers).", metavar="N", least=1, panel=_PANEL)
+    ] = None
+    workers: Annotated[
+        int | None, Option("Tasks that run at a time (default: CPU count).", metavar="M", least=1, panel=_PANEL)
+    ] = None
     work: Annotated[
-        str | None, Option("All tasks see it, or s3://...; default: OUT.work.", metavar="DIR", panel=_PANEL)
+        str | None,
+        Option("Working folder that all tasks see, or s3://... (default: OUT.work).", metavar="DIR", panel=_PANEL),
     ] = None
 
     memory: Annotated[

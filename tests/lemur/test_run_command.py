@@ -1,4 +1,4 @@
-"""`lemur run`: what is made again and what is kept, kills at every point, damage, refusals, and the whole way in small."""
+"""`lemur demo`: what is made again and what is kept, kills at every point, damage, refusals, and the whole way in small."""
 
 import dataclasses
 import errno
@@ -52,7 +52,7 @@ def nothing(stage: str, moment: str) -> None:
 
 
 def small_way(count: int = 3, power: int = 2, title: str = "sum", hook: Hook = nothing) -> list[Stage]:
-    """Stages that really read and write; each is whole or absent, as those of `lemur run` are."""
+    """Stages that really read and write; each is whole or absent, as those of `lemur demo` are."""
 
     def numbers(out: Path) -> None:
         hook("numbers", "start")
@@ -364,7 +364,7 @@ def test_our_own_bugs_and_ctrl_c_come_through(
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("")
     for force in (False, True):
-        with pytest.raises(UserError, match=r"has no stages\.json, so `lemur run` did not create it; choose"):
+        with pytest.raises(UserError, match=r"has no stages\.json, so `lemur demo` did not create it; choose"):
             run_stages(small_way(), tmp_path, force=force)
     assert [path.name for path in tmp_path.iterdir()] == ["precious"]
     with pytest.raises(UserError, match=r"precious: is a file, not a folder; choose another --out"):
@@ -381,7 +381,7 @@ def test_a_damaged_state_asks_for_force(tmp_path: Path, undisturbed: dict[str, s
     assert contents(out) == undisturbed
     (out / STATE).write_text('{"stages": ["build", "test"]}')
     for force in (False, True):
-        with pytest.raises(UserError, match=r"stages\.json: is not of `lemur run`; choose another --out"):
+        with pytest.raises(UserError, match=r"stages\.json: is not of `lemur demo`; choose another --out"):
             run_stages(small_way(), out, force=force)
 
 

@@ -1,0 +1,82 @@
+"""The help of every command at several widths, old names, and `lemur list`."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from lemur.cli import app
+from lemur.folders import list_items
+from lemur_core.files.errors import UserError
+from tests.builders import extractions
+
+
+def walk(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    yield words, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from walk(inner, (*words, name))
+
+
+COMMANDS = dict(walk(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_options_are_whole_at_any_width(words: tuple[str, ...]) -> None:
+    own = {option for item in COMMANDS[words].params if not item.hidden for option in item.opts if option[0] == "-"}
+    for columns in ("40", "60", "80", "200"):
+        shown = CliRunner(env={"COLUMNS": columns}).invoke(app, [*words, "--help"]).stdout
+        assert own <= set(re.findall(r"--?[a-z][\w-]*", shown))
+        assert not re.search(r"<|\bx>=|…|[ \t]$", shown, re.MULTILINE)
+        assert "list[" not in shown
+
+
+def test_the_help_of_one_command_is_as_printed() -> None:
+    shown = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["list", "-h"]).stdout
+    assert shown == (
+        "Usage: lemur list DIR [GLOB] [OPTIONS]\n\n"
+        "  List the items of a finished folder: blocks, kept records, runs, accepted\n  networks.\n\n"
+        "Arguments\n  DIR     A finished folder.\n  [GLOB]  Only matching names: '*Attention'. Default: *.\n\n"
+        "Options\n  --json      Print the items as one JSON list.\n  --help, -h  Show this message and exit.\n\n"
+        "Examples\n  lemur list blocks '*Attention*'\n  lemur list snapshot 'ga-*' --json\n\n"
+    )
+
+
+def test_the_old_name_of_the_demo_still_works(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("")
+    done = CliRunner().invoke(app, ["run", "--out", str(tmp_path), "--data", "synthetic"])
+    assert "`lemur demo` now" in done.stderr
+    assert isinstance(done.exception, UserError)  # it went on, and refused the folder
+    assert " run " not in CliRunner().invoke(app, ["--help"]).stdout
+
+
+# --- lemur list -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def extraction(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("list")
+    source = extractions.source(base)
+    extractions.write(base / "blocks", extractions.results([source]), [source], figures=False)
+    return base / "blocks"
+
+
+def test_any_name_of_a_block_finds_it(extraction: Path) -> None:
+    rows = list_items(extraction)
+    block = "alpha@1.0::alpha.blocks.Attention"
+    assert block in [item.names[0] for item in rows]
+    for pattern in (block, "attention", "*blocks.att*", "ALPHA@*Attention"):
+        assert block in [item.names[0] for item in list_items(extraction, pattern)]
+    printed = CliRunner().invoke(app, ["list", str(extraction)]).stdout.splitlines()
+    assert len(printed) == len(rows)
+    stated = json.loads(CliRunner().invoke(app, ["list", str(extraction), "*Attention", "--json"]).stdout)
+    assert {"name", "level", "category", "lines", "license"} == stated[0].keys()
+
+
+def test_a_pattern_without_items_is_one_line(extraction: Path) -> None:
+    with pytest.raises(UserError, match=r"Nope: none of the \d+ items of .* has such a name; try '\*Nope\*'"):
+        list_items(extraction, "Nope")
