@@ -208,7 +208,7 @@ class ListedItem:
 
     Attributes:
         names: the names by which commands find it, the one that is shown first.
-        facts: what a list shows beside it.
+        facts: what a list shows after it.
     """
 
     names: tuple[str, ...]

@@ -26,7 +26,7 @@ from typer.core import TyperCommand, TyperGroup
 _WIDEST = 100
 #: Columns of names; the help of a longer name begins on the line below it.
 _NAMES = 30
-#: A longer list of choices stands in the help instead of beside the name.
+#: A longer list of choices stands in the help, not in the name.
 _CHOICES = 24
 #: The line of a docstring from which on it holds examples.
 _EXAMPLES = "Examples:"
@@ -49,7 +49,7 @@ class HelpCommand(TyperCommand):
             for panel, items in group_options([*options, *_help_option(self, ctx)]).items():
                 _print_rows(console, panel or "Options", [(spell(item, self), describe(item, self)) for item in items])
             if examples := split_help(self)[1]:
-                console.print(Text("\nExamples", style="bold"))
+                console.print(Text("\nExamples", style="bold"), soft_wrap=True)
                 console.print(Text("\n".join(f"  {line}" for line in examples)), soft_wrap=True)
 
 
@@ -180,8 +180,8 @@ def _print_head(console: Console, usage: str, command: Any) -> None:
 
 
 def _print_rows(console: Console, title: str, rows: list[tuple[str, str]]) -> None:
-    """Print names in one column and what they are in the other; a long name has a line of its own."""
-    console.print(Text(f"\n{title}", style="bold"))
+    """Print names in one column and their help in the other; a long name has a line of its own."""
+    console.print(Text(f"\n{title}", style="bold"), soft_wrap=True)
     width = min(_NAMES, max(len(name) for name, _ in rows))
     for name, text in rows:
         lines = _wrap(text, console.width - width - 4)

@@ -389,7 +389,7 @@ def test_names_that_are_not_utf8_are_refused_before_any_work(place: Path, lemur_
         ["curate", "./link", "--out", "x"],
         ["extract", "--source", "./link", "--out", "x"],
         ["verify", name],
-        ["run", "--out", name],
+        ["demo", "--out", name],
     ):
         assert_one_line(lemur_here(*command, cwd=place), 1, "caf\\udce9", refused)
     assert_one_line(lemur_here("verify", ".", cwd=place / name), 1, "caf\\udce9", refused)

@@ -51,7 +51,7 @@ def test_the_old_name_of_the_demo_still_works(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["run", "--out", str(tmp_path), "--data", "synthetic"])
     assert "`lemur demo` now" in done.stderr
     assert isinstance(done.exception, UserError)  # it went on, and refused the folder
-    assert " run " not in CliRunner().invoke(app, ["--help"]).stdout
+    assert "\n  run " not in CliRunner().invoke(app, ["--help"]).stdout
 
 
 # --- lemur list -------------------------------------------------------------------------------------------------------
