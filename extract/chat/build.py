@@ -241,8 +241,9 @@ def _size(parameters: int) -> Demand:
     # Rounded up to the next of 0, 1, 2, 5, 10, 20, 50, …
     power = int(10 ** (len(str(parameters)) - 1)) if parameters else 0
     limit = next(scale * power for scale in _SCALES if scale * power >= parameters)
+    millions = f"{limit // 10**6} million parameters"
     return Demand(
-        f"has at most {plural(limit, 'parameter')}" if limit else "has no parameters",
+        f"has at most {millions if limit >= 10**6 else plural(limit, 'parameter')}" if limit else "has no parameters",
         lambda other: None if other.parameters is None else other.parameters <= limit,
         lambda other: f"it {parameter_words(other, arguments=False)}",
     )

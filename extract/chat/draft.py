@@ -12,12 +12,11 @@ from typing import Any
 from extract.chat.verbalization import (
     LAYERS,
     SYSTEMS,
-    and_list,
     argument_words,
     case_sentence,
     computing_sentences,
     describe_kind,
-    gradient_sentence,
+    gradient_words,
     init_words,
     input_words,
     layer_sentence,
@@ -25,8 +24,11 @@ from extract.chat.verbalization import (
     name_words,
     output_words,
     parameter_words,
+    scaling_phrase,
     shape_sentence,
     shape_words,
+    split_shape,
+    tells_all,
 )
 from extract.specs.make import find_repeat, strip_header
 from extract.specs.splits import SplitAssignment
@@ -35,7 +37,7 @@ from lemur_core.similarity.tokens import split_tokens
 from manifests.conversations.conversation import Draft, Sampler, Skipped, Subject, fence
 from manifests.provenance.licenses import NOASSERTION
 from manifests.provenance.parts import Parts, find_blocked_blocks, read_parts
-from manifests.records import Spec
+from manifests.records import Case, Spec
 
 #: Fields of a design in the order in which they are stated.
 FACTS: tuple[str, ...] = (
@@ -50,20 +52,35 @@ FACTS: tuple[str, ...] = (
     "changes_channels",
     "cases",
 )
-FACTS += ("parameters", "layers", "train_differs", "identity_in_eval", "gradients", "tensors")
+FACTS += ("parameters", "layers", "train_differs", "identity_in_eval")
+
+#: The keys of an answer to `specify`, with what a reader must know to fill them.
+KEYS = {
+    "name": "text",
+    "layout": "text",
+    "keeps_shape": "true or false",
+    "downsampling": "size of the input divided by that of the output, a number such as 2.0 or 1.0",
+    "changes_channels": "true or false",
+    "cases": 'a list with one object, `{"inputs": {name: "type shape"}, "outputs": ["type shape"]}`',
+    "parameters": "an integer",
+    "built_with": "the value of each argument that is named, as text",
+    "layers": "the number of modules of each class",
+    "train_differs": "true if train and eval mode give different outputs",
+}
 
 _DESCRIBE = (
-    "Describe this module in a few sentences.",
-    "What does the following module do?",
+    "Describe this module.",
+    "What does the following module do, and how large is it?",
     "Here is the spec of a PyTorch module. Put its facts into sentences.",
     "Describe the design behind these facts.",
     "Put this spec into words for someone who has to choose a module.",
+    "Explain this module to a colleague who cannot read the JSON.",
 )
 _SPECIFY = (
-    "Write what these requirements say as one JSON object with the keys {keys}.",
-    "I need a module as follows. Give me its spec as JSON, with the keys {keys}.",
-    "Turn this requirement into a structured spec: one JSON object with {keys}.",
-    "Which spec says the same? Answer as JSON with the keys {keys}.",
+    "Write what these requirements say as one JSON object with these keys:",
+    "I need a module as described below. Give me its spec as JSON with these keys:",
+    "Turn the requirement below into a structured spec, one JSON object with these keys:",
+    "Which spec says the same? Answer as one JSON object with these keys:",
 )
 _SHAPES = (
     "What is the shape of the output?",
@@ -79,7 +96,7 @@ _WRITE = (
 )
 
 _MAX_TENSORS = 12  # maximum number of output tensors
-_FURTHER, _FURTHER_WITH_CODE = 2, 10  # facts of a requirement in addition to behavior and size
+_FREE = "Fixed values that are not given are yours to choose."
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,71 +183,105 @@ def describe(block: ChatBlock, sampler: Sampler) -> Draft | Skipped:
     spec = block.spec
     if spec.parameters is None:
         return Skipped("not_constructed", f"it reached the level {spec.level}")
-    facts = spec_facts(spec, FACTS) | ({"computes": spec.algorithm.sentences} if spec.algorithm else {})
+    facts = spec_facts(spec, FACTS) | ({"finite_gradients_reach": words} if (words := gradient_words(spec)) else {})
+    facts |= {"computes": spec.algorithm.sentences} if spec.algorithm else {}
     user = [sampler.choice(_DESCRIBE, "question"), "", fence(_format_json(facts), "json")]
-    return make_draft(sampler, "\n".join(user), " ".join([*_sentences(spec, sampler), *computing_sentences(spec)]))
+    return make_draft(sampler, "\n".join(user), " ".join(_sentences(spec, sampler)))
 
 
 def specify(block: ChatBlock, sampler: Sampler) -> Draft | Skipped:
-    """Draft requirements, answered with the fields that they state as JSON."""
+    """Draft requirements, answered with the fields that they state as JSON; the request says how a field is written."""
     spec = block.spec
     if not spec.cases:
         return skip_not_run(spec)
-    lines, names = _requirement(spec, sampler, _FURTHER)
-    facts = spec_facts(spec, [name for name in FACTS if name in names])
-    facts |= {"cases": facts["cases"][:1]}
-    keys = and_list([f"`{name}`" for name in facts])
-    user = [sampler.choice(_SPECIFY, "question").format(keys=keys), "", *lines]
+    lines, names = _requirement(spec)
+    facts = spec_facts(spec, [name for name in KEYS if name in names])
+    facts |= {"cases": facts["cases"][:1]} if "cases" in facts else {}
+    keys = [f"- `{name}`: {KEYS[name]}" for name in facts]
+    text = sampler.choice((_as_list(lines), [" ".join(lines)]), "form")
+    user = [sampler.choice(_SPECIFY, "question"), "", *keys, "", "The module:", "", *text]
     return make_draft(sampler, "\n".join(user), fence(_format_json(facts), "json"))
 
 
 def shapes(block: ChatBlock, sampler: Sampler) -> Draft | Skipped:
-    """Draft one observed call without its result, answered with the result; another call is stated in full.
+    """Draft one observed call without its result, answered with the result; other calls are stated in full.
 
-    Skipped unless the result follows: from the other call and, if its shape changes, from the operations of the graph.
+    Skipped unless the result follows: from a call that differs in its batch alone, from the operations of the graph,
+    or from what the module does to any shape.
     """
     spec = block.spec
     if not spec.cases:
         return skip_not_run(spec)
-    query_case = sampler.choice(spec.cases, "case")
+    if len(spec.cases) == 1:
+        return Skipped("no_other_call", "only one call was observed, from which no other shape follows")
+    batched = [case for case in spec.cases if any(_differ_in_batch(case, other) for other in spec.cases)]
+    scales = len(spec.cases[0].outputs) == 1 and not (scaling_phrase(spec) or "roughly").startswith("roughly")
+    queries = list(spec.cases) if tells_all(spec) or spec.keeps_shape or scales else batched
+    if not queries:
+        return Skipped("no_rule", "neither its operations nor another call decide which shape comes out")
+    # A question about another size tells more than one about another batch, above all if the shape changes.
+    resized = [case for case in queries if case not in batched]
+    query_case = sampler.choice(queries if spec.keeps_shape or not resized else resized, "case")
     if not query_case.outputs or len(query_case.outputs) > _MAX_TENSORS:
         number = plural(len(query_case.outputs), "tensor")
         return Skipped("no_shape", f"{number} came out; 1 to {_MAX_TENSORS} can be stated")
     others = [case for case in spec.cases if case is not query_case]
-    if not others:
-        return Skipped("no_other_call", "only one call was observed, from which no other shape follows")
     arguments = init_words(spec)
     user = [f"{name_words(spec)}, is built {f'with {arguments}' if arguments else 'without arguments'}."]
-    user += [*layer_sentence(spec), *computing_sentences(spec), *map(case_sentence, others)]
+    user += [*layer_sentence(spec), *computing_sentences(spec), *([] if tells_all(spec) else shape_sentence(spec))]
+    user += map(case_sentence, others)
     user.append(f"It is called with {input_words(query_case)}. {sampler.choice(_SHAPES, 'question')}")
     output = output_words(query_case)
-    return make_draft(
-        sampler, "\n".join(user), sampler.choice((f"The output is {output}.", f"It gives {output}."), "answer")
-    )
+    forms = (f"The output is {output}.", f"It returns {output}.", f"{output[0].upper()}{output[1:]}.")
+    return make_draft(sampler, "\n".join(user), sampler.choice(forms, "answer"))
+
+
+def _differ_in_batch(case: Case, other: Case) -> bool:
+    """Return True if two calls have equal inputs except for the first size of tensors."""
+
+    def key(one: Case) -> list[tuple[str, object]]:
+        return [(name, split_shape(text)[1:] or text) for name, text in one.inputs.items()]
+
+    return case is not other and key(case) == key(other)
 
 
 def write(block: ChatBlock, sampler: Sampler, rights: CodeRights) -> Draft | Skipped:
-    """Draft requirements from the spec's facts, answered with the minimized form including its header.
+    """Draft requirements from the spec's facts, answered with the minimized form; its header is in the columns.
 
-    Skipped unless every part of the code may be redistributed.
+    Skipped unless every part of the code may be redistributed, and the requirements say all that it computes.
     """
     spec = block.spec
     if spec.block in rights.blocked:
         return Skipped("license", rights.blocked[spec.block])
     if not spec.cases:
         return skip_not_run(spec)
+    if not tells_all(spec):
+        return Skipped("not_told", "its sentences do not say all that it computes, so nobody could write it from them")
     request = sampler.choice(_WRITE, "question").format(name=spec.name)
-    lines, _ = _requirement(spec, sampler, _FURTHER_WITH_CODE)
-    user = [request, "", *lines, *(f"- {sentence}" for sentence in computing_sentences(spec))]
-    return make_draft(sampler, "\n".join(user), fence(block.minimized or block.code), notice=rights.notice(spec))
+    lines, _ = _requirement(spec)
+    for name, label in (("constructor", "constructor"), ("forward", "`forward`")):
+        if words := argument_words(getattr(spec, name)):
+            lines.append(f"Its {label} takes {words}.")
+    lines += computing_sentences(spec)
+    lines += [_FREE] if any("fixed" in line for line in lines) else []
+    code = strip_header(block.minimized or block.code).lstrip("\n")
+    return make_draft(sampler, "\n".join([request, "", *_as_list(lines)]), fence(code), notice=rights.notice(spec))
 
 
 def spec_facts(spec: Spec, names: Sequence[str]) -> dict[str, Any]:
-    """Return the named fields of a spec that are neither null nor empty, without null fields of nested records."""
+    """Return the named fields of a spec that are neither null nor empty, without null fields of nested records.
+
+    `built_with` are the constructor arguments that worked; no layers are a fact, too.
+    """
     facts = spec.model_dump(mode="json")
     for group in ("constructor", "forward"):
         facts[group] = [{key: value for key, value in item.items() if value is not None} for item in facts[group]]
-    return {name: facts[name] for name in names if facts[name] not in (None, [], {}, "")}
+    facts["built_with"] = spec.arguments.init if spec.arguments else {}
+    return {
+        name: facts[name]
+        for name in names
+        if facts[name] not in (None, [], {}, "") or (name == "layers" and facts[name] == {})
+    }
 
 
 def _format_json(facts: Mapping[str, Any]) -> str:
@@ -239,41 +290,44 @@ def _format_json(facts: Mapping[str, Any]) -> str:
     return "\n".join(["{", *(f"{line}," for line in lines[:-1]), *lines[-1:], "}"])
 
 
-def _requirement(spec: Spec, sampler: Sampler, further_lines: int) -> tuple[list[str], set[str]]:
-    """Return the requirements as list items, and the fields of the spec that they state in full.
+def _as_list(lines: Iterable[str]) -> list[str]:
+    return [f"- {line}" for line in lines]
 
-    Behavior and size are always there, plus a random sample of the other facts.
 
-    Args:
-        spec: the spec of a block that ran, i.e. with cases.
-        further_lines: number of other facts.
+def _requirement(spec: Spec) -> tuple[list[str], set[str]]:
+    """Return the requirements as sentences, and the keys of `KEYS` that they decide.
+
+    Args: spec: the spec of a block that ran, i.e. with cases.
     """
-    always = [f"It is {name_words(spec)}.", *(f"It {phrase}." for phrase in shape_words(spec))]
-    always.append(case_sentence(spec.cases[0]))
-    names = {"name", "layout", "keeps_shape", "downsampling", "changes_channels", "cases"}
+    lines = [f"It is {name_words(spec)}.", *(f"It {phrase}." for phrase in shape_words(spec))]
+    lines.append(case_sentence(spec.cases[0]))
+    names = {"name", "layout", "changes_channels"}
+    if len(spec.cases[0].outputs) == 1:
+        names.add("keeps_shape")
+    if spec.keeps_shape or scaling_phrase(spec) is not None:
+        names.add("downsampling")
+    if not any(name.startswith("*") for name in spec.cases[0].inputs):
+        names.add("cases")
     if words := parameter_words(spec):
-        always.append(f"It {words}.")
-        names |= {"parameters"}
-    further = [("layers", line) for line in layer_sentence(spec)]
-    further += [("train_differs", line) for line in mode_sentences(spec)[-1:] if spec.train_differs is not None]
-    for name, label in (("constructor", "constructor"), ("forward", "`forward`")):
-        if words := argument_words(getattr(spec, name)):
-            further.append((name, f"Its {label} takes {words}."))
-    sampled = sampler.sample(further, further_lines, "demands")
-    # Names and defaults of arguments are stated, their kinds and types are not; nor are all layers if there are many.
-    named = {name for name, _ in sampled} - {"constructor", "forward"}
-    names |= named - ({"layers"} if len(spec.layers or {}) > LAYERS else set())
-    return [f"- {line}" for line in (*always, *(line for _, line in sampled))], names
+        lines.append(f"It {words}.")
+        names |= {"parameters", "built_with"}
+    lines += [*layer_sentence(spec), *mode_sentences(spec)]
+    names.add("train_differs")
+    # Not all kinds of layers are stated if there are many.
+    names |= {"layers"} if len(spec.layers or {}) <= LAYERS else set()
+    return lines, names
 
 
 def _sentences(spec: Spec, sampler: Sampler) -> list[str]:
-    """Return the observations in sentences."""
+    """Return the observations in sentences, what belongs together in one group, the groups in random order."""
     name, kind = f"`{spec.name}`", describe_kind(spec)
-    sentences: list[str] = [
-        sampler.choice((f"This is {name}, {kind}.", f"{name} is {kind}.", f"{name}: {kind}."), "head")
-    ]
-    sentences += [*shape_sentence(spec), *map(case_sentence, spec.cases[:1]), f"It {parameter_words(spec)}."]
-    sentences += [*layer_sentence(spec), *mode_sentences(spec), *gradient_sentence(spec)]
+    head = sampler.choice((f"This is {name}, {kind}.", f"{name} is {kind}.", f"{name}: {kind}."), "head")
+    seen = [*shape_sentence(spec), *map(case_sentence, spec.cases[:1]), *mode_sentences(spec)]
+    seen += [f"Finite gradients reach {words}."] if (words := gradient_words(spec)) else []
+    calls = []
     if words := argument_words(spec.constructor):
-        sentences.append(f"{sampler.choice(('Its constructor takes', 'It is built from'), 'constructor')} {words}.")
-    return sentences
+        calls.append(f"{sampler.choice(('Its constructor takes', 'It is built from'), 'constructor')} {words}.")
+    if words := argument_words(spec.forward):
+        calls.append(f"Its `forward` takes {words}.")
+    groups = [seen, [f"It {parameter_words(spec)}.", *layer_sentence(spec)], calls, computing_sentences(spec)]
+    return [head, *(sentence for group in sampler.shuffle(groups, "order") for sentence in group)]

@@ -42,6 +42,7 @@ _KINDS = {
     "Transformer": "a transformer block",
 }
 _TENSOR = re.compile(r"(\w+) (\d+(?:×\d+)*|scalar)")
+_LEFT_OUT = re.compile(r"\d further (?:sentence|step)|Train mode goes another way")
 _SCALINGS = {1: "keeps", 2: "halves", 0.5: "doubles"}
 _INNER = {
     "N×C×L": "the length",
@@ -93,9 +94,26 @@ def scaling_phrase(spec: Spec) -> str | None:
     factor, inner = spec.downsampling, _INNER.get(spec.layout or "")
     if factor is None or inner is None:
         return None
+    about = "" if _scales_exactly(spec, factor) else "roughly "
     if factor in _SCALINGS:
-        return f"{_SCALINGS[factor]} {inner}"
-    return f"divides {inner} by {factor:.4g}" if factor > 1 else f"multiplies {inner} by {1 / factor:.4g}"
+        return f"{about}{_SCALINGS[factor]} {inner}"
+    return f"{about}divides {inner} by {factor:.4g}" if factor > 1 else f"{about}multiplies {inner} by {1 / factor:.4g}"
+
+
+def _scales_exactly(spec: Spec, factor: float) -> bool:
+    """Return False if the sizes of the observed calls show a remainder, as 20 pixels that become 11."""
+    inner = [index for index, letter in enumerate((spec.layout or "").split("×")) if letter not in "NC"]
+    for case in spec.cases:
+        before, after = (split_shape(text) for text in (next(iter(case.inputs.values()), ""), *case.outputs[:1]))
+        if len(before) == len(after) and any(before[at] != round(after[at] * factor) for at in inner):
+            return False
+    return True
+
+
+def split_shape(tensor: str) -> tuple[int, ...]:
+    """Return the sizes of a tensor that is described as `float32 2×16×8×8`; none for anything else."""
+    match = _TENSOR.fullmatch(tensor)
+    return tuple(map(int, match[2].split("×"))) if match and match[2] != "scalar" else ()
 
 
 def parameter_words(spec: Spec, *, arguments: bool = True) -> str:
@@ -110,7 +128,12 @@ def parameter_words(spec: Spec, *, arguments: bool = True) -> str:
 def init_words(spec: Spec) -> str:
     """List the working constructor arguments: "`channels` 16 and `ratio` 0.5"; empty if there are none."""
     values = spec.arguments.init if spec.arguments else {}
-    return and_list([f"`{name}` {value}" for name, value in values.items()])
+    return and_list([f"{_label(name, 'argument')} {value}" for name, value in values.items()])
+
+
+def _label(name: str, kind: str) -> str:
+    """Return a name as code; an argument or input without one is called by its position."""
+    return f"{kind} {int(name[1:]) + 1}" if name.startswith("*") and name[1:].isdecimal() else f"`{name}`"
 
 
 def shape_sentence(spec: Spec) -> list[str]:
@@ -120,7 +143,7 @@ def shape_sentence(spec: Spec) -> list[str]:
 
 def case_sentence(case: Case) -> str:
     """Return the inputs and outputs of a call."""
-    return f"Given {input_words(case)}, it gives {output_words(case)}."
+    return f"For {input_words(case)}, it returns {output_words(case)}."
 
 
 def bag(layers: Mapping[str, int]) -> list[tuple[str, int]]:
@@ -149,6 +172,11 @@ def computing_sentences(spec: Spec) -> list[str]:
     return [*list_caveats(spec.algorithm), f"What it computes: {sentences[0]}", *sentences[1:]]
 
 
+def tells_all(spec: Spec) -> bool:
+    """Return True if the sentences on its graph leave nothing out; False without a graph."""
+    return spec.algorithm is not None and not _LEFT_OUT.search(" ".join(spec.algorithm.sentences))
+
+
 def mode_sentences(spec: Spec) -> list[str]:
     """Describe train and eval mode."""
     sentences = []
@@ -161,23 +189,23 @@ def mode_sentences(spec: Spec) -> list[str]:
     return sentences
 
 
-def gradient_sentence(spec: Spec) -> list[str]:
-    """Return e.g. `Finite gradients reach 3 of its 4 parameter tensors.`, if they were observed."""
+def gradient_words(spec: Spec) -> str:
+    """Return where finite gradients arrive, e.g. `3 of its 4 parameter tensors`; empty if they were not observed."""
     if spec.gradients is None or not spec.tensors:
-        return []
+        return ""
     if not spec.parameters:  # without parameters, the gradients are those of the input
-        return ["Finite gradients reach its input."] if spec.gradients else []
-    of = "" if spec.gradients == spec.tensors else f"{spec.gradients:,} of "
-    return [f"Finite gradients reach {of}its {plural(spec.tensors, 'parameter tensor')}."]
+        return "its input" if spec.gradients else ""
+    if spec.gradients == spec.tensors:
+        return "its only parameter tensor" if spec.tensors == 1 else f"all of its {spec.tensors:,} parameter tensors"
+    return f"{spec.gradients or 'none'} of its {plural(spec.tensors, 'parameter tensor')}"
 
 
 def input_words(case: Case) -> str:
     """Describe the inputs: "`x` (float32 of shape 2×16×8×8)"."""
-    words = []
-    for name, tensor in case.inputs.items():
-        # An input without a name is called by its position.
-        label = f"input {int(name[1:]) + 1}" if name.startswith("*") and name[1:].isdecimal() else f"`{name}`"
-        words.append(f"{label} {_describe_tensor(tensor, '({} scalar)', '({} of shape {})')}")
+    words = [
+        f"{_label(name, 'input')} {_describe_tensor(tensor, '({} scalar)', '({} of shape {})')}"
+        for name, tensor in case.inputs.items()
+    ]
     return and_list(words) or "no input"
 
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from extract.chat.draft import FACTS, CodeRights, read_rights, spec_facts
+from extract.chat.draft import KEYS, CodeRights, read_rights, spec_facts
 from extract.chat.verbalization import LAYERS
 from extract.folder.page import extraction_page
 from extract.folder.verify_code import check_calls, check_code, read_fence
@@ -274,8 +274,9 @@ def _fact_faults(row: Mapping[str, Any], spec: Spec, others: Sequence[Spec]) -> 
         text = read_fence(answer, "json")
         try:
             stated = json.loads(text or "null")
-            facts = spec_facts(spec, tuple(stated)) | {"cases": spec.model_dump(mode="json")["cases"][:1]}
-            same = stated == facts and {*stated} <= {*FACTS} and all(f"`{name}`" in user for name in stated)
+            facts = spec_facts(spec, tuple(stated))
+            facts |= {"cases": facts["cases"][:1]} if "cases" in facts else {}
+            same = stated == facts and {*stated} <= {*KEYS} and all(f"`{name}`" in user for name in stated)
         except (ValueError, TypeError, KeyError):
             same = False
         if not same:

@@ -24,7 +24,7 @@ from extract.proofs.runtime import PROVIDED, BlockRuntime, runtime_for
 from extract.resolve.distributions import is_stated
 from extract.resolve.modules import RUNTIME
 from extract.resolve.requirements import list_imports
-from extract.specs.make import SHARED, find_line_faults, read_lines
+from extract.specs.make import SHARED, find_line_faults, read_lines, strip_header
 from extract.specs.printed import print_call
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
@@ -160,7 +160,7 @@ def _file_faults(
     for (name, _), wrong in zip(file.texts, repeats([text for _, text in file.texts], code), strict=True):
         if wrong:
             yield "chat code", f"{name} repeats a passage of its file"
-    if file.answer is not None and file.answer != (row.lean_code or code).removesuffix("\n"):
+    if file.answer is not None and file.answer != strip_header(row.lean_code or code).strip("\n"):
         yield "chat code", "the code that write answers is not its lean form, or its file where it has none"
     head = _header(code)
     for key, value in (("Block", row.block), ("Licence", row.license)):
