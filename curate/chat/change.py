@@ -12,7 +12,6 @@ from curate.chat.codemod import Edit, EditedFile, Rewriting, confirm_drafts, int
 from curate.chat.design import SYSTEMS, call_line, join_names
 from curate.chat.network import ChatNetwork, Lab, NetworkFacts
 from curate.compute.runs import NetFailure
-from lemur_core.files.markdown import plural
 from manifests.conversations.conversation import Draft, Sampler, Skipped, fence
 
 #: Maximum number of changes tried on one record.
@@ -20,7 +19,7 @@ ATTEMPTS = 3
 
 _REQUESTS = {
     "activation": (
-        "Replace every {old} in this network by {new}.",
+        "Replace every {old} in this network with {new}.",
         "I want to try {new} instead of {old} everywhere in this file.",
         "Swap the activation {old} for {new}; leave everything else as it is.",
     ),
@@ -35,7 +34,7 @@ _REQUESTS = {
         "I want a dropout of {new} in place of {old}. Give me the changed file.",
     ),
     "layer": (
-        "Replace every {old} of this network by {new}{one_group}.",
+        "Replace every {old} of this network with {new}{one_group}.",
         "What does the file look like with {new}{one_group} instead of {old}?",
         "Swap all {old} layers for {new}{one_group}, with the arguments that they have.",
     ),
@@ -111,9 +110,9 @@ def _judge(
     names = {"old": change.old, "new": change.new, "one_group": " of one group" if change.new == "GroupNorm" else ""}
     request = sampler.choice(_REQUESTS[change.kind], "request").format(**names)
     user = [request, "", fence(network.code), "", call_line(network)]
-    lines = "Line" if len(change.lines) == 1 else "Lines"
-    places = f"{lines} {', '.join(map(str, change.lines))} of your file changed."
-    size = f"Parameters: {before.parameters:,} before, {after.parameters:,} after."
+    *first, last = map(str, change.lines)
+    places = f"{'Lines' if first else 'Line'} {', '.join(first)}{' and ' if first else ''}{last} of your file changed."
+    size = f"The number of parameters stays {after.parameters:,}."
     sentences = " ".join([sampler.choice(_ANSWERS, "answer").format(**names), places, seen, *change.notes, size])
     variant = f"{change.kind} {change.old} to {change.new}"
     return Draft(sampler.choice(SYSTEMS, "system"), "\n".join(user), f"{sentences}\n\n{fence(code)}", variant)
@@ -136,7 +135,8 @@ def _describe_effect(change: Change, before: NetworkFacts, after: NetworkFacts) 
     old, new = _FUNCTIONS[change.old], _FUNCTIONS[change.new]
     number = before.functions.get(old, 0)
     expected = Counter(before.functions) + Counter({new: number})
-    sentence = f"One forward pass calls {change.new} {plural(number, 'time')} where it called {change.old}."
+    times = "once" if number == 1 else f"{number:,} times"
+    sentence = f"One forward pass calls {change.new} {times} where it called {change.old}."
     gone = old not in after.functions and after.functions.get(new, 0) == expected[new]
     return sentence if number and gone else None
 

@@ -41,8 +41,8 @@ _MIN_LINES = 3
 class Gap:
     """A file with a marked gap, and the missing part, without the indentation of the marked line.
 
-    A part is `plain` if everything in it can be inferred from the rest: no docstring, no number but 0, 1 and 2, and no
-    text with white space, such as a message.
+    A part is `plain` if everything in it can be inferred from the rest: no docstring, no number but 0, 1 and 2, no text
+    with white space, such as a message, and none that the rest of the file does not contain.
     """
 
     what: str  # for example: the body of method `forward` of class `Net`
@@ -166,7 +166,7 @@ def _cut(lines: list[str], node: ast.FunctionDef | ast.ClassDef, what: str, name
         return None  # a less indented line, for example in a long string
     if put_back(text, part) != "".join(lines):
         return None
-    return Gap(what, name, text, part, _is_plain(tree))
+    return Gap(what, name, text, part, _is_plain(tree, text.casefold()))
 
 
 def _has_docstring(node: ast.AST) -> bool:
@@ -175,7 +175,7 @@ def _has_docstring(node: ast.AST) -> bool:
     return ast.get_docstring(node, clean=False) is not None
 
 
-def _is_plain(part: ast.Module) -> bool:
+def _is_plain(part: ast.Module, rest: str) -> bool:
     for node in ast.walk(part):
         if _has_docstring(node):
             return False
@@ -184,5 +184,7 @@ def _is_plain(part: ast.Module) -> bool:
             if isinstance(value, int | float | complex) and value not in (0, 1, 2):
                 return False
             if isinstance(value, str | bytes) and len(value.split()) > 1:
+                return False
+            if isinstance(value, str) and value.casefold() not in rest:
                 return False
     return True

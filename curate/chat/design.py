@@ -57,12 +57,12 @@ def task_name(task: str | None) -> str:
 
 
 def round_count(number: int) -> str:
-    """Return a count as people would say it: `about 11.7 million`; exact up to 9,999."""
+    """Return a count as people would say it: `about 11.7 million`, `about 5,500`; exact below 1,000."""
     for size, word in ((10**9, "billion"), (10**6, "million")):
         if number >= size:
             return f"about {number / size:.3g} {word}"
-    if number >= 10**4:
-        return f"about {round(number, -3):,}"
+    if number >= 10**3:
+        return f"about {round(number, -3 if number >= 10**4 else -2):,}"
     return f"{number:,}"
 
 
@@ -144,6 +144,7 @@ _OPENINGS = (
     "Please implement a neural network, as one Python file, for {task} on {dataset}:",
     "Propose an architecture for {dataset}, a dataset for {task}, and give its code. Constraints:",
 )
+_FREE = ("What is not stated here is up to you.", "Everything else is your choice.", "The rest is yours to decide.")
 _DESIGNS = (
     "",
     "Here is the complete file:\n\n",
@@ -176,7 +177,8 @@ def design(network: ChatNetwork, sampler: Sampler) -> Draft | Skipped:
     opening = sampler.choice(_OPENINGS, "opening").format(task=task_name(network.task), dataset=network.dataset)
     lines = [f"- {line}" for line in _requirements(network, sampler)]
     answer = sampler.choice(_DESIGNS, "answer") + fence(network.code)
-    return Draft(sampler.choice(SYSTEMS, "system"), "\n".join([opening, "", *lines]), answer, "file")
+    user = "\n".join([opening, "", *lines, "", sampler.choice(_FREE, "free")])
+    return Draft(sampler.choice(SYSTEMS, "system"), user, answer, "file")
 
 
 def _requirements(network: ChatNetwork, sampler: Sampler) -> list[str]:
@@ -231,6 +233,8 @@ def explain(network: ChatNetwork, sampler: Sampler) -> Draft | Skipped:
     if facts.children:
         heads = ("Stages, in the order in which they are first called:", "Its top-level modules:")
         answer += ["", sampler.choice(heads, "stages"), *stage_lines(facts)]
+        if sum(child.parameters for child in facts.children) > facts.parameters:
+            answer += ["", "Some of the parameters belong to several of these modules."]
     if facts.layers:
         head = sampler.choice(("Layers", "Layers by kind", "What it is built of"), "layers")
         answer += ["", f"{head}: {list_counts(facts.layers)}."]

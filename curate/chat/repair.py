@@ -26,11 +26,12 @@ _REQUESTS = (
 )
 _ERRORS = ("The error:", "What I get:", "It fails with:")
 _ANSWERS = (
-    "Line {line}: {right}. The corrected file:",
-    "The fault: line {line}: {right}. Corrected:",
-    "Line {line}: {right}. With that put right, the network runs:",
+    "{Where}: {right}. The corrected file:",
+    "The fault is {where}: {right}. Corrected:",
+    "{Where}: {right}. With that put right, the network runs:",
 )
 
+_MISSING_LINES = frozenset({"missing_import", "missing_super", "missing_flatten"})
 _EXECUTED = ("__init__", "forward")  # by a trial
 _WITH_SIZES = frozenset({"Conv1d", "Conv2d", "Conv3d", "ConvTranspose2d", "Linear", "BatchNorm2d", "BatchNorm1d"})
 _WITH_DIMENSION = frozenset({"flatten", "cat", "mean", "softmax", "sum", "unsqueeze", "squeeze", "chunk", "stack"})
@@ -41,14 +42,19 @@ _PARAMETER = m.Assign(
     [m.AssignTarget(m.Attribute(value=m.Name("self")))], m.Call(m.Attribute(attr=m.Name("Parameter")))
 )
 
+#: Names that people confuse; other attributes are misspelled.
+_ALIASES = {"classifier": "fc", "fc": "classifier", "features": "backbone", "relu": "act", "act": "relu", "bn": "norm"}
+_ALIASES |= {"norm": "bn", "pool": "avgpool", "avgpool": "pool", "dropout": "drop", "drop": "dropout", "head": "fc"}
+
 _Block = cst.Module | cst.IndentedBlock
 
 
 @dataclass(frozen=True, slots=True)
 class Fault(Rewriting):
-    """One fault: its location, and a sentence on what was right there."""
+    """One fault: its location, whether a line is missing there, and a sentence on what was right."""
 
     line: int = 0
+    missing: bool = False
     right: str = ""
 
 
@@ -71,7 +77,8 @@ def _judge(
         return Skipped("no_clear_failure", f"last of {attempt} tried: {fault.kind}: {reason}")
     user = [sampler.choice(_REQUESTS, "request"), "", fence(code), "", call_line(network), ""]
     user += [sampler.choice(_ERRORS, "error"), "", fence(outcome, "text")]
-    sentence = sampler.choice(_ANSWERS, "answer").format(line=fault.line, right=fault.right)
+    where = f"{'before' if fault.missing else 'in'} line {fault.line}"
+    sentence = sampler.choice(_ANSWERS, "answer").format(where=where, Where=where.capitalize(), right=fault.right)
     return Draft(
         sampler.choice(SYSTEMS, "system"),
         "\n".join(user),
@@ -158,16 +165,16 @@ class GatherFaults(cst.CSTVisitor):
         """Call a layer by a name that the constructor does not give it."""
         if self._executed and self._file.context(node) is ExpressionContext.LOAD and _of_self(node):
             name = node.attr.value
-            wrong = name.rstrip("0123456789") if name[-1].isdigit() else f"{name}1"
+            wrong = _mistake(name)
             if wrong and f"self.{wrong}" not in self._file.module.code:
-                right = f"the object has no `{wrong}`; the attribute is `self.{name}`"
+                right = f"there is no `self.{wrong}`; the attribute is `self.{name}`"
                 self._add("wrong_attribute", node, right, node, node.with_changes(attr=cst.Name(wrong)))
 
     def visit_Call(self, node: cst.Call) -> None:
         """Forget `self`, take a size that is one too large, swap two sizes, or make a dimension one too high."""
         if self._executed and _of_self(node.func) and m.matches(node, m.Call(args=[m.Arg(keyword=None, star="")])):
             attribute = cst.ensure_type(node.func, cst.Attribute)
-            right = f"`{attribute.attr.value}` is an attribute: `{self._text(attribute)}`"
+            right = f"`{attribute.attr.value}` is an attribute of the module: `{self._text(attribute)}`"
             self._add("missing_self", node, right, attribute, attribute.attr)
         if isinstance(node.func, cst.Attribute) and node.func.attr.value in _WITH_SIZES:
             self._wrong_sizes(node, 1 if "Norm" in node.func.attr.value else 2)
@@ -202,7 +209,8 @@ class GatherFaults(cst.CSTVisitor):
         self, kind: str, at: cst.CSTNode, right: str, old: cst.CSTNode, new: cst.CSTNode, *, after: bool = False
     ) -> None:
         line = self._file.lines(at)[-1] + 1 if after else self._file.lines(at)[0]
-        self.faults[kind].append(Fault(kind, {old: lambda _: new}, line=line, right=right))
+        missing = kind in _MISSING_LINES
+        self.faults[kind].append(Fault(kind, {old: lambda _: new}, line=line, missing=missing, right=right))
 
     def _text(self, node: cst.CSTNode) -> str:
         return self._file.text(node)
@@ -224,6 +232,15 @@ def _flattens(statement: cst.CSTNode) -> bool:
     callee = cst.ensure_type(call.func, cst.Attribute)
     read = [callee.value, *_positional(call)[:1]]
     return callee.attr.value in _FLATTENING and any(value.deep_equals(name) for value in read)
+
+
+def _mistake(name: str) -> str:
+    """Return how people get an attribute wrong: another usual name, no number, or two letters in the wrong order."""
+    if name[-1].isdigit():
+        return name.rstrip("0123456789")
+    middle = len(name) // 2
+    swapped = f"{name[: middle - 1]}{name[middle]}{name[middle - 1]}{name[middle + 1 :]}" if middle else ""
+    return _ALIASES.get(name, swapped if swapped != name else f"{name}s")
 
 
 def _of_self(node: cst.CSTNode) -> bool:

@@ -4,11 +4,18 @@ import re
 
 _COMMENTS = re.compile(r"(?:^#[^\n]*(?:\n|\Z))+", re.MULTILINE)
 _OF_A_GENERATOR = re.compile(r"\bauto-?generated\b|chromosome used to generate", re.IGNORECASE)
+#: Lines by which generators mark where the parts of a file come from, and what a template asked for.
+_MARKS = re.compile(
+    r"^[ \t]*#[ \t]*(?:-{4} (?:\w+(?:\.\w+)+|\w+ \(target\)|original imports from contributing modules) -{4}"
+    r"|Standard library and external imports|[^\n]*(?:the provided block|\bProvidedBlock\b)[^\n]*)[ \t]*(?:\n|\Z)",
+    re.MULTILINE | re.IGNORECASE,
+)
 
 
 def strip_residue(code: str) -> str:
-    """Return a file without the unindented comments in which its generator says how it was made.
+    """Return a file without the comments in which its generator says how it was made.
 
     Args: code: of a record. Everything else stays as it is.
     """
-    return _COMMENTS.sub(lambda match: "" if _OF_A_GENERATOR.search(match[0]) else match[0], code)
+    code = _COMMENTS.sub(lambda match: "" if _OF_A_GENERATOR.search(match[0]) else match[0], code)
+    return _MARKS.sub("", code)

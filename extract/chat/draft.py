@@ -3,7 +3,9 @@
 They contain no passage of code unless the code is the whole answer and its licenses allow that.
 """
 
+import ast
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 from extract.chat.verbalization import (
     LAYERS,
     SYSTEMS,
+    and_list,
     argument_words,
     case_sentence,
     computing_sentences,
@@ -30,6 +33,7 @@ from extract.chat.verbalization import (
     split_shape,
     tells_all,
 )
+from extract.resolve.requirements import list_imports
 from extract.specs.make import find_repeat, strip_header
 from extract.specs.splits import SplitAssignment
 from lemur_core.files.markdown import plural
@@ -265,6 +269,9 @@ def write(block: ChatBlock, sampler: Sampler, rights: CodeRights) -> Draft | Ski
     lines += computing_sentences(spec)
     lines += [_FREE] if any("fixed" in line for line in lines) else []
     code = strip_header(block.minimized or block.code).lstrip("\n")
+    imports = {name.partition(".")[0] for name, _ in list_imports(ast.parse(code))} - sys.stdlib_module_names
+    if further := sorted(imports - {"torch"}):
+        lines.append(f"Besides torch it imports {and_list([f'`{name}`' for name in further])}.")
     return make_draft(sampler, "\n".join([request, "", *_as_list(lines)]), fence(code), notice=rights.notice(spec))
 
 

@@ -127,12 +127,13 @@ def test_a_change_is_measured_and_differs_only_there(chat: Chat, networks: dict[
         lines = [
             at for at, pair in enumerate(zip(asked.split("\n"), code.split("\n"), strict=True), 1) if len({*pair}) > 1
         ]
-        assert f"{', '.join(map(str, lines))} of your file changed." in row["assistant"]
+        *start, last = map(str, lines)
+        assert f" {', '.join(start)}{' and ' if start else ''}{last} of your file changed." in row["assistant"]
         if name == "captions":
             continue
         before, after = build(asked), build(code)
         count = sum(p.numel() for p in after.parameters())
-        assert f"Parameters: {count:,} before, {count:,} after." in row["assistant"]
+        assert f"The number of parameters stays {count:,}." in row["assistant"]
         assert before.shown.shape == after.shown.shape
         if row["variant"].startswith(("activation", "layer")):
             assert not torch.equal(before.shown, after.shown)

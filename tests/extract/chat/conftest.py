@@ -6,16 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from extract.chat.draft import ChatBlock
 from extract.minimize.stage import MinimizedFile, make_minimized_columns
 from extract.model.results import Result, code_columns
 from extract.specs.make import make_spec
 from extract.specs.splits import SplitAssignment
+from lemur_core.graphs.identity import compute_identities
+from lemur_core.graphs.serialization import store
+from lemur_core.graphs.sizes import Sized
 from manifests.records import Block
-from tests.builders import extractions, sample_blocks
+from tests.builders import extractions, graphs, sample_blocks
 
 KINDS = (("Squeeze", 16, 280), ("Widen", 24, 1_000), ("Blend", 32, 0), ("Gated", 48, 70_000), ("Mixer", 64, 5_120))
+TRACED: dict[str, dict[str, Any]] = {}  # by block
 LAYERS = ("Conv2d", "Linear", "BatchNorm2d", "GELU", "Dropout")
 
 
@@ -56,6 +62,24 @@ def read_observed(place: int, width: int, parameters: int) -> dict[str, Any]:
     }
 
 
+def trace_of(place: int, width: int) -> dict[str, Any]:
+    """The graph of a module with the shapes of `read_observed`: a convolution and an activation of its own."""
+    half = 2 if place % 2 else 1
+    act = (nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid)[place]
+    form = graphs.trace(
+        lambda: nn.Sequential(nn.Conv2d(width, width, half, stride=half), act()),
+        lambda: [torch.empty(2, width, 16, 16)],
+    )
+    facts = {"route": "meta", "train_error": None, "reads_values": False, "initial": "", "hidden": []}
+    facts |= {"dead_classes": [], "unused_parameters": [], "returns": "tensor"}
+    return facts | compute_identities({"eval": form, "train": form}) | store(Sized(form, form, {}, "it is traced at one size"))
+
+
+def result_of(row: Block, files: tuple[tuple[str, str], ...] | None = None) -> Result:
+    """The outcome of a block with its graph."""
+    return Result(row, files or ((row.source, row.path),), TRACED[row.block])
+
+
 def rows_of(source: Any, count: int = 5) -> list[Block]:
     rows = []
     for place, (name, width, parameters) in enumerate(KINDS[:count]):
@@ -70,6 +94,8 @@ def rows_of(source: Any, count: int = 5) -> list[Block]:
                 **make_minimized_columns(MinimizedFile(f"{code}# Lean.\n", (), source.license)),
                 "lean_error": None,
             }
+        TRACED[block.block] = trace_of(place, width)
+        observed |= {key: TRACED[block.block][key] for key in ("graph", "graph_widths")}
         rows.append(block.model_copy(update={**code_columns(code), **observed}))
     return rows
 
@@ -84,7 +110,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Any]:
 @pytest.fixture(scope="session")
 def results(sources: Sequence[Any]) -> list[Result]:
     """Five blocks of each source that ran, one of alpha that holds code of beta, one that was not constructed."""
-    found = [Result(row, ((row.source, row.path),)) for source in sources for row in rows_of(source)]
+    found = [result_of(row) for source in sources for row in rows_of(source)]
     alpha = sources[0]
     mixed = rows_of(alpha)[1]
     code = extractions.code_of(f"{mixed.block}Too", alpha.license, body_of("WidenToo", 99))
@@ -97,7 +123,9 @@ def results(sources: Sequence[Any]) -> list[Result]:
             **read_observed(1, 99, 77),
         }
     )
-    found.insert(5, Result(mixed, ((alpha.name, mixed.path), ("beta@2.0", "beta/blocks.py"))))
+    TRACED[mixed.block] = trace_of(1, 99)
+    mixed = mixed.model_copy(update={key: TRACED[mixed.block][key] for key in ("graph", "graph_widths")})
+    found.insert(5, result_of(mixed, ((alpha.name, mixed.path), ("beta@2.0", "beta/blocks.py"))))
     plain = extractions.block(alpha, "Plain", "executed", error_kind="no_arguments", error="none found")
     found.insert(6, Result(plain, ((alpha.name, plain.path),)))
     return found
@@ -128,7 +156,8 @@ def chat_block() -> Callable[..., ChatBlock]:
 
     def block_of(row: Block, split: str = "train", cluster: str | None = None) -> ChatBlock:
         assert row.code is not None
-        return ChatBlock(make_spec(row), SplitAssignment(cluster or row.block, split), row.code)  # type: ignore[arg-type]
+        spec = make_spec(row, TRACED.get(row.block.removesuffix("2")))
+        return ChatBlock(spec, SplitAssignment(cluster or row.block, split), row.code)  # type: ignore[arg-type]
 
     return block_of
 
