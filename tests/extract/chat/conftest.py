@@ -70,7 +70,7 @@ def trace_of(place: int, width: int) -> dict[str, Any]:
         lambda: nn.Sequential(nn.Conv2d(width, width, half, stride=half), act()),
         lambda: [torch.empty(2, width, 16, 16)],
     )
-    facts = {"route": "meta", "train_error": None, "reads_values": False, "initial": "", "hidden": []}
+    facts: dict[str, Any] = {"route": "meta", "train_error": None, "reads_values": False, "initial": "", "hidden": []}
     facts |= {"dead_classes": [], "unused_parameters": [], "returns": "tensor"}
     return facts | compute_identities({"eval": form, "train": form}) | store(Sized(form, form, {}, "it is traced at one size"))
 
