@@ -72,7 +72,11 @@ def trace_of(place: int, width: int) -> dict[str, Any]:
     )
     facts: dict[str, Any] = {"route": "meta", "train_error": None, "reads_values": False, "initial": "", "hidden": []}
     facts |= {"dead_classes": [], "unused_parameters": [], "returns": "tensor"}
-    return facts | compute_identities({"eval": form, "train": form}) | store(Sized(form, form, {}, "it is traced at one size"))
+    return (
+        facts
+        | compute_identities({"eval": form, "train": form})
+        | store(Sized(form, form, {}, "it is traced at one size"))
+    )
 
 
 def result_of(row: Block, files: tuple[tuple[str, str], ...] | None = None) -> Result:
