@@ -207,13 +207,16 @@ def draw_state(module: torch.nn.Module, seed: int = SEED) -> None:
     """Give parameters and real buffers random values, so that nothing holds only because of an initial zero or one.
 
     Signs stay, because variances and masks need theirs; what is zero gets small values of both signs, unless it is a
-    part of a buffer, such as a mask or a fixed filter.
+    part of a buffer, such as a mask or a fixed filter. Buffers in no state dict stay: no checkpoint changes them.
     """
     generator = torch.Generator().manual_seed(seed)
     parameters = {id(parameter) for parameter in torch.nn.Module.parameters(module)}
+    kept = {id(part._buffers[name]) for part in module.modules() for name in part._non_persistent_buffers_set}
     with torch.no_grad():
         for tensor in _tensors(module):
             if tensor.is_meta or not tensor.is_floating_point() or tensor.layout is not torch.strided:
+                continue
+            if id(tensor) in kept:
                 continue
             factors = 0.5 + torch.rand(tensor.shape, generator=generator)
             small = 0.25 * torch.randn(tensor.shape, generator=generator)

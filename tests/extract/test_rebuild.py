@@ -30,6 +30,7 @@ NAMES = ("image", "unused", "skip")
 CODES = {
     "blur": (TEXTS["BLUR"], ARGUMENTS, NAMES),
     "table": (TEXTS["TABLE"], PLAIN, ("x",)),
+    "rotary": (TEXTS["ROTARY"], PLAIN, ("x",)),
     "draws": (TEXTS["DRAWS"], PLAIN, ("x",)),
 }
 
@@ -92,6 +93,11 @@ def test_written_and_equal(told: dict[str, RebuildOutcome]) -> None:
     )
     assert "# Inputs:  image B×8×H×W, skip B×8" in source
     assert "def forward(self, image, skip):" in source, "what is not used is not taken"
+
+
+def test_a_buffer_in_no_state_dict_is_computed_again(told: dict[str, RebuildOutcome]) -> None:
+    assert (told["rotary"].step, told["rotary"].cause) == ("equal", "")
+    assert "register_buffer" not in told["rotary"].answer.source
 
 
 def test_a_spec_alone_is_proved_by_its_graph(told: dict[str, RebuildOutcome]) -> None:
