@@ -22,6 +22,7 @@ _MAX_TRIES = 24
 _MAX_WORK = 1_500_000_000  # multiply-adds of all tries for one block; no clock, so that every machine finds the same
 _SMALLEST = 8  # smaller sizes are numbers of heads, kernels and samples, which divide others on purpose
 _OF_IMAGES = 3  # channels
+_SPACE = 16  # height in place of a pixel
 _LEAST_SHRUNK = 32  # smaller integers are never divided: numbers of heads, kernels
 _NEAR = {8: range(24, 4096, 8), 4: range(12, 2048, 4)}  # sizes to choose from, by what they are multiples of
 _LARGE = 1_000_000  # elements of parameters and buffers
@@ -69,6 +70,8 @@ def refine(
     if called.guessed and not is_large():
         calls = refiner.separate(calls, widths=not constructor.is_stated(built.arguments))
         calls = refiner.widen(calls)
+    elif not is_large():
+        calls = refiner.separate_space(calls)
     if not is_large():
         calls = refiner.raise_rates(calls, constructor.parameters)
     if calls.texts == first.texts:
@@ -258,6 +261,28 @@ class Refiner:
                 changed = self._try(calls, dict.fromkeys(moved, fresh))
                 if changed is not None:
                     return changed
+        return calls
+
+    def separate_space(self, calls: WorkingCalls) -> WorkingCalls:
+        """Return the calls with images whose height and width differ, and that are larger than a pixel.
+
+        A recorded call has the widths that are used, but a square image, which has often shrunk to a pixel.
+        """
+        sides = [size for size in calls.inputs if size.axis and size.axis[0] in (4, 5) and size.axis[1] > 1]
+        axes = {size.axis: size.value for size in sides}
+        several = len({size.axis[0] for size in sides if size.axis}) > 1 or any(
+            axes[size.axis] != size.value for size in sides
+        )
+        if several or len(set(axes.values())) == len(axes):
+            return calls
+        side = min(axes.values())
+        # Half as much again keeps the height a multiple of most patches and windows; twice as much, of all of them.
+        for step in (side // 2 if side % 2 == 0 else side, side):
+            start, step = (side, step) if side > 1 else (_SPACE, _SPACE // 2)
+            fresh = {axis: start + number * step for number, axis in enumerate(axes)}
+            changed = self._try(calls, {size: fresh[size.axis] for size in sides})
+            if changed is not None:
+                return changed
         return calls
 
     # -- nothing that is degenerate --------------------------------------------------------------------------------

@@ -228,6 +228,36 @@ def _linear(call: Operation) -> Text:
     return function("F.linear", *call.texts("input", "weight", "bias").values())
 
 
+_NORMS = ("backward", "ortho", "forward")  # of the transform; those of the inverse, in the opposite order
+
+
+@emits("fft_r2c", "fft_c2c", "fft_c2r")
+def _fourier(call: Operation) -> Text:
+    inverse = call.node.op == "_fft_c2r" or (call.node.op == "_fft_c2c" and not call.get("forward"))
+    dims = tuple(call.get("dim"))
+    several = len(dims) > 1
+    # Of real values, `fftn` makes complex ones first.
+    if call.node.op == "_fft_r2c" and not call.get("onesided") and several:
+        raise RebuildError("operation _fft_r2c of both sides and several dimensions has no public form")
+    real = call.node.op == "_fft_c2r" or bool(call.get("onesided"))
+    name = f"torch.fft.{'i' if inverse else ''}{'r' if real else ''}fft{'n' if several else ''}"
+    named = {}
+    if call.node.op == "_fft_c2r":  # the number of real values does not follow from that of the complex ones
+        sizes = tuple(call.node.outputs[0].shape[dim] for dim in dims)
+        named = {"s": call.number(sizes, call)} if several else {"n": call.number(sizes[0], call)}
+    norm = (_NORMS[::-1] if inverse else _NORMS)[call.get("normalization")]
+    named |= {"dim": repr(dims if several else dims[0])} | ({} if norm == "backward" else {"norm": repr(norm)})
+    return function(name, call["input"].text, **named)
+
+
+@emits("cdist_forward", "euclidean_dist")
+def _distances(call: Operation) -> Text:
+    named = call.options(p=2.0)
+    if call.get("compute_mode") == 2:
+        named["compute_mode"] = repr("donot_use_mm_for_euclid_dist")
+    return function("torch.cdist", *call.texts("x1", "x2").values(), **named)
+
+
 @emits("convolution")
 def _convolution(call: Operation) -> Text:
     name = f"F.conv{'_transpose' if call.get('transposed') else ''}{len(call.get('kernel'))}d"

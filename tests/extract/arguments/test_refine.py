@@ -92,6 +92,23 @@ def test_large_defaults_that_no_name_tells_become_small(climb: Climb) -> None:
     assert (init, forward) == ({"size": "1024", "kinds": "(128, 16)"}, {"x": "torch.randn((2, 24, 1024))"})
 
 
+@pytest.mark.parametrize(
+    ("recorded", "forward"),
+    [
+        ((2, 8, 1, 1), "(2, 8, 16, 24)"),
+        ((2, 8, 14, 14), "(2, 8, 14, 21)"),
+        ((2, 8, 14, 7), "(2, 8, 14, 7)"),
+        ((2, 1, 1, 8), "(2, 1, 1, 8)"),
+    ],
+)
+def test_the_image_of_a_recorded_call_has_two_sides(recorded: tuple[int, ...], forward: str) -> None:
+    called = ForwardCall((f"torch.randn({recorded})",), (), guessed=False)
+    refiner = Refiner(lambda _, changed: "8, 8" not in str(changed))
+    calls = refiner.separate_space(WorkingCalls(Arguments(("8",)), called))
+    assert calls.called.args == (f"torch.randn({forward})",)
+    assert calls.arguments == Arguments(("8",))
+
+
 def test_integers_of_an_expression() -> None:
     sizes = list(read_sizes(0, "torch.randint(0, 9, (2, 16)), [Gate(32, act=nn.ReLU)], torch.randn(1, 3, True)"))
     assert [(size.value, size.axis) for size in sizes] == [

@@ -91,6 +91,22 @@ class _Sign(torch.autograd.Function):
         return grad * (x.abs() < bound), None
 
 
+class Fourier(nn.Module):
+    """Transforms of each kind and norm, also to an odd number of real values."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.fft.rfft2(x, norm="ortho") * 2
+        complex_values = torch.fft.ifft(torch.fft.fft(x, norm="forward") * 2)
+        return torch.fft.irfft2(y, s=x.shape[-2:], norm="ortho") + complex_values.real
+
+
+class Pairs(nn.Module):
+    """Distances between all pairs of rows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cdist(x, x.flip(1)) * x.sum(-1, keepdim=True)
+
+
 class StraightThrough(nn.Module):
     """A gradient of its own."""
 
