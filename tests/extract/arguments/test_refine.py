@@ -71,12 +71,12 @@ def test_sizes_are_all_different_where_they_can_be(
     assert find(climb, text) == (init, forward)
 
 
-def test_calls_of_the_corpus_are_not_changed(climb: Climb) -> None:
+def test_of_calls_of_the_corpus_only_the_image_is_changed(climb: Climb) -> None:
     call = {"args": ["torch.randn(1, 8, 6, 6)"], "kwargs": [], "way": "example"}
     outcome = climb(block("dim", "self.a = nn.Conv2d(dim, dim, 3)", "return self.a(x)"), init=[
         {"args": ["8"], "kwargs": [], "way": "example"}], forward=[call])  # fmt: skip
     assert outcome["arguments"]["init"]["args"] == ["8"]
-    assert outcome["arguments"]["forward"]["kwargs"] == {"x": "torch.randn(1, 8, 6, 6)"}
+    assert outcome["arguments"]["forward"]["kwargs"] == {"x": "torch.randn(1, 8, 6, 9)"}
 
 
 def test_a_large_call_of_the_corpus_becomes_small(climb: Climb) -> None:
