@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
+from manifests.folders.croissant import croissant_faults
 from manifests.folders.frame import foreign_page_files
 from manifests.folders.manifest import FILE_NAME, INDEX, PAGE_FILES, Manifest, is_of_page
 from manifests.folders.reading import CHECK_ERRORS, READ_ERRORS, active_files, describe, read_json
@@ -102,8 +103,6 @@ def check_description(folder: Path, manifest: Manifest, configs: Configs) -> lis
     rows = {item.path: item.rows or 0 for item in manifest.outputs}
     if CROISSANT not in rows:
         return []
-    from manifests.folders.croissant import croissant_faults
-
     tables = select_tables(configs, rows)
     files = sum(len(table.paths(folder)) for table in tables)
     wrong = croissant_faults(folder, tables)

@@ -14,6 +14,7 @@ from lemur_core.files.atomic import sha256_file, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article, make_visible, plain
 from manifests.folders.checks import Check, check_table
+from manifests.folders.croissant import write_croissant
 from manifests.folders.frame import Page
 from manifests.folders.manifest import FILE_NAME, Manifest, check_stated, package_versions, read_unchecked_manifest
 from manifests.folders.reading import reading
@@ -97,9 +98,6 @@ class FolderFormat:
 
         Args: rows: number of rows by path of each table; empty tables are omitted, because `datasets` rejects them.
         """
-        # Slow to import, and needed only where a folder is written.
-        from manifests.folders.croissant import write_croissant
-
         tables = select_tables(self.tables, rows)
         tags = ["neural-architecture", *self.tags]
         yaml = card_yaml(tables, default=self.default, pretty_name=card.name, tags=tags, size=card.size)

@@ -11,6 +11,7 @@ import resource
 import sys
 import time
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import GenericAlias
 from typing import Annotated, Any, Literal, NoReturn
@@ -127,13 +128,15 @@ def package_versions(*more: str) -> dict[str, str]:
     Args: more: names of further distributions.
     Returns: versions by distribution name, `not installed` for a missing one; the first is `python`.
     """
-    versions = {"python": platform.python_version()}
-    for name in (*_VERSIONED, *more):
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = "not installed"
-    return versions
+    return {"python": platform.python_version(), **{name: _find_version(name) for name in (*_VERSIONED, *more)}}
+
+
+@cache  # reading a package's metadata takes milliseconds, and a folder is written with a dozen of them, twice
+def _find_version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def is_of_page(name: str) -> bool:

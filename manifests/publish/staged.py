@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from lemur_core.files import Json
 from lemur_core.files.atomic import scratch_folder, sha256_file
 from lemur_core.files.errors import UserError
+from manifests.folders.croissant import restate_croissant
 from manifests.folders.manifest import FILE_NAME, PAGE_FILES, Manifest, Output, read_manifest, write_manifest
 from manifests.folders.tables import CROISSANT
 from manifests.provenance import (
@@ -243,8 +244,6 @@ def _without_code(
         if (name := item.path) in kept and kept[name].is_relative_to(scratch)
     }
     if CROISSANT in files:
-        from manifests.folders.croissant import restate_croissant
-
         kept[CROISSANT] = scratch / CROISSANT
         restate_croissant(folder / CROISSANT, kept[CROISSANT], list(changed.values()))
         changed[CROISSANT] = _restate(Output(path=CROISSANT, sha256="0" * 64, bytes=0), kept[CROISSANT])

@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +53,16 @@ class Pool:
         self.codes = list(dict.fromkeys(self.codes))
         self.features = {code: found for code in self.codes if isinstance(found := code_features(code), Features)}
         self.by_id = {hashlib.sha256(code.encode()).hexdigest(): code for code in self.codes}
+        self._shingles = {code: frozenset(found.shingles.tolist()) for code, found in self.features.items()}
+        self._elements = {code: frozenset(found.elements.tolist()) for code, found in self.features.items()}
 
+    @cache  # noqa: B019 (one pool for all tests)
     def lexical(self, one: str, other: str) -> float:
-        return jaccard(*(frozenset(self.features[code].shingles.tolist()) for code in (one, other)))
+        return jaccard(self._shingles[one], self._shingles[other])
 
+    @cache  # noqa: B019
     def structural(self, one: str, other: str) -> float:
-        return jaccard(*(frozenset(self.features[code].elements.tolist()) for code in (one, other)))
+        return jaccard(self._elements[one], self._elements[other])
 
     def same(self, view: str, one: str, other: str) -> bool:
         return bool(getattr(self.features[one], view) == getattr(self.features[other], view))
@@ -86,7 +91,7 @@ Make = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def make(memory_source: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Make]:
+def make(memory_source: Any, warm: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Make]:
     """`make(rows, *against)`: the folder of a curation with graphs off, without a report."""
     root = tmp_path_factory.mktemp("deltas")
     numbers = itertools.count()
@@ -99,7 +104,8 @@ def make(memory_source: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         def run(rows: Sequence[Row], *against: Path, **chosen: Any) -> Path:
             out = root / f"folder-{next(numbers)}"
             options = CurateOptions(**{"graph": "off", **chosen})
-            curate.run.pipeline.curate(memory_source(rows), out, options, against=against, jobs=1)
+            store = warm((row["nn_code"] for row in rows), options.tokens)
+            curate.run.pipeline.curate(memory_source(rows), out, options, against=against, jobs=1, store=store)
             return out
 
         yield run

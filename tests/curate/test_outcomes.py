@@ -62,6 +62,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.network
+@pytest.mark.slow
 def test_a_database_of_lemurs_own_writer(written: Path, tmp_path: Path, warm: Callable[..., None]) -> None:
     connection = sqlite3.connect(written)
     names = {name for (name,) in connection.execute("SELECT DISTINCT name FROM prm")}

@@ -124,6 +124,13 @@ def test_the_library_reads_every_row(tmp_path: Path, tables: list[Table], caplog
         assert [row["split"] for row in read(tmp_path, config, {f"{config}/split": "test"})] == ["test", "test"]
 
 
+@pytest.mark.parametrize("sizes", [{"train": 5, "test": 2}, {"train": 1}])
+def test_the_library_would_write_the_same(tmp_path: Path, sizes: dict[str, int]) -> None:
+    write_croissant(tmp_path, make_folder(tmp_path, sizes), *ABOUT)
+    text = (tmp_path / CROISSANT).read_text()
+    assert json.dumps(mlc.Metadata.from_json(mlc.Context(), json.loads(text)).to_json(), indent=2) + "\n" == text
+
+
 def test_a_single_file_is_checked_as_it_is_read(tmp_path: Path, tables: list[Table]) -> None:
     write_table(tmp_path / "decisions.parquet", arrow_schema(Decision), iter([decision(100)]))
     with pytest.raises(mlc.GenerationError, match=r"Download\(decisions\.parquet\)"):
@@ -222,17 +229,16 @@ def test_digests_can_be_restated(tmp_path: Path, tables: list[Table]) -> None:
 def test_members_of_lists_in_lists_have_a_path() -> None:
     text = pa.field("name", pa.string())
     case = pa.struct([pa.field("inputs", pa.list_(pa.struct([text]))), pa.field("outputs", pa.list_(pa.string()))])
-    context = mlc.Context(conforms_to="http://mlcommons.org/croissant/1.1")
-    source = partial(_source, context, {"file_object": "f"}, "cases")
-    found = _field(context, source, "t/cases", pa.field("cases", pa.list_(case)))
-    inputs, outputs = found.sub_fields
-    assert [(field.id, field.is_array) for field in (found, inputs, outputs, *inputs.sub_fields)] == [
+    source = partial(_source, {"fileObject": {"@id": "f"}}, "cases")
+    found = _field(source, "t/cases", pa.field("cases", pa.list_(case)))
+    inputs, outputs = found["subField"]
+    assert [(field["@id"], field.get("isArray")) for field in (found, inputs, outputs, *inputs["subField"])] == [
         ("t/cases", True),
         ("t/cases/inputs", True),
         ("t/cases/outputs", True),
         ("t/cases/inputs/name", None),
     ]
-    assert [field.source.transforms[0].json_path for field in (*inputs.sub_fields, outputs)] == [
+    assert [field["source"]["transform"]["jsonPath"] for field in (*inputs["subField"], outputs)] == [
         "inputs[*].name",
         "outputs",
     ]
