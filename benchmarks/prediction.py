@@ -1,0 +1,207 @@
+"""Can the accuracy of a network be predicted from its code? `python -m benchmarks.prediction --out DIR`.
+
+On networks of LEMUR with results on CIFAR-10: from nothing, hyperparameters, tokens, costs, graphs, zero-cost proxies
+and the first epoch, for codes that are held out at random, by the beginnings of their names, by split groups, or far
+from all that trains. Each cell is the mean of ten draws, then the lowest and the highest.
+"""
+
+import argparse
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import kendalltau, spearmanr
+from threadpoolctl import threadpool_limits
+
+from benchmarks.prediction_data import (
+    FIRST,
+    LATER,
+    SPLITS,
+    Networks,
+    Numbers,
+    nearest_similarity,
+    read_networks,
+)
+from benchmarks.prediction_models import Predictor, boosting, hash_tokens, nearest, predict_mean, ridge
+from lemur_core.files.atomic import write_text
+from lemur_core.files.markdown import count, table
+from lemur_core.files.progress import note
+
+_DRAWS = 10
+MEASURES = ("spearman", "within", "kendall", "r2")
+_FEW = 10  # codes of a prefix that are ranked among themselves
+#: The least similarities of bands in which the gap is shown; 1 is an equal token set.
+BANDS = (1.0, 0.95, 0.85, 0.70, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One predictor on one draw of one split. `within`: Spearman among codes of one prefix, by number of codes."""
+
+    target: str
+    predictor: str
+    split: str
+    draw: int
+    train: int
+    tested: int
+    spearman: float
+    within: float
+    kendall: float
+    r2: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """The tested codes of one draw: similarity to the nearest that trains, prediction and result."""
+
+    similarity: Numbers
+    predicted: Numbers
+    actual: Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """What is predicted: the target by code, NaN where unknown, and its predictors by name."""
+
+    name: str
+    target: Numbers
+    predictors: Mapping[str, Predictor]
+
+
+def main() -> None:
+    """Evaluate all predictors on all splits, and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--source", default="lemur", help="as for lemur curate (default: %(default)s)")
+    parser.add_argument("--out", type=Path, required=True, help="the folder for results")
+    parser.add_argument("--draws", type=int, default=_DRAWS, help="draws of each split (default: %(default)s)")
+    options = parser.parse_args()
+    networks = read_networks(options.source)
+    results: list[Result] = []
+    tested: dict[tuple[str, str], list[Tested]] = {}
+    with threadpool_limits(1):  # small fits: more threads wait for each other
+        for study in _studies(networks):
+            for split, draw in itertools.product(SPLITS, range(options.draws)):
+                for result, codes in _evaluate(networks, study, split, draw):
+                    results.append(result)
+                    if split == "random":
+                        tested.setdefault((study.name, result.predictor), []).append(codes)
+            note(f"{study.name}: done")
+    lines = [*report(results), "", "Random splits, by similarity to the nearest code that trains:", ""]
+    lines += report_bands(tested)
+    options.out.mkdir(parents=True, exist_ok=True)
+    write_text(options.out / "results.json", json.dumps([asdict(result) for result in results], indent=1))
+    write_text(options.out / "results.md", "\n".join(lines))
+    print("\n".join(lines))
+
+
+def _studies(networks: Networks) -> list[Study]:
+    tokens = hash_tokens(networks.codes)
+    first, later = networks.accuracy[FIRST], networks.accuracy[LATER]
+
+    def by_code(epoch: int) -> dict[str, Predictor]:
+        return {
+            "mean": predict_mean,
+            "hyperparameters, boosting": boosting(networks.hyperparameters[epoch]),
+            "nearest code": nearest(tokens),
+            "tokens, ridge": ridge(tokens),
+        }
+
+    curve = np.column_stack([first])
+    plain = {"mean": predict_mean, "tokens, ridge": ridge(tokens)}
+    return [
+        Study(f"accuracy after epoch {FIRST}", first, by_code(FIRST)),
+        Study(f"accuracy after epoch {LATER}", later, by_code(LATER) | {"first epoch, boosting": boosting(curve)}),
+        Study("score", networks.score, plain),
+    ]
+
+
+def _evaluate(networks: Networks, study: Study, split: str, draw: int) -> Iterator[tuple[Result, Tested]]:
+    train, tested = SPLITS[split](networks, networks.known(study.target), draw)
+    actual, similarity = study.target[tested], nearest_similarity(networks, train, tested)
+    prefixes = np.array(networks.prefixes)[tested]
+    for name, predictor in study.predictors.items():
+        predicted = predictor(train, tested, study.target)
+        yield (
+            Result(
+                study.name,
+                name,
+                split,
+                draw,
+                len(train),
+                len(tested),
+                spearman=correlate(spearmanr, predicted, actual),
+                within=_within(prefixes, predicted, actual),
+                kendall=correlate(kendalltau, predicted, actual),
+                r2=float(1 - np.square(predicted - actual).sum() / np.square(actual - actual.mean()).sum()),
+            ),
+            Tested(similarity, predicted, actual),
+        )
+
+
+def correlate(measure: Callable[..., Any], predicted: Numbers, actual: Numbers) -> float:
+    """Return a rank correlation; 0 where nothing is ranked."""
+    if len(actual) < 2 or not (np.ptp(predicted) and np.ptp(actual)):
+        return 0.0
+    return float(measure(predicted, actual)[0])
+
+
+def _within(prefixes: npt.NDArray[np.str_], predicted: Numbers, actual: Numbers) -> float:
+    """Return the mean Spearman correlation among codes of one prefix, weighted by their numbers."""
+    names, counts = np.unique(prefixes, return_counts=True)
+    chosen = [(prefixes == name, count) for name, count in zip(names, counts, strict=True) if count >= _FEW]
+    if not chosen:
+        return float("nan")
+    parts = [correlate(spearmanr, predicted[rows], actual[rows]) for rows, _ in chosen]
+    return float(np.average(parts, weights=[count for _, count in chosen]))
+
+
+def report(results: Sequence[Result]) -> list[str]:
+    """Return a table for each target, as Markdown: Spearman by predictor and split."""
+    lines = []
+    for target in dict.fromkeys(result.target for result in results):
+        chosen = [result for result in results if result.target == target]
+        sizes = {split: [r for r in chosen if r.split == split] for split in SPLITS}
+        lines += ["", f"**{target}**", ""]
+        head = [
+            f"{split} ({_mean([r.train for r in of])} / {_mean([r.tested for r in of])})" for split, of in sizes.items()
+        ]
+        rows = []
+        for name in dict.fromkeys(result.predictor for result in chosen):
+            for measure in MEASURES:
+                cells = [[getattr(r, measure) for r in of if r.predictor == name] for of in sizes.values()]
+                rows.append([name, measure, *map(_cell, cells)])
+        lines += table(["predictor", "measure", *head], rows, left=2)
+    return lines
+
+
+def report_bands(tested: Mapping[tuple[str, str], Sequence[Tested]]) -> list[str]:
+    """Return how well codes of random splits are predicted, by their similarity to the nearest code that trains."""
+    rows = []
+    for (target, predictor), parts in tested.items():
+        similarity, predicted, actual = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("similarity", "predicted", "actual")
+        )
+        for upper, least in itertools.pairwise((2.0, *BANDS)):
+            band = (similarity >= least) & (similarity < upper)
+            error = float(np.abs(predicted - actual)[band].mean()) if band.any() else float("nan")
+            rank = correlate(spearmanr, predicted[band], actual[band])
+            rows.append([target, predictor, f"{least:.2f}", count(int(band.sum())), f"{rank:.2f}", f"{error:.3f}"])
+    return table(["target", "predictor", "similarity, at least", "codes", "Spearman", "mean error"], rows, left=2)
+
+
+def _mean(values: Sequence[int]) -> str:
+    return count(round(float(np.mean(values))))
+
+
+def _cell(values: Sequence[float]) -> str:
+    known = [value for value in values if np.isfinite(value)]
+    return f"{np.mean(known):.2f} ({min(known):.2f} to {max(known):.2f})" if known else "–"
+
+
+if __name__ == "__main__":
+    main()
