@@ -11,13 +11,14 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.stats import kendalltau, spearmanr
 from threadpoolctl import threadpool_limits
 
+from benchmarks.prediction_costs import GRAPHS, PROXIES, Sample, measure_sample
 from benchmarks.prediction_data import (
     FIRST,
     LATER,
@@ -28,9 +29,14 @@ from benchmarks.prediction_data import (
     read_networks,
 )
 from benchmarks.prediction_models import Predictor, boosting, hash_tokens, nearest, predict_mean, ridge
+from lemur_core.files import Json
 from lemur_core.files.atomic import write_text
+from lemur_core.files.figures import BLUE, FAINT, INK, ORANGE, save_figure
 from lemur_core.files.markdown import count, table
 from lemur_core.files.progress import note
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _DRAWS = 10
 MEASURES = ("spearman", "within", "kendall", "r2")
@@ -77,29 +83,58 @@ def main() -> None:
     """Evaluate all predictors on all splits, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--source", default="lemur", help="as for lemur curate (default: %(default)s)")
-    parser.add_argument("--out", type=Path, required=True, help="the folder for results")
+    parser.add_argument("--out", type=Path, required=True, help="the folder of results; a study that is there stays")
     parser.add_argument("--draws", type=int, default=_DRAWS, help="draws of each split (default: %(default)s)")
+    parser.add_argument("--graphs", type=int, default=GRAPHS, help="networks to trace (default: %(default)s)")
+    parser.add_argument(
+        "--proxies", type=int, default=PROXIES, help="networks to run for proxies (default: %(default)s)"
+    )
     options = parser.parse_args()
     networks = read_networks(options.source)
-    results: list[Result] = []
-    tested: dict[tuple[str, str], list[Tested]] = {}
-    with threadpool_limits(1):  # small fits: more threads wait for each other
-        for study in _studies(networks):
-            for split, draw in itertools.product(SPLITS, range(options.draws)):
-                for result, codes in _evaluate(networks, study, split, draw):
-                    results.append(result)
-                    if split == "random":
-                        tested.setdefault((study.name, result.predictor), []).append(codes)
-            note(f"{study.name}: done")
-    lines = [*report(results), "", "Random splits, by similarity to the nearest code that trains:", ""]
-    lines += report_bands(tested)
+    known = networks.known(networks.accuracy[FIRST])
+    sample = measure_sample(networks, known[: options.graphs], known[: options.proxies])
     options.out.mkdir(parents=True, exist_ok=True)
-    write_text(options.out / "results.json", json.dumps([asdict(result) for result in results], indent=1))
+    results: list[Result] = []
+    bands: list[list[str]] = []
+    with threadpool_limits(1):  # small fits: more threads wait for each other
+        for study in _studies(networks, sample):
+            path = options.out / f"{study.name.replace(' ', '-')}.json"
+            if not path.is_file():
+                write_text(path, json.dumps(_run(networks, study, options.draws), indent=1))
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            results += [Result(**result) for result in stored["results"]]
+            bands += stored["bands"]
+            note(f"{study.name}: done")
+    lines = [*report(results), "", *report_proxies(networks, sample), "", _BANDS_TITLE, ""]
+    lines += table(["target", "predictor", "similarity, at least", "codes", "Spearman", "mean error"], bands, left=2)
     write_text(options.out / "results.md", "\n".join(lines))
+    draw_figure(options.out / "prediction.png", [result for result in results if result.target == STUDIES[0]])
     print("\n".join(lines))
 
 
-def _studies(networks: Networks) -> list[Study]:
+def _run(networks: Networks, study: Study, draws: int) -> Json:
+    """Return the results of a study, and rows of `report_bands`."""
+    results: list[Result] = []
+    tested: dict[str, list[Tested]] = {}
+    for split, draw in itertools.product(SPLITS, range(draws)):
+        for result, codes in _evaluate(networks, study, split, draw):
+            results.append(result)
+            if split == "random":
+                tested.setdefault(result.predictor, []).append(codes)
+    return {"results": [asdict(result) for result in results], "bands": report_bands(study.name, tested)}
+
+
+#: The targets, in the order of the tables.
+STUDIES = (
+    f"accuracy after epoch {FIRST}",
+    f"accuracy after epoch {LATER}",
+    "score",
+    f"accuracy after epoch {FIRST}, of the traced",
+)
+_BANDS_TITLE = "Random splits, by similarity to the nearest code that trains:"
+
+
+def _studies(networks: Networks, sample: Sample) -> list[Study]:
     tokens = hash_tokens(networks.codes)
     first, later = networks.accuracy[FIRST], networks.accuracy[LATER]
 
@@ -111,13 +146,21 @@ def _studies(networks: Networks) -> list[Study]:
             "tokens, ridge": ridge(tokens),
         }
 
-    curve = np.column_stack([first])
     plain = {"mean": predict_mean, "tokens, ridge": ridge(tokens)}
-    return [
-        Study(f"accuracy after epoch {FIRST}", first, by_code(FIRST)),
-        Study(f"accuracy after epoch {LATER}", later, by_code(LATER) | {"first epoch, boosting": boosting(curve)}),
-        Study("score", networks.score, plain),
-    ]
+    graphs = np.column_stack([sample.costs, sample.labels])
+    traced = by_code(FIRST) | {
+        "parameters, multiply-adds, boosting": boosting(sample.costs),
+        "graph, boosting": boosting(sample.labels),
+        "all of these but tokens, boosting": boosting(np.column_stack([graphs, networks.hyperparameters[FIRST]])),
+    }
+    predictors = (
+        by_code(FIRST),
+        by_code(LATER) | {"first epoch, boosting": boosting(first[:, None])},
+        plain,
+        traced,
+    )
+    targets = (first, later, networks.score, np.where(np.isfinite(sample.costs[:, 0]), first, np.nan))
+    return [Study(*parts) for parts in zip(STUDIES, targets, predictors, strict=True)]
 
 
 def _evaluate(networks: Networks, study: Study, split: str, draw: int) -> Iterator[tuple[Result, Tested]]:
@@ -179,10 +222,10 @@ def report(results: Sequence[Result]) -> list[str]:
     return lines
 
 
-def report_bands(tested: Mapping[tuple[str, str], Sequence[Tested]]) -> list[str]:
+def report_bands(target: str, tested: Mapping[str, Sequence[Tested]]) -> list[list[str]]:
     """Return how well codes of random splits are predicted, by their similarity to the nearest code that trains."""
     rows = []
-    for (target, predictor), parts in tested.items():
+    for predictor, parts in tested.items():
         similarity, predicted, actual = (
             np.concatenate([getattr(part, name) for part in parts]) for name in ("similarity", "predicted", "actual")
         )
@@ -191,7 +234,53 @@ def report_bands(tested: Mapping[tuple[str, str], Sequence[Tested]]) -> list[str
             error = float(np.abs(predicted - actual)[band].mean()) if band.any() else float("nan")
             rank = correlate(spearmanr, predicted[band], actual[band])
             rows.append([target, predictor, f"{least:.2f}", count(int(band.sum())), f"{rank:.2f}", f"{error:.3f}"])
-    return table(["target", "predictor", "similarity, at least", "codes", "Spearman", "mean error"], rows, left=2)
+    return rows
+
+
+def report_proxies(networks: Networks, sample: Sample) -> list[str]:
+    """Return how what is known without training ranks networks; the interval is that of 1,000 resamples, 95 %."""
+    actual, prefixes = networks.accuracy[FIRST], np.array(networks.prefixes)
+    rows = []
+    columns = zip(
+        ("parameters", "multiply-adds", "naswot", "synflow"), np.hstack([sample.costs, sample.proxies]).T, strict=True
+    )
+    for name, values in columns:
+        chosen = np.flatnonzero(np.isfinite(values) & np.isfinite(sample.proxies).all(axis=1))
+        draws = np.random.default_rng(0).integers(0, len(chosen), (1_000, len(chosen)))
+        spread = [correlate(spearmanr, values[chosen[draw]], actual[chosen[draw]]) for draw in draws]
+        low, high = np.quantile(spread, (0.025, 0.975)) if len(chosen) else (np.nan, np.nan)
+        within = _within(prefixes[chosen], values[chosen], actual[chosen])
+        rank = correlate(spearmanr, values[chosen], actual[chosen])
+        rows.append([name, count(len(chosen)), f"{rank:.2f} ({low:.2f} to {high:.2f})", f"{within:.2f}"])
+    graphs, proxies = (
+        f"{seconds:,.0f} CPU seconds for {tried:,} networks"
+        for seconds, tried in zip(sample.seconds, sample.tried, strict=True)
+    )
+    title = f"Without training, against the accuracy after epoch {FIRST} (graphs {graphs}, proxies {proxies}):"
+    return [title, "", *table(["", "networks", "Spearman", "within prefixes"], rows)]
+
+
+def draw_figure(path: Path, results: Sequence[Result]) -> None:
+    """Draw the rank correlation of each predictor on each split: the mean of the draws, and their range."""
+
+    def draw(figure: "Figure") -> None:
+        figure.set_size_inches(8, 3.6)
+        axes = figure.subplots()
+        names = [name for name in dict.fromkeys(result.predictor for result in results) if name != "mean"]
+        colors = dict(zip(SPLITS, (BLUE, ORANGE, "#009E73", INK, FAINT), strict=True))
+        for row, split in itertools.product(range(len(names)), SPLITS):
+            own = [r.spearman for r in results if r.predictor == names[row] and r.split == split]
+            height = row + (list(SPLITS).index(split) - 2) * 0.15
+            axes.plot([min(own), max(own)], [height, height], color=colors[split], linewidth=1.5)
+            axes.plot(np.mean(own), height, "o", color=colors[split], label=split if row == 0 else None)
+        axes.set_yticks(range(len(names)), names)
+        axes.invert_yaxis()
+        axes.grid(axis="x")
+        axes.set_xlabel("Spearman correlation with the accuracy after the first epoch")
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        figure.tight_layout()
+
+    save_figure(path, draw)
 
 
 def _mean(values: Sequence[int]) -> str:
