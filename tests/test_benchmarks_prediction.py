@@ -1,0 +1,134 @@
+"""The prediction of accuracies: what a split holds out is what it says, and a run on a small corpus from end to end."""
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn")
+
+from scipy.stats import spearmanr
+
+from benchmarks.prediction import Result, correlate, report
+from benchmarks.prediction_data import (
+    FIRST,
+    LATER,
+    SPLITS,
+    Networks,
+    nearest_similarity,
+    read_networks,
+    split_by_group,
+    split_by_prefix,
+    split_far,
+    split_few,
+)
+from benchmarks.prediction_models import hash_tokens, nearest, predict_mean, ridge
+from curate.model.options import LEAK_THRESHOLD
+
+_HEAD = "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self, in_shape, out_shape, prm, device):\n        super().__init__()\n"
+#: Layers that make texts of one prefix near each other, and those of two prefixes not.
+_LAYERS = {
+    "wide": "nn.Conv2d(3, {n}, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)",
+    "deep": "nn.BatchNorm2d({n}), nn.Dropout(0.1), nn.Upsample(scale_factor=2), nn.Sigmoid()",
+    "flat": "nn.Linear({n}, 8), nn.LayerNorm(8), nn.GELU(), nn.Identity()",
+}
+
+
+def _write(path: Path) -> Path:
+    """Write 24 variants of each of three texts, half of them with a different tail, and five epochs of results."""
+    draw = random.Random(0)
+    rows = []
+    for prefix, layers in _LAYERS.items():
+        for number in range(24):
+            tail = "".join(f"        self.{prefix}_{step} = {step} + {number}\n" for step in range(40 * (number % 2)))
+            body = f"        self.net = nn.Sequential({layers.format(n=number + 2)})\n{tail}"
+            code = f"{_HEAD}{body}\n    def forward(self, x):\n        return self.net(x)\n"
+            quality = 0.2 + 0.02 * number + 0.01 * draw.random()
+            rows += [
+                {
+                    "nn": f"{prefix}-{number}", "nn_code": code, "task": "img-classification", "dataset": "cifar-10", "metric": "acc",
+                    "epoch": epoch, "accuracy": quality + 0.03 * epoch, "duration": 1.0,
+                    "prm": json.dumps({"lr": 0.01, "batch": 4 + number, "transform": "norm_64_flip"}),
+                }
+                for epoch in range(FIRST, LATER + 1)
+            ]  # fmt: skip
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def networks(tmp_path_factory: pytest.TempPathFactory) -> Networks:
+    return read_networks(str(_write(tmp_path_factory.mktemp("rows") / "rows.jsonl")))
+
+
+def test_each_code_has_its_results(networks: Networks) -> None:
+    assert len(networks) == 72
+    first, later = networks.accuracy[FIRST], networks.accuracy[LATER]
+    assert np.allclose(later - first, 0.03 * (LATER - FIRST))
+    assert networks.hyperparameters[FIRST][:, 4:].tolist() == [[64.0, 1.0]] * 72
+    assert sorted(networks.hyperparameters[FIRST][:, 3].tolist()) == sorted([4.0 + n for n in range(24)] * 3)
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_codes_are_tested_that_do_not_train(name: str, networks: Networks) -> None:
+    codes = networks.known(networks.accuracy[FIRST])
+    draws = [SPLITS[name](networks, codes, seed) for seed in (0, 0, 1)]
+    for train, tested in draws:
+        assert not np.intersect1d(train, tested).size
+        assert len(np.union1d(train, tested)) <= len(codes)
+    assert all(np.array_equal(*both) for both in zip(draws[0], draws[1], strict=True))
+
+
+def test_whole_units_are_held_out(networks: Networks) -> None:
+    prefixes, codes = np.array(networks.prefixes), np.arange(len(networks))
+    train, tested = split_by_group(networks, codes, 0)
+    assert not np.intersect1d(networks.groups[train], networks.groups[tested]).size
+    some = codes[prefixes != "deep"]
+    few = np.concatenate([some, codes[prefixes == "deep"][:4]])  # small enough to be held out
+    train, tested = split_by_prefix(networks, few, 0)
+    assert set(prefixes[tested]) == {"deep"}
+    assert "deep" not in set(prefixes[train])
+
+
+def test_far_codes_have_no_near_ones(networks: Networks) -> None:
+    codes = np.arange(len(networks))
+    train, tested = split_far(networks, codes, 1)
+    assert len(train)
+    assert nearest_similarity(networks, train, tested).max() < LEAK_THRESHOLD
+    control, same = split_few(networks, codes, 1)
+    assert len(control) == len(train)
+    assert np.array_equal(same, tested)
+    assert nearest_similarity(networks, control, tested).max() == 1.0
+
+
+def test_predictors_learn(networks: Networks) -> None:
+    target, order = networks.accuracy[FIRST], np.random.default_rng(0).permutation(len(networks))
+    train, tested = order[20:], order[:20]
+    tokens = hash_tokens(networks.codes)
+    assert correlate(spearmanr, predict_mean(train, tested, target), target[tested]) == 0.0
+    assert nearest(tokens)(train, train, target).tolist() == target[train].tolist()
+    assert correlate(spearmanr, ridge(tokens)(train, tested, target), target[tested]) > 0.3
+
+
+def test_the_table_states_means_and_extremes() -> None:
+    made = [
+        Result("t", "ridge", split, draw, 90, 10, draw / 10, 0.0, 0.0, 0.0) for split in SPLITS for draw in range(3)
+    ]
+    (row,) = (line for line in report(made) if "spearman" in line)
+    assert row.count("0.10 (0.00 to 0.20)") == len(SPLITS)
+
+
+@pytest.mark.slow
+def test_a_run_writes_tables_and_a_figure_and_resumes(tmp_path: Path) -> None:
+    source = _write(tmp_path / "rows.jsonl")
+    command = [sys.executable, "-m", "benchmarks.prediction", "--source", str(source), "--out", str(tmp_path / "out")]
+    command += ["--draws", "2", "--graphs", "12", "--proxies", "6"]
+    first = subprocess.run(command, capture_output=True, text=True, check=True)
+    written = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    assert {"results.md", "prediction.png", "score.json"} <= written.keys()
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == first.stdout
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == written
