@@ -97,4 +97,6 @@ def _validate_slice(request: _ExtractionRequest, rank: int, tasks: int) -> None:
 
 def _write(request: _ExtractionRequest, _rank: int, _tasks: int) -> None:
     with request.open_extractor():  # the sources are as they were
-        extract_to(request.out, replace(request.options, retry_failed=False), force=request.force)
+        # Results from before the tasks ran are not those of a run that repeats what failed.
+        options, reuse = replace(request.options, retry_failed=False), not request.options.retry_failed
+        extract_to(request.out, options, force=request.force, reuse=reuse)

@@ -24,6 +24,7 @@ from extract.resolve.modules import CorpusIndex, Module
 from extract.resolve.symbols import Reason
 from extract.sources import PackageSource, SourceFile, open_available, open_source
 from extract.stages import STAGES, PendingBlock, StageContext
+from extract.stored import recall_results, remember_results
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
 from lemur_core.files.markdown import plural
@@ -244,37 +245,49 @@ def open_extractor(options: Options) -> BlockExtractor:
     return BlockExtractor(**{field.name: getattr(options, field.name) for field in fields(options)})
 
 
-def extract_to(out: Path, options: Options, *, force: bool = False) -> Manifest:
+def extract_to(out: Path, options: Options, *, force: bool = False, reuse: bool = True) -> Manifest:
     """Extract as `options` specify and write the folder `out` atomically.
 
-    Args: force: replace an existing folder.
+    Args:
+        force: replace an existing folder.
+        reuse: take the results of an equal run before, unless failed blocks are to run again.
     Returns: The manifest of the folder: counts by level, source, category and failure; inputs and outputs with digests.
     Raises: UserError if a source, a name or `out` is invalid; RetryableError if an index or repository
         cannot be reached.
     """
     with open_extractor(options) as extractor:
         facts = extractor.facts
-        classes = extractor.warm_index_once()
-        if not classes:
-            names = ", ".join(source.name for source in facts.sources)
-            raise UserError(f"{names}: no subclass of torch.nn.Module in scope; use another --source or --path")
-        selected = select(classes, options.selection)
-        results = list(extractor.extract(selected))
-        runtime = extractor.context.runtime
-        facts.notes = [
-            *(f"{name}: no class of that name" for name in selected.missing),
-            *(f"{name}, for execution: {reason}" for name, reason in runtime.unavailable),
-            *facts.notes,
-        ]
-        # With many names most are ambiguous, and the notes would hide all others.
-        if len(selected.others) <= _FEW:
-            facts.notes += [
-                f"{name}: chosen by priority; also {', '.join(ids)}" for name, ids in selected.others.items()
-            ]
-        facts.index_hits, facts.index_parsed = extractor.index.hits, extractor.index.parsed
-        nothing: dict[str, Any] = {"not_compared": {}, "no_graph": {}}
-        facts.details = {"installed_for_execution": list(runtime.installed), **nothing, **facts.details}
+        results = recall_results(facts, extractor.index) if reuse and not options.retry_failed else None
+        if results is None:
+            results = _extract_all(extractor)
+            remember_results(facts, results, extractor.index)
+        else:
+            note(f"results: {plural(len(results), 'class', 'classes')} of an equal run, from the cache")
         return write_extraction(out, results, facts, extractor.watch, force=force)
+
+
+def _extract_all(extractor: BlockExtractor) -> list[Result]:
+    """Return the results of the classes that the options select, and add notes and details to the facts of the run."""
+    facts, options = extractor.facts, extractor.options
+    classes = extractor.warm_index_once()
+    if not classes:
+        names = ", ".join(source.name for source in facts.sources)
+        raise UserError(f"{names}: no subclass of torch.nn.Module in scope; use another --source or --path")
+    selected = select(classes, options.selection)
+    results = list(extractor.extract(selected))
+    runtime = extractor.context.runtime
+    facts.notes = [
+        *(f"{name}: no class of that name" for name in selected.missing),
+        *(f"{name}, for execution: {reason}" for name, reason in runtime.unavailable),
+        *facts.notes,
+    ]
+    # With many names most are ambiguous, and the notes would hide all others.
+    if len(selected.others) <= _FEW:
+        facts.notes += [f"{name}: chosen by priority; also {', '.join(ids)}" for name, ids in selected.others.items()]
+    facts.index_hits, facts.index_parsed = extractor.index.hits, extractor.index.parsed
+    nothing: dict[str, Any] = {"not_compared": {}, "no_graph": {}}
+    facts.details = {"installed_for_execution": list(runtime.installed), **nothing, **facts.details}
+    return results
 
 
 def _describe_unmatched(

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import importlib.abc
 import importlib.metadata
 import json
 import os
@@ -15,7 +16,7 @@ import webbrowser
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
 import typer
@@ -34,6 +35,7 @@ from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.foreign import check_name, check_plain
 from lemur_core.files.markdown import make_visible
 from lemur_core.files.progress import hide_progress, note
+from lemur_core.sandbox.server.jobs import OWN_PACKAGES
 from lemur_core.sandbox.server.processes import remove_folder
 from manifests.options import Level
 from manifests.options.help import CommandLine, HelpGroup
@@ -431,6 +433,19 @@ def cache(
         note(f"{', '.join(in_use)}: used by another command, so not removed")
 
 
+class _WithoutPandas(importlib.abc.MetaPathFinder):
+    """Keeps Arrow from importing pandas at its first conversion: half a second, and our code has no use for it."""
+
+    def find_spec(self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None, /) -> None:
+        """Find nothing. Raises: ModuleNotFoundError if Arrow, which has no frames, imports pandas for our code."""
+        if name == "pandas":
+            frame: FrameType | None = sys._getframe(1)
+            while frame is not None and frame.f_globals.get("__name__", "").startswith("importlib"):
+                frame = frame.f_back
+            if frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in OWN_PACKAGES:
+                raise ModuleNotFoundError("no module of ours imports pandas", name=name)
+
+
 class _Interrupted(BaseException):
     """Ctrl-C or a termination signal: unwinds the stack, so that temporary folders are removed."""
 
@@ -449,6 +464,7 @@ def main() -> NoReturn:
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
         signal.signal(signal.SIGHUP, _hang_up)
     sys.unraisablehook = _deliver_again
+    sys.meta_path.insert(0, _WithoutPandas())
     try:
         _check_names()
         read_ceiling()

@@ -9,6 +9,7 @@ import warnings
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
 from extract.emit.closure import Closure, StatementGroup, collect, try_to_collect
@@ -162,7 +163,11 @@ class CachedEmitter(Emitter):
     def __init__(self, library: CorpusIndex, index: FactsIndex, sources: Sequence[PackageSource]) -> None:
         super().__init__(library, index)
         self._index = index
-        self._key = _key(sources, library.distributions)
+        self._sources = sources
+
+    @cached_property
+    def _key(self) -> str:
+        return _key(self._sources, self.graph.library.distributions)
 
     def emit(self, target: TargetClass, also: Sequence[Definition] = ()) -> Emitted | Unresolved:
         """Return the closed file of a class, or why there is none; from the index if stored there."""
@@ -177,9 +182,8 @@ class CachedEmitter(Emitter):
 
 def _key(sources: Sequence[PackageSource], confirmed: Mapping[str, str]) -> str:
     """Return the key of everything that emitting depends on, including the order of sources but not their folders."""
-    names = [field.name for field in fields(PackageSource) if field.name not in ("root", "files")]
     about = [
-        [[getattr(source, name) for name in names] for source in sources],
+        [source.describe() for source in sources],
         [(file.path, file.blob) for file in replacement_source().files],
         RUNTIME_NAMES.key(),
         sorted(confirmed.items()),

@@ -67,6 +67,9 @@ _ABSENT_SECONDS = 24 * 3600.0
 #: Part of the cache's path; to be changed together with the way that wheels are unpacked.
 _FORMAT = "v1"
 
+#: Requirements that were out of reach in this process: in another one they may be found.
+UNREACHED: list[str] = []
+
 
 @dataclass(frozen=True, slots=True)
 class BlockRuntime:
@@ -220,6 +223,7 @@ class _Resolver:
                 distribution = self._fetch(name, specifier, because)
             except RetryableError as error:
                 self.offline = str(error)
+                UNREACHED.append(name)
                 return self._miss(name, f"{error}{because}")
             except UserError as error:
                 if distribution is not None:

@@ -8,10 +8,10 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Any, Literal
 
 from extract.sources.layout import Roots
 from extract.sources.metadata import PackageFacts
@@ -69,6 +69,10 @@ class PackageSource:
             mend = "run again" if self.kind == "folder" else f"delete {self.root.parent} and run again"
             raise UserError(f"{self.name} {file.path}: changed since the source was opened ({path}); {mend}")
         return data
+
+    def describe(self) -> list[Any]:
+        """Return all that results depend on: all fields but the folder, and the files, which the digest covers."""
+        return [getattr(self, field.name) for field in fields(self) if field.name not in ("root", "files")]
 
     def in_scope(self, path: str) -> bool:
         """Return whether `paths` and `exclude` select the file of this path."""

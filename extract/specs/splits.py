@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from extract.specs.make import design_facts
 from extract.specs.outline import split_definitions
@@ -100,10 +98,22 @@ def _groups(specs: Sequence[Spec], codes: Sequence[str]) -> tuple[list[int], set
     ones = [ends[0][mine], own, [text for text, _ in computed]]
     others = [ends[1][mine], same, [graph for _, graph in computed]]
     ties = tuple(np.concatenate([np.asarray(part, np.int64) for part in parts]) for parts in (ones, others))
-    nodes = len(texts) + len(designs)
-    graph = coo_array((np.ones(len(ties[0]), np.int8), ties), shape=(nodes, nodes))
-    labels = np.asarray(connected_components(graph, directed=False)[1], np.int64)
+    labels = np.array(_label_components(ties[0].tolist(), ties[1].tolist(), len(texts) + len(designs)), np.int64)
     return [int(labels[text]) for text in own], _find_used(ends, labels, own, within)
+
+
+def _label_components(ones: Sequence[int], others: Sequence[int], nodes: int) -> list[int]:
+    """Return a number for each node of a graph, the same for connected ones. Importing SciPy takes longer than this."""
+    parents = list(range(nodes))
+
+    def find_root(node: int) -> int:
+        while parents[node] != node:
+            parents[node] = node = parents[parents[node]]
+        return node
+
+    for one, other in zip(ones, others, strict=True):
+        parents[find_root(other)] = find_root(one)
+    return [find_root(node) for node in range(nodes)]
 
 
 def _find_used(ends: tuple[Numbers, Numbers], labels: Numbers, own: list[int], within: list[list[int]]) -> set[int]:

@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 
 from lemur_core.similarity import Detail
 from lemur_core.similarity.minhash import (
@@ -327,6 +326,7 @@ _NONE = np.empty(0, np.int64)
 SHINGLE = 5
 
 _BLOCK = 256
+_DENSE = 4_000_000  # elements of a matrix
 _WORD_OR_SIGN = re.compile(r"\w+|[^\w\s]")
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
@@ -368,12 +368,24 @@ def near_pairs(sets: Sequence[Numbers], threshold: float) -> Iterator[tuple[Numb
     sizes = np.array([len(item) for item in sets], np.float64)
     ends = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     columns = np.unique(np.concatenate(list(sets)), return_inverse=True)[1]
-    data = np.ones(len(columns), np.float32)
-    matrix = sp.csr_array((data, columns, ends), shape=(len(sets), int(columns.max()) + 1))
+    matrix = _make_incidence(columns, ends)
     for start in range(0, len(sets), _BLOCK):
         stop = min(start + _BLOCK, len(sets))
-        shared = (matrix[start:stop] @ matrix.T).toarray()
+        product = matrix[start:stop] @ matrix.T
+        shared = product if isinstance(product, np.ndarray) else product.toarray()
         shared[np.arange(stop - start), np.arange(start, stop)] = 0  # with itself
         union = sizes[start:stop, None] + sizes[None, :] - shared
         first, second = np.nonzero(shared >= threshold * union)
         yield first + start, second
+
+
+def _make_incidence(columns: Numbers, ends: Numbers) -> Any:
+    """Return the matrix of sets by elements, with ones; dense if small, since SciPy takes longer to import."""
+    data, shape = np.ones(len(columns), np.float32), (len(ends) - 1, int(columns.max(initial=0)) + 1)
+    if shape[0] * shape[1] <= _DENSE:
+        matrix = np.zeros(shape, np.float32)
+        matrix[np.repeat(np.arange(shape[0]), np.diff(ends)), columns] = 1
+        return matrix
+    import scipy.sparse as sp
+
+    return sp.csr_array((data, columns, ends), shape=shape)

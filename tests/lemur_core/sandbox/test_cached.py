@@ -15,8 +15,8 @@ from lemur_core.sandbox.cached import (
     ATTEMPTS,
     TRANSIENT,
     CachedSandbox,
-    code_digest,
     describe_failure,
+    read_code,
     workers_within_memory,
 )
 from tests.builders.suites import table
@@ -142,10 +142,10 @@ def test_an_outcome_is_kept_by_our_code_that_runs(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(cached, "_ROOT", tmp_path)
     # In each process a file is read once.
     monkeypatch.setattr(cached, "_read_module", cached._read_module.__wrapped__)
-    digests = [code_digest.__wrapped__("train.compose.probe_guest:run")]
+    digests = [read_code("train.compose.probe_guest:run")]
     for name in texts:
         (tmp_path / "train" / f"{name}.py").write_text(f"{texts[name]}# changed\n")
-        digests.append(code_digest.__wrapped__("train.compose.probe_guest:run"))
+        digests.append(read_code("train.compose.probe_guest:run"))
     assert len(set(digests)) == len(texts)
     assert digests[-1] == digests[-2]
 
