@@ -57,8 +57,8 @@ _NAMES: tuple[tuple[str, str], ...] = (
     (
         "Embedding",
         r"embed, \w*embeds?, \w*embeddings?, embedder, pos (enc|conv|embed|bias), position(al)?, rotary, "
-        "rope, ^rel pos( bias| mlp)?( tf)?$, encoding, patchify, smearing, fourier, basis, tokenizer, "
-        "time encoder, timesteps?, sinusoid(al)?, envelope, alibi, codebook",
+        r"rope, ^rel pos( bias| mlp)?( tf)?$, encoding, patchify, smearing, fourier (features?|encod\w*|project\w*), "
+        "basis, tokenizer, time encoder, timesteps?, sinusoid(al)?, envelope, alibi, codebook",
     ),
     (
         "Segmentation",

@@ -22,7 +22,8 @@ BY_NAME = {
     "Activation": "ReLU PReLU HardSwishMe GELUActivation Mish MetaAconC GLU LogSoftmax Tanhshrink",
     "Pooling": "AvgPool2d SPPF ASPP BertPooler FastAdaptiveAvgMaxPool MaxPool2dSamePadding SAGPooling",
     "Resampling": "Downsample2d PatchMerging PixelShuffle CARAFE ConvTranspose SpaceToDepth BlurPool2d UpConvBlock",
-    "Embedding": "PatchEmbed3d RotaryEmbeddingCat PositionalEncodingFourier BertEmbeddings RelPosBias GaussianSmearing",
+    "Embedding": "PatchEmbed3d RotaryEmbeddingCat PositionalEncodingFourier BertEmbeddings RelPosBias GaussianSmearing"
+    " FourierFeatures",
     "Regularization": "DropPath DropBlock2d StochasticDepth PatchDropout",
     "Quantization": "NormEMAVectorQuantizer",
     "Network": "ResNet EfficientNet MobileNetV3Features VGG DenseNet InceptionV4 HighResolutionNet XceptionAligned ModelEmaV2 RAFT",
@@ -32,7 +33,7 @@ BY_NAME = {
     "Segmentation": "MaskDecoder SemanticSegmentor LRASPP BasePixelDecoder MaskDownSampler Sam",
     "Loss": "FocalLoss SetCriterion GHMC LabelSmoothingCrossEntropy CIoULoss AdaptiveLogSoftmaxWithLoss MaskedDiceLoss",
     "Augmentation": "RandomCrop AutoAugment ColorJitter Normalize BatchSyncRandomResize ResizeToSequence GaussianBlur TenCrop",
-    OTHER: "Identity Concat Permute Accuracy LambdaLayer Unflatten",
+    OTHER: "Identity Concat Permute Accuracy LambdaLayer Unflatten FourierContinuation",
 }  # fmt: skip
 
 
