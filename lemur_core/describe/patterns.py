@@ -216,12 +216,14 @@ class _Describer:
     def _describe_cat(self, index: int, main: int | None) -> str:
         node = self.nodes[index]
         parts = [ref.node for ref in node.get("tensors")]
-        along = name_dimensions(self.layouts[index], [node.get("dim")])
+        along = (
+            f" along {name_dimensions(self.layouts[index], [node.get('dim')])}" if len(self.layouts[index]) > 1 else ""
+        )
         pools = [part for part in parts if self._is_pooled(part)]
         shown = ["it" if part == main else self.names.name(Ref(part)) for part in parts]
-        phrase = f"concatenates {join_words(shown)} along {along}"
+        phrase = f"concatenates {join_words(shown)}{along}"
         if set(parts) == {main}:
-            phrase = f"{len(parts)} copies of it side by side along {along}"
+            phrase = f"{len(parts)} copies of it side by side{along}"
         if len(pools) > 1:
             self.patterns["a pooling pyramid"] += 1
             return f"{phrase}: a pooling pyramid"

@@ -51,6 +51,7 @@ _TEXTS = {
     "channel_shuffle": "channels shuffled among {groups} groups",
     "native_channel_shuffle": "channels shuffled among {groups} groups",
     "nonzero": "the places that are not 0",
+    "repeat_interleave": "each place as often as it says",
     "view_as_real": "real and imaginary parts as a last dimension",
     "view_as_complex": "the last dimension as real and imaginary parts",
 }
