@@ -1,5 +1,7 @@
 # Each target makes .venv itself when it is missing; uv is used when present, else pip.
 SHELL := /bin/bash
+# Where it is set, every process of the tests compiles all modules again, and pytest all tests: half a minute of CPU a suite.
+unexport PYTHONDONTWRITEBYTECODE
 PY := .venv/bin/python
 OUT ?= snapshot
 # Exact versions, for pip and uv alike: what the documents show was computed with them.

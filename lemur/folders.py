@@ -16,6 +16,7 @@ import extract.folder.verify
 import lemur.experts.folder
 import lemur.synthesis.kinds
 import train.trace
+from lemur.runner import STATE
 from lemur_core.files import Json
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UsageError, UserError
@@ -38,9 +39,6 @@ from manifests.folders.manifest import (
 )
 from manifests.folders.reading import CHECK_ERRORS, describe, reading
 from manifests.provenance import find_inlined_blocks
-
-#: The file with the state of the stages of a `lemur demo`.
-STATE = "stages.json"
 
 #: All kinds of folder with verification and traces.
 KINDS: Mapping[str, FolderKind] = {

@@ -4,7 +4,8 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from lemur.folders import STATE, page_of
+from lemur.folders import page_of
+from lemur.runner import STATE
 from lemur.stages import BLOCKS, RUN, SNAPSHOT, pipeline_page
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError

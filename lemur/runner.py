@@ -19,13 +19,14 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from lemur.folders import STATE
 from lemur_core.files.atomic import check_ours, own, remove_unfinished, sha256_file, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
 from manifests.folders.manifest import package_versions
 from manifests.records import Record, Sha256
 
+#: The file that makes a folder the output of `lemur demo`.
+STATE = "stages.json"
 _LOCK = ".lock"
 _OF_THE_PLACE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
 _CODE = frozenset({".py", ".json", ".toml", ".jinja"})

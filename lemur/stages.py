@@ -20,8 +20,8 @@ from curate.run.pipeline import curate
 from curate.sources import open_sources
 from extract.extractor import extract_to
 from extract.model.results import Options
-from lemur.folders import STATE, verify_folder
-from lemur.runner import Stage, StageOutcome, Summary, in_stage, run_stages
+from lemur.folders import verify_folder
+from lemur.runner import STATE, Stage, StageOutcome, Summary, in_stage, run_stages
 from lemur_core.files import Json
 from lemur_core.files.atomic import write_text
 from lemur_core.files.cache import cache_folder
