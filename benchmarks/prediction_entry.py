@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from lemur_core.describe.cost import count_multiply_adds, count_parameters
 from lemur_core.graphs.canonical import canonical
-from lemur_core.graphs.cost import count_multiply_adds, count_parameters
 from lemur_core.graphs.identity import compute_identities, subtrees
 from lemur_core.graphs.networks.spellings import unify
 from lemur_core.graphs.recorder import Recorder

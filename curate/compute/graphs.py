@@ -387,11 +387,11 @@ def choose_traced(records: Records, choose: Callable[[Records], Rescue], tracer:
     """
     while True:
         chosen = choose(records)
-        kept = {code: records.representatives[code] for code in chosen.kept}
+        needed = {code: records.representatives[code] for code in (*chosen.kept, *chosen.untraced)}
         # Ends at last: every other pass traces a code that was not known.
-        if kept.keys() <= tracer.known.keys():
+        if needed.keys() <= tracer.known.keys():
             return chosen
-        tracer.trace(kept)
+        tracer.trace(needed)
 
 
 def graph_rows(corpus: LoadedRecords, traced: Mapping[int, GraphTrace]) -> Iterator[Json]:

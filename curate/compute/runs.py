@@ -15,8 +15,6 @@ from typing import Any, Literal, Self
 
 from curate.compute.arguments import complete, place_in
 from curate.model.corpus import LoadedRecords
-from curate.model.records import Records, leave_out
-from curate.model.select import Rescue
 from lemur_core.files.workers import available_cores
 from lemur_core.sandbox import PRELOAD, Limits
 from lemur_core.sandbox.cached import CachedSandbox, describe_failure, workers_within_memory
@@ -280,31 +278,6 @@ def open_box(
 def read_answer(reply: Reply[Answer]) -> Answer | NetFailure:
     """Return the answer about a network; if its job has none, how the sandbox ended it."""
     return reply.answer or NetFailure(reply.outcome.status.value, describe_failure(reply.outcome))
-
-
-def choose_running(
-    records: Records, corpus: LoadedRecords, choose: Callable[[Records], Rescue], check: Check
-) -> tuple[Records, Rescue]:
-    """`--require-runs`: select until every kept record runs.
-
-    Records are tried when they are about to be kept. Those that do not run are left out, as by a filter, and the
-    selection is repeated without them. A record that was not tried does not affect the outcome: it is near a kept one
-    that ranks higher. So the kept set equals the selection over all running records, all guarantees hold for it, and
-    only a small part of a corpus is ever run.
-
-    Args:
-        choose: the selection; its outcome depends on the records alone.
-
-    Returns: the records that were not left out, and the selection among them.
-    """
-    while True:
-        chosen = choose(records)
-        kept = {code: records.representatives[code] for code in chosen.kept}
-        reasons = {code: reason_to_leave_out(result) for code, result in check(kept).items() if not result.runs}
-        # Ends at last: every other pass leaves a record out.
-        if not reasons:
-            return records, chosen
-        records = leave_out(records, corpus, reasons)
 
 
 def reason_to_leave_out(result: RunResult) -> str:

@@ -3,13 +3,15 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
+from curate.folder.pairs import find_pairs, pair_rows
 from curate.model.corpus import LoadedRecords
 from curate.model.options import get_prefix
 from curate.model.records import find_best_rows
 from curate.published.outcome import CurationOutcome
+from lemur_core.describe.cost import count_multiply_adds, count_parameters
 from lemur_core.files import Json
-from lemur_core.graphs.cost import count_multiply_adds, count_parameters
 from lemur_core.graphs.graph import Graph, unpack
+from lemur_core.similarity.join import MAX_SETS
 
 _IDENTITIES = ("graph", "graph_widths", "behavior")
 _BENCHMARK = ("task", "dataset", "metric")
@@ -81,12 +83,42 @@ def _find_names(corpus: LoadedRecords) -> Mapping[int, list[str]]:
 
 
 def _name_sets(corpus: LoadedRecords, outcome: CurationOutcome) -> dict[int, str]:
-    """Return for each code the id of the one that represents its token set: a kept one, a traced one, the smallest."""
-    kept, traced = set(outcome.kept), outcome.graphs or {}
-    first: dict[int, str] = {}
-    sets = corpus.features.shingle_set
-    order = sorted(outcome.rows, key=lambda code: (code not in kept, code not in traced, corpus.ids[code]))
-    for code in order:
-        if sets[code] >= 0:
-            first.setdefault(int(sets[code]), corpus.ids[code])
-    return {code: first.get(int(sets[code]), corpus.ids[code]) for code in order}
+    """Return for each code the id of the one that represents its token set."""
+    first, sets = _represent_sets(corpus, outcome), corpus.features.shingle_set
+    return {code: corpus.ids[first.get(int(sets[code]), code)] for code in outcome.rows}
+
+
+def _represent_sets(corpus: LoadedRecords, outcome: CurationOutcome) -> dict[int, int]:
+    """Return for each token set the code that represents it: a kept one, a traced one, or that of smallest id."""
+    kept, traced, sets = set(outcome.kept), outcome.graphs or {}, corpus.features.shingle_set
+    codes = (code for code in outcome.rows if code not in outcome.further and sets[code] >= 0)
+    first: dict[int, int] = {}
+    for code in sorted(codes, key=lambda code: (code not in kept, code not in traced, corpus.ids[code])):
+        first.setdefault(int(sets[code]), code)
+    return first
+
+
+#: How many near pairs of each token set and band are listed by default.
+PER_BAND = 10
+
+
+def list_pairs(corpus: LoadedRecords, outcome: CurationOutcome, requested: int | None) -> tuple[Iterator[Json], int]:
+    """Return the rows of `Pair`, and their number; how many of each set and band are listed is added to the details.
+
+    An exact join compares all sets with all, so that by default it is left out where there are many of them.
+
+    Args: requested: how many near pairs to list of each token set and band; None for the default.
+    """
+    codes = sorted(_represent_sets(corpus, outcome).values(), key=corpus.ids.__getitem__)
+    per_band = (PER_BAND if len(codes) <= MAX_SETS else 0) if requested is None else requested
+    outcome.details["pairs"] = {"per_band": per_band, "sets": len(codes)}
+    if not per_band:
+        if requested is None:
+            note = f"near pairs of {len(codes):,} token sets are not listed; --pairs-per-band {PER_BAND} lists them"
+            outcome.notes.append(note)
+        return iter(()), 0
+    pairs = find_pairs(corpus.features, codes, per_band)
+    names = corpus.rows.column("nn")
+    labels = [(corpus.ids[code], names[outcome.rows[code]].as_py() or "") for code in codes]
+    traces = [outcome.get_trace(code) for code in codes]
+    return pair_rows(corpus.features, codes, labels, traces, pairs), len(pairs.a)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from curate.compute.graphs import graph_rows
-from curate.folder.networks import list_networks, network_rows
+from curate.folder.networks import list_networks, list_pairs, network_rows
 from curate.model.corpus import LoadedRecords
 from curate.model.options import SPLIT_RATIOS, get_prefix
 from curate.model.records import find_best_rows
@@ -23,6 +23,7 @@ from manifests.records import (
     JoinedCluster,
     LemurRecord,
     Network,
+    Pair,
     Record,
     Removed,
     Stat,
@@ -32,7 +33,9 @@ from manifests.records import (
 _API_COLUMNS = ("nn", "task", "dataset", "metric", "epoch", "accuracy", "duration", "prm")
 
 
-def write_snapshot_tables(folder: Path, corpus: LoadedRecords, outcome: CurationOutcome) -> dict[str, int]:
+def write_snapshot_tables(
+    folder: Path, corpus: LoadedRecords, outcome: CurationOutcome, pairs_per_band: int | None
+) -> dict[str, int]:
     """Write all tables. Returns: the number of rows by path below `folder`."""
     rows: dict[str, int] = {}
     best = find_best_rows(corpus, outcome.representatives)
@@ -52,6 +55,9 @@ def write_snapshot_tables(folder: Path, corpus: LoadedRecords, outcome: Curation
         rows[f"{table}.parquet"] = count
 
     write("networks", Network, network_rows(corpus, outcome, networks), len(networks))
+    pairs, count = list_pairs(corpus, outcome, pairs_per_band)
+    if outcome.details["pairs"]["per_band"]:
+        write("pairs", Pair, pairs, count)
     write("decisions", Decision, _decisions(corpus, outcome), len(outcome.decisions))
     if outcome.graphs is not None:
         write("graphs", GraphRow, graph_rows(corpus, outcome.graphs), len(outcome.graphs))
@@ -74,6 +80,10 @@ def write_snapshot_card(folder: Path, name: str, outcome: CurationOutcome, rows:
     counts = ", ".join(f"{sum(s == split for s in outcome.splits.values()):,} {split}" for split in SPLIT_RATIOS)
     line = 'chat = load_dataset("path/to/this/folder", "chat")       # messages, task, variant, record, license\n'
     chat = "" if outcome.chat is None else line
+    line = (
+        'pairs = load_dataset("path/to/this/folder", "pairs")     # near pairs; one band of them: "pairs-0.85-0.95"\n'
+    )
+    pairs = line if rows.get("pairs.parquet") else ""
     text = f"""{chosen} {plain(name)}:
 {counts}. Every row that is not here has a reason in `decisions.parquet`.
 
@@ -82,7 +92,7 @@ from datasets import load_dataset
 
 records = load_dataset("path/to/this/folder")            # nn, nn_code, accuracy, ..., split by split
 networks = load_dataset("path/to/this/folder", "networks")    # every distinct code, kept or not, with a split
-stats = load_dataset("path/to/this/folder", "stats")     # every evaluation of these networks
+{pairs}stats = load_dataset("path/to/this/folder", "stats")     # every evaluation of these networks
 decisions = load_dataset("path/to/this/folder", "decisions")  # one row for every input row, and why
 {chat}```
 
@@ -232,6 +242,7 @@ def _decisions(corpus: LoadedRecords, outcome: CurationOutcome) -> Iterator[dict
             "similarity": decision.similarity,
             "reason": decision.reason,
             "agreement": _agreement(outcome, code, decision.canonical),
+            "leader": corpus.ids[leader] if decision.kept and (leader := outcome.leaders.get(code, -1)) >= 0 else None,
         }
 
 

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from curate.compute.graphs import GraphTrace
 from curate.compute.runs import RunResult
 from curate.folder.recompute import recompute as recompute_networks
+from curate.folder.verify_networks import check_networks, check_pairs, read_networks
 from curate.model.features import FeatureTable
 from curate.model.options import LEAK_THRESHOLD, get_prefix
 from curate.model.residue import strip_residue
@@ -114,7 +115,7 @@ def _check_form(member: Member) -> list[Check]:
             **dict.fromkeys(("records", "stats", "decisions", "removed"), True),
             **dict.fromkeys(("chat", "chat_drops"), bool(manifest.parameters.get("chat"))),
             "graphs": manifest.parameters["graph"] != "off" and "graphs" in manifest.counts,
-            **{name: bool(SNAPSHOT.files(folder, name)) for name in ("networks", "clusters")},
+            **{name: bool(SNAPSHOT.files(folder, name)) for name in ("networks", "pairs", "clusters")},
         }
         checks += SNAPSHOT.check_tables(folder, [name for name, expected in tables.items() if expected])
     return checks
@@ -130,6 +131,7 @@ def _check_content(snapshot: "_VerifiedSnapshot") -> list[Check]:
                     *run_checks("guarantee 6", lambda: _check_explained(snapshot))]),
         *run_checks("licences", lambda: check_rights(manifest, codes, snapshot.withheld)),
     ]  # fmt: skip
+    checks += _check_all_networks(snapshot)
     if manifest.parameters.get("check_runs"):
         checks += run_checks("runs", lambda: _check_runs(snapshot))
     if manifest.parameters.get("chat"):
@@ -145,6 +147,29 @@ def _check_content(snapshot: "_VerifiedSnapshot") -> list[Check]:
     for number, check in enumerate(_GUARANTEES, 1):
         checks += run_checks(f"guarantee {number}", partial(check, snapshot))
     return checks + graphs
+
+
+def _check_all_networks(snapshot: "_VerifiedSnapshot") -> list[Check]:
+    """Check the tables of all networks and of near pairs, which older folders and those without pairs lack."""
+    folder, parameters = snapshot.member.path, snapshot.manifest.parameters
+    if not SNAPSHOT.files(folder, "networks"):
+        return []
+    networks = read_networks(folder)
+    code_of, features = snapshot.delta_check.code_of, snapshot.delta_check.features
+    compared = parameters["profile"] == "strict" and not snapshot.withheld
+    published = {
+        record["id"] for number in snapshot.member.parents for record in snapshot.delta_check.members[number].records
+    }
+    compared_features = features if compared else None
+    check = partial(
+        check_networks, folder, networks, published, parameters, features=compared_features, code_of=code_of
+    )
+    checks = run_checks("networks", check)
+    if SNAPSHOT.files(folder, "pairs") and not snapshot.withheld:
+        per_band = snapshot.manifest.details["pairs"]["per_band"]
+        pairs = partial(check_pairs, folder, networks, per_band, features=features, code_of=code_of)
+        checks += run_checks("pairs", pairs)
+    return checks
 
 
 class _VerifiedSnapshot:
@@ -180,6 +205,18 @@ class _VerifiedSnapshot:
         """Return the computation of a code, here or published; without a graph if it is unknown."""
         rows = [self.graphs.get(id_, {}), *self.published.records("id", id_)]
         return GraphTrace(next((row for row in rows if row.get("graph")), {}))
+
+    @property
+    def per_group(self) -> int:
+        """How many computations of a group of near texts may be kept; older folders keep one."""
+        return int(self.manifest.parameters.get("per_group", 1))
+
+    @cached_property
+    def leaders(self) -> dict[str, str]:
+        """The first record of the group of each further record, by id; none unless `--per-group` was used."""
+        path = self.member.path / "decisions.parquet"
+        rows = iterate_rows(path, ("id", "leader")) if self.per_group > 1 else ()
+        return {row["id"]: row["leader"] for row in rows if row["leader"] is not None}
 
     @cached_property
     def codes(self) -> IntArray:
@@ -290,8 +327,9 @@ def _check_explained(snapshot: _VerifiedSnapshot) -> Check:
 
 
 def _check_no_near_duplicates(snapshot: _VerifiedSnapshot) -> Check:
-    """Check guarantee 1, by exact joins."""
-    delta_check, records, codes = snapshot.delta_check, snapshot.records, snapshot.codes
+    """Check guarantee 1, by exact joins; with `--per-group`, between all records but the further ones of groups."""
+    delta_check, codes, leaders = snapshot.delta_check, snapshot.codes, snapshot.leaders
+    records = snapshot.records
     sets: dict[int, list[int]] = {}
     for index, number in enumerate(delta_check.features.shingle_set[codes].tolist()):
         sets.setdefault(number, []).append(index)
@@ -304,17 +342,48 @@ def _check_no_near_duplicates(snapshot: _VerifiedSnapshot) -> Check:
         f"lexical Jaccard {value:.3f} between two kept records"
         for a, b, value in near_sets
         for first, other in itertools.product(sets[a], sets[b])
-        if (first < other or a != b) and not delta_check.differ(records[first], records[other])
+        if (first < other or a != b)
+        and not delta_check.differ(records[first], records[other])
+        and not leaders.keys() & {records[first]["id"], records[other]["id"]}
     ]
     for record in records:
         for other, value in delta_check.near_structures.get((snapshot.member.number, record["id"]), ()):
-            if other["folder"] == record["folder"] and not delta_check.differ(record, other):
+            exempt = leaders.keys() & {record["id"], other["id"]}
+            if other["folder"] == record["folder"] and not exempt and not delta_check.differ(record, other):
                 wrong.append(f"structural Jaccard {value:.3f} between {other['nn']} and {record['nn']}")
     detail = f"{len(records):,} records, all pairs"
     if snapshot.member.parents:
         wrong += snapshot.published.near_duplicates()
         detail += f", and all with {len(snapshot.published):,} published"
-    return check_faults("guarantee 1: no near-duplicate remains", wrong, detail)
+    if (per_group := snapshot.per_group) == 1:
+        return check_faults("guarantee 1: no near-duplicate remains", wrong, detail)
+    wrong += _check_group_sizes(snapshot, per_group)
+    detail += f"; {len(leaders):,} further ones of {len(set(leaders.values())):,} groups compute something else"
+    return check_faults(f"guarantee 1: at most {per_group} computations of near texts remain", wrong, detail)
+
+
+def _check_group_sizes(snapshot: _VerifiedSnapshot, per_group: int) -> Iterator[str]:
+    """Yield the faults of `--per-group`: each further record is near to a leader, and computes something else."""
+    features, code_of = snapshot.delta_check.features, snapshot.delta_check.code_of
+    parameters = snapshot.manifest.parameters
+    names = {record["id"]: record["nn"] for record in snapshot.records}
+    groups: defaultdict[str, list[str]] = defaultdict(list)
+    for id_, leader in snapshot.leaders.items():
+        groups[leader].append(id_)
+        if id_ not in names or leader not in names or leader in snapshot.leaders:
+            yield f"{names.get(id_, id_[:12])}: its leader is not the first record of a group"
+            continue
+        if not any(
+            _similarity(features, stage, code_of[id_], code_of[leader]) >= parameters[f"{stage}_threshold"]
+            for stage in ("lexical", "structural")
+        ):
+            yield f"{names[id_]}: is not near to the first record of its group"
+    for leader, further in groups.items():
+        if len(further) >= per_group:
+            yield f"{names.get(leader)}: more than {per_group} records of its group"
+        for one, other in itertools.combinations([leader, *further], 2):
+            if snapshot.find_trace(one).agrees(snapshot.find_trace(other)) != "different":
+                yield f"{names.get(one)}, {names.get(other)}: not known to compute something else"
 
 
 def _check_witnesses(snapshot: _VerifiedSnapshot) -> Check:

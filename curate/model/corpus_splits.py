@@ -9,17 +9,20 @@ Worked example: a (kept, train) and c (kept, test) are far apart; b, removed for
 their splits, and b has none.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.cluster.hierarchy import DisjointSet
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from curate.model.features import FeatureTable
 from curate.model.options import LEAK_THRESHOLD
 from curate.model.splits import assign_splits, group_names
-from lemur_core.similarity.join import exact_pairs, pairs_between
+from lemur_core.similarity.join import exact_pairs, link_by_lsh, pairs_between
+from lemur_core.similarity.minhash import IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +36,11 @@ class CorpusSplits:
 class _Groups:
     """Groups of codes that must share a split, extended by one code at a time."""
 
-    def __init__(self, features: FeatureTable, codes: Sequence[int], computed: Sequence[Mapping[int, str]]) -> None:
+    def __init__(
+        self, features: FeatureTable, split_of: Mapping[int, str | None], computed: Sequence[Mapping[int, str]]
+    ) -> None:
         self._features, self._computed = features, computed
-        self._near = _find_near_sets(features, codes)
+        self._near, self.exact = _find_near_sets(features, split_of)
         self._groups = DisjointSet()
         self._first: dict[tuple[object, ...], int] = {}  # what codes share -> the first code that has it
         self._splits: dict[int, str] = {}  # root of a group -> split
@@ -83,18 +88,74 @@ class _Groups:
             yield from (("set", other) for other in self._near.get(own, ()))
 
 
-def _find_near_sets(features: FeatureTable, codes: Sequence[int]) -> dict[int, list[int]]:
-    """Return for each shingle set the others at LEAK_THRESHOLD or more."""
-    sets = np.unique(features.shingle_set[np.array(codes, np.int64)])
+def _find_near_sets(
+    features: FeatureTable, split_of: Mapping[int, str | None]
+) -> tuple[Mapping[int, Sequence[int]], bool]:
+    """Return for each shingle set the others at LEAK_THRESHOLD or more, and whether these are all.
+
+    Of a corpus that is too large for an exact join they are all those between codes of different splits, and otherwise
+    enough to give the same groups.
+
+    Args: split_of: the split of each code that its canonical or its record has; None if it has none.
+    """
+    sets = np.unique(features.shingle_set[np.array([*split_of], np.int64)])
     pairs = exact_pairs(features, sets, LEAK_THRESHOLD)
+    ends = [(pairs.a, pairs.b)]
     if not pairs.complete:
-        pairs = pairs_between(features, sets, sets, LEAK_THRESHOLD)
+        a, b = link_by_lsh(features, sets, LEAK_THRESHOLD)
+        ends = [(sets[a], sets[b])]
+        graph = coo_array((np.ones(len(a), np.int8), (a, b)), shape=(len(sets), len(sets)))
+        _, component = connected_components(graph, directed=False)
+        for rare, others in _list_mixed(features, split_of, dict(zip(sets.tolist(), component.tolist(), strict=True))):
+            mixed = pairs_between(features, rare, others, LEAK_THRESHOLD)
+            ends.append((mixed.a, mixed.b))
     near = defaultdict[int, list[int]](list)
-    for a, b in zip(pairs.a.tolist(), pairs.b.tolist(), strict=True):
-        if a != b:
-            near[a].append(b)
-            near[b].append(a)
-    return near
+    for left, right in ends:
+        for one, other in zip(left.tolist(), right.tolist(), strict=True):
+            if one != other:
+                near[one].append(other)
+                near[other].append(one)
+    return near, pairs.complete
+
+
+def _list_mixed(
+    features: FeatureTable, split_of: Mapping[int, str | None], component_of: Mapping[int, int]
+) -> Iterator[tuple[IntArray, IntArray]]:
+    """Yield of each component with several splits the sets that have another than the most frequent one, and all."""
+    splits: defaultdict[int, set[str | None]] = defaultdict(set)
+    for code, split in split_of.items():
+        splits[int(features.shingle_set[code])].add(split)
+    members: defaultdict[int, list[int]] = defaultdict(list)
+    for number, component in component_of.items():
+        members[component].append(number)
+    for numbers in members.values():
+        counts = Counter(split for number in numbers for split in splits[number])
+        if len(counts) > 1:
+            most = max(counts, key=lambda split: (counts[split], split or ""))
+            rare = [number for number in numbers if splits[number] != {most}]
+            yield np.array(rare, np.int64), np.array(numbers, np.int64)
+
+
+def _place(
+    features: FeatureTable,
+    kept: Mapping[int, str],
+    removed: Mapping[int, tuple[int | None, Collection[str]]],
+    others: Mapping[int, tuple[str, str]],
+    computed: Sequence[Mapping[int, str]],
+) -> tuple[_Groups, list[int]]:
+    """Return the groups of the codes, and those that are in one; see `split_corpus`."""
+    of_canonical = {code: None if canonical is None else kept[canonical] for code, (canonical, _) in removed.items()}
+    groups = _Groups(features, {**dict.fromkeys(others), **of_canonical, **kept}, computed)
+    for code, split in kept.items():
+        alone = groups.add(code, [split])
+        assert alone, "kept records of two splits are near each other"
+    placed = list(kept)
+    for code, (canonical, splits) in removed.items():
+        own = [] if canonical is None else [kept[canonical]]
+        if groups.add(code, {*own, *splits}, [] if canonical is None else [canonical]):
+            placed.append(code)
+    placed += [code for code in others if groups.add(code, ())]
+    return groups, placed
 
 
 def split_corpus(
@@ -119,16 +180,13 @@ def split_corpus(
         seed: of the splits of groups that hold no kept code.
     Returns: groups and splits, without the codes that are near to several splits.
     """
-    groups = _Groups(features, [*kept, *removed, *others], computed)
-    placed = list(kept)
-    for code, split in kept.items():
-        alone = groups.add(code, [split])
-        assert alone, "kept records of two splits are near each other"
-    for code, (canonical, splits) in removed.items():
-        own = [] if canonical is None else [kept[canonical]]
-        if groups.add(code, {*own, *splits}, [] if canonical is None else [canonical]):
-            placed.append(code)
-    placed += [code for code in others if groups.add(code, ())]
+    groups, placed = _place(features, kept, removed, others, computed)
+    while not groups.exact and len(placed) < len(kept) + len(removed) + len(others):
+        # What connects others through a code that is in no group was not compared: once more without such codes.
+        left = set(placed)
+        removed = {code: ties for code, ties in removed.items() if code in left}
+        others = {code: kind for code, kind in others.items() if code in left}
+        groups, placed = _place(features, kept, removed, others, computed)
     free = [code for code in placed if groups.split(code) is None]
     kinds = [others.get(code, ("", "")) for code in free]
     drawn = assign_splits([groups.root(code) for code in free], [ids[code] for code in free], kinds, seed)

@@ -106,6 +106,20 @@ class CurateOptions:
         tuple[tuple[str, float], ...],
         Option("Sampling weight of a prefix (repeatable).", metavar="P:FACTOR", panel=_BALANCE, read=parse_upweight),
     ] = ()
+    per_group: Annotated[
+        int,
+        Option(
+            "Keep up to K different computations of each group of near texts, far apart; traces all of a group.",
+            metavar="K",
+            panel=_BALANCE,
+        ),
+    ] = 1
+    max_parameters: Annotated[
+        int | None, Option("Only networks with at most N parameters, by their graphs.", metavar="N", panel=_ROWS)
+    ] = None
+    min_score: Annotated[
+        float | None, Option("Only codes with at least this score, 0 to 1.", metavar="S", panel=_ROWS)
+    ] = None
     from_scratch: Annotated[bool, Option("Leave out codes that load weights.", panel=_ROWS)] = False
     tokens: Annotated[Detail, Option("abstract: as published; literal: names and numbers count too.")] = "abstract"
     graph: Annotated[
@@ -131,6 +145,14 @@ class CurateOptions:
     chat_max_tokens: Annotated[
         int, Option("Drop conversations with more tokens (words, numbers and signs).", metavar="N", panel=_RUNS)
     ] = MAX_TOKENS
+    pairs_per_band: Annotated[
+        int | None,
+        Option(
+            "Near pairs to list for each token set, in each band of similarity; 0: no table. Default: 10, and 0 for"
+            " more than 20,000 sets.",
+            metavar="K",
+        ),
+    ] = None
     license: Annotated[
         str | None,
         Option("The license of codes whose source states none: MIT, ...", metavar="SPDX", read=_read_license),
@@ -166,6 +188,9 @@ class CurateOptions:
                 )
         if self.profile == "nn-dup" and self.graphs != "off":
             raise UsageError(f"--graph {self.graph}: profile nn-dup compares no graphs; leave it out or switch")
+        self._check_choice()
+        if (self.pairs_per_band or 0) < 0:
+            raise UsageError(f"--pairs-per-band {self.pairs_per_band}: must not be negative")
         if self.keep_per_family < 1:
             raise UsageError(f"--keep-per-family {self.keep_per_family}: must be at least 1")
         if self.chat_max_tokens < 1:
@@ -174,9 +199,28 @@ class CurateOptions:
             raise UsageError("--chat-max-tokens: no conversations are made without --chat; add it, or leave this out")
         self._refuse_foreign()
 
+    def _check_choice(self) -> None:
+        """Raise UsageError for filters and groups that cannot be met."""
+        if self.per_group < 1 or (self.max_parameters is not None and self.max_parameters < 0):
+            raise UsageError("--per-group and --max-parameters: must be at least 1 and 0")
+        if self.min_score is not None and not 0 <= self.min_score <= 1:
+            raise UsageError(f"--min-score {self.min_score}: must lie between 0 and 1")
+        if self.reads_graphs and self.profile == "strict" and self.graphs == "off":
+            raise UsageError("--per-group and --max-parameters: need graphs; leave out --graph off")
+        if self.per_group > 1 and self.graphs == "keep-different":
+            raise UsageError("--per-group: --graph keep-different keeps all different computations; choose one of them")
+
     def _refuse_foreign(self) -> None:
         """Refuse options of the other profile, since ignoring them silently would mislead."""
-        strict_only = ("topup_family", "from_scratch", "tokens", "require_runs")
+        strict_only = (
+            "per_group",
+            "max_parameters",
+            "min_score",
+            "topup_family",
+            "from_scratch",
+            "tokens",
+            "require_runs",
+        )
         nn_dup_only = ("keep_per_family", "fractal_threshold", "topup_lexical_max", "topup_structural_max")
         foreign, owner = (nn_dup_only, "nn-dup") if self.profile == "strict" else (strict_only, "strict")
         defaults = {item.name: item.default for item in fields(self)}
@@ -205,6 +249,11 @@ class CurateOptions:
     def runs_code(self) -> bool:
         """True if any network is run or traced."""
         return self.checks_runs or self.chat or self.graphs != "off"
+
+    @property
+    def reads_graphs(self) -> bool:
+        """True if the selection needs the graphs themselves, not only what tells computations apart."""
+        return self.per_group > 1 or self.max_parameters is not None
 
     @property
     def graphs(self) -> Graphs:

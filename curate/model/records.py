@@ -16,7 +16,7 @@ Source: Hazen's plotting position; Hyndman and Fan 1996, "Sample quantiles in st
 import difflib
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 
 from curate.model.corpus import LoadedRecords
 from curate.model.options import CurateOptions, get_prefix, matching_prefix
+from curate.model.select import Rescue
 from lemur_core.files.errors import UserError
 
 #: Columns by whose value rows are chosen, each with an option of the same name.
@@ -148,6 +149,45 @@ def leave_out(records: Records, corpus: LoadedRecords, reasons: Mapping[int, str
         representatives={code: row for code, row in records.representatives.items() if code not in reasons},
         order=[code for code in records.order if code not in reasons],
     )
+
+
+def leave_out_low_scores(records: Records, corpus: LoadedRecords, least: float) -> Records:
+    """Leave out the codes whose score is lower than `least` or unknown (`--min-score`)."""
+    reasons = {}
+    for code in records.order:
+        score = records.scores.get(code)
+        if score is None or score < least:
+            # Rounded down: it must not read as if it reached the minimum.
+            text = "no score" if score is None else f"score {math.floor(score * 10_000) / 10_000:.4f}"
+            reasons[code] = f"{text}, {least:g} is the least (--min-score)"
+    return leave_out(records, corpus, reasons)
+
+
+def choose_fitting(
+    records: Records,
+    corpus: LoadedRecords,
+    choose: Callable[[Records], Rescue],
+    find_reasons: Callable[[Mapping[int, int]], Mapping[int, str]],
+) -> tuple[Records, Rescue]:
+    """Select until every kept record meets requirements that are tested only where a record is about to be kept.
+
+    Those that do not are left out, as by a filter, and the selection is repeated without them. A record that was not
+    tested does not affect the outcome: it is near a kept one that ranks higher. So the kept set equals the selection
+    over all fitting records, all guarantees hold for it, and only a small part of a corpus is ever run.
+
+    Args:
+        choose: the selection; its outcome depends on the records alone.
+        find_reasons: returns why to leave out some of these codes, which are given with their representative rows.
+
+    Returns: the records that were not left out, and the selection among them.
+    """
+    while True:
+        chosen = choose(records)
+        reasons = find_reasons({code: records.representatives[code] for code in chosen.kept})
+        # Ends at last: every other pass leaves a record out.
+        if not reasons:
+            return records, chosen
+        records = leave_out(records, corpus, reasons)
 
 
 def _network_rows(

@@ -7,17 +7,16 @@ again, so that all guarantees hold as before.
 Source of the farthest-first order: Gonzalez 1985, "Clustering to minimize the maximum intercluster distance".
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-
-import numpy as np
-import numpy.typing as npt
+from functools import partial
 
 from curate.model.features import FeatureTable
 from lemur_core.similarity.index import Verdict
 from lemur_core.similarity.minhash import jaccard
 
-Select = Callable[[Sequence[int]], dict[int, Verdict]]
+#: Decides codes in order; codes of the second argument are kept however near their texts are to those before them.
+Select = Callable[[Sequence[int], Collection[int]], dict[int, Verdict]]
 
 
 @dataclass(slots=True)
@@ -25,8 +24,10 @@ class Rescue:
     """The kept set after each minimum support was met as far as possible."""
 
     verdicts: dict[int, Verdict]
-    rescued: dict[int, str] = field(default_factory=dict)  # code -> "prefix" or "topup"
+    rescued: dict[int, str] = field(default_factory=dict)  # code -> "prefix", "topup" or "group"
     shortfalls: list[str] = field(default_factory=list)  # supports that could not be met, one line each
+    leaders: dict[int, int] = field(default_factory=dict)  # further record of a group of near texts -> its first one
+    untraced: list[int] = field(default_factory=list)  # codes whose computations the selection needs
 
     @property
     def kept(self) -> list[int]:
@@ -51,7 +52,7 @@ def rescue(order: Sequence[int], supports: Sequence[Support], features: FeatureT
         order: codes, best first.
         select: decides codes in order; used on the whole order and on trial subsets.
     """
-    first = select(order)
+    first = select(order, ())
     result = Rescue(first)
     heads: dict[str, list[int]] = {}
     while True:
@@ -65,7 +66,7 @@ def rescue(order: Sequence[int], supports: Sequence[Support], features: FeatureT
             heads[support.label] = _choose(support, taken, kept, features, select)
         seeds = list(dict.fromkeys(code for head in heads.values() for code in head))
         chosen = set(seeds)
-        result.verdicts = select([*seeds, *(code for code in order if code not in chosen)])
+        result.verdicts = select([*seeds, *(code for code in order if code not in chosen)], ())
     kept = set(result.kept)
     kinds = {item.label: item.kind for item in supports}
     for label, head in heads.items():
@@ -93,8 +94,8 @@ def _choose(
     best = _take_independent(taken, [*own, *support.members], support.minimum, select)
     if support.kind == "topup":
         start = own[:1] or list(support.members[:1])
-        farthest_first = _farthest_first(start, support.members, features)
-        farthest = _take_independent(taken, farthest_first, support.minimum, select)
+        ordered = farthest_first(start, support.members, partial(_compare_texts, features), _FARTHEST_LIMIT)
+        farthest = _take_independent(taken, ordered, support.minimum, select)
         if len(farthest) > len(own):
             return farthest
     return best
@@ -103,25 +104,28 @@ def _choose(
 def _take_independent(taken: Sequence[int], candidates: Iterable[int], wanted: int, select: Select) -> list[int]:
     others = set(taken)
     ordered = [code for code in dict.fromkeys(candidates) if code not in others]
-    verdicts = select([*taken, *ordered])
+    verdicts = select([*taken, *ordered], ())
     return [code for code in ordered if verdicts[code].stage is None][:wanted]
 
 
-def _farthest_first(start: Sequence[int], members: Sequence[int], features: FeatureTable) -> list[int]:
+def farthest_first(
+    start: Sequence[int], members: Sequence[int], similarity: Callable[[int, int], float], limit: int
+) -> list[int]:
     """Order members by decreasing distance from those before them; equal distances in input order.
 
-    Distance is 1 minus the larger of the lexical and the structural Jaccard.
+    Args:
+        start: what comes first.
+        similarity: of two codes; the distance is 1 minus this.
+        limit: how many to order; the rest follow in input order.
+    Returns: `start`, then all other members.
     """
     order = list(start)
     rest = [code for code in members if code not in set(start)]
     nearest = dict.fromkeys(rest, 0.0)
     last = order[-1] if order else None
-    while rest and last is not None and len(order) < _FARTHEST_LIMIT:
-        shingles, elements = _read_features(last, features)
+    while rest and last is not None and len(order) < limit:
         for code in rest:
-            other_shingles, other_elements = _read_features(code, features)
-            similarity = max(jaccard(shingles, other_shingles), jaccard(elements, other_elements))
-            nearest[code] = max(nearest[code], similarity)
+            nearest[code] = max(nearest[code], similarity(last, code))
         last = min(rest, key=nearest.__getitem__)
         order.append(last)
         rest.remove(last)
@@ -132,8 +136,8 @@ def _farthest_first(start: Sequence[int], members: Sequence[int], features: Feat
 _FARTHEST_LIMIT = 50
 
 
-def _read_features(code: int, features: FeatureTable) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-    return (
-        features.shingles(int(features.shingle_set[code])),
-        features.elements[int(features.fingerprint[code])],
-    )
+def _compare_texts(features: FeatureTable, one: int, other: int) -> float:
+    """Return the larger of the lexical and the structural Jaccard similarity."""
+    shingles = (features.shingles(int(features.shingle_set[code])) for code in (one, other))
+    elements = (features.elements[int(features.fingerprint[code])] for code in (one, other))
+    return max(jaccard(*shingles), jaccard(*elements))

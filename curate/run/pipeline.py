@@ -79,7 +79,7 @@ def curate(
 
                 outcome.chat = build_chat(corpus, outcome, options, jobs=jobs)
                 watch.lap("chat")
-            rows = write_snapshot_tables(folder, corpus, outcome)
+            rows = write_snapshot_tables(folder, corpus, outcome, options.pairs_per_band)
             watch.lap("write tables")
             counts = count_decisions(corpus, outcome) | outcome.rights.count(outcome.kept, removed)
             write_report(folder, corpus, outcome, counts, options, source.name)
@@ -169,7 +169,7 @@ def _decide(
             return outcome
         except NoSandboxError as error:
             # Only the default may be left out in silence: what was requested, or what a parent did, is an error.
-            if options.graph is not None or check is not None or against is not None:
+            if options.graph is not None or options.reads_graphs or check is not None or against is not None:
                 raise
             note(f"graphs are not compared: {error}")
             outcome = curate_strict(corpus, options, check)

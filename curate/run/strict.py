@@ -1,19 +1,21 @@
 """The profile `strict`: the whole curation on one page."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from curate.compute.graphs import GraphTrace, GraphTracer, choose_traced, differ_test, get_computations
-from curate.compute.runs import Check, choose_running
+from curate.compute.groups import keep_groups, read_graph
+from curate.compute.runs import Check, reason_to_leave_out
 from curate.model.corpus import LoadedRecords
 from curate.model.corpus_splits import CorpusSplits, split_corpus
 from curate.model.options import CurateOptions, get_prefix, matching_prefix
-from curate.model.records import Records, build_records
+from curate.model.records import Records, build_records, choose_fitting, leave_out_low_scores
 from curate.model.select import Rescue, Select, Support, rescue
 from curate.model.splits import assign_splits, group_names, join_clusters, split_groups
 from curate.published.delta import Baseline, SplitGuard
 from curate.published.outcome import CurationOutcome, PublishedRecord
+from lemur_core.describe.cost import count_parameters
 from lemur_core.similarity.index import KeptSet, LexicalIndex, StructuralIndex, Verdict, select
 from lemur_core.similarity.join import Recall, enough_effort, exact_pairs, measure_recall
 from lemur_core.similarity.minhash import PERMUTATIONS, SCHEME, Banding
@@ -37,6 +39,8 @@ def curate_strict(
         against: published records; the outcome is a delta to them.
     """
     records = build_records(corpus, options)
+    if options.min_score is not None:
+        records = leave_out_low_scores(records, corpus, options.min_score)
     recall = _measure_recall(corpus, records, options)
 
     def get_trace(code: int) -> GraphTrace | None:
@@ -48,13 +52,10 @@ def curate_strict(
     if tracer is not None:
         tracer.trace(_list_traced_first(records, options, tracer, against))
     choose = _make_chooser(corpus, options, selector, tracer, against, get_trace)
-    if options.require_runs:
-        assert check is not None
-        all_records, (records, chosen) = records, choose_running(records, corpus, choose, check)
-        if records is not all_records:  # report the recall among the records that were compared in the end
-            recall = _measure_recall(corpus, records, options, Banding(recall.bands, recall.rows))
-    else:
-        chosen = choose(records)
+    find_reasons = _make_requirements(options, check, get_trace)
+    all_records, (records, chosen) = records, choose_fitting(records, corpus, choose, find_reasons)
+    if records is not all_records:  # report the recall among the records that were compared in the end
+        recall = _measure_recall(corpus, records, options, Banding(recall.bands, recall.rows))
     kept = sorted(chosen.kept, key=records.rank.__getitem__)
     traced = None if tracer is None else tracer.known
     widths = None if traced is None else [traced[code].widths for code in kept]
@@ -71,7 +72,7 @@ def curate_strict(
         splits=split_of,
         clusters=dict(zip(kept, names, strict=True)),
         families=records.families,
-        scores={code: records.scores.get(code) for code in records.representatives},
+        scores={code: records.scores.get(code) for code in records.rows},
         weights={code: get_weight(records.names[code], options.upweight) for code in kept},
         rows=records.rows,
         whole=_split_corpus(corpus, records, chosen, split_of, against, get_trace, options.seed),
@@ -79,7 +80,8 @@ def curate_strict(
         published={} if against is None else against.records,
         further=frozenset() if against is None else frozenset(against.published),
         joined=joined,
-        notes=chosen.shortfalls,
+        leaders=chosen.leaders,
+        notes=[*chosen.shortfalls, *_describe_groups(chosen, options)],
         details={
             "lsh": recall.facts(),
             "sketch": {"scheme": SCHEME, "permutations": PERMUTATIONS},
@@ -114,10 +116,42 @@ def _make_chooser(
         published_verdicts = {} if against is None else against.verdicts(candidates.order, get_trace)
         new = replace(candidates, order=[code for code in candidates.order if code not in published_verdicts])
         selection = rescue(new.order, _supports(new, options), corpus.features, selector)
+        if options.per_group > 1:
+            assert tracer is not None
+            selection = keep_groups(selection, new.order, options.per_group, selector, tracer.known)
         selection.verdicts |= published_verdicts
         return selection
 
     return choose if tracer is None else lambda candidates: choose_traced(candidates, choose, tracer)
+
+
+def _make_requirements(
+    options: CurateOptions, check: Check | None, get_trace: GetTrace
+) -> Callable[[Mapping[int, int]], dict[int, str]]:
+    """Return the function that finds why options leave out codes that are about to be kept."""
+
+    def find_reasons(kept: Mapping[int, int]) -> dict[int, str]:
+        reasons: dict[int, str] = {}
+        if options.max_parameters is not None:
+            for code in kept:
+                if reason := _describe_size(get_trace(code), options.max_parameters):
+                    reasons[code] = reason
+        if options.require_runs:
+            assert check is not None
+            rest = {code: row for code, row in kept.items() if code not in reasons}
+            reasons |= {code: reason_to_leave_out(result) for code, result in check(rest).items() if not result.runs}
+        return reasons
+
+    return find_reasons
+
+
+def _describe_size(trace: GraphTrace | None, limit: int) -> str | None:
+    """Return why `--max-parameters` leaves out a network; None if it does not."""
+    if trace is None or trace.graph is None:
+        error = "it was not traced" if trace is None else trace.error
+        return f"parameters unknown: {error} (--max-parameters {limit})"
+    count = count_parameters(read_graph(trace.answer))
+    return f"{count:,} parameters (--max-parameters {limit})" if count > limit else None
 
 
 #: A record of each published group that a group of new records continues, by the number of the new group.
@@ -183,6 +217,17 @@ def _split_corpus(
     )
 
 
+def _describe_groups(chosen: Rescue, options: CurateOptions) -> list[str]:
+    """Return the note that says how guarantee 1 is relaxed, if it is."""
+    if options.per_group == 1:
+        return []
+    further, groups = len(chosen.leaders), len(set(chosen.leaders.values()))
+    return [
+        f"guarantee 1 is relaxed by --per-group {options.per_group}: {further:,} records are near-duplicates by text of"
+        f" the first record of their group and compute something else; {groups:,} groups have such records"
+    ]
+
+
 def get_weight(name: str, upweight: Sequence[tuple[str, float]]) -> float:
     """Return the sampling weight of a record: the factor of the first prefix that its name starts with, else 1."""
     index = matching_prefix(name, [prefix for prefix, _ in upweight])
@@ -211,13 +256,19 @@ def _selector(
     lexical = LexicalIndex(features, options.lexical_threshold, banding)
     kept = KeptSet(features, lexical, StructuralIndex(features.elements, options.structural))
 
-    def run(order: Sequence[int]) -> dict[int, Verdict]:
+    def run(order: Sequence[int], exempt: Collection[int]) -> dict[int, Verdict]:
         kept.clear()
         kept.graphs = {} if tracer is None else tracer.computations
-        kept.differ = None if tracer is None else differ_test(tracer.known, options.graphs)
+        admit = None
         if guard is not None:
             guard.clear()
-        return select(order, kept, None if guard is None else guard.admit)
+            admit = guard.admit
+        # Exempt codes follow those that their texts may be near to: the rest is compared as usual, which is faster.
+        last = max((place for place, code in enumerate(order) if code in exempt), default=-1) + 1
+        kept.differ = lambda code, _: code in exempt
+        verdicts = select(order[:last], kept, admit) if last else {}
+        kept.differ = None if tracer is None else differ_test(tracer.known, options.graphs)
+        return verdicts | select(order[last:], kept, admit)
 
     return run
 
@@ -272,6 +323,8 @@ def _record_decision(
     name = records.names[other]
     if verdict.stage is None:
         rescued = chosen.rescued.get(code)
+        if (leader := chosen.leaders.get(code)) is not None:
+            return Verdict(None, code, 1.0, f"kept as another computation near {records.names[leader]}", rescued)
         support = "" if rescued is None else f" for the support of its {'prefix' if rescued == 'prefix' else 'group'}"
         return Verdict(None, code, 1.0, f"kept{support}", rescued)
     if verdict.stage == "exact":

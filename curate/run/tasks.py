@@ -214,7 +214,7 @@ def choose_networks(work: Work, at: int, _rank: int, _tasks: int) -> None:
     options = work.options
     with make_scratch(work.files.here, "choose") as scratch, CodeFile(Path(scratch) / "codes") as codes:
         corpus = read_corpus(StoredRows(work), codes, options.tokens, 1, work.open_features())
-        answers = work.read_measured_answers(at - 1)
+        answers = work.read_measured_answers(at - 1, whole=options.reads_graphs)
         against = open_baseline(work.against, corpus, options, 1) if work.against else None
         chosen: Mapping[int, Json] = {}
         try:

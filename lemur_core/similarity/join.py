@@ -1,5 +1,6 @@
 """Joins of shingle sets: all near pairs exactly, the recall of LSH measured on them, and links by LSH alone."""
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -23,6 +24,9 @@ BUDGET = 2_000_000_000
 
 #: The maximum sets in memory at once; a random sample of this size is joined for a larger corpus.
 MAX_SETS = 20_000
+
+#: Pairs of items by their places, with the Jaccard similarity of each.
+PairBlock = tuple[IntArray, IntArray, npt.NDArray[np.float64]]
 
 _BLOCK = 512
 _LINK_BLOCK = 256
@@ -116,17 +120,39 @@ def pairs_between(shingle_sets: ShingleSets, new: IntArray, other: IntArray, thr
     for first in range(0, len(new), MAX_SETS):
         for start in range(0, len(other), MAX_SETS):
             ones, others = new[first : first + MAX_SETS], other[start : start + MAX_SETS]
-            incidence, weights = _incidence(shingle_sets, np.concatenate([ones, others]))
-            transposed = incidence[len(ones) :].T.tocsr()
-            weighted = incidence[: len(ones)] @ sp.diags_array(weights)
-            for at in range(0, len(ones), _BLOCK):
-                shared = (weighted[at : at + _BLOCK] @ transposed).tocoo()
-                a, b = ones[at + shared.row], others[shared.col]
-                similarity = shared.data / (shingle_sets.set_sizes[a] + shingle_sets.set_sizes[b] - shared.data)
-                chosen = similarity >= threshold
-                blocks.append((a[chosen], b[chosen], similarity[chosen]))
+            blocks += ((ones[a], others[b], near) for a, b, near in _join(shingle_sets, ones, others, threshold))
     a, b, similarity = (np.concatenate(column) for column in zip(*blocks, strict=True))
     return ExactPairs(a, b, similarity, len(new), len(other), len(new))
+
+
+def iterate_pairs(shingle_sets: ShingleSets, sets: IntArray, threshold: float) -> Iterator[PairBlock]:
+    """Yield all pairs of distinct sets at or above a threshold, however many sets there are, some at a time.
+
+    Args:
+        sets: distinct numbers of shingle sets.
+        threshold: the least Jaccard similarity, above 0.
+    Returns: blocks of places in `sets`, each pair once, the smaller place first, with the Jaccard similarity.
+    """
+    for first in range(0, len(sets), MAX_SETS):
+        for start in range(first, len(sets), MAX_SETS):
+            ones, others = sets[first : first + MAX_SETS], sets[start : start + MAX_SETS]
+            for a, b, near in _join(shingle_sets, ones, others, threshold):
+                once = a + first < b + start
+                yield (a + first)[once], (b + start)[once], near[once]
+
+
+def _join(shingle_sets: ShingleSets, ones: IntArray, others: IntArray, threshold: float) -> Iterator[PairBlock]:
+    """Yield the pairs of a set of `ones` and a set of `others`, as places in these, by blocks of the first."""
+    incidence, weights = _incidence(shingle_sets, np.concatenate([ones, others]))
+    transposed = incidence[len(ones) :].T.tocsr()
+    weighted = incidence[: len(ones)] @ sp.diags_array(weights)
+    sizes, other_sizes = shingle_sets.set_sizes[ones], shingle_sets.set_sizes[others]
+    for at in range(0, len(ones), _BLOCK):
+        shared = (weighted[at : at + _BLOCK] @ transposed).tocoo()
+        a, b = at + shared.row.astype(np.int64), shared.col.astype(np.int64)
+        similarity = shared.data / (sizes[a] + other_sizes[b] - shared.data)
+        chosen = similarity >= threshold
+        yield a[chosen], b[chosen], similarity[chosen]
 
 
 def _incidence(shingle_sets: ShingleSets, sets: IntArray) -> tuple[sp.csr_array[np.float64], npt.NDArray[np.float64]]:

@@ -21,6 +21,7 @@ from manifests.folders.reading import reading
 from manifests.folders.tables import Configs, R, card_yaml, read_rows, select_tables
 from manifests.provenance import TABLE
 from manifests.records import (
+    BANDS,
     SPLITS,
     Block,
     ChatDrop,
@@ -30,6 +31,7 @@ from manifests.records import (
     JoinedCluster,
     LemurRecord,
     Network,
+    Pair,
     Removed,
     SpecChatDrop,
     SpecChatRow,
@@ -48,6 +50,7 @@ class FolderFormat:
         tables: its Parquet tables by name; a table that a folder may lack is listed, too.
         default: the table that `datasets.load_dataset` opens without a name.
         tags: the tags of its dataset card.
+        views: further configurations of the card: the rows of a table with one value in a column, by name.
     """
 
     name: str
@@ -55,6 +58,7 @@ class FolderFormat:
     tables: Configs = field(default_factory=dict)
     default: str = ""
     tags: tuple[str, ...] = ()
+    views: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
 
     def open(self, folder: Path) -> Manifest:
         """Return the manifest of a folder of this kind.
@@ -100,7 +104,8 @@ class FolderFormat:
         """
         tables = select_tables(self.tables, rows)
         tags = ["neural-architecture", *self.tags]
-        yaml = card_yaml(tables, default=self.default, pretty_name=card.name, tags=tags, size=card.size)
+        views = {name: view for name, view in self.views.items() if view[0] in {table.config for table in tables}}
+        yaml = card_yaml(tables, views, default=self.default, pretty_name=card.name, tags=tags, size=card.size)
         write_text(folder / "README.md", f"{yaml}\n# {plain(card.name)}\n\n{card.text}")
         name, version = make_visible(card.name), package_versions()["lemur-curator"]
         write_croissant(folder, tables, name, make_visible(card.description), version, card.licenses)
@@ -138,6 +143,7 @@ SNAPSHOT = FolderFormat(
     tables={
         "records": (LemurRecord, _by_split("data/records")),
         "networks": (Network, {"train": "networks.parquet"}),
+        "pairs": (Pair, {"train": "pairs.parquet"}),
         "stats": (Stat, {"train": "data/stats/train-*.parquet"}),
         "decisions": (Decision, {"train": "decisions.parquet"}),
         "graphs": (GraphRow, {"train": "graphs.parquet"}),
@@ -148,6 +154,7 @@ SNAPSHOT = FolderFormat(
     },
     default="records",
     tags=("pytorch", "code", "deduplicated", "lemur"),
+    views={f"pairs-{band}": ("pairs", "band", band) for band in BANDS},
 )
 
 EXTRACTION = FolderFormat(

@@ -7,6 +7,7 @@ import contextlib
 import fnmatch
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -271,11 +272,20 @@ def write_table(path: Path, schema: pa.Schema, rows: Iterator[dict[str, object]]
             writer.write_table(pa.Table.from_pylist(group, schema=schema))
 
 
-def card_yaml(tables: Sequence[Table], *, default: str, pretty_name: str, tags: list[str], size: int) -> str:
-    """Return the YAML block of a dataset card: one configuration per table.
+def card_yaml(
+    tables: Sequence[Table],
+    views: Mapping[str, tuple[str, str, str]],
+    *,
+    default: str,
+    pretty_name: str,
+    tags: list[str],
+    size: int,
+) -> str:
+    """Return the YAML block of a dataset card: one configuration per table, and one per view.
 
     Args:
         tables: the configurations, from `select_tables`.
+        views: configurations that `datasets` filters when it reads a table: its name, a column and a value of it.
         default: the configuration that `datasets` opens without a name.
         pretty_name: the title of the data set.
         tags: tags on the Hub.
@@ -283,18 +293,24 @@ def card_yaml(tables: Sequence[Table], *, default: str, pretty_name: str, tags: 
 
     Returns: the block with its two lines of `---`, and a newline at its end.
     """
+    data_files = {
+        table.config: [{"split": split, "path": pattern} for split, pattern in table.files.items()] for table in tables
+    }
     card = {
         "pretty_name": make_visible(pretty_name),
         "task_categories": ["text-generation"],
         "tags": tags,
         "size_categories": [next((label for limit, label in _SIZES if size < limit), "1M<n<10M")],
         "configs": [
-            {
-                "config_name": table.config,
-                **({"default": True} if table.config == default else {}),
-                "data_files": [{"split": split, "path": pattern} for split, pattern in table.files.items()],
-            }
-            for table in tables
+            *(
+                {"config_name": name, **({"default": True} if name == default else {}), "data_files": files}
+                for name, files in data_files.items()
+            ),
+            *(
+                # Copied: the same list twice would be an alias in YAML.
+                {"config_name": name, "data_files": deepcopy(data_files[table]), "filters": [[column, "==", value]]}
+                for name, (table, column, value) in views.items()
+            ),
         ],
     }
     text = yaml.safe_dump(card, sort_keys=False, allow_unicode=True, width=sys.maxsize)

@@ -32,7 +32,9 @@ from manifests.records.blocks import (
     SpecRow,
 )
 from manifests.records.networks import (
+    BANDS,
     CHAT_KINDS,
+    Band,
     ChatDrop,
     ChatKind,
     ChatRow,
@@ -41,6 +43,7 @@ from manifests.records.networks import (
     JoinedCluster,
     LemurRecord,
     Network,
+    Pair,
     Removed,
     Stat,
     drop_outcomes,
@@ -49,16 +52,17 @@ from manifests.records.networks import (
 from manifests.records.runs import ExpertAnswer, ExpertFact, Ingredient, SynthesisAttempt, Synthesized, TrainingRecord
 
 RECORD_TYPES: tuple[type[Record], ...] = (
-    *(LemurRecord, Network, Decision, GraphRow, Stat, Removed, JoinedCluster, ChatRow, ChatDrop),
+    *(LemurRecord, Network, Pair, Decision, GraphRow, Stat, Removed, JoinedCluster, ChatRow, ChatDrop),
     *(Block, Observed, Algorithm, Spec, SpecRow, SpecChatRow, SpecChatDrop),
     *(Ingredient, TrainingRecord, SynthesisAttempt, Synthesized, ExpertFact, ExpertAnswer),
 )
 
 __all__ = [
-    "CHAT_KINDS", "CHAT_ROLES", "LEVELS", "RECORD_TYPES", "SPEC_CHAT_KINDS", "SPLITS", "Agreement", "Algorithm",
-    "Block", "Case", "ChatDrop", "ChatKind", "ChatMessage", "ChatRow", "Decision", "ExpertAnswer", "ExpertFact",
-    "GraphRow", "Ingredient", "JoinedCluster", "LemurRecord", "Level", "Network", "Observed", "Ratio", "Record",
-    "Removed", "Seconds", "Sha256", "Spec", "SpecArgument", "SpecArguments", "SpecChatDrop", "SpecChatKind",
-    "SpecChatRow", "SpecRow", "Split", "Stage", "Stat", "SynthesisAttempt", "Synthesized", "TrainingRecord",
-    "arrow_schema", "describe_fault", "drop_outcomes", "first_fault", "split_outcomes",
+    "BANDS", "CHAT_KINDS", "CHAT_ROLES", "LEVELS", "RECORD_TYPES", "SPEC_CHAT_KINDS", "SPLITS", "Agreement",
+    "Algorithm", "Band", "Block", "Case", "ChatDrop", "ChatKind", "ChatMessage", "ChatRow", "Decision",
+    "ExpertAnswer", "ExpertFact", "GraphRow", "Ingredient", "JoinedCluster", "LemurRecord", "Level", "Network",
+    "Observed", "Pair", "Ratio", "Record", "Removed", "Seconds", "Sha256", "Spec", "SpecArgument", "SpecArguments",
+    "SpecChatDrop", "SpecChatKind", "SpecChatRow", "SpecRow", "Split", "Stage", "Stat", "SynthesisAttempt",
+    "Synthesized", "TrainingRecord", "arrow_schema", "describe_fault", "drop_outcomes", "first_fault",
+    "split_outcomes",
 ]  # fmt: skip

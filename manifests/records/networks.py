@@ -120,6 +120,27 @@ class Network(Record):
     origin_license: str | None = Field(default=None, description=_ORIGIN_LICENSE)
 
 
+Band = Literal["0.95-1", "0.85-0.95", "0.60-0.85", "0.30-0.60"]
+
+#: The bands of similarity, most similar first; each begins with its lower end.
+BANDS: tuple[Band, ...] = typing.get_args(Band)
+
+
+class Pair(Record):
+    """Two distinct token sets that are near each other, each represented by one code of the table of networks."""
+
+    a: Sha256 = Field(description="id of the code that represents all codes with the first token set")
+    b: Sha256 = Field(description="the same of the second; a < b")
+    nn_a: str = Field(description="name of the code a")
+    nn_b: str = Field(description="name of the code b")
+    jaccard: Ratio = Field(description="Jaccard similarity of the token sets")
+    band: Band = Field(description="band of the Jaccard similarity; its lower end belongs to it")
+    structural: Ratio = Field(description="Jaccard similarity of the fingerprints of a and b")
+    agreement: Agreement | None = Field(
+        description="of the graphs of a and b: same, widths (equal up to widths) or different; null if one is unknown"
+    )
+
+
 class Decision(Record):
     """The outcome of one input row, and the reason."""
 
@@ -128,7 +149,9 @@ class Decision(Record):
     nn: str
     kept: bool = Field(description="true for one row of each kept record")
     stage: Stage | None = Field(description="stage that removed the row; null when kept")
-    rescued: Literal["prefix", "topup"] | None = Field(description="kept to support its prefix or family")
+    rescued: Literal["prefix", "topup", "group"] | None = Field(
+        description="kept to support its prefix or family, or as another computation of its group of near texts"
+    )
     canonical: Sha256 | None = Field(description="id of the kept record that represents it, here or published before")
     similarity: Ratio | None = Field(
         description="Jaccard similarity to the canonical at that stage; 1.0 for equal code"
@@ -136,6 +159,9 @@ class Decision(Record):
     reason: str
     agreement: Agreement | None = Field(
         default=None, description="of the graphs of the row's code and its canonical; null if one is unknown"
+    )
+    leader: Sha256 | None = Field(
+        default=None, description="first record of the group of near texts that this record was kept in addition to"
     )
 
 

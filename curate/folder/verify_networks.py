@@ -1,0 +1,202 @@
+"""Verify the tables of all networks and of near pairs: decisions, splits, cost, and pairs by an exact join."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from curate.compute.graphs import GraphTrace, get_computations
+from curate.folder.pairs import compare_structures, find_pairs
+from curate.model.features import FeatureTable
+from curate.model.options import LEAK_THRESHOLD
+from lemur_core.describe.cost import count_multiply_adds, count_parameters
+from lemur_core.files import Json
+from lemur_core.graphs.graph import Graph
+from lemur_core.similarity.join import MAX_SETS, iterate_pairs, link_by_lsh
+from manifests.folders.checks import Check, check_faults
+from manifests.folders.formats import SNAPSHOT
+from manifests.folders.tables import iterate_rows
+from manifests.records import BANDS, Network
+
+Row = Mapping[str, Any]
+
+_READ = tuple(name for name in Network.model_fields if name not in ("nn_code", "names"))
+#: The columns that a record and its network share.
+_SHARED = ("nn", "prefix", "family", "split", "graph", "graph_widths", "behavior", "score", "license")
+
+
+def read_networks(folder: Path) -> list[Json]:
+    """Return the rows of the table of networks without their codes; none if an older folder lacks it."""
+    return [row for path in SNAPSHOT.files(folder, "networks") for row in iterate_rows(path, _READ)]
+
+
+def check_networks(
+    folder: Path,
+    networks: Sequence[Row],
+    published: set[str],
+    parameters: Row,
+    *,
+    features: FeatureTable | None,
+    code_of: Row,
+) -> Check:
+    """Check that the table holds each code once, as it was decided, and that no group crosses splits.
+
+    Args:
+        networks: from `read_networks`.
+        published: ids of records that the folder extends.
+        parameters: of the run.
+        features: of the codes, by `code_of`; None if codes are missing, so that near texts are not compared.
+    """
+    files = SNAPSHOT.files(folder, "records")
+    records = {row["id"]: row for path in files for row in iterate_rows(path, ("id", *_SHARED))}
+    by_id = {row["id"]: row for row in networks}
+    wrong = [] if len(by_id) == len(networks) else ["an id occurs twice"]
+    wrong += _compare_decisions(folder, by_id, published)
+    for id_, record in records.items():
+        row = by_id.get(id_, {})
+        differing = [name for name in _SHARED if row.get(name) != record[name]]
+        wrong += [f"{record['nn']}: {name} is not that of its record" for name in differing]
+        wrong += [] if row.get("kept") else [f"{record['nn']}: a record that is not kept"]
+    wrong += [f"{row['nn']}: kept, but no record" for row in networks if row["kept"] and row["id"] not in records]
+    wrong += _check_cost(folder, by_id)
+    most, least = parameters.get("max_parameters"), parameters.get("min_score")
+    for row in networks:
+        if row["kept"] and most is not None and (row["parameters"] is None or row["parameters"] > most):
+            wrong.append(f"{row['nn']}: kept, with {row['parameters']} parameters")
+        if row["kept"] and least is not None and (row["score"] is None or row["score"] < least):
+            wrong.append(f"{row['nn']}: kept, with score {row['score']}")
+    wrong += _check_groups(networks)
+    if features is not None:
+        wrong += _check_leaks(networks, features, code_of, whole=not published)
+    placed = [row for row in networks if row["split"] is not None]
+    detail = (
+        f"{len(networks):,} codes, {len({row['split_group'] for row in placed}):,} groups, none across splits;"
+        f" {len(networks) - len(placed):,} in no split"
+    )
+    return check_faults("networks", wrong, detail)
+
+
+def _compare_decisions(folder: Path, by_id: Mapping[str, Row], published: set[str]) -> Iterator[str]:
+    """Yield the codes whose row is missing, or does not say what was decided on one of its rows."""
+    outcomes: defaultdict[str, set[tuple[object, ...]]] = defaultdict(set)
+    for row in iterate_rows(folder / "decisions.parquet", ("id", "nn", "stage", "canonical", "similarity")):
+        if row["id"] is not None and row["stage"] != "invalid" and row["id"] not in published:
+            outcomes[row["id"]].add((row["nn"], row["stage"], row["canonical"], row["similarity"]))
+    for id_ in sorted(outcomes.keys() ^ by_id.keys()):
+        yield f"{id_[:12]}: {'no row' if id_ in outcomes else 'no decision'} for this code"
+    for id_ in outcomes.keys() & by_id.keys():
+        row = by_id[id_]
+        if (row["nn"], row["stage"], row["canonical"], row["similarity"]) not in outcomes[id_]:
+            yield f"{row['nn']}: decided otherwise"
+
+
+def _check_cost(folder: Path, by_id: Mapping[str, Row]) -> Iterator[str]:
+    """Yield the codes whose parameters or multiply-adds are not those of their graph."""
+    for path in SNAPSHOT.files(folder, "graphs"):
+        for stored in iterate_rows(path, ("id", "eval")):
+            if stored["id"] not in by_id or stored["eval"] is None:
+                continue
+            row = by_id[stored["id"]]
+            graph = Graph.from_json(json.loads(stored["eval"]))
+            if (row["parameters"], row["multiply_adds"]) != (count_parameters(graph), count_multiply_adds(graph)):
+                yield f"{row['nn']}: parameters or multiply-adds are not those of its graph"
+    for network in by_id.values():
+        if (network["parameters"] is None) != (network["graph"] is None):
+            yield f"{network['nn']}: parameters without a graph, or a graph without parameters"
+
+
+def _check_groups(networks: Iterable[Row]) -> Iterator[str]:
+    """Yield the groups that are in several splits, or not named by their smallest id."""
+    members: defaultdict[str, list[Row]] = defaultdict(list)
+    for row in networks:
+        if (row["split"] is None) != (row["split_group"] is None):
+            yield f"{row['nn']}: a split without a group, or a group without a split"
+        if row["split_group"] is not None:
+            members[row["split_group"]].append(row)
+    for group, rows in members.items():
+        if len({row["split"] for row in rows}) > 1 or min(row["id"] for row in rows)[:16] != group:
+            yield f"group {group}: is in several splits, or has another name"
+
+
+def _check_leaks(networks: Sequence[Row], features: FeatureTable, code_of: Row, *, whole: bool) -> Iterator[str]:
+    """Yield the codes near to one of another group, and those without a group that are near to one split only.
+
+    Args: whole: the folder extends no other, whose records may be what such a code is near to.
+    """
+    codes = [code_of[row["id"]] for row in networks]
+    place_of = {row["id"]: place for place, row in enumerate(networks)}
+    traces = {place: GraphTrace(row) for place, row in enumerate(networks) if row["graph"] is not None}
+    shared: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
+    for place, code in enumerate(codes):
+        shared["set", int(features.shingle_set[code])].append(place)
+        shared["fingerprint", int(features.fingerprint[code])].append(place)
+        if (widths := networks[place]["graph_widths"]) is not None:
+            shared["widths", widths].append(place)
+        if (canonical := place_of.get(networks[place]["canonical"])) is not None:
+            shared["canonical", canonical, place] += [canonical, place]
+    for place, name in get_computations(traces).items():
+        shared["computation", name].append(place)
+    sets = np.unique(features.shingle_set[np.array(codes, np.int64)])
+    near: defaultdict[int, list[int]] = defaultdict(list)
+    exact = len(sets) <= MAX_SETS
+    joined = iterate_pairs(features, sets, LEAK_THRESHOLD) if exact else [link_by_lsh(features, sets, LEAK_THRESHOLD)]
+    for a, b, *_ in joined:
+        for one, other in zip(sets[a].tolist(), sets[b].tolist(), strict=True):
+            near[one].append(other)
+            near[other].append(one)
+    groups_of = {key: {networks[place]["split_group"] for place in places} for key, places in shared.items()}
+    splits_of = {key: {networks[place]["split"] for place in places} for key, places in shared.items()}
+    by_place: defaultdict[int, list[tuple[object, ...]]] = defaultdict(list)
+    for key, places in shared.items():
+        for place in places:
+            by_place[place].append(key)
+    for place, row in enumerate(networks):
+        own = by_place[place]
+        keys = [*own, *(("set", other) for other in near[int(features.shingle_set[codes[place]])])]
+        if row["split_group"] is not None:
+            if any(groups_of[key] - {None, row["split_group"]} for key in keys):
+                yield f"{row['nn']}: near to a code of another group"
+        elif whole and exact and len({split for key in keys for split in splits_of[key]} - {None}) < 2:
+            yield f"{row['nn']}: in no split, but near to one split only"
+
+
+def check_pairs(folder: Path, networks: Sequence[Row], per_band: int, *, features: FeatureTable, code_of: Row) -> Check:
+    """Check that the table of pairs is what an exact join of all token sets gives."""
+    by_id = {row["id"]: row for row in networks}
+    numbers = {row["id"]: int(features.shingle_set[code_of[row["id"]]]) for row in networks}
+    sets = {numbers[row["id"]]: row["token_set"] for row in networks if numbers[row["id"]] >= 0}
+    ids = sorted({row["token_set"] for row in networks if numbers[row["id"]] >= 0})
+    wrong = [
+        f"{row['nn']}: its token set is that of another code"
+        for row in networks
+        if numbers[row["id"]] != numbers.get(row["token_set"])
+    ]
+    wrong += [] if len(sets) == len(ids) else ["two codes represent one token set"]
+    codes = [code_of[id_] for id_ in ids]
+    pairs = find_pairs(features, codes, per_band)
+    expected = zip(pairs.a.tolist(), pairs.b.tolist(), pairs.jaccard.tolist(), pairs.band.tolist(), strict=True)
+    rows = (row for path in SNAPSHOT.files(folder, "pairs") for row in iterate_rows(path))
+    count = 0
+    for row, (a, b, similarity, band) in zip(rows, expected, strict=False):
+        count += 1
+        one, other = by_id[ids[a]], by_id[ids[b]]
+        facts = {
+            "a": ids[a],
+            "b": ids[b],
+            "nn_a": one["nn"],
+            "nn_b": other["nn"],
+            "jaccard": similarity,
+            "band": BANDS[band],
+            "structural": compare_structures(features, codes[a], codes[b]),
+            "agreement": GraphTrace(one).agrees(GraphTrace(other)),
+        }
+        if row != facts:
+            wrong.append(f"{row['nn_a']}, {row['nn_b']}: not the next pair, or other facts")
+    stated = sum(pq.read_metadata(path).num_rows for path in SNAPSHOT.files(folder, "pairs"))
+    if not count == stated == len(pairs.a):
+        wrong.append(f"{stated:,} pairs, {len(pairs.a):,} expected")
+    return check_faults("pairs", wrong, f"{count:,} pairs of {len(ids):,} token sets, as an exact join gives them")

@@ -1,0 +1,199 @@
+"""The table of all networks and that of near pairs, against a brute force of their own and damage."""
+
+import hashlib
+import itertools
+import json
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from curate import CurateOptions, Snapshot, curate
+from curate.folder.pairs import find_nearest
+from curate.model.features import Features, code_features
+from lemur_core.describe.cost import count_multiply_adds, count_parameters
+from lemur_core.graphs.graph import Graph, Node, Ref, TensorType
+from manifests.records import BANDS
+
+Row = dict[str, Any]
+
+
+def write_jsonl(path: Path, rows: list[Row]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def rows(network: Callable[..., str]) -> list[Row]:
+    """Chains of small changes, so that all bands have pairs; one code under two names, and one that is invalid."""
+    dice = random.Random(3)
+    rows: list[Row] = []
+    for start in range(5):
+        blocks = [dice.randrange(12) for _ in range(24)]
+        for step in range(9):
+            blocks[(step * 5) % 24] = (blocks[(step * 5) % 24] + 1) % 12
+            for spelling in ({}, {"comment": "again"}, {"name": "VGG", "width": 32}):
+                rows.append({"nn": f"p{start}-{step}-{len(rows)}", "nn_code": network(blocks, **spelling)})
+    rows.append({"nn": "another-name", "nn_code": rows[0]["nn_code"]})
+    rows += [{"nn": "broken", "nn_code": "def (:"}, {"nn": "empty", "nn_code": ""}]
+    for number, row in enumerate(rows):
+        row |= {"task": "img-classification", "dataset": "cifar-10", "metric": "acc", "epoch": 1 + number % 3}
+        row |= {"accuracy": (number * 37 % 100) / 100, "duration": None, "prm": "{}"}
+    return rows
+
+
+@pytest.fixture(scope="module")
+def snapshot(rows: list[Row], tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+    folder = tmp_path_factory.mktemp("networks")
+    source = write_jsonl(folder / "rows.jsonl", rows)
+    return curate(source, out=folder / "out", options=CurateOptions(graph="off", pairs_per_band=3), jobs=1)
+
+
+def read(snapshot: Snapshot, table: str) -> list[Row]:
+    return pq.read_table(snapshot.folder / f"{table}.parquet").to_pylist()
+
+
+def test_every_usable_code_has_one_row(snapshot: Snapshot, rows: list[Row]) -> None:
+    networks = read(snapshot, "networks")
+    expected = defaultdict(set)
+    for row in rows[:-2]:
+        expected[hashlib.sha256(row["nn_code"].encode()).hexdigest()].add(row["nn"])
+    assert {row["id"]: set(row["names"]) for row in networks} == expected
+    assert len(networks) == len(expected)
+    assert all(hashlib.sha256(row["nn_code"].encode()).hexdigest() == row["id"] for row in networks)
+    assert [(row["nn"], row["id"]) for row in networks] == sorted((row["nn"], row["id"]) for row in networks)
+    assert {row["id"] for row in networks if row["kept"]} == {record.id for record in snapshot.kept}
+    stats = pq.read_table(snapshot.folder / "data" / "stats").to_pylist()
+    assert Counter(stat["nn"] for stat in stats) == Counter(row["nn"] for row in rows[:-2])
+
+
+def test_the_tables_open_as_data_sets(snapshot: Snapshot, tmp_path: Path) -> None:
+    from datasets import load_dataset
+
+    networks = load_dataset(str(snapshot.folder), "networks", split="train", cache_dir=str(tmp_path))
+    assert networks["nn_code"][:] == [row["nn_code"] for row in read(snapshot, "networks")]
+    pairs = read(snapshot, "pairs")
+    for band in BANDS:
+        view = load_dataset(str(snapshot.folder), f"pairs-{band}", split="train", cache_dir=str(tmp_path))
+        assert [(row["a"], row["b"]) for row in view] == [(row["a"], row["b"]) for row in pairs if row["band"] == band]
+        assert len(view) > 0
+
+
+def test_pairs_are_those_of_a_brute_force(snapshot: Snapshot) -> None:
+    networks = read(snapshot, "networks")
+    sets: dict[str, frozenset[int]] = {}
+    structures: dict[str, frozenset[int]] = {}
+    for row in networks:
+        features = code_features(row["nn_code"])
+        assert isinstance(features, Features)
+        sets[row["id"]] = frozenset(features.shingles.tolist())
+        structures[row["id"]] = frozenset(features.elements.tolist())
+    of_set = {sets[row["token_set"]]: row["token_set"] for row in networks}
+    assert all(of_set[sets[row["id"]]] == row["token_set"] for row in networks)
+    kept = {row["id"] for row in networks if row["kept"]}
+    assert kept <= set(of_set.values())
+    near: dict[str, dict[str, list[tuple[float, str]]]] = defaultdict(lambda: defaultdict(list))
+    for a, b in itertools.combinations(sorted(of_set.values()), 2):
+        jaccard = len(sets[a] & sets[b]) / len(sets[a] | sets[b])
+        band = next((name for name in BANDS if jaccard >= float(name.partition("-")[0])), None)
+        if band is not None:
+            near[band][a].append((-jaccard, b))
+            near[band][b].append((-jaccard, a))
+    expected = {
+        (*sorted((id_, other)), band, -distance)
+        for band, by_id in near.items()
+        for id_, others in by_id.items()
+        for distance, other in sorted(others)[:3]
+    }
+    pairs = read(snapshot, "pairs")
+    assert {(row["a"], row["b"], row["band"], row["jaccard"]) for row in pairs} == expected
+    assert len(pairs) == len(expected)
+    for row in pairs:
+        a, b = structures[row["a"]], structures[row["b"]]
+        assert row["structural"] == len(a & b) / len(a | b)
+        assert row["agreement"] is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.sampled_from([0.3, 0.5, 0.6, 0.9, 0.95, 1.0]))))
+def test_the_nearest_do_not_depend_on_the_blocks(drawn: list[tuple[int, int, float]]) -> None:
+    pairs = sorted({(min(a, b), max(a, b)): near for a, b, near in drawn if a != b}.items())
+    a, b = (np.array([ends[side] for ends, _ in pairs], np.int64) for side in (0, 1))
+    near = np.array([value for _, value in pairs], float)
+    whole = find_nearest([(a, b, near)], 2)
+    parts = find_nearest([(a[i : i + 1], b[i : i + 1], near[i : i + 1]) for i in reversed(range(len(a)))], 2)
+    assert [column.tolist() for column in (whole.a, whole.b, whole.jaccard)] == [
+        column.tolist() for column in (parts.a, parts.b, parts.jaccard)
+    ]
+
+
+def test_order_and_jobs_change_nothing(snapshot: Snapshot, rows: list[Row], tmp_path: Path) -> None:
+    shuffled = random.Random(1).sample(rows, len(rows))
+    options = CurateOptions(graph="off", pairs_per_band=3)
+    other = curate(write_jsonl(tmp_path / "rows.jsonl", shuffled), out=tmp_path / "out", options=options, jobs=2)
+    for table in ("networks", "pairs"):
+        name = f"{table}.parquet"
+        assert (other.folder / name).read_bytes() == (snapshot.folder / name).read_bytes()
+
+
+def test_no_pairs_on_request(rows: list[Row], tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "rows.jsonl", rows[:6])
+    made = curate(source, out=tmp_path / "out", options=CurateOptions(graph="off", pairs_per_band=0), jobs=1)
+    assert not (made.folder / "pairs.parquet").exists()
+    assert all(check.ok for check in made.verify(jobs=1))
+
+
+def test_a_corpus_too_large_for_an_exact_join_is_split_alike(
+    curated: Callable[..., Any], network: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chains of small changes, from one group to another, whose ends may be kept in different splits."""
+    dice = random.Random(11)
+    rows, blocks = [], [dice.randrange(12) for _ in range(20)]
+    for step in range(120):
+        blocks[(step * 3) % 20] = (blocks[(step * 3) % 20] + 1 + step % 5) % 12
+        rows.append({"nn": f"c-{step}", "nn_code": network(blocks), "accuracy": dice.random(), "dataset": "d"})
+    whole = {seed: curated(rows, graph="off", seed=seed, lexical_threshold=0.75).outcome.whole for seed in range(4)}
+    assert all({*whole[seed].splits.values()} > {"train"} for seed in range(4))
+    monkeypatch.setattr("lemur_core.similarity.join.MAX_SETS", 7)
+    for seed, expected in whole.items():
+        assert curated(rows, graph="off", seed=seed, lexical_threshold=0.75).outcome.whole.splits == expected.splits
+
+
+def test_many_sets_have_no_pairs_unless_requested(
+    rows: list[Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("curate.folder.networks.MAX_SETS", 3)
+    source = write_jsonl(tmp_path / "rows.jsonl", rows[:30])
+    made = curate(source, out=tmp_path / "out", options=CurateOptions(graph="off"), jobs=1)
+    assert not (made.folder / "pairs.parquet").exists()
+    assert any("--pairs-per-band 10 lists them" in note for note in made.manifest.details["notes"])
+    asked = CurateOptions(graph="off", pairs_per_band=10)
+    assert (curate(source, out=tmp_path / "asked", options=asked, jobs=1).folder / "pairs.parquet").exists()
+
+
+# --- cost -----------------------------------------------------------------------------------------------------------
+
+
+def test_cost_of_a_graph() -> None:
+    def tensor(*shape: int) -> tuple[TensorType, ...]:
+        return (TensorType("float32", shape),)
+
+    ends = {"stride": (2, 2), "groups": 1}
+    nodes = (
+        Node("parameter", (), tensor(8, 3, 3, 3)),
+        Node("parameter", (), tensor(10, 8)),
+        Node("input", (("number", 0),), tensor(2, 3, 16, 16)),
+        Node("convolution", (("input", Ref(2)), ("weight", Ref(0)), ("transposed", False), *ends.items()), tensor(2, 8, 8, 8)),
+        Node("mean", (("input", Ref(3)),), tensor(2, 8)),
+        Node("linear", (("input", Ref(4)), ("weight", Ref(1))), tensor(2, 10)),
+        Node("matmul", (("input", Ref(5)), ("other", Ref(1))), tensor(2, 8)),
+    )  # fmt: skip
+    graph = Graph(nodes, (Ref(6),))
+    assert count_parameters(graph) == 8 * 27 + 80
+    assert count_multiply_adds(graph) == 8 * 8 * 8 * 27 + 80 + 80
