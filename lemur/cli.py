@@ -24,6 +24,7 @@ import typer
 import curate.cli
 import extract.cli
 import lemur.experts.cli
+import lemur.gate.cli
 import lemur.synthesis.cli
 import manifests.cli
 import train.cli
@@ -62,7 +63,7 @@ _WORDS = (
 
 #: The commands in the order of --help: as a newcomer would use them.
 _ORDER = (
-    *("demo", "extract", "show", "search", "rebuild", "migrate", "curate", "explain", "novel", "sensitivity"),
+    *("demo", "extract", "show", "search", "rebuild", "migrate", "curate", "explain", "novel", "gate", "sensitivity"),
     *("train", "synthesize", "experts", "verify", "open", "list", "trace"),
     *("publish", "pull", "status", "doctor", "cache"),
 )
@@ -84,6 +85,7 @@ app = CommandLine(
 )
 app.add_typer(extract.cli.app)
 app.add_typer(curate.cli.app)
+app.add_typer(lemur.gate.cli.app)
 app.add_typer(train.cli.app)
 app.add_typer(lemur.synthesis.cli.app)
 app.add_typer(
@@ -456,8 +458,8 @@ class _Interrupted(BaseException):
 def main() -> NoReturn:
     """Run the command line. Every error is reported as one line on stderr.
 
-    Exit codes: 0 done, 1 failed, 2 wrong usage (`UsageError`: invalid whatever files exist), 3 not novel (`novel`
-    only), 129, 130 or 143 ended by a signal.
+    Exit codes: 0 done, 1 failed, 2 wrong usage (`UsageError`: invalid whatever files exist), 3 not novel (`novel`)
+    or refused (`gate`), 129, 130 or 143 ended by a signal.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)

@@ -46,16 +46,17 @@ class NoveltyChecker:
         """Compare a network with the folder; the arguments are those of `Snapshot.novelty`."""
         index = self._load(graph=graph, jobs=jobs)
         query = index.read("network.py", code)
+        query.task, query.prm = task, prm or {}
         untraced = "graph=False" if not graph else "there are no graphs to compare with"
         if graph and index.with_graphs:
             answer: Future[Novelty] = Future()
             calls = self._start(runtime, unsafe=unsafe)
-            calls.put((lambda tracer: index.compare([query], tracer, task, prm)[0], answer))
+            calls.put((lambda tracer: index.compare([query], tracer, neighbours=prm is None)[0], answer))
             try:
                 return answer.result()
             except NoSandboxError:
                 untraced = "no sandbox is available here"
-        return index.compare([query], None, task, prm, untraced=untraced)[0]
+        return index.compare([query], None, untraced=untraced)[0]
 
     def _load(self, *, graph: bool, jobs: int | None) -> NoveltyIndex:
         with self._lock:

@@ -63,13 +63,15 @@ def novel(
     texts = codes if isinstance(codes, Mapping) else {str(path): _read(path) for path in codes}
     index = NoveltyIndex(folders, jobs=jobs)
     queries = [index.read(name, code) for name, code in texts.items()]  # refuse invalid Python before anything runs
+    for query in queries:
+        query.task, query.prm = task, parameters or {}
     notes: list[str] = []
     with NetworkTracer(jobs=jobs, unsafe=unsafe, runtime=runtime) as tracer:
         try:
-            results = index.compare(queries, tracer, task, parameters)
+            results = index.compare(queries, tracer if index.with_graphs else None, neighbours=parameters is None)
         except NoSandboxError as error:
             notes.append(f"no file was run: {error}")
-            results = index.compare(queries, None, task, parameters, untraced="no sandbox is available here")
+            results = index.compare(queries, None, untraced="no sandbox is available here")
     for folder, manifest in index.manifests.items():
         if folder not in index.with_graphs:
             what = "networks" if manifest.kind == "snapshot" else "blocks"

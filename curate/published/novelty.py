@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from curate.compute.arguments import PRM, TASK_DATASETS, read_parameters
+from curate.compute.arguments import DEFAULT_TASK, PRM, TASK_DATASETS, read_parameters
 from curate.compute.graphs import GraphTrace, NetworkTracer, build_payload
 from curate.model.features import Features, code_features
 from curate.published.reference_corpus import (
@@ -27,6 +27,7 @@ from curate.published.reference_corpus import (
     has_graphs,
     read_reference_manifest,
 )
+from curate.sources.rows import RecordSource
 from lemur_core.describe.parts import parts
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
@@ -58,11 +59,13 @@ class NovelNeighbor:
     equal_numbers: bool | None = None  # None: not compared
 
     @property
-    def nearness(self) -> tuple[bool, bool, float, int, str]:
-        """The sort key: known first, then equal computations, then the most similar, then the largest."""
+    def nearness(self) -> tuple[bool, bool, bool, float, int, str]:
+        """The sort key: known first, by the same code above all, then equal computations, then the most similar, then
+        the largest.
+        """
         measures = (self.lexical, self.structural, self.graph or 0.0)
         order = (-max(measures), -self.operations, f"{self.name} {self.id}")
-        return (not self.known, self.agreement not in ("same", "widths"), *order)
+        return (not self.known, "exact" not in self.known, self.agreement not in ("same", "widths"), *order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,77 +122,91 @@ class Query:
     code: str
     id: str
     features: Mapping[Detail, Features]
+    task: str = DEFAULT_TASK  # whose inputs it takes
+    prm: Mapping[str, object] = field(default_factory=dict)  # hyperparameters besides the usual ones
+    payload: Json = field(default_factory=dict)  # what it was traced with
     traced: GraphTrace = _UNTRACED
     computations: list[Computation] = field(default_factory=list)  # the network, then its modules
+
+
+def build_query(name: str, code: str, details: Sequence[Detail]) -> Query | str:
+    """Return a query about a code, or why it has no features. Args: details: of a `NoveltyIndex`."""
+    features: dict[Detail, Features] = {}
+    for detail in details:
+        of_code = code_features(code, detail)
+        if isinstance(of_code, str):
+            return of_code
+        features[detail] = of_code
+    return Query(name, code, hashlib.sha256(code.encode("utf-8", "surrogatepass")).hexdigest(), features)
 
 
 class NoveltyIndex:
     """The codes of some folders, in memory. Threads may share it; each needs a tracer of its own.
 
     Args:
-        folders: snapshots and extractions.
+        folders: snapshots and extractions; or sources of records, of which names and features alone are read.
         jobs: worker processes, for features and graphs that no cache has.
         graphs: whether to load their graphs.
     """
 
-    def __init__(self, folders: Sequence[Path], *, jobs: int | None = None, graphs: bool = True) -> None:
-        self.manifests = {folder: read_reference_manifest(folder) for folder in folders}
+    def __init__(self, folders: Sequence[Path | RecordSource], *, jobs: int | None = None, graphs: bool = True) -> None:
+        self.manifests = {path: read_reference_manifest(path) for path in folders if isinstance(path, Path)}
         self.with_graphs = [
             folder for folder, manifest in self.manifests.items() if graphs and has_graphs(folder, manifest)
         ]
         self.corpora = [
-            ReferenceCorpus.load(folder, manifest, jobs, graphs=folder in self.with_graphs)
-            for folder, manifest in self.manifests.items()
+            ReferenceCorpus.load(folder, self.manifests[folder], jobs, graphs=folder in self.with_graphs)
+            if isinstance(folder, Path)
+            else ReferenceCorpus.read(folder, jobs)
+            for folder in folders
         ]
-        self._details = {corpus.detail for corpus in self.corpora}
+        #: What the features of a query must keep of names and values.
+        self.details: tuple[Detail, ...] = tuple(sorted({corpus.detail for corpus in self.corpora}))
         self._has_blocks = any(corpus.of_blocks for corpus in self.corpora)
 
     def read(self, name: str, code: str) -> Query:
         """Return a query about a code. Raises: UserError if it is not valid Python."""
-        features: dict[Detail, Features] = {}
-        for detail in sorted(self._details):
-            of_code = code_features(code, detail)
-            if isinstance(of_code, str):
-                raise UserError(f"{name}: {of_code}; nothing was compared")
-            features[detail] = of_code
-        return Query(name, code, hashlib.sha256(code.encode("utf-8", "surrogatepass")).hexdigest(), features)
+        query = build_query(name, code, self.details)
+        if isinstance(query, str):
+            raise UserError(f"{name}: {query}; nothing was compared")
+        return query
 
     def compare(
         self,
         queries: Sequence[Query],
         tracer: NetworkTracer | None,
-        task: str = "img-classification",
-        prm: Mapping[str, object] | None = None,
         *,
+        neighbours: bool = True,
         untraced: str = "there are no graphs to compare with",
     ) -> list[Novelty]:
         """Compare networks with all folders.
 
         Args:
             tracer: runs them; None: they are compared by text and structure alone.
-            task: whose inputs they take.
-            prm: hyperparameters; None: `PRM`, then those of the nearest records.
+            neighbours: run them with the hyperparameters of their nearest records, too, where that may decide.
             untraced: why they are not traced if there is no tracer.
 
         Returns: one result for each query.
         Raises: NoSandboxError if nothing can be run here; UserError if `tracer` fails.
         """
-        arguments = build_payload(task, TASK_DATASETS[task], PRM | drop_outcomes(prm or {}))
-        assert not isinstance(arguments, str)
-        tracer = tracer if self.with_graphs else None
         if tracer is None:
             for query in queries:
                 query.traced = GraphTrace({"error": f"not_traced: {untraced}"})
         else:
-            payloads = {number: arguments | {"code": query.code} for number, query in enumerate(queries)}
-            for number, traced in tracer.run(payloads):
+            for query in queries:
+                payload = build_payload(query.task, TASK_DATASETS[query.task], PRM | drop_outcomes(query.prm))
+                assert not isinstance(payload, str)
+                query.payload = payload | {"code": query.code}
+            names = {number: query.name for number, query in enumerate(queries)}
+            payloads = {number: query.payload for number, query in enumerate(queries)}
+            for number, traced in tracer.run(payloads, names=names):
                 queries[number].traced = traced
                 queries[number].computations = list(self._list_computations(traced))
         nearest = [self._find_nearest(query) for query in queries]
         if tracer is not None:
-            self._measure(tracer, queries, arguments, nearest)
-            if prm is None:
-                self._try_neighbours(tracer, queries, task, arguments, nearest)
+            self._measure(tracer, queries, nearest)
+            if neighbours:
+                self._try_neighbours(tracer, queries, nearest)
         return [_summarize(query, near) for query, near in zip(queries, nearest, strict=True)]
 
     def _list_computations(self, traced: GraphTrace) -> Iterator[Computation]:
@@ -209,12 +226,7 @@ class NoveltyIndex:
         return sorted((near for corpus in self.corpora for near in _find_nearest_in(query, corpus)), key=_nearness)
 
     def _try_neighbours(
-        self,
-        tracer: NetworkTracer,
-        queries: Sequence[Query],
-        task: str,
-        arguments: Json,
-        nearest: "list[list[_Compared]]",
+        self, tracer: NetworkTracer, queries: Sequence[Query], nearest: "list[list[_Compared]]"
     ) -> None:
         """Compare networks again with their nearest neighbors by graph, using the neighbors' hyperparameters."""
         requests: list[Json] = []
@@ -222,7 +234,7 @@ class NoveltyIndex:
         for query, near in zip(queries, nearest, strict=True):
             if near and near[0].neighbour.known:
                 continue  # no further graph changes that
-            for place, payload in _list_trials(query, near, task, arguments):
+            for place, payload in _list_trials(query, near):
                 tried.append((query, near, place))
                 requests.append(payload)
         for number, traced in tracer.run(dict(enumerate(requests))):
@@ -232,9 +244,7 @@ class NoveltyIndex:
         for near in nearest:
             near.sort(key=_nearness)
 
-    def _measure(
-        self, tracer: NetworkTracer, queries: Sequence[Query], arguments: Json, nearest: "list[list[_Compared]]"
-    ) -> None:
+    def _measure(self, tracer: NetworkTracer, queries: Sequence[Query], nearest: "list[list[_Compared]]") -> None:
         """Compare the numbers of networks with those of records, where that may change the verdict."""
         requests: dict[int, Json] = {}
         for number, (query, near) in enumerate(zip(queries, nearest, strict=True)):
@@ -243,7 +253,7 @@ class NoveltyIndex:
             open_ = not settled or any(corpus.keeps_different for corpus in self.corpora)
             weights = None if answer.get("varies") else answer.get("weights")
             if open_ and any(corpus.measures(weights) for corpus in self.corpora):
-                requests[number] = arguments | {"code": query.code}
+                requests[number] = query.payload
         answers = {number: queries[number].traced.answer for number in requests}
         for number, behavior in tracer.measure(requests, answers):
             query = queries[number]
@@ -329,7 +339,7 @@ def _make_neighbour(
         "graph": agreement == "same" and not part,
     }
     return NovelNeighbor(
-        folder=str(corpus.folder),
+        folder=corpus.name,
         name=code.name,
         id=code.id,
         stands_for_it=code.removed_for,
@@ -344,16 +354,16 @@ def _make_neighbour(
     )
 
 
-def _list_trials(query: Query, near: Sequence[_Compared], task: str, arguments: Json) -> Iterator[tuple[int, Json]]:
+def _list_trials(query: Query, near: Sequence[_Compared]) -> Iterator[tuple[int, Json]]:
     """Yield the places of neighbors whose hyperparameters may lead to another graph, and what to trace for each."""
     read = [name for name in query.traced.answer.get("prm_read", ()) if name != "batch"]
     records = [place for place, other in enumerate(near) if other.neighbour.graph and other.code.prm is not None]
     for place in sorted(records, key=lambda place: -(near[place].neighbour.graph or 0))[:_TRIED]:
-        payload = build_payload(task, TASK_DATASETS[task], read_parameters(near[place].code.prm))
+        payload = build_payload(query.task, TASK_DATASETS[query.task], read_parameters(near[place].code.prm))
         if isinstance(payload, str) or near[place].neighbour.agreement == "same":
             continue
         # One rate of dropout is used for all networks, so most hyperparameters that differ are the same here.
-        if any(payload["prm"].get(name) != arguments["prm"].get(name) for name in read):
+        if any(payload["prm"].get(name) != query.payload["prm"].get(name) for name in read):
             yield place, payload | {"code": query.code}
 
 

@@ -4,8 +4,10 @@ import contextlib
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +23,7 @@ from curate.model.corpus import fill_store
 from curate.model.features import FeatureStore
 from curate.model.options import CurateOptions
 from curate.published.outcome import DUPLICATE_STAGES
+from curate.sources.rows import RecordSource
 from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_file, sha256_file
 from lemur_core.files.cache import cache_folder
@@ -87,12 +90,13 @@ class ReferenceCorpus:
         removed: the records that were removed as duplicates, by id.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
-        self.folder, self.of_blocks = folder, manifest.kind == "extraction"
-        self.detail, self.lexical, self.structural, self.keeps_different = read_rules(manifest)
+    def __init__(self, name: str, rules: "ReferenceRules", *, of_blocks: bool = False) -> None:
+        self.name, self.of_blocks = name, of_blocks
+        self.detail, self.lexical, self.structural, self.keeps_different = rules
         self.codes: list[ReferenceCode] = []
         self.removed: dict[str, ReferenceCode] = {}
         self._graphs: _ReferenceGraphs | None = None
+        self._iter_codes: Callable[[], Iterator[tuple[ReferenceCode, str]]]
 
     @classmethod
     def load(cls, folder: Path, manifest: Manifest, jobs: int | None, *, graphs: bool) -> "ReferenceCorpus":
@@ -101,28 +105,51 @@ class ReferenceCorpus:
         Raises: UserError if the folder cannot be read, or its graphs come from another torch.
         """
         with reading(folder, manifest.kind):
-            corpus = cls(folder, manifest)
-            codes = dict(_iter_blocks(folder) if corpus.of_blocks else _iter_records(folder))
+            corpus = cls(str(folder), read_rules(manifest), of_blocks=manifest.kind == "extraction")
+            corpus._iter_codes = partial(_iter_blocks if corpus.of_blocks else _iter_records, folder)
+            codes = dict(corpus._iter_codes())
             if not corpus.of_blocks:
                 corpus.removed = _read_removed(folder, {code.id: code.name for code in codes})
-            computations = corpus._load_graphs() if graphs else []
+            computations = _load_graphs(folder, of_blocks=corpus.of_blocks) if graphs else []
             # A removed code is near its record by text, except where its graph removed it.
             traced = {id_ for id_, _ in computations} & corpus.removed.keys()
             if traced:
                 rows = SNAPSHOT.rows(folder, Removed, ("id", "nn_code"), ids=traced)
                 codes |= {corpus.removed[row.id]: row.nn_code for row in rows if row.nn_code}
             corpus.codes = list(codes)
-            corpus._read_features(codes, jobs)
+            corpus._read_features([(bytes.fromhex(code.id), text) for code, text in codes.items()], jobs)
             if computations:
                 corpus._graphs = _ReferenceGraphs(corpus.codes, computations)
         return corpus
 
-    def _read_features(self, codes: Mapping[ReferenceCode, str], jobs: int | None) -> None:
-        digests = [bytes.fromhex(code.id) for code in codes]
-        store = FeatureStore(self.detail, only=digests)
-        new = {digest: code for digest, code in zip(digests, codes.values(), strict=True) if digest not in store}
-        if new:
-            fill_store(store, new.items(), self.detail, jobs)
+    @classmethod
+    def read(cls, source: RecordSource, jobs: int | None) -> "ReferenceCorpus":
+        """Read the codes of a source, a batch at a time; names and features stay in memory, and there are no graphs.
+
+        Raises: UserError if the source cannot be read.
+        """
+        corpus = cls(source.name, _DEFAULT_RULES)
+        corpus._iter_codes = partial(_iter_source, source)
+
+        def take() -> Iterator[tuple[bytes, str]]:
+            for code, text in corpus._iter_codes():
+                corpus.codes.append(code)
+                yield bytes.fromhex(code.id), text
+
+        corpus._read_features(take(), jobs)
+        return corpus
+
+    def read_codes(self, ids: Collection[str]) -> dict[str, str]:
+        """Return the codes of some records or blocks, by id."""
+        return {code.id: text for code, text in self._iter_codes() if code.id in ids} if ids else {}
+
+    def _read_features(self, codes: Iterable[tuple[bytes, str]], jobs: int | None) -> None:
+        """Load the features of all codes, which are read as they are needed."""
+        store = FeatureStore(self.detail)
+        new = ((digest, text) for digest, text in codes if digest not in store)
+        if (first := next(new, None)) is not None:
+            fill_store(store, chain([first], new), self.detail, jobs)
+        digests = [bytes.fromhex(code.id) for code in self.codes]
         table = store.table(digests)
         self._classes = {"lexical": table.shingle_set, "structural": table.fingerprint}
         self._overlaps = {
@@ -145,36 +172,6 @@ class ReferenceCorpus:
     def measures(self, weights: str | None) -> bool:
         """Return whether a network of these sizes of parameters may have the numbers of a record."""
         return self._graphs is not None and weights in self._graphs.measured
-
-    def _load_graphs(self) -> list[tuple[str, Computation]]:
-        """Return the id and computation of each code that has a graph; they are computed once for a file of graphs."""
-        source = self.folder / (SPECS if self.of_blocks else "graphs.parquet")
-        if not source.exists():
-            return []
-        name = f"graphs-{_VERSION}-{FORM}-{TORCH}-{sha256_file(source)}.npz"
-        path = cache_folder("published") / name
-        with contextlib.suppress(*READ_ERRORS), np.load(path) as arrays:  # damaged: computed again
-            return list(_unpack_computations(arrays))
-        computations = list(self._iter_graphs())
-        with atomic_file(path) as part, part.open("wb") as file:
-            np.savez(file, allow_pickle=False, **_pack_computations(computations))
-        return computations
-
-    def _iter_graphs(self) -> Iterator[tuple[str, Computation]]:
-        """Yield the id and computation of each code that has a graph. Raises: UserError if one cannot be compared."""
-        if self.of_blocks:
-            for id_, forms in _iter_block_graphs(self.folder):
-                yield id_, build_computation(compute_identities(forms), forms["eval"])
-            return
-        columns = ["id", "graph", "graph_widths", "behavior", "eval", "train", "torch", "form"]
-        for row in _iter_graph_rows(self.folder, columns):
-            if row["eval"] is not None:
-                modes = ("eval", "train") if row["behavior"] else ("eval",)
-                forms = {mode: Graph.from_json(json.loads(row[mode])) for mode in modes if row[mode]}
-                identities = {name: row[name] for name in ("graph", "graph_widths", "behavior")}
-                if row["behavior"]:  # as the trace of another network states them
-                    identities["weights"] = hashlib.sha256(repr(count_weights(forms)).encode()).hexdigest()
-                yield row["id"], build_computation(identities, forms["eval"])
 
 
 class _ReferenceGraphs:
@@ -220,6 +217,38 @@ class _ReferenceGraphs:
         return [None if number is None else best[number] for number in self._number]
 
 
+def _load_graphs(folder: Path, *, of_blocks: bool) -> list[tuple[str, Computation]]:
+    """Return the id and computation of each code that has a graph; they are computed once for a file of graphs."""
+    source = folder / (SPECS if of_blocks else "graphs.parquet")
+    if not source.exists():
+        return []
+    name = f"graphs-{_VERSION}-{FORM}-{TORCH}-{sha256_file(source)}.npz"
+    path = cache_folder("published") / name
+    with contextlib.suppress(*READ_ERRORS), np.load(path) as arrays:  # damaged: computed again
+        return list(_unpack_computations(arrays))
+    computations = list(_iter_graphs(folder, of_blocks=of_blocks))
+    with atomic_file(path) as part, part.open("wb") as file:
+        np.savez(file, allow_pickle=False, **_pack_computations(computations))
+    return computations
+
+
+def _iter_graphs(folder: Path, *, of_blocks: bool) -> Iterator[tuple[str, Computation]]:
+    """Yield the id and computation of each code that has a graph. Raises: UserError if one cannot be compared."""
+    if of_blocks:
+        for id_, forms in _iter_block_graphs(folder):
+            yield id_, build_computation(compute_identities(forms), forms["eval"])
+        return
+    columns = ["id", "graph", "graph_widths", "behavior", "eval", "train", "torch", "form"]
+    for row in _iter_graph_rows(folder, columns):
+        if row["eval"] is not None:
+            modes = ("eval", "train") if row["behavior"] else ("eval",)
+            forms = {mode: Graph.from_json(json.loads(row[mode])) for mode in modes if row[mode]}
+            identities = {name: row[name] for name in ("graph", "graph_widths", "behavior")}
+            if row["behavior"]:  # as the trace of another network states them
+                identities["weights"] = hashlib.sha256(repr(count_weights(forms)).encode()).hexdigest()
+            yield row["id"], build_computation(identities, forms["eval"])
+
+
 def _pack_computations(computations: Sequence[tuple[str, Computation]]) -> dict[str, npt.NDArray[Any]]:
     facts = [[id_, dict(item.traced.answer), item.operations] for id_, item in computations]
     labels = [item.labels for _, item in computations]
@@ -260,11 +289,14 @@ class ReferenceRules(NamedTuple):
     keeps_different: bool  # near texts whose graphs differ beyond widths
 
 
+_OPTIONS = CurateOptions()
+_DEFAULT_RULES = ReferenceRules(_OPTIONS.tokens, _OPTIONS.lexical_threshold, _OPTIONS.structural, False)
+
+
 def read_rules(manifest: Manifest) -> ReferenceRules:
     """Return the rules of a snapshot; the defaults for an extraction."""
     if manifest.kind != "snapshot":
-        options = CurateOptions()
-        return ReferenceRules(options.tokens, options.lexical_threshold, options.structural, False)
+        return _DEFAULT_RULES
     stated = manifest.parameters
     thresholds = stated["lexical_threshold"], stated["structural_threshold"]
     return ReferenceRules(stated["tokens"], *thresholds, stated.get("graph") == "keep-different")
@@ -331,6 +363,21 @@ def _read_removed(folder: Path, names: Mapping[str, str]) -> dict[str, Reference
         for row in rows
         if row["canonical"] and row["id"] not in names
     }
+
+
+def _iter_source(source: RecordSource) -> Iterator[tuple[ReferenceCode, str]]:
+    """Yield each distinct code of a source, by the first of its names."""
+    seen: set[str] = set()
+    for batch in source.batches():
+        encoded = batch.column("nn_code").dictionary_encode()
+        names: dict[int, str] = {}
+        for index, name in zip(encoded.indices.to_pylist(), batch.column("nn").to_pylist(), strict=True):
+            names.setdefault(index, name)
+        for index, code in enumerate(encoded.dictionary.to_pylist()):
+            id_ = hashlib.sha256(code.encode()).hexdigest()
+            if id_ not in seen:
+                seen.add(id_)
+                yield ReferenceCode(names[index], id_), code
 
 
 def _iter_blocks(folder: Path) -> Iterator[tuple[ReferenceCode, str]]:

@@ -1,0 +1,1 @@
+"""The gate for contributions to LEMUR: networks and statistics in, a verdict on each out."""

@@ -1,0 +1,185 @@
+"""The checks of one file that need nothing else: contract, name, statistics, secrets and license. Nothing is run.
+
+The rules of the statistics are those that the 99,771 files of nn-dataset 2.1.0 follow, but for 128 trials that lack a
+hyperparameter of their network.
+
+Source: `ab/nn/util/db/{Write,Read}.py` and `ab/nn/stat/train` of https://github.com/ABrain-One/nn-dataset, 2.1.0
+"""
+
+import ast
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import PurePosixPath
+from typing import Any
+
+from curate.compute.arguments import TASK_DATASETS
+from curate.published.novelty import Query, build_query
+from lemur.gate.files import match_statistics
+from lemur_core.files import Json
+from lemur_core.similarity import Detail
+from lemur_core.similarity.outline import MAX_CODE_BYTES
+from lemur_core.source.text import parse_code
+from manifests.provenance.heads import read_head
+from manifests.provenance.licenses import is_permissive
+from manifests.publish.screen import find_hits
+from train.model.contract import TRAINER_PARAMETERS, check_contract, lemur_digest, lemur_name
+
+#: What is checked, by the name of the rule in every output.
+RULES: Mapping[str, str] = {
+    "contract": "the file is a network by LEMUR's contract",
+    "name": "the digest at the end of the name is that of the code",
+    "statistics": "statistics are well formed, in the right folder, and of a network that is there",
+    "runs": "the network is built and runs, in the sandbox",
+    "new": "the network is new: by text, structure, graph and numbers, also among the files that are checked",
+    "secret": "the file holds no token, key or password",
+    "license": "the file states no license that forbids to publish it",
+}
+
+_DIGEST = re.compile(r"(?:^|-)([0-9a-f]{32})$")
+_UID = re.compile(r"[0-9a-f]{8}(-?)[0-9a-f]{4}(?:\1[0-9a-f]{4}){2}\1[0-9a-f]{12}")
+_LINE = re.compile(r"line (\d+): (.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One reason to refuse a file. `rule`: of `RULES`; `line`: counted from 1."""
+
+    rule: str
+    message: str
+    line: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """The findings about one file, and a query about its novelty if it is a network in Python."""
+
+    findings: tuple[Finding, ...]
+    query: Query | None = None
+    parameters: tuple[str, ...] = ()  # the names that `supported_hyperparameters` returns, as far as they are written
+
+
+def inspect_network(details: tuple[Detail, ...], item: tuple[str, bytes]) -> Inspection:
+    """Check the file of a network.
+
+    Args: details: what its features keep of names and values. item: its path and bytes.
+    """
+    path, data = item
+    findings = list(_find_secrets(data))
+    if len(data) > MAX_CODE_BYTES:
+        return Inspection((Finding("contract", f"has more than {MAX_CODE_BYTES:,} bytes"), *findings))
+    try:
+        code = data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        return Inspection((Finding("contract", f"invalid UTF-8 at byte {error.start}"), *findings))
+    if (reason := check_contract(code)) is not None:
+        findings.insert(0, _locate("contract", reason))
+    findings += _check_name(PurePosixPath(path).stem, code)
+    for license_ in read_head(code).licenses:
+        if not is_permissive(license_):
+            findings.append(Finding("license", f"its head states {license_}, which does not permit it"))
+    query = build_query(path, code, details)
+    if isinstance(query, str):  # `check_contract` reports what cannot be parsed
+        return Inspection(tuple(findings) if findings else (Finding("contract", query),))
+    return Inspection(tuple(findings), query, _read_supported(code))
+
+
+def _locate(rule: str, reason: str) -> Finding:
+    match = _LINE.fullmatch(reason)
+    return Finding(rule, match[2], int(match[1])) if match else Finding(rule, reason)
+
+
+def _check_name(name: str, code: str) -> Iterator[Finding]:
+    match = _DIGEST.search(name)
+    if match is not None and match[1] != lemur_digest(code):
+        yield Finding("name", f"ends in the digest of another code; this one's name is {lemur_name(code, name)}")
+    elif "_" in name:
+        yield Finding("name", "holds an underscore, at which LEMUR splits the folders of statistics; write a hyphen")
+
+
+def _find_secrets(data: bytes) -> Iterator[Finding]:
+    for hit in find_hits(data):
+        if hit.secret:
+            yield Finding("secret", f"{hit.kind}; revoke it, and take it out", data.count(b"\n", 0, hit.at) + 1)
+
+
+def _read_supported(code: str) -> tuple[str, ...]:
+    """Return the names in the literal that `supported_hyperparameters` returns; none if it computes them."""
+    try:
+        body = parse_code(code).body
+    except SyntaxError:  # nested too deeply, which `check_contract` reports
+        return ()
+    for statement in body:
+        if isinstance(statement, ast.FunctionDef) and statement.name == "supported_hyperparameters":
+            literals = (node for node in ast.walk(statement) if isinstance(node, ast.Set | ast.List | ast.Tuple))
+            values = (item.value for literal in literals for item in literal.elts if isinstance(item, ast.Constant))
+            return tuple(value for value in values if isinstance(value, str))
+    return ()
+
+
+def inspect_statistics(
+    supported: Callable[[str], tuple[str, ...] | None], path: str, data: bytes
+) -> tuple[Finding, ...]:
+    """Check a file of statistics.
+
+    Args: supported: returns the hyperparameters of a network by its name; None if there is no such network.
+    """
+    report = partial(Finding, "statistics")
+    findings = list(_find_secrets(data))
+    folder, epoch = match_statistics(path)
+    parts = folder.split("_")
+    names: tuple[str, ...] = ()
+    if len(parts) != 4 or not all(parts):
+        findings.append(report(f"{folder}: the folder is not TASK_DATASET_METRIC_NAME"))
+    elif parts[0] not in TASK_DATASETS:
+        findings.append(report(f"{parts[0]}: not a task of LEMUR; one of {', '.join(TASK_DATASETS)}"))
+    elif (of_network := supported(parts[3])) is None:
+        findings.append(report(f"{parts[3]}: there is no network of this name"))
+    else:
+        names = of_network
+    if not re.fullmatch(r"0|[1-9][0-9]{0,5}", epoch):
+        findings.append(report(f"{epoch}.json: the file is not named by an epoch"))
+    trials = read_trials(data)
+    if isinstance(trials, str):
+        return (*findings, report(trials))
+    for number, trial in enumerate(trials, 1):
+        findings += [report(f"trial {number}: {fault}") for fault in _check_trial(trial, names)]
+    return tuple(findings)
+
+
+def read_trials(data: bytes) -> list[Json] | str:
+    """Return the trials of a file of statistics, or why there are none."""
+    try:
+        trials: Any = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        return f"not JSON: {str(error).splitlines()[0][:100]}"
+    if not isinstance(trials, list) or not trials or not all(isinstance(trial, dict) for trial in trials):
+        return "not a list of trials, each an object"
+    return trials
+
+
+def _check_trial(trial: Json, names: tuple[str, ...]) -> Iterator[str]:
+    accuracy, duration, uid = (trial.get(name) for name in ("accuracy", "duration", "uid"))
+    if (measured := _read_number(accuracy)) is None or not 0 <= measured <= 1:
+        yield f"accuracy is {_show(accuracy)}; a number from 0 to 1 is needed"
+    if duration is not None and ((taken := _read_number(duration)) is None or taken <= 0):
+        yield f"duration is {_show(duration)}; a positive number of nanoseconds is needed"
+    if not isinstance(uid, str) or not _UID.fullmatch(uid):
+        yield f"uid is {_show(uid)}; 32 hexadecimal digits are needed"
+    needed = {*names, *TRAINER_PARAMETERS} - {"epoch"}
+    if missing := sorted(needed - trial.keys()):
+        yield f"lacks {', '.join(missing)}"
+
+
+def _read_number(value: object) -> float | None:
+    """Return a finite number; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return value
+
+
+def _show(value: object) -> str:
+    return "missing" if value is None else repr(value)[:40]

@@ -1,0 +1,313 @@
+"""Decide on a contribution: each file by itself, then its networks compared with a reference and with each other.
+
+Files are taken in their order: of two networks of a contribution that are near each other, the first passes and the
+second names it. A network that is refused for another reason stands for none.
+"""
+
+import ast
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from curate.compute.arguments import PRM, TASK_DATASETS
+from curate.compute.behavior import find_candidates
+from curate.compute.graphs import NetworkTracer
+from curate.published.novelty import Novelty, NoveltyIndex, Query
+from curate.published.reference_corpus import ReferenceCorpus
+from curate.sources import open_source
+from curate.sources.rows import RecordSource
+from lemur.gate.checks import RULES, Finding, Inspection, inspect_network, inspect_statistics, read_trials
+from lemur.gate.files import Contribution, match_statistics, read_contribution
+from lemur_core.files import Json
+from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import ratio
+from lemur_core.files.progress import progress
+from lemur_core.files.workers import map_chunks
+from lemur_core.sandbox.runtime import find_runtime
+from lemur_core.similarity.overlaps import OverlapIndex
+from lemur_core.similarity.tokens import split_tokens
+from lemur_core.source.text import parse_code
+
+_CHUNK = 16  # files in one message to a worker
+_MEASURED = ("accuracy", "duration", "uid")  # in a trial besides its hyperparameters
+_OTHER = 0.5  # a value in the range of LEMUR's search, for hyperparameters that a network names itself
+
+
+@dataclass(frozen=True, slots=True)
+class GatedFile:
+    """One file and why it is refused. `nearest` and `similarity`: by tokens, of a network."""
+
+    path: str
+    kind: str  # network or statistics
+    findings: tuple[Finding, ...]
+    family: str | None = None
+    nearest: str | None = None
+    similarity: float | None = None
+    graph: str | None = None
+    graph_widths: str | None = None
+    one_number: bool = False  # it differs from a network by one number alone
+
+    @property
+    def passed(self) -> bool:
+        """True if nothing was found."""
+        return not self.findings
+
+
+@dataclass(frozen=True, slots=True)
+class GateReport:
+    """The verdict on a contribution: its files in their order, its coverage by name, and notes."""
+
+    files: tuple[GatedFile, ...]
+    coverage: Json
+    notes: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        """True if no file is refused."""
+        return all(file.passed for file in self.files)
+
+
+def gate(
+    paths: Sequence[str],
+    *,
+    against: Sequence[str],
+    jobs: int | None = None,
+    unsafe: bool = False,
+    runtime: Sequence[str] = (),
+) -> GateReport:
+    """Check a contribution to LEMUR.
+
+    Args:
+        paths: files, folders, and ranges of commits `A..B` of the repository in the working folder.
+        against: snapshots, or sources of records such as `lemur` and `lemur-db`.
+        jobs: parallel processes; None for one per core.
+        unsafe: run the networks without the sandbox.
+        runtime: packages that the networks can import in addition to the declared runtime.
+
+    Returns: the findings by file.
+    Raises: UserError if a path or a reference cannot be read, or no sandbox is available.
+    """
+    find_runtime(tuple(runtime))  # report missing packages before anything runs
+    contribution = read_contribution(paths)
+    references = [_open_reference(name) for name in against]
+    index = NoveltyIndex(references, jobs=jobs)
+    inspections = _inspect(contribution, index, jobs)
+    statistics = _inspect_statistics(contribution, inspections)
+    queries = {path: item.query for path, item in inspections.items() if item.query is not None}
+    _set_arguments(contribution, inspections, queries)
+    with NetworkTracer(jobs=jobs, unsafe=unsafe, runtime=runtime) as tracer:
+        novelties = dict(zip(queries, index.compare(list(queries.values()), tracer), strict=True))
+        files = [_decide(path, item, novelties.get(path)) for path, item in inspections.items()]
+        passed = {file.path for file in files if file.passed}
+        batch = _Batch(index.corpora[0], [query for path, query in queries.items() if path in passed], tracer)
+    files = [replace(file, findings=(*file.findings, *batch.findings.get(file.path, ()))) for file in files]
+    files = list(_mark_one_number(files, queries, novelties, batch.nearest, index.corpora))
+    notes = [
+        f"{name}: holds no graphs; its networks are compared by text and structure alone"
+        for name in against
+        if not any(str(folder) == name for folder in index.with_graphs)
+    ]
+    if contribution.others:
+        notes.append(f"{contribution.others:,} files are neither networks nor statistics, and were not checked")
+    checked = (*files, *(GatedFile(path, "statistics", findings) for path, findings in statistics.items()))
+    return GateReport(checked, _describe_coverage(files, statistics), tuple(notes))
+
+
+def _open_reference(name: str) -> Path | RecordSource:
+    if Path(name).is_dir():
+        return Path(name)
+    if name.partition("@")[0] in ("lemur", "lemur-db"):
+        return open_source(name)
+    raise UserError(f"{name}: no such folder; --against takes a snapshot, lemur[@VERSION] or lemur-db[@VERSION]")
+
+
+def _inspect(contribution: Contribution, index: NoveltyIndex, jobs: int | None) -> dict[str, Inspection]:
+    """Check each network by itself, in worker processes."""
+    items = list(contribution.networks.items())
+    chunks = [items[at : at + _CHUNK] for at in range(0, len(items), _CHUNK)]
+    results: list[Inspection] = []
+    with progress("files", len(items), "networks") as advance:
+        for part in map_chunks(partial(inspect_network, index.details), chunks, _report_crash, jobs):
+            results += part
+            advance(len(part))
+    return dict(zip(contribution.networks, results, strict=True))
+
+
+def _report_crash(_item: tuple[str, bytes]) -> Inspection:
+    return Inspection((Finding("contract", "Python's parser crashed on it"),))
+
+
+def _inspect_statistics(
+    contribution: Contribution, inspections: Mapping[str, Inspection]
+) -> dict[str, tuple[Finding, ...]]:
+    known: dict[str, tuple[str, ...]] = dict.fromkeys(contribution.names, ())
+    known |= {Path(path).stem: item.parameters for path, item in inspections.items()}
+    return {path: inspect_statistics(known.get, path, data) for path, data in contribution.statistics.items()}
+
+
+def _set_arguments(
+    contribution: Contribution, inspections: Mapping[str, Inspection], queries: Mapping[str, Query]
+) -> None:
+    """Run each network for the task and with the hyperparameters of its statistics, if it has some here."""
+    by_name: dict[str, tuple[str, Json]] = {}
+    for path, data in sorted(contribution.statistics.items()):
+        parts, trials = match_statistics(path)[0].split("_"), read_trials(data)
+        if len(parts) == 4 and isinstance(trials, list):
+            by_name.setdefault(parts[3], (parts[0], trials[0]))
+    for path, query in queries.items():
+        named = dict.fromkeys((name for name in inspections[path].parameters if name not in PRM), _OTHER)
+        task, prm = by_name.get(Path(path).stem, (query.task, {}))
+        query.prm = named | {name: value for name, value in prm.items() if name not in _MEASURED}
+        query.task = task if task in TASK_DATASETS else query.task
+
+
+def _decide(path: str, item: Inspection, novelty: Novelty | None) -> GatedFile:
+    findings = list(item.findings)
+    if novelty is None:
+        return GatedFile(path, "network", tuple(findings))
+    assert item.query is not None
+    trace = novelty.trace
+    if trace.runs is False and "contract" not in {finding.rule for finding in findings}:
+        findings.append(Finding("runs", f"does not run: {trace.error}"))
+    if novelty.known:
+        first = novelty.nearest[0]
+        measures = [f"text {ratio(first.lexical)}", f"structure {ratio(first.structural)}"]
+        measures += [f"graph {ratio(first.graph)}"] if first.graph is not None else []
+        removed = f", which was removed for {first.stands_for_it}" if first.stands_for_it else ""
+        findings.append(Finding("new", f"{novelty.reason}{removed} ({', '.join(measures)}; {first.folder})"))
+    near = novelty.text
+    family = next(iter(item.query.features.values())).family
+    return GatedFile(
+        path,
+        "network",
+        tuple(findings),
+        family,
+        None if near is None else near.name,
+        None if near is None else near.similarity,
+        trace.graph,
+        trace.widths,
+    )
+
+
+@dataclass(slots=True)
+class _Batch:
+    """The networks of a contribution that pass by themselves, compared with each other.
+
+    `findings` says why one is not new, by its path; `nearest` is the nearest one before it by tokens, and how near.
+    """
+
+    rules: ReferenceCorpus
+    queries: Sequence[Query]
+    tracer: NetworkTracer
+    findings: dict[str, list[Finding]] = field(default_factory=dict)
+    nearest: dict[str, tuple[str, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        views = [query.features[self.rules.detail] for query in self.queries]
+        lexical = OverlapIndex((view.shingles, None) for view in views)
+        structural = OverlapIndex((view.elements, None) for view in views)
+        passing: list[int] = []
+        for number, (query, view) in enumerate(zip(self.queries, views, strict=True)):
+            by_text = lexical.similarities(view.shingles)[passing]
+            by_structure = structural.similarities(view.elements)[passing]
+            if passing:
+                best = int(by_text.argmax())
+                self.nearest[query.name] = self.queries[passing[best]].name, float(by_text[best])
+            compared = {
+                "near by text": (by_text, self.rules.lexical),
+                "near by structure": (by_structure, self.rules.structural),
+            }
+            how = next((how for how, (values, least) in compared.items() if (values >= least).any()), None)
+            if how is None:
+                passing.append(number)
+            else:
+                self._report(query.name, how, passing[int(compared[how][0].argmax())])
+        self._compare_graphs(passing)
+
+    def _compare_graphs(self, passing: Sequence[int]) -> None:
+        """Compare what computes the same: by graphs, and by numbers of those that may compute the same."""
+        traces = {number: self.queries[number].traced for number in passing}
+        wanted = find_candidates({number: trace.answer for number, trace in traces.items()})
+        payloads = {number: self.queries[number].payload for number in wanted}
+        answers = {number: traces[number].answer for number in wanted}
+        for number, behavior in self.tracer.measure(payloads, answers):
+            traces[number] = traces[number].with_behavior(behavior)
+        seen: dict[str, list[int]] = {}
+        for number in passing:
+            trace = traces[number]
+            identities = [identity for identity in (trace.graph, trace.behavior) if identity]
+            others = sorted({other for identity in identities for other in seen.get(identity, ())})
+            same = next((other for other in others if trace.agrees(traces[other]) == "same"), None)
+            if same is not None:
+                self._report(self.queries[number].name, "computes the same", same)
+                continue
+            for identity in identities:
+                seen.setdefault(identity, []).append(number)
+
+    def _report(self, path: str, how: str, other: int) -> None:
+        self.findings.setdefault(path, []).append(Finding("new", f"{how}: {self.queries[other].name}, of these files"))
+
+
+def _mark_one_number(
+    files: Sequence[GatedFile],
+    queries: Mapping[str, Query],
+    novelties: Mapping[str, Novelty],
+    in_batch: Mapping[str, tuple[str, float]],
+    corpora: Sequence[ReferenceCorpus],
+) -> Iterator[GatedFile]:
+    """Yield the files, marked if they differ from the nearest network by one number alone."""
+    nearest = {path: _find_nearest_other(novelty) for path, novelty in novelties.items()}
+    codes: dict[str, str] = {}
+    for corpus in corpora:
+        codes |= corpus.read_codes({id_ for id_ in nearest.values() if id_ is not None})
+    for file in files:
+        if file.path not in queries:
+            yield file
+            continue
+        others = [codes[id_] for id_ in [nearest[file.path]] if id_ in codes]
+        if file.path in in_batch:
+            others.append(queries[in_batch[file.path][0]].code)
+        own = queries[file.path].code
+        yield replace(file, one_number=any(differ_by_one_number(own, other) for other in others))
+
+
+def _find_nearest_other(novelty: Novelty) -> str | None:
+    """Return the id of the nearest network by text that is not the same code."""
+    others = [neighbour for neighbour in novelty.nearest if neighbour.id != novelty.id]
+    return max(others, key=lambda neighbour: neighbour.lexical).id if others else None
+
+
+def differ_by_one_number(one: str, other: str) -> bool:
+    """Return whether two codes in Python are equal but for comments, layout and exactly one number."""
+    try:
+        first, second = (_split(code) for code in (one, other))
+    except SyntaxError:  # of a reference: what is checked was parsed before
+        return False
+    if len(first) != len(second):
+        return False
+    pairs = [pair for pair in zip(first, second, strict=True) if pair[0] != pair[1]]
+    return len(pairs) == 1 and all(text[:1].isdigit() for text in pairs[0])
+
+
+def _split(code: str) -> list[str]:
+    return split_tokens(ast.unparse(parse_code(code)))
+
+
+def _describe_coverage(files: Sequence[GatedFile], statistics: Mapping[str, Sequence[Finding]]) -> Json:
+    refused = Counter(rule for file in files for rule in {finding.rule for finding in file.findings})
+    refused.update("statistics" for findings in statistics.values() if findings)
+    with_statistics = {match_statistics(path)[0].rpartition("_")[2] for path in statistics}
+    families = Counter(file.family for file in files if file.family is not None)
+    return {
+        "networks": len(files),
+        "passed": sum(file.passed for file in files),
+        "refused": {rule: refused[rule] for rule in RULES if refused[rule]},
+        "families": dict(sorted(families.items(), key=lambda item: (-item[1], item[0]))),
+        "graphs": len({file.graph for file in files if file.graph}),
+        "graphs_up_to_widths": len({file.graph_widths for file in files if file.graph_widths}),
+        "one_number": sum(file.one_number for file in files),
+        "statistics": len(statistics),
+        "without_statistics": sum(Path(file.path).stem not in with_statistics for file in files),
+    }
