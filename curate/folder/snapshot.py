@@ -69,12 +69,15 @@ def write_snapshot_tables(
     return rows if outcome.chat is None else rows | write_chat_tables(folder, outcome.chat, ChatRow, ChatDrop)
 
 
-def write_snapshot_card(folder: Path, name: str, outcome: CurationOutcome, rows: Mapping[str, int]) -> None:
+def write_snapshot_card(
+    folder: Path, name: str, outcome: CurationOutcome, rows: Mapping[str, int], section: str = ""
+) -> None:
     """Write the dataset card of a snapshot, and its description for catalogs.
 
     Args:
         name: the name of the source.
         rows: number of rows by path, from `write_snapshot_tables`.
+        section: more Markdown, at the end.
     """
     chosen = f"{len(outcome.kept):,} distinct PyTorch networks, chosen from {len(outcome.decisions):,} rows of"
     counts = ", ".join(f"{sum(s == split for s in outcome.splits.values()):,} {split}" for split in SPLIT_RATIOS)
@@ -103,7 +106,7 @@ Accuracies of different benchmarks (task, dataset, metric, epoch) are not compar
 whose percentile on its benchmark is best, often after one epoch; `best_accuracy`, after `best_epoch`, is the highest of
 all rows of the network on that data set. `score` ranks networks by the percentiles of all their results, drawn to 0.5
 where these are few or their fields small. `stats` holds all results.
-{"".join(_list_notes(outcome))}"""
+{"".join(_list_notes(outcome))}{section}"""
     card = Card(
         name=f"Curated snapshot of {name}",
         description=f"{chosen} {name}. Every row that is not among them has a reason in the table of decisions.",

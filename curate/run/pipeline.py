@@ -13,6 +13,7 @@ from curate.compute.arguments import describe_assumptions
 from curate.compute.graphs import GraphTracer
 from curate.compute.runs import Check, RunChecker
 from curate.folder.page import snapshot_page
+from curate.folder.prediction import choose_results, prediction_card, write_prediction
 from curate.folder.report import write_report
 from curate.folder.snapshot import list_removed_rows, write_snapshot_card, write_snapshot_tables
 from curate.model.corpus import CodeFile, LoadedRecords, read_corpus
@@ -79,12 +80,16 @@ def curate(
 
                 outcome.chat = build_chat(corpus, outcome, options, jobs=jobs)
                 watch.lap("chat")
-            rows = write_snapshot_tables(folder, corpus, outcome, options.pairs_per_band)
+            rows, results = write_snapshot_tables(folder, corpus, outcome, options.pairs_per_band), None
+            if options.predict:
+                results = choose_results(corpus, outcome)
+                rows |= write_prediction(folder, corpus, outcome, results)
             watch.lap("write tables")
             counts = count_decisions(corpus, outcome) | outcome.rights.count(outcome.kept, removed)
             write_report(folder, corpus, outcome, counts, options, source.name)
             watch.lap("report")
-        write_snapshot_card(folder, source.name, outcome, rows)
+        section = "" if results is None else prediction_card(corpus, results)
+        write_snapshot_card(folder, source.name, outcome, rows, section)
         parents = [*find_source_parents(source), *(published.parents if published else ()), *repositories]
         manifest = Manifest(
             kind="snapshot",

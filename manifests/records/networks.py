@@ -209,6 +209,23 @@ class Stat(Record):
     )
 
 
+class Prediction(Record):
+    """One result of a network, to predict its accuracy from its code, which the table of networks has."""
+
+    id: Sha256 = Field(description="SHA-256 of the network's code")
+    nn: str = Field(description="name of the network")
+    task: str | None
+    dataset: str | None
+    metric: str | None
+    epoch: int = Field(description="epochs trained")
+    accuracy: float = Field(description="value of the metric")
+    prm: str | None = Field(description="hyperparameters, a JSON object")
+    prefix: str = Field(description="text of nn before the first '-'")
+    family: str = Field(description="architecture family, inferred from the code's identifiers")
+    split_group: str = Field(description="group that is in one split, as in the table of networks")
+    split: Split
+
+
 class Removed(Record):
     """The code of a removed record, so that the snapshot can explain and prove every removal by itself."""
 
