@@ -66,7 +66,7 @@ def rows_of(codes: list[str], name: str) -> str:
     """Rows of these codes as lines of JSON."""
     rows = [
         {"nn": f"{name}-{number}", "nn_code": code, "task": "img-segmentation" if number == 1 else "img-classification",
-         "dataset": "cifar-100" if number == 2 else "cifar-10", "metric": "acc", "accuracy": 0.5,
+         "dataset": "cifar-100" if number == 2 else "cifar-10", "metric": "acc", "epoch": 1, "accuracy": 0.5,
          "prm": {"lr": 0.01, "momentum": 0.9, "transform": "norm_32"}}
         for number, code in enumerate(codes)
     ]  # fmt: skip
@@ -78,7 +78,11 @@ def snapshot(real_codes: list[str], tmp_path_factory: pytest.TempPathFactory) ->
     """A snapshot of 24 networks of LEMUR, traced and with conversations; the rows lie beside it."""
     folder = tmp_path_factory.mktemp("snapshot")
     (folder / "rows.jsonl").write_text(rows_of(real_codes[:24], "ga"), encoding="utf-8")
-    curate(open_source(str(folder / "rows.jsonl")), folder / "snapshot", CurateOptions(chat=True, license="MIT"))
+    curate(
+        open_source(str(folder / "rows.jsonl")),
+        folder / "snapshot",
+        CurateOptions(chat=True, predict=True, license="MIT"),
+    )
     return folder / "snapshot"
 
 
