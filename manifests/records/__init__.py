@@ -63,7 +63,7 @@ __all__ = [
     "Algorithm", "Band", "Block", "Case", "ChatDrop", "ChatKind", "ChatMessage", "ChatRow", "Decision",
     "ExpertAnswer", "ExpertFact", "GraphRow", "Ingredient", "JoinedCluster", "LemurRecord", "Level", "Network",
     "Observed", "Pair", "Prediction", "Ratio", "Record", "Removed", "Seconds", "Sha256", "Spec", "SpecArgument",
-    "SpecArguments", "SpecChatDrop", "SpecChatKind", "SpecChatRow", "SpecRow", "Split", "Stage", "Stat", "SynthesisAttempt",
-    "Synthesized", "TrainingRecord", "arrow_schema", "describe_fault", "drop_outcomes", "first_fault",
-    "split_outcomes",
+    "SpecArguments", "SpecChatDrop", "SpecChatKind", "SpecChatRow", "SpecRow", "Split", "Stage", "Stat",
+    "SynthesisAttempt", "Synthesized", "TrainingRecord", "arrow_schema", "describe_fault", "drop_outcomes",
+    "first_fault", "split_outcomes",
 ]  # fmt: skip
