@@ -17,8 +17,8 @@ import sqlite3
 import sys
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +236,7 @@ REPOSITORY = "NN-Dataset/LEMUR_DB"
 _REPO_TYPE = "model"
 _PREFIX = "ab.nn.zst-"
 _AGAIN = "finished downloads are kept"
+_PATIENCE = 10.0  # seconds for an answer of the Hub, where the cache has one
 
 
 class _DatabaseFacts(Record):
@@ -295,19 +296,24 @@ class LemurDatabase(RowSource):
         return self._database_file
 
     def _find_or_fetch(self) -> tuple[Path, _DatabaseFacts]:
+        cached = _list_cached()
+        # A copy in the cache is better than waiting: the Hub has one attempt to state that it holds another one.
+        if any(facts.version == self._version for _, facts in cached):
+            self._hub = replace(self._hub, delays=(), answer_seconds=min(_PATIENCE, self._hub.answer_seconds))
         try:
             listing = self._hub.call(REPOSITORY, self._list_versions, again=_AGAIN)
         except RetryableError as error:
-            return self._find_without_hub(error)
+            return self._find_without_hub(cached, error)
         version = self._choose_version(listing)
         file = listing.files[version]
         folder = cache_folder("lemur-db", f"{version}-{(file.lfs.sha256 if file.lfs else file.blob_id)[:16]}")
         remove_dead(folder)
         return _find_cached(folder) or self._fetch(version, listing, folder)
 
-    def _find_without_hub(self, error: RetryableError) -> tuple[Path, _DatabaseFacts]:
+    def _find_without_hub(
+        self, cached: Sequence[tuple[Path, _DatabaseFacts]], error: RetryableError
+    ) -> tuple[Path, _DatabaseFacts]:
         """Return the newest cached copy of the requested version. Raises: `error`, with advice, if there is none."""
-        cached = [item for folder in cache_folder("lemur-db").glob("*-*") if (item := _find_cached(folder)) is not None]
         known = sorted({facts.version for _, facts in cached}, key=Version)
         matching = [item for item in cached if item[1].version == self._version]
         if not matching:
@@ -353,6 +359,11 @@ class LemurDatabase(RowSource):
 
 
 _DATABASE, _FACTS = "ab.nn.db", "facts.json"
+
+
+def _list_cached() -> list[tuple[Path, _DatabaseFacts]]:
+    """Return the databases in the cache, complete ones only."""
+    return [item for folder in cache_folder("lemur-db").glob("*-*") if (item := _find_cached(folder)) is not None]
 
 
 def _find_cached(folder: Path) -> tuple[Path, _DatabaseFacts] | None:

@@ -13,11 +13,12 @@ from huggingface_hub import close_session, constants
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from curate.sources import open_source
-from curate.sources.services import REPOSITORY
+from curate.sources.services import REPOSITORY, LemurDatabase
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.similarity.minhash import SCHEME
 from manifests.folders.manifest import read_manifest
+from manifests.publish.hub import Hub
 from tests.builders import hub_server
 from tests.curate.test_sources_database import make, packed, run
 
@@ -118,6 +119,26 @@ def test_without_a_network(server: Any, tmp_path: Path, monkeypatch: pytest.Monk
         assert str(error_of("lemur-db")).endswith(
             "; without the Hub there are lemur-db@2.2.11 (in the cache), lemur and files"
         )
+
+
+def test_the_cache_answers_at_once(server: Any, tmp_path: Path, capsys: Any) -> None:
+    put(server, tmp_path, {"2.2.11": {"a": "x"}})
+    waited: list[float] = []
+
+    def read(version: str | None) -> list[str]:
+        hub = Hub("http://127.0.0.1:9", sleep=waited.append)
+        return [row["nn"] for row in LemurDatabase(version, hub=hub).read_rows()]
+
+    with pytest.raises(RetryableError):
+        read("2.2.11")
+    assert waited == [1, 2, 4, 8]
+    assert names_of("lemur-db@2.2.11") == ["a"]
+    waited.clear()
+    assert read("2.2.11") == ["a"]
+    assert waited == []
+    assert "lemur-db@2.2.11: the Hub cannot be reached; the copy in the cache is read (" in capsys.readouterr().err
+    with pytest.raises(RetryableError, match=r"without the Hub there are lemur-db@2\.2\.11 \(in the cache\)"):
+        read(None)  # which one is the newest, the Hub alone knows
 
 
 def test_no_repository_and_no_file(server: Any, tmp_path: Path) -> None:
