@@ -14,7 +14,7 @@ from extract.arguments.inputs import change_nested, flatten, has_shape
 from extract.arguments.messages import BlockRun, CallTexts
 from extract.arguments.probe import MODULE_NAME, hide
 from extract.arguments.search_guest import compile_nothing, define, namespace
-from extract.arguments.trials import AttemptError, BlockNamespace, attempt, fill_unset, seed_all
+from extract.arguments.trials import SEED, AttemptError, BlockNamespace, attempt, fill_unset, seed_all
 
 Shape = tuple[int, ...]
 _SECONDS = 60.0  # of CPU time, for one step; the sandbox sets the hard limit
@@ -60,17 +60,20 @@ class Target:
             args, kwargs = self.inputs()
             attempt(partial(module.eval(), *args, **kwargs), _SECONDS)
 
-    def inputs(self, shapes: Sequence[Shape] | None = None, *, live: bool = False) -> tuple[list[Any], dict[str, Any]]:
-        """Create the arguments of forward with a fixed seed.
+    def inputs(
+        self, shapes: Sequence[Shape] | None = None, *, live: bool = False, seed: int = SEED
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Create the arguments of forward.
 
         Args:
             shapes: shapes of their tensors, in the order of `extract.arguments.inputs.flatten`; None: unchanged.
             live: require gradients; the tensors are not leaves of autograd, so that they may be written to.
+            seed: of the numbers that they hold.
 
         Returns: positional and keyword arguments.
         Raises: AttemptError if they cannot be created.
         """
-        seed_all()
+        seed_all(seed)
         arguments: list[Any] = list(evaluate(self._call, self._names))
         if shapes is not None:
             remaining = iter(shapes)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from extract.arguments.inputs import change_nested, flatten
 from extract.arguments.messages import BlockRun, SpecRebuild
 from extract.arguments.target import Shape, Target, prepare
-from extract.arguments.trials import AttemptError, attempt, draw_state, seed_all, unset_is_nan
+from extract.arguments.trials import SEED, AttemptError, attempt, draw_state, seed_all, unset_is_nan
 from lemur_core.graphs.canonical import canonical
 from lemur_core.graphs.graph import Graph, Node
 from lemur_core.graphs.identity import compute_identities
@@ -28,7 +28,7 @@ from lemur_core.rebuild.rebuild import rebuild
 from lemur_core.sandbox.server.foreign import load as load_module
 
 _SECONDS = 40.0
-_SEEDS = (0, 1, 2)  # of draws in forward and, from the second on, of the state
+_SEEDS = (0, 1, 2)  # of the inputs, of draws in forward and, from the second on, of the state
 _FILE = "rebuilt"
 _TEXT_PACKAGES = ("torch", "torchvision")  # the generated text may import them, even if they are the origin
 
@@ -234,7 +234,8 @@ class _RebuiltPair:
         return "", largest_error
 
     def _trial(self, shapes: Sequence[Shape] | None, train: bool, gradients: bool = True) -> Trial:
-        inputs = functools.partial(self.subject.inputs, shapes)
+        # Other numbers may take another way through the original: what was written knows the one that was traced.
+        inputs = functools.partial(self.subject.inputs, shapes, seed=SEED + self.seed)
         return Trial(inputs, functools.partial(seed_all, self.seed), train, gradients, flatten, change_nested)
 
     def _compare_outputs(self, shapes: Sequence[Shape] | None, train: bool) -> OutputDifference:
@@ -258,7 +259,8 @@ class _RebuiltPair:
             self.subject, copy.deepcopy(self.original), copy.deepcopy(self.rebuilt), self.module_text, train, self.seed
         )
         trial = self._trial(shapes, train)
-        trial = replace(trial, inputs=lambda: change_nested(list(self.subject.inputs(shapes)), _double))
+        single = trial.inputs
+        trial = replace(trial, inputs=lambda: change_nested(list(single()), _double))
         try:
             exact.original.double()
             exact.rebuilt.double()

@@ -30,6 +30,7 @@ NAMES = ("image", "unused", "skip")
 CODES = {
     "blur": (TEXTS["BLUR"], ARGUMENTS, NAMES),
     "table": (TEXTS["TABLE"], PLAIN, ("x",)),
+    "values": (TEXTS["VALUES"], PLAIN, ("x",)),
     "rotary": (TEXTS["ROTARY"], PLAIN, ("x",)),
     "draws": (TEXTS["DRAWS"], PLAIN, ("x",)),
 }
@@ -98,6 +99,11 @@ def test_written_and_equal(told: dict[str, RebuildOutcome]) -> None:
 def test_a_buffer_in_no_state_dict_is_computed_again(told: dict[str, RebuildOutcome]) -> None:
     assert (told["rotary"].step, told["rotary"].cause) == ("equal", "")
     assert "register_buffer" not in told["rotary"].answer.source
+
+
+def test_values_that_change_the_steps_are_found_with_other_inputs(told: dict[str, RebuildOutcome]) -> None:
+    assert told["values"].step == "written"
+    assert told["values"].cause.startswith("in eval mode: output 0: differs by ")
 
 
 def test_a_spec_alone_is_proved_by_its_graph(told: dict[str, RebuildOutcome]) -> None:
