@@ -36,8 +36,6 @@ from extract.proofs.runtime import BlockRuntime, original_folders, runtime_for
 from extract.proofs.trace import TRACE, trace_all
 from extract.proofs.validate import (
     EXECUTE,
-    SIGN_BLOCK,
-    SIGN_ORIGINALS,
     BlockVerdict,
     BlockWithOriginal,
     Candidate,
@@ -148,8 +146,8 @@ class StageContext:
         requires: what the emitted files need, PEP 508.
         packages: the packages that they import from each distribution, by normalized name.
         runtime: the folders with these requirements, once blocks were executed.
-        shared: the sandbox of the stages that run blocks alone; it can read nothing but their requirements.
-        comparing: the sandbox of the stages that run originals.
+        shared: the sandbox of all stages. A job that runs a block alone can read nothing but its requirements.
+        originals: by source, the folders from which its classes can be imported, once they were opened.
     """
 
     facts: RunFacts
@@ -160,7 +158,7 @@ class StageContext:
     packages: Mapping[str, frozenset[str]] = field(default_factory=dict)
     runtime: BlockRuntime = field(default_factory=lambda: BlockRuntime(folder=None, installed=(), unavailable=()))
     shared: SharedSandbox | None = None
-    comparing: SharedSandbox | None = None
+    originals: dict[str, tuple[Path, ...]] = field(default_factory=dict)
     _open: ExitStack = field(default_factory=ExitStack)
     _hints: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -188,40 +186,38 @@ class StageContext:
         """The options of the sandbox for blocks with their requirements."""
         jobs = self.facts.options.jobs or available_cores()
         unsafe = self.facts.options.unsafe_no_sandbox
-        return {"jobs": jobs, "runtime": self.runtime.folders, "unsafe": unsafe, "shared": self.shared}
+        runtime = self.runtime.folders
+        hidden = sorted({folder for folders in self.originals.values() for folder in folders}.difference(runtime))
+        return {"jobs": jobs, "runtime": runtime, "unsafe": unsafe, "shared": self.shared, "hidden": hidden}
 
     @property
     def comparison(self) -> SandboxOptions:
         """The options of the sandbox in which blocks run with their originals, which it can read."""
-        return {**self.sandbox, "shared": self.comparing}
+        return {**self.sandbox, "hidden": ()}
 
     @contextmanager
     def sharing(self) -> Iterator[None]:
-        """End the sandboxes of the stages with this context."""
+        """End the sandbox of the stages with this context."""
         with self._open:
             yield
-        self.shared = self.comparing = None
+        self.shared = None
 
-    def share_sandbox(self, stages: Iterable[SandboxStage[Any]], folders: Iterable[Path] = ()) -> SharedSandbox:
-        """Return a sandbox for several stages, which can read the runtime and `folders`."""
+    def share_sandbox(self, stages: Iterable[SandboxStage[Any]]) -> SharedSandbox:
+        """Return a sandbox for several stages, which can read the runtime and the originals."""
         options = self.sandbox
         shared = SharedSandbox(
             workers=options["jobs"],
-            readable=sorted({*options["runtime"], *folders}),
+            readable=sorted({*options["runtime"], *options["hidden"]}),
             unsafe=options["unsafe"],
             preload=META_PRELOAD,
             entries=[stage.guest for stage in stages],
         )
         return self._open.enter_context(shared)
 
-    def open_originals(self, blocks: Mapping[str, PendingBlock]) -> dict[str, tuple[Path, ...]]:
-        """Return the folders from which the originals of each source can be imported; a sandbox can then read them."""
+    def open_originals(self, blocks: Mapping[str, PendingBlock]) -> None:
+        """Provide the folders from which the originals of these blocks can be imported."""
         sources = {block.target.module.source.name: block.target.module.source for block in blocks.values()}
-        folders = {name: original_folders(source) for name, source in sources.items()}
-        if self.comparing is None:
-            own = (folder for paths in folders.values() for folder in paths)
-            self.comparing = self.share_sandbox((RECORD_SOURCE, SIGN_BLOCK, SIGN_ORIGINALS), own)
-        return folders
+        self.originals = {name: original_folders(source) for name, source in sources.items()}
 
     def hints(self, target: TargetClass) -> Mapping[str, Any]:
         """Return how the corpus constructs and calls a class, as JSON values."""
@@ -279,10 +275,13 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     packages = {package for source in facts.sources for package in context.library.list_packages(source)}
     own = names.union(*map(list_distributions, packages))
     context.runtime = runtime_for(context.requires, known=sorted(own), packages=context.packages)
-    context.shared = context.share_sandbox((EXECUTE, *(_PROOFS if at_least(options.level, "forward") else ())))
+    running = at_least(options.level, "forward")
+    if running:
+        context.open_originals(ready)
+    context.shared = context.share_sandbox((EXECUTE, *(_PROOFS if running else ())))
     for block in blocks:
         block.emitted = _drop_others(block.emitted, context.runtime.without_package)
-    unshown = _add_calls_of_sources(ready, context) if at_least(options.level, "forward") else {}
+    unshown = _add_calls_of_sources(ready, context) if running else {}
     candidates = (
         _candidate(block, context) for block in ready.values()
     )  # hints are searched for while other blocks run
@@ -292,10 +291,10 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
         ready[candidate.key].verdict = verdict
         facts.validations_reused += verdict.reused
         facts.validations_run += not verdict.reused
-    if at_least(options.level, "forward"):
+    if running:
         _use_recorded_calls(ready, context)
-        running = _reaching(ready.values(), "forward")
-        stopped = {block.target.module.source.name for key, block in ready.items() if key not in running}
+        ended = _reaching(ready.values(), "forward")
+        stopped = {block.target.module.source.name for key, block in ready.items() if key not in ended}
         facts.notes += [f"{name}: its own models were not run: {unshown[name]}" for name in unshown if name in stopped]
     _define_arguments(ready, context)
     for block in ready.values():
@@ -303,7 +302,7 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
             block.arguments_from = find_origin(block.verdict.arguments, context.hints(block.target))
 
 
-_PROOFS = (RECORD, TRACE, REBUILD, WATCH, SIGN)  # they run blocks alone, after the search
+_PROOFS = (RECORD_SOURCE, RECORD, TRACE, REBUILD, WATCH, SIGN)
 _MOST_RUNS = 3  # running blocks in which the calls of one class are recorded
 
 
@@ -313,10 +312,9 @@ def _add_calls_of_sources(blocks: Mapping[str, PendingBlock], context: StageCont
     Returns: by source, why one shows no calls.
     """
     missing: dict[str, str] = {}
-    folders = context.open_originals(blocks)
     targets = [block.target for block in blocks.values()]
     named = context.finder.list_naming
-    for item in record_sources(targets, folders, named, context.index, missing, **context.comparison):
+    for item in record_sources(targets, context.originals, named, context.index, missing, **context.comparison):
         context.add_calls(item.target, item.calls, item.places)
     return missing
 
@@ -429,9 +427,9 @@ def compare(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     if not context.facts.options.fidelity:
         return
     running = _reaching(blocks, "forward")
-    folders = context.open_originals(running)
     pairs = [
-        replace(context.pair(block), folders=folders[block.target.module.source.name]) for block in running.values()
+        replace(context.pair(block), folders=context.originals[block.target.module.source.name])
+        for block in running.values()
     ]
     for comparison in _track("compare", len(pairs), compare_all(pairs, context.index, **context.comparison)):
         running[comparison.block].comparison = comparison

@@ -83,6 +83,7 @@ class CachedSandbox:
         store: None for the user's cache folder.
         limits: the default limits of a job.
         shared: a sandbox to use instead of one with these options.
+        hidden: folders that jobs may not read, though the shared sandbox can.
         transient: statuses after which a job is run again, up to `attempts` times in all.
         back_off: seconds; the pause is twice as long before the second attempt, and doubles with each further one.
         usable: returns whether a stored outcome is still valid for its job.
@@ -99,11 +100,13 @@ class CachedSandbox:
         back_off: float = 1.0,
         usable: Callable[[Job, Outcome], bool] = lambda _job, _outcome: True,
         shared: SharedSandbox | None = None,
+        hidden: Sequence[Path] = (),
         **options: Any,
     ) -> None:
         self.limits = limits
         self._transient, self._attempts, self._back_off, self._usable = transient, attempts, back_off, usable
         self._options = options
+        self._hidden = tuple(sorted(str(path.resolve()) for path in hidden))
         self._open = ExitStack()
         self._shared = shared or self._open.enter_context(SharedSandbox(limits=limits, **options))
         self._store = store or self._open.enter_context(OutcomeStore())
@@ -186,7 +189,7 @@ class CachedSandbox:
         # A sandbox takes seconds to start, so it starts only for a job that needs it.
         first = next(jobs, None)
         if first is not None:
-            yield from self._shared.run(chain([first], jobs))
+            yield from self._shared.run(replace(job, hidden=self._hidden) for job in chain([first], jobs))
 
     def key_of(self, job: Job) -> str:
         """Return a key that covers everything the outcome depends on, but not the job's own key."""

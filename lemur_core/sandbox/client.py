@@ -76,7 +76,7 @@ class Flow:
                 self._taken = self._taken or next(source, None)
                 if self._taken is None:
                     exhausted = True
-                elif not link.suits(self._taken[1].scratch):
+                elif not link.suits(self._taken[1]):
                     break
                 else:
                     pair, self._taken = self._taken, None
@@ -110,8 +110,8 @@ class Flow:
             self._done[number] = Outcome(job.key, Status.ERROR, error=fault)
             return
         with _convert_start_error(f"{job.scratch}: the sandbox's server cannot be started with this folder"):
-            link.rebind(job.scratch)
-        message = {"number": number, "entry": job.entry, "payload": job.payload, "scratch": job.scratch}
+            link.rebind(job)
+        message = {name: getattr(job, name) for name in ("entry", "payload", "scratch", "hidden")} | {"number": number}
         try:
             link.channel.send({**message, "limits": dataclasses.asdict(job.limits or self._limits)})
         except (TypeError, ValueError) as error:

@@ -106,7 +106,7 @@ class Setup:
     """The settings that a server is started with.
 
     `root` is the folder for the scratch folders of its jobs, `scratch` the caller's own scratch folder for its next
-    jobs: under bubblewrap, a server sees only folders that are known when it starts.
+    jobs, and `hidden` the folders that these may not read: under bubblewrap, a server sees what it was started with.
     """
 
     interpreter: Interpreter
@@ -120,6 +120,7 @@ class Setup:
     entries: Sequence[str]
     environment: dict[str, str]
     scratch: str | None = None
+    hidden: tuple[str, ...] = ()
 
     def message(self) -> Message:
         """Return the first message to the server."""
@@ -152,7 +153,8 @@ class Setup:
     def _bubblewrap(self) -> list[str]:
         """Return the bwrap command: a file system with only the readable paths, and the writable scratch root."""
         # bwrap mounts its own /proc and /dev below.
-        visible = [path for path in self.interpreter.readable if not path.startswith(("/proc", "/dev"))]
+        readable = (path for path in self.interpreter.readable if path not in self.hidden)
+        visible = [path for path in readable if not path.startswith(("/proc", "/dev"))]
         own = self.modules(self.own_packages()).values()
         visible += [sys.executable, str(Path(__file__).parent / "server"), *self.sys_path, *own]
         command = [shutil.which("bwrap") or "bwrap", "--unshare-all", "--cap-drop", "ALL"]
@@ -230,22 +232,23 @@ class Link:
                     raise (BackendError if self._setup.backend == "bubblewrap" else StartError)(self.last_words())
         raise StartError(f"not ready within {_START_SECONDS:g} seconds")
 
-    def suits(self, scratch: str | None) -> bool:
-        """Return whether the server can take a job with that scratch folder, restarting if necessary."""
-        return not self.held or not self._must_rebind(scratch)
+    def suits(self, job: Job) -> bool:
+        """Return whether the server can take a job with its scratch folder, restarting if necessary."""
+        return not self.held or not self._must_rebind(job)
 
-    def rebind(self, scratch: str | None) -> None:
-        """Give the server access to that scratch folder instead of the previous one; it must be idle.
+    def rebind(self, job: Job) -> None:
+        """Give the server access to the folders of that job instead of the previous ones; it must be idle.
 
         Raises: StartError if it does not restart.
         """
-        if self._must_rebind(scratch):
+        if self._must_rebind(job):
             self.stop()
-            self._setup = replace(self._setup, scratch=scratch)
+            self._setup = replace(self._setup, scratch=job.scratch, hidden=job.hidden)
             start_all([self])
 
-    def _must_rebind(self, scratch: str | None) -> bool:
-        return self._setup.backend == "bubblewrap" and self._setup.scratch != scratch
+    def _must_rebind(self, job: Job) -> bool:
+        same = (self._setup.scratch, self._setup.hidden) == (job.scratch, job.hidden)
+        return self._setup.backend == "bubblewrap" and not same
 
     def last_words(self) -> str:
         """Return how the server ended, and the last line of its log."""

@@ -34,13 +34,14 @@ if TYPE_CHECKING:
 
 class SandboxOptions(TypedDict, total=False):
     """How a stage uses the sandbox: the number of parallel jobs, folders with the requirements of self-contained files,
-    whether without confinement, and a sandbox that is shared with other stages.
+    whether without confinement, a sandbox that is shared with other stages, and the folders of it that are not for it.
     """
 
     jobs: int
     runtime: Sequence[Path]
     unsafe: bool
     shared: SharedSandbox | None
+    hidden: Sequence[Path]
 
 
 Answer = TypeVar("Answer")
@@ -196,6 +197,7 @@ def open_sandbox(
         readable=sorted({*options.get("runtime", ()), *folders}),
         unsafe=options.get("unsafe", False),
         shared=options.get("shared"),
+        hidden=options.get("hidden", ()),
         entries=[stage.guest for stage in stages],
         **{"preload": META_PRELOAD, **cached},
     )

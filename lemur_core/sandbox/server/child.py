@@ -61,7 +61,8 @@ def run_child(
         try:
             _leave_server(server_id)
             result = _arrange_files(*pipes)
-            _prepare(limits, scratch, settings, base_bytes)
+            readable = [path for path in settings["readable"] if path not in job["hidden"]]
+            _prepare(limits, scratch, settings | {"readable": readable}, base_bytes)
         except BaseException as error:  # noqa: BLE001 (an outcome, too)
             report = (Status.CRASHED, None, f"could not be confined, so was not run: {_describe(error)}")
         else:

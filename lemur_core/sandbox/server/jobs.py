@@ -48,7 +48,7 @@ class Job:
     The entry is imported before the fork; it is called, confined, with `payload`, and returns a JSON-serializable
     value. `scratch` is a folder of the caller to use as the scratch folder: absolute, without links, and not removed
     afterwards. Its contents were then written by foreign code: read them as plain data, and follow no links. `name`
-    stands for the key where progress is shown.
+    stands for the key where progress is shown. `hidden` are folders that this job may not read, though the sandbox can.
     """
 
     key: str
@@ -57,6 +57,7 @@ class Job:
     limits: Limits | None = None
     scratch: str | None = None
     name: str = ""
+    hidden: tuple[str, ...] = ()
 
 
 class Status(StrEnum):

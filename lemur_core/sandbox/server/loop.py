@@ -217,7 +217,7 @@ class _Server:
         entry = f"{__package__}.confine:find_breaches"
         payload = {"canary": self._settings["canary"], "home": self._settings["home"]}
         outcomes: list[Message] = []
-        self._fork({"number": 0, "entry": entry, "payload": payload, "limits": {}, "scratch": None})
+        self._fork({"number": 0, "entry": entry, "payload": payload, "limits": {}, "scratch": None, "hidden": ()})
         while self._running:
             outcomes += self._turn(report=False)
         text = outcomes[0]["text"]

@@ -108,6 +108,17 @@ def test_readable_places(run: Run, box: Sandbox, folder: Path) -> None:
         assert run("read", path=path).value == "done", path
 
 
+def test_a_job_cannot_read_what_is_hidden_from_it(box: Sandbox, shown: Path) -> None:
+    """Others can: before it, at the same time, and after it."""
+    hidden = ((), (str(shown.parent),), ())
+    jobs = [
+        Job(str(index), "attacks:read", {"path": str(shown)}, hidden=folders) for index, folders in enumerate(hidden)
+    ]
+    before, refused, after = (outcome.value for outcome in box.run(jobs))
+    assert (before, after) == ("done", "done")
+    assert refused in refusals(box)
+
+
 @pytest.mark.parametrize("readable", [False, True])
 def test_files_outside_cannot_be_changed(
     run: Run, run_open: Run, box: Sandbox, folder: Path, shown: Path, readable: bool
