@@ -1,6 +1,6 @@
 """Measures networks for `benchmarks.prediction` in the sandbox: costs, graph and zero-cost proxies of a sample."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Literal, TypeVar
 
@@ -86,8 +86,8 @@ def measure_sample(networks: Networks, traced: Indices, run: Indices) -> Sample:
     Args: traced: the networks to trace. run: those to compute proxies of, which costs more.
     Raises: UserError if no sandbox is available.
     """
-    graphs = _measure(networks, traced, TRACED, _GRAPH)
-    proxies = _measure(networks, run, PROXY, _SMALL)
+    graphs = trace_codes({at: networks.codes[at] for at in traced.tolist()})
+    proxies = _measure({at: networks.codes[at] for at in run.tolist()}, PROXY, _SMALL)
     labels = hash_labels([answer.labels for answer in graphs.values()], _BUCKETS)
     costs = np.log1p([[answer.parameters, answer.multiply_adds] for answer in graphs.values()])
     scores = np.array([[answer.naswot, answer.synflow] for answer in proxies.values()], np.float64)
@@ -100,14 +100,22 @@ def measure_sample(networks: Networks, traced: Indices, run: Indices) -> Sample:
     )
 
 
+def trace_codes(codes: Mapping[int, str]) -> dict[int, NetGraph]:
+    """Return the graphs of those of some codes, by number, that run with images of LEMUR's usual size.
+
+    Raises: UserError if no sandbox is available.
+    """
+    return _measure(codes, TRACED, _GRAPH)
+
+
 def _measure(
-    networks: Networks, chosen: Indices, stage: SandboxStage[Answer | NetFailure], images: tuple[int, str]
+    codes: Mapping[int, str], stage: SandboxStage[Answer | NetFailure], images: tuple[int, str]
 ) -> dict[int, Answer]:
     batch, transform = images
     usual = build_case(TASK, DATASET, transform)
     assert isinstance(usual, InputCase)
     given = asdict(replace(usual, in_shape=(batch, *usual.in_shape[1:]), output=None))
-    requests = {str(at): CostRequest(networks.codes[at], PRM | {"batch": batch}, given) for at in chosen.tolist()}
+    requests = {str(number): CostRequest(code, PRM | {"batch": batch}, given) for number, code in codes.items()}
     answers: dict[int, Answer] = {}
     with open_box([stage], jobs=1, unsafe=False, preload=META_PRELOAD) as box:
         for reply in stage.run(box, requests):
