@@ -9,6 +9,7 @@ of a run that takes two, and a test holds that both give the same.
 Source: https://docs.mlcommons.org/croissant/
 """
 
+import contextlib
 import inspect
 import json
 import warnings
@@ -65,18 +66,24 @@ def write_croissant(
 
     Args: licenses: SPDX expressions of the contents; left out of the metadata if one of them is NOASSERTION.
     """
-    used = dict.fromkeys(split for table in tables if _is_set(table) for split in table.files)
     # An expression of several licenses has no address.
     addresses = [name if " " in name else f"https://spdx.org/licenses/{name}" for name in licenses]
-    stated = _describe(
-        {"@context": dict(sorted(_CONTEXT.items()))},
-        {"@type": "sc:Dataset", "name": name, "description": description, "conformsTo": _VERSION},
-        license=None if NOASSERTION in licenses else _unwrap_single(addresses),
-        version=version,
+    about = {"name": name, "description": description, "version": version}
+    stated = None if NOASSERTION in licenses else _unwrap_single(addresses)
+    _write(folder / CROISSANT, _build(folder, tables, about, stated))
+
+
+def _build(folder: Path, tables: Sequence[Table], about: Mapping[str, str], stated_license: object) -> Json:
+    """Return the whole description. Args: about: `name`, `description` and `version`."""
+    used = dict.fromkeys(split for table in tables if _is_set(table) for split in table.files)
+    return _describe(
+        {"@context": dict(sorted(_CONTEXT.items())), "@type": "sc:Dataset"},
+        {"name": about["name"], "description": about["description"], "conformsTo": _VERSION},
+        license=stated_license,
+        version=about["version"],
         distribution=[node for table in tables for node in _files(folder, table)],
         recordSet=[*_splits(list(used)), *map(_record_set, tables)],
     )
-    _write(folder / CROISSANT, stated)
 
 
 def restate_croissant(source: Path, target: Path, changed: Sequence[Output]) -> None:
@@ -90,8 +97,14 @@ def restate_croissant(source: Path, target: Path, changed: Sequence[Output]) -> 
 
 
 def croissant_faults(folder: Path, tables: Sequence[Table]) -> list[str]:
-    """Return the faults of the file: invalid metadata, or tables, columns or digests that differ from the folder's."""
-    import mlcroissant as mlc  # takes more than a second
+    """Return the faults of the file: invalid metadata, or tables, columns or digests that differ from the folder's.
+
+    A file that is as we write it for these tables has none; any other is read with the library, which takes a second.
+    """
+    with contextlib.suppress(*CHECK_ERRORS):
+        if _is_as_written(folder, tables, read_json(folder / CROISSANT)):
+            return []
+    import mlcroissant as mlc
 
     try:
         stated = read_json(folder / CROISSANT)
@@ -122,6 +135,27 @@ def croissant_faults(folder: Path, tables: Sequence[Table]) -> list[str]:
         if {*sets[table.config]} - {"split"} != {*columns} - {"split"}:
             wrong.append(f"{table.config} has other columns: {', '.join(columns)}")
     return wrong
+
+
+def _is_as_written(folder: Path, tables: Sequence[Table], stated: Json) -> bool:
+    about: Json = {key: stated.get(key) for key in ("name", "description", "version")}
+    named = stated.get("license", "")
+    texts = [*about.values(), *(named if isinstance(named, list) else [named])]
+    return (
+        all(isinstance(text, str) for text in texts)
+        and all(about.values())
+        and stated == _build(folder, tables, about, named)
+        and all(
+            _columns(path) == {*arrow_schema(t.record).names} - {"split"}
+            for t in tables
+            for path in t.paths(folder)[:1]
+        )
+    )
+
+
+def _columns(path: Path) -> set[str]:
+    """Return the columns of a file, but for that of the split, which may follow from its name."""
+    return {*pq.read_schema(path).names} - {"split"}
 
 
 def _write(path: Path, stated: Mapping[str, object]) -> None:

@@ -22,6 +22,7 @@ from manifests.folders.croissant import (
     restate_croissant,
     write_croissant,
 )
+from manifests.folders.formats import EXTRACTION, SNAPSHOT, FolderFormat
 from manifests.folders.manifest import Output
 from manifests.folders.tables import CROISSANT, Table, write_table, write_tables
 from manifests.records import Block, ChatRow, Decision, LemurRecord, arrow_schema
@@ -124,9 +125,18 @@ def test_the_library_reads_every_row(tmp_path: Path, tables: list[Table], caplog
         assert [row["split"] for row in read(tmp_path, config, {f"{config}/split": "test"})] == ["test", "test"]
 
 
-@pytest.mark.parametrize("sizes", [{"train": 5, "test": 2}, {"train": 1}])
-def test_the_library_would_write_the_same(tmp_path: Path, sizes: dict[str, int]) -> None:
-    write_croissant(tmp_path, make_folder(tmp_path, sizes), *ABOUT)
+@pytest.mark.parametrize("splits", [("train", "validation", "test"), ("train",)], ids=len)
+@pytest.mark.parametrize("kind", [EXTRACTION, SNAPSHOT], ids=lambda kind: kind.name)
+def test_the_library_would_write_the_same(tmp_path: Path, kind: FolderFormat, splits: tuple[str, ...]) -> None:
+    tables = []
+    for config, (record_type, patterns) in kind.tables.items():
+        files = {split: pattern for split, pattern in patterns.items() if split in splits}
+        for pattern in files.values():
+            path = tmp_path / pattern.replace("*", "00000-of-00001")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_table(path, arrow_schema(record_type), iter([]))
+        tables.append(Table(config, record_type, files))
+    write_croissant(tmp_path, tables, *ABOUT)
     text = (tmp_path / CROISSANT).read_text()
     assert json.dumps(mlc.Metadata.from_json(mlc.Context(), json.loads(text)).to_json(), indent=2) + "\n" == text
 
