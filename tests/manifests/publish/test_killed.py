@@ -1,6 +1,7 @@
 """`lemur publish`, killed at six points and run again: the same repository, and nothing left behind."""
 
 import re
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -29,8 +30,7 @@ def publish(sample: Path, home: Path, server: hub_server.HubServer, kill_at: int
     """Publish the sample from a home of its own; kill the command at a change of the file system, 0 for never."""
     for name in ("tmp", "cache"):
         (home / name).mkdir(parents=True, exist_ok=True)
-    if not (home / "cache" / "secrets").exists():
-        (home / "cache" / "secrets").symlink_to(rules)
+    shutil.copytree(rules, home / "cache" / "secrets", dirs_exist_ok=True)  # behind a link, they are compiled again
     environment = {
         "HF_ENDPOINT": server.endpoint,
         "HF_TOKEN": hub_server.WRITER,
