@@ -43,6 +43,7 @@ _KINDS = {
 }
 _TENSOR = re.compile(r"(\w+) (\d+(?:×\d+)*|scalar)")
 _LEFT_OUT = re.compile(r"\d further (?:sentence|step)|Train mode goes another way")
+_MORE = {"more positional": "any number of positional arguments", "more keyword": "any other keyword arguments"}
 _SCALINGS = {1: "keeps", 2: "halves", 0.5: "doubles"}
 _INNER = {
     "N×C×L": "the length",
@@ -173,8 +174,9 @@ def computing_sentences(spec: Spec) -> list[str]:
 
 
 def tells_all(spec: Spec) -> bool:
-    """Return True if the sentences on its graph leave nothing out; False without a graph."""
-    return spec.algorithm is not None and not _LEFT_OUT.search(" ".join(spec.algorithm.sentences))
+    """Return True if the sentences on its graphs leave nothing out; False if one of the two modes has no graph."""
+    told = spec.algorithm
+    return told is not None and told.train_error is None and not _LEFT_OUT.search(" ".join(told.sentences))
 
 
 def mode_sentences(spec: Spec) -> list[str]:
@@ -229,6 +231,8 @@ def argument_words(arguments: Sequence[SpecArgument]) -> str:
     """List arguments by name, optional ones with their defaults: "`channels`, optionally `ratio` (0.5)"."""
     required = [f"`{item.name}`" for item in arguments if item.default is None and not item.kind.startswith("more")]
     optional = [f"`{item.name}` ({item.default})" for item in arguments if item.default is not None]
+    more = [_MORE[item.kind] for item in arguments if item.kind in _MORE]
     if not required:
-        return f"optional arguments only: {and_list(optional)}" if optional else ""
+        return f"optional arguments only: {and_list([*optional, *more])}" if optional else and_list(more)
+    optional += more
     return f"{and_list(required)}, optionally {and_list(optional)}" if optional else and_list(required)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from extract.chat.build import ChatOptions, build_chat, list_demands
 from extract.chat.draft import ChatBlock, CodeRights
-from extract.chat.verbalization import layer_sentence, output_words, parameter_words, shape_words
+from extract.chat.verbalization import argument_words, layer_sentence, output_words, parameter_words, shape_words
 from manifests.conversations.conversation import Chat, Conversation
-from manifests.records import Block, Case, Spec
+from manifests.records import Block, Case, Spec, SpecArgument
 from tests.builders.suites import table
 
 
@@ -159,7 +159,10 @@ def test_code_is_an_answer_only_where_it_may_be(rows: list[Block], blocks: list[
 
 
 SEVERAL = Case(inputs={"*0": "float32 2×24×16×16"}, outputs=("float32 2×24×8×8", "int64 2"))
+ODD = Case(inputs={"*0": "float32 2×24×15×16"}, outputs=("float32 2×24×8×8",))
 LAYOUT = "takes an N×C×H×W input"
+WIDTH, RATE = SpecArgument(name="width", kind="positional"), SpecArgument(name="rate", kind="keyword", default="0.5")
+REST, PARTS = SpecArgument(name="rest", kind="more keyword"), SpecArgument(name="parts", kind="more positional")
 
 
 @table(__file__, "pairs.md", "Shapes in words", globals())
@@ -183,3 +186,19 @@ def test_size_and_layers_in_words(
     blocks: list[ChatBlock], make: Callable[[Spec], Any], facts: dict[str, Any], words: Any
 ) -> None:
     assert make(blocks[0].spec.model_copy(update=facts)) == words
+
+
+@table(__file__, "pairs.md", "Arguments in words", globals())
+def test_arguments_in_words(arguments: tuple[SpecArgument, ...], words: str) -> None:
+    assert argument_words(arguments) == words
+
+
+def test_only_what_is_told_in_full_is_to_be_written(blocks: list[ChatBlock]) -> None:
+    """Without a graph of train mode, or of either mode, nobody could write the module from its requirements."""
+    spec = blocks[1].spec
+    assert spec.algorithm is not None
+    half = spec.algorithm.model_copy(update={"train_error": "it draws numbers"})
+    for algorithm in (half, None):
+        block = ChatBlock(spec.model_copy(update={"algorithm": algorithm}), blocks[1].place, blocks[1].code)
+        (drop,) = [drop for drop in chat_of([block], include_code=True).drops if drop.kind == "write"]
+        assert drop.skipped.reason == "not_told"
