@@ -274,7 +274,7 @@ def write_table(path: Path, schema: pa.Schema, rows: Iterator[dict[str, object]]
 
 def card_yaml(
     tables: Sequence[Table],
-    views: Mapping[str, tuple[str, str, str]],
+    views: Mapping[str, tuple[str, str, str]] = {},
     *,
     default: str,
     pretty_name: str,
