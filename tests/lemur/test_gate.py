@@ -202,7 +202,7 @@ def test_exit_codes(repository: Path, snapshot: str, lemur_here: Callable[..., A
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_it_within_two_seconds(snapshot: str, tmp_path: Path) -> None:
+def test_ctrl_c_ends_it_at_once(snapshot: str, tmp_path: Path) -> None:
     endless = TEXTS["OTHER"].replace(
         "return self.voice", "while True:\n            x = x + 1\n        return self.voice"
     )
@@ -211,10 +211,13 @@ def test_ctrl_c_ends_it_within_two_seconds(snapshot: str, tmp_path: Path) -> Non
         [LEMUR, "gate", "it.py", "--against", snapshot],
         cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
-    time.sleep(25)
+    assert process.stderr is not None
+    while not process.stderr.readline().startswith("files: 1 networks in "):
+        pass
+    time.sleep(10)  # the sandbox starts, and the network runs
     os.killpg(process.pid, signal.SIGINT)
     asked = time.monotonic()
-    _, told = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert time.monotonic() - asked < 2
+    out, told = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
     assert told.splitlines()[-1].startswith("lemur: interrupted; ")
+    assert time.monotonic() - asked < 4, "waited for the network"
