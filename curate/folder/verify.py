@@ -162,7 +162,11 @@ def _check_all_networks(snapshot: "_VerifiedSnapshot") -> list[Check]:
     }
     compared_features = features if compared else None
     check = partial(
-        check_networks, folder, networks, published, parameters, features=compared_features, code_of=code_of
+        check_networks,
+        *(folder, networks, published, parameters),
+        withheld=snapshot.withheld,
+        features=compared_features,
+        code_of=code_of,
     )
     checks = run_checks("networks", check)
     if SNAPSHOT.files(folder, "pairs") and not snapshot.withheld:

@@ -1,5 +1,6 @@
 """Verify the tables of all networks and of near pairs: decisions, splits, cost, and pairs by an exact join."""
 
+import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,6 +41,7 @@ def check_networks(
     published: set[str],
     parameters: Row,
     *,
+    withheld: set[str],
     features: FeatureTable | None,
     code_of: Row,
 ) -> Check:
@@ -49,12 +51,14 @@ def check_networks(
         networks: from `read_networks`.
         published: ids of records that the folder extends.
         parameters: of the run.
+        withheld: ids of codes that were left out when the folder was published.
         features: of the codes, by `code_of`; None if codes are missing, so that near texts are not compared.
     """
     files = SNAPSHOT.files(folder, "records")
     records = {row["id"]: row for path in files for row in iterate_rows(path, ("id", *_SHARED))}
     by_id = {row["id"]: row for row in networks}
     wrong = [] if len(by_id) == len(networks) else ["an id occurs twice"]
+    wrong += [f"{id_[:12]}: is not the SHA-256 of its code" for id_ in _list_wrong_codes(folder, withheld)]
     wrong += _compare_decisions(folder, by_id, published)
     for id_, record in records.items():
         row = by_id.get(id_, {})
@@ -80,6 +84,14 @@ def check_networks(
     return check_faults("networks", wrong, detail)
 
 
+def _list_wrong_codes(folder: Path, withheld: set[str]) -> Iterator[str]:
+    for path in SNAPSHOT.files(folder, "networks"):
+        for row in iterate_rows(path, ("id", "nn_code")):
+            digest = hashlib.sha256(row["nn_code"].encode()).hexdigest()
+            if digest != row["id"] and not (row["id"] in withheld and not row["nn_code"]):
+                yield row["id"]
+
+
 def _compare_decisions(folder: Path, by_id: Mapping[str, Row], published: set[str]) -> Iterator[str]:
     """Yield the codes whose row is missing, or does not say what was decided on one of its rows."""
     outcomes: defaultdict[str, set[tuple[object, ...]]] = defaultdict(set)
@@ -89,9 +101,9 @@ def _compare_decisions(folder: Path, by_id: Mapping[str, Row], published: set[st
     for id_ in sorted(outcomes.keys() ^ by_id.keys()):
         yield f"{id_[:12]}: {'no row' if id_ in outcomes else 'no decision'} for this code"
     for id_ in outcomes.keys() & by_id.keys():
-        row = by_id[id_]
-        if (row["nn"], row["stage"], row["canonical"], row["similarity"]) not in outcomes[id_]:
-            yield f"{row['nn']}: decided otherwise"
+        own = by_id[id_]
+        if (own["nn"], own["stage"], own["canonical"], own["similarity"]) not in outcomes[id_]:
+            yield f"{own['nn']}: decided otherwise"
 
 
 def _check_cost(folder: Path, by_id: Mapping[str, Row]) -> Iterator[str]:

@@ -106,7 +106,7 @@ class FolderFormat:
         tables = select_tables(self.tables, rows)
         tags = ["neural-architecture", *self.tags]
         views = {name: view for name, view in self.views.items() if view[0] in {table.config for table in tables}}
-        yaml = card_yaml(tables, views, default=self.default, pretty_name=card.name, tags=tags, size=card.size)
+        yaml = card_yaml(tables, default=self.default, pretty_name=card.name, tags=tags, size=card.size, views=views)
         write_text(folder / "README.md", f"{yaml}\n# {plain(card.name)}\n\n{card.text}")
         name, version = make_visible(card.name), package_versions()["lemur-curator"]
         write_croissant(folder, tables, name, make_visible(card.description), version, card.licenses)

@@ -274,22 +274,22 @@ def write_table(path: Path, schema: pa.Schema, rows: Iterator[dict[str, object]]
 
 def card_yaml(
     tables: Sequence[Table],
-    views: Mapping[str, tuple[str, str, str]] = {},
     *,
     default: str,
     pretty_name: str,
     tags: list[str],
     size: int,
+    views: Mapping[str, tuple[str, str, str]] = {},
 ) -> str:
     """Return the YAML block of a dataset card: one configuration per table, and one per view.
 
     Args:
         tables: the configurations, from `select_tables`.
-        views: configurations that `datasets` filters when it reads a table: its name, a column and a value of it.
         default: the configuration that `datasets` opens without a name.
         pretty_name: the title of the data set.
         tags: tags on the Hub.
         size: number of rows, which is published as a range.
+        views: configurations that `datasets` filters when it reads a table: its name, a column and a value of it.
 
     Returns: the block with its two lines of `---`, and a newline at its end.
     """

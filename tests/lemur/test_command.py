@@ -199,7 +199,7 @@ def test_load_dataset(made: tuple[Path, Done], tmp_path: Path) -> None:
     out, _ = made
     script = (
         "import json, sys, warnings; warnings.simplefilter('ignore'); from datasets import load_dataset\n"
-        "names = (None, 'stats', 'decisions', 'removed')\n"
+        "names = (None, 'stats', 'decisions', 'removed', 'networks')\n"
         "loaded = {str(name): load_dataset(sys.argv[1], name) for name in names}\n"
         "found = {name: {split: [len(part), part.column_names] for split, part in data.items()}"
         " for name, data in loaded.items()}\n"
@@ -216,7 +216,9 @@ def test_load_dataset(made: tuple[Path, Done], tmp_path: Path) -> None:
     assert min(manifest.counts["splits"].values()) > 0
     assert all(columns == list(LemurRecord.model_fields) for _, columns in found["None"].values())
     assert found["decisions"]["train"][0] == manifest.counts["rows"]["input"]
-    assert found["stats"]["train"][0] >= manifest.counts["rows"]["kept"]
+    rows = manifest.counts["rows"]
+    assert found["stats"]["train"][0] == rows["input"] - rows["invalid"]
+    assert found["networks"]["train"][0] == manifest.counts["codes"]
     assert "ü–\U0001f600" in found["nn"]
 
 
