@@ -61,6 +61,7 @@ def test_decision_columns() -> None:
         ("similarity", "double?"),
         ("reason", "string"),
         ("agreement", "string?"),
+        ("leader", "string?"),
     ]
 
 
