@@ -16,6 +16,7 @@ from curate.model.splits import assign_splits, group_names, join_clusters, split
 from curate.published.delta import Baseline, SplitGuard
 from curate.published.outcome import CurationOutcome, PublishedRecord
 from lemur_core.describe.cost import count_parameters
+from lemur_core.files import Json
 from lemur_core.similarity.index import KeptSet, LexicalIndex, StructuralIndex, Verdict, select
 from lemur_core.similarity.join import Recall, enough_effort, exact_pairs, measure_recall
 from lemur_core.similarity.minhash import PERMUTATIONS, SCHEME, Banding
@@ -82,13 +83,20 @@ def curate_strict(
         joined=joined,
         leaders=chosen.leaders,
         notes=[*chosen.shortfalls, *_describe_groups(chosen, options)],
-        details={
-            "lsh": recall.facts(),
-            "sketch": {"scheme": SCHEME, "permutations": PERMUTATIONS},
-            "split_groups": len(set(groups)),
-            **({} if against is None else {"against": against.facts | {"split_groups": len(anchors)}}),
-        },
+        details=_describe_details(recall, groups, anchors, against),
     )
+
+
+def _describe_details(
+    recall: Recall, groups: Sequence[int], anchors: Mapping[int, object], against: Baseline | None
+) -> Json:
+    """Return the details of the decisions for the manifest."""
+    return {
+        "lsh": recall.facts(),
+        "sketch": {"scheme": SCHEME, "permutations": PERMUTATIONS},
+        "split_groups": len(set(groups)),
+        **({} if against is None else {"against": against.facts | {"split_groups": len(anchors)}}),
+    }
 
 
 def _list_traced_first(
