@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import json
 import random
+import shutil
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -119,6 +120,19 @@ def test_pairs_are_those_of_a_brute_force(snapshot: Snapshot) -> None:
         a, b = structures[row["a"]], structures[row["b"]]
         assert row["structural"] == len(a & b) / len(a | b)
         assert row["agreement"] is None
+
+
+@pytest.mark.parametrize("column", ["jaccard", "structural", "band", "b", ""])
+def test_a_wrong_pair_is_seen(snapshot: Snapshot, tmp_path: Path, column: str) -> None:
+    folder = Path(shutil.copytree(snapshot.folder, tmp_path / "damaged"))
+    table = pq.read_table(folder / "pairs.parquet")
+    pairs = table.to_pylist()
+    if column:
+        pairs[4][column] = pairs[-1][column]
+    else:
+        pairs.pop()
+    pq.write_table(table.from_pylist(pairs, table.schema), folder / "pairs.parquet")
+    assert "pairs" in {check.name for check in Snapshot(folder).verify(jobs=1) if not check.ok}
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.sampled_from([0.3, 0.5, 0.6, 0.9, 0.95, 1.0]))))
