@@ -8,6 +8,7 @@ from all that trains. Each cell is the mean of ten draws, then the lowest and th
 import argparse
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -98,7 +99,7 @@ def main() -> None:
     bands: list[list[str]] = []
     with threadpool_limits(1):  # small fits: more threads wait for each other
         for study in _studies(networks, sample):
-            path = options.out / f"{study.name.replace(' ', '-')}.json"
+            path = options.out / f"{re.sub(r'[^a-z0-9]+', '-', study.name)}.json"
             if not path.is_file():
                 write_text(path, json.dumps(_run(networks, study, options.draws), indent=1))
             stored = json.loads(path.read_text(encoding="utf-8"))
@@ -108,7 +109,7 @@ def main() -> None:
     lines = [*report(results), "", *report_proxies(networks, sample), "", _BANDS_TITLE, ""]
     lines += table(["target", "predictor", "similarity, at least", "codes", "Spearman", "mean error"], bands, left=2)
     write_text(options.out / "results.md", "\n".join(lines))
-    draw_figure(options.out / "prediction.png", [result for result in results if result.target == STUDIES[0]])
+    draw_figure(options.out / "prediction.png", [result for result in results if result.target == STUDIES[-1]])
     print("\n".join(lines))
 
 
@@ -151,7 +152,7 @@ def _studies(networks: Networks, sample: Sample) -> list[Study]:
     traced = by_code(FIRST) | {
         "parameters, multiply-adds, boosting": boosting(sample.costs),
         "graph, boosting": boosting(sample.labels),
-        "all of these but tokens, boosting": boosting(np.column_stack([graphs, networks.hyperparameters[FIRST]])),
+        "graph, costs, hyperparameters, boosting": boosting(np.column_stack([graphs, networks.hyperparameters[FIRST]])),
     }
     predictors = (
         by_code(FIRST),
@@ -264,7 +265,7 @@ def draw_figure(path: Path, results: Sequence[Result]) -> None:
     """Draw the rank correlation of each predictor on each split: the mean of the draws, and their range."""
 
     def draw(figure: "Figure") -> None:
-        figure.set_size_inches(8, 3.6)
+        figure.set_size_inches(8, 4.4)
         axes = figure.subplots()
         names = [name for name in dict.fromkeys(result.predictor for result in results) if name != "mean"]
         colors = dict(zip(SPLITS, (BLUE, ORANGE, "#009E73", INK, FAINT), strict=True))
@@ -278,7 +279,6 @@ def draw_figure(path: Path, results: Sequence[Result]) -> None:
         axes.grid(axis="x")
         axes.set_xlabel("Spearman correlation with the accuracy after the first epoch")
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-        figure.tight_layout()
 
     save_figure(path, draw)
 
