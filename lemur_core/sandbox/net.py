@@ -91,7 +91,7 @@ _FILE = f"{NETWORK}.py"
 
 _PACKAGE = re.compile(r"(?:^|/)((?:torch|torchvision|numpy)/.+)$")
 #: By these functions torch runs a module, and a measurement sees a call.
-_CALLING = frozenset({"_wrapped_call_impl", "_call_impl", "__torch_function__"})
+_CALLING = frozenset({"_wrapped_call_impl", "_call_impl", "__torch_function__", "handle_torch_function"})
 
 
 def _format_traceback(error: BaseException) -> str:
@@ -104,12 +104,13 @@ def _format_traceback(error: BaseException) -> str:
     first = next(index for index, (file, _, _) in enumerate(frames) if file.endswith(_FILE))
     lines = ["Traceback (most recent call last):"]
     for file, number, function in frames[first:]:
-        if function in _CALLING:
+        text = linecache.getline(file, number).strip()
+        if function in _CALLING or text.startswith("return handle_torch_function("):
             continue
         package = _PACKAGE.search(file)
         path = package[1] if package else file.rpartition("/")[2]
         lines.append(f'  File "{path}", line {number}, in {function}')
-        lines += [f"    {text}" for text in [linecache.getline(file, number).strip()] if text]
+        lines += [f"    {text}"] if text else []
     message = one_line(read_message(error), _MESSAGE_CHARACTERS)
     return "\n".join([*lines, f"{name_type(error)}: {message}" if message else name_type(error)])
 
