@@ -6,6 +6,7 @@ inside the sandbox, so that nothing in it can shadow the declared runtime. The o
 are fetched in the same way, separately for each source.
 """
 
+import contextlib
 import glob
 import hashlib
 import io
@@ -16,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
 import zipfile
 from collections import deque
@@ -39,7 +41,7 @@ from lemur_core.files.atomic import sha256_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.foreign import check_growth
-from lemur_core.files.pip import AbsentError, download
+from lemur_core.files.pip import AbsentError, download, download_wheels
 from lemur_core.files.progress import note
 from lemur_core.sandbox.runtime import DECLARED, find_runtime, read_requirements
 
@@ -188,8 +190,13 @@ class _Resolver:
                 self.unavailable[text] = "not a requirement of PEP 508; write NAME or NAME>=VERSION"
         queue = deque((requirement, "") for requirement in read_requirements(sorted(requires)))
         seen: set[tuple[str, str]] = set()
+        level = 0  # requirements of the queue that were prefetched
         while queue:
+            if not level:
+                self._prefetch([requirement for requirement, _ in queue])
+                level = len(queue)
             requirement, parent = queue.popleft()
+            level -= 1
             requirement.name = _HEADLESS.get(canonicalize_name(requirement.name), requirement.name)
             requirement.marker = None  # it applies
             # The message about an unavailable name says who needs it, so the parent counts, too.
@@ -200,6 +207,21 @@ class _Resolver:
             if distribution is not None:
                 needs = read_requirements(distribution.requires, requirement.extras)
                 queue.extend((need, distribution.name) for need in needs)
+
+    def _prefetch(self, requirements: Sequence[Requirement]) -> None:
+        """Fetch the wheels of several requirements at once. What fails is left to `_resolve`, which says why."""
+        wanted: dict[str, str] = {}
+        for requirement in requirements:
+            name = canonicalize_name(_HEADLESS.get(canonicalize_name(requirement.name), requirement.name))
+            skipped = name in self.known or name in PROVIDED or _CUDA.fullmatch(name) or requirement.url is not None
+            # A name with two requirements, or one that the runtime has in some version, is a case of its own.
+            if skipped or name in wanted or name in self.picked or name in find_runtime().versions:
+                continue
+            pick = _pick_file(name, requirement.specifier)
+            if not pick.is_file() and not pick.with_suffix(".absent").is_file():
+                wanted[name] = str(requirement.specifier)
+        if len(wanted) > 1 and not self.offline:
+            _fetch_together(wanted)
 
     def _resolve(self, requirement: Requirement, parent: str) -> Distribution | None:
         """Return the distribution to unpack for a requirement; None if it is unavailable or need not be unpacked."""
@@ -298,8 +320,7 @@ def _fetch_wheel(name: str, specifier: SpecifierSet, *, cached_only: bool = Fals
         too large or damaged; RetryableError if the index cannot be reached.
     """
     wanted = f"{name}{specifier}"
-    interpreter = f"{sys.implementation.cache_tag}-{sysconfig.get_platform()}"
-    pick = _cache("picks") / f"{hashlib.sha256(f'{wanted}|{interpreter}'.encode()).hexdigest()[:32]}.json"
+    pick = _pick_file(name, specifier)
     picked = read_record(pick)
     if picked is not None and (cached := _read_distribution(_cache("distributions") / str(picked))) is not None:
         return cached
@@ -319,6 +340,24 @@ def _fetch_wheel(name: str, specifier: SpecifierSet, *, cached_only: bool = Fals
         distribution = _unpack(wheel, name, work)
     record(pick, distribution.id)
     return distribution
+
+
+def _pick_file(name: str, specifier: SpecifierSet) -> Path:
+    """Return the file that says which release was selected for a requirement."""
+    interpreter = f"{sys.implementation.cache_tag}-{sysconfig.get_platform()}"
+    return _cache("picks") / f"{hashlib.sha256(f'{name}{specifier}|{interpreter}'.encode()).hexdigest()[:32]}.json"
+
+
+def _fetch_together(wanted: Mapping[str, str]) -> None:
+    """Fetch the releases that pip selects for some requirements, specifiers by name, if it has all of them."""
+    requirements = [name + specifier for name, specifier in wanted.items()]
+    note(f"fetching {', '.join(requirements)} for the runtime with pip download")
+    with workspace() as work:
+        for wheel in download_wheels(requirements, work, max_bytes=MAX_WHEEL_BYTES, max_seconds=_MAX_SECONDS):
+            name = canonicalize_name(wheel.name.partition("-")[0])
+            with contextlib.suppress(UserError), tempfile.TemporaryDirectory(dir=work) as folder:
+                distribution = _unpack(wheel, name, Path(folder))
+                record(_pick_file(name, SpecifierSet(wanted[name])), distribution.id)
 
 
 def _read_distribution(folder: Path) -> Distribution | None:

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from lemur_core.files.atomic import make_scratch, remove_dead, sha256_file, write_text
@@ -59,16 +60,11 @@ def download(
     Raises: AbsentError if there is no such package, version or wheel, or it is too large; RetryableError if the index
         cannot be reached or takes too long; UserError with pip's message otherwise. No message repeats the name.
     """
-    archives, scratch, result = folder / "archives", folder / "scratch", folder / "result"
-    for subfolder in (archives, scratch):
-        subfolder.mkdir(exist_ok=True)
-    options = ["--quiet", "--no-deps", "--no-cache-dir", "--no-input", "--progress-bar", "off"]
-    options += [] if sdists else ["--only-binary", ":all:"]
+    archives, result = folder / "archives", folder / "result"
+    options = [] if sdists else ["--only-binary", ":all:"]
     options += [] if retries is None else ["--retries", str(retries)]
-    script = [str(_SCRIPT), f"{name}-", str(result), str(max_bytes)]
-    command = [*script, "download", *options, "--disable-pip-version-check", "--dest", str(archives), name + specifier]
     try:
-        done = _run(command, scratch, max_seconds)
+        done = _download_to(folder, f"{name}-", max_bytes, max_seconds, [*options, name + specifier])
     except subprocess.TimeoutExpired as error:
         raise RetryableError(f"pip took more than {max_seconds:.0f} s to fetch it; run again") from error
     # pip would build the sdist to read its metadata; the guard ends it there, with the archive on disk.
@@ -78,6 +74,33 @@ def download(
     if done.returncode != 0 or not fetched:
         raise _explain(done.stderr, sdists, max_bytes)
     return fetched[0]
+
+
+def download_wheels(requirements: Sequence[str], folder: Path, *, max_bytes: int, max_seconds: float) -> list[Path]:
+    """Download the wheels that pip chooses for requirements of different names, in one process.
+
+    Starting pip takes longer than fetching a small wheel with it.
+
+    Args: see `download`.
+    Returns: the paths of the wheels; none if one of them is unavailable.
+    """
+    options = ["--only-binary", ":all:", "--retries", "1"]
+    try:
+        done = _download_to(folder, "-", max_bytes, max_seconds, [*options, *requirements])
+    except subprocess.TimeoutExpired:
+        return []
+    return [] if done.returncode else sorted((folder / "archives").glob("*.whl"))
+
+
+def _download_to(
+    folder: Path, stem: str, max_bytes: int, max_seconds: float | None, arguments: Sequence[str]
+) -> subprocess.CompletedProcess[str]:
+    archives, scratch = folder / "archives", folder / "scratch"
+    for subfolder in (archives, scratch):
+        subfolder.mkdir(exist_ok=True)
+    script = [str(_SCRIPT), stem, str(folder / "result"), str(max_bytes), "download", "--dest", str(archives)]
+    options = ["--quiet", "--no-deps", "--no-cache-dir", "--no-input", "--progress-bar", "off"]
+    return _run([*script, *options, "--disable-pip-version-check", *arguments], scratch, max_seconds)
 
 
 def latest_version(name: str, scratch: Path) -> str | None:

@@ -6,6 +6,7 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,6 +47,7 @@ def forbid_pip(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError(f"asked pip for {name}")
 
     monkeypatch.setattr(extract.proofs.runtime, "download", refuse)
+    monkeypatch.setattr(extract.proofs.runtime, "download_wheels", refuse)
 
 
 def test_hard_dependencies_are_followed_and_what_is_there_is_not_fetched(wheel: Wheel) -> None:
@@ -98,6 +100,26 @@ def test_the_second_time_pip_is_not_asked(wheel: Wheel, monkeypatch: pytest.Monk
     assert "tinya needs it" in reasons(first)["gone"]
     forbid_pip(monkeypatch)
     assert runtime_for(["tinya"]) == first
+
+
+def test_dependencies_of_one_level_are_fetched_together(wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the index lacks one of them, each is fetched by itself, and the one that is missing is named."""
+    wheel("tinya", needs=("tinyb>=1", "tinyc"))
+    wheel("tinyb")
+    wheel("tinyc", needs=("tinyd", "tinygone"))
+    wheel("tinyd")
+    alone: list[str] = []
+    fetch = extract.proofs.runtime.download
+
+    def download(name: str, *arguments: Any, **options: Any) -> Path:
+        alone.append(name)
+        return fetch(name, *arguments, **options)
+
+    monkeypatch.setattr(extract.proofs.runtime, "download", download)
+    runtime = runtime_for(["tinya"])
+    assert runtime.installed == ("tinya==1.0", "tinyb==1.0", "tinyc==1.0", "tinyd==1.0")
+    assert list(reasons(runtime)) == ["tinygone"]
+    assert alone == ["tinya", "tinyd", "tinygone"]
 
 
 def test_the_folder_depends_on_what_is_in_it_only(wheel: Wheel) -> None:
