@@ -3,8 +3,8 @@
 It lists every file of a table with its SHA-256, and every table with its columns; paths are relative to the folder, so
 that `mlcroissant.Dataset("DIR/croissant.json").records("records")` reads it in place.
 
-It is written as the library would write it, key for key, which a test holds: the library takes 0.8 s to import, and 0.2 s
-to build and print its objects.
+It is written as the library would write it, key for key, which a test holds: the library takes 0.8 s to import, and
+0.2 s to build and print its objects.
 
 Source: https://docs.mlcommons.org/croissant/
 """
