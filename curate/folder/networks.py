@@ -11,7 +11,6 @@ from curate.published.outcome import CurationOutcome
 from lemur_core.describe.cost import count_multiply_adds, count_parameters
 from lemur_core.files import Json
 from lemur_core.graphs.graph import Graph, unpack
-from lemur_core.similarity.join import MAX_SETS
 
 _IDENTITIES = ("graph", "graph_widths", "behavior")
 _BENCHMARK = ("task", "dataset", "metric")
@@ -101,6 +100,10 @@ def _represent_sets(corpus: LoadedRecords, outcome: CurationOutcome) -> dict[int
 #: How many near pairs of each token set and band are listed by default.
 PER_BAND = 10
 
+#: Token sets beyond which none are listed by default: the join of all with all takes half a minute for so many, and
+#: grows with their square.
+MOST_SETS = 5_000
+
 
 def list_pairs(corpus: LoadedRecords, outcome: CurationOutcome, requested: int | None) -> tuple[Iterator[Json], int]:
     """Return the rows of `Pair`, and their number; how many of each set and band are listed is added to the details.
@@ -110,7 +113,7 @@ def list_pairs(corpus: LoadedRecords, outcome: CurationOutcome, requested: int |
     Args: requested: how many near pairs to list of each token set and band; None for the default.
     """
     codes = sorted(_represent_sets(corpus, outcome).values(), key=corpus.ids.__getitem__)
-    per_band = (PER_BAND if len(codes) <= MAX_SETS else 0) if requested is None else requested
+    per_band = (PER_BAND if len(codes) <= MOST_SETS else 0) if requested is None else requested
     outcome.details["pairs"] = {"per_band": per_band, "sets": len(codes)}
     if not per_band:
         if requested is None:

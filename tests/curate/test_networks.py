@@ -182,7 +182,7 @@ def test_a_corpus_too_large_for_an_exact_join_is_split_alike(
 def test_many_sets_have_no_pairs_unless_requested(
     rows: list[Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("curate.folder.networks.MAX_SETS", 3)
+    monkeypatch.setattr("curate.folder.networks.MOST_SETS", 3)
     source = write_jsonl(tmp_path / "rows.jsonl", rows[:30])
     made = curate(source, out=tmp_path / "out", options=CurateOptions(graph="off"), jobs=1)
     assert not (made.folder / "pairs.parquet").exists()
