@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 _DRAWS = 10
 MEASURES = ("spearman", "within", "kendall", "r2")
+_LEAST = 30  # codes of a study
 _FEW = 10  # codes of a prefix that are ranked among themselves
 #: The least similarities of bands in which the gap is shown; 1 is an equal token set.
 BANDS = (1.0, 0.95, 0.85, 0.70, 0.0)
@@ -99,6 +100,9 @@ def main() -> None:
     bands: list[list[str]] = []
     with threadpool_limits(1):  # small fits: more threads wait for each other
         for study in _studies(networks, sample):
+            if len(networks.known(study.target)) < _LEAST:
+                note(f"{study.name}: fewer than {_LEAST} codes")
+                continue
             path = options.out / f"{re.sub(r'[^a-z0-9]+', '-', study.name)}.json"
             if not path.is_file():
                 write_text(path, json.dumps(_run(networks, study, options.draws), indent=1))
@@ -109,7 +113,7 @@ def main() -> None:
     lines = [*report(results), "", *report_proxies(networks, sample), "", _BANDS_TITLE, ""]
     lines += table(["target", "predictor", "similarity, at least", "codes", "Spearman", "mean error"], bands, left=2)
     write_text(options.out / "results.md", "\n".join(lines))
-    draw_figure(options.out / "prediction.png", [result for result in results if result.target == STUDIES[-1]])
+    draw_figure(options.out / "prediction.png", [result for result in results if result.target == results[-1].target])
     print("\n".join(lines))
 
 
@@ -166,6 +170,8 @@ def _studies(networks: Networks, sample: Sample) -> list[Study]:
 
 def _evaluate(networks: Networks, study: Study, split: str, draw: int) -> Iterator[tuple[Result, Tested]]:
     train, tested = SPLITS[split](networks, networks.known(study.target), draw)
+    if min(len(train), len(tested)) < 2:  # a small corpus may have nothing far from it
+        return
     actual, similarity = study.target[tested], nearest_similarity(networks, train, tested)
     prefixes = np.array(networks.prefixes)[tested]
     for name, predictor in study.predictors.items():
@@ -247,9 +253,11 @@ def report_proxies(networks: Networks, sample: Sample) -> list[str]:
     )
     for name, values in columns:
         chosen = np.flatnonzero(np.isfinite(values) & np.isfinite(sample.proxies).all(axis=1))
+        if len(chosen) < _FEW:
+            continue
         draws = np.random.default_rng(0).integers(0, len(chosen), (1_000, len(chosen)))
         spread = [correlate(spearmanr, values[chosen[draw]], actual[chosen[draw]]) for draw in draws]
-        low, high = np.quantile(spread, (0.025, 0.975)) if len(chosen) else (np.nan, np.nan)
+        low, high = np.quantile(spread, (0.025, 0.975))
         within = _within(prefixes[chosen], values[chosen], actual[chosen])
         rank = correlate(spearmanr, values[chosen], actual[chosen])
         rows.append([name, count(len(chosen)), f"{rank:.2f} ({low:.2f} to {high:.2f})", f"{within:.2f}"])
@@ -271,6 +279,8 @@ def draw_figure(path: Path, results: Sequence[Result]) -> None:
         colors = dict(zip(SPLITS, (BLUE, ORANGE, "#009E73", INK, FAINT), strict=True))
         for row, split in itertools.product(range(len(names)), SPLITS):
             own = [r.spearman for r in results if r.predictor == names[row] and r.split == split]
+            if not own:
+                continue
             height = row + (list(SPLITS).index(split) - 2) * 0.15
             axes.plot([min(own), max(own)], [height, height], color=colors[split], linewidth=1.5)
             axes.plot(np.mean(own), height, "o", color=colors[split], label=split if row == 0 else None)
@@ -284,7 +294,7 @@ def draw_figure(path: Path, results: Sequence[Result]) -> None:
 
 
 def _mean(values: Sequence[int]) -> str:
-    return count(round(float(np.mean(values))))
+    return count(round(float(np.mean(values)))) if values else "–"
 
 
 def _cell(values: Sequence[float]) -> str:

@@ -75,7 +75,9 @@ def boosting(columns: Numbers) -> Predictor:
 
     def predict(train: Indices, tested: Indices, target: Numbers) -> Numbers:
         model = HistGradientBoostingRegressor(max_iter=_STEPS, random_state=0, early_stopping=False)
-        predictions: Numbers = model.fit(columns[train], target[train]).predict(columns[tested])
+        known = np.flatnonzero(np.isfinite(columns[train]).any(axis=0))  # scikit-learn takes no empty column
+        model.fit(columns[np.ix_(train, known)], target[train])
+        predictions: Numbers = model.predict(columns[np.ix_(tested, known)])
         return predictions
 
     return predict
