@@ -175,8 +175,10 @@ def computing_sentences(spec: Spec) -> list[str]:
 
 def tells_all(spec: Spec) -> bool:
     """Return True if the sentences on its graphs leave nothing out; False if one of the two modes has no graph."""
-    told = spec.algorithm
-    return told is not None and told.train_error is None and not _LEFT_OUT.search(" ".join(told.sentences))
+    algorithm = spec.algorithm
+    if algorithm is None or algorithm.train_error is not None:
+        return False
+    return _LEFT_OUT.search(" ".join(algorithm.sentences)) is None
 
 
 def mode_sentences(spec: Spec) -> list[str]:

@@ -201,4 +201,4 @@ def test_only_what_is_told_in_full_is_to_be_written(blocks: list[ChatBlock]) -> 
     for algorithm in (half, None):
         block = ChatBlock(spec.model_copy(update={"algorithm": algorithm}), blocks[1].place, blocks[1].code)
         (drop,) = [drop for drop in chat_of([block], include_code=True).drops if drop.kind == "write"]
-        assert drop.skipped.reason == "not_told"
+        assert drop.skipped.reason == "not_stated"
