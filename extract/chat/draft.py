@@ -260,9 +260,7 @@ def write(block: ChatBlock, sampler: Sampler, rights: CodeRights) -> Draft | Ski
     if not spec.cases:
         return skip_not_run(spec)
     if not tells_all(spec):
-        return Skipped(
-            "not_stated", "its sentences do not say all that it computes, so none could write it from them"
-        )
+        return Skipped("not_stated", "its sentences do not say all that it computes, so none could write it from them")
     request = sampler.choice(_WRITE, "question").format(name=spec.name)
     lines, _ = _requirement(spec)
     for name, label in (("constructor", "constructor"), ("forward", "`forward`")):
