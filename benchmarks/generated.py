@@ -22,7 +22,7 @@ from lemur_core.files.atomic import write_text
 from lemur_core.files.figures import BLUE, FAINT, INK, ORANGE, bar_axes, save_figure
 from lemur_core.files.markdown import code_span, count, table
 from manifests.folders.formats import SNAPSHOT
-from manifests.records import Network
+from manifests.records import NetworkRow
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="the folder for table and figure")
     parser.add_argument("--traced", type=int, default=_TRACED, help="codes to trace of a prefix (default: %(default)s)")
     options = parser.parse_args()
-    networks = sorted(SNAPSHOT.rows(options.snapshot, Network), key=lambda network: network.id)
+    networks = sorted(SNAPSHOT.rows(options.snapshot, NetworkRow), key=lambda network: network.id)
     families = count_families(networks, options.traced)
     lines = report(families)
     options.out.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def main() -> None:
     print("\n".join(lines))
 
 
-def count_families(networks: Sequence[Network], traced: int) -> list[FamilyNovelty]:
+def count_families(networks: Sequence[NetworkRow], traced: int) -> list[FamilyNovelty]:
     """Return the counts of each prefix, the most frequent first; rare prefixes together come last.
 
     Args: networks: all codes, by id. traced: codes to trace of each prefix.
@@ -101,7 +101,7 @@ def count_families(networks: Sequence[Network], traced: int) -> list[FamilyNovel
     return sorted(families, key=lambda family: (family.prefix == OTHERS, -family.networks, family.prefix))
 
 
-def _read_features(networks: Sequence[Network]) -> FeatureTable:
+def _read_features(networks: Sequence[NetworkRow]) -> FeatureTable:
     store, ids = FeatureStore("abstract"), [bytes.fromhex(network.id) for network in networks]
     missing = ((id_, network.nn_code) for id_, network in zip(ids, networks, strict=True) if id_ not in store)
     fill_store(store, missing, "abstract", 1)

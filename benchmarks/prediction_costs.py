@@ -9,8 +9,9 @@ import numpy as np
 from benchmarks.prediction_data import DATASET, TASK, Indices, Networks, Numbers
 from benchmarks.prediction_models import hash_labels
 from curate.compute.arguments import PRM
-from curate.compute.runs import InputCase, NetFailure, build_case, open_box, read_answer
+from curate.compute.runs import NetFailure, build_case, open_box, read_answer
 from lemur_core.files import Json
+from lemur_core.files.errors import UserError
 from lemur_core.sandbox import META_PRELOAD, Limits
 from lemur_core.sandbox.stage import Retries, SandboxStage
 
@@ -112,9 +113,11 @@ def _measure(
     codes: Mapping[int, str], stage: SandboxStage[Answer | NetFailure], images: tuple[int, str]
 ) -> dict[int, Answer]:
     batch, transform = images
-    usual = build_case(TASK, DATASET, transform)
-    assert isinstance(usual, InputCase)
-    given = asdict(replace(usual, in_shape=(batch, *usual.in_shape[1:]), output=None))
+    case = build_case(TASK, DATASET, transform)
+    if isinstance(case, str):
+        raise UserError(case)
+    shape: tuple[int, ...] = case.in_shape[1:]
+    given = asdict(replace(case, in_shape=(batch, *shape), output=None))
     requests = {str(number): CostRequest(code, PRM | {"batch": batch}, given) for number, code in codes.items()}
     answers: dict[int, Answer] = {}
     with open_box([stage], jobs=1, unsafe=False, preload=META_PRELOAD) as box:

@@ -10,7 +10,7 @@ pytest.importorskip("sklearn")
 from benchmarks.generated import GRAPHS, OTHERS, count_families, draw_figure, report
 from curate import CurateOptions, curate
 from manifests.folders.formats import SNAPSHOT
-from manifests.records import Network
+from manifests.records import NetworkRow
 
 _CODE = """{comment}from torch import nn
 
@@ -30,7 +30,7 @@ def _code(width: int, comment: str = "") -> str:
 
 
 @pytest.fixture(scope="module")
-def networks(tmp_path_factory: pytest.TempPathFactory) -> list[Network]:
+def networks(tmp_path_factory: pytest.TempPathFactory) -> list[NetworkRow]:
     """Return 60 networks of `gen`: 10 widths, each without and with a comment, under three names each; and two more."""
     codes = [_code(4 + width, comment) for width in range(10) for comment in ("", "# again\n")]
     named = [(f"gen-{copy}-{number}", code) for copy in range(3) for number, code in enumerate(codes)]
@@ -40,10 +40,10 @@ def networks(tmp_path_factory: pytest.TempPathFactory) -> list[Network]:
     lines = (json.dumps({**row, "nn": name, "nn_code": code, "prm": "{}"}) for name, code in named)
     (base / "rows.jsonl").write_text("\n".join(lines), encoding="utf-8")
     curate(base / "rows.jsonl", out=base / "snapshot", options=CurateOptions(graph="off"), jobs=1)
-    return sorted(SNAPSHOT.rows(base / "snapshot", Network), key=lambda network: network.id)
+    return sorted(SNAPSHOT.rows(base / "snapshot", NetworkRow), key=lambda network: network.id)
 
 
-def test_distinct_and_new_are_counted(networks: list[Network], tmp_path: Path) -> None:
+def test_distinct_and_new_are_counted(networks: list[NetworkRow], tmp_path: Path) -> None:
     generated, others = count_families(networks, 0)
     assert (generated.prefix, generated.networks, others.prefix, others.networks) == ("gen", 60, OTHERS, 2)
     assert (generated.distinct["texts"], generated.new["texts"]) == (20, 20)
@@ -57,7 +57,7 @@ def test_distinct_and_new_are_counted(networks: list[Network], tmp_path: Path) -
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_graphs_are_traced_in_the_sandbox(networks: list[Network]) -> None:
+def test_graphs_are_traced_in_the_sandbox(networks: list[NetworkRow]) -> None:
     generated, others = count_families(networks, 4)
     assert (generated.traced, others.traced) == (4, 2)
     assert 2 <= generated.distinct["graphs"] <= 4

@@ -28,7 +28,7 @@ def list_networks(corpus: LoadedRecords, outcome: CurationOutcome) -> list[int]:
 
 
 def network_rows(corpus: LoadedRecords, outcome: CurationOutcome, codes: list[int]) -> Iterator[Json]:
-    """Yield the rows of `Network` for these codes."""
+    """Yield the rows of `NetworkRow` for these codes."""
     best_rows, names, token_sets = (
         find_best_rows(corpus, outcome.rows),
         _find_names(corpus),

@@ -22,7 +22,7 @@ from manifests.records import (
     GraphRow,
     JoinedCluster,
     LemurRecord,
-    Network,
+    NetworkRow,
     Pair,
     Record,
     Removed,
@@ -54,7 +54,7 @@ def write_snapshot_tables(
         write_table(folder / f"{table}.parquet", arrow_schema(record), values)
         rows[f"{table}.parquet"] = count
 
-    write("networks", Network, network_rows(corpus, outcome, networks), len(networks))
+    write("networks", NetworkRow, network_rows(corpus, outcome, networks), len(networks))
     pairs, count = list_pairs(corpus, outcome, pairs_per_band)
     if outcome.details["pairs"]["per_band"]:
         write("pairs", Pair, pairs, count)

@@ -21,11 +21,11 @@ from lemur_core.similarity.join import MAX_SETS, iterate_pairs, link_by_lsh
 from manifests.folders.checks import Check, check_faults
 from manifests.folders.formats import SNAPSHOT
 from manifests.folders.tables import iterate_rows
-from manifests.records import BANDS, Network
+from manifests.records import BANDS, NetworkRow
 
 Row = Mapping[str, Any]
 
-_READ = tuple(name for name in Network.model_fields if name not in ("nn_code", "names"))
+_READ = tuple(name for name in NetworkRow.model_fields if name not in ("nn_code", "names"))
 #: The columns that a record and its network share.
 _SHARED = ("nn", "prefix", "family", "split", "graph", "graph_widths", "behavior", "score", "license")
 

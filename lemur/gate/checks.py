@@ -45,7 +45,7 @@ _LINE = re.compile(r"line (\d+): (.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Refusal:
     """One reason to refuse a file. `rule`: of `RULES`; `line`: counted from 1."""
 
     rule: str
@@ -57,7 +57,7 @@ class Finding:
 class Inspection:
     """The findings about one file, and a query about its novelty if it is a network in Python."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[Refusal, ...]
     query: Query | None = None
     parameters: tuple[str, ...] = ()  # the names that `supported_hyperparameters` returns, as far as they are written
 
@@ -70,40 +70,40 @@ def inspect_network(details: tuple[Detail, ...], item: tuple[str, bytes]) -> Ins
     path, data = item
     findings = list(_find_secrets(data))
     if len(data) > MAX_CODE_BYTES:
-        return Inspection((Finding("contract", f"has more than {MAX_CODE_BYTES:,} bytes"), *findings))
+        return Inspection((Refusal("contract", f"has more than {MAX_CODE_BYTES:,} bytes"), *findings))
     try:
         code = data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
-        return Inspection((Finding("contract", f"invalid UTF-8 at byte {error.start}"), *findings))
+        return Inspection((Refusal("contract", f"invalid UTF-8 at byte {error.start}"), *findings))
     if (reason := check_contract(code)) is not None:
         findings.insert(0, _locate("contract", reason))
     findings += _check_name(PurePosixPath(path).stem, code)
     for license_ in read_head(code).licenses:
         if not is_permissive(license_):
-            findings.append(Finding("license", f"its head states {license_}, which does not permit it"))
+            findings.append(Refusal("license", f"its head states {license_}, which does not permit it"))
     query = build_query(path, code, details)
     if isinstance(query, str):  # `check_contract` reports what cannot be parsed
-        return Inspection(tuple(findings) if findings else (Finding("contract", query),))
+        return Inspection(tuple(findings) if findings else (Refusal("contract", query),))
     return Inspection(tuple(findings), query, _read_supported(code))
 
 
-def _locate(rule: str, reason: str) -> Finding:
+def _locate(rule: str, reason: str) -> Refusal:
     match = _LINE.fullmatch(reason)
-    return Finding(rule, match[2], int(match[1])) if match else Finding(rule, reason)
+    return Refusal(rule, match[2], int(match[1])) if match else Refusal(rule, reason)
 
 
-def _check_name(name: str, code: str) -> Iterator[Finding]:
+def _check_name(name: str, code: str) -> Iterator[Refusal]:
     match = _DIGEST.search(name)
     if match is not None and match[1] != lemur_digest(code):
-        yield Finding("name", f"ends in the digest of another code; this one's name is {lemur_name(code, name)}")
+        yield Refusal("name", f"ends in the digest of another code; this one's name is {lemur_name(code, name)}")
     elif "_" in name:
-        yield Finding("name", "holds an underscore, at which LEMUR splits the folders of statistics; write a hyphen")
+        yield Refusal("name", "holds an underscore, at which LEMUR splits the folders of statistics; write a hyphen")
 
 
-def _find_secrets(data: bytes) -> Iterator[Finding]:
+def _find_secrets(data: bytes) -> Iterator[Refusal]:
     for hit in find_hits(data):
         if hit.secret:
-            yield Finding("secret", f"{hit.kind}; revoke it, and take it out", data.count(b"\n", 0, hit.at) + 1)
+            yield Refusal("secret", f"{hit.kind}; revoke it, and take it out", data.count(b"\n", 0, hit.at) + 1)
 
 
 def _read_supported(code: str) -> tuple[str, ...]:
@@ -122,12 +122,12 @@ def _read_supported(code: str) -> tuple[str, ...]:
 
 def inspect_statistics(
     supported: Callable[[str], tuple[str, ...] | None], path: str, data: bytes
-) -> tuple[Finding, ...]:
+) -> tuple[Refusal, ...]:
     """Check a file of statistics.
 
     Args: supported: returns the hyperparameters of a network by its name; None if there is no such network.
     """
-    report = partial(Finding, "statistics")
+    report = partial(Refusal, "statistics")
     findings = list(_find_secrets(data))
     folder, epoch = match_statistics(path)
     parts = folder.split("_")

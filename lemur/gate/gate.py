@@ -18,7 +18,7 @@ from curate.published.novelty import Novelty, NoveltyIndex, Query
 from curate.published.reference_corpus import ReferenceCorpus
 from curate.sources import open_source
 from curate.sources.rows import RecordSource
-from lemur.gate.checks import RULES, Finding, Inspection, inspect_network, inspect_statistics, read_trials
+from lemur.gate.checks import RULES, Inspection, Refusal, inspect_network, inspect_statistics, read_trials
 from lemur.gate.files import Contribution, match_statistics, read_contribution
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
@@ -41,7 +41,7 @@ class GatedFile:
 
     path: str
     kind: str  # network or statistics
-    findings: tuple[Finding, ...]
+    findings: tuple[Refusal, ...]
     family: str | None = None
     nearest: str | None = None
     similarity: float | None = None
@@ -136,12 +136,12 @@ def _inspect(contribution: Contribution, index: NoveltyIndex, jobs: int | None) 
 
 
 def _report_crash(_item: tuple[str, bytes]) -> Inspection:
-    return Inspection((Finding("contract", "Python's parser crashed on it"),))
+    return Inspection((Refusal("contract", "Python's parser crashed on it"),))
 
 
 def _inspect_statistics(
     contribution: Contribution, inspections: Mapping[str, Inspection]
-) -> dict[str, tuple[Finding, ...]]:
+) -> dict[str, tuple[Refusal, ...]]:
     known: dict[str, tuple[str, ...]] = dict.fromkeys(contribution.names, ())
     known |= {Path(path).stem: item.parameters for path, item in inspections.items()}
     return {path: inspect_statistics(known.get, path, data) for path, data in contribution.statistics.items()}
@@ -170,13 +170,13 @@ def _decide(path: str, item: Inspection, novelty: Novelty | None) -> GatedFile:
     assert item.query is not None
     trace = novelty.trace
     if trace.runs is False and "contract" not in {finding.rule for finding in findings}:
-        findings.append(Finding("runs", f"does not run: {trace.error}"))
+        findings.append(Refusal("runs", f"does not run: {trace.error}"))
     if novelty.known:
         first = novelty.nearest[0]
         measures = [f"text {ratio(first.lexical)}", f"structure {ratio(first.structural)}"]
         measures += [f"graph {ratio(first.graph)}"] if first.graph is not None else []
         removed = f", which was removed for {first.stands_for_it}" if first.stands_for_it else ""
-        findings.append(Finding("new", f"{novelty.reason}{removed} ({', '.join(measures)}; {first.folder})"))
+        findings.append(Refusal("new", f"{novelty.reason}{removed} ({', '.join(measures)}; {first.folder})"))
     near = novelty.text
     family = next(iter(item.query.features.values())).family
     return GatedFile(
@@ -201,7 +201,7 @@ class _Batch:
     rules: ReferenceCorpus
     queries: Sequence[Query]
     tracer: NetworkTracer
-    findings: dict[str, list[Finding]] = field(default_factory=dict)
+    findings: dict[str, list[Refusal]] = field(default_factory=dict)
     nearest: dict[str, tuple[str, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -247,7 +247,7 @@ class _Batch:
                 seen.setdefault(identity, []).append(number)
 
     def _report(self, path: str, how: str, other: int) -> None:
-        self.findings.setdefault(path, []).append(Finding("new", f"{how}: {self.queries[other].name}, of these files"))
+        self.findings.setdefault(path, []).append(Refusal("new", f"{how}: {self.queries[other].name}, of these files"))
 
 
 def _mark_one_number(
@@ -295,7 +295,7 @@ def _split(code: str) -> list[str]:
     return split_tokens(ast.unparse(parse_code(code)))
 
 
-def _describe_coverage(files: Sequence[GatedFile], statistics: Mapping[str, Sequence[Finding]]) -> Json:
+def _describe_coverage(files: Sequence[GatedFile], statistics: Mapping[str, Sequence[Refusal]]) -> Json:
     refused = Counter(rule for file in files for rule in {finding.rule for finding in file.findings})
     refused.update("statistics" for findings in statistics.values() if findings)
     with_statistics = {match_statistics(path)[0].rpartition("_")[2] for path in statistics}

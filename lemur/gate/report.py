@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from lemur.gate.checks import RULES, Finding
+from lemur.gate.checks import RULES, Refusal
 from lemur.gate.gate import GatedFile, GateReport
 from lemur_core.files import Json
 from lemur_core.files.markdown import make_visible, plural, ratio
@@ -65,7 +65,7 @@ def build_sarif(report: GateReport) -> Json:
     return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}
 
 
-def _build_result(file: GatedFile, finding: Finding) -> Json:
+def _build_result(file: GatedFile, finding: Refusal) -> Json:
     place = {"artifactLocation": {"uri": file.path}, "region": {"startLine": finding.line}}
     return {
         "ruleId": finding.rule,

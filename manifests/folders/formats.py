@@ -30,7 +30,7 @@ from manifests.records import (
     GraphRow,
     JoinedCluster,
     LemurRecord,
-    Network,
+    NetworkRow,
     Pair,
     Prediction,
     Removed,
@@ -143,7 +143,7 @@ SNAPSHOT = FolderFormat(
     command="lemur curate",
     tables={
         "records": (LemurRecord, _by_split("data/records")),
-        "networks": (Network, {"train": "networks.parquet"}),
+        "networks": (NetworkRow, {"train": "networks.parquet"}),
         "pairs": (Pair, {"train": "pairs.parquet"}),
         "stats": (Stat, {"train": "data/stats/train-*.parquet"}),
         "prediction": (Prediction, _by_split("data/prediction")),

@@ -42,7 +42,7 @@ from manifests.records.networks import (
     GraphRow,
     JoinedCluster,
     LemurRecord,
-    Network,
+    NetworkRow,
     Pair,
     Prediction,
     Removed,
@@ -53,7 +53,7 @@ from manifests.records.networks import (
 from manifests.records.runs import ExpertAnswer, ExpertFact, Ingredient, SynthesisAttempt, Synthesized, TrainingRecord
 
 RECORD_TYPES: tuple[type[Record], ...] = (
-    *(LemurRecord, Network, Pair, Decision, GraphRow, Stat, Prediction, Removed, JoinedCluster, ChatRow, ChatDrop),
+    *(LemurRecord, NetworkRow, Pair, Decision, GraphRow, Stat, Prediction, Removed, JoinedCluster, ChatRow, ChatDrop),
     *(Block, Observed, Algorithm, Spec, SpecRow, SpecChatRow, SpecChatDrop),
     *(Ingredient, TrainingRecord, SynthesisAttempt, Synthesized, ExpertFact, ExpertAnswer),
 )
@@ -61,7 +61,7 @@ RECORD_TYPES: tuple[type[Record], ...] = (
 __all__ = [
     "BANDS", "CHAT_KINDS", "CHAT_ROLES", "LEVELS", "RECORD_TYPES", "SPEC_CHAT_KINDS", "SPLITS", "Agreement",
     "Algorithm", "Band", "Block", "Case", "ChatDrop", "ChatKind", "ChatMessage", "ChatRow", "Decision",
-    "ExpertAnswer", "ExpertFact", "GraphRow", "Ingredient", "JoinedCluster", "LemurRecord", "Level", "Network",
+    "ExpertAnswer", "ExpertFact", "GraphRow", "Ingredient", "JoinedCluster", "LemurRecord", "Level", "NetworkRow",
     "Observed", "Pair", "Prediction", "Ratio", "Record", "Removed", "Seconds", "Sha256", "Spec", "SpecArgument",
     "SpecArguments", "SpecChatDrop", "SpecChatKind", "SpecChatRow", "SpecRow", "Split", "Stage", "Stat",
     "SynthesisAttempt", "Synthesized", "TrainingRecord", "arrow_schema", "describe_fault", "drop_outcomes",

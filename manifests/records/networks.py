@@ -72,7 +72,7 @@ class LemurRecord(Record):
     origin_license: str | None = Field(default=None, description=_ORIGIN_LICENSE)
 
 
-class Network(Record):
+class NetworkRow(Record):
     """One distinct code of the corpus, kept or not, with its best result, its split and what it computes."""
 
     id: Sha256 = Field(description="SHA-256 of nn_code, UTF-8")
