@@ -117,7 +117,7 @@ def test_other_commands_exist(page: Path) -> None:
             for extra in re.findall(r"lemur-curator\[(\w+)\]", command):
                 assert extra in extras
         else:
-            assert words[0] in ("lemur", "export", "squeue", "tail"), f"{command}: cannot be checked here"
+            assert words[0] in ("lemur", "export", "git", "squeue", "tail"), f"{command}: cannot be checked here"
 
 
 def test_pieces_of_other_languages_can_be_read() -> None:

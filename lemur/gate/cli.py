@@ -8,9 +8,10 @@ import typer
 
 from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
+from manifests.options.help import CommandLine
 from manifests.options.parameters import RuntimeOption
 
-app = typer.Typer()
+app = CommandLine()
 _PANEL = "LEMUR: contributions"
 
 
@@ -44,7 +45,9 @@ def gate(
 ) -> None:
     """Check a contribution to LEMUR. Exit 0: all files pass; 3: one is refused; 1: failed.
 
-    Example: lemur gate origin/main..HEAD --against lemur
+    Examples:
+      lemur gate origin/main..HEAD --against lemur
+      lemur gate new/ --against snapshot --sarif findings.sarif
     """
     from lemur.gate.gate import gate as check  # loads the networks
     from lemur.gate.report import build_json, build_sarif, build_table

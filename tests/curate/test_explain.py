@@ -300,7 +300,7 @@ def test_unknown_name_lists_near_ones(snapshot: Path, wanted: str, near: str) ->
 
 @pytest.mark.parametrize("wanted", ["", "zzzzzz", "0" * 64, "0" * 65])
 def test_nothing_near(snapshot: Path, codes: dict[str, str], wanted: str) -> None:
-    assert error_of(snapshot, wanted).endswith("decisions.parquet lists all names")
+    assert error_of(snapshot, wanted).endswith("decisions.parquet lists all, `lemur list` the kept")
     assert "6 or more digits" in error_of(snapshot, digest_of(codes["far"])[:5])
 
 

@@ -176,7 +176,7 @@ def test_exit_codes(lemur_here: Command, snapshot: Path, tmp_path: Path, codes: 
 def test_without_a_sandbox_it_says_so(
     snapshot: Path, codes: dict[str, str], file: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise NoSandboxError("no sandbox here")
 
     monkeypatch.setattr("curate.published.novel.NetworkTracer.run", refuse)
