@@ -4,8 +4,8 @@ A name is split into words (`RoIAlign` is `roi align`, `MaxPool2d` is `max pool`
 pattern decides; more specific words come first, so that `FocalLossHead` is a loss, `MultiHeadAttention` is
 attention and `ConvNormAct` a convolution. If the name matches no rule, the names of the base classes are tried, then
 the operations of the graph, if the class has one, then the folders and the file of the module, then weak words like
-`block`. Two folders override the name: classes among image transforms are augmentation, and a convolution of a graph
-library works on graphs.
+`block`. Two folders override the name: classes among transforms are augmentation or, if their name does not say so,
+nothing known (they also scale targets and prepare batches), and a convolution of a graph library works on graphs.
 """
 
 import re
@@ -129,7 +129,8 @@ _PLACES: tuple[tuple[str, str], ...] = (
 #: By weak words of the name, if nothing else matches.
 _WEAK: tuple[tuple[str, str], ...] = (("Convolution", "blocks?, stage, down, next"), ("Network", "encoder, decoder"))
 
-_AUGMENTING = re.compile(r"\btransforms\b|\baugment")
+_AUGMENTING = re.compile(r"\baugment")
+_TRANSFORMS = re.compile(r"\btransforms\b")
 _GRAPHS = re.compile(r"\bgeometric\b|\bgnn\b|\bgraph\b")
 _ON_GRAPHS = frozenset({"Convolution", "Network", "Normalization", "Pooling", "MLP", "Resampling", OTHER})
 
@@ -178,6 +179,8 @@ def find_category(name: str, qualname: str, bases: Sequence[str], operations: Co
     folders = [split_words(part) for part in qualname.split(".")[:-1]]
     if any(_AUGMENTING.search(folder) for folder in folders):
         return "Augmentation"
+    if any(_TRANSFORMS.search(folder) for folder in folders):
+        return "Augmentation" if _match_name(name) == "Augmentation" else OTHER
     candidates = (
         *map(_match_name, (name, *(base.rpartition(".")[2] for base in bases))),
         next((kind for kind, sets in _STRUCTURES if any(some <= set(operations) for some in sets)), ""),
