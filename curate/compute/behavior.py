@@ -72,6 +72,7 @@ def find_candidates(answers: Mapping[int, Mapping[str, Any]]) -> list[int]:
     """Return the networks that may compute what another one does and were not measured, by their numbers.
 
     Args: answers: of the traces; those without a graph, or with one that is unique to its code, compare with none.
+    Returns: numbers of `answers`, ascending.
     """
     groups: defaultdict[str, list[int]] = defaultdict(list)
     for number, answer in answers.items():

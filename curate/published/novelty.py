@@ -130,7 +130,11 @@ class Query:
 
 
 def build_query(name: str, code: str, details: Sequence[Detail]) -> Query | str:
-    """Return a query about a code, or why it has no features. Args: details: of a `NoveltyIndex`."""
+    """Return a query about a code.
+
+    Args: name: for messages. details: of a `NoveltyIndex`.
+    Returns: the query, or why the code has no features, in one line.
+    """
     features: dict[Detail, Features] = {}
     for detail in details:
         of_code = code_features(code, detail)

@@ -310,7 +310,10 @@ def has_graphs(folder: Path, manifest: Manifest) -> bool:
 
 
 def check_graphs(folder: Path) -> None:
-    """Raise UserError if the graphs of a snapshot or an extraction were stored by another release."""
+    """Raise UserError if the graphs of a snapshot or an extraction were stored by another release.
+
+    Args: folder: the snapshot or the extraction, finished.
+    """
     of_blocks = read_reference_manifest(folder).kind == "extraction"
     graphs: Iterator[object] = (
         _iter_block_graphs(folder) if of_blocks else _iter_graph_rows(folder, ["graph", "torch", "form"])

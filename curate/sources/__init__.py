@@ -82,6 +82,7 @@ def open_source(spec: str, of_files: Mapping[str, str] = {}) -> RecordSource:
     """Open the source that `spec` names; nothing is fetched and no row is read yet.
 
     Args: of_files: columns of the files of a folder, as far as its table states none.
+    Returns: the source, which reads its rows batch by batch.
 
     Reserved words (`lemur`, `installed`) win over a file of that name: write `./lemur` for the file.
 

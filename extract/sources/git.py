@@ -203,6 +203,7 @@ def run_git(shown: str, repository: Path | None, *arguments: str, stdin: bytes =
     """Return the output of a git command.
 
     Args: shown: subject of the command, for messages.
+    Returns: what git wrote to its standard output.
     Raises: RetryableError if the server cannot be reached; GitError if git fails otherwise; UserError if there is
         no git.
     """

@@ -13,14 +13,19 @@ _RECURRENT = frozenset(f"{name}{end}" for name in ("lstm", "gru", "rnn_tanh", "r
 
 
 def count_parameters(graph: Graph) -> int:
-    """Return how many numbers the parameters of a graph hold; a parameter that is used twice counts once."""
+    """Return how many numbers the parameters of a graph hold; a parameter that is used twice counts once.
+
+    Args: graph: of eval mode, at one input size.
+    Returns: parameters that the outputs depend on, in single numbers.
+    """
     return sum(prod(kind.shape) for node in graph.nodes if node.op == "parameter" for kind in node.outputs)
 
 
 def count_multiply_adds(graph: Graph) -> int:
     """Return the multiply-adds of one input: of a whole run, divided by the size of the batch.
 
-    Biases, normalization, activations and pooling are not counted.
+    Args: graph: of eval mode, at one input size.
+    Returns: multiplications of one input; biases, normalization, activations and pooling are not counted.
     """
     inputs = [node.outputs[0].shape for node in graph.nodes if node.op == "input"]
     batch = inputs[0][0] if inputs and inputs[0] else 1

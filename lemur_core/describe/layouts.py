@@ -128,7 +128,11 @@ def _find_uses(graph: Graph, index: int) -> Iterator[tuple[int, int]]:
 
 
 def derive_layouts(graph: Graph) -> list[Layout]:
-    """Return the layout of the first output of each node."""
+    """Return the layout of the first output of each node.
+
+    Args: graph: at one input size.
+    Returns: one layout for each node, in order; one letter for each dimension, `?` where it is unknown.
+    """
     layouts: list[Layout] = []
     for index, node in enumerate(graph.nodes):
         rank = len(node.outputs[0].shape) if node.outputs else 0

@@ -450,7 +450,11 @@ def _make_mark() -> str:
 
 
 def unfinished_name(name: str) -> str:
-    """Return a name for a file or folder that is unfinished or about to be removed, for `remove_unfinished`."""
+    """Return a name for a file or folder that is unfinished or about to be removed, for `remove_unfinished`.
+
+    Args: name: of the finished one, in the same folder.
+    Returns: a hidden name that states host and process.
+    """
     return f".{name}.{_make_mark()}{secrets.token_hex(4)}{_PART}"
 
 
@@ -483,7 +487,10 @@ def make_scratch(parent: Path, name: str) -> "tempfile.TemporaryDirectory[str]":
 
 
 def remove_path(path: Path) -> None:
-    """Remove a file, a link, or a folder and everything in it, if it exists."""
+    """Remove a file, a link, or a folder and everything in it, if it exists.
+
+    Args: path: what a link points to is kept.
+    """
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

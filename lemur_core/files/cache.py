@@ -59,7 +59,10 @@ def cache_folder(*parts: str) -> Path:
 
 
 def uses_rooms() -> bool:
-    """Return whether this process has used a room of the cache."""
+    """Return whether this process has used a room of the cache.
+
+    Returns: True once a room was opened.
+    """
     return bool(_held)
 
 
@@ -72,7 +75,11 @@ def _hold(room: Path) -> None:
 
 
 def find_marker(room: Path) -> Path:
-    """Return the path of the marker of a room."""
+    """Return the path of the marker of a room.
+
+    Args: room: a folder directly in the cache.
+    Returns: a file outside the room, which need not exist.
+    """
     return room.parent / _MARKERS / room.name
 
 
@@ -85,7 +92,8 @@ def _open_marker(room: Path) -> int:
 def is_ours(room: Path) -> bool:
     """Return whether a folder of the cache is one of our rooms: it has a marker, or all other folders there are rooms.
 
-    The marker decides if the cache is in a folder that other programs use, too.
+    Args: room: a folder directly in the cache.
+    Returns: False for a folder of another program; the marker decides where the cache's folder has others, too.
     """
     if room.name not in ROOMS or room.is_symlink() or not room.is_dir():
         return False
@@ -96,7 +104,11 @@ def is_ours(room: Path) -> bool:
 
 @contextlib.contextmanager
 def claim_room(room: Path) -> Iterator[bool]:
-    """Lock a room until the block ends, so that no other process uses it; yield False if another process does."""
+    """Lock a room until the block ends, so that no other process uses it; yield False if another process does.
+
+    Args: room: a folder directly in the cache.
+    Returns: a context manager, whose value is True if the room is free.
+    """
     own = _held.get(room)
     try:
         handle = own if own is not None else _open_marker(room)

@@ -50,7 +50,11 @@ _SECRET_NAMES = (
 
 
 def may_hold_secrets(name: str) -> bool:
-    """Return whether a file is hidden, or its name is one of those that keys and passwords have; code is not."""
+    """Return whether a file is hidden, or its name is one of those that keys and passwords have; code is not.
+
+    Args: name: of the file, without its folders.
+    Returns: True for `.env`, `id_rsa`, `server.pem` and the like; False for `.py` files that are not hidden.
+    """
     lower = name.lower()
     if lower.startswith("."):
         return True

@@ -195,7 +195,11 @@ def _write_fields(node: ast.AST, kind: type[ast.AST], outline: Outline) -> list[
 
 
 def last_name(node: ast.AST) -> str | None:
-    """Return `Conv2d` for `torch.nn.Conv2d` and `Conv2d`; None for other expressions (a call's result, a subscript)."""
+    """Return `Conv2d` for `torch.nn.Conv2d` and `Conv2d`; None for other expressions (a call's result, a subscript).
+
+    Args: node: an expression.
+    Returns: the name after the last dot.
+    """
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else None

@@ -59,5 +59,9 @@ def _count(elements: Elements, counts: IntArray | None) -> IntArray:
 
 
 def build_multiset(counted: Mapping[str, int]) -> Multiset:
-    """Return a counter whose keys are digests in hexadecimal, of which the first 64 bits count."""
+    """Return a counter whose keys are digests in hexadecimal, of which the first 64 bits count.
+
+    Args: counted: how often each digest occurs; digests are hexadecimal, of 16 digits or more.
+    Returns: the first 64 bits of each digest, and its count, two arrays of one length.
+    """
     return np.array([int(key[:16], 16) for key in counted], np.uint64), np.array(list(counted.values()), np.int64)

@@ -90,7 +90,11 @@ def list_children(node: ast.AST) -> list[ast.AST]:
 
 
 def list_nodes(node: ast.AST) -> list[ast.AST]:
-    """Return a node and all below it, in the order of `ast.walk`."""
+    """Return a node and all below it, in the order of `ast.walk`.
+
+    Args: node: the root.
+    Returns: a list, which callers may iterate over more than once.
+    """
     nodes = [node]
     for item in nodes:  # it grows
         nodes += list_children(item)

@@ -31,6 +31,7 @@ class Check:
 def check_files(folder: Path, manifest: Manifest) -> Check:
     """Check that every file has the digest stated in the manifest, and that there are no other files.
 
+    Args: manifest: of the folder, as read.
     Returns: one check; the files of the HTML page are not in the manifest, and are checked against their own index.
     """
     listed = {item.path: item for item in manifest.outputs}

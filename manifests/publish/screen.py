@@ -320,6 +320,7 @@ def find_hits(data: bytes, paths: Sequence[Shape] = ()) -> list[Hit]:
     """Return the secrets and the paths in a text, also in other spellings; of those that overlap, the first.
 
     Args: paths: patterns of paths, from `path_shapes`.
+    Returns: the hits, in the order of their places.
     """
     written = _without_overlaps([*find_secrets(data), *(hit for shape in paths for hit in shape.find(data))])
     fragments = list(find_fragments(data))

@@ -49,7 +49,11 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def lemur_digest(value: object) -> str:
-    """Return LEMUR's id of code, hyperparameters or a trial: MD5 of the printed value without white space."""
+    """Return LEMUR's id of code, hyperparameters or a trial: MD5 of the printed value without white space.
+
+    Args: value: code as text, or hyperparameters as a dict.
+    Returns: 32 hexadecimal digits.
+    """
     return hashlib.md5(re.sub(r"\s", "", str(value)).encode(), usedforsecurity=False).hexdigest()
 
 
