@@ -192,7 +192,10 @@ def check_rights(manifest: Manifest, tables: Mapping[str, Sequence[Path]], withh
             own[code] = own_license
         expected = Rights(shared, own, origins).get_license(code)
         if license_ != expected:
-            covered = combine_licenses([license_, *filter(None, (own_license, under))])
+            # By a row of the source: what the code states is read beside that row's license, not beside the shared one.
+            covered = combine_licenses(
+                [license_of_code(row["nn_code"], license_, None) or license_, *filter(None, (under,))]
+            )
             by_row += covered == license_  # consistent with a row of the source that stated it
             own[code] = license_
             if covered != license_ or by_row > manifest.details.get("licensed_by_row", 0):

@@ -80,6 +80,25 @@ def test_a_code_says_its_own_licence(mit: Path) -> None:
     assert [name.rpartition("/")[2] for name in licenses] == ["Apache-2.0", "MIT"]
 
 
+def test_the_licence_of_a_row_and_of_its_head_are_one(
+    memory_source: Any, warm: Callable[..., None], network: Callable[..., str], tmp_path: Path
+) -> None:
+    """Of several sources, whose licences differ, each code has that of its row, which its head may repeat."""
+
+    class Mixed(memory_source):  # type: ignore[misc]
+        def license(self, stated: str | None) -> str:
+            return "Apache-2.0 AND MIT"
+
+    codes = {"one": (APACHE + network([0, 1, 2, 3]), "Apache-2.0"), "two": (network([4, 5, 6, 7]), "MIT")}
+    warm(code for code, _ in codes.values())
+    rows = [
+        {"nn": nn, "nn_code": code, "license": word, "task": "t", "accuracy": 0.5} for nn, (code, word) in codes.items()
+    ]
+    curate(Mixed(rows), tmp_path / "out", CurateOptions(graph="off"), jobs=1)
+    assert {nn: row["license"] for nn, row in rows_of(tmp_path / "out").items()} == {"one": "Apache-2.0", "two": "MIT"}
+    assert [check for check in verify(tmp_path / "out") if not check.ok] == []
+
+
 def test_what_is_published(mit: Path, tmp_path: Path) -> None:
     with stage_files(mit, page=True) as ready:
         out = copied(ready, tmp_path / "out")
