@@ -192,7 +192,7 @@ def check_rights(manifest: Manifest, tables: Mapping[str, Sequence[Path]], withh
             own[code] = own_license
         expected = Rights(shared, own, origins).get_license(code)
         if license_ != expected:
-            # By a row of the source: what the code states is read beside that row's license, not beside the shared one.
+            # By a row of the source: what the code states is combined with that row's license, not with the shared one.
             covered = combine_licenses(
                 [license_of_code(row["nn_code"], license_, None) or license_, *filter(None, (under,))]
             )
