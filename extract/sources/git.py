@@ -183,7 +183,17 @@ def _read_blobs(git: GitSpec, commit: str, run: Run, wanted: Sequence[str]) -> d
     lines = "".join(f"{blob}\n" for blob in wanted).encode()
     # Sizes first: contents that are too large must not be read into memory.
     check_bounds(git.origin, map(int, run("cat-file", "--batch-check=%(objectsize)", stdin=lines).split()))
-    output = run("cat-file", "--batch", stdin=lines)
+    return read_blobs(run, wanted)
+
+
+def read_blobs(run: Run, wanted: Sequence[str]) -> dict[str, bytes]:
+    """Return the contents of the blobs of a repository, all read by one process.
+
+    Args: run: `run_git` for the repository. wanted: ids of blobs that are there.
+    Returns: the contents by id.
+    Raises: as `run_git` does.
+    """
+    output = run("cat-file", "--batch", stdin="".join(f"{blob}\n" for blob in wanted).encode())
     contents: dict[str, bytes] = {}
     offset = 0
     for blob in wanted:

@@ -3,9 +3,10 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 
-from extract.sources.git import run_git
+from extract.sources.git import read_blobs, run_git
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
 from lemur_core.similarity.outline import MAX_CODE_BYTES
@@ -96,14 +97,15 @@ def _read_file(file: Path) -> bytes:
 
 def _read_range(shown: str, ends: tuple[str, str], dots: str, names: set[str]) -> Iterator[tuple[str, bytes]]:
     """Yield the files that a range adds or changes, as they are at its end."""
+    run = partial(run_git, shown, None)
     commits = [
-        run_git(shown, None, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}").decode()
-        for name in ends
+        run("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}").decode() for name in ends
     ]
     first, last = (commit.strip() for commit in commits)
     options = ("-z", "--name-only", "--no-renames", "--no-ext-diff", "--diff-filter=AMT")
-    changed = set(run_git(shown, None, "diff", *options, f"{first}{dots}{last}", "--").split(b"\0"))
-    listed = run_git(shown, None, "ls-tree", "-r", "-z", "--full-tree", "--long", last).split(b"\0")
+    changed = set(run("diff", *options, f"{first}{dots}{last}", "--").split(b"\0"))
+    listed = run("ls-tree", "-r", "-z", "--full-tree", "--long", last).split(b"\0")
+    blobs: dict[str, str | None] = {}  # None: too large
     for line in filter(None, listed):
         facts, _, raw = line.partition(b"\t")
         mode, _, blob, size = facts.split()
@@ -111,8 +113,7 @@ def _read_range(shown: str, ends: tuple[str, str], dots: str, names: set[str]) -
         if path.startswith(f"{_CODES}/") and path.endswith(".py"):
             names.add(PurePosixPath(path).stem)
         if raw in changed and mode.startswith(b"100"):
-            whole = size.isdigit() and int(size) <= MAX_CODE_BYTES
-            yield (
-                path,
-                run_git(shown, None, "cat-file", "blob", blob.decode()) if whole else b" " * (MAX_CODE_BYTES + 1),
-            )
+            blobs[path] = blob.decode() if size.isdigit() and int(size) <= MAX_CODE_BYTES else None
+    contents = read_blobs(run, sorted({blob for blob in blobs.values() if blob is not None}))
+    for path, wanted in blobs.items():
+        yield path, b" " * (MAX_CODE_BYTES + 1) if wanted is None else contents[wanted]
