@@ -31,7 +31,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article
 from lemur_core.graphs.graph import FORM, TORCH, Graph
 from lemur_core.graphs.identity import compute_identities, subtrees
-from lemur_core.graphs.networks.order import count_weights
+from lemur_core.graphs.networks.order import digest_weights
 from lemur_core.graphs.serialization import load_graphs
 from lemur_core.similarity import Detail
 from lemur_core.similarity.overlaps import Multiset, OverlapIndex, build_multiset
@@ -245,7 +245,7 @@ def _iter_graphs(folder: Path, *, of_blocks: bool) -> Iterator[tuple[str, Comput
             forms = {mode: Graph.from_json(json.loads(row[mode])) for mode in modes if row[mode]}
             identities = {name: row[name] for name in ("graph", "graph_widths", "behavior")}
             if row["behavior"]:  # as the trace of another network states them
-                identities["weights"] = hashlib.sha256(repr(count_weights(forms)).encode()).hexdigest()
+                identities["weights"] = digest_weights(forms)
             yield row["id"], build_computation(identities, forms["eval"])
 
 

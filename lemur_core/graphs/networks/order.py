@@ -5,6 +5,7 @@ visits what each operation reads, first the value with most parameters behind it
 where x comes from a convolution, the convolution's weight is first, then `weight`, then `bias`.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from math import prod
 
@@ -32,6 +33,15 @@ def count_weights(forms: Mapping[str, Graph]) -> list[int]:
     for graph in forms.values():
         sizes |= {node.scope: prod(node.outputs[0].shape) for node in graph.nodes if node.op == "parameter"}
     return sorted(sizes.values())
+
+
+def digest_weights(forms: Mapping[str, Graph]) -> str:
+    """Return an identity that graphs have in common if they may compute the same, by the sizes of their parameters.
+
+    Args: forms: the graphs of one network, by mode.
+    Returns: 64 hexadecimal digits.
+    """
+    return hashlib.sha256(repr(count_weights(forms)).encode()).hexdigest()
 
 
 def _walk(graph: Graph) -> dict[int, int]:

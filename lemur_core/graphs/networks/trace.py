@@ -24,7 +24,7 @@ from lemur_core.graphs.canonical import canonical
 from lemur_core.graphs.graph import Graph, pack
 from lemur_core.graphs.identity import compute_identities
 from lemur_core.graphs.memory import find_storage
-from lemur_core.graphs.networks.order import count_weights
+from lemur_core.graphs.networks.order import digest_weights
 from lemur_core.graphs.networks.source import digest_glue, find_marks, list_batches
 from lemur_core.graphs.networks.spellings import unify
 from lemur_core.graphs.recorder import Recorder
@@ -230,7 +230,7 @@ def _answer(payload: Mapping[str, Any], case: Mapping[str, Any], first: _ModeRun
         "prm_read": list(first.prm_read),
         "varies": sorted(marks),
         "unused_parameters": [f"{name}{suffix}" for name in sorted(unused)],
-        "weights": hashlib.sha256(repr(count_weights(forms)).encode()).hexdigest(),
+        "weights": digest_weights(forms),
     }
     return {"runs": True, **answer, **packed, **about}
 
