@@ -9,7 +9,6 @@ from extract.search.index import open_index
 from extract.search.ranking import Filters
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
-from lemur_core.graphs.graph import Graph, unpack
 from lemur_core.graphs.identity import subtrees
 
 _TASK = "img-classification"
@@ -45,5 +44,5 @@ def _trace_file(path: Path, unsafe: bool) -> BlockComputation:
         ((_, traced),) = tracer.run({0: inputs | {"code": code}})
     if traced.graph is None:
         raise UserError(f"{path}: has no graph: {traced.error}; pass a network that meets LEMUR's contract and runs")
-    labels = subtrees(Graph.from_json(unpack(traced.answer["eval"])))
+    labels = subtrees(traced.read_graph())
     return BlockComputation(str(path), labels, traced.graph, traced.widths)

@@ -18,7 +18,6 @@ from curate.model.options import CurateOptions
 from curate.model.residue import strip_residue
 from curate.published.outcome import CurationOutcome
 from lemur_core.describe.patterns import describe_graph
-from lemur_core.graphs.graph import Graph, unpack
 from manifests.conversations.conversation import Chat, Comparison, Draft, Sampler, Skipped, Subject, finish
 from manifests.records import CHAT_KINDS, ChatKind
 
@@ -106,7 +105,7 @@ def _describe(outcome: CurationOutcome, code: int) -> tuple[str, ...]:
     trace = outcome.get_trace(code)
     if trace is None or "eval" not in trace.answer or trace.answer.get("varies"):
         return ()
-    sentences = describe_graph(Graph.from_json(unpack(trace.answer["eval"]))).sentences
+    sentences = describe_graph(trace.read_graph()).sentences
     # The graph was traced with another batch than the request states, and shapes of views contain it.
     return () if _VIEW.search(" ".join(sentences)) else sentences
 

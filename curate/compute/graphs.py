@@ -32,7 +32,7 @@ from curate.model.records import Records
 from curate.model.select import Rescue
 from lemur_core.files import Json
 from lemur_core.files.progress import progress
-from lemur_core.graphs.graph import unpack
+from lemur_core.graphs.graph import Graph, unpack
 from lemur_core.sandbox import META_PRELOAD, Job, Limits
 from lemur_core.sandbox.stage import Retries, SandboxStage
 from lemur_core.similarity.index import Differ
@@ -139,6 +139,10 @@ class GraphTrace:
     def category(self) -> str:
         """The category of `error`."""
         return (self.error or "").partition(":")[0]
+
+    def read_graph(self, mode: str = "eval") -> Graph:
+        """Return the graph of a mode. Raises: KeyError if there is none."""
+        return Graph.from_json(unpack(str(self.answer[mode])))
 
     def with_behavior(self, behavior: str | None) -> "GraphTrace":
         """Return it with what was measured; None if that failed."""

@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 
 from curate.compute.graphs import GraphTrace, get_computations
 from curate.model.select import Rescue, Select, farthest_first
-from lemur_core.files import Json
-from lemur_core.graphs.graph import Graph, unpack
 from lemur_core.graphs.identity import similarity, subtrees
 
 #: The stages at which a code is removed because of its text.
@@ -87,7 +85,7 @@ def _choose(
     def compare(one: int, other: int) -> float:
         for code in (one, other):
             if code not in labels:
-                labels[code] = subtrees(read_graph(known[code].answer))
+                labels[code] = subtrees(known[code].read_graph())
         return similarity(labels[one], labels[other])
 
     chosen: list[int] = []
@@ -96,8 +94,3 @@ def _choose(
         if len(chosen) < per_group - 1 and differs:
             chosen.append(code)
     return chosen
-
-
-def read_graph(answer: Mapping[str, Json]) -> Graph:
-    """Return the graph of eval mode in an answer of the sandbox."""
-    return Graph.from_json(unpack(str(answer["eval"])))

@@ -10,7 +10,7 @@ from curate.model.records import find_best_rows
 from curate.published.outcome import CurationOutcome
 from lemur_core.describe.cost import count_multiply_adds, count_parameters
 from lemur_core.files import Json
-from lemur_core.graphs.graph import Graph, unpack
+from lemur_core.graphs.graph import Graph
 
 _IDENTITIES = ("graph", "graph_widths", "behavior")
 _BENCHMARK = ("task", "dataset", "metric")
@@ -38,8 +38,7 @@ def network_rows(corpus: LoadedRecords, outcome: CurationOutcome, codes: list[in
         row, best = outcome.rows[code], best_rows.get(code)
         shown = {name: corpus.rows.column(name)[row].as_py() for name in ("nn", *_BENCHMARK)}
         decision, trace = outcome.decisions[row], (outcome.graphs or {}).get(code)
-        graph = None if trace is None else trace.answer.get("eval")
-        cost: Json = {} if graph is None else _measure_cost(graph)
+        cost = {} if trace is None or trace.answer.get("eval") is None else _measure_cost(trace.read_graph())
         name = shown["nn"] or ""
         yield {
             **shown,
@@ -68,8 +67,7 @@ def network_rows(corpus: LoadedRecords, outcome: CurationOutcome, codes: list[in
         }
 
 
-def _measure_cost(packed: str) -> dict[str, int]:
-    graph = Graph.from_json(unpack(packed))
+def _measure_cost(graph: Graph) -> dict[str, int]:
     return {"parameters": count_parameters(graph), "multiply_adds": count_multiply_adds(graph)}
 
 

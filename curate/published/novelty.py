@@ -31,7 +31,7 @@ from curate.sources.rows import RecordSource
 from lemur_core.describe.parts import parts
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
-from lemur_core.graphs.graph import Graph, unpack
+from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import compute_identities
 from lemur_core.similarity import Detail
 from manifests.records import Agreement, drop_outcomes
@@ -218,9 +218,7 @@ class NoveltyIndex:
         if traced.graph is None:
             return
         modes = ("eval", "train") if self._has_blocks else ("eval",)
-        forms: dict[str, Graph] = {
-            mode: Graph.from_json(unpack(traced.answer[mode])) for mode in modes if mode in traced.answer
-        }
+        forms = {mode: traced.read_graph(mode) for mode in modes if mode in traced.answer}
         yield build_computation(traced.answer, forms["eval"])
         if self._has_blocks:
             yield from _iter_modules(forms)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from curate.compute.graphs import GraphTrace, GraphTracer, choose_traced, differ_test, get_computations
-from curate.compute.groups import keep_groups, read_graph
+from curate.compute.groups import keep_groups
 from curate.compute.runs import Check, reason_to_leave_out
 from curate.model.corpus import LoadedRecords
 from curate.model.corpus_splits import CorpusSplits, split_corpus
@@ -158,7 +158,7 @@ def _describe_size(trace: GraphTrace | None, limit: int) -> str | None:
     if trace is None or trace.graph is None:
         error = "it was not traced" if trace is None else trace.error
         return f"parameters unknown: {error} (--max-parameters {limit})"
-    count = count_parameters(read_graph(trace.answer))
+    count = count_parameters(trace.read_graph())
     return f"{count:,} parameters (--max-parameters {limit})" if count > limit else None
 
 

@@ -22,7 +22,7 @@ from lemur_core.describe.picture import draw as draw_graph
 from lemur_core.files import Json
 from lemur_core.files.figures import INK, save_figure
 from lemur_core.files.markdown import code_span, count, plural, ratio
-from lemur_core.graphs.graph import LEAVES, Graph, unpack
+from lemur_core.graphs.graph import LEAVES, unpack
 from lemur_core.similarity.minhash import jaccard
 
 _FUNNEL = "Codes that remain after each stage; in a light color, those removed."
@@ -150,7 +150,7 @@ def draw_graphs(folder: Path, corpus: LoadedRecords, facts: ReportFacts, outcome
         assert traced.graph is not None
         if traced.graph not in drawn:
             drawn.add(traced.graph)
-            draw_graph(Graph.from_json(unpack(traced.answer["eval"])), folder / f"{name}.svg", title, BOXES)
+            draw_graph(traced.read_graph(), folder / f"{name}.svg", title, BOXES)
             captions[name] = caption
     return captions
 
