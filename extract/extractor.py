@@ -24,7 +24,7 @@ from extract.resolve.modules import CorpusIndex, Module
 from extract.resolve.symbols import Reason
 from extract.sources import PackageSource, SourceFile, open_available, open_source
 from extract.stages import STAGES, PendingBlock, StageContext
-from extract.stored import recall_results, remember_results
+from extract.stored import derive_key, recall_results, remember_results
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
 from lemur_core.files.markdown import plural
@@ -257,10 +257,11 @@ def extract_to(out: Path, options: Options, *, force: bool = False, reuse: bool 
     """
     with open_extractor(options) as extractor:
         facts = extractor.facts
-        results = recall_results(facts, extractor.index) if reuse and not options.retry_failed else None
+        key = derive_key(facts)
+        results = recall_results(key, facts, extractor.index) if reuse and not options.retry_failed else None
         if results is None:
             results = _extract_all(extractor)
-            remember_results(facts, results, extractor.index)
+            remember_results(key, facts, results, extractor.index)
         else:
             note(f"results: {plural(len(results), 'class', 'classes')} of an equal run, from the cache")
         return write_extraction(out, results, facts, extractor.watch, force=force)

@@ -28,9 +28,12 @@ _WITHOUT = frozenset(
 )
 
 
-def recall_results(facts: RunFacts, index: FactsIndex) -> list[Result] | None:
-    """Return the results of an equal run before, and add its notes and details to the facts; None if none is kept."""
-    kept = index.recall(_key(facts))
+def recall_results(key: str, facts: RunFacts, index: FactsIndex) -> list[Result] | None:
+    """Return the results of an equal run before, and add its notes and details to the facts; None if none is kept.
+
+    Args: key: of the run, from `derive_key`.
+    """
+    kept = index.recall(key)
     if kept is None:
         return None
     try:
@@ -46,8 +49,11 @@ def recall_results(facts: RunFacts, index: FactsIndex) -> list[Result] | None:
     return results
 
 
-def remember_results(facts: RunFacts, results: Sequence[Result], index: FactsIndex) -> None:
-    """Keep the results of a run, unless it lacked a source or a requirement that another run may find."""
+def remember_results(key: str, facts: RunFacts, results: Sequence[Result], index: FactsIndex) -> None:
+    """Keep the results of a run, unless it lacked a source or a requirement that another run may find.
+
+    Args: key: of the run, from `derive_key`.
+    """
     if facts.unopened or UNREACHED:
         return
     content = {
@@ -60,10 +66,14 @@ def remember_results(facts: RunFacts, results: Sequence[Result], index: FactsInd
         "files": facts.index_hits + facts.index_parsed,
         "validations": facts.validations_reused + facts.validations_run,
     }
-    index.remember(_key(facts), zlib.compress(json.dumps(content).encode(), 1))
+    index.remember(key, zlib.compress(json.dumps(content).encode(), 1))
 
 
-def _key(facts: RunFacts) -> str:
+def derive_key(facts: RunFacts) -> str:
+    """Return the key of a run, before it begins: local sources are read for it.
+
+    Raises: UserError if a local source cannot be read, or has changed since it was opened.
+    """
     about = [
         {field.name: getattr(facts.options, field.name) for field in fields(Options) if field.name not in _WITHOUT},
         [source.describe() for source in facts.sources],
