@@ -217,7 +217,7 @@ class StageContext:
     def open_originals(self, blocks: Mapping[str, PendingBlock]) -> None:
         """Provide the folders from which the originals of these blocks can be imported."""
         sources = {block.target.module.source.name: block.target.module.source for block in blocks.values()}
-        self.originals = {name: original_folders(source) for name, source in sources.items()}
+        self.originals = {name: original_folders(source, self.facts.unreached) for name, source in sources.items()}
 
     def hints(self, target: TargetClass) -> Mapping[str, Any]:
         """Return how the corpus constructs and calls a class, as JSON values."""
@@ -274,7 +274,7 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     names = {source.name.partition("@")[0] for source in facts.sources}
     packages = {package for source in facts.sources for package in context.library.list_packages(source)}
     own = names.union(*map(list_distributions, packages))
-    context.runtime = runtime_for(context.requires, known=sorted(own), packages=context.packages)
+    context.runtime = runtime_for(context.requires, sorted(own), context.packages, facts.unreached)
     running = at_least(options.level, "forward")
     if running:
         context.open_originals(ready)

@@ -15,7 +15,6 @@ from pydantic import ValidationError
 
 from extract.model.results import Options, Result, RunFacts
 from extract.proofs.local_files import copy_importable
-from extract.proofs.runtime import UNREACHED
 from extract.resolve.index import FactsIndex
 from lemur_core.sandbox.cached import product_digest, run_versions
 from lemur_core.sandbox.server.received import inflate
@@ -54,7 +53,7 @@ def remember_results(key: str, facts: RunFacts, results: Sequence[Result], index
 
     Args: key: of the run, from `derive_key`.
     """
-    if facts.unopened or UNREACHED:
+    if facts.unopened or facts.unreached:
         return
     content = {
         "results": [

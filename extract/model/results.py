@@ -55,6 +55,7 @@ class RunFacts:
     options: Options
     sources: tuple[PackageSource, ...] = ()  # opened ones, by priority
     unopened: tuple[tuple[str, str], ...] = ()  # sources that could not be opened, with the reason
+    unreached: list[str] = field(default_factory=list)  # requirements for which the index could not be reached
     notes: list[str] = field(default_factory=list)  # deviations from the request
     index_hits: int = 0  # files whose facts were in the index
     index_parsed: int = 0  # files that were parsed for the index

@@ -69,9 +69,6 @@ _ABSENT_SECONDS = 24 * 3600.0
 #: Part of the cache's path; to be changed together with the way that wheels are unpacked.
 _FORMAT = "v1"
 
-#: Requirements that were out of reach in this process: in another one they may be found.
-UNREACHED: list[str] = []
-
 
 @dataclass(frozen=True, slots=True)
 class BlockRuntime:
@@ -96,7 +93,10 @@ class BlockRuntime:
 
 
 def runtime_for(
-    requires: Sequence[str], known: Sequence[str] = (), packages: Mapping[str, Collection[str]] | None = None
+    requires: Sequence[str],
+    known: Sequence[str] = (),
+    packages: Mapping[str, Collection[str]] | None = None,
+    unreached: list[str] | None = None,
 ) -> BlockRuntime:
     """Return a runtime with these distributions and their dependencies, created on first use and then cached.
 
@@ -112,11 +112,14 @@ def runtime_for(
             or unwanted, like the sources of the blocks.
         packages: by the normalized name of a required distribution, the packages that are imported from it; one that
             contains none of them is somebody else's, and is not used.
+        unreached: appended to, in place: names that only the index could provide, which was out of reach.
     """
     names = {canonicalize_name(name) for name in known}
     needed = {_HEADLESS.get(name, name): imports for name, imports in (packages or {}).items()}
     collected = _Resolver(names | {_HEADLESS[name] for name in names & _HEADLESS.keys()}, needed)
     collected.collect(requires)
+    if unreached is not None:
+        unreached.extend(collected.unreached)
     picked = sorted(collected.picked.values(), key=lambda distribution: distribution.id)
     return BlockRuntime(
         _merge(picked) if picked else None,
@@ -126,23 +129,25 @@ def runtime_for(
     )
 
 
-def original_folders(source: PackageSource) -> tuple[Path, ...]:
+def original_folders(source: PackageSource, unreached: list[str] | None = None) -> tuple[Path, ...]:
     """Return folders to prepend to `sys.path` to import the classes of a source, with their dependencies.
 
     A released package is imported from its wheel, a local folder from a copy of what imports need, any other source
     from its own files. Packages of the declared runtime (torch, torchvision) need no folders.
+
+    Args: unreached: appended to as by `runtime_for`.
     """
     name, _, version = source.name.partition("@")
     if name in PROVIDED:
         return ()
     if source.kind == "package":
-        runtime = runtime_for([f"{name}=={version}"])
+        runtime = runtime_for([f"{name}=={version}"], unreached=unreached)
         if runtime.folder is not None and any(item.partition("==")[0] == name for item in runtime.installed):
             return (runtime.folder,)
     root = copy_importable(source) if source.kind == "folder" else source.root
     # Behind the root: stated folders may hold modules of any name.
     stated = [root / folder for folder, package in source.roots if folder and not package]
-    return (root, *filter(Path.is_dir, stated), *runtime_for(source.requires).folders)
+    return (root, *filter(Path.is_dir, stated), *runtime_for(source.requires, unreached=unreached).folders)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +185,7 @@ class _Resolver:
     unavailable: dict[str, str] = field(default_factory=dict)
     specifiers: dict[str, SpecifierSet] = field(default_factory=dict)
     offline: str = ""
+    unreached: list[str] = field(default_factory=list)
 
     def collect(self, requires: Sequence[str]) -> None:
         """Resolve requirements and their dependencies, breadth first."""
@@ -245,13 +251,15 @@ class _Resolver:
                 distribution = self._fetch(name, specifier, because)
             except RetryableError as error:
                 self.offline = str(error)
-                UNREACHED.append(name)
+                self.unreached.append(name)
                 return self._miss(name, f"{error}{because}")
             except UserError as error:
                 if distribution is not None:
                     wanted = f"no release satisfies {specifier}, which blocks of this run require together"
                     self._miss(name, f"{wanted}; {distribution.version} is used{because}")
                     return distribution
+                if self.offline:
+                    self.unreached.append(name)
                 return self._miss(name, f"{self.offline or error}{because}")
             imports = self.packages.get(name, ())
             if imports and not because and not any(map(distribution.contains, imports)):

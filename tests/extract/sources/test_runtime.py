@@ -244,11 +244,15 @@ def test_without_a_network_a_run_goes_on_and_the_next_one_asks_again(
         patch.delenv("PIP_NO_INDEX")
         patch.delenv("PIP_FIND_LINKS")
         patch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
-        runtime = runtime_for(["tinya", "tinyb", "tinyc"])
+        unreached: list[str] = []
+        runtime = runtime_for(["tinya", "tinyb", "tinyc"], unreached=unreached)
+    assert unreached == ["tinyb", "tinyc"]
     assert runtime.installed == first.installed
     assert reasons(runtime) == dict.fromkeys(["tinyb", "tinyc"], reasons(runtime)["tinyb"])
     assert "cannot be reached" in reasons(runtime)["tinyb"]
-    assert runtime_for(["tinyb"]).installed == ("tinyb==1.0",)
+    later: list[str] = []
+    assert runtime_for(["tinyb"], unreached=later).installed == ("tinyb==1.0",)
+    assert later == []
 
 
 def test_two_at_once_agree_and_leave_nothing_behind(wheel: Wheel) -> None:
