@@ -7,7 +7,7 @@ OUT ?= snapshot
 # Exact versions, for pip and uv alike: what the documents show was computed with them.
 LOCKED := -c constraints.txt
 
-.PHONY: run test test-slow test-torch check bench lock schemas commands docs clean
+.PHONY: run test test-slow test-torch check bench lock schemas commands columns docs clean
 
 run: .venv/.ready
 	.venv/bin/lemur curate lemur --out $(OUT) --force
@@ -46,6 +46,10 @@ schemas: .venv/.ready
 # The reference of the commands in docs/commands.md, from the parsers.
 commands: .venv/.ready
 	PYTHONPATH=. $(PY) -P .ci/commands.py
+
+# The columns of all tables in docs/columns.md, from the record types.
+columns: .venv/.ready
+	PYTHONPATH=. $(PY) -P .ci/columns.py
 
 clean:
 	rm -rf .venv .venv-oldest .venv-newest build *.egg-info

@@ -103,6 +103,13 @@ def test_the_reference_of_the_commands_is_current() -> None:
     assert [name for name in TREE if f"\n## lemur {name}\n" not in text] == []
 
 
+def test_the_columns_of_all_files_are_current() -> None:
+    """`make columns` writes them."""
+    text = (ROOT / "docs" / "columns.md").read_text(encoding="utf-8")
+    assert runpy.run_path(str(ROOT / ".ci" / "columns.py"))["page_text"]() == text, "run: make columns"
+    assert "|  |" not in text, "a column has no description"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_other_commands_exist(page: Path) -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]

@@ -18,7 +18,7 @@ class Block(Record):
     source: str = Field(min_length=1, description="for example timm@1.0.20, detr@29901c51d7fe, or a folder's name")
     path: str = Field(description="of the file that defines it, relative to the root of the source")
     start_line: int = Field(ge=1, description="first line of the class in that file")
-    end_line: int = Field(ge=1)
+    end_line: int = Field(ge=1, description="last line of the class in that file")
     category: str = Field(description="its purpose, inferred from its names")
     level: Level = Field(description="highest level reached, each one including those before it")
     error_kind: str | None = Field(description="why it stopped there; null if it reached the requested level")
@@ -147,15 +147,17 @@ class Spec(Record):
     """
 
     block: str = Field(min_length=1, description="as in the table of blocks, like all fields of the same name")
-    name: str = Field(min_length=1)
-    category: str
-    level: Level
-    fidelity: Literal["match", "mismatch"] | None
+    name: str = Field(min_length=1, description="bare name of the class")
+    category: str = Field(description="its purpose, inferred from its names")
+    level: Level = Field(description="highest level reached")
+    fidelity: Literal["match", "mismatch"] | None = Field(
+        description="compared with the class of its own package; null if not compared"
+    )
     bases: tuple[str, ...] = Field(description="bare names of the base classes")
     constructor: tuple[SpecArgument, ...] = Field(
         description="its own, or that of the first base class in the file that has one"
     )
-    forward: tuple[SpecArgument, ...]
+    forward: tuple[SpecArgument, ...] = Field(description="arguments of forward")
     arguments: SpecArguments | None = Field(description="working arguments; null if the block was not constructed")
     cases: tuple[Case, ...] = Field(description="calls in eval mode, the first with these arguments")
     layout: str | None = Field(description="of the first input tensor, for example N×C×H×W")
@@ -165,8 +167,8 @@ class Spec(Record):
     )
     changes_channels: bool | None = Field(description="null if input and output have no channels to compare")
     parameters: int | None = Field(ge=0, description="elements of all parameters, with these arguments")
-    train_differs: bool | None
-    identity_in_eval: bool | None
+    train_differs: bool | None = Field(description="train and eval mode give different outputs")
+    identity_in_eval: bool | None = Field(description="eval mode returns its first input unchanged")
     gradients: int | None = Field(ge=0, description="parameters that finite gradients reached")
     tensors: int | None = Field(ge=0, description="parameters that require gradients")
     layers: dict[str, int] | None = Field(description="number of submodules by class name; null if not constructed")
@@ -180,13 +182,13 @@ class Spec(Record):
     )
     summary: str = Field(description="the facts above in a sentence or two")
     withheld: tuple[str, ...] = Field(default=(), description="fields left out because they repeat source text")
-    source: str
-    path: str
-    start_line: int = Field(ge=1)
-    end_line: int = Field(ge=1)
-    swhid: str
-    license: str
-    code_sha256: Sha256
+    source: str = Field(description="for example timm@1.0.30")
+    path: str = Field(description="of the file that defines it, in its source")
+    start_line: int = Field(ge=1, description="first line of the class in that file")
+    end_line: int = Field(ge=1, description="last line of the class in that file")
+    swhid: str = Field(description="swh:1:cnt: of the file that defines it")
+    license: str = Field(description="SPDX expression, or NOASSERTION")
+    code_sha256: Sha256 = Field(description="SHA-256 of the closed file, UTF-8")
     file: str | None = Field(description="where the code lies in the extraction folder")
 
 
@@ -215,42 +217,46 @@ class SpecRow(Record):
     """A spec as a row of a table: the facts of its line, mappings as lists by name, with its group and split."""
 
     block: str = Field(min_length=1, description="as in the line, like all fields of the same name")
-    name: str = Field(min_length=1)
-    category: str
-    level: Level
-    fidelity: Literal["match", "mismatch"] | None
-    bases: tuple[str, ...]
-    constructor: tuple[SpecArgument, ...]
-    forward: tuple[SpecArgument, ...]
+    name: str = Field(min_length=1, description="bare name of the class")
+    category: str = Field(description="its purpose, inferred from its names")
+    level: Level = Field(description="highest level reached")
+    fidelity: Literal["match", "mismatch"] | None = Field(
+        description="compared with the class of its own package; null if not compared"
+    )
+    bases: tuple[str, ...] = Field(description="bare names of the base classes")
+    constructor: tuple[SpecArgument, ...] = Field(description="arguments of the constructor, in words")
+    forward: tuple[SpecArgument, ...] = Field(description="arguments of forward, in words")
     init: tuple[SpecValue, ...] | None = Field(description="arguments of the constructor that worked")
     call: tuple[SpecValue, ...] | None = Field(description="arguments of the call that worked")
     method: str | None = Field(description="the method that was called; null if the block was not constructed")
-    cases: tuple[SpecCase, ...]
-    layout: str | None
-    keeps_shape: bool | None
-    downsampling: float | None
-    changes_channels: bool | None
-    parameters: int | None = Field(ge=0)
-    train_differs: bool | None
-    identity_in_eval: bool | None
-    gradients: int | None = Field(ge=0)
-    tensors: int | None = Field(ge=0)
-    layers: tuple[SpecCount, ...] | None
-    graph: Sha256 | None = None
+    cases: tuple[SpecCase, ...] = Field(description="calls in eval mode, the first with the arguments that worked")
+    layout: str | None = Field(description="of the first input tensor, for example N×C×H×W")
+    keeps_shape: bool | None = Field(description="the output is one tensor with the shape of the first input")
+    downsampling: float | None = Field(
+        description="factor by which height, width or length shrink; below 1 if they grow"
+    )
+    changes_channels: bool | None = Field(description="null if input and output have no channels to compare")
+    parameters: int | None = Field(ge=0, description="elements of all parameters, with these arguments")
+    train_differs: bool | None = Field(description="train and eval mode give different outputs")
+    identity_in_eval: bool | None = Field(description="eval mode returns its first input unchanged")
+    gradients: int | None = Field(ge=0, description="parameters that finite gradients reached")
+    tensors: int | None = Field(ge=0, description="parameters that require gradients")
+    layers: tuple[SpecCount, ...] | None = Field(description="number of submodules by class name")
+    graph: Sha256 | None = Field(default=None, description="identity of the computation (G0)")
     algorithm: str | None = Field(default=None, description="as in the line, JSON")
-    builds: tuple[SpecCount, ...]
-    dependencies: tuple[SpecValue, ...]
-    summary: str
-    withheld: tuple[str, ...]
-    source: str
-    path: str
-    start_line: int = Field(ge=1)
-    end_line: int = Field(ge=1)
-    swhid: str
-    license: str
-    code_sha256: Sha256
-    file: str | None
-    split: Split
+    builds: tuple[SpecCount, ...] = Field(description="names of the classes that its own methods call, with counts")
+    dependencies: tuple[SpecValue, ...] = Field(description="other definitions in its file, with their kind")
+    summary: str = Field(description="the facts above in a sentence or two")
+    withheld: tuple[str, ...] = Field(description="fields left out because they repeat source text")
+    source: str = Field(description="for example timm@1.0.30")
+    path: str = Field(description="of the file that defines it, in its source")
+    start_line: int = Field(ge=1, description="first line of the class in that file")
+    end_line: int = Field(ge=1, description="last line of the class in that file")
+    swhid: str = Field(description="swh:1:cnt: of the file that defines it")
+    license: str = Field(description="SPDX expression, or NOASSERTION")
+    code_sha256: Sha256 = Field(description="SHA-256 of the closed file, UTF-8")
+    file: str | None = Field(description="where the code lies in the extraction folder")
+    split: Split = Field(description="train, validation or test; a group is never divided")
     cluster: str = Field(description="group that must be in one split: 16 digits of its first member's digest")
 
 
@@ -268,12 +274,12 @@ class SpecChatRow(Record):
     task: SpecChatKind = Field(description="what is asked for")
     block: str = Field(min_length=1, description="as in the table of blocks, like all fields of the same name")
     others: tuple[str, ...] = Field(description="other blocks that it mentions, all of the same split")
-    source: str
-    path: str
-    start_line: int = Field(ge=1)
-    end_line: int = Field(ge=1)
-    swhid: str
-    license: str
+    source: str = Field(description="of the block, for example timm@1.0.30")
+    path: str = Field(description="of the file that defines it, in its source")
+    start_line: int = Field(ge=1, description="first line of the class in that file")
+    end_line: int = Field(ge=1, description="last line of the class in that file")
+    swhid: str = Field(description="swh:1:cnt: of the file that defines it")
+    license: str = Field(description="SPDX expression of the block, or NOASSERTION")
     notice: str | None = Field(description="owners and licenses of the code in the answer; null without code")
     n_tokens: int = Field(
         ge=1, description="words, numbers and punctuation marks of all contents; white space not counted"
@@ -283,8 +289,8 @@ class SpecChatRow(Record):
 class SpecChatDrop(Record):
     """A kind of conversation that was not generated for a block with a spec, and why."""
 
-    block: str = Field(min_length=1)
-    source: str
-    task: SpecChatKind
+    block: str = Field(min_length=1, description="as in the table of blocks")
+    source: str = Field(description="of the block, for example timm@1.0.30")
+    task: SpecChatKind = Field(description="the kind of conversation")
     reason: str = Field(min_length=1, description="one short word, as counted in the manifest")
     detail: str = Field(description="what decided it; never text of the source")

@@ -34,7 +34,7 @@ class LemurRecord(Record):
     id: Sha256 = Field(description="SHA-256 of nn_code, UTF-8")
     prefix: str = Field(description="text of nn before the first '-'")
     family: str = Field(description="architecture family, inferred from the code's identifiers")
-    split: Split
+    split: Split = Field(description="train, validation or test; a group is never divided")
     weight: float = Field(ge=0, description="sampling weight")
     cluster: str = Field(description="group that must be in one split: the smallest id of its members, 16 digits")
     score: Ratio | None = Field(
@@ -146,7 +146,7 @@ class Decision(Record):
 
     row: int = Field(ge=0, description="number of the input row, from 0")
     id: Sha256 | None = Field(description="SHA-256 of the row's code; null when it has none")
-    nn: str
+    nn: str = Field(description="name of the network in the row")
     kept: bool = Field(description="true for one row of each kept record")
     stage: Stage | None = Field(description="stage that removed the row; null when kept")
     rescued: Literal["prefix", "topup", "group"] | None = Field(
@@ -156,7 +156,7 @@ class Decision(Record):
     similarity: Ratio | None = Field(
         description="Jaccard similarity to the canonical at that stage; 1.0 for equal code"
     )
-    reason: str
+    reason: str = Field(description="why it was kept or removed, in one line")
     agreement: Agreement | None = Field(
         default=None, description="of the graphs of the row's code and its canonical; null if one is unknown"
     )
@@ -168,7 +168,7 @@ class Decision(Record):
 class GraphRow(Record):
     """The computation of one code, or why it is unknown; see docs/graphs.md."""
 
-    id: Sha256
+    id: Sha256 = Field(description="SHA-256 of the code, UTF-8")
     graph: Sha256 | None = Field(description="the computation in eval and train mode (G0)")
     graph_widths: Sha256 | None = Field(description="the same, ignoring widths (G1)")
     graph_repeats: Sha256 | None = Field(description="the same, ignoring widths and repeats (G2)")
@@ -184,8 +184,10 @@ class GraphRow(Record):
     prm_read: tuple[str, ...] | None = Field(description="hyperparameters that the network read")
     initial: Sha256 | None = Field(description="digest of the parameters' initialization")
     glue: Sha256 | None = Field(description="digest of train_setup and learn")
-    dead_classes: tuple[str, ...] | None
-    unused_parameters: tuple[str, ...] | None
+    dead_classes: tuple[str, ...] | None = Field(
+        description="classes and functions of the code that contribute to no output"
+    )
+    unused_parameters: tuple[str, ...] | None = Field(description="parameters that no output depends on, by name")
     torch: str | None = Field(description="the torch release that recorded it")
     form: int | None = Field(description="version of the stored form")
     eval: str | None = Field(description="the graph in eval mode, JSON")
@@ -195,15 +197,15 @@ class GraphRow(Record):
 class Stat(Record):
     """One evaluation of a network, kept or not: an input row without its code."""
 
-    id: Sha256
-    nn: str
-    task: str | None
-    dataset: str | None
-    metric: str | None
-    epoch: int | None
-    accuracy: float | None
-    duration: float | None
-    prm: str | None
+    id: Sha256 = Field(description="SHA-256 of the network's code")
+    nn: str = Field(description="name of the network")
+    task: str | None = Field(description="for example img-classification")
+    dataset: str | None = Field(description="for example cifar-10")
+    metric: str | None = Field(description="for example acc")
+    epoch: int | None = Field(description="epochs trained")
+    accuracy: float | None = Field(description="value of the metric")
+    duration: float | None = Field(description="duration of an epoch, nanoseconds")
+    prm: str | None = Field(description="hyperparameters, a JSON object")
     outcomes: str | None = Field(
         default=None, description="what LEMUR's later releases store in prm besides hyperparameters, a JSON object"
     )
@@ -214,24 +216,24 @@ class Prediction(Record):
 
     id: Sha256 = Field(description="SHA-256 of the network's code")
     nn: str = Field(description="name of the network")
-    task: str | None
-    dataset: str | None
-    metric: str | None
+    task: str | None = Field(description="for example img-classification")
+    dataset: str | None = Field(description="for example cifar-10")
+    metric: str | None = Field(description="for example acc")
     epoch: int = Field(description="epochs trained")
     accuracy: float = Field(description="value of the metric")
     prm: str | None = Field(description="hyperparameters, a JSON object")
     prefix: str = Field(description="text of nn before the first '-'")
     family: str = Field(description="architecture family, inferred from the code's identifiers")
     split_group: str = Field(description="group that is in one split, as in the table of networks")
-    split: Split
+    split: Split = Field(description="split of the whole corpus, as in the table of networks")
 
 
 class Removed(Record):
     """The code of a removed record, so that the snapshot can explain and prove every removal by itself."""
 
-    id: Sha256
-    nn: str
-    nn_code: str
+    id: Sha256 = Field(description="SHA-256 of nn_code, UTF-8")
+    nn: str = Field(description="name of the network")
+    nn_code: str = Field(description="Python source of the network")
     score: Ratio | None = Field(description="as for kept records, to compare with the canonical's")
     license: str | None = Field(default=None, description=_LICENSE)
     origin: str | None = Field(default=None, description=_ORIGIN)
@@ -271,8 +273,8 @@ class ChatDrop(Record):
     """A kind of conversation that was not generated for a kept record, and why."""
 
     record: Sha256 = Field(description="id of the record")
-    nn: str
-    task: ChatKind
+    nn: str = Field(description="name of the record's network")
+    task: ChatKind = Field(description="the kind of conversation")
     reason: str = Field(min_length=1, description="one short word, as counted in report.md")
     detail: str = Field(description="what decided it")
 

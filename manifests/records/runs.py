@@ -11,20 +11,22 @@ from manifests.records.base import JsonObject, Ratio, Record, Seconds, Sha256
 class Ingredient(Record):
     """One block in an assembled network."""
 
-    slot: str = Field(min_length=1)
+    slot: str = Field(min_length=1, description="place in the recipe, for example attention")
     block: str = Field(min_length=1, description="as in the table of blocks, like all fields of the same name")
-    source: str
-    path: str
-    swhid: str
-    license: str
-    code_sha256: Sha256
+    source: str = Field(description="for example timm@1.0.30")
+    path: str = Field(description="of the file that defines it, in its source")
+    swhid: str = Field(description="swh:1:cnt: of the file that defines it")
+    license: str = Field(description="SPDX expression of all its parts")
+    code_sha256: Sha256 = Field(description="SHA-256 of the file that was used, UTF-8")
 
 
 class TrainingRecord(Record):
     """One training run, whatever its outcome: network, data, recipe and results."""
 
     name: str = Field(min_length=1, description="of the network, as LEMUR would register it")
-    status: Literal["ok", "diverged", "out_of_memory", "timeout", "error"]
+    status: Literal["ok", "diverged", "out_of_memory", "timeout", "error"] = Field(
+        description="ok, or how the run ended"
+    )
     error: str | None = Field(description="why the status is not ok, in one line")
     code_sha256: Sha256 = Field(description="SHA-256 of the network's file, UTF-8")
     ingredients: tuple[Ingredient, ...] = Field(description="blocks of an assembled network; empty for other networks")
@@ -33,13 +35,13 @@ class TrainingRecord(Record):
     )
     recipe_sha256: Sha256 = Field(description="SHA-256 of that JSON")
     prm: JsonObject = Field(description="hyperparameters of the network's constructor, a JSON object")
-    seed: int = Field(ge=0)
+    seed: int = Field(ge=0, description="of initialization and all random draws")
     data: str = Field(description="which images: cifar-10, cifar-10 (JPEG copy, harder), synthetic (smoke test only)")
     data_sha256: Sha256 = Field(description="digest of the decoded images and labels")
     train_images: int = Field(ge=0, description="number of training images")
     epochs: int = Field(ge=0, description="whole epochs trained")
-    steps: int = Field(ge=0)
-    parameters: int | None = Field(ge=0)
+    steps: int = Field(ge=0, description="optimizer steps taken")
+    parameters: int | None = Field(ge=0, description="elements of all parameters; null if it was not constructed")
     images_seen: int | None = Field(default=None, ge=0, description="by the network in training, each time it sees one")
     flop: int | None = Field(
         default=None, ge=0, description="of all forward and backward passes of training, by torch.utils.flop_counter"
@@ -51,30 +53,30 @@ class TrainingRecord(Record):
     data_seconds: Seconds = Field(description="part of train_seconds spent waiting for data")
     peak_bytes: int | None = Field(ge=0, description="peak resident set size of the training process")
     device: str = Field(description="kind, model, threads")
-    precision: Literal["float32", "bfloat16"]
-    torch: str
-    torchvision: str
+    precision: Literal["float32", "bfloat16"] = Field(description="of the forward pass")
+    torch: str = Field(description="release of torch")
+    torchvision: str = Field(description="release of torchvision")
 
 
 class SynthesisAttempt(Record):
     """One answer of a language model, or why there is none, and the checks that its code passed."""
 
-    model: str = Field(min_length=1)
+    model: str = Field(min_length=1, description="name of the language model")
     model_digest: str | None = Field(description="of its weights; null behind an endpoint")
     attempt: int = Field(ge=0, description="index in the plan, which all models of a run share")
     round: int = Field(ge=0, description="0, plus one for each answer to an error")
     form: Literal["code", "delta"] = Field(description="a whole file, or changes to the parent")
     blocks: tuple[str, ...] = Field(description="requested blocks, as in the table of blocks")
     parent: Sha256 | None = Field(description="id of the network to change, which the model saw")
-    goal: str
+    goal: str = Field(description="the text of --goal, in every prompt")
     prompt: str = Field(description="the messages, JSON")
     plan: str | None = Field(description="the model's plan before its answer; null if none was requested")
-    answer: str | None
+    answer: str | None = Field(description="the model's answer; null if there is none")
     finish: str | None = Field(description="why the answer ended, as the model reports: stop, length")
     prompt_tokens: int | None = Field(ge=0, description="as counted by the model")
-    answer_tokens: int | None = Field(ge=0)
+    answer_tokens: int | None = Field(ge=0, description="as counted by the model")
     sampling: str = Field(description="sampling parameters, JSON")
-    seed: int
+    seed: int = Field(description="of sampling")
     passed: tuple[str, ...] = Field(description="checks that the code passed, in order")
     failed: str | None = Field(description="the check that it failed; null for an accepted network")
     error: str | None = Field(description="the complete error")
@@ -82,27 +84,27 @@ class SynthesisAttempt(Record):
     originality: Ratio | None = Field(
         description="smallest share of 10-token shingles of a requested class that do not occur in its hidden source"
     )
-    code: str | None
-    code_sha256: Sha256 | None
+    code: str | None = Field(description="the file in the answer, or the changed parent; null if there is none")
+    code_sha256: Sha256 | None = Field(description="SHA-256 of code, UTF-8")
     nn: str | None = Field(description="name of the accepted network")
 
 
 class Synthesized(Record):
     """One accepted network; the first nine columns are those of the LEMUR API, accuracy null without training."""
 
-    nn: str = Field(min_length=1)
-    nn_code: str
-    task: str
-    dataset: str
-    metric: str
-    epoch: int | None
-    accuracy: Ratio | None
+    nn: str = Field(min_length=1, description="name of the network")
+    nn_code: str = Field(description="Python source of the network")
+    task: str = Field(description="for example img-classification")
+    dataset: str = Field(description="for example cifar-10")
+    metric: str = Field(description="for example acc")
+    epoch: int | None = Field(description="epochs trained; null without training")
+    accuracy: Ratio | None = Field(description="value of the metric; null without training")
     duration: float | None = Field(description="of the training, nanoseconds")
     prm: str = Field(description="hyperparameters of its proof, a JSON object")
     id: Sha256 = Field(description="SHA-256 of nn_code, UTF-8")
-    model: str
-    attempt: int = Field(ge=0)
-    round: int = Field(ge=0)
+    model: str = Field(description="name of the language model that wrote it")
+    attempt: int = Field(ge=0, description="its attempt in the table of attempts")
+    round: int = Field(ge=0, description="its round there")
     blocks: tuple[str, ...] = Field(description="blocks whose specs it was written from")
     block_codes: tuple[Sha256, ...] = Field(
         description="SHA-256 of the files of these blocks, which the model did not see"
@@ -122,14 +124,14 @@ class ExpertFact(Record):
     block: str = Field(min_length=1, description="as in the table of blocks")
     name: str = Field(description="of the class, as used in questions")
     package: str = Field(description="package name used in questions")
-    relation: str
+    relation: str = Field(description="what is stated: lines, parameters, nodes or submodules")
     answer: str = Field(description="the nearest mark on the relation's scale")
     value: int = Field(ge=0, description="the exact value")
     asked: bool = Field(
         description="false if its answer is too frequent in the domain: used for training, never as a question"
     )
     held: bool = Field(description="of a held-out block, which no projector sees")
-    code_sha256: Sha256
+    code_sha256: Sha256 = Field(description="SHA-256 of the block's file, UTF-8")
 
 
 class ExpertAnswer(Record):
@@ -138,12 +140,12 @@ class ExpertAnswer(Record):
     id: str = Field(min_length=1, description="of the fact")
     arm: str = Field(description="the method, as in the report")
     domain: str = Field(description="domain of the question, or general")
-    block: str
-    relation: str
-    question: str
+    block: str = Field(description="as in the table of blocks")
+    relation: str = Field(description="as in the table of facts")
+    question: str = Field(description="the text of the question")
     routed: str | None = Field(description="the domain whose token was injected; null if none was")
-    expected: str
-    answer: str
-    correct: bool
+    expected: str = Field(description="the right answer")
+    answer: str = Field(description="the answer that was given")
+    correct: bool = Field(description="answer and expected are equal")
     tokens: int = Field(ge=0, description="input tokens of the base model: the prompt with injected content")
-    code_sha256: Sha256
+    code_sha256: Sha256 = Field(description="SHA-256 of the block's file, UTF-8")
