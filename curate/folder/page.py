@@ -12,27 +12,30 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.model.rights import is_withheld
+from lemur_core.describe.patterns import describe_graph
 from lemur_core.describe.picture import Box, boxes
 from lemur_core.files.markdown import count, percent, plural, ratio
 from lemur_core.graphs.graph import Graph
 from manifests.folders.formats import SNAPSHOT
 from manifests.folders.frame import (
-    Cell,
     Entry,
     EntryLibrary,
     Page,
+    Results,
     View,
     bars,
     code,
     facts,
     graph,
     link,
+    sentences,
     table,
     versions,
 )
+from manifests.folders.frame import results as result_view
 from manifests.folders.manifest import Manifest
 from manifests.folders.tables import as_records, read_table
-from manifests.records import SPLITS, Decision, GraphRow, LemurRecord, Removed, Stat
+from manifests.records import SPLITS, Decision, GraphRow, LemurRecord, NetworkRow, Removed, Stat
 
 #: The stages that remove codes, in order, with their labels.
 _STAGES = {
@@ -40,7 +43,7 @@ _STAGES = {
     "exact": "exact duplicates",
     "lexical": "lexical near-duplicates",
     "structural": "structural near-duplicates",
-    "graph": "other texts of the same computation",
+    "graph": "same computation, other text",
     "leak": "near to records of two splits",
 }
 _AGREEMENT = {"same": "same graph", "widths": "same graph up to widths", "different": "another graph"}
@@ -51,6 +54,11 @@ _LARGEST = 12  # groups in a chart
 _RECORDS, _REMOVED = 5_000, 20_000
 #: Limits of compared codes per record, tried in this order until all fit.
 _MOST = (10_000, 3_000, 1_000, 300, 100, 30, 10, 3, 1)
+
+#: The sizes of a network that results are compared over.
+_SIZES = ("parameters", "multiply-adds")
+#: Task, data set and metric, and the distinct results of a record there.
+_ResultRows = Sequence[tuple[str, str, str, Sequence[tuple[int | None, float]]]]
 
 #: The columns of `decisions.parquet` that describe a code.
 _COLUMNS = ("id", "nn", "kept", "stage", "canonical", "similarity", "agreement")
@@ -80,22 +88,26 @@ def snapshot_page(folder: Path, manifest: Manifest) -> Page:
     removed = decisions.filter(pc.and_(pc.invert(decisions["kept"]), pc.is_valid(decisions["canonical"])))
     listed = _choose_records(folder, records, removed)
     duplicates = _choose_duplicates(removed, listed)
+    results = _read_results(folder, {row.id for row in listed})
+    sizes = _read_sizes(folder, {row.id for row in listed})
     library = EntryLibrary(
         title="Records",
         noun="records",
         facets=("split", "prefix", "family", "graph", "pretrained"),
-        numbers=("stands for", "score"),
-        entries=[_make_entry(row, *duplicates[row.id]) for row in listed],
-        views=_list_views(folder, listed, duplicates, str(manifest.details.get("license"))),
+        numbers=("represents", "score", *_SIZES),
+        entries=[_make_entry(row, *duplicates[row.id], sizes.get(row.id, (None, None))) for row in listed],
+        views=_list_views(folder, listed, duplicates, results, str(manifest.details.get("license"))),
         total=kept,
         elsewhere="data/records",
-        order="stands for",
-        by="stands for",
+        order="represents",
+        by="represents",
+        sizes=_SIZES,
+        results=_list_benchmarks(listed, results),
     )
     split_counts = ", ".join(f"{count(number)} {split}" for split, number in manifest.counts["splits"].items())
     lead = (
         f"{count(kept)} distinct networks of {plural(codes, 'code')} ({percent(kept, codes)}), from"
-        f" {plural(rows, 'row')}: {split_counts}. Each one opens to what it stands for, compared line by line."
+        f" {plural(rows, 'row')}: {split_counts}. Click a record to compare it with the codes that it represents."
     )
     return Page(f"Curated snapshot of {source}", "snapshot", lead, [view for view in views if view["rows"]], library)
 
@@ -146,8 +158,8 @@ def _chart_stages(stages: Counter[str], rows: int) -> View:
             before, left = left, left - stages[stage]
             lines.append((label, float(left), float(before), f"−{count(stages[stage])}"))
     lines.append(("kept", float(kept), float(kept), count(kept)))
-    intro = f"Codes that remain after each step; in a light color, those removed. They come from {plural(rows, 'row')}."
-    return bars("From rows to records", lines, intro)
+    intro = f"Codes that remain after each step. They come from {plural(rows, 'row')}."
+    return bars("From rows to records", lines, intro, ("remain", "removed"))
 
 
 def _chart_similarities(decisions: pa.Table, stage: str) -> View:
@@ -183,7 +195,7 @@ def _groups(manifest: Manifest, name: str, title: str) -> View:
         for label, n in groups[:_LARGEST]
     ]
     more = f", the largest {_LARGEST} of {count(len(groups))}" if len(groups) > _LARGEST else ""
-    return bars(title, rows, f"Records kept of the {what} that came in{more}.")
+    return bars(title, rows, f"Records kept of the {what} that came in{more}.", ("kept", "removed"))
 
 
 # -- records ------------------------------------------------------------------------------------------------------
@@ -211,7 +223,8 @@ def _choose_duplicates(removed: pa.Table, listed: Sequence[LemurRecord]) -> dict
     numbers = Counter(dict(zip(*_count_values(duplicates["canonical"]), strict=True)))
     # The largest limit per record with which all of them fit.
     limit = next(n for n in (*_MOST, 0) if sum(min(number, n) for number in numbers.values()) <= _REMOVED)
-    duplicates = duplicates.sort_by([("canonical", "ascending"), ("nn", "ascending"), ("id", "ascending")])
+    by = [("canonical", "ascending"), ("similarity", "descending"), ("nn", "ascending"), ("id", "ascending")]
+    duplicates = duplicates.sort_by(by)
     groups = duplicates["canonical"].combine_chunks().dictionary_encode().indices.to_numpy()
     rank = np.arange(len(groups)) - np.searchsorted(groups, groups)  # within its group
     chosen: dict[str, list[Decision]] = {row.id: [] for row in listed}
@@ -220,10 +233,20 @@ def _choose_duplicates(removed: pa.Table, listed: Sequence[LemurRecord]) -> dict
     return {name: (numbers[name], rows) for name, rows in chosen.items()}
 
 
-def _make_entry(row: LemurRecord, number: int, removed: Sequence[Decision]) -> Entry:
+def _read_sizes(folder: Path, wanted: set[str]) -> dict[str, tuple[int | None, int | None]]:
+    """Return parameters and multiply-adds of some codes, of those whose graphs were traced."""
+    columns = ("id", "parameters", "multiply_adds")
+    return {
+        row.id: (row.parameters, row.multiply_adds) for row in SNAPSHOT.rows(folder, NetworkRow, columns, ids=wanted)
+    }
+
+
+def _make_entry(
+    row: LemurRecord, number: int, removed: Sequence[Decision], sizes: tuple[int | None, int | None]
+) -> Entry:
     return Entry(
         name=row.nn or row.id[:16],
-        note=f"{row.family} · group {row.cluster}",
+        note=f"{row.family}, {row.split}",
         facets=(
             row.split,
             row.prefix,
@@ -231,7 +254,7 @@ def _make_entry(row: LemurRecord, number: int, removed: Sequence[Decision]) -> E
             "known" if row.graph else "not known",
             "pretrained" if row.pretrained else "from scratch",
         ),
-        numbers=(number, None if row.score is None else round(row.score, 4)),
+        numbers=(number, None if row.score is None else round(row.score, 4), *sizes),
         further=tuple(duplicate.nn or (duplicate.id or "")[:16] for duplicate in removed),
     )
 
@@ -240,6 +263,7 @@ def _list_views(
     folder: Path,
     listed: Sequence[LemurRecord],
     duplicates: Mapping[str, tuple[int, list[Decision]]],
+    results: Mapping[str, _ResultRows],
     shared: str,
 ) -> Iterator[list[View]]:
     """Yield the views of each record, without code that may not be published. Args: shared: license of the folder."""
@@ -249,20 +273,24 @@ def _list_views(
     texts = _pack_codes(SNAPSHOT.rows(folder, LemurRecord, columns, ids=wanted), shared)
     texts |= _pack_codes(SNAPSHOT.rows(folder, Removed, columns, ids=others), shared)
     graphs = _read_graphs(folder, wanted & texts.keys())
-    results = _read_results(folder, wanted)
     for row in listed:
         number, removed = duplicates[row.id]
-        drawn, text = graphs.get(row.id), _unpack(texts, row.id)
+        text = _unpack(texts, row.id)
         views = [facts("Record", _list_record_facts(row))]
         if row.id in results:
-            head = ["task", "dataset", "metric", "results", "best", "epoch: value"]
-            views.append(table("Results", head, results[row.id], "All results by data set, without repeats."))
+            views.append(result_view("Results", results[row.id], "All results by data set, without repeats."))
+        if row.id in graphs:
+            description, drawn = graphs[row.id]
+            views.append(sentences("What it computes", description, "From its graph, without names of its source."))
         if removed:
             some = f"; {count(len(removed))} of them here, all in decisions.parquet" if len(removed) < number else ""
-            intro = f"{plural(number, 'code')} removed for it{some}. Left: the kept code; right: the removed one."
+            intro = (
+                f"{plural(number, 'code')} removed as duplicates of it, the most similar first{some}."
+                " Left: the kept code; right: the removed one."
+            )
             compared = [(_describe_removal(duplicate), _unpack(texts, duplicate.id or "")) for duplicate in removed]
-            views.append(versions("Stands for", text, compared, intro))
-        views += [*([graph("What it computes", drawn)] if drawn else []), code("Code", text)]
+            views.append(versions("Represents", text, compared, intro))
+        views += [*([graph("Graph", drawn)] if row.id in graphs else []), code("Code", text)]
         yield views
 
 
@@ -293,21 +321,26 @@ def _describe_result(accuracy: float | None, epoch: int | None) -> str | None:
     return None if accuracy is None else f"{accuracy:.4f}{after}"
 
 
-def _read_results(folder: Path, wanted: set[str]) -> dict[str, list[tuple[Cell, ...]]]:
-    """Return the results of some records by data set: the number of distinct results, the best, and all by epoch."""
-    values: dict[str, dict[tuple[str, str, str], set[tuple[int, float]]]] = {}
+def _read_results(folder: Path, wanted: set[str]) -> dict[str, _ResultRows]:
+    """Return the distinct results of some records by task, data set and metric, as pairs of epochs and value."""
+    values: dict[str, dict[tuple[str, str, str], set[tuple[int | None, float]]]] = {}
     for row in SNAPSHOT.rows(folder, Stat, ("id", "task", "dataset", "metric", "epoch", "accuracy"), ids=wanted):
         if row.accuracy is not None:
             key = row.task or "", row.dataset or "", row.metric or ""
-            epoch = -1 if row.epoch is None else row.epoch
-            values.setdefault(row.id, {}).setdefault(key, set()).add((epoch, row.accuracy))
-    tables: dict[str, list[tuple[Cell, ...]]] = {}
-    for id_, of_record in values.items():
-        for key, results in sorted(of_record.items()):
-            best = round(max(accuracy for _, accuracy in results), 4)
-            listed = (f"{'–' if epoch < 0 else epoch}: {accuracy:.4f}" for epoch, accuracy in sorted(results))
-            tables.setdefault(id_, []).append((*key, len(results), best, ", ".join(listed)))
-    return tables
+            values.setdefault(row.id, {}).setdefault(key, set()).add((row.epoch, round(row.accuracy, 4)))
+    return {
+        id_: [(*key, sorted(of_key, key=lambda pair: (pair[0] or 0, pair[1]))) for key, of_key in sorted(of_id.items())]
+        for id_, of_id in values.items()
+    }
+
+
+def _list_benchmarks(listed: Sequence[LemurRecord], results: Mapping[str, _ResultRows]) -> Results:
+    """Return the same results by benchmark, and by the number of the entry."""
+    benchmarks: dict[tuple[str, str, str], dict[int, Sequence[tuple[int | None, float]]]] = {}
+    for number, row in enumerate(listed):
+        for task, dataset, metric, pairs in results.get(row.id, ()):
+            benchmarks.setdefault((task, dataset, metric), {})[number] = pairs
+    return benchmarks
 
 
 def _describe_removal(row: Decision) -> str:
@@ -329,13 +362,14 @@ def _unpack(texts: Mapping[str, bytes], digest: str) -> str:
     return zlib.decompress(texts[digest]).decode("utf-8", "surrogatepass") if digest in texts else ""
 
 
-def _read_graphs(folder: Path, wanted: set[str]) -> dict[str, list[Box]]:
-    """Return the drawn graphs of some codes in eval mode; none if another release of torch recorded them."""
-    drawn = {}
+def _read_graphs(folder: Path, wanted: set[str]) -> dict[str, tuple[Sequence[str], list[Box]]]:
+    """Return sentences on some codes, and their drawn graphs of eval mode; none if another torch recorded them."""
+    described: dict[str, tuple[Sequence[str], list[Box]]] = {}
     for row in SNAPSHOT.rows(folder, GraphRow, ("id", "eval"), ids=wanted):
         if row.eval:
             try:
-                drawn[row.id] = boxes(Graph.from_json(json.loads(row.eval)), _BOXES)
+                recorded = Graph.from_json(json.loads(row.eval))
+                described[row.id] = describe_graph(recorded).sentences, boxes(recorded, _BOXES)
             except ValueError:  # recorded by another release of torch
                 return {}
-    return drawn
+    return described

@@ -18,7 +18,21 @@ from lemur_core.files.markdown import count, percent, plural
 from lemur_core.graphs.serialization import deserialize
 from lemur_core.graphs.symbolic import evaluate_graph
 from manifests.folders.formats import EXTRACTION, lines_text
-from manifests.folders.frame import Cell, Entry, EntryLibrary, Page, View, bars, code, facts, graph, link, note, table
+from manifests.folders.frame import (
+    Cell,
+    Entry,
+    EntryLibrary,
+    Page,
+    View,
+    bars,
+    code,
+    facts,
+    graph,
+    link,
+    note,
+    sentences,
+    table,
+)
 from manifests.folders.manifest import Manifest
 from manifests.provenance import SPECS, TABLE, get_minimized_path, without_source
 from manifests.provenance.licenses import NOASSERTION, is_permissive
@@ -28,6 +42,8 @@ from manifests.records import LEVELS, Block, Observed
 _LARGEST = 15
 #: Maximum number of boxes with one operation each.
 _BOXES = 40
+#: The summary of a block, the sentences on its graph, and the graph as boxes.
+_Described = tuple[str, Sequence[str], Sequence[Box]]
 #: Columns that are counted and listed; the others are read when the entries are written.
 _LISTED = (
     *("block", "name", "source", "category", "level", "error_kind", "license", "fidelity", "n_lines", "lean_lines"),
@@ -49,10 +65,8 @@ def extraction_page(folder: Path, manifest: Manifest) -> Page:
         facts("Overview", _overview(manifest, rows)),
         _level_view(rows),
         _sources(rows),
-        _commonest("By category", rows, "category", "Classes by purpose; those that execute are dark."),
-        _commonest(
-            "What stopped", [row for row in rows if row.error_kind], "error_kind", "Why classes came no further."
-        ),
+        _commonest("By category", rows, "category", "Classes by purpose, inferred from their names."),
+        _commonest("Why they stopped", [row for row in rows if row.error_kind], "error_kind", "Classes by failure."),
     ]
     library = EntryLibrary(
         title="Library",
@@ -88,10 +102,10 @@ def _overview(manifest: Manifest, rows: Sequence[Block]) -> list[tuple[str, Any]
 def _level_view(rows: Sequence[Block]) -> View:
     counts = count_reached(Counter[str](row.level for row in rows))
     lines = [
-        (level, float(counts[level]), float(len(rows)), f"{count(counts[level])}  {percent(counts[level], len(rows))}")
+        (level, float(counts[level]), float(len(rows)), f"{count(counts[level])} ({percent(counts[level], len(rows))})")
         for level in LEVELS
     ]
-    return bars("How far they came", lines, "Classes that reached at least this level.")
+    return bars("Levels reached", lines, "Classes that reached at least this level.", ("reached", "not reached"))
 
 
 def _sources(rows: Sequence[Block]) -> View:
@@ -115,7 +129,7 @@ def _commonest(title: str, rows: Sequence[Block], column: str, intro: str) -> Vi
         if column == "error_kind":
             dark, shown = number, count(number)
         lines.append((name, float(dark), float(number), shown))
-    return bars(title, lines, intro)
+    return bars(title, lines, intro, () if column == "error_kind" else ("execute", "do not execute"))
 
 
 # -- blocks -------------------------------------------------------------------------------------------------------
@@ -135,29 +149,34 @@ def _views(folder: Path) -> Iterator[list[View]]:
     withheld = find_blocked_blocks(folder, read_parts(folder))
     specs = _specs(folder, withheld)
     for row in EXTRACTION.rows(folder, Block, (*_LISTED, *_OPENED)):
-        yield _detail_views(row, *specs.get(row.block, ("", [])), withheld=row.block in withheld)
+        yield _detail_views(row, *specs.get(row.block, ("", [], [])), withheld=row.block in withheld)
 
 
-def _specs(folder: Path, withheld: Collection[str]) -> dict[str, tuple[str, list[Box]]]:
-    """Return summary and graph of each spec; neither shows how a withheld block computes its outputs."""
-    specs = {}
+def _specs(folder: Path, withheld: Collection[str]) -> dict[str, _Described]:
+    """Return summary, sentences and graph of each spec; none shows how a withheld block computes its outputs."""
+    specs: dict[str, _Described] = {}
     with (folder / SPECS).open(encoding="utf-8") as lines:
         for line in lines:
             spec = json.loads(line)
-            algorithm, summary, drawn = spec.get("algorithm"), spec["summary"], []
-            # The last sentence describes the computation, which is withheld with the code.
-            if algorithm is not None and spec["block"] in withheld:
+            algorithm, summary = spec.get("algorithm"), spec["summary"]
+            described: list[str] = []
+            drawn: list[Box] = []
+            if algorithm is not None:
+                # The last sentence describes the computation: in full below, or withheld with the code.
                 summary = summary.removesuffix(algorithm["told"]).rstrip()
-            elif algorithm is not None:
+            if algorithm is not None and spec["block"] not in withheld:
+                described = algorithm["sentences"]
                 try:
                     drawn = boxes(evaluate_graph(deserialize(algorithm["eval"], algorithm["sizes"])), _BOXES)
                 except (ValueError, LookupError, TypeError):  # written by another release
                     drawn = []
-            specs[spec["block"]] = (summary, drawn)
+            specs[spec["block"]] = (summary, described, drawn)
     return specs
 
 
-def _detail_views(row: Block, summary: str, drawn: Sequence[Box], *, withheld: bool) -> list[View]:
+def _detail_views(
+    row: Block, summary: str, described: Sequence[str], drawn: Sequence[Box], *, withheld: bool
+) -> list[View]:
     seen, lines, minimized = read_observed(row), print_call(row, row.lean_code), row.lean_code
     views = [facts("Block", _facts(row, seen, summary, withheld=withheld))]
     if lines:
@@ -168,8 +187,10 @@ def _detail_views(row: Block, summary: str, drawn: Sequence[Box], *, withheld: b
             inputs = "; ".join(f"{name} {shape}" for name, shape in case.inputs.items())
             cases.append([inputs, "; ".join(case.outputs) or "no tensor"])
         views.append(table("Shapes", ["in", "out"], cases))
+    if described:
+        views.append(sentences("What it computes", described, "From its graph, without names of its source."))
     if drawn:
-        views.append(graph("What it computes", drawn))
+        views.append(graph("Graph", drawn))
     if minimized is not None and not withheld and is_permissive(row.lean_license or NOASSERTION):
         views.append(code("Lean code", minimized, get_minimized_path(row.file or "")))
     elif row.file is not None:

@@ -1,8 +1,8 @@
 """The page of a finished folder: `index.html`, and `page/NNN.js` that it reads on demand; no network, no server.
 
-A package describes the content as views, which are plain data; `page.js` turns each kind of view into elements, and
-inserts every text as text. All data is compressed JSON in base64, which contains no special characters of HTML or
-JavaScript.
+A package describes the content as views, which are plain data; the script in `page/` beside this file turns each kind
+of view into elements, and inserts every text as text. All data is compressed JSON in base64, which contains no special
+characters of HTML or JavaScript.
 """
 
 import base64
@@ -11,7 +11,7 @@ import html
 import itertools
 import json
 import re
-import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -33,27 +33,22 @@ from manifests.folders.manifest import (
     write_manifest,
 )
 from manifests.folders.reading import is_active, read_text
+from manifests.folders.shards import OptionalContent, Shards, pack
+from manifests.folders.words import WordIndex
 
 #: Maximum bytes of the index, and maximum share of the folder for the page; a very small folder may exceed it a little.
 INDEX_BYTES, SHARE, LEAST = 5_000_000, 0.30, 256 * 1024
 #: Maximum number of entries, and of further names of them, in the list.
 ENTRIES, FURTHER_NAMES = 20_000, 40_000
-_SHARD_CHARACTERS = 2_500_000  # before compression: quick to load, and similar texts share one
 _NAME = 240  # characters
-_TOO_LITTLE = 8 * 1024  # bytes; below this, heavy content is not attempted
+_WORDS = 6  # at least one part in so many of the page is for the index of words
+_COMMON = 0.05  # a number of epochs that so many of the results were trained for is a limit to choose
 _STARTS = 16 * 1024  # bytes of the index that are known only at the end
 
 #: One part of a page: its kind as `view`, usually a `title`, and the data of this kind.
 View = Json
 #: The content of a cell: a text, a number, nothing, or a link.
 Cell = str | int | float | Mapping[str, str] | None
-
-
-@dataclass(frozen=True, slots=True)
-class OptionalContent:
-    """Content that is left out if the page would become too large: lines of a text, or any JSON value."""
-
-    content: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +65,18 @@ class Entry:
     further: tuple[str, ...] = ()
 
 
+#: Results by task, data set and metric, then by the number of the entry: pairs of epochs and value.
+Results = Mapping[tuple[str, str, str], Mapping[int, Sequence[tuple[int | None, float]]]]
+
+
 @dataclass(frozen=True, slots=True)
 class EntryLibrary:
     """Entries that can be searched, filtered, sorted and opened.
 
     `views` are the contents of the entries, in the same order, built as they are written. `total` also counts entries
     that are not listed, and `elsewhere` says where to find all of them; `order` is the number for the initial sort
-    order, else names; `by` is the text before a further name.
+    order, else names; `by` is the text before a further name. `results`, where higher is better, are drawn over the
+    numbers named in `sizes`.
     """
 
     title: str
@@ -89,6 +89,8 @@ class EntryLibrary:
     elsewhere: str
     order: str | None = None
     by: str = "also"
+    sizes: tuple[str, ...] = ()
+    results: Results = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,14 +152,17 @@ def table(title: str, head: Sequence[str], rows: Sequence[Sequence[Cell]], intro
     return {"view": "table", "title": title, "head": head, "rows": rows, "intro": intro}
 
 
-def bars(title: str, rows: Sequence[tuple[str, float, float, str]], intro: str = "") -> View:
+def bars(
+    title: str, rows: Sequence[tuple[str, float, float, str]], intro: str = "", key: tuple[str, str] | tuple[()] = ()
+) -> View:
     """Return a bar chart, one bar per row.
 
-    Args: title, rows, intro: the heading, also the anchor of the view; label, dark part, light part that begins at zero
-        behind it, and the text at the right, where the longest of all parts fills the width; a sentence above.
+    Args: title, rows, intro, key: the heading, also the anchor of the view; label, part of the whole, whole, and the
+        text at the right, where the longest of all wholes fills the width; a sentence above; the names of the part and
+        of the rest.
     Returns: a view of kind `bars`.
     """
-    return {"view": "bars", "title": title, "rows": rows, "intro": intro}
+    return {"view": "bars", "title": title, "rows": rows, "intro": intro, "key": key}
 
 
 def code(title: str, text: str, path: str | None = None) -> View:
@@ -178,6 +183,27 @@ def versions(title: str, text: str, others: Sequence[tuple[str, str]], intro: st
     """
     rows = [(caption, OptionalContent(lines.split("\n"))) for caption, lines in others]
     return {"view": "versions", "title": title, "text": OptionalContent(text.split("\n")), "rows": rows, "intro": intro}
+
+
+def sentences(title: str, lines: Sequence[str], intro: str = "") -> View:
+    """Return numbered sentences, as `lemur_core.describe` writes them.
+
+    Args: title, lines, intro: the heading, the sentences, and a sentence above.
+    Returns: a view of kind `sentences`; its lines are left out if the page would become too large.
+    """
+    return {"view": "sentences", "title": title, "text": OptionalContent(list(lines)), "intro": intro}
+
+
+def results(
+    title: str, rows: Sequence[tuple[str, str, str, Sequence[tuple[int | None, float]]]], intro: str = ""
+) -> View:
+    """Return a table of results, and a chart of each benchmark with several.
+
+    Args: title, rows, intro: the heading; task, data set, metric, and pairs of epochs and value in order; a sentence
+        above.
+    Returns: a view of kind `results`.
+    """
+    return {"view": "results", "title": title, "rows": rows, "intro": intro}
 
 
 def graph(title: str, boxes: Sequence[Any]) -> View:
@@ -255,11 +281,17 @@ def write_page(folder: Path, page: Page, target: Path | None = None, *, links_ba
     # Shorten the list, not the entries: `elsewhere` says where all of them are.
     while (size := len(_index(page, listed, None, base))) > INDEX_BYTES and listed:
         listed = listed[: len(listed) // 2]
-    shards = Shards(target / SHARDS, max(int(SHARE * there), LEAST) - size - _STARTS)
-    for _, views in zip(listed, () if library is None else library.views, strict=False):
+    room = max(int(SHARE * there), LEAST) - size - _STARTS
+    shards, words = Shards(target / SHARDS, room - room // _WORDS), WordIndex()
+    for number, (entry, views) in enumerate(zip(listed, () if library is None else library.views, strict=False)):
         shards.put(views)
+        words.add(number, (entry.note, *entry.facets), views)
     shards.close()
-    write_text(target / INDEX, _index(page, listed, shards, base))
+    least, packed = words.pack(min(INDEX_BYTES, shards.left + room // _WORDS))
+    for part in packed:
+        shards.put_packed(part)
+    index = {"first": len(shards.starts), "files": len(packed), "least": least}
+    write_text(target / INDEX, _index(page, listed, shards, base, index))
     files = [target / INDEX, *sorted((target / SHARDS).glob("*.js"))]
     digests = {path.relative_to(target).as_posix(): sha256_file(path) for path in files}
     write_text(target / PAGE_FILES, json.dumps(digests, indent=1) + "\n")
@@ -284,95 +316,18 @@ def finish(folder: Path, manifest: Manifest, page: Callable[[Path, Manifest], Pa
     return done
 
 
-class Shards:
-    """Writes the views of entries, several entries per file. Each file holds every line of its texts once.
-
-    `limit` is in bytes: heavy content that would exceed it is left out.
-    """
-
-    def __init__(self, folder: Path, limit: int) -> None:
-        self._folder, self._left = folder, limit
-        self.starts: list[int] = []
-        self.left_out = 0
-        self._entries = 0
-        self._begin()
-
-    def put(self, views: Sequence[View]) -> None:
-        """Add the views of the next entry."""
-        if self._size > _SHARD_CHARACTERS:
-            self.close()
-        self._add(views)
-
-    def close(self) -> None:
-        """Write the remaining views: in one file, in several if that is too large, or without heavy content."""
-        views, text = self._views, self._text()
-        if len(text) <= self._left or self._bare:
-            if views:
-                write_text(self._folder / f"{len(self.starts):03d}.js", text)
-                self.starts.append(self._entries)
-                self._entries += len(views)
-                self._left -= len(text)
-            self._begin()
-            return
-        # Halved until it fits; a single entry that does not loses its heavy content.
-        half = len(views) // 2
-        for part in [views[:half], views[half:]] if half else [views]:
-            self._begin(bare=not half or self._left < _TOO_LITTLE)
-            for item in part:
-                self._add(item)
-            self.close()
-
-    def _begin(self, *, bare: bool = False) -> None:
-        self._lines: dict[str, int] = {}
-        self._views: list[Sequence[View]] = []
-        self._rows: list[str] = []
-        self._size: int = 0  # characters
-        self._bare = bare
-
-    def _add(self, views: Sequence[View]) -> None:
-        row = json.dumps(views, default=self._plain, separators=(",", ":"))
-        self._views.append(views)
-        self._rows.append(row)
-        self._size += len(row)
-
-    def _text(self) -> str:
-        lines = json.dumps(list(self._lines), separators=(",", ":"))
-        packed = _pack(f'{{"lines":{lines},"entries":[{",".join(self._rows)}]}}')
-        return f'lemur({len(self.starts)},"{packed}");\n'
-
-    def _plain(self, value: object) -> Any:
-        """Encode heavy content as JSON: a text as runs of lines, each with its first line and length."""
-        assert isinstance(value, OptionalContent), value
-        if self._bare:
-            self.left_out += 1
-            return None
-        if not isinstance(value.content, list):
-            return value.content
-        runs: list[int] = []
-        for line in value.content:
-            if line not in self._lines:
-                self._size += len(line)
-            number = self._lines.setdefault(line, len(self._lines))
-            if runs and runs[-2] + runs[-1] == number:
-                runs[-1] += 1
-            else:
-                runs += [number, 1]
-        return runs
-
-
-def _pack(text: str) -> str:
-    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
-
-
-def _index(page: Page, listed: Sequence[Entry], shards: Shards | None, base: str) -> str:
-    """Return the text of `index.html`."""
+def _index(
+    page: Page, listed: Sequence[Entry], shards: Shards | None, base: str, words: Mapping[str, int] | None = None
+) -> str:
+    """Return the text of `index.html`. Args: words: the files of the index of words, and the entries of a word."""
     library = page.library
+    stated = ("title", "noun", "total", "elsewhere", "order", "by", "sizes")
     data: Json = {"title": page.title, "kind": page.kind, "lead": page.lead, "base": base}
     data["views"] = page.views
     if library is not None:
         names = itertools.islice((name for entry in listed for name in entry.further), FURTHER_NAMES)
         data["library"] = {
-            **{name: getattr(library, name) for name in ("title", "noun", "total", "elsewhere", "order", "by")},
+            **{name: getattr(library, name) for name in stated},
             "names": [entry.name[:_NAME] for entry in listed],
             "notes": [entry.note[:_NAME] for entry in listed],
             "facets": [_facet(label, [item.facets[at] for item in listed]) for at, label in enumerate(library.facets)],
@@ -380,13 +335,21 @@ def _index(page: Page, listed: Sequence[Entry], shards: Shards | None, base: str
             "further": [[name[:_NAME] for name in itertools.islice(names, len(entry.further))] for entry in listed],
             "starts": [] if shards is None else shards.starts,
             "leftOut": 0 if shards is None else shards.left_out,
+            "words": words,
+            "results": _rank_results(library.results, len(listed)),
         }
-    return _fill(html.escape(page.title), _pack(json.dumps(data, separators=(",", ":"))))
+    return _fill(html.escape(page.title), pack(json.dumps(data, separators=(",", ":"))))
+
+
+#: The parts of the script, in their order: they share one scope.
+_SCRIPTS = ("elements.js", "views.js", "code.js", "charts.js", "search.js", "library.js", "start.js")
 
 
 def _fill(title: str, data: str) -> str:
     """Return the text of an index around its title and its data."""
-    css, script = (files(__package__).joinpath(f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
+    parts = files(__package__).joinpath("page")
+    css, *scripts = (parts.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", *_SCRIPTS))
+    script = '"use strict";\n(() => {\n' + "\n".join(scripts) + "})();"
     # The policy of the page allows this one script, by its digest.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return _HTML.format(title=title, css=css, script=script, digest=digest, data=data)
@@ -453,6 +416,32 @@ def _facet(label: str, values: Sequence[str]) -> list[Any]:
         counts[value] = counts.get(value, 0) + 1
     order = {value: place for place, value in enumerate(sorted(counts, key=lambda one: (-counts[one], one)))}
     return [label, list(order), [order[value] for value in values]]
+
+
+def _rank_results(results: Results, listed: int) -> Json:
+    """Return the best results within each limit of epochs, so that equal efforts can be compared.
+
+    Returns: the `limits`, None for any number, and for each of the `benchmarks` its three names, the entries, and the
+        best values and their epochs, a list per limit.
+    """
+    spent = Counter(max(epoch or 0 for epoch, _ in of_entry) for one in results.values() for of_entry in one.values())
+    common = sorted(epochs for epochs, number in spent.items() if epochs and number >= _COMMON * spent.total())
+    limits, benchmarks = [*common, None], []
+    for names, by_entry in sorted(results.items(), key=lambda item: (-len(item[1]), item[0])):
+        entries = sorted(number for number in by_entry if number < listed)
+        best, after = [], []
+        for limit in limits:
+            chosen = [_choose_best(by_entry[number], limit) for number in entries]
+            best.append([value for _, value in chosen])
+            after.append([epoch for epoch, _ in chosen])
+        benchmarks.append([*names, entries, best, after])
+    return {"limits": limits, "benchmarks": benchmarks}
+
+
+def _choose_best(results: Sequence[tuple[int | None, float]], limit: int | None) -> tuple[int | None, float | None]:
+    """Return the best of some results within a limit, after the fewest epochs; a pair of None if there is none."""
+    within = [(epoch, value) for epoch, value in results if limit is None or (epoch is not None and epoch <= limit)]
+    return min(within, key=lambda item: (-item[1], item[0] or 0), default=(None, None))
 
 
 _HTML = """<!DOCTYPE html>

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ class Browser:
     def _note(self, message: Mapping[str, Any]) -> None:
         method, told = message.get("method"), message.get("params", {})
         if method == "Runtime.exceptionThrown":
-            self.faults.append(json.dumps(told["exceptionDetails"])[:500])
+            self.faults.append(json.dumps(told["exceptionDetails"].get("exception", told))[:500])
         elif method == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
             self.faults.append(told["entry"]["text"])
         elif method == "Runtime.consoleAPICalled" and told["type"] in ("error", "warning"):
@@ -82,6 +82,25 @@ class Browser:
             assert time.monotonic() < deadline, f"never true: {script}"
             time.sleep(0.02)
 
+    def wait(self, check: Callable[[], bool]) -> None:
+        """Wait until a check holds."""
+        deadline = time.monotonic() + _PATIENCE
+        while not check():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def drag(self, start: Sequence[float], end: Sequence[float]) -> None:
+        """Press the mouse at one point of the window, and release it at another."""
+        steps = [
+            ("mouseMoved", start, 0),
+            ("mousePressed", start, 1),
+            ("mouseMoved", end, 1),
+            ("mouseReleased", end, 0),
+        ]
+        for kind, (x, y), pressed in steps:
+            button = "none" if kind == "mouseMoved" and not pressed else "left"
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button=button, buttons=pressed, clickCount=1)
+
     def open(self, page: Path, place: str = "", *, width: int = 1280, dark: bool = False) -> None:
         """Open a page, or an entry of it (`/3`), at a width of the window, and wait until it is there."""
         self.call("Page.navigate", url="about:blank")
@@ -93,7 +112,7 @@ class Browser:
 
     def press(self, key: str) -> None:
         """One key, as a keyboard sends it."""
-        codes = {"Tab": 9, "Enter": 13, "ArrowDown": 40, "End": 35}
+        codes = {"Tab": 9, "Enter": 13, "ArrowDown": 40, "ArrowRight": 39, "End": 35}
         for kind in ("keyDown", "keyUp"):
             text = {"text": "\r"} if key == "Enter" and kind == "keyDown" else {}
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=codes[key], **text)

@@ -21,7 +21,7 @@ from manifests.folders.manifest import Manifest, Stopwatch, is_of_page
 from manifests.folders.tables import write_table
 from manifests.records import SynthesisAttempt, arrow_schema
 from tests.builders import extractions
-from tests.manifests.page.test_frame import read_page
+from tests.manifests.page.test_frame import read_page, read_shards
 
 TESTS = Path(__file__).parents[1]
 NET = (
@@ -83,7 +83,7 @@ def test_a_snapshot_shows_every_record(snapshot: Path) -> None:
     record = dict(views["facts"]["rows"])
     if name == "a-one":
         assert record["best result"] == "0.7500 after 5 epochs"
-        assert views["table"]["rows"] == [["t", "d", "acc", 3, 0.75, "1: 0.5000, 5: 0.7500, 7: 0.5000"]]
+        assert views["results"]["rows"] == [["t", "d", "acc", [[1, 0.5], [5, 0.75], [7, 0.5]]]]
     assert record["result shown"].endswith(": the row of best percentile")
     assert views["versions"]["text"] == views["code"]["text"] != views["versions"]["rows"][0][1]
     funnel = next(view for view in data["views"] if view["title"] == "From rows to records")
@@ -103,6 +103,7 @@ def test_an_extraction_shows_what_may_be_passed_on(extraction: Path) -> None:
     texts = json.dumps(entries) + json.dumps(data)
     gpl = [path.read_text() for path in (extraction / "blocks" / "beta@2.0").glob("*.py")]
     assert gpl
+    texts += json.dumps(read_shards(extraction))
     assert not any(json.dumps(line)[1:-1] in texts for code in gpl for line in code.splitlines() if "class " in line)
 
 
@@ -136,7 +137,7 @@ def test_the_command(snapshot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_page_that_was_changed_is_found(snapshot: Path, tmp_path: Path) -> None:
     copy = without_page(snapshot, tmp_path / "copy")
-    for name in ("index.html", "page/000.js", "page/files.json"):
+    for name in ("index.html", "page/000.js", "page/001.js", "page/files.json"):
         (copy / name).parent.mkdir(exist_ok=True)
         (copy / name).write_bytes((snapshot / name).read_bytes())
     assert verify_folder(copy, jobs=1)[0].ok

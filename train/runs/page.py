@@ -49,14 +49,35 @@ def runs_library(folder: Path, names: Mapping[str, str]) -> EntryLibrary:
             name=name,
             note=f"{plural(record.epochs, 'epoch')} of {count(record.train_images)} images: {result_text(record)}",
             facets=(names[name], record.status, f"seed {record.seed}"),
-            numbers=(_percent(record.test_accuracy), _percent(record.val_accuracy), round(record.train_seconds)),
+            numbers=(
+                *(_percent(value) for value in (record.test_accuracy, record.val_accuracy)),
+                round(record.train_seconds),
+                record.parameters,
+            ),
         )
         for name, record in records.items()
     ]
     views = (_views(folder / RUNS / name, record) for name, record in records.items())
-    numbers = ("test, %", "held out, %", "seconds")
+    numbers = ("test, %", "held out, %", "seconds", "parameters")
     facets = ("variant", "status", "seed")
-    return EntryLibrary("Runs", "runs", facets, numbers, entries, views, len(names), RUNS, "held out, %")
+    results: dict[tuple[str, str, str], dict[int, list[tuple[int | None, float]]]] = {}
+    for number, record in enumerate(records.values()):
+        if (accuracy := _percent(record.val_accuracy)) is not None:
+            benchmark = ("img-classification", record.data, "held out, %")
+            results.setdefault(benchmark, {})[number] = [(record.epochs, accuracy)]
+    return EntryLibrary(
+        "Runs",
+        "runs",
+        facets,
+        numbers,
+        entries,
+        views,
+        len(names),
+        RUNS,
+        "held out, %",
+        sizes=("parameters",),
+        results=results,
+    )
 
 
 def list_finished_runs(folder: Path) -> list[str]:
