@@ -1,6 +1,6 @@
 """The page of a finished folder: `index.html`, and `page/NNN.js` that it reads on demand; no network, no server.
 
-A package describes the content as views, which are plain data; the script in `page/` beside this file turns each kind
+A package describes the content as views, which are plain data; the script in the folder `page` turns each kind
 of view into elements, and inserts every text as text. All data is compressed JSON in base64, which contains no special
 characters of HTML or JavaScript.
 """
