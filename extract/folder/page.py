@@ -71,7 +71,7 @@ def extraction_page(folder: Path, manifest: Manifest) -> Page:
     library = EntryLibrary(
         title="Library",
         noun="blocks",
-        facets=("level", "category", "source", "licence", "fidelity"),
+        facets=("level", "category", "source", "license", "fidelity"),
         numbers=("parameters", "lines", "lean lines", "quality"),
         entries=[_entry(row) for row in rows],
         views=_views(folder),
@@ -93,7 +93,7 @@ def _overview(manifest: Manifest, rows: Sequence[Block]) -> list[tuple[str, Any]
     return [
         ("classes", count(len(rows))),
         ("same as the original", f"{count(outcomes['match'])} of {count(compared)} compared" if compared else None),
-        ("licences", ", ".join(f"{name} {count(n)}" for name, n in Counter(r.license for r in rows).most_common(6))),
+        ("licenses", ", ".join(f"{name} {count(n)}" for name, n in Counter(r.license for r in rows).most_common(6))),
         ("created with", f"lemur-curator {versions.get('lemur-curator')}, torch {versions.get('torch', '–')}"),
         ("in words", [link("report.md", "report.md"), link("manifest.json", "manifest.json")]),
     ]
@@ -113,11 +113,11 @@ def _sources(rows: Sequence[Block]) -> View:
     for row in rows:
         levels.setdefault((row.source, row.license), Counter())[row.level] += 1
     lines: list[list[Cell]] = []
-    for (source, licence), counter in sorted(levels.items(), key=lambda item: (-item[1].total(), item[0])):
+    for (source, expression), counter in sorted(levels.items(), key=lambda item: (-item[1].total(), item[0])):
         counts = count_reached(counter)
         share = percent(counts["executed"], counter.total())
-        lines.append([source, licence, counter.total(), counts["executed"], share, counts["backward"]])
-    return table("By source", ["source", "licence", "classes", "execute", "share", "learn"], lines)
+        lines.append([source, expression, counter.total(), counts["executed"], share, counts["backward"]])
+    return table("By source", ["source", "license", "classes", "execute", "share", "learn"], lines)
 
 
 def _commonest(title: str, rows: Sequence[Block], column: str, intro: str) -> View:
@@ -211,7 +211,7 @@ def _facts(row: Block, seen: Observed | None, summary: str, *, withheld: bool) -
         ("level", row.level),
         ("stopped", stopped),
         ("from", f"{row.source}, {row.path}, lines {lines_text(row.start_line, row.end_line)}"),
-        ("licence", f"{row.license}{use}"),
+        ("license", f"{row.license}{use}"),
         ("fidelity", row.fidelity and f"{row.fidelity} with the class of the installed package"),
         ("requires", ", ".join(row.requires)),
         ("parameters", None if seen is None else count(seen.parameters)),

@@ -134,4 +134,4 @@ def _blocks(folder: Path, record: TrainingRecord) -> list[View]:
     for part in record.ingredients:
         lines = f", lines {lines_text(*inlined[part.slot].lines)}" if part.slot in inlined else ""
         rows.append([part.slot, part.block, f"{part.path}{lines}", part.license])
-    return [table("Blocks in it", ["slot", "block", "from", "licence"], rows)] if rows else []
+    return [table("Blocks in it", ["slot", "block", "from", "license"], rows)] if rows else []

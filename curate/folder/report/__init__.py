@@ -87,7 +87,7 @@ _DUPLICATE = {
     "exact": "exact duplicate",
     "lexical": "lexical near-duplicate",
     "structural": "structural near-duplicate",
-    "graph": "other text of the same computation",
+    "graph": "graph duplicate",
 }
 _WIDTH = 8.0  # inches
 

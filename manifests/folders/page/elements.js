@@ -41,7 +41,8 @@ function short(value) {
   const [power, unit] = [[1e12, " T"], [1e9, " G"], [1e6, " M"], [1e3, " k"]].find(([size]) => value >= size) || [1, ""];
   return Number((value / power).toPrecision(3)).toLocaleString("en-US") + unit;
 }
-const compare = (a, b) => (a === b ? 0 : a === null ? 1 : b === null ? -1 : typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true }));
+const collator = new Intl.Collator("en", { numeric: true });
+const compare = (a, b) => (a === b ? 0 : a === null ? 1 : b === null ? -1 : typeof a === "number" && typeof b === "number" ? a - b : collator.compare(String(a), String(b)));
 const slug = (text) => text.toLowerCase().replace(/[^a-z0-9]+/g, "-");
 
 // -- shards: files that call lemur(number, data), read once they are needed --

@@ -4,6 +4,8 @@ function library(given) {
   const texts = given.names.map((name, at) => [name, given.notes[at], ...given.further[at]].join("\n").toLowerCase());
   const everything = given.names.map((_, at) => at);
   const bare = given.names.map((name) => name.replace(/^_+/, ""));
+  const alphabet = new Uint32Array(bare.length); // the place of each name in their order
+  [...everything].sort((p, q) => collator.compare(bare[p], bare[q]) || p - q).forEach((at, place) => { alphabet[at] = place; });
   const columns = given.numbers.filter(([, values]) => values.some((value) => value !== null)).map(([label, values]) => ({ label, values, text: format(values) }));
   const { benchmarks, limits } = given.results;
   let found = [], range = [null, null, null, null];
@@ -81,7 +83,7 @@ function library(given) {
     const by = sort.value === "name" ? null : sort.value === "result" ? (at) => results.values.get(at) : (at) => columns[Number(sort.value)].values[at] ?? -Infinity;
     // What is found by its name comes first, unless the reader asks for an order.
     const rank = words.length && sort.value === initial ? wayTo : () => 0;
-    found.sort((p, q) => rank(p) - rank(q) || (by ? by(q) - by(p) : compare(bare[p], bare[q])) || p - q);
+    found.sort((p, q) => rank(p) - rank(q) || (by ? by(q) - by(p) || p - q : alphabet[p] - alphabet[q]));
     const all = given.total > everything.length ? ` (of ${number(given.total)}; all are in ${given.elsewhere})` : "";
     count.textContent = `${number(found.length)} of ${number(everything.length)} ${given.noun}${all}`;
     if (words.length && given.words.files) {

@@ -6,15 +6,16 @@ let index = null; // [words, entries by text, entries by code] for each of its f
 async function readIndex({ first, files }) {
   index = await Promise.all(Array.from({ length: files }, (_, at) => shard(first + at)));
 }
-/** The numbers of entries in a string of gaps: five bits a character, 32 says that the number goes on. */
-function* decoded(text) {
+/** Visit the numbers of entries in a string of gaps, until a visit returns true: five bits a character, 32 says that the gap goes on. */
+function visit(text, act) {
   let entry = -1, gap = 0, shift = 0;
   for (let at = 0; at < text.length; at++) {
     const code = text.charCodeAt(at) - 48;
     gap += (code & 31) << shift;
     if (code & 32) { shift += 5; continue; }
-    yield (entry += gap);
-    [gap, shift] = [0, 0];
+    entry += gap;
+    if (act(entry)) return;
+    gap = shift = 0;
   }
 }
 /** Does a word contain another? A number matches whole: `cifar-10` is not in `cifar-100`. */
@@ -43,7 +44,7 @@ function placesOf(sought, texts) {
 }
 function placesOfPart(part, count) {
   const where = new Uint8Array(count);
-  for (const { kind, list } of listsOf(part)) for (const entry of decoded(list)) where[entry] = Math.min(where[entry] || CODE, kind);
+  for (const { kind, list } of listsOf(part)) visit(list, (entry) => { if (!where[entry] || kind < where[entry]) where[entry] = kind; });
   return where;
 }
 /** The words that contain a part of what is sought, with the entries that have them: those in texts first. */
@@ -61,7 +62,7 @@ function matches(entry, sought, most) {
   const found = { [TEXT]: [], [CODE]: [] };
   for (const part of sought.flatMap(partsOf)) {
     for (const { word, kind, list } of index ? listsOf(part) : []) {
-      if (found[kind].length < most && !found[TEXT].includes(word) && !found[kind].includes(word)) for (const other of decoded(list)) if (other >= entry) { if (other === entry) found[kind].push(word); break; }
+      if (found[kind].length < most && !found[TEXT].includes(word) && !found[kind].includes(word)) visit(list, (other) => { if (other === entry) found[kind].push(word); return other >= entry; });
     }
   }
   return [found[TEXT], found[CODE]];

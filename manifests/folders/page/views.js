@@ -29,11 +29,11 @@ const VIEWS = {
   },
   results(view) {
     const best = (points) => points.reduce((a, b) => (b[1] > a[1] ? b : a));
-    const rows = view.rows.map(([task, dataset, metric, points]) => [task, dataset, metric, points.length, best(points)[1], best(points)[0]]);
+    const rows = view.rows.map(([task, dataset, metric, points]) => [dataset, metric, best(points)[1], best(points)[0], points.length, task]);
     const charts = view.rows.filter(([, , , points]) => new Set(points.map((point) => point[0])).size > 2 && points.every((point) => point[0] !== null));
     const values = (points) => points.map(([epoch, value]) => (epoch === null ? "–" : epoch) + ": " + value.toFixed(4)).join(", ");
     return [
-      VIEWS.table({ title: view.title, head: ["task", "data set", "metric", "results", "best", "after epochs"], rows }),
+      VIEWS.table({ title: view.title, head: ["data set", "metric", "best", "after epochs", "results", "task"], rows }),
       charts.length ? h("div", { class: "charts" }, charts.map(([, dataset, metric, points]) => chart(dataset + ", " + metric, [["", points]], "epoch"))) : null,
       h("details", null, h("summary", null, "all values, as epoch: value"), h("dl", null, view.rows.map(([task, dataset, metric, points]) => [h("dt", null, [task, dataset, metric].join(", ")), h("dd", null, values(points))]).flat())),
     ];
