@@ -165,15 +165,19 @@ def open_(
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the page, or only print its path.")
     ] = True,
+    space: Annotated[
+        Path | None, typer.Option(metavar="OUT", help="Write the page as a static Space, to be pushed as it is.")
+    ] = None,
 ) -> None:
     """Open the page of a finished folder in the browser; it needs no network and no server.
 
     Examples:
       lemur open snapshot
+      lemur open snapshot --space space --no-browser
     """
-    from lemur.pages import find_page
+    from lemur.pages import find_page, write_space
 
-    page = find_page(folder).resolve()
+    page = (find_page(folder) if space is None else write_space(folder, space)).resolve()
     print(page)
     if browser and not webbrowser.open(page.as_uri()):
         note("no browser is available; open that file in one")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from lemur_core.files import Json
 from lemur_core.files.atomic import scratch_folder, sha256_file, write_text
@@ -262,14 +262,17 @@ def _format_count(value: object) -> str:
 # -- writing ------------------------------------------------------------------------------------------------------
 
 
-def write_page(folder: Path, page: Page, target: Path | None = None, *, links_back: bool = True) -> Path:
+def write_page(
+    folder: Path, page: Page, target: Path | None = None, *, links: Literal["back", "here", "none"] = "back"
+) -> Path:
     """Write a page into a folder whose other files are in place; the same folder gives the same bytes.
 
-    Args: target: another folder to write it to; its links lead back, unless it is only to be compared.
+    Args: target, links: another folder to write it to; its links lead back, or to files there, or are texts.
     Returns: the path of the index.
     """
     target = target or folder
-    base = "" if target == folder or not links_back else f"{folder.resolve().as_uri()}/"
+    back = "" if target == folder else f"{folder.resolve().as_uri()}/"
+    base = {"back": back, "here": "", "none": None}[links]
     # Without the manifest, which is written after the page, and here when the page is compared or made again.
     others = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
     there = sum(path.stat().st_size for name, path in others.items() if name != FILE_NAME and not is_of_page(name))
@@ -317,7 +320,7 @@ def finish(folder: Path, manifest: Manifest, page: Callable[[Path, Manifest], Pa
 
 
 def _index(
-    page: Page, listed: Sequence[Entry], shards: Shards | None, base: str, words: Mapping[str, int] | None = None
+    page: Page, listed: Sequence[Entry], shards: Shards | None, base: str | None, words: Mapping[str, int] | None = None
 ) -> str:
     """Return the text of `index.html`. Args: words: the files of the index of words, and the entries of a word."""
     library = page.library
@@ -388,7 +391,7 @@ def has_page(folder: Path, page: Page) -> bool:
     if not (folder / INDEX).is_file() or any(foreign_page_files(folder)):
         return False
     with scratch_folder("page") as target:
-        write_page(folder, page, target, links_back=False)
+        write_page(folder, page, target, links="here")
         every = [INDEX, *(path.relative_to(target).as_posix() for path in (target / SHARDS).glob("*.js"))]
         try:
             return all(_unpack(target / name) == _unpack(folder / name) for name in every)
