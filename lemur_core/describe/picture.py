@@ -132,6 +132,11 @@ def _groups(graph: Graph, indices: Sequence[int], limit: int) -> list[list[int]]
     return [list(indices[start : start + each]) for start in range(0, len(indices), each)]
 
 
+def _shorten_op(node: Node) -> str:
+    """Return the name of an operation as users of PyTorch know it: `max_pool2d` of `max_pool2d_with_indices`."""
+    return node.op.strip("_").removeprefix("native_").removesuffix("_with_indices")
+
+
 def _box(graph: Graph, group: Sequence[int], reads: tuple[int, ...]) -> Box:
     nodes = [graph.nodes[index] for index in group]
     read = (graph.nodes[ref.node] for node in nodes for ref in node.inputs)
@@ -141,8 +146,8 @@ def _box(graph: Graph, group: Sequence[int], reads: tuple[int, ...]) -> Box:
         shapes = [f"{weight.scope.rpartition('.')[2]} {_shape(weight.outputs[0].shape)}" for weight in weights]
         lines = [node.scope, *_wrap([*_attributes(node), *shapes]), _shapes(node)]
         kind = "learned" if weights else "operation"
-        return Box(node.op.strip("_"), tuple(line for line in lines if line), reads, kind)
-    counted = Counter(node.op.strip("_") for node in nodes)
+        return Box(_shorten_op(node), tuple(line for line in lines if line), reads, kind)
+    counted = Counter(map(_shorten_op, nodes))
     parts = [op if count == 1 else f"{count}×{op}" for op, count in counted.items()]
     levels = zip(*(node.scope.split(".") for node in nodes), strict=False)
     scope = ".".join(names[0] for names in itertools.takewhile(lambda names: len(set(names)) == 1, levels))

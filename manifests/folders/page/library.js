@@ -87,7 +87,7 @@ function library(given) {
     const all = given.total > everything.length ? ` (of ${number(given.total)}; all are in ${given.elsewhere})` : "";
     count.textContent = `${number(found.length)} of ${number(everything.length)} ${given.noun}${all}`;
     if (words.length && given.words.files) {
-      const by = [[NAME, "name"], [TEXT, "description"], [CODE, "code"]].map(([kind, name]) => [found.filter((at) => wayTo(at) === kind).length, name]);
+      const by = Object.entries(WAYS).map(([name, ranks]) => [found.filter((at) => ranks.includes(wayTo(at))).length, name]);
       const ways = by.filter(([many]) => many).map(([many, name]) => number(many) + " by " + name).join(", ");
       count.textContent += index ? ways && ": " + ways : "; reading the index of words …";
     }

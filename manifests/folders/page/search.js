@@ -1,5 +1,7 @@
 // -- search: names at once, the words of texts and code once their index is read --
-const [NAME, TEXT, CODE] = [1, 2, 3]; // where a word is found, the best first
+// Where a word is found, the best first: at the start of a word in texts, in code; inside one in texts, in code.
+const [NAME, TEXT, CODE, IN_TEXT, IN_CODE] = [1, 2, 3, 4, 5];
+const WAYS = { name: [NAME], description: [TEXT, IN_TEXT], code: [CODE, IN_CODE] };
 const LEAST = 2; // characters of a word that is sought in texts and code
 let index = null; // [words, entries by text, entries by code] for each of its files
 
@@ -44,26 +46,34 @@ function placesOf(sought, texts) {
 }
 function placesOfPart(part, count) {
   const where = new Uint8Array(count);
-  for (const { kind, list } of listsOf(part)) visit(list, (entry) => { if (!where[entry] || kind < where[entry]) where[entry] = kind; });
+  for (const { rank, list } of listsOf(part)) visit(list, (entry) => { if (!where[entry] || rank < where[entry]) where[entry] = rank; });
   return where;
 }
-/** The words that contain a part of what is sought, with the entries that have them: those in texts first. */
+/** The words that contain a part of what is sought, with the entries that have them, the best first. */
 const lists = new Map();
 function listsOf(part) {
   if (!lists.has(part)) {
-    const found = [[], []];
-    for (const [words, ...kinds] of index) words.forEach((word, at) => { if (contains(word, part)) kinds.forEach((of, kind) => { if (of[at]) found[kind].push({ word, kind: TEXT + kind, list: of[at] }); }); });
-    lists.set(part, found.flat());
+    const found = [];
+    for (const [words, texts, codes] of index) {
+      words.forEach((word, at) => {
+        if (!contains(word, part)) return;
+        const inside = word.startsWith(part) || word.includes("_" + part) || word.includes("-" + part) ? 0 : IN_TEXT - TEXT;
+        if (texts[at]) found.push({ word, rank: TEXT + inside, list: texts[at] });
+        if (codes[at]) found.push({ word, rank: CODE + inside, list: codes[at] });
+      });
+    }
+    lists.set(part, found.sort((p, q) => p.rank - q.rank));
   }
   return lists.get(part);
 }
 /** A few words by which an entry was found, of its text and of its code. */
 function matches(entry, sought, most) {
-  const found = { [TEXT]: [], [CODE]: [] };
+  const [texts, codes] = [new Set(), new Set()];
   for (const part of sought.flatMap(partsOf)) {
-    for (const { word, kind, list } of index ? listsOf(part) : []) {
-      if (found[kind].length < most && !found[TEXT].includes(word) && !found[kind].includes(word)) visit(list, (other) => { if (other === entry) found[kind].push(word); return other >= entry; });
+    for (const { word, rank, list } of index ? listsOf(part) : []) {
+      const words = WAYS.code.includes(rank) ? codes : texts;
+      if (words.size < most && !texts.has(word)) visit(list, (other) => { if (other === entry) words.add(word); return other >= entry; });
     }
   }
-  return [found[TEXT], found[CODE]];
+  return [[...texts], [...codes]];
 }
