@@ -292,11 +292,16 @@ def test_landmarks_and_names(tab: Any, page: Path, place: str) -> None:
     assert "main" in roles
 
 
+@pytest.mark.parametrize("width", [360, 1280])
 @pytest.mark.parametrize("place", ["", "/3"])
-def test_on_a_phone(tab: Any, page: Path, place: str) -> None:
-    tab.open(page, place, width=360)
+def test_nothing_is_wider_than_the_window(tab: Any, page: Path, place: str, width: int) -> None:
+    tab.open(page, place, width=width)
     if place:
         tab.until("document.querySelectorAll('.code > span').length > 0")
+    else:
+        tab.run(
+            "(() => { const e = document.querySelector('optgroup').parentNode; e.value = 0; e.dispatchEvent(new Event('change')) })()"
+        )
     assert tab.run("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), (
         "nothing hangs over the edge"
     )
