@@ -61,6 +61,15 @@ function library(given) {
     range = [null, null, null, null];
     show();
   }
+  /** A table of the benchmarks with their best entries. */
+  function leaders() {
+    const rows = benchmarks.map(([task, dataset, metric, entries, best, after]) => {
+      const [values, epochs] = [best[limits.length - 1], after[limits.length - 1]];
+      const at = values.indexOf(Math.max(...values));
+      return [dataset, metric, task, entries.length, { text: given.names[entries[at]], entry: entries[at] }, values[at], epochs[at]];
+    });
+    return h("details", null, h("summary", null, "the best of each data set"), VIEWS.table({ title: "Best results", head: ["data set", "metric", "task", given.noun, "the best", "result", "epochs"], rows }));
+  }
   /** The result of an entry on the benchmark that most entries have a result of. */
   function anyResult(entry) {
     for (const [, dataset, , entries, best] of benchmarks) {
@@ -146,5 +155,5 @@ function library(given) {
   show();
   return h("section", { id: "s-" + slug(given.title), "aria-label": given.title }, h("h2", null, given.title), h("form", { class: "tools", role: "search", onsubmit: (event) => event.preventDefault() },
     labelled("search", search, "search"), selects.map((select, at) => (given.facets[at][1].length > 1 ? labelled(given.facets[at][0], select) : null)),
-    benchmarks.length ? [labelled("results of", benchmark), labelled("epochs", effort)] : [], labelled("order", sort)), figure, count, head, items, more);
+    benchmarks.length ? [labelled("results of", benchmark), labelled("epochs", effort)] : [], labelled("order", sort)), benchmarks.length ? leaders() : null, figure, count, head, items, more);
 }

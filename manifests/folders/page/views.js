@@ -5,9 +5,10 @@ const VIEWS = {
   sentences: (view) => (view.text === null ? gone() : h("ul", { class: "sentences" }, unrolled(view.text).map((line) => h("li", null, lines[line])))),
   table(view) {
     const numeric = view.head.map((_, at) => view.rows.length > 0 && view.rows.every((row) => row[at] === null || typeof row[at] === "number"));
+    const written = numeric.map((is, at) => (is && view.rows.some((row) => !Number.isInteger(row[at] ?? 0)) ? format(view.rows.map((row) => row[at])) : number));
     const body = h("tbody");
     const plain = (value) => (value !== null && typeof value === "object" ? value.text : value);
-    const fill = (rows) => body.replaceChildren(...rows.map((row) => h("tr", null, row.map((value, at) => h("td", { class: numeric[at] && "num" }, cell(value))))));
+    const fill = (rows) => body.replaceChildren(...rows.map((row) => h("tr", null, row.map((value, at) => h("td", { class: numeric[at] && "num" }, typeof value === "number" ? written[at](value) : cell(value))))));
     const heads = view.head.map((label, at) => h("th", { scope: "col", class: numeric[at] && "num" }, h("button", {
       type: "button",
       onclick: () => {

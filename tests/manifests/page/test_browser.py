@@ -309,12 +309,12 @@ def test_nothing_is_wider_than_the_window(tab: Any, page: Path, place: str, widt
 
 def test_a_table_sorts(tab: Any, page: Path) -> None:
     tab.open(page)
-    first = "[...document.querySelectorAll('tbody td:first-child')].map(e => e.textContent)"
-    tab.run("document.querySelectorAll('th button')[0].click()")
+    first = "[...document.querySelectorAll('.v-table td:first-child')].map(e => e.textContent)"
+    tab.run("document.querySelectorAll('.v-table th button')[0].click()")
     assert tab.run(first) == [HOSTILE, "a", "b"]
-    tab.run("document.querySelectorAll('th button')[1].click()")
+    tab.run("document.querySelectorAll('.v-table th button')[1].click()")
     assert tab.run(first)[1:] == ["a", "b"]
-    assert tab.run("document.querySelectorAll('th')[1].getAttribute('aria-sort')") == "descending"
+    assert tab.run("document.querySelectorAll('.v-table th')[1].getAttribute('aria-sort')") == "descending"
 
 
 def test_a_shard_that_is_gone_is_told(tab: Any, tmp_path: Path) -> None:

@@ -120,6 +120,18 @@ def test_one_benchmark_at_a_time_the_best_first(tab: Any, page: Path) -> None:
     assert tab.run(NAMES) == ["Gate", "Other", "Plain", "Ring"]
 
 
+def test_the_best_of_each_benchmark(tab: Any, page: Path) -> None:
+    tab.open(page)
+    tab.run("document.querySelector('.tools ~ details').open = true")
+    cells = "[...document.querySelectorAll('details tbody tr')].map(e => [...e.children].map(e => e.innerText))"
+    assert tab.run(cells) == [
+        ["cifar-10", "acc", "img-classification", "3", "Other", "0.9", "1"],
+        ["cifar-100", "acc", "img-classification", "2", "Plain", "0.3", "5"],
+    ]
+    tab.run("document.querySelectorAll('details tbody a')[1].click()")
+    tab.until("document.querySelector('.entry h1')?.textContent === 'Plain'")
+
+
 def test_the_plot_by_mouse_and_by_keyboard(tab: Any, page: Path) -> None:
     tab.open(page)
     choose(tab, "results of", "0")
