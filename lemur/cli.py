@@ -4,6 +4,7 @@ import contextlib
 import errno
 import importlib.abc
 import importlib.metadata
+import importlib.util
 import json
 import os
 import re
@@ -492,6 +493,11 @@ def main() -> NoReturn:
         )
     except UserError as error:
         _fail(str(error), 2 if isinstance(error, UsageError) else 1)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", *OWN_PACKAGES) or importlib.util.find_spec(package) is not None:
+            raise
+        _fail(f"{package} is not installed here, which this command needs; `pip install lemur-curator` brings it", 1)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has exited (`| head`)
         sys.exit(1)

@@ -123,7 +123,9 @@ class GraphTrace:
     @property
     def runs(self) -> bool | None:
         """True if it runs; None if that could not be tried."""
-        return None if self.category == "unknown_input" else self.graph is not None or self.category == "not_recorded"
+        if self.category in ("unknown_input", "not_traced"):
+            return None
+        return self.graph is not None or self.category == "not_recorded"
 
     @property
     def error(self) -> str | None:

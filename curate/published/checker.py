@@ -47,7 +47,7 @@ class NoveltyChecker:
         index = self._load(graph=graph, jobs=jobs)
         query = index.read("network.py", code)
         query.task, query.prm = task, prm or {}
-        untraced = "graph=False" if not graph else "there are no graphs to compare with"
+        untraced = None if graph else "graph=False"
         if graph and index.with_graphs:
             answer: Future[Novelty] = Future()
             calls = self._start(runtime, unsafe=unsafe)

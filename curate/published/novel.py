@@ -12,7 +12,7 @@ from lemur_core.files import Json
 from lemur_core.files.errors import NoSandboxError, UsageError, UserError
 from lemur_core.files.foreign import check_plain
 from lemur_core.files.markdown import make_visible, plural, ratio
-from lemur_core.sandbox.runtime import find_runtime
+from lemur_core.sandbox.runtime import find_absence
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def novel(
     """
     if task not in TASK_DATASETS:
         raise UsageError(f"--task {task}: not known; one of {', '.join(TASK_DATASETS)}")
-    find_runtime(tuple(runtime))  # report missing packages before anything runs
+    find_absence(runtime)  # report missing packages before anything runs
     parameters = None if prm is None else _parse_prm(prm)
     texts = codes if isinstance(codes, Mapping) else {str(path): _read(path) for path in codes}
     index = NoveltyIndex(folders, jobs=jobs)
@@ -72,8 +72,10 @@ def novel(
         except NoSandboxError as error:
             notes.append(f"no file was run: {error}")
             results = index.compare(queries, None, untraced="no sandbox is available here")
+    if index.absence is not None:
+        notes.append(f"no file was run, and no graphs are compared: {index.absence}")
     for folder, manifest in index.manifests.items():
-        if folder not in index.with_graphs:
+        if index.absence is None and folder not in index.with_graphs:
             what = "networks" if manifest.kind == "snapshot" else "blocks"
             notes.append(f"{folder}: holds no graphs; its {what} are compared by text and structure alone")
     return _summarize(list(texts), results, notes)

@@ -33,6 +33,7 @@ from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import compute_identities
+from lemur_core.sandbox.runtime import find_absence
 from lemur_core.similarity import Detail
 from manifests.records import Agreement, drop_outcomes
 
@@ -155,8 +156,11 @@ class NoveltyIndex:
 
     def __init__(self, folders: Sequence[Path | RecordSource], *, jobs: int | None = None, graphs: bool = True) -> None:
         self.manifests = {path: read_reference_manifest(path) for path in folders if isinstance(path, Path)}
+        #: Why no network can be run here; None if it can.
+        self.absence = find_absence()
+        loads = graphs and self.absence is None
         self.with_graphs = [
-            folder for folder, manifest in self.manifests.items() if graphs and has_graphs(folder, manifest)
+            folder for folder, manifest in self.manifests.items() if loads and has_graphs(folder, manifest)
         ]
         self.corpora = [
             ReferenceCorpus.load(folder, self.manifests[folder], jobs, graphs=folder in self.with_graphs)
@@ -181,19 +185,20 @@ class NoveltyIndex:
         tracer: NetworkTracer | None,
         *,
         neighbours: bool = True,
-        untraced: str = "there are no graphs to compare with",
+        untraced: str | None = None,
     ) -> list[Novelty]:
         """Compare networks with all folders.
 
         Args:
             tracer: runs them; None: they are compared by text and structure alone.
             neighbours: run them with the hyperparameters of their nearest records, too, where that may decide.
-            untraced: why they are not traced if there is no tracer.
+            untraced: why they are not traced if there is no tracer; None: there are no graphs here.
 
         Returns: one result for each query.
         Raises: NoSandboxError if nothing can be run here; UserError if `tracer` fails.
         """
         if tracer is None:
+            untraced = untraced or self.absence or "there are no graphs to compare with"
             for query in queries:
                 query.traced = GraphTrace({"error": f"not_traced: {untraced}"})
         else:

@@ -93,7 +93,7 @@ def curate(
         parents = [*find_source_parents(source), *(published.parents if published else ()), *repositories]
         manifest = Manifest(
             kind="snapshot",
-            versions=package_versions() | (run_versions(options.runtime) if options.runs_code else {}),
+            versions=package_versions() | (run_versions(options.runtime) if _ran_code(options, outcome) else {}),
             parameters=_parameters(source, options, outcome, published, repositories),
             inputs=source.inputs(),
             parents=list(dict.fromkeys(parents)),
@@ -103,6 +103,10 @@ def curate(
             measured=watch.measure(),
         )
         return finish(folder, manifest, snapshot_page, watch)
+
+
+def _ran_code(options: CurateOptions, outcome: CurationOutcome) -> bool:
+    return options.checks_runs or options.chat or outcome.graphs is not None
 
 
 def _add_rights(
@@ -178,7 +182,7 @@ def _decide(
                 raise
             note(f"graphs are not compared: {error}")
             outcome = curate_strict(corpus, options, check)
-            outcome.notes.append("graphs were not compared: no sandbox is available here, so no code was run")
+            outcome.notes.append("graphs were not compared: nothing can be run here, so no code was run")
             return outcome
     if options.profile == "strict":
         return curate_strict(corpus, options, check, None, against)

@@ -4,14 +4,20 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from lemur.experts.folder import table_lines, write_evaluation
+from extract.model.results import wilson
+from lemur.experts.evaluate import ModelEvaluator
+from lemur.experts.folder import ANSWERS, ARMS, EVALUATED, compute_majority, compute_scores
 from lemur.experts.language import plain_prompt, prompt_with
 from lemur.experts.settings import GENERAL, load_settings
 from lemur.experts.stages import Workspace
 from lemur_core.files import Json
+from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
+from lemur_core.files.markdown import percent, table
 from manifests.folders.manifest import read_manifest
+from manifests.folders.tables import write_table
+from manifests.records import ExpertAnswer, arrow_schema
 
 
 def open_workspace(
@@ -151,3 +157,87 @@ def _read_questions(path: Path) -> list[Json]:
     if not rows:
         raise UserError(f"{path}: contains no question")
     return rows
+
+
+def write_evaluation(workspace: Workspace, domains: list[str]) -> Path:
+    """Evaluate all methods and write `out/evaluation`. Raises: UserError if a stage has not been built."""
+    stages = [("domains", domain, stage) for domain in domains for stage in ("expert", "projector", "prototypes")]
+    parents = [*workspace.ground, workspace.folder("tuned"), *(workspace.folder(*stage) for stage in stages)]
+    parents.append(workspace.folder("domains", GENERAL, "prototypes"))
+
+    def fill(folder: Path, _key: str) -> Json:
+        answers, findings = ModelEvaluator(workspace, domains).run()
+        write_table(folder / ANSWERS, arrow_schema(ExpertAnswer), (answer.model_dump() for answer in answers))
+        counts = {
+            "scores": compute_scores(answers),
+            "majority": round(compute_majority(answers), 6),
+            "found": findings,
+        }
+        write_text(folder / "report.md", report_text(counts))
+        return counts
+
+    parameters = {"domains": domains, "seed": workspace.settings.seed, "margin": workspace.settings.router.margin}
+    out = workspace.folder("evaluation")
+    workspace.make(out, EVALUATED, parameters, parents, fill)
+    return out
+
+
+def table_lines(counts: Json) -> list[str]:
+    """Return one table: accuracy by method and domain, with 95 % Wilson intervals over all, and token counts."""
+    scores = counts["scores"]
+    domains = [*dict.fromkeys(domain for own in scores.values() for domain in own if domain not in ("all", GENERAL))]
+    head = ["answered by", "all domains", "95 %", *domains, GENERAL, "tokens"]
+    rows = []
+    for arm, own in scores.items():
+        total = own.get("all")
+        low, high = wilson(total["correct"], total["questions"]) if total else (0.0, 1.0)
+        rows.append(
+            [
+                arm,
+                percent(total["correct"], total["questions"]) if total else "",
+                f"{low:.1%} to {high:.1%}" if total else "",
+                *(percent(own[d]["correct"], own[d]["questions"]) if d in own else "" for d in (*domains, GENERAL)),
+                f"{total['tokens']:.1f}" if total else "",
+            ]
+        )
+    return table(head, rows)
+
+
+def report_text(counts: Json) -> str:
+    """Return the report of one evaluation."""
+    findings = counts["found"]
+    names = list(findings["routing"])
+    routing = [["question as asked", *(f"{findings['routing'][name]:.1%}" for name in names)]]
+    routing += [["class name alone", *(f"{findings['routing_by_name_alone'][name]:.1%}" for name in names)]]
+    growth = [
+        [
+            step["added"],
+            *(f"{step['accuracy'][name]:.1%}" if name in step["accuracy"] else "" for name in names),
+            str(step["rerouted"]),
+            "bit-equal" if step["oracle_equal"] else "changed",
+        ]
+        for step in findings["growth"]
+    ]
+    exact = "the same, bit for bit" if findings["general_exact"] else "CHANGED"
+    lines = [
+        "# Domain experts: what no projector saw",
+        "",
+        "Questions about held-out blocks in wordings that no training saw; the commonest answers of the relations"
+        f" would be right on {counts['majority']:.1%}. The general set: facts that the base was trained on, in those"
+        " other wordings.",
+        "",
+        *table_lines(counts),
+        *(f"- {arm}: {text}" for arm, text in ARMS.items() if arm in counts["scores"]),
+        "",
+        "## Routing",
+        "",
+        *table(["routed right", *names], routing),
+        "Domains added one by one; rerouted are questions of those before, and of the general set:",
+        "",
+        *table(["added", *names, "rerouted", "oracle answers of those before"], growth),
+        "## Unchanged",
+        "",
+        f"Weights of the base, and its scores on the general set without injection: {exact}."
+        f" Injected are {findings['slots']} of its input vectors a question, however large a domain is.",
+    ]
+    return "\n".join(lines) + "\n"

@@ -15,19 +15,6 @@ from lemur.experts.stages import Workspace
 from lemur_core.files import Json
 from manifests.records import ExpertAnswer
 
-#: The methods, with a description of each.
-ARMS = {
-    "closed": "nothing injected",
-    "oracle": "the token of the question's own domain",
-    "routed": "the token of the domain that the router picks; nothing for general",
-    "shuffled": "the token that another question of the same domain would get",
-    "other domain": "the token that another domain makes of the question",
-    "retrieved": "the document that BM25 finds, as text",
-    "told": "the right document, as text",
-    "expert": "the expert of the domain alone",
-    "expert as text": "the expert's answer, as text: what the injected token has to beat at its cost",
-    "tuned": "the base, fully tuned to all domains' facts",
-}
 _ENTITY = "{name} ?"
 _K1, _B = 1.2, 0.75
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -207,37 +194,6 @@ class ModelEvaluator:
 
 def _share(routed: Sequence[str], right: str) -> float:
     return round(sum(name == right for name in routed) / max(1, len(routed)), 6)
-
-
-def compute_scores(answers: Sequence[ExpertAnswer]) -> dict[str, dict[str, dict[str, float]]]:
-    """Return questions, correct answers and mean tokens by method and domain; `all` excludes the general set."""
-    scores: dict[str, dict[str, dict[str, float]]] = {}
-    for arm in ARMS:
-        own = [answer for answer in answers if answer.arm == arm]
-        groups = {
-            domain: [answer for answer in own if answer.domain == domain]
-            for domain in dict.fromkeys(o.domain for o in own)
-        }
-        groups["all"] = [answer for answer in own if answer.domain != GENERAL]
-        scores[arm] = {
-            domain: {
-                "questions": len(some),
-                "correct": sum(answer.correct for answer in some),
-                "tokens": round(sum(answer.tokens for answer in some) / len(some), 2),
-            }
-            for domain, some in groups.items()
-            if some
-        }
-    return {arm: groups for arm, groups in scores.items() if groups}
-
-
-def compute_majority(answers: Sequence[ExpertAnswer]) -> float:
-    """Return the accuracy of always giving the most frequent answer of each domain's relation."""
-    own = [answer for answer in answers if answer.arm == "closed" and answer.domain != GENERAL]
-    counted: dict[tuple[str, str], Counter[str]] = {}
-    for answer in own:
-        counted.setdefault((answer.domain, answer.relation), Counter())[answer.expected] += 1
-    return sum(max(counts.values()) for counts in counted.values()) / max(1, len(own))
 
 
 def split_words(text: str) -> list[str]:

@@ -1,49 +1,78 @@
-"""The folder of an evaluation with its report, and `lemur verify` and `lemur trace` for it and all earlier stages."""
+"""`lemur verify` and `lemur trace` for the folders of an evaluation and of all earlier stages; no torch is needed."""
 
 import difflib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from extract.model.results import wilson
-from lemur.experts.evaluate import ARMS, ModelEvaluator, compute_majority, compute_scores
 from lemur.experts.facts import count_facts
 from lemur.experts.settings import GENERAL
-from lemur.experts.stages import ALIGNED, BASE, DATA, EXPERT, FACTS, ROUTED, TUNED, Workspace, facts_in
 from lemur_core.files import Json
-from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
-from lemur_core.files.markdown import percent, table
 from manifests.folders.checks import Check, check_faults, check_files, check_table
 from manifests.folders.formats import FolderFormat, FolderKind, FolderLink, RowTrace
 from manifests.folders.manifest import read_manifest
-from manifests.folders.tables import read_rows, write_table
-from manifests.records import ExpertAnswer, ExpertFact, arrow_schema
+from manifests.folders.reading import reading
+from manifests.folders.tables import read_rows
+from manifests.records import ExpertAnswer, ExpertFact
 
-ANSWERS, EVALUATED = "answers.parquet", "experts-evaluation"
+FACTS, ANSWERS = "facts.parquet", "answers.parquet"
+DATA, BASE, EXPERT, ALIGNED, ROUTED, TUNED, EVALUATED = (
+    *("experts-data", "experts-base", "experts-expert", "experts-projector", "experts-prototypes", "experts-tuned"),
+    "experts-evaluation",
+)
+#: The methods, with a description of each.
+ARMS = {
+    "closed": "nothing injected",
+    "oracle": "the token of the question's own domain",
+    "routed": "the token of the domain that the router picks; nothing for general",
+    "shuffled": "the token that another question of the same domain would get",
+    "other domain": "the token that another domain makes of the question",
+    "retrieved": "the document that BM25 finds, as text",
+    "told": "the right document, as text",
+    "expert": "the expert of the domain alone",
+    "expert as text": "the expert's answer, as text: what the injected token has to beat at its cost",
+    "tuned": "the base, fully tuned to all domains' facts",
+}
 _NEAR = 5
 
 
-def write_evaluation(workspace: Workspace, domains: list[str]) -> Path:
-    """Evaluate all methods and write `out/evaluation`. Raises: UserError if a stage has not been built."""
-    stages = [("domains", domain, stage) for domain in domains for stage in ("expert", "projector", "prototypes")]
-    parents = [*workspace.ground, workspace.folder("tuned"), *(workspace.folder(*stage) for stage in stages)]
-    parents.append(workspace.folder("domains", GENERAL, "prototypes"))
+def facts_in(folder: Path) -> list[ExpertFact]:
+    """Read the facts in a folder. Raises: UserError if it is not finished."""
+    read_manifest(folder)
+    with reading(folder, DATA):
+        return list(read_rows([folder / FACTS], ExpertFact))
 
-    def fill(folder: Path, _key: str) -> Json:
-        answers, findings = ModelEvaluator(workspace, domains).run()
-        write_table(folder / ANSWERS, arrow_schema(ExpertAnswer), (answer.model_dump() for answer in answers))
-        counts = {
-            "scores": compute_scores(answers),
-            "majority": round(compute_majority(answers), 6),
-            "found": findings,
+
+def compute_scores(answers: Sequence[ExpertAnswer]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return questions, correct answers and mean tokens by method and domain; `all` excludes the general set."""
+    scores: dict[str, dict[str, dict[str, float]]] = {}
+    for arm in ARMS:
+        own = [answer for answer in answers if answer.arm == arm]
+        groups = {
+            domain: [answer for answer in own if answer.domain == domain]
+            for domain in dict.fromkeys(o.domain for o in own)
         }
-        write_text(folder / "report.md", report_text(counts))
-        return counts
+        groups["all"] = [answer for answer in own if answer.domain != GENERAL]
+        scores[arm] = {
+            domain: {
+                "questions": len(some),
+                "correct": sum(answer.correct for answer in some),
+                "tokens": round(sum(answer.tokens for answer in some) / len(some), 2),
+            }
+            for domain, some in groups.items()
+            if some
+        }
+    return {arm: groups for arm, groups in scores.items() if groups}
 
-    parameters = {"domains": domains, "seed": workspace.settings.seed, "margin": workspace.settings.router.margin}
-    out = workspace.folder("evaluation")
-    workspace.make(out, EVALUATED, parameters, parents, fill)
-    return out
+
+def compute_majority(answers: Sequence[ExpertAnswer]) -> float:
+    """Return the accuracy of always giving the most frequent answer of each domain's relation."""
+    own = [answer for answer in answers if answer.arm == "closed" and answer.domain != GENERAL]
+    counted: dict[tuple[str, str], Counter[str]] = {}
+    for answer in own:
+        counted.setdefault((answer.domain, answer.relation), Counter())[answer.expected] += 1
+    return sum(max(counts.values()) for counts in counted.values()) / max(1, len(own))
 
 
 def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:  # noqa: ARG001 (same signature for all verifiers)
@@ -131,64 +160,3 @@ KINDS = tuple(
     FolderKind(FolderFormat(kind, "lemur experts"), verify, find, find_code)
     for kind in (DATA, BASE, EXPERT, ALIGNED, ROUTED, TUNED, EVALUATED)
 )
-
-
-def table_lines(counts: Json) -> list[str]:
-    """Return one table: accuracy by method and domain, with 95 % Wilson intervals over all, and token counts."""
-    scores = counts["scores"]
-    domains = [*dict.fromkeys(domain for own in scores.values() for domain in own if domain not in ("all", GENERAL))]
-    head = ["answered by", "all domains", "95 %", *domains, GENERAL, "tokens"]
-    rows = []
-    for arm, own in scores.items():
-        total = own.get("all")
-        low, high = wilson(total["correct"], total["questions"]) if total else (0.0, 1.0)
-        rows.append(
-            [
-                arm,
-                percent(total["correct"], total["questions"]) if total else "",
-                f"{low:.1%} to {high:.1%}" if total else "",
-                *(percent(own[d]["correct"], own[d]["questions"]) if d in own else "" for d in (*domains, GENERAL)),
-                f"{total['tokens']:.1f}" if total else "",
-            ]
-        )
-    return table(head, rows)
-
-
-def report_text(counts: Json) -> str:
-    """Return the report of one evaluation."""
-    findings = counts["found"]
-    names = list(findings["routing"])
-    routing = [["question as asked", *(f"{findings['routing'][name]:.1%}" for name in names)]]
-    routing += [["class name alone", *(f"{findings['routing_by_name_alone'][name]:.1%}" for name in names)]]
-    growth = [
-        [
-            step["added"],
-            *(f"{step['accuracy'][name]:.1%}" if name in step["accuracy"] else "" for name in names),
-            str(step["rerouted"]),
-            "bit-equal" if step["oracle_equal"] else "changed",
-        ]
-        for step in findings["growth"]
-    ]
-    exact = "the same, bit for bit" if findings["general_exact"] else "CHANGED"
-    lines = [
-        "# Domain experts: what no projector saw",
-        "",
-        "Questions about held-out blocks in wordings that no training saw; the commonest answers of the relations"
-        f" would be right on {counts['majority']:.1%}. The general set: facts that the base was trained on, in those"
-        " other wordings.",
-        "",
-        *table_lines(counts),
-        *(f"- {arm}: {text}" for arm, text in ARMS.items() if arm in counts["scores"]),
-        "",
-        "## Routing",
-        "",
-        *table(["routed right", *names], routing),
-        "Domains added one by one; rerouted are questions of those before, and of the general set:",
-        "",
-        *table(["added", *names, "rerouted", "oracle answers of those before"], growth),
-        "## Unchanged",
-        "",
-        f"Weights of the base, and its scores on the general set without injection: {exact}."
-        f" Injected are {findings['slots']} of its input vectors a question, however large a domain is.",
-    ]
-    return "\n".join(lines) + "\n"

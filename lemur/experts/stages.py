@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from torch import Tensor
 
 from lemur.experts.facts import NAMES, RELATIONS, ask, count_facts, document, questions, read_facts, wordings
+from lemur.experts.folder import ALIGNED, BASE, DATA, EXPERT, FACTS, ROUTED, TUNED, facts_in
 from lemur.experts.language import (
     Language,
     draw_tiny,
@@ -43,16 +44,10 @@ from manifests.folders.manifest import (
     read_manifest,
     write_manifest,
 )
-from manifests.folders.reading import reading
-from manifests.folders.tables import read_rows, write_table
+from manifests.folders.tables import write_table
 from manifests.records import ExpertFact, arrow_schema
 
-FACTS, PROJECTOR, BACKGROUNDS, PROTOTYPES = (
-    *("facts.parquet", "projector.safetensors", "backgrounds.safetensors", "prototypes.safetensors"),
-)
-DATA, BASE, EXPERT, ALIGNED, ROUTED, TUNED = (
-    *("experts-data", "experts-base", "experts-expert", "experts-projector", "experts-prototypes", "experts-tuned"),
-)
+PROJECTOR, BACKGROUNDS, PROTOTYPES = "projector.safetensors", "backgrounds.safetensors", "prototypes.safetensors"
 #: Draws one prompt and its answer.
 Draw = Callable[[random.Random], tuple[str, str]]
 _TEXTS = 20_000  # for training the tokenizer of a tiny base
@@ -340,13 +335,6 @@ def digest_model(model: str) -> str:
         return model
     # By the weights alone: neither a path nor a date makes a stage look changed.
     return digest_folder(Path(model), ".safetensors")
-
-
-def facts_in(folder: Path) -> list[ExpertFact]:
-    """Read the facts in a folder. Raises: UserError if it is not finished."""
-    read_manifest(folder)
-    with reading(folder, DATA):
-        return list(read_rows([folder / FACTS], ExpertFact))
 
 
 def _draw_reading(facts: Sequence[ExpertFact]) -> Draw:

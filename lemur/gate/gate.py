@@ -25,7 +25,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import ratio
 from lemur_core.files.progress import progress
 from lemur_core.files.workers import map_chunks
-from lemur_core.sandbox.runtime import find_runtime
+from lemur_core.sandbox.runtime import find_absence
 from lemur_core.similarity.overlaps import OverlapIndex
 from lemur_core.similarity.tokens import split_tokens
 from lemur_core.source.text import parse_code
@@ -89,7 +89,7 @@ def gate(
     Returns: the findings by file.
     Raises: UserError if a path or a reference cannot be read, or no sandbox is available.
     """
-    find_runtime(tuple(runtime))  # report missing packages before anything runs
+    find_absence(runtime)  # report missing packages before anything runs
     contribution = read_contribution(paths)
     references = [_open_reference(name) for name in against]
     index = NoveltyIndex(references, jobs=jobs)
@@ -98,7 +98,9 @@ def gate(
     queries = {path: item.query for path, item in inspections.items() if item.query is not None}
     _set_arguments(contribution, inspections, queries)
     with NetworkTracer(jobs=jobs, unsafe=unsafe, runtime=runtime) as tracer:
-        novelties = dict(zip(queries, index.compare(list(queries.values()), tracer), strict=True))
+        novelties = dict(
+            zip(queries, index.compare(list(queries.values()), None if index.absence else tracer), strict=True)
+        )
         files = [_decide(path, item, novelties.get(path)) for path, item in inspections.items()]
         passed = {file.path for file in files if file.passed}
         batch = _Batch(index.corpora[0], [query for path, query in queries.items() if path in passed], tracer)
@@ -107,8 +109,10 @@ def gate(
     notes = [
         f"{name}: holds no graphs; its networks are compared by text and structure alone"
         for name in against
-        if not any(str(folder) == name for folder in index.with_graphs)
+        if index.absence is None and not any(str(folder) == name for folder in index.with_graphs)
     ]
+    if index.absence is not None:
+        notes.append(f"no network was run, and no graphs are compared: {index.absence}")
     if contribution.others:
         notes.append(f"{contribution.others:,} files are neither networks nor statistics, and were not checked")
     checked = (*files, *(GatedFile(path, "statistics", findings) for path, findings in statistics.items()))

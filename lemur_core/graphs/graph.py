@@ -17,7 +17,10 @@ from typing import Any, NamedTuple
 from lemur_core.files import Json
 from lemur_core.sandbox.server.received import INTEGERS, MAX_INFLATED_BYTES, clean_text, inflate
 
-TORCH = importlib.metadata.version("torch")
+try:
+    TORCH = importlib.metadata.version("torch")
+except importlib.metadata.PackageNotFoundError:
+    TORCH = "not installed"
 #: The version of the stored form and of the rules that produce it.
 FORM = 2
 
@@ -159,9 +162,12 @@ class Graph:
 
 
 def check_version(stored: Mapping[str, Any]) -> None:
-    """Raise ValueError unless a graph was recorded by this torch and is stored in this form."""
+    """Raise ValueError unless a graph was recorded by this torch and is stored in this form.
+
+    Without torch no graph is recorded here, and those of a finished folder, which are of one torch, may be compared.
+    """
     form, torch = stored.get("form"), stored.get("torch")
-    if (form, torch) != (FORM, TORCH):
+    if form != FORM or TORCH not in (torch, "not installed"):
         current = f"form {FORM} of torch {TORCH}"
         raise ValueError(f"form {form!r:.20} of torch {torch!r:.20} cannot be compared with {current}")
 

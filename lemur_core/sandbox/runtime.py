@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from lemur_core.files.atomic import make_scratch, remove_dead
 from lemur_core.files.cache import cache_folder
-from lemur_core.files.errors import UserError
+from lemur_core.files.errors import NoSandboxError, UserError
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -100,13 +100,13 @@ def find_runtime(further: tuple[str, ...] = ()) -> Runtime:
 
     Args: further: names of distributions, or of `NAMED_SETS`, in addition to `DECLARED`.
     Returns: versions and metadata folders by distribution, without the system's own libraries (CUDA).
-    Raises: UserError if a named one is not installed.
+    Raises: UserError if a named one is not installed; NoSandboxError if one of `DECLARED` is not.
     """
     from packaging.utils import canonicalize_name
 
     versions: dict[str, str] = {}
     folders: dict[str, Path] = {}
-    waiting = [(name, frozenset[str]()) for name in (*DECLARED, *expand_sets(further))]
+    waiting = [(name, frozenset[str]()) for name in (*expand_sets(further), *reversed(DECLARED))]
     named = {canonicalize_name(name) for name, _ in waiting}
     seen: set[tuple[str, frozenset[str]]] = set()
     while waiting:
@@ -117,12 +117,27 @@ def find_runtime(further: tuple[str, ...] = ()) -> Runtime:
         seen.add((key, extras))
         distribution = next(iter(importlib.metadata.distributions(name=name)), None)
         if distribution is None:
+            if key in DECLARED:
+                raise NoSandboxError(f"{key} is not installed here; pip install {' '.join(DECLARED)}")
             if key in named:
                 raise UserError(_absence(key, further))
             continue  # optional on its parent's platform; an import of it fails
         versions[key], folders[key] = distribution.version, _metadata_folder(distribution)
         waiting += [(need.name, frozenset(need.extras)) for need in read_requirements(distribution.requires, extras)]
     return Runtime(dict(sorted(versions.items())), dict(sorted(folders.items())))
+
+
+def find_absence(further: Sequence[str] = ()) -> str | None:
+    """Return why no foreign code can be run here, in one line; None if the declared runtime is installed.
+
+    Args: further: as in `find_runtime`.
+    Raises: UserError if one of `further` is not installed.
+    """
+    try:
+        find_runtime(tuple(further))
+    except NoSandboxError as error:
+        return str(error)
+    return None
 
 
 def expand_sets(names: Sequence[str]) -> tuple[str, ...]:
@@ -153,8 +168,7 @@ def _absence(name: str, further: Sequence[str]) -> str:
     group = next((group for group in further if group in NAMED_SETS and name in _members(group)), None)
     if group is not None:
         return f"--runtime {group}: {name} is not installed here; pip install 'lemur-curator[{group}]'"
-    option = "" if name in DECLARED else f"--runtime {name}: "
-    return f"{option}{name} is not installed here; pip install {name}"
+    return f"--runtime {name}: {name} is not installed here; pip install {name}"
 
 
 def read_requirements(texts: Iterable[str] | None, extras: Iterable[str] = ()) -> Iterator["Requirement"]:

@@ -12,8 +12,7 @@ from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from curate.run.sensitivity import sensitivity
 from curate.sources import open_sources
-from lemur.experts.evaluate import compute_majority, compute_scores
-from lemur.experts.folder import ANSWERS, EVALUATED
+from lemur.experts.folder import ANSWERS, EVALUATED, compute_majority, compute_scores
 from lemur.experts.settings import load_settings
 from lemur.experts.stages import Workspace
 from lemur.synthesis.attempts.steps import STEPS

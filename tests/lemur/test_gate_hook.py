@@ -40,7 +40,7 @@ def test_the_hook_runs(repository: Path, snapshot: str) -> None:
     assert hook["args"][0] == "--against"
     write(repository, {"ab/nn/nn/mine.py": TEXTS["OTHER"]})
     for path, status in (("ab/nn/nn/mine.py", 0), ("ab/nn/nn/old.py", 3)):
-        command = [*hook["entry"].split(), "--against", snapshot, path]
+        command = [ROOT / hook["entry"], "--against", snapshot, path]
         done = subprocess.run(command, cwd=repository, env=environment(PATH=search_path()), check=False)
         assert done.returncode == status
 
@@ -60,7 +60,7 @@ def test_the_action_checks_and_reports(repository: Path, snapshot: str, tmp_path
     # What an expression would put into a script is never part of its text: it comes from the environment.
     assert all("${{" not in step.get("run", "") for step in steps.values())
     assert check["env"] == {"PATHS": "${{ inputs.paths }}", "AGAINST": "${{ inputs.against }}"}
-    assert set(action["inputs"]) == {"paths", "against", "python-version"}
+    assert set(action["inputs"]) == {"paths", "against", "python-version", "run-networks"}
     scratch = tmp_path.parent / f"{tmp_path.name}-runner"
     scratch.mkdir()
     given = {"PATHS": "HEAD~1..HEAD", "AGAINST": snapshot, "RUNNER_TEMP": str(scratch), "PATH": search_path()}

@@ -9,12 +9,10 @@ import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.cache import cache_folder
@@ -29,6 +27,11 @@ from train.data.sources import (
     find_batches,
     find_synthetic,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# `torch` is imported in functions: `lemur verify` imports this module, and takes seconds less without it.
 
 #: Folders of another format count as damaged: increase it when the cached content or the decoding changes.
 FORMAT = 1
@@ -50,10 +53,10 @@ class Cifar10:
     label: str  #: what the data are: "cifar-10", "cifar-10 (JPEG copy, harder)", "synthetic (smoke test only)"
     sha256: str  #: of the decoded images and labels
     folder: Path
-    train_images: Tensor  #: (50000, 3, 32, 32) uint8
-    train_labels: Tensor  #: (50000,) int64
-    test_images: Tensor  #: (10000, 3, 32, 32) uint8
-    test_labels: Tensor  #: (10000,) int64
+    train_images: "Tensor"  #: (50000, 3, 32, 32) uint8
+    train_labels: "Tensor"  #: (50000,) int64
+    test_images: "Tensor"  #: (10000, 3, 32, 32) uint8
+    test_labels: "Tensor"  #: (10000,) int64
 
     def verify(self) -> bool:
         """Return whether the arrays are as they were written; reads all of them."""
@@ -233,19 +236,23 @@ def _names() -> list[str]:
     return [f"{split}_{what}" for split in _SPLITS for what in ("images", "labels")]
 
 
-def _map(path: Path, shape: tuple[int, ...], dtype: str) -> Tensor:
+def _map(path: Path, shape: tuple[int, ...], dtype: str) -> "Tensor":
+    import torch
+
     array = np.load(path, mmap_mode="c")  # np.load refuses pickles
     if (array.shape, array.dtype) != (shape, np.dtype(dtype)):
         raise ValueError(f"{path.name} does not hold {shape} of {np.dtype(dtype)}")
     return torch.from_numpy(array)
 
 
-def split(count: int, held_out: int, seed: int) -> tuple[Tensor, Tensor]:
+def split(count: int, held_out: int, seed: int) -> "tuple[Tensor, Tensor]":
     """Return indices to train on and indices held out: a seeded permutation cut in two, each part sorted.
 
     Returns: two int64 tensors, disjoint, together 0..count-1.
     Raises: UserError if nothing would be left to train on.
     """
+    import torch
+
     _check_held_out(held_out, count)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     return order[held_out:].sort().values, order[:held_out].sort().values

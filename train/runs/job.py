@@ -18,9 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
-import torch
 from pydantic import Field, ValidationError
-from torch import Tensor, nn
 
 from lemur_core.files import Json
 from lemur_core.files.figures import BLUE, ORANGE, save_figure
@@ -29,6 +27,9 @@ from manifests.records import Ratio, Record, Seconds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from torch import Tensor, nn
+
+# `torch` is imported in functions: `lemur verify` and pages read what is here, and take seconds less without it.
 
 HISTORY, PROGRESS, WEIGHTS, CHECKPOINT = "history.jsonl", "progress.json", "weights.pt", "checkpoint.pt"
 _EVERY_SECONDS = 1.0
@@ -109,6 +110,8 @@ class ProgressWriter:
 
 def save_whole(value: object, path: Path) -> None:
     """Call `torch.save` atomically: the file has either the old or the new content."""
+    import torch
+
     part = path.with_suffix(".part")
     with part.open("wb") as file:
         torch.save(value, file)
@@ -122,6 +125,8 @@ def load_checkpoint(path: Path, key: str) -> tuple[Json | None, str]:
 
     Code in the file is never executed (`weights_only`).
     """
+    import torch
+
     if not path.exists():
         return None, ""
     try:
@@ -136,14 +141,16 @@ def load_checkpoint(path: Path, key: str) -> tuple[Json | None, str]:
     return state, ""
 
 
-def loose_buffers(module: nn.Module) -> dict[str, Tensor]:
+def loose_buffers(module: "nn.Module") -> "dict[str, Tensor]":
     """Return the buffers that `state_dict` omits (`persistent=False`), by name; they are state too if they change."""
     kept = module.state_dict().keys()
     return {name: buffer for name, buffer in module.named_buffers(remove_duplicate=False) if name not in kept}
 
 
-def put_back(module: nn.Module, loose: Mapping[str, Tensor]) -> None:
+def put_back(module: "nn.Module", loose: "Mapping[str, Tensor]") -> None:
     """Restore such buffers in the module, including those that it creates only while it runs."""
+    from torch import Tensor
+
     for name, value in loose.items():
         parent, _, own = name.rpartition(".")
         owner = module.get_submodule(parent)
@@ -154,17 +161,21 @@ def put_back(module: nn.Module, loose: Mapping[str, Tensor]) -> None:
             owner.register_buffer(own, value, persistent=False)
 
 
-def tensors_only(state: Mapping[str, object]) -> dict[str, Tensor]:
+def tensors_only(state: Mapping[str, object]) -> "dict[str, Tensor]":
     """Return the tensors of a state by name, on the CPU and contiguous."""
+    import torch
+
     return {
         name: value.detach().cpu().contiguous(memory_format=torch.contiguous_format)
         for name, value in sorted(state.items())
-        if isinstance(value, Tensor)
+        if isinstance(value, torch.Tensor)
     }
 
 
-def weights_digest(state: Mapping[str, Tensor]) -> str:
+def weights_digest(state: "Mapping[str, Tensor]") -> str:
     """Return SHA-256 of names, types, shapes and values, hex: equal for equal weights, however they were saved."""
+    import torch
+
     digest = hashlib.sha256()
     for name, value in sorted(state.items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())

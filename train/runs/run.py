@@ -9,7 +9,6 @@ from collections.abc import Generator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import torch
 from pydantic import ValidationError
 
 from lemur_core.files.errors import UserError
@@ -81,6 +80,8 @@ class TrainingRun:
 
     def identify(self, device: str) -> dict[str, object]:
         """Return the values that identify the run on a device."""
+        import torch
+
         return {
             "code_sha256": _sha256(self.network.code),
             "prm": canonical_json(dict(self.network.prm)),
@@ -364,6 +365,8 @@ def _can_resume(outcome: Outcome, report: TrainingReport | None) -> bool:
 
 
 def _choose_device(kind: str, *, unsafe: bool) -> str:
+    import torch
+
     present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if kind == "auto":
         device = next((name for name in ("cuda", "mps") if present[name]), "cpu")

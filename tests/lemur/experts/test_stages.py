@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from lemur.cli import app
-from lemur.experts.evaluate import ARMS
+from lemur.experts.folder import ARMS
 from lemur.experts.language import MARK, draw_tiny, learn_tokenizer, plain_prompt, prompt_with
 from lemur.experts.settings import Tiny, load_settings
 from lemur.experts.stages import Workspace
