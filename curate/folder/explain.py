@@ -26,7 +26,7 @@ from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import differences, share
 from manifests.folders.formats import SNAPSHOT
 from manifests.folders.tables import R, as_records, find_row, read_table
-from manifests.records import Decision, GraphRow, LemurRecord, Removed
+from manifests.records import Decision, GraphRow, LemurRecord, Measurement, Removed
 
 #: Hexadecimal digits that an abbreviated id must have.
 MIN_ID_DIGITS = 6
@@ -204,6 +204,7 @@ def _explain(snapshot: SnapshotTables, wanted: str) -> Explanation:
         "stands_for": _list_duplicates(snapshot, row) if row.kept else None,
         "diff": None,
         "graph": None if graph is None else graph.model_dump(exclude_unset=True),
+        "measurements": _list_measurements(snapshot, digest),
     }
     if row.kept or row.canonical is None or digest is None:
         return Explanation(facts)
@@ -220,6 +221,14 @@ def _explain(snapshot: SnapshotTables, wanted: str) -> Explanation:
         facts["diff"] = _difference(snapshot, (canonical["name"], canonical["id"]), (name, digest))
         facts["graph_difference"] = _graph_difference(snapshot.graph(canonical["id"]), graph)
     return Explanation(facts)
+
+
+def _list_measurements(snapshot: SnapshotTables, digest: str | None) -> list[Json]:
+    if digest is None or not SNAPSHOT.files(snapshot.folder, "measurements"):
+        return []
+    columns = ("id", "kind", "place", "device", "valid", "duration")
+    rows = SNAPSHOT.rows(snapshot.folder, Measurement, columns, ids={digest})
+    return [row.model_dump(exclude_unset=True) for row in rows]
 
 
 def _graph_difference(kept: GraphRow | None, removed: GraphRow | None) -> Json | None:

@@ -20,7 +20,7 @@ class Explanation:
     Facts: `name`, `id`, `kept`, `stage`, `rescued`, `reason`, `row`; `further_rows` of the network, `unusable_rows` of
     the name, `other_names` of the code; of a removed duplicate `canonical`, `similarity`, `threshold`, `score`, `diff`
     and, if that is another code, `graph_difference`; of a kept network `record` without its code, and `stands_for`;
-    `graph`.
+    `graph`; `measurements` on devices and the like.
     """
 
     facts: Json
@@ -62,6 +62,10 @@ def _list_entries(facts: Json) -> Entries:
         yield from _list_record(facts["record"])
     if facts["graph"] is not None:
         yield from _list_graph(facts["graph"], facts.get("graph_difference"))
+    for measured in facts["measurements"][:SHOWN]:
+        result = {None: "", True: ", valid", False: ", failed"}[measured["valid"]]
+        duration = "" if measured["duration"] is None else f", duration {measured['duration']:,g}"
+        yield "measured", f"{measured['kind']}: {measured['device'] or measured['place']}{result}{duration}"
     further = facts["further_rows"]
     more = f", and {plural(further, 'further row')} of this network" if further else ""
     yield "row", f"{facts['row']:,}{more}"

@@ -1,13 +1,14 @@
 """Write the table of all networks of a corpus: one row for each distinct code, kept or not."""
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 
 from curate.folder.pairs import find_pairs, pair_rows
 from curate.model.corpus import LoadedRecords
 from curate.model.options import get_prefix
 from curate.model.records import find_best_rows
 from curate.published.outcome import CurationOutcome
+from curate.sources.rows import Measured, read_number, read_text
 from lemur_core.describe.cost import count_multiply_adds, count_parameters
 from lemur_core.files import Json
 from lemur_core.graphs.graph import Graph
@@ -65,6 +66,35 @@ def network_rows(corpus: LoadedRecords, outcome: CurationOutcome, codes: list[in
             "pretrained": code in corpus.features.pretrained,
             **outcome.rights.columns(code),
         }
+
+
+def measurement_rows(corpus: LoadedRecords, measured: Iterable[Measured]) -> Iterator[Json]:
+    """Yield the rows of `Measurement`; of a name that several codes have, none is known to be the measured one."""
+    codes: defaultdict[str, set[str]] = defaultdict(set)
+    for code, own in _find_names(corpus).items():
+        for name in own:
+            codes[name] |= {corpus.ids[code]} if code >= 0 else set()
+    for nn, kind, place, facts in measured:
+        valid = facts.get("valid")
+        yield {
+            "id": next(iter(codes[nn])) if len(codes.get(nn, ())) == 1 else None,
+            "nn": nn,
+            "kind": kind,
+            "place": place,
+            "device": read_text(facts.get("device_type")),
+            "valid": bool(valid) if isinstance(valid, int) else None,
+            "duration": read_number(facts.get("duration")),
+            "facts": read_text(dict(facts)),
+        }
+
+
+def count_measurements(rows: Iterable[Mapping[str, object]]) -> Json:
+    """Count the rows of `Measurement` by kind, and the codes that they are of."""
+    kinds, ids = Counter[str](), set()
+    for row in rows:
+        kinds[str(row["kind"])] += 1
+        ids.add(row["id"])
+    return {"rows": kinds.total(), "codes": len(ids - {None}), "kinds": dict(sorted(kinds.items()))}
 
 
 def _measure_cost(graph: Graph) -> dict[str, int]:

@@ -1,14 +1,18 @@
 """Write the tables and the card of a snapshot folder, and the section of the report on its conversations."""
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 
+import pyarrow.parquet as pq
+
 from curate.compute.graphs import graph_rows
-from curate.folder.networks import list_networks, list_pairs, network_rows
+from curate.folder.networks import list_networks, list_pairs, measurement_rows, network_rows
 from curate.model.corpus import LoadedRecords
 from curate.model.options import SPLIT_RATIOS, get_prefix
 from curate.model.records import find_best_rows
 from curate.published.outcome import CurationOutcome
+from curate.sources.rows import Measured
 from lemur_core.files.markdown import code_span, plain, plural
 from manifests.conversations.card import chat_card
 from manifests.conversations.conversation import Chat, write_chat_tables
@@ -22,6 +26,7 @@ from manifests.records import (
     GraphRow,
     JoinedCluster,
     LemurRecord,
+    Measurement,
     NetworkRow,
     Pair,
     Record,
@@ -30,11 +35,16 @@ from manifests.records import (
     arrow_schema,
 )
 
+MEASUREMENTS = "data/measurements/train-00000-of-00001.parquet"
 _API_COLUMNS = ("nn", "task", "dataset", "metric", "epoch", "accuracy", "duration", "prm")
 
 
 def write_snapshot_tables(
-    folder: Path, corpus: LoadedRecords, outcome: CurationOutcome, pairs_per_band: int | None
+    folder: Path,
+    corpus: LoadedRecords,
+    outcome: CurationOutcome,
+    pairs_per_band: int | None,
+    measured: Iterator[Measured],
 ) -> dict[str, int]:
     """Write all tables. Returns: the number of rows by path below `folder`."""
     rows: dict[str, int] = {}
@@ -49,6 +59,8 @@ def write_snapshot_tables(
     stat_rows = [row for row, code in enumerate(corpus.code_of_row.tolist()) if code in usable]
     written = write_tables(folder / "data" / "stats", "train", Stat, _stats(corpus, stat_rows), len(stat_rows))
     rows |= {f"data/stats/{name}": count for name, count in written.items()}
+    if (first := next(measured, None)) is not None:
+        rows |= _write_measurements(folder, corpus, chain([first], measured))
 
     def write(table: str, record: type[Record], values: Iterator[dict[str, object]], count: int) -> None:
         write_table(folder / f"{table}.parquet", arrow_schema(record), values)
@@ -69,6 +81,13 @@ def write_snapshot_tables(
     return rows if outcome.chat is None else rows | write_chat_tables(folder, outcome.chat, ChatRow, ChatDrop)
 
 
+def _write_measurements(folder: Path, corpus: LoadedRecords, measured: Iterator[Measured]) -> dict[str, int]:
+    path = folder / MEASUREMENTS
+    path.parent.mkdir(parents=True)
+    write_table(path, arrow_schema(Measurement), measurement_rows(corpus, measured))
+    return {MEASUREMENTS: pq.read_metadata(path).num_rows}
+
+
 def write_snapshot_card(
     folder: Path, name: str, outcome: CurationOutcome, rows: Mapping[str, int], section: str = ""
 ) -> None:
@@ -87,6 +106,8 @@ def write_snapshot_card(
         'pairs = load_dataset("path/to/this/folder", "pairs")     # near pairs; one band of them: "pairs-0.85-0.95"\n'
     )
     pairs = line if rows.get("pairs.parquet") else ""
+    line = 'measured = load_dataset("path/to/this/folder", "measurements")  # on devices, of layers\n'
+    measured = line if rows.get(MEASUREMENTS) else ""
     text = f"""{chosen} {plain(name)}:
 {counts}. Every row that is not here has a reason in `decisions.parquet`.
 
@@ -96,7 +117,7 @@ from datasets import load_dataset
 records = load_dataset("path/to/this/folder")            # nn, nn_code, accuracy, ..., split by split
 networks = load_dataset("path/to/this/folder", "networks")    # every distinct code, kept or not, with a split
 {pairs}stats = load_dataset("path/to/this/folder", "stats")     # every evaluation of these networks
-decisions = load_dataset("path/to/this/folder", "decisions")  # one row for every input row, and why
+{measured}decisions = load_dataset("path/to/this/folder", "decisions")  # one row for every input row, and why
 {chat}```
 
 `report.md` shows what was removed and why, `manifest.json` says how to make this folder again, and

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from curate.compute.graphs import GraphTrace
 from curate.compute.runs import RunResult
 from curate.folder.recompute import recompute as recompute_networks
-from curate.folder.verify_networks import check_networks, check_pairs, read_networks
+from curate.folder.verify_networks import check_measurements, check_networks, check_pairs, read_networks
 from curate.model.features import FeatureTable
 from curate.model.options import LEAK_THRESHOLD, get_prefix
 from curate.model.residue import strip_residue
@@ -115,7 +115,10 @@ def _check_form(member: Member) -> list[Check]:
             **dict.fromkeys(("records", "stats", "decisions", "removed"), True),
             **dict.fromkeys(("chat", "chat_drops"), bool(manifest.parameters.get("chat"))),
             "graphs": manifest.parameters["graph"] != "off" and "graphs" in manifest.counts,
-            **{name: bool(SNAPSHOT.files(folder, name)) for name in ("networks", "pairs", "prediction", "clusters")},
+            **{
+                name: bool(SNAPSHOT.files(folder, name))
+                for name in ("networks", "pairs", "measurements", "prediction", "clusters")
+            },
         }
         checks += SNAPSHOT.check_tables(folder, [name for name, expected in tables.items() if expected])
     return checks
@@ -132,6 +135,8 @@ def _check_content(snapshot: "_VerifiedSnapshot") -> list[Check]:
         *run_checks("licences", lambda: check_rights(manifest, codes, snapshot.withheld)),
     ]  # fmt: skip
     checks += _check_all_networks(snapshot)
+    if SNAPSHOT.files(folder, "measurements"):
+        checks += run_checks("measurements", lambda: check_measurements(folder, snapshot.decisions, manifest.counts))
     if manifest.parameters.get("check_runs"):
         checks += run_checks("runs", lambda: _check_runs(snapshot))
     if manifest.parameters.get("chat"):

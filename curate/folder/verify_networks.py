@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from curate.compute.graphs import GraphTrace, get_computations
+from curate.folder.networks import count_measurements
 from curate.folder.pairs import compare_structures, find_pairs
 from curate.model.features import FeatureTable
 from curate.model.options import LEAK_THRESHOLD
@@ -212,3 +213,21 @@ def check_pairs(folder: Path, networks: Sequence[Row], per_band: int, *, feature
     if not count == stated == len(pairs.a):
         wrong.append(f"{stated:,} pairs, {len(pairs.a):,} expected")
     return check_faults("pairs", wrong, f"{count:,} pairs of {len(ids):,} token sets, as an exact join gives them")
+
+
+def check_measurements(folder: Path, decisions: Iterable[Json], stated: Json) -> Check:
+    """Check that the measurements are those that the manifest counts, each of the one code that has its name."""
+    ids: defaultdict[str, set[str]] = defaultdict(set)
+    for decision in decisions:
+        ids[decision["nn"]] |= {decision["id"]} - {None}
+    columns = ("id", "nn", "kind", "facts")
+    rows = [row for path in SNAPSHOT.files(folder, "measurements") for row in iterate_rows(path, columns)]
+    wrong = [
+        f"{row['nn']}: measured of another code, or of none"
+        for row in rows
+        if row["id"] != (next(iter(ids[row["nn"]])) if len(ids.get(row["nn"], ())) == 1 else None)
+    ]
+    wrong += [f"{row['nn']}: its facts are no object" for row in rows if not isinstance(json.loads(row["facts"]), dict)]
+    counts = count_measurements(rows)
+    wrong += [] if counts == stated.get("measurements") else ["counts are not those of the rows"]
+    return check_faults("measurements", wrong, f"{counts['rows']:,} of {counts['codes']:,} codes, as counted")

@@ -12,10 +12,11 @@ from curate.compat.profile import curate_like_nndup
 from curate.compute.arguments import describe_assumptions
 from curate.compute.graphs import GraphTracer
 from curate.compute.runs import Check, RunChecker
+from curate.folder.networks import count_measurements
 from curate.folder.page import snapshot_page
 from curate.folder.prediction import choose_results, prediction_card, write_prediction
 from curate.folder.report import write_report
-from curate.folder.snapshot import list_removed_rows, write_snapshot_card, write_snapshot_tables
+from curate.folder.snapshot import MEASUREMENTS, list_removed_rows, write_snapshot_card, write_snapshot_tables
 from curate.model.corpus import CodeFile, LoadedRecords, read_corpus
 from curate.model.features import FeatureStore
 from curate.model.options import CurateOptions, get_prefix
@@ -34,6 +35,7 @@ from lemur_core.sandbox.cached import run_versions
 from lemur_core.sandbox.runtime import expand_sets
 from manifests.folders.frame import finish
 from manifests.folders.manifest import Manifest, Parent, Stopwatch, list_outputs, package_versions
+from manifests.folders.tables import iterate_rows
 
 
 def curate(
@@ -80,12 +82,15 @@ def curate(
 
                 outcome.chat = build_chat(corpus, outcome, options, jobs=jobs)
                 watch.lap("chat")
-            rows, results = write_snapshot_tables(folder, corpus, outcome, options.pairs_per_band), None
+            measured = source.measurements()
+            rows, results = write_snapshot_tables(folder, corpus, outcome, options.pairs_per_band, measured), None
             if options.predict:
                 results = choose_results(corpus, outcome)
                 rows |= write_prediction(folder, corpus, outcome, results)
             watch.lap("write tables")
             counts = count_decisions(corpus, outcome) | outcome.rights.count(outcome.kept, removed)
+            if MEASUREMENTS in rows:
+                counts["measurements"] = count_measurements(iterate_rows(folder / MEASUREMENTS, ("id", "kind")))
             write_report(folder, corpus, outcome, counts, options, source.name)
             watch.lap("report")
         section = "" if results is None else prediction_card(corpus, results)

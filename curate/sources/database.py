@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from curate.sources.files import FileSource, read_errors
-from curate.sources.rows import SourceRow, read_row
+from curate.sources.measured import read_tables
+from curate.sources.rows import Measured, SourceRow, read_row
 from lemur_core.files.atomic import atomic_file, sha256_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
@@ -92,6 +93,12 @@ def read_database(path: Path, where: str) -> Iterator[SourceRow]:
                 advance(1)
         if not rows:
             _check_runs(connection, where)
+
+
+def read_measured(path: Path, where: str) -> Iterator[Measured]:
+    """Yield the measurements in a database. Raises: UserError if it cannot be read."""
+    with _database_errors(where):
+        yield from read_tables(path)
 
 
 def _check_runs(connection: sqlite3.Connection, where: str) -> None:
@@ -282,9 +289,16 @@ class DatabaseFile(FileSource):
 
         Raises: UserError as `unpack` and `read_database` do.
         """
+        yield from read_database(self._find_database(), self.where)
+
+    def measurements(self) -> Iterator[Measured]:
+        """Yield the measurements of the database. Raises: UserError as `read_rows` does."""
+        return read_measured(self._find_database(), self.where)
+
+    def _find_database(self) -> Path:
         with read_errors(self._path), self._path.open("rb") as file:
             packed = file.read(len(_ZSTANDARD)) == _ZSTANDARD
-        yield from read_database(self._find_unpacked() if packed else self._path, self.where)
+        return self._find_unpacked() if packed else self._path
 
     def _find_unpacked(self) -> Path:
         with read_errors(self._path):

@@ -13,7 +13,6 @@ import email
 import functools
 import hashlib
 import json
-import re
 import zipfile
 from collections.abc import Iterator
 from functools import partial
@@ -24,7 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from packaging.version import InvalidVersion, Version
 
-from curate.sources.rows import BATCH_ROWS, ROW_SCHEMA, RecordSource
+from curate.sources.measured import TRAINING, read_release
+from curate.sources.rows import BATCH_ROWS, ROW_SCHEMA, Measured, RecordSource
 from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_file
 from lemur_core.files.cache import cache_folder
@@ -37,8 +37,6 @@ from manifests.provenance.licenses import license_of_fields
 from manifests.records import drop_outcomes
 
 _CODES = "ab/nn/nn/"
-#: Up to release 2.0.6 the folders were in `stat/` itself; `stat/run/` holds measurements on phones, not training.
-_STATS = re.compile(r"ab/nn/stat/(?:train/)?([^/_]+)_([^/_]+)_([^/_]+)_([^/_]+)/(\d+)\.json")
 _PARTS = 16
 _COLUMNS = {
     **dict.fromkeys(("nn", "task", "dataset", "metric"), pa.string()),
@@ -72,7 +70,7 @@ def read_codes(archive: zipfile.ZipFile) -> dict[str, bytes]:
 
 def stat_files(archive: zipfile.ZipFile) -> list[str]:
     """Return the files of training statistics, sorted."""
-    return sorted(name for name in archive.namelist() if _STATS.fullmatch(name))
+    return sorted(name for name in archive.namelist() if TRAINING.fullmatch(name))
 
 
 def read_stats(wheel: Path, files: list[str], codes: dict[str, bytes]) -> tuple[pa.Table, pa.Table]:
@@ -104,7 +102,7 @@ def _read_part(wheel: Path, files: list[str]) -> tuple[list[_Best], dict[str, Js
     parameters: dict[str, Json] = {}
     archive = _archive(wheel)
     for file in files:
-        match = _STATS.fullmatch(file)
+        match = TRAINING.fullmatch(file)
         assert match is not None
         task, dataset, metric, nn, epoch = match.groups()
         trials = json.loads(archive.read(file))
@@ -194,6 +192,10 @@ class LemurRelease(RecordSource):
                 for field in ROW_SCHEMA
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=ROW_SCHEMA)
+
+    def measurements(self) -> Iterator[Measured]:
+        """Yield the measurements of the release, by the names of their files."""
+        return read_release(self._wheel())
 
     def inputs(self) -> list[Input]:
         """Return the wheel as an input."""

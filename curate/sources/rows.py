@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import pyarrow as pa
 
@@ -189,6 +189,15 @@ def _exact_integer(value: object) -> int | None:
 BATCH_ROWS = 2_000
 
 
+class Measured(NamedTuple):
+    """One measurement of the network `nn`: `kind` is the folder or table that holds it, `place` the entry there."""
+
+    nn: str
+    kind: str
+    place: str
+    facts: Mapping[str, Any]
+
+
 class RecordSource(ABC):
     """A source of rows. `name` identifies it in the manifest, `where` in messages."""
 
@@ -210,6 +219,10 @@ class RecordSource(ABC):
         A source that can change at any time reads from then on what these identify.
         """
         return {item.name: item.sha256 for item in self.inputs()}
+
+    def measurements(self) -> Iterator[Measured]:
+        """Yield what else was measured of the networks, such as latencies on devices; nothing where none is stored."""
+        return iter(())
 
     def files(self) -> list[Path]:
         """Return every file that is read, sorted; empty for rows from elsewhere."""

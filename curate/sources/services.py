@@ -26,9 +26,9 @@ from huggingface_hub.hf_api import RepoFile
 from packaging.version import InvalidVersion, Version
 from pydantic import ValidationError
 
-from curate.sources.database import parse_arch_uid, read_database, unpack
+from curate.sources.database import parse_arch_uid, read_database, read_measured, unpack
 from curate.sources.files import OF_ROWS
-from curate.sources.rows import BATCH_ROWS, COLUMNS, RowSource, SourceRow, check_columns, read_row
+from curate.sources.rows import BATCH_ROWS, COLUMNS, Measured, RowSource, SourceRow, check_columns, read_row
 from lemur_core.files import Json
 from lemur_core.files.atomic import make_scratch, remove_dead, sha256_file, write_text
 from lemur_core.files.cache import cache_folder
@@ -278,6 +278,10 @@ class LemurDatabase(RowSource):
             the Hub's listing, or from `unpack` and `read_database`.
         """
         yield from read_database(self._database()[0], self.name)
+
+    def measurements(self) -> Iterator[Measured]:
+        """Yield the measurements of the database. Raises: UserError as `read_rows` does."""
+        return read_measured(self._database()[0], self.name)
 
     def inputs(self) -> list[Input]:
         """Return the file on the Hub as an input."""
