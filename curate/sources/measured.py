@@ -1,4 +1,4 @@
-"""What LEMUR's releases and databases measured of networks besides training: latencies on devices, layers, pruning.
+"""Measurements of networks besides training, in releases and databases of LEMUR: latencies, layers, pruning.
 
 nn-dataset 2.1.0 has 2,476 files `ab/nn/stat/run/TASK_NN/DEVICE.json`; later ones a folder for
 each format.
