@@ -160,8 +160,8 @@ def list_keys(function: Any) -> list[str]:
         value = function.__globals__.get(name)
         tables = [value, *getattr(value, "__dict__", {}).values()] if not isinstance(value, type) else []
         for table in tables:
-            if isinstance(table, Mapping):
-                keys += [key for key in table if isinstance(key, str)]
+            if isinstance(table, dict):
+                keys += [key for key in dict.keys(table) if isinstance(key, str)]  # as it is stored
             elif isinstance(table, list | tuple) and not isinstance(value, types.ModuleType):
                 keys += [item for item in table if isinstance(item, str)]
     return list(dict.fromkeys(keys))[:_MAX_KEYS]

@@ -218,7 +218,7 @@ class _Recording:
                 try:
                     with _ending_waits(), recorder:
                         driver.run(on_meta)
-                except _FAILURES:
+                except (Exception, _WaitingError):  # noqa: BLE001 (what is foreign raises anything, outside of attempts, too)
                     calls = calls or recorder.calls
                 else:
                     calls = recorder.calls

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-_CONTAINERS = (list, tuple, set, frozenset, Mapping)
+_CONTAINERS = (list, tuple, set, frozenset, dict, types.MappingProxyType)
 _DEPTH = 3  # of containers
 _MAX_ITEMS = 5_000  # of one container
 
@@ -93,7 +93,9 @@ class UseGraph:
         elif isinstance(value, functools.partial):
             yield from self._list_held([value.func, *value.args, *value.keywords.values()], depth)
         elif depth and isinstance(value, _CONTAINERS) and len(value) <= _MAX_ITEMS:
-            for item in list(value.values()) if isinstance(value, Mapping) else list(value):
+            # As it is stored: the tables of some packages import all that they name when they are asked.
+            stored = dict.values(value) if isinstance(value, dict) else getattr(value, "values", value.__iter__)()
+            for item in list(stored):
                 yield from self._list_held(item, depth - 1)
 
 

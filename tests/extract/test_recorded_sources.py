@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -27,6 +28,26 @@ if __name__ == "__main__":
     model = MainNet({"Main": (3, 5)}, 25).to("cuda")
     print(model(torch.randn(2, 25, 6, device="cuda")).shape)
 """
+#: The first model that is tried with the part `Made`: it cannot be put into evaluation mode.
+TRAINER = """
+from torch import nn
+from ..parts.made import Made
+class Trainer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.part = Made({"Made": (3, 5)})
+    def forward(self, x):
+        return self.part(x, carry=[])
+    def train(self, model, x):
+        raise NotImplementedError
+"""
+
+
+class LoadsAll(dict[str, object]):
+    """A table whose values are loaded when it is asked for them."""
+
+    def values(self) -> Any:
+        raise ValueError("Could not find Part")
 
 
 def write(folder: Path) -> None:
@@ -36,6 +57,7 @@ def write(folder: Path) -> None:
         files[f"folding/parts/{part}.py"] = PART.format(name=name)
         files[f"folding/models/{part}.py"] = MODEL.format(name=name, part=part, width=width)
     files["folding/models/main.py"] += MAIN
+    files["folding/models/a_trainer.py"] = TRAINER
     for path, text in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
@@ -113,6 +135,7 @@ def test_what_reaches_a_class_and_which_names_a_factory_takes() -> None:
     import folding.models.factory as factory  # type: ignore[import-not-found]
     from folding.parts.listed import Listed  # type: ignore[import-not-found]
 
+    factory.create.__defaults__ = (LoadsAll(),)
     reaching = [item.__name__ for item in UseGraph(frozenset({"folding"})).list_reaching(Listed)]
     assert reaching[:2] == ["ListedNet", "listed_small"]
     assert sorted(reaching[2:]) == ["create", "register"]
