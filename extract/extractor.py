@@ -7,6 +7,7 @@ import contextlib
 import gc
 import hashlib
 import json
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -35,6 +36,7 @@ from manifests.records.corpus import load_corpus
 
 DISCOVERY_VERSION = 2
 _MAX_LISTED = 3  # files that are not Python, listed by name
+_FEW_NAMES = 20  # that are looked for in the text of files, before all files are indexed
 _FEW = 5  # maximum number of ambiguous names to list
 
 
@@ -101,19 +103,48 @@ class BlockExtractor:
         Returns: The classes by priority of their source, then path and line.
         """
         if self._classes is None:
-            RUNTIME_NAMES.load(self.index.recall(RUNTIME_NAMES.key()))
-            sources = self.facts.sources
-            scope = [(source, file) for source in sources for file in source.files if source.in_scope(file.path)]
-            self.index.add(scope)
-            self._note(_not_python(self.index.faults(scope)))
-            self.watch.lap("index")
-            modules = [self.library.by_path[source.name, file.path] for source, file in scope]
-            classes = self._discover(modules)
-            self._classes = tuple(item for item in classes if item.module.source.asks_for(item.name, item.qualname))
-            self._note(_describe_unmatched(sources, classes, self._classes))
-            self._keep_answers()
-            self.watch.lap("discover")
+            self._classes = self._choose(self._discover(self._read(self._list_scope())))
         return self._classes
+
+    def _list_scope(self) -> list[Module]:
+        by_path = self.library.by_path
+        return [by_path[s.name, file.path] for s in self.facts.sources for file in s.files if s.in_scope(file.path)]
+
+    def select(self, wanted: Selection) -> Selected:
+        """Select classes. Where only names are wanted, the files that define such a class are read, and no others.
+
+        Raises: UserError as `select`, or if there are no classes.
+        """
+        names = wanted.names
+        if self._classes is None and 0 < len(names) <= _FEW_NAMES and wanted == Selection(names, limit=wanted.limit):
+            words = "|".join({re.escape(name.rpartition(".")[2]) for name in names})
+            defines = re.compile(rf"\bclass\s+(?:{words})\b".encode())
+            modules = [module for module in self._list_scope() if defines.search(module.text)]
+            classes = self._choose(discover(self.library, self._read(modules)))
+            if {name for item in classes for name in (item.name, item.qualname, item.block)} >= set(names):
+                return select(classes, wanted)
+        classes = self.warm_index_once()
+        if not classes:
+            sources = ", ".join(source.name for source in self.facts.sources)
+            raise UserError(f"{sources}: no subclass of torch.nn.Module in scope; use another --source or --path")
+        return select(classes, wanted)
+
+    def _read(self, modules: list[Module]) -> list[Module]:
+        """Index files, and return them."""
+        RUNTIME_NAMES.load(self.index.recall(RUNTIME_NAMES.key()))
+        files = [(module.source, module.file) for module in modules]
+        self.index.add(files)
+        self._note(_not_python(self.index.faults(files)))
+        self.watch.lap("index")
+        return modules
+
+    def _choose(self, classes: Sequence[TargetClass]) -> tuple[TargetClass, ...]:
+        """Return the classes that the corpus asks for."""
+        chosen = tuple(item for item in classes if item.module.source.asks_for(item.name, item.qualname))
+        self._note(_describe_unmatched(self.facts.sources, classes, chosen))
+        self._keep_answers()
+        self.watch.lap("discover")
+        return chosen
 
     def _note(self, messages: Iterable[str]) -> None:
         for message in messages:
@@ -153,7 +184,7 @@ class BlockExtractor:
 
     def extract_multiple_blocks(self, names: Sequence[str]) -> list[Result]:
         """Extract several classes, in the order of the sources; names without a match are skipped."""
-        return list(self.extract(select(self.warm_index_once(), Selection(names=tuple(names)))))
+        return list(self.extract(self.select(Selection(names=tuple(names)))))
 
     def extract_blocks_from_file(
         self, path: Path | str, *, limit: int | None = None, start_from: str | None = None
@@ -167,7 +198,7 @@ class BlockExtractor:
         Raises: UserError if the file is not a JSON list of names, or `start_from` is not among them.
         """
         wanted = Selection(names=read_names(Path(path)), limit=limit, start_from=start_from)
-        return list(self.extract(select(self.warm_index_once(), wanted)))
+        return list(self.extract(self.select(wanted)))
 
     def extract(self, selected: Selected, own: Collection[str] | None = None) -> Iterator[Result]:
         """Emit the selected classes, and pass them through all stages; yield results in their order.
@@ -270,11 +301,7 @@ def extract_to(out: Path, options: Options, *, force: bool = False, reuse: bool 
 def _extract_all(extractor: BlockExtractor) -> list[Result]:
     """Return the results of the classes that the options select, and add notes and details to the facts of the run."""
     facts, options = extractor.facts, extractor.options
-    classes = extractor.warm_index_once()
-    if not classes:
-        names = ", ".join(source.name for source in facts.sources)
-        raise UserError(f"{names}: no subclass of torch.nn.Module in scope; use another --source or --path")
-    selected = select(classes, options.selection)
+    selected = extractor.select(options.selection)
     results = list(extractor.extract(selected))
     runtime = extractor.context.runtime
     facts.notes = [

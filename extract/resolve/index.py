@@ -81,8 +81,13 @@ class FactsIndex:
         if not todo:
             return
         with progress("index", len(todo), "files") as advance:
+            if len(todo) < _FEW:
+                for source, file in todo:
+                    self._store([self._parse_one((file.blob, source.read(file)))])
+                    advance(1)
+                return
             # A file that crashes the parser (CPython's can overflow its stack) affects no other file.
-            for rows in map_chunks(_parse, _chunks(todo), _crash_row, 1 if len(todo) < _FEW else None):
+            for rows in map_chunks(_parse, _chunks(todo), _crash_row):
                 self._store(rows)
                 advance(len(rows))
 

@@ -90,7 +90,8 @@ def _changes(
                 for chain in _resolve(target, loops, frames):
                     yield ObjectChange(chain, how, when, method)
     for child in list_children(node):
-        yield from _changes(child, loops, frames, kind, method)
+        if not isinstance(child, ast.Name | ast.Constant):  # most nodes are
+            yield from _changes(child, loops, frames, kind, method)
 
 
 def _loop_aliases(node: ast.For | ast.AsyncFor) -> _Aliases:

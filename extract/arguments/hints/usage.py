@@ -1,6 +1,7 @@
 """Read hints from each file of a library: calls of classes; signatures and shapes of its own classes."""
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from extract.sources import PackageSource, SourceFile
 from lemur_core.source.text import normalise, parse_code
 
 USAGE_VERSION = 18
+_CLASS, _WORD = re.compile(rb"\bclass\s+(\w+)"), re.compile(rb"[^\W\d]\w+")
 
 Shape = tuple[str, tuple[str, ...]]  # an argument and its dimensions
 
@@ -76,19 +78,19 @@ class Usage:
         return self._sites[name]
 
     def list_naming(self, name: str) -> list[Module]:
-        """Return the files that name something of that name, in order of sources and paths."""
-        return self._modules_by_name.get(name, [])
+        """Return the files whose text has the name of a class, in order of sources and paths."""
+        return self._modules_by_name.get(name.encode(), [])
 
     @cached_property
-    def _modules_by_name(self) -> dict[str, list[Module]]:
-        """The files that name something of that name. A call may be anywhere in the corpus, but only these are read."""
-        by_name: dict[str, list[Module]] = {}
-        for source in self.library.sources:
-            for file in source.files:
-                if source.in_scope(file.path):
-                    module = self.library.by_path[source.name, file.path]
-                    for name in _list_names(module):
-                        by_name.setdefault(name, []).append(module)
+    def _modules_by_name(self) -> dict[bytes, list[Module]]:
+        """The files whose text has the name of a class. A call may be anywhere, but only these are parsed for it."""
+        by_path = self.library.by_path
+        modules = [by_path[s.name, f.path] for s in self.library.sources for f in s.files if s.in_scope(f.path)]
+        classes = {name for module in modules for name in _CLASS.findall(module.text)}
+        by_name: dict[bytes, list[Module]] = {}
+        for module in modules:
+            for name in classes.intersection(_WORD.findall(module.text)):
+                by_name.setdefault(name, []).append(module)
         return by_name
 
     def lineage(self, module: Module, name: str) -> tuple[Ancestor, ...]:
@@ -121,18 +123,6 @@ class Usage:
             if signature is not None:
                 return item, signature
         return None
-
-
-def _list_names(module: Module) -> dict[str, None]:
-    """Return the names that the statements of a file bind, import or read."""
-    names: dict[str, None] = {}
-    for statement in module.facts.statements:
-        names |= dict.fromkeys(statement.binds)
-        names |= dict.fromkeys(alias.name for alias in statement.aliases)
-        names |= dict.fromkeys(item.alias.name for item in statement.locals)
-        for use in statement.uses:
-            names |= dict.fromkeys((use.name, *use.attributes))
-    return names
 
 
 # -- one file --------------------------------------------------------------------------------------------------------

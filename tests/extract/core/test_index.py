@@ -71,7 +71,7 @@ def test_a_file_that_exhausts_the_parser_is_a_fault(source: PackageSource, path:
     assert read["a.py"] == parse_file(TEXT.encode())
     assert [path for path, facts in read.items() if facts is UNREADABLE] == ["bad.py", "deep.py", "minus.py"]
     assert faults.keys() == {"bad.py", "deep.py", "minus.py"}
-    assert faults["deep.py"] == "nested 903 levels deep, more than 150"
+    assert faults["deep.py"] == "nested 902 levels deep, more than 150"
 
 
 def test_policies(source: PackageSource, path: Path) -> None:
