@@ -15,7 +15,7 @@ import inspect
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 _CONTAINERS = (list, tuple, set, frozenset, dict, types.MappingProxyType)
