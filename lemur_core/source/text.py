@@ -6,7 +6,6 @@ failure is a SyntaxError, and what is returned can be walked. The parser runs ou
 """
 
 import ast
-import functools
 import io
 import re
 import tokenize
@@ -82,15 +81,16 @@ def parse_expression(text: str) -> ast.expr:
 _PLAIN = frozenset({"arg", "asname", "attr", "ctx", "id", "kind", "level", "module", "op", "ops", "type_comment"})
 
 
-@functools.cache
-def _list_fields(kind: type[ast.AST]) -> tuple[str, ...]:
-    return () if kind is ast.Constant else tuple(name for name in kind._fields if name not in _PLAIN)
+_FIELDS: dict[type[ast.AST], tuple[str, ...]] = {ast.Constant: ()}  # by kind of node, the others
 
 
 def list_children(node: ast.AST) -> list[ast.AST]:
     """Return the nodes directly below a node, as `ast.iter_child_nodes` yields them, without operators and contexts."""
     children: list[ast.AST] = []
-    for name in _list_fields(node.__class__):
+    fields = _FIELDS.get(node.__class__)
+    if fields is None:
+        fields = _FIELDS[node.__class__] = tuple(name for name in node._fields if name not in _PLAIN)
+    for name in fields:
         value = getattr(node, name, None)
         if value.__class__ is list:
             if value:
