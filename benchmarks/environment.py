@@ -23,7 +23,7 @@ def make_environment(name: str, installs: Sequence[Sequence[str]], told: str) ->
     """
     site = sysconfig.get_path("purelib")
     key = hashlib.sha256(f"{sys.executable} {site} {installs}".encode()).hexdigest()[:16]
-    folder = cache_folder(name) / key
+    folder = cache_folder() / name / key  # no room of the product
     python = folder / "bin" / "python"
     if (folder / "ready").is_file():
         return python

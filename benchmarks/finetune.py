@@ -1,12 +1,14 @@
-"""A supervised fine-tuning trainer on the conversations of a folder: `python -m benchmarks.finetune DIR`.
+"""Trainers of `trl` on the conversations of a folder: `python -m benchmarks.finetune DIR`.
 
 `datasets.load_dataset` opens the configuration, and `trl`'s SFTTrainer takes a few steps on it on the CPU, with a small
 randomly initialized model of `transformers` and a tokenizer trained on the conversations themselves: first from whole
-tables, then streaming. No model is downloaded; these packages are, once, into an environment in the cache that also
-sees this one's PyTorch and `datasets`. Without DIR, the conversations are those of a small slice of LEMUR.
+tables, then streaming. DIR may also be a folder of `lemur export`: prompts with completions (`--config
+prompt_completion`), or preferences (`--config preference`), which DPOTrainer takes. No model is downloaded; these
+packages are, once, into an environment in the cache that also sees this one's PyTorch and `datasets`. Without DIR, the
+conversations are those of a small slice of LEMUR.
 
 Claims, each asserted: every loss is finite, and what is learned in every step is the assistant's text, whole, and no
-other token.
+other token; of preferences, the first loss is ln 2, as the model is its own reference then.
 """
 
 import argparse
@@ -48,7 +50,7 @@ def main() -> None:
     """Make the environment when it is missing, and run there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?", metavar="DIR", help="default: a slice of LEMUR, made anew")
-    parser.add_argument("--config", default="chat", help="a configuration with a column messages")
+    parser.add_argument("--config", default="chat", help="chat, prompt_completion or preference")
     parser.add_argument("--split", default="train")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--batch", type=int, default=2, help="conversations a step")
@@ -88,7 +90,7 @@ def _train_both(options: argparse.Namespace) -> None:
     versions = [f"{name} {importlib.import_module(name).__version__}" for name in ("trl", "transformers", "datasets")]
     with tempfile.TemporaryDirectory() as scratch:
         data = _open(options, scratch, streaming=False)
-        texts = [message["content"] for row in data for message in row["messages"]]
+        texts = [message["content"] for row in data for part in _conversations(row) for message in part]
         tokenizer = _tokenizer(texts, options.vocabulary)
         count = len(data)
         fitting = data.filter(_Fits(tokenizer, options.max_length))
@@ -96,6 +98,9 @@ def _train_both(options: argparse.Namespace) -> None:
             sys.exit(f"{options.folder}: no conversation has at most {options.max_length:,} tokens; raise --max-length")
         print(f"{', '.join(versions)}; {options.config}, split {options.split}: {count:,} conversations,")
         print(f"{len(fitting):,} of them with at most {options.max_length:,} of {len(tokenizer):,} different tokens")
+        if "rejected" in data.column_names:
+            _prefer(options, tokenizer, fitting, scratch)
+            return
         _train(options, tokenizer, fitting, scratch, "whole tables")
         stream = _open(options, scratch, streaming=True).filter(_Fits(tokenizer, options.max_length))
         _train(options, tokenizer, stream, scratch, "streaming")
@@ -107,9 +112,16 @@ def _open(options: argparse.Namespace, scratch: str, *, streaming: bool) -> Any:
     found = datasets.load_dataset(
         str(options.folder), options.config, split=options.split, streaming=streaming, cache_dir=scratch
     )
-    if "messages" not in found.features:
-        sys.exit(f"{options.folder}: configuration {options.config} has no column messages")
+    if not {"messages", "prompt"} & found.features.keys():
+        sys.exit(f"{options.folder}: configuration {options.config} has no conversations")
     return found
+
+
+def _conversations(row: dict[str, Any]) -> list[list[dict[str, str]]]:
+    """The whole conversations in a row: one, or two for a preference."""
+    if "messages" in row:
+        return [row["messages"]]
+    return [row["prompt"] + row[name] for name in ("completion", "chosen", "rejected") if name in row]
 
 
 def _tokenizer(texts: Sequence[str], size: int) -> Any:
@@ -134,8 +146,8 @@ class _Fits:
     limit: int
 
     def __call__(self, row: dict[str, Any]) -> bool:
-        text = self.tokenizer.apply_chat_template(row["messages"], tokenize=False)
-        return len(self.tokenizer(text, add_special_tokens=False)["input_ids"]) <= self.limit
+        texts = [self.tokenizer.apply_chat_template(part, tokenize=False) for part in _conversations(row)]
+        return all(len(self.tokenizer(text, add_special_tokens=False)["input_ids"]) <= self.limit for text in texts)
 
 
 @dataclass
@@ -151,9 +163,8 @@ class _Watched:
         return batch
 
 
-def _train(options: argparse.Namespace, tokenizer: Any, data: Any, scratch: str, how: str) -> None:
-    """A few steps; prints the loss of each, and checks what was learned from."""
-    trl: Any = importlib.import_module("trl")
+def _model(options: argparse.Namespace, tokenizer: Any) -> Any:
+    """A small randomly initialized model."""
     transformers: Any = importlib.import_module("transformers")
     transformers.set_seed(options.seed)
     shape = {"hidden_size": options.width, "intermediate_size": 2 * options.width, "num_attention_heads": 4}
@@ -166,27 +177,60 @@ def _train(options: argparse.Namespace, tokenizer: Any, data: Any, scratch: str,
         eos_token_id=tokenizer.eos_token_id,
         bos_token_id=None,
     )
-    model = transformers.AutoModelForCausalLM.from_config(config)
-    settings = trl.SFTConfig(
-        output_dir=str(Path(scratch) / "out"),
-        max_steps=options.steps,
-        per_device_train_batch_size=options.batch,
-        learning_rate=1e-3,
-        assistant_only_loss=True,
-        max_length=options.max_length,
-        logging_steps=1,
-        save_strategy="no",
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-        activation_checkpointing=False,
-        dataloader_pin_memory=False,
-        disable_tqdm=True,
-        seed=options.seed,
-    )
+    return transformers.AutoModelForCausalLM.from_config(config)
+
+
+def _settings(options: argparse.Namespace, scratch: str) -> dict[str, Any]:
+    """What both trainers are told."""
+    return {
+        "output_dir": str(Path(scratch) / "out"),
+        "max_steps": options.steps,
+        "per_device_train_batch_size": options.batch,
+        "learning_rate": 1e-3,
+        "max_length": options.max_length,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "use_cpu": True,
+        "bf16": False,
+        "activation_checkpointing": False,
+        "dataloader_pin_memory": False,
+        "disable_tqdm": True,
+        "seed": options.seed,
+    }
+
+
+def _printer() -> Any:
+    """The callback that prints its log as dictionaries."""
+    return importlib.import_module("transformers").PrinterCallback
+
+
+def _prefer(options: argparse.Namespace, tokenizer: Any, data: Any, scratch: str) -> None:
+    """A few steps of DPO; prints the loss of each."""
+    trl: Any = importlib.import_module("trl")
+    model = _model(options, tokenizer)
+    settings = trl.DPOConfig(**_settings(options, scratch))
+    trainer = trl.DPOTrainer(model=model, args=settings, train_dataset=data, processing_class=tokenizer)
+    trainer.remove_callback(_printer())
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert len(losses) == options.steps, f"{len(losses)} losses for {options.steps} steps"
+    assert all(math.isfinite(loss) for loss in losses), losses
+    assert abs(losses[0] - math.log(2)) < 1e-3, losses
+    print(f"DPO: {model.num_parameters():,} parameters, {options.steps} steps of {options.batch} preferences")
+    for step, loss in enumerate(losses, 1):
+        print(f"  step {step}: loss {loss:.4f}")
+
+
+def _train(options: argparse.Namespace, tokenizer: Any, data: Any, scratch: str, how: str) -> None:
+    """A few steps; prints the loss of each, and checks what was learned from."""
+    trl: Any = importlib.import_module("trl")
+    model = _model(options, tokenizer)
+    with_messages = "messages" in next(iter(data))
+    settings = trl.SFTConfig(**_settings(options, scratch), assistant_only_loss=with_messages)
     trainer = trl.SFTTrainer(model=model, args=settings, train_dataset=data, processing_class=tokenizer)
     watched = trainer.data_collator = _Watched(trainer.data_collator)
-    trainer.remove_callback(transformers.PrinterCallback)  # prints its log as dictionaries
+    trainer.remove_callback(_printer())
     started = time.monotonic()
     trainer.train()
     seconds = time.monotonic() - started
@@ -208,7 +252,7 @@ def _check_learned(tokenizer: Any, data: Any, batches: Sequence[dict[str, Any]],
     """Tokens with a label, and all; the labels of each conversation must be its assistant's text, and only that."""
     answers: dict[str, set[str]] = {}
     for row in data:
-        *before, last = row["messages"]
+        *before, last = _conversations(row)[0]
         answers.setdefault("".join(_turns(before)), set()).add(last["content"] + _END)
     learned = seen = 0
     for batch in batches:

@@ -25,6 +25,7 @@ import typer
 import curate.cli
 import extract.cli
 import lemur.experts.cli
+import lemur.export.cli
 import lemur.gate.cli
 import lemur.synthesis.cli
 import manifests.cli
@@ -65,7 +66,7 @@ _WORDS = (
 #: The commands in the order of --help: as a newcomer would use them.
 _ORDER = (
     *("demo", "extract", "show", "search", "rebuild", "migrate", "curate", "explain", "novel", "gate", "sensitivity"),
-    *("train", "synthesize", "experts", "verify", "open", "list", "trace"),
+    *("train", "synthesize", "experts", "verify", "open", "list", "trace", "export"),
     *("publish", "pull", "status", "doctor", "cache"),
 )
 
@@ -89,6 +90,7 @@ app.add_typer(curate.cli.app)
 app.add_typer(lemur.gate.cli.app)
 app.add_typer(train.cli.app)
 app.add_typer(lemur.synthesis.cli.app)
+app.add_typer(lemur.export.cli.app)
 app.add_typer(
     lemur.experts.cli.app, name="experts", rich_help_panel="Knowledge: facts about blocks for a frozen language model"
 )

@@ -101,7 +101,7 @@ def prediction_card(corpus: LoadedRecords, results: Results) -> str:
             "",
             "```python",
             'results = load_dataset("path/to/this/folder", "prediction")       # train, validation, test',
-            'codes = load_dataset("path/to/this/folder", "networks")["train"]',
+            'codes = load_dataset("path/to/this/folder", "networks")["full"]',
             'code_of = dict(zip(codes["id"], codes["nn_code"]))',
             "```",
             "",

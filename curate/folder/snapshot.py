@@ -1,6 +1,6 @@
 """Write the tables and the card of a snapshot folder, and the section of the report on its conversations."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from lemur_core.files.markdown import code_span, plain, plural
 from manifests.conversations.card import chat_card
 from manifests.conversations.conversation import Chat, write_chat_tables
 from manifests.folders.formats import SNAPSHOT, Card
+from manifests.folders.manifest import Input
 from manifests.folders.tables import write_table, write_tables
 from manifests.records import (
     Agreement,
@@ -89,13 +90,19 @@ def _write_measurements(folder: Path, corpus: LoadedRecords, measured: Iterator[
 
 
 def write_snapshot_card(
-    folder: Path, name: str, outcome: CurationOutcome, rows: Mapping[str, int], section: str = ""
+    folder: Path,
+    name: str,
+    outcome: CurationOutcome,
+    rows: Mapping[str, int],
+    inputs: Sequence[Input],
+    section: str = "",
 ) -> None:
     """Write the dataset card of a snapshot, and its description for catalogs.
 
     Args:
         name: the name of the source.
         rows: number of rows by path, from `write_snapshot_tables`.
+        inputs: the files of the source.
         section: more Markdown, at the end.
     """
     chosen = f"{len(outcome.kept):,} distinct PyTorch networks, chosen from {len(outcome.decisions):,} rows of"
@@ -134,6 +141,7 @@ where these are few or their fields small. `stats` holds all results.
         licenses=outcome.rights.licenses_to_publish,
         size=len(outcome.kept),
         text=text,
+        sources=[(item.name, f"hash://sha256/{item.sha256}") for item in inputs],
     )
     SNAPSHOT.write_card(folder, rows, card)
 

@@ -94,13 +94,14 @@ def curate(
             write_report(folder, corpus, outcome, counts, options, source.name)
             watch.lap("report")
         section = "" if results is None else prediction_card(corpus, results)
-        write_snapshot_card(folder, source.name, outcome, rows, section)
+        inputs = source.inputs()
+        write_snapshot_card(folder, source.name, outcome, rows, inputs, section)
         parents = [*find_source_parents(source), *(published.parents if published else ()), *repositories]
         manifest = Manifest(
             kind="snapshot",
             versions=package_versions() | (run_versions(options.runtime) if _ran_code(options, outcome) else {}),
             parameters=_parameters(source, options, outcome, published, repositories),
-            inputs=source.inputs(),
+            inputs=inputs,
             parents=list(dict.fromkeys(parents)),
             counts=counts,
             details=_details(outcome),

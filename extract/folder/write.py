@@ -249,6 +249,7 @@ def _write_dataset(
         licenses=sorted({source.license for source in facts.sources}),
         size=len(rows),
         text="\n".join(lines).rstrip() + "\n",
+        sources=[(source.name, source.swhid) for source in facts.sources],
     )
     EXTRACTION.write_card(folder, {TABLE: len(rows), **tables}, card)
     return tables, counts

@@ -41,7 +41,7 @@ def print_call(row: Block, code: str | None) -> tuple[str, ...]:
         names = set(_list_names(lines)) - {row.name, "block"} - ALWAYS - BUILTINS
     except SyntaxError:  # not what extraction wrote
         return ()
-    undefined = names - set(_list_definitions(code)) if names and code is not None else names
+    undefined = names - set(list_definitions(code)) if names and code is not None else names
     if not undefined <= _IMPORTS.keys():
         return ()
     return (*(_IMPORTS[name] for name in sorted(undefined)), *lines)
@@ -56,7 +56,7 @@ def _list_names(lines: list[str]) -> Iterator[str]:
         yield from (node.id for node in nodes if isinstance(node, ast.Name) and node.id not in own)
 
 
-def _list_definitions(code: str) -> Iterator[str]:
+def list_definitions(code: str) -> Iterator[str]:
     """Yield the names that the statements of a file bind, without placeholders (`Config = object`)."""
     waiting: list[ast.AST] = list(parse_code(code, None).body)
     while waiting:

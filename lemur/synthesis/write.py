@@ -12,6 +12,7 @@ from lemur.synthesis.attempts.steps import TASK
 from lemur.synthesis.report import ATTEMPTS, NETS, ModelCounts, card_text, last_answers, report_text, synthesis_page
 from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_folder, write_text
+from manifests.folders.cards import card_yaml
 from manifests.folders.formats import FolderFormat
 from manifests.folders.frame import finish
 from manifests.folders.manifest import (
@@ -22,7 +23,7 @@ from manifests.folders.manifest import (
     list_outputs,
     package_versions,
 )
-from manifests.folders.tables import card_yaml, select_tables, write_table, write_tables
+from manifests.folders.tables import select_tables, write_table, write_tables
 from manifests.records import SynthesisAttempt, Synthesized, arrow_schema
 from train.lemur.check import CheckResult
 

@@ -14,6 +14,7 @@ import inspect
 import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -22,13 +23,14 @@ import pyarrow.parquet as pq
 
 from lemur_core.files import Json
 from lemur_core.files.atomic import sha256_file
+from manifests.folders.cards import PAPER, Disclosure, cite, unwrap_single
 from manifests.folders.manifest import Output
 from manifests.folders.reading import CHECK_ERRORS, read_json
 from manifests.folders.tables import CROISSANT, Table
 from manifests.provenance.licenses import NOASSERTION
 from manifests.records import arrow_schema
 
-_VERSION = "http://mlcommons.org/croissant/1.1"
+_VERSION, _RAI = "http://mlcommons.org/croissant/1.1", "http://mlcommons.org/croissant/RAI/1.0"
 _SPLITS = "splits"
 
 _OWN_TERMS = (
@@ -47,6 +49,7 @@ _CONTEXT: Json = {
     "data": {"@id": "cr:data", "@type": "@json"},
     "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
     "dct": "http://purl.org/dc/terms/",
+    "prov": "http://www.w3.org/ns/prov#",
     "examples": {"@id": "cr:examples", "@type": "@json"},
     "rai": "http://mlcommons.org/croissant/RAI/",
     "sc": "https://schema.org/",
@@ -57,30 +60,77 @@ _CONTEXT: Json = {
 _DATA_TYPES = {pa.string(): "sc:Text", pa.int64(): "cr:Int64", pa.float64(): "cr:Float64", pa.bool_(): "sc:Boolean"}
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a data set comes from, and what its users must know.
+
+    Attributes:
+        command: the command that wrote it.
+        sources: name and address of each source, such as `pkg:pypi/timm@1.0.30`.
+        keywords: words for catalogs.
+        disclosure: uses, limits, biases and the like.
+    """
+
+    command: str
+    sources: Sequence[tuple[str, str]]
+    keywords: Sequence[str]
+    disclosure: Disclosure
+
+    def to_json(self, name: str, version: str) -> Json:
+        """Return the fields of the description. There is no date: the same input gives the same bytes."""
+        told = f"lemur-curator {version}; manifest.json states the parameters, inputs, versions and digests"
+        derived = [{"@id": address, "name": source} for source, address in self.sources]
+        return {
+            "citeAs": cite(name, version),
+            "creator": {"@type": "sc:Organization", "name": "The users of lemur-curator who ran it"},
+            "keywords": unwrap_single(self.keywords),
+            "prov:wasDerivedFrom": unwrap_single(derived),
+            "prov:wasGeneratedBy": {"@type": "prov:Activity", "name": self.command, "description": told},
+            "url": f"https://arxiv.org/abs/{PAPER}",
+            **self.disclosure.to_croissant(),
+        }
+
+
+#: Fields whose values are nodes of texts.
+_NODES = frozenset({"creator", "prov:wasDerivedFrom", "prov:wasGeneratedBy"})
+#: The fields that `Origin` states.
+_STATED = frozenset(Origin("", (), (), Disclosure()).to_json("", ""))
+
+
 def write_croissant(
-    folder: Path, tables: Sequence[Table], name: str, description: str, version: str, licenses: Sequence[str]
+    folder: Path,
+    tables: Sequence[Table],
+    name: str,
+    description: str,
+    version: str,
+    licenses: Sequence[str],
+    origin: Origin | None = None,
 ) -> None:
     """Write `croissant.json` for the tables in a folder.
 
     The same tables give the same bytes: it contains no date.
 
-    Args: licenses: SPDX expressions of the contents; left out of the metadata if one of them is NOASSERTION.
+    Args:
+        licenses: SPDX expressions of the contents; left out of the metadata if one of them is NOASSERTION.
+        origin: where the data come from, and what users must know; left out if None.
     """
     # An expression of several licenses has no address.
     addresses = [name if " " in name else f"https://spdx.org/licenses/{name}" for name in licenses]
     about = {"name": name, "description": description, "version": version}
-    stated = None if NOASSERTION in licenses else _unwrap_single(addresses)
-    _write(folder / CROISSANT, _build(folder, tables, about, stated))
+    stated = None if NOASSERTION in licenses else unwrap_single(addresses)
+    more = {} if origin is None else origin.to_json(name, version)
+    _write(folder / CROISSANT, _build(folder, tables, about, {"license": stated, **more}))
 
 
-def _build(folder: Path, tables: Sequence[Table], about: Mapping[str, str], stated_license: object) -> Json:
-    """Return the whole description. Args: about: `name`, `description` and `version`."""
+def _build(folder: Path, tables: Sequence[Table], about: Mapping[str, str], more: Json) -> Json:
+    """Return the whole description. Args: about: `name`, `description` and `version`. more: its license and origin."""
     used = dict.fromkeys(split for table in tables if _is_set(table) for split in table.files)
+    conforms = [_VERSION, _RAI] if _STATED & more.keys() else _VERSION
     return _describe(
         {"@context": dict(sorted(_CONTEXT.items())), "@type": "sc:Dataset"},
-        {"name": about["name"], "description": about["description"], "conformsTo": _VERSION},
-        license=stated_license,
-        version=about["version"],
+        {"name": about["name"], "description": about["description"], "conformsTo": conforms},
+        # In the order of the alphabet, as the library writes them.
+        dict(sorted({**more, "version": about["version"]}.items())),
         distribution=[node for table in tables for node in _files(folder, table)],
         recordSet=[*_splits(list(used)), *map(_record_set, tables)],
     )
@@ -139,18 +189,27 @@ def croissant_faults(folder: Path, tables: Sequence[Table]) -> list[str]:
 
 def _is_as_written(folder: Path, tables: Sequence[Table], stated: Json) -> bool:
     about: Json = {key: stated.get(key) for key in ("name", "description", "version")}
-    named = stated.get("license", "")
-    texts = [*about.values(), *(named if isinstance(named, list) else [named])]
+    more: Json = {key: stated[key] for key in ("license", *_STATED) if key in stated}
     return (
-        all(isinstance(text, str) for text in texts)
+        all(isinstance(text, str) for text in (*about.values(), *_list_texts(more)))
         and all(about.values())
-        and stated == _build(folder, tables, about, named)
+        and stated == _build(folder, tables, about, more)
         and all(
             _columns(path) == {*arrow_schema(t.record).names} - {"split"}
             for t in tables
             for path in t.paths(folder)[:1]
         )
     )
+
+
+def _list_texts(more: Json) -> Iterator[object]:
+    """Yield what must be texts in the license and the origin of a data set, if it is as we write it."""
+    for key, value in more.items():
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, dict) and key in _NODES:
+                yield from item.values()
+            elif not (isinstance(item, bool) and key == "rai:hasSyntheticData"):
+                yield item
 
 
 def _columns(path: Path) -> set[str]:
@@ -169,11 +228,7 @@ def _is_set(table: Table) -> bool:
 
 def _describe(*parts: Json, **more: object) -> Json:
     """Return a node of these keys, in this order; empty values are left out."""
-    return {key: value for part in (*parts, more) for key, value in part.items() if value}
-
-
-def _unwrap_single(values: Sequence[object]) -> object:
-    return values[0] if len(values) == 1 else list(values)
+    return {key: value for part in (*parts, more) for key, value in part.items() if value or value is False}
 
 
 def _node(kind: str, name: str, shown: str = "") -> Json:
@@ -187,7 +242,7 @@ def _files(folder: Path, table: Table) -> Iterator[Json]:
         size = {"contentSize": f"{path.stat().st_size} B", "contentUrl": name}
         yield {**_node("FileObject", name), **size, **form, "sha256": sha256_file(path)}
     if _is_set(table):
-        includes = _unwrap_single(list(table.files.values()))
+        includes = unwrap_single(list(table.files.values()))
         yield {**_node("FileSet", _source_name(table)), **form, "includes": includes}
 
 
@@ -200,7 +255,7 @@ def _splits(used: Sequence[str]) -> Iterator[Json]:
     if used:
         name = _node("Field", f"{_SPLITS}/name", "name")
         kind = {"dataType": "cr:Split", "key": {"@id": name["@id"]}, "field": [name | {"dataType": "sc:Text"}]}
-        yield _node("RecordSet", _SPLITS) | kind | {"data": _unwrap_single([{name["@id"]: split} for split in used])}
+        yield _node("RecordSet", _SPLITS) | kind | {"data": unwrap_single([{name["@id"]: split} for split in used])}
 
 
 def _record_set(table: Table) -> Json:

@@ -6,19 +6,28 @@ folder can do with it is in the `FolderKind`s that this package lists as `KINDS`
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from lemur_core.files import Json
 from lemur_core.files.atomic import sha256_file, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article, make_visible, plain
+from manifests.folders.cards import (
+    EXTRACTION_DISCLOSURE,
+    PAPER,
+    SNAPSHOT_DISCLOSURE,
+    Disclosure,
+    card_yaml,
+    cite,
+    column_lines,
+)
 from manifests.folders.checks import Check, check_table
-from manifests.folders.croissant import write_croissant
+from manifests.folders.croissant import Origin, write_croissant
 from manifests.folders.frame import Page
 from manifests.folders.manifest import FILE_NAME, Manifest, check_stated, package_versions, read_unchecked_manifest
 from manifests.folders.reading import reading
-from manifests.folders.tables import Configs, R, card_yaml, read_rows, select_tables
+from manifests.folders.tables import Configs, R, read_rows, select_tables
 from manifests.provenance import TABLE
 from manifests.records import (
     BANDS,
@@ -61,6 +70,8 @@ class FolderFormat:
     default: str = ""
     tags: tuple[str, ...] = ()
     views: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
+    disclosure: Disclosure = Disclosure()  # noqa: RUF009 (frozen)
+    source_datasets: tuple[str, ...] = ("original",)
 
     def open(self, folder: Path) -> Manifest:
         """Return the manifest of a folder of this kind.
@@ -99,18 +110,34 @@ class FolderFormat:
             checks.append(check_table(folder, str(path.with_name("*.parquet") if "*" in path.name else path), record))
         return checks
 
-    def write_card(self, folder: Path, rows: Mapping[str, int], card: "Card") -> None:
+    def write_card(self, folder: Path, rows: Mapping[str, int], card: "Card", *, default: str = "") -> None:
         """Write `README.md`, the dataset card, and `croissant.json`, the same tables for dataset catalogs.
 
-        Args: rows: number of rows by path of each table; empty tables are omitted, because `datasets` rejects them.
+        Args:
+            rows: number of rows by path of each table; empty tables are omitted, because `datasets` rejects them.
+            default: the table that `datasets` opens without a name; that of the kind by default.
         """
         tables = select_tables(self.tables, rows)
-        tags = ["neural-architecture", *self.tags]
-        views = {name: view for name, view in self.views.items() if view[0] in {table.config for table in tables}}
-        yaml = card_yaml(tables, default=self.default, pretty_name=card.name, tags=tags, size=card.size, views=views)
-        write_text(folder / "README.md", f"{yaml}\n# {plain(card.name)}\n\n{card.text}")
-        name, version = make_visible(card.name), package_versions()["lemur-curator"]
-        write_croissant(folder, tables, name, make_visible(card.description), version, card.licenses)
+        disclosure = self.disclosure
+        if any(table.config == "chat" for table in tables):  # its texts are built by templates
+            disclosure = replace(disclosure, synthetic=True)
+        version = package_versions()["lemur-curator"]
+        yaml = card_yaml(
+            tables,
+            default=default or self.default,
+            pretty_name=card.name,
+            tags=["neural-architecture", *self.tags, f"arxiv:{PAPER}"],
+            size=card.size,
+            views={name: view for name, view in self.views.items() if view[0] in {table.config for table in tables}},
+            licenses=card.licenses,
+            source_datasets=self.source_datasets,
+        )
+        sections = [*disclosure.lines(), *column_lines(tables), "", "## Citation", "", "```bibtex"]
+        end = "\n".join([*sections, cite(card.name, version), "```"])
+        write_text(folder / "README.md", f"{yaml}\n# {plain(card.name)}\n\n{card.text.rstrip()}\n{end}\n")
+        origin = Origin(self.command, card.sources, ("neural-architecture", *self.tags), disclosure)
+        name, description = make_visible(card.name), make_visible(card.description)
+        write_croissant(folder, tables, name, description, version, card.licenses, origin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +150,7 @@ class Card:
         licenses: SPDX expressions of the contents.
         size: number of rows of the default table.
         text: Markdown below the title.
+        sources: name and address of each source.
     """
 
     name: str
@@ -130,6 +158,11 @@ class Card:
     licenses: Sequence[str]
     size: int
     text: str
+    sources: Sequence[tuple[str, str]] = ()
+
+
+#: The only split of a table that nobody trains on as it is; `datasets` reserves the word all.
+_WHOLE = "full"
 
 
 def _by_split(folder: str) -> dict[str, str]:
@@ -137,27 +170,29 @@ def _by_split(folder: str) -> dict[str, str]:
 
 
 #: Conversations have other rows in each format, but the same files.
-_CHAT, _CHAT_DROPS = _by_split("data/chat"), {"train": "chat_drops.parquet"}
+_CHAT, _CHAT_DROPS = _by_split("data/chat"), {_WHOLE: "chat_drops.parquet"}
 
 SNAPSHOT = FolderFormat(
     name="snapshot",
     command="lemur curate",
     tables={
         "records": (LemurRecord, _by_split("data/records")),
-        "networks": (NetworkRow, {"train": "networks.parquet"}),
-        "pairs": (Pair, {"train": "pairs.parquet"}),
+        "networks": (NetworkRow, {_WHOLE: "networks.parquet"}),
+        "pairs": (Pair, {_WHOLE: "pairs.parquet"}),
         "stats": (Stat, {"train": "data/stats/train-*.parquet"}),
         "measurements": (Measurement, {"train": "data/measurements/train-*.parquet"}),
         "prediction": (Prediction, _by_split("data/prediction")),
-        "decisions": (Decision, {"train": "decisions.parquet"}),
-        "graphs": (GraphRow, {"train": "graphs.parquet"}),
-        "removed": (Removed, {"train": "removed.parquet"}),
-        "clusters": (JoinedCluster, {"train": "clusters.parquet"}),
+        "decisions": (Decision, {_WHOLE: "decisions.parquet"}),
+        "graphs": (GraphRow, {_WHOLE: "graphs.parquet"}),
+        "removed": (Removed, {_WHOLE: "removed.parquet"}),
+        "clusters": (JoinedCluster, {_WHOLE: "clusters.parquet"}),
         "chat": (ChatRow, _CHAT),
         "chat_drops": (ChatDrop, _CHAT_DROPS),
     },
     default="records",
     tags=("pytorch", "code", "deduplicated", "lemur"),
+    disclosure=SNAPSHOT_DISCLOSURE,
+    source_datasets=("extended",),
     views={f"pairs-{band}": ("pairs", "band", band) for band in BANDS},
 )
 
@@ -172,6 +207,7 @@ EXTRACTION = FolderFormat(
     },
     default="blocks",
     tags=("pytorch", "code", "lemur"),
+    disclosure=EXTRACTION_DISCLOSURE,
 )
 
 

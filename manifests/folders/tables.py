@@ -1,13 +1,8 @@
-"""Dataset folders: Parquet tables under fixed names, and the card whose YAML `datasets.load_dataset` reads.
-
-Source: https://huggingface.co/docs/hub/datasets-manual-configuration
-"""
+"""Dataset folders: Parquet tables under fixed names, written and read row by row."""
 
 import contextlib
 import fnmatch
-import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,12 +11,10 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import yaml
 from pydantic import ValidationError, create_model
 
 from lemur_core.files import Json
 from lemur_core.files.foreign import check_plain
-from lemur_core.files.markdown import make_visible
 from manifests.records import Record, arrow_schema, first_fault
 
 R = TypeVar("R", bound=Record)
@@ -33,8 +26,6 @@ CROISSANT = "croissant.json"
 ROWS_PER_FILE = 50_000
 _ROWS_PER_GROUP = 2_000
 _ROWS_READ = 500  # per batch
-#: Sizes of data sets, as the Hub names them.
-_SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
 
 #: Configurations of a folder by name: the type of their rows, and their files by split.
 Configs = Mapping[str, tuple[type[Record], Mapping[str, str]]]
@@ -270,48 +261,3 @@ def write_table(path: Path, schema: pa.Schema, rows: Iterator[dict[str, object]]
                 group = []
         if group:  # `datasets` reads files without row groups, but not files with an empty row group
             writer.write_table(pa.Table.from_pylist(group, schema=schema))
-
-
-def card_yaml(
-    tables: Sequence[Table],
-    *,
-    default: str,
-    pretty_name: str,
-    tags: list[str],
-    size: int,
-    views: Mapping[str, tuple[str, str, str]] = {},
-) -> str:
-    """Return the YAML block of a dataset card: one configuration per table, and one per view.
-
-    Args:
-        tables: the configurations, from `select_tables`.
-        default: the configuration that `datasets` opens without a name.
-        pretty_name: the title of the data set.
-        tags: tags on the Hub.
-        size: number of rows, which is published as a range.
-        views: configurations that `datasets` filters when it reads a table: its name, a column and a value of it.
-
-    Returns: the block with its two lines of `---`, and a newline at its end.
-    """
-    data_files = {
-        table.config: [{"split": split, "path": pattern} for split, pattern in table.files.items()] for table in tables
-    }
-    card = {
-        "pretty_name": make_visible(pretty_name),
-        "task_categories": ["text-generation"],
-        "tags": tags,
-        "size_categories": [next((label for limit, label in _SIZES if size < limit), "1M<n<10M")],
-        "configs": [
-            *(
-                {"config_name": name, **({"default": True} if name == default else {}), "data_files": files}
-                for name, files in data_files.items()
-            ),
-            *(
-                # Copied: the same list twice would be an alias in YAML.
-                {"config_name": name, "data_files": deepcopy(data_files[table]), "filters": [[column, "==", value]]}
-                for name, (table, column, value) in views.items()
-            ),
-        ],
-    }
-    text = yaml.safe_dump(card, sort_keys=False, allow_unicode=True, width=sys.maxsize)
-    return f"---\n{text}---\n"

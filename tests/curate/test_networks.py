@@ -78,11 +78,11 @@ def test_every_usable_code_has_one_row(snapshot: Snapshot, rows: list[Row]) -> N
 def test_the_tables_open_as_data_sets(snapshot: Snapshot, tmp_path: Path) -> None:
     from datasets import load_dataset
 
-    networks = load_dataset(str(snapshot.folder), "networks", split="train", cache_dir=str(tmp_path))
+    networks = load_dataset(str(snapshot.folder), "networks", split="full", cache_dir=str(tmp_path))
     assert networks["nn_code"][:] == [row["nn_code"] for row in read(snapshot, "networks")]
     pairs = read(snapshot, "pairs")
     for band in BANDS:
-        view = load_dataset(str(snapshot.folder), f"pairs-{band}", split="train", cache_dir=str(tmp_path))
+        view = load_dataset(str(snapshot.folder), f"pairs-{band}", split="full", cache_dir=str(tmp_path))
         assert [(row["a"], row["b"]) for row in view] == [(row["a"], row["b"]) for row in pairs if row["band"] == band]
         assert len(view) > 0
 

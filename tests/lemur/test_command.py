@@ -215,10 +215,10 @@ def test_load_dataset(made: tuple[Path, Done], tmp_path: Path) -> None:
     assert {split: count for split, (count, _) in found["None"].items()} == manifest.counts["splits"]
     assert min(manifest.counts["splits"].values()) > 0
     assert all(columns == list(LemurRecord.model_fields) for _, columns in found["None"].values())
-    assert found["decisions"]["train"][0] == manifest.counts["rows"]["input"]
+    assert found["decisions"]["full"][0] == manifest.counts["rows"]["input"]
     rows = manifest.counts["rows"]
     assert found["stats"]["train"][0] == rows["input"] - rows["invalid"]
-    assert found["networks"]["train"][0] == manifest.counts["codes"]
+    assert found["networks"]["full"][0] == manifest.counts["codes"]
     assert "ü–\U0001f600" in found["nn"]
 
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from lemur_core.files.markdown import make_visible, plain
 from lemur_core.files.progress import note, progress
-from manifests.folders.tables import Table, card_yaml
+from manifests.folders.cards import card_yaml
+from manifests.folders.tables import Table
 from manifests.records import LemurRecord
 
 ODD = (

@@ -7,9 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
+from manifests.folders.cards import card_yaml
 from manifests.folders.checks import check_table
 from manifests.folders.manifest import Manifest
-from manifests.folders.tables import ROWS_PER_FILE, Table, card_yaml, select_tables, write_tables
+from manifests.folders.tables import ROWS_PER_FILE, Table, select_tables, write_tables
 from manifests.records import RECORD_TYPES, Decision, LemurRecord, Record, Removed, Stat, arrow_schema
 from manifests.records.corpus import Corpus
 from manifests.schemas import FOLDER, schema_texts

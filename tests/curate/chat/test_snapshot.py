@@ -103,7 +103,7 @@ def test_datasets_reads_and_streams_the_rows(snapshot: Path, tmp_path: Path) -> 
         for name in loaded:
             (table,) = snapshot.glob(f"data/chat/{name}-*.parquet")
             assert list(loaded[name]) == list(streamed[name]) == pq.read_table(table).to_pylist()
-        drops = datasets.load_dataset(str(snapshot), "chat_drops", cache_dir=str(tmp_path))["train"]
+        drops = datasets.load_dataset(str(snapshot), "chat_drops", cache_dir=str(tmp_path))["full"]
     assert drops.num_rows == read_manifest(snapshot).counts["chat"]["dropped"]
 
 

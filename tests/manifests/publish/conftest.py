@@ -15,7 +15,8 @@ from huggingface_hub import close_session, constants
 from kingfisher_sdk import Rules
 
 from lemur.folders import verify_folder
-from manifests.folders.tables import Table, card_yaml, write_tables
+from manifests.folders.cards import card_yaml
+from manifests.folders.tables import Table, write_tables
 from manifests.publish.hub import Hub
 from manifests.publish.publishing import PublishReport, Pulled, publish, pull
 from manifests.records import Removed

@@ -1,0 +1,1 @@
+"""Finished folders in the forms of other tools: KernelBench, trainers of language models, evaluation harnesses."""

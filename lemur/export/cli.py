@@ -1,0 +1,44 @@
+"""The command `lemur export`: it parses, calls and prints."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from lemur_core.files.markdown import make_visible, plural
+from manifests.options.help import CommandLine
+
+app = CommandLine()
+
+
+@app.command(rich_help_panel="Any folder")
+def export(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.", show_default=False)],
+    form: Annotated[
+        Literal["kernelbench", "prompt-completion", "preference", "eval"],
+        typer.Option("--format", help="The form to write."),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="OUT", help="The folder to write.", show_default=False)],
+    force: Annotated[bool, typer.Option("--force", help="Replace OUT when it exists.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
+) -> None:
+    """Write a folder in the form of other tools, without code that may not be redistributed.
+
+    Examples:
+      lemur export blocks --format kernelbench --out problems
+      lemur export snapshot --format preference --out preferences
+    """
+    from lemur.export.command import export_folder  # loads the tables
+
+    report = export_folder(folder, form, out, force=force)
+    if as_json:
+        print(json.dumps(report.to_json(), indent=2))
+        return
+    for name, rows in report.rows.items():
+        print(f"{plural(rows, 'row'):>12}  {name}")
+    for reason, number in report.skipped.items():
+        print(make_visible(f"{number:>12,}  left out: {reason}"))
+    if report.withheld:
+        print(f"{report.withheld:>12,}  left out: the license does not permit redistribution")
+    print(make_visible(f"written to {out}"))

@@ -1,0 +1,160 @@
+"""Write a finished folder in another form: a folder of its own, with a card and a manifest that names its source."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lemur.export.conversations import export_completions, export_preferences, export_proofs
+from lemur.export.evaluation import export_evaluation
+from lemur.export.kernelbench import export_kernelbench
+from lemur.export.records import EXPORT, Contents, ExportForm
+from lemur.synthesis.write import FORMAT as SYNTHESIS
+from lemur_core.files import Json
+from lemur_core.files.atomic import atomic_folder, check_free, write_text
+from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import article, code_span, count, table
+from manifests.folders.formats import Card
+from manifests.folders.manifest import (
+    Manifest,
+    Stopwatch,
+    describe_parent,
+    list_outputs,
+    package_versions,
+    read_manifest,
+)
+from manifests.folders.reading import reading
+from manifests.folders.tables import write_tables
+from manifests.provenance import TABLE
+from manifests.provenance.licenses import NOASSERTION
+from manifests.publish.staged import Staged, stage_files
+from manifests.records import SynthesisAttempt
+
+
+@dataclass(frozen=True, slots=True)
+class ExportReport:
+    """What was exported.
+
+    Attributes:
+        folder: the folder that was written.
+        rows: rows by table.
+        skipped: blocks, conversations or answers that were left out, by reason.
+        withheld: codes that were left out for their license.
+    """
+
+    folder: Path
+    rows: Mapping[str, int]
+    skipped: Mapping[str, int]
+    withheld: int
+
+    def to_json(self) -> Json:
+        """Return the report as a JSON object."""
+        facts = {"rows": dict(self.rows), "skipped": dict(self.skipped), "withheld": self.withheld}
+        return {"folder": str(self.folder), **facts}
+
+
+def _from_blocks(folder: Path, staged: Staged) -> Contents:
+    return export_kernelbench(folder, staged.files[TABLE])
+
+
+def _from_attempts(folder: Path, _: Staged) -> Contents:
+    license_ = str(read_manifest(folder).details.get("license", NOASSERTION))
+    return export_proofs(list(SYNTHESIS.rows(folder, SynthesisAttempt)), license_)
+
+
+#: How each form is made from each kind of folder that has it.
+_EXPORTERS: Mapping[ExportForm, Mapping[str, Callable[[Path, Staged], Contents]]] = {
+    "kernelbench": {"extraction": _from_blocks},
+    "prompt-completion": {
+        "snapshot": lambda folder, _: export_completions(folder, "snapshot"),
+        "extraction": lambda folder, _: export_completions(folder, "extraction"),
+    },
+    "preference": {
+        "snapshot": lambda folder, _: export_preferences(folder, "snapshot"),
+        "synthesis": _from_attempts,
+    },
+    "eval": {
+        "snapshot": lambda folder, _: export_evaluation(folder, "snapshot"),
+        "extraction": lambda folder, _: export_evaluation(folder, "extraction"),
+    },
+}
+
+
+def export_folder(folder: Path, form: ExportForm, out: Path, *, force: bool = False) -> ExportReport:
+    """Write a finished folder in another form, without code whose license forbids redistribution.
+
+    Args:
+        folder: a finished folder.
+        form: the form.
+        out: the folder to write; it is written completely or not at all.
+        force: replace a folder that exists.
+
+    Raises: UserError if the folder is of another kind or damaged, has nothing to export, or may not be redistributed.
+    """
+    watch = Stopwatch()
+    manifest = read_manifest(folder)
+    exporters = _EXPORTERS[form]
+    if manifest.kind not in exporters:
+        wanted = " or ".join(map(article, exporters))
+        raise UserError(f"{folder}: holds {article(manifest.kind)}; --format {form} needs {wanted}")
+    check_free(out, force=force)
+    with reading(folder, manifest.kind), stage_files(folder) as staged:
+        contents = exporters[manifest.kind](folder, staged)
+        withheld = sum(item.blocks for item in staged.withheld)
+    if not contents.rows:
+        reasons = "; ".join(f"{reason} ({number:,})" for reason, number in contents.skipped.most_common(3))
+        raise UserError(f"{folder}: has nothing for --format {form}{f': {reasons}' if reasons else ''}")
+    with atomic_folder(out, force=force) as part:
+        rows = _write_tables(part, contents)
+        for name, text in contents.files.items():
+            (part / name).parent.mkdir(parents=True, exist_ok=True)
+            write_text(part / name, text)
+        _write_card(part, form, folder, contents, rows)
+        counts = {name: sum(map(len, splits.values())) for name, splits in contents.tables.items()}
+        done = Manifest(
+            kind=EXPORT.name,
+            versions=package_versions(),
+            parameters={"format": form},
+            inputs=[],
+            parents=[describe_parent(folder)],
+            counts={"rows": counts, "skipped": dict(sorted(contents.skipped.items()))},
+            details={"withheld": [item.entry for item in staged.withheld]},
+            outputs=list_outputs(part, rows),
+            measured=watch.measure(),
+        )
+        write_text(part / "manifest.json", done.model_dump_json(indent=2) + "\n")
+    return ExportReport(out, counts, done.counts["skipped"], withheld)
+
+
+def _write_tables(folder: Path, contents: Contents) -> dict[str, int]:
+    """Write the tables, and return the rows by path."""
+    written: dict[str, int] = {}
+    for name, splits in contents.tables.items():
+        record, _ = EXPORT.tables[name]
+        for split, rows in splits.items():
+            if rows:
+                files = write_tables(
+                    folder / "data" / name, split, record, (row.model_dump() for row in rows), len(rows)
+                )
+                written |= {f"data/{name}/{file}": number for file, number in files.items()}
+    return written
+
+
+def _write_card(part: Path, form: ExportForm, folder: Path, contents: Contents, rows: Mapping[str, int]) -> None:
+    parent = describe_parent(folder)
+    splits = [rows for tables in contents.tables.values() for rows in tables.values()]
+    licenses = sorted({row.license for rows in splits for row in rows})
+    skipped = table(
+        ["left out", "count"], [[code_span(why, 160), count(n)] for why, n in contents.skipped.most_common()]
+    )
+    text = "\n\n".join([*contents.about, *(["\n".join(skipped)] if contents.skipped else [])])
+    first = next(name for name, splits in contents.tables.items() if any(splits.values()))
+    size = max(sum(map(len, splits.values())) for splits in contents.tables.values())
+    card = Card(
+        name=f"{parent.kind.capitalize()} in the form {form}",
+        description=contents.about[0],
+        licenses=licenses,
+        size=size,
+        text=text,
+        sources=[(f"{parent.kind} {parent.name}", f"hash://sha256/{parent.sha256}")],
+    )
+    EXPORT.write_card(part, rows, card, default=first)

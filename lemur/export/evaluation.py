@@ -1,0 +1,123 @@
+"""Held-out questions with exact answers, as a data set with the Hub's `eval.yaml`: nothing is executed to score them.
+
+| task | from | answer |
+|---|---|---|
+| `choose` | an extraction's conversations `choose` | the letter of the module that fits |
+| `shapes` | an extraction's conversations `shapes` | the shape of the output that was observed |
+| `fault_line` | a snapshot's conversations `repair` | the number of the line with the fault |
+
+Only the split `test` is asked. `inspect eval hf/OWNER/NAME` runs the file after `lemur publish`.
+
+Source: inspect_ai, `HFTask` in src/inspect_ai/_eval/task/hf.py
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from lemur.export.conversations import list_conversations
+from lemur.export.records import Choice, Contents, Question
+from lemur_core.files import Json
+
+_OPTION = re.compile(r"^([A-D])\. (.*)$", re.MULTILINE)
+_SHAPE = re.compile(r"\d+(?:×\d+)+")
+_LINE = re.compile(r"\A(?P<kind>\w+) line (?P<line>\d+)\Z")
+#: Faults that are a missing line: no line of the file holds them.
+_MISSING = ("missing_import", "missing_super", "missing_flatten")
+_ANSWER = 'Reply with a last line of the form "ANSWER: $ANSWER" (without quotes), where $ANSWER is {what}.'
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """How a kind of conversation becomes a question, and how `eval.yaml` has it asked and scored."""
+
+    kind: str
+    build: Callable[[Json], Question | None]
+    solvers: tuple[Json, ...] = ({"name": "generate"},)
+    scorers: tuple[Json, ...] = ({"name": "answer", "args": {"pattern": "line"}},)
+    choices: bool = False
+
+    def state(self, name: str) -> Json:
+        """Return the entry of `eval.yaml`."""
+        fields = {"input": "question", "target": "target", **({"choices": "choices"} if self.choices else {})}
+        asked = {"solvers": list(self.solvers), "scorers": list(self.scorers)}
+        return {"id": name, "config": name, "split": "test", "field_spec": {**fields}, **asked}
+
+
+def _ask_choice(row: Json) -> Choice | None:
+    """Return the question without its options, and the letter with which the answer begins."""
+    question, answer = (message["content"] for message in row["messages"][1:])
+    options = _OPTION.findall(question)
+    if [letter for letter, _ in options] != list("ABCD") or answer[:1] not in "ABCD":
+        return None
+    head = question[: question.index("\nA. ")].strip()
+    return Choice(question=head, target=answer[0], choices=tuple(text for _, text in options), **_facts(row))
+
+
+def _ask_shape(row: Json) -> Question | None:
+    """Return the question about a call, if its answer states exactly one shape."""
+    question, answer = (message["content"] for message in row["messages"][1:])
+    shapes = _SHAPE.findall(answer)
+    if len(shapes) != 1:
+        return None
+    what = "the shape as numbers with an x between them, such as 2x16x8x8"
+    text = f"{question}\n\n{_ANSWER.format(what=what)}"
+    return Question(question=text, target=shapes[0].replace("×", "x"), **_facts(row))
+
+
+def ask_line(row: Json) -> Question | None:
+    """Return the request to find a fault; none if the fault is a missing line."""
+    fault = _LINE.match(row["variant"])
+    if fault is None or fault["kind"] in _MISSING:
+        return None
+    request = row["messages"][1]["content"].partition("\n\n")[2]
+    what = "the number of the line with the fault, counted from 1 at the first line of the file"
+    question = (
+        f"One line of the file below was changed, and it fails. Which one?\n\n{request}\n\n{_ANSWER.format(what=what)}"
+    )
+    return Question(question=question, target=fault["line"], **_facts(row))
+
+
+def _facts(row: Json) -> Json:
+    return {"id": row["id"], "license": row["license"]}
+
+
+_TASKS: Mapping[str, Mapping[str, _Task]] = {
+    "extraction": {
+        "choose": _Task("choose", _ask_choice, ({"name": "multiple_choice"},), ({"name": "choice"},), choices=True),
+        "shapes": _Task("shapes", _ask_shape),
+    },
+    "snapshot": {"fault_line": _Task("repair", ask_line)},
+}
+
+
+def export_evaluation(folder: Path, kind: str) -> Contents:
+    """Return the questions that the held-out conversations of a snapshot or an extraction answer.
+
+    Raises: UserError if it has no conversations.
+    """
+    held = [row for split, row in list_conversations(folder, kind) if split == "test"]
+    tables: dict[str, dict[str, list[Question]]] = {}
+    skipped: Counter[str] = Counter()
+    for name, task in _TASKS[kind].items():
+        built = [task.build(row) for row in held if row["task"] == task.kind]
+        tables[name] = {"test": [question for question in built if question is not None]}
+        skipped[f"{name}: the conversation has no single exact answer"] += built.count(None)
+    stated = {
+        "name": "Questions about PyTorch modules and networks",
+        "description": "Held-out questions whose answers were observed as code ran. Made by lemur-curator.",
+        "evaluation_framework": "inspect-ai",
+        "tasks": [task.state(name) for name, task in _TASKS[kind].items() if tables[name]["test"]],
+    }
+    about = (
+        "The questions are conversations of the source folder's split `test`; none in its other splits has a Jaccard"
+        " similarity of 0.90 or more with one of them. Every answer is exact, and follows from what was observed as the"
+        " code ran in the sandbox.",
+        "`eval.yaml` says how they are asked and scored: `inspect eval hf/OWNER/NAME --model MODEL`, or"
+        " `hf/OWNER/NAME/TASK` for one of its tasks.",
+    )
+    return Contents(tables, +skipped, about, {"eval.yaml": yaml.safe_dump(stated, sort_keys=False, allow_unicode=True)})

@@ -1,0 +1,241 @@
+"""Blocks in the form of KernelBench: a file with `Model`, `get_inputs()` and `get_init_inputs()` for each.
+
+    class Scale(nn.Module): ...                  # the closed file, unchanged
+
+    class Model(nn.Module):
+        def __init__(self, channels):
+            super().__init__()
+            self.block = Scale(channels).eval()
+        def forward(self, x):
+            return self.block(x)
+
+    _CALLS = (lambda: [torch.randn((2, 8, 16, 16))], lambda: [torch.randn((3, 8, 20, 24))])
+    def get_inputs(case=0): return _CALLS[case]()
+    def get_init_inputs(): return [8]
+
+KernelBench calls `get_inputs()` without a case, compares one tensor, and converts all inputs to one type: `Model`
+converts indices and masks back. Its module stays in eval mode, in which blocks are known to run and to repeat.
+
+Source: https://github.com/ScalingIntelligence/KernelBench
+"""
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from extract.model.results import at_least
+from extract.specs.make import StatedArguments, positional_names, read_arguments, read_observed, read_specs
+from extract.specs.printed import list_definitions, print_call
+from lemur.export.records import Contents, KernelProblem
+from manifests.folders.tables import read_rows
+from manifests.records import Block, Case
+
+_TENSOR = re.compile(r"(\w+) (\d+(?:x\d+)*|scalar)")
+_CREATORS = frozenset({"randn", "rand", "ones", "zeros", "randint"})
+#: Names that the file must not define itself.
+_OWN = ("Model", "get_inputs", "get_init_inputs", "_CALLS")
+
+_TAIL = '''
+
+# In KernelBench's form. get_inputs(case) also builds inputs of other shapes, for case in range({cases}).
+{imports}
+
+class Model(nn.Module):
+    """Runs {name} in eval mode."""
+
+    def __init__(self{init_parameters}):
+        super().__init__()
+        self.block = {name}({init_call}).eval()
+
+    def forward(self{forward_parameters}):
+        return self.block({forward_call})
+
+
+_CALLS = (
+{calls}
+)
+
+
+def get_inputs(case=0):
+    return _CALLS[case]()
+
+
+def get_init_inputs():
+    return [{init_values}]
+'''
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a spec says of a block's parameters, by position, and of its result."""
+
+    constructor: Sequence[str] = ()
+    forward: Sequence[str] = ()
+    returns: object = None
+
+
+class RefusedError(Exception):
+    """A block that has no such form; the message is the reason, a few words."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Parameters:
+    """A call as parameters of `Model` and the arguments that they are passed on as."""
+
+    names: tuple[str, ...]
+    positional: int
+    values: tuple[str, ...]
+
+    def passed(self, converted: Mapping[str, str]) -> str:
+        """Return the arguments of the inner call. Args: converted: expressions for parameters with another type."""
+        texts = [converted.get(name, name) for name in self.names]
+        keywords = zip(self.names[self.positional :], texts[self.positional :], strict=True)
+        return ", ".join([*texts[: self.positional], *(f"{name}={text}" for name, text in keywords)])
+
+    @property
+    def declared(self) -> str:
+        """Return the parameters as written after `self`."""
+        return "".join(f", {name}" for name in self.names)
+
+
+def export_kernelbench(folder: Path, table: Path) -> Contents:
+    """Return a problem for each block that runs forward and gives one tensor.
+
+    Args: folder: an extraction folder. table: its table of blocks, without the code that may not be redistributed.
+    """
+    problems: list[KernelProblem] = []
+    skipped: Counter[str] = Counter()
+    signatures = {
+        spec.block: Signature(
+            positional_names(spec.constructor),
+            positional_names(spec.forward),
+            None if spec.algorithm is None else spec.algorithm.returns,
+        )
+        for spec in read_specs(folder)
+    }
+    for row in read_rows([table], Block):
+        if row.code is None and row.code_sha256 is not None:
+            continue  # counted as withheld
+        try:
+            code, cases = build_problem(row, signatures.get(row.block, Signature()))
+        except RefusedError as refusal:
+            skipped[str(refusal)] += 1
+            continue
+        number = len(problems) + 1
+        problems.append(
+            KernelProblem(
+                problem_id=number,
+                name=f"{number}_{row.name}.py",
+                level=1,
+                code=code,
+                cases=cases,
+                **{name: getattr(row, name) for name in ("requires", "block", "swhid", "license")},
+            )
+        )
+    about = (
+        "Each block is one problem: a closed file below which `Model` constructs the block with arguments that are"
+        " known to work, in eval mode, and `get_inputs()` builds inputs that it accepts; `get_inputs(case)` builds them"
+        " in other shapes, `cases` in all.",
+        "`level1/` has the files, as KernelBench's `LocalKernelBenchDataset` reads them (`base_path` is this folder);"
+        " the table has the columns of its data set. The headers of the files name their origin and license.",
+    )
+    files = {f"level1/{problem.name}": problem.code for problem in problems}
+    return Contents({"problems": {"test": problems}}, skipped, about, files)
+
+
+def build_problem(row: Block, signature: Signature) -> tuple[str, int]:
+    """Return a block as the text of a problem, and the number of calls that it can build.
+
+    Args: row, signature: the block, with its code, and what its spec says.
+    Raises: RefusedError if it does not run forward, or not in this form.
+    """
+    if not at_least(row.level, "forward"):
+        raise RefusedError("does not run forward")
+    assert row.code is not None
+    calls, observed = read_arguments(row.arguments), read_observed(row)
+    printed = print_call(row, row.code)
+    if calls is None or calls.forward is None or observed is None or not observed.cases or not printed:
+        raise RefusedError("no call is stated")
+    if len(observed.cases[0].outputs) != 1 or signature.returns not in (None, "tensor"):
+        raise RefusedError("does not return one tensor")
+    defined = set(list_definitions(row.code))
+    if taken := [name for name in _OWN if name in defined]:
+        raise RefusedError(f"its file defines {taken[0]}")
+    init = _parameters(calls.init, signature.constructor, "argument")
+    forward = _parameters(calls.forward, signature.forward, "input")
+    inputs = list(_list_calls(forward, observed.cases))
+    imports = [line for line in printed if line.startswith(("import ", "from "))]
+    imports += [
+        text for name, text in (("torch", "import torch"), ("nn", "from torch import nn")) if name not in defined
+    ]
+    tail = _TAIL.format(
+        cases=len(inputs),
+        imports="".join(f"{line}\n" for line in sorted(imports)),
+        name=row.name,
+        init_parameters=init.declared,
+        init_call=init.passed({}),
+        forward_parameters=forward.declared,
+        forward_call=forward.passed(_conversions(forward, observed.cases[0])),
+        calls="\n".join(f"    lambda: [{', '.join(values)}]," for values in inputs),
+        init_values=", ".join(init.values),
+    )
+    return row.code.rstrip("\n") + "\n" + tail, len(inputs)
+
+
+def _parameters(stated: StatedArguments, names: Sequence[str], other: str) -> _Parameters:
+    """Return the parameters for a call. Args: names: of positional parameters; others are numbered after `other`."""
+    own = [names[n] if n < len(names) else f"{other}_{n}" for n in range(len(stated.args))]
+    if any(text.startswith("*") for text in stated.args):
+        raise RefusedError("is called with unpacked arguments")
+    return _Parameters((*own, *stated.kwargs), len(own), (*stated.args, *stated.kwargs.values()))
+
+
+def _list_calls(forward: _Parameters, cases: Sequence[Case]) -> Iterator[list[str]]:
+    """Yield the arguments of the stated call, then of each observed one that can be written the same way."""
+    yield list(forward.values)
+    for case in cases[1:]:
+        values = [_reshape(forward, n, cases[0], case) for n in range(len(forward.names))]
+        if None not in values:
+            yield [value for value in values if value is not None]
+
+
+def _find_inputs(forward: _Parameters, n: int, case: Case) -> dict[str, str]:
+    """Return what a case states of one argument: its type and shape, or those of the tensors inside it."""
+    key = f"*{n}" if n < forward.positional else forward.names[n]
+    return {name: text for name, text in case.inputs.items() if name == key or name.startswith(f"{key}.")}
+
+
+def _reshape(forward: _Parameters, n: int, first: Case, other: Case) -> str | None:
+    """Return an argument with its shape in another call; None if it cannot be written."""
+    before, after = _find_inputs(forward, n, first), _find_inputs(forward, n, other)
+    if before == after:
+        return forward.values[n]
+    texts = [*before.values(), *after.values()]
+    shapes = [match[2] for text in texts if (match := _TENSOR.fullmatch(text)) is not None]
+    tree = ast.parse(forward.values[n], mode="eval").body
+    if len(texts) != 2 or len(shapes) != 2 or "scalar" in shapes or not isinstance(tree, ast.Call):
+        return None
+    if not isinstance(tree.func, ast.Attribute) or tree.func.attr not in _CREATORS or not tree.args:
+        return None
+    try:
+        same = "x".join(map(str, ast.literal_eval(tree.args[-1]))) == shapes[0]
+    except (ValueError, TypeError):
+        return None
+    if not same:
+        return None
+    tree.args[-1] = ast.Tuple([ast.Constant(int(size)) for size in shapes[1].split("x")], ast.Load())
+    return ast.unparse(tree)
+
+
+def _conversions(forward: _Parameters, case: Case) -> dict[str, str]:
+    """Return, for each tensor that is not of floating point, the expression that gives it its type back."""
+    kinds = {}
+    for n, name in enumerate(forward.names):
+        for text in _find_inputs(forward, n, case).values():
+            match = _TENSOR.fullmatch(text)
+            if match is not None and not match[1].startswith(("float", "bfloat", "complex")):
+                kinds[name] = f"{name}.to(torch.{match[1]})"
+    return kinds

@@ -1,0 +1,120 @@
+"""Rows of exported tables, and what an export returns before it is written."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
+
+from pydantic import Field
+
+from manifests.folders.cards import SNAPSHOT_DISCLOSURE
+from manifests.folders.formats import FolderFormat
+from manifests.records import SPLITS, ChatMessage, Record, Sha256
+
+ExportForm = Literal["kernelbench", "prompt-completion", "preference", "eval"]
+
+#: The forms, as `--format` takes them.
+FORMS: tuple[ExportForm, ...] = get_args(ExportForm)
+
+_LICENSE = "SPDX expression of the code in the row, or of the source of its facts"
+
+
+class KernelProblem(Record):
+    """One block as a problem of KernelBench: a file with `Model`, `get_inputs()` and `get_init_inputs()`."""
+
+    problem_id: int = Field(ge=1, description="the number before the name of the file")
+    name: str = Field(min_length=1, description="name of the file in level1")
+    level: int = Field(ge=1, description="always 1: blocks are not sorted into KernelBench's levels")
+    code: str = Field(min_length=1, description="the file")
+    cases: int = Field(ge=1, description="calls that get_inputs(case) builds, each with other shapes")
+    requires: tuple[str, ...] = Field(description="PEP 508: what it imports besides the declared runtime")
+    block: str = Field(min_length=1, description="id in the extraction, SOURCE::QUALNAME")
+    swhid: str = Field(description="swh:1:cnt: of the file that defines it")
+    license: str = Field(description=_LICENSE)
+
+
+class PromptCompletion(Record):
+    """A conversation as a prompt and its completion."""
+
+    prompt: tuple[ChatMessage, ...] = Field(min_length=1, description="system and user")
+    completion: tuple[ChatMessage, ...] = Field(min_length=1, description="assistant")
+    id: str = Field(min_length=1, description="id of the conversation")
+    task: str = Field(description="what is asked for")
+    license: str = Field(description=_LICENSE)
+    notice: str | None = Field(default=None, description="owners and licenses of the code in the completion")
+
+
+class Preference(Record):
+    """A prompt with an answer that was proved to work, and one that was seen to fail in the sandbox."""
+
+    prompt: tuple[ChatMessage, ...] = Field(min_length=1, description="system and user")
+    chosen: tuple[ChatMessage, ...] = Field(min_length=1, description="the answer whose code runs")
+    rejected: tuple[ChatMessage, ...] = Field(min_length=1, description="the answer whose code fails")
+    id: Sha256 = Field(description="SHA-256 of origin and the ids of what both answers come from, joined by ':'")
+    origin: Literal["repair", "design", "synthesis"] = Field(description="where both answers come from")
+    failure: str = Field(min_length=1, description="how the rejected code failed")
+    license: str = Field(description=_LICENSE)
+
+
+class Question(Record):
+    """One question of an evaluation, with the answer that a scorer compares with."""
+
+    question: str = Field(min_length=1)
+    target: str = Field(min_length=1, description="the right answer")
+    id: str = Field(min_length=1, description="id of the conversation that it was made from")
+    license: str = Field(description=_LICENSE)
+
+
+class Choice(Question):
+    """One question with four options; the target is a letter."""
+
+    choices: tuple[str, ...] = Field(min_length=2, description="the options in the order of their letters")
+
+
+ExportedRow = KernelProblem | PromptCompletion | Preference | Question
+
+
+def _by_split(name: str) -> dict[str, str]:
+    return {split: f"data/{name}/{split}-*.parquet" for split in SPLITS}
+
+
+_USES = ("Training and evaluating models that write PyTorch code or kernels, in the form that the title names.",)
+_BIASES = ("Blocks, networks and tasks are as frequent as in the source folder, whose card and report describe it.",)
+#: All tables that an export may have; a folder has those of its form.
+EXPORT = FolderFormat(
+    name="export",
+    command="lemur export",
+    tables={
+        "problems": (KernelProblem, {"test": "data/problems/test-*.parquet"}),
+        "prompt_completion": (PromptCompletion, _by_split("prompt_completion")),
+        "preference": (Preference, _by_split("preference")),
+        "choose": (Choice, {"test": "data/choose/test-*.parquet"}),
+        "shapes": (Question, {"test": "data/shapes/test-*.parquet"}),
+        "fault_line": (Question, {"test": "data/fault_line/test-*.parquet"}),
+    },
+    tags=("pytorch", "code", "lemur"),
+    disclosure=replace(SNAPSHOT_DISCLOSURE, uses=_USES, limits=SNAPSHOT_DISCLOSURE.limits[-1:], biases=_BIASES),
+    source_datasets=("extended",),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What an export holds.
+
+    Attributes:
+        tables: rows by the name of a table in `EXPORT`, then by split.
+        skipped: how many blocks, conversations or answers were left out, by reason.
+        about: sentences for the card.
+        files: further files by path.
+    """
+
+    tables: Mapping[str, Mapping[str, Sequence[ExportedRow]]]
+    skipped: Counter[str]
+    about: Sequence[str]
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Return the number of rows of all tables."""
+        return sum(len(rows) for table in self.tables.values() for rows in table.values())
