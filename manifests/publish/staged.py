@@ -25,7 +25,7 @@ from lemur_core.files.atomic import scratch_folder, sha256_file
 from lemur_core.files.errors import UserError
 from manifests.folders.croissant import restate_croissant
 from manifests.folders.manifest import FILE_NAME, PAGE_FILES, Manifest, Output, read_manifest, write_manifest
-from manifests.folders.tables import CROISSANT
+from manifests.folders.tables import CROISSANT, open_writer
 from manifests.provenance import (
     LINE,
     QUOTED_LINE,
@@ -190,7 +190,7 @@ def _rewrite(source: Path, target: Path, columns: Iterable[str], change: Callabl
     """Write a table with other values in some columns. Returns: whether a value changed."""
     changed = False
     target.parent.mkdir(parents=True, exist_ok=True)
-    with pq.ParquetFile(source) as file, pq.ParquetWriter(target, file.schema_arrow, compression="zstd") as writer:
+    with pq.ParquetFile(source) as file, open_writer(target, file.schema_arrow) as writer:
         for batch in file.iter_batches(batch_size=_ROWS):
             before = pa.Table.from_batches([batch])
             after = change(before)
