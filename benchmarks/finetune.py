@@ -210,7 +210,8 @@ def _prefer(options: argparse.Namespace, tokenizer: Any, data: Any, scratch: str
     trl: Any = importlib.import_module("trl")
     model = _model(options, tokenizer)
     settings = trl.DPOConfig(**_settings(options, scratch))
-    trainer = trl.DPOTrainer(model=model, args=settings, train_dataset=data, processing_class=tokenizer)
+    reference = _model(options, tokenizer)  # of the same seed
+    trainer = trl.DPOTrainer(model, reference, args=settings, train_dataset=data, processing_class=tokenizer)
     trainer.remove_callback(_printer())
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]

@@ -79,7 +79,8 @@ class Origin:
     def to_json(self, name: str, version: str) -> Json:
         """Return the fields of the description. There is no date: the same input gives the same bytes."""
         told = f"lemur-curator {version}; manifest.json states the parameters, inputs, versions and digests"
-        derived = [{"@id": address, "name": source} for source, address in self.sources]
+        # One node an address: readers take two with one address for the same.
+        derived = [{"@id": address, "name": source} for address, source in {a: s for s, a in self.sources}.items()]
         return {
             "citeAs": cite(name, version),
             "creator": {"@type": "sc:Organization", "name": "The users of lemur-curator who ran it"},

@@ -32,7 +32,7 @@ def block(of: Any, name: str, **changes: Any) -> Block:
     cases = [{"inputs": inputs, "outputs": outputs} for inputs, outputs in changes.pop("cases")]
     observed = {"parameters": 0, "trainable": 0, "buffers": 0, "layers": {}, "cases": cases}
     facts = {"arguments": json.dumps(arguments), "observed": json.dumps(observed), "error_kind": None, "error": None}
-    return extractions.block(of, name, "forward", **{**facts, **code_columns(code), **changes})
+    return extractions.block(of, name, changes.pop("level", "forward"), **{**facts, **code_columns(code), **changes})
 
 
 def scale(of: Any, **changes: Any) -> Block:
@@ -82,7 +82,7 @@ def test_what_has_no_such_form(tmp_path: Path, case: str) -> None:
     changes, reason = REFUSED[case]
     with pytest.raises(RefusedError, match=rf"^{reason}$"):
         build_problem(scale(extractions.source(tmp_path), **changes), Signature())
-    with pytest.raises(RefusedError, match="^its file defines Model$"):
+    with pytest.raises(RefusedError, match=r"^its file defines Model$"):
         build_problem(block(extractions.source(tmp_path), "Taken", cases=[({}, ["float32 2"])]), Signature())
 
 

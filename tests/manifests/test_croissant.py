@@ -11,20 +11,23 @@ import mlcroissant as mlc
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lemur_core.files.atomic import sha256_file
+from manifests.folders.cards import card_yaml
 from manifests.folders.croissant import (
+    Origin,
     _field,
     _source,
     croissant_faults,
     restate_croissant,
     write_croissant,
 )
-from manifests.folders.formats import EXTRACTION, SNAPSHOT, FolderFormat
+from manifests.folders.formats import EXTRACTION, SNAPSHOT, Card, FolderFormat
 from manifests.folders.manifest import Output
-from manifests.folders.tables import CROISSANT, Table, write_table, write_tables
+from manifests.folders.tables import CROISSANT, Table, select_tables, write_table, write_tables
 from manifests.records import Block, ChatRow, Decision, LemurRecord, arrow_schema
 from tests.builders.suites import read_table, table
 
@@ -136,7 +139,9 @@ def test_the_library_would_write_the_same(tmp_path: Path, kind: FolderFormat, sp
             path.parent.mkdir(parents=True, exist_ok=True)
             write_table(path, arrow_schema(record_type), iter([]))
         tables.append(Table(config, record_type, files))
-    write_croissant(tmp_path, tables, *ABOUT)
+    sources = [("alpha@1.0", "swh:1:dir:" + "a" * 40), ("beta@2.0", "swh:1:dir:" + "b" * 40)][: len(splits)]
+    write_croissant(tmp_path, tables, *ABOUT, Origin(kind.command, sources, kind.tags, kind.disclosure))
+    assert croissant_faults(tmp_path, tables) == []
     text = (tmp_path / CROISSANT).read_text()
     assert json.dumps(mlc.Metadata.from_json(mlc.Context(), json.loads(text)).to_json(), indent=2) + "\n" == text
 
@@ -171,6 +176,62 @@ def test_what_it_says(tmp_path: Path, tables: list[Table]) -> None:
     messages = next(field for field in sets["chat"]["field"] if field["name"] == "messages")
     paths = [part["source"]["transform"]["jsonPath"] for part in messages["subField"]]
     assert (messages["isArray"], paths) == (True, ["role", "content"])
+
+
+#: What NeurIPS asks of data sets: https://neurips.cc, guidelines for RAI metadata, 2026.
+REQUIRED = ("dataBiases", "dataLimitations", "dataSocialImpact", "dataUseCases", "hasSyntheticData")
+
+
+@pytest.mark.parametrize("kind", [EXTRACTION, SNAPSHOT], ids=lambda kind: kind.name)
+def test_it_says_what_users_must_know(tmp_path: Path, kind: FolderFormat) -> None:
+    tables = make_folder(tmp_path, {"train": 1, "validation": 0, "test": 0})
+    rows = {path.relative_to(tmp_path).as_posix(): 1 for table in tables for path in table.paths(tmp_path)}
+    card = Card("A {name}", "Some rows.", ["MIT", "BSD-3-Clause"], 1, "Text.", [("alpha@1.0", "swh:1:dir:" + "a" * 40)])
+    kind.write_card(tmp_path, rows, card)
+    stated = json.loads((tmp_path / CROISSANT).read_text())
+    assert stated["conformsTo"] == ["http://mlcommons.org/croissant/1.1", "http://mlcommons.org/croissant/RAI/1.0"]
+    assert all(isinstance(stated[f"rai:{name}"], bool if name.startswith("has") else (str, list)) for name in REQUIRED)
+    assert stated["rai:hasSyntheticData"] is True, "conversations are built by templates"
+    assert stated["rai:personalSensitiveInformation"]
+    assert stated["prov:wasDerivedFrom"] == {"@id": "swh:1:dir:" + "a" * 40, "name": "alpha@1.0"}
+    assert stated["prov:wasGeneratedBy"]["name"] == kind.command
+    metadata = mlc.Metadata.from_json(mlc.Context(), stated)
+    assert metadata.issues.errors == set()
+    assert [str(issue) for issue in metadata.issues.warnings if "datePublished" not in str(issue)] == []
+    text = (tmp_path / "README.md").read_text()
+    yaml_, _, page = text.removeprefix("---\n").partition("---\n")
+    facts = yaml.safe_load(yaml_)
+    assert (facts["license"], facts["language"]) == (["mit", "bsd-3-clause"], ["en", "code"])
+    assert (facts["annotations_creators"], "arxiv:2512.04329" in facts["tags"]) == (["machine-generated"], True)
+    assert [line for line in page.splitlines() if line.startswith("## ")] == [
+        "## Uses",
+        "## Biases, risks and limits",
+        "## Columns",
+        "## Citation",
+    ]
+    for text in (*kind.disclosure.uses, *kind.disclosure.limits, *kind.disclosure.biases):
+        assert f"- {text}" in page
+    for shown in select_tables(kind.tables, rows):
+        for name, info in shown.record.model_fields.items():
+            assert f"| `{name}` | " in page
+            assert (info.description or "").split("|")[0] in page
+    assert "title = {A \\{name\\}}" in page
+
+
+@pytest.mark.parametrize(
+    ("licenses", "stated"),
+    [
+        (["MIT"], {"license": "mit"}),
+        (["GPL-3.0-only", "GPL-3.0-or-later"], {"license": "gpl-3.0"}),
+        (["MIT", "NOASSERTION"], {"license": "unknown"}),
+        (["MIT", "MIT AND PSF-2.0"], {"license": "other", "license_name": "MIT AND MIT AND PSF-2.0"}),
+        ([], {}),
+    ],
+)
+def test_licenses_of_the_card(licenses: list[str], stated: dict[str, str]) -> None:
+    text = card_yaml([], default="", pretty_name="n", tags=[], size=1, licenses=licenses)
+    facts = yaml.safe_load(text.removeprefix("---\n").removesuffix("---\n"))
+    assert {key: value for key, value in facts.items() if key.startswith("license")} == stated
 
 
 @table(__file__, "croissant.md", "Licenses", globals())

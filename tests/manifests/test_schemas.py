@@ -150,7 +150,8 @@ def test_card_yaml(rows: int, label: str) -> None:
         Table("more", Removed, {"train": "c.parquet"}),
     ]
     assert card_yaml(tables, default="records", pretty_name="Name", tags=["t"], size=rows) == (
-        f"---\npretty_name: Name\ntask_categories:\n- text-generation\ntags:\n- t\nsize_categories:\n- {label}\nconfigs:\n"
+        "---\npretty_name: Name\nlanguage:\n- en\n- code\nannotations_creators:\n- machine-generated\n"
+        f"source_datasets:\n- original\ntask_categories:\n- text-generation\ntags:\n- t\nsize_categories:\n- {label}\nconfigs:\n"
         "- config_name: records\n  default: true\n  data_files:\n  - split: train\n    path: a-*.parquet\n"
         "  - split: test\n    path: b.parquet\n"
         "- config_name: more\n  data_files:\n  - split: train\n    path: c.parquet\n---\n"
