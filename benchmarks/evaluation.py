@@ -8,6 +8,7 @@ gives the first. inspect-ai is installed into an environment in the cache.
 Claims, each asserted: the model that knows gets 1.0 in every task, the other one as many as have that answer.
 """
 
+import importlib
 import os
 import subprocess
 import sys
@@ -46,11 +47,10 @@ def main() -> None:
 
 def run_tasks(folder: Path) -> None:
     """Run every task with both models, and print what each gets."""
-    import inspect_ai  # type: ignore[import-not-found]
-    import tiktoken  # type: ignore[import-not-found]
-
+    inspect_ai: Any = importlib.import_module("inspect_ai")
+    tiktoken: Any = importlib.import_module("tiktoken")
     # It counts tokens for its log by a table from the network.
-    tiktoken.get_encoding = lambda _: _Words()
+    tiktoken.get_encoding = _Words
     rows = [row for path in sorted(folder.glob("data/*/test-*.parquet")) for row in pq.read_table(path).to_pylist()]
     first = {"choices" in row: row["target"] for row in reversed(rows)}
     models = {"knows": lambda row: row["target"], "constant": lambda row: first["choices" in row]}
@@ -67,20 +67,25 @@ def run_tasks(folder: Path) -> None:
 
 
 class _Words:
+    """Counts words instead of tokens."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
     def encode(self, text: str, **_: Any) -> list[str]:
         return text.split()
 
 
 def _model(rows: list[dict[str, Any]], answer: Callable[[dict[str, Any]], str]) -> Any:
     """A model that answers each question as it is told to."""
-    from inspect_ai.model import ModelOutput, get_model  # type: ignore[import-not-found]
+    models: Any = importlib.import_module("inspect_ai.model")
 
     def respond(messages: Any, *_: Any) -> Any:
         asked = messages[-1].text
         row = next(row for row in rows if row["question"] in asked and all(o in asked for o in row.get("choices", ())))
-        return ModelOutput.from_content("mockllm/model", f"I looked at it.\n\nANSWER: {answer(row)}")
+        return models.ModelOutput.from_content("mockllm/model", f"I looked at it.\n\nANSWER: {answer(row)}")
 
-    return get_model("mockllm/model", custom_outputs=respond, memoize=False)
+    return models.get_model("mockllm/model", custom_outputs=respond, memoize=False)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ process of its own, as this user: only for sources that you trust.
 
 import argparse
 import contextlib
+import importlib
 import io
 import json
 import os
@@ -81,8 +82,8 @@ def run_alone(python: Path, harness: Path, problems: Path, number: int) -> tuple
 def judge(harness: Path, problems: Path, number: int) -> dict[str, Any]:
     """Return the harness's judgment of each case of a problem with its own model as the kernel."""
     sys.path.insert(0, str(harness))
-    from kernelbench import dataset  # type: ignore[import-not-found]
-    from kernelbench import eval as evaluation
+    dataset: Any = importlib.import_module("kernelbench.dataset")
+    evaluation: Any = importlib.import_module("kernelbench.eval")
 
     problem = dataset.LocalKernelBenchDataset(1, base_path=str(problems)).get_problem_by_id(number)
     cases = int(match[1]) if (match := re.search(r"for case in range\((\d+)\)\.$", problem.code, re.MULTILINE)) else 1

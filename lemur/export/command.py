@@ -32,7 +32,7 @@ from manifests.records import SynthesisAttempt
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
-    """What was exported.
+    """The result of an export.
 
     Attributes:
         folder: the folder that was written.
@@ -97,9 +97,12 @@ def export_folder(folder: Path, form: ExportForm, out: Path, *, force: bool = Fa
         wanted = " or ".join(map(article, exporters))
         raise UserError(f"{folder}: holds {article(manifest.kind)}; --format {form} needs {wanted}")
     check_free(out, force=force)
-    with reading(folder, manifest.kind), stage_files(folder) as staged:
-        contents = exporters[manifest.kind](folder, staged)
-        withheld = sum(item.blocks for item in staged.withheld)
+    try:
+        with reading(folder, manifest.kind), stage_files(folder) as staged:
+            contents = exporters[manifest.kind](folder, staged)
+            withheld = sum(item.blocks for item in staged.withheld)
+    except UserError as error:
+        raise UserError(str(error).replace("nothing was published", "nothing was exported")) from error
     if not contents.rows:
         reasons = "; ".join(f"{reason} ({number:,})" for reason, number in contents.skipped.most_common(3))
         raise UserError(f"{folder}: has nothing for --format {form}{f': {reasons}' if reasons else ''}")

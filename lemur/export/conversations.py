@@ -71,9 +71,9 @@ def export_preferences(folder: Path, kind: str) -> Contents:
             continue
         broken, works = read_repair(repair)
         for origin in _MINIMAL:
-            if (asked := rows.get(origin)) is None:
+            if (source := rows.get(origin)) is None:
                 continue
-            *prompt, answer = map(ChatMessage.model_validate, asked["messages"])
+            *prompt, answer = map(ChatMessage.model_validate, source["messages"])
             if works not in answer.content:
                 skipped[f"{origin}: the answer is another file"] += 1
                 continue
@@ -81,7 +81,7 @@ def export_preferences(folder: Path, kind: str) -> Contents:
             tables[split].append(
                 _preference(
                     origin,
-                    (asked["id"], repair["id"]),
+                    (source["id"], repair["id"]),
                     prompt,
                     (answer, rejected),
                     repair["variant"],

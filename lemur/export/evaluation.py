@@ -44,8 +44,8 @@ class _Task:
     def state(self, name: str) -> Json:
         """Return the entry of `eval.yaml`."""
         fields = {"input": "question", "target": "target", **({"choices": "choices"} if self.choices else {})}
-        asked = {"solvers": list(self.solvers), "scorers": list(self.scorers)}
-        return {"id": name, "config": name, "split": "test", "field_spec": {**fields}, **asked}
+        steps = {"solvers": list(self.solvers), "scorers": list(self.scorers)}
+        return {"id": name, "config": name, "split": "test", "field_spec": {**fields}, **steps}
 
 
 def _ask_choice(row: Json) -> Choice | None:

@@ -70,7 +70,7 @@ def get_init_inputs():
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a spec says of a block's parameters, by position, and of its result."""
+    """The positional parameters of a block, and its result, as its spec states them."""
 
     constructor: Sequence[str] = ()
     forward: Sequence[str] = ()

@@ -100,7 +100,7 @@ EXPORT = FolderFormat(
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What an export holds.
+    """The contents of an export.
 
     Attributes:
         tables: rows by the name of a table in `EXPORT`, then by split.

@@ -34,7 +34,7 @@ PAPER = "2512.04329"
 
 @dataclass(frozen=True, slots=True)
 class Disclosure:
-    """What users of a kind of data set must know; the card states it, and `croissant.json` as its RAI fields."""
+    """Facts that users of a data set must know; the card states them, and `croissant.json` as its RAI fields."""
 
     uses: Sequence[str] = ()
     limits: Sequence[str] = ()

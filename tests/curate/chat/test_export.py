@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,21 @@ Row = dict[str, Any]
 _CALL = re.compile(r"`(?:Net\()?(in_shape=.*?prm=\{.*?\})")
 
 
+@pytest.fixture(scope="module")
+def licensed(make_chat: Callable[..., Path], rows: list[Row], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The snapshot of all networks, whose license is stated."""
+    return make_chat(tmp_path_factory.mktemp("licensed") / "snapshot", rows, license="MIT")
+
+
 def read(folder: Path, name: str) -> dict[str, list[Row]]:
     """The rows of a table by split."""
     paths = sorted((folder / "data" / name).glob("*.parquet"))
     return {path.name.partition("-")[0]: pq.read_table(path).to_pylist() for path in paths}
 
 
-def test_completions_are_the_conversations(snapshot: Path, tmp_path: Path) -> None:
-    report = export_folder(snapshot, "prompt-completion", tmp_path / "out")
-    tables, rows = read(tmp_path / "out", "prompt_completion"), list(chat_rows(snapshot))
+def test_completions_are_the_conversations(licensed: Path, tmp_path: Path) -> None:
+    report = export_folder(licensed, "prompt-completion", tmp_path / "out")
+    tables, rows = read(tmp_path / "out", "prompt_completion"), list(chat_rows(licensed))
     exported = [(split, row) for split, part in tables.items() for row in part]
     assert report.rows == {"prompt_completion": len(rows)}
     assert {(split, row["id"], json.dumps([*row["prompt"], *row["completion"]])) for split, row in exported} == {
@@ -39,8 +46,8 @@ def test_completions_are_the_conversations(snapshot: Path, tmp_path: Path) -> No
     assert all([item["role"] for item in row["completion"]] == ["assistant"] for _, row in exported)
 
 
-def test_rejected_answers_fail_and_chosen_ones_run(snapshot: Path, tmp_path: Path) -> None:
-    export_folder(snapshot, "preference", tmp_path / "out")
+def test_rejected_answers_fail_and_chosen_ones_run(licensed: Path, tmp_path: Path) -> None:
+    export_folder(licensed, "preference", tmp_path / "out")
     rows = [row for part in read(tmp_path / "out", "preference").values() for row in part]
     assert {row["origin"] for row in rows} == {"repair", "design"}
     assert len({row["id"] for row in rows}) == len(rows)
@@ -57,6 +64,11 @@ def test_rejected_answers_fail_and_chosen_ones_run(snapshot: Path, tmp_path: Pat
             assert not run(wrong, request), row["failure"]
             ran += 1
     assert ran > 3
+
+
+def test_code_without_a_license_stays(snapshot: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"not known to permit redistribution; nothing was exported"):
+        export_folder(snapshot, "preference", tmp_path / "out")
 
 
 def run(code: str, request: str) -> bool:
@@ -91,13 +103,13 @@ def test_a_fault_is_asked_for_by_its_line(snapshot: Path) -> None:
     assert ask_line(repair("missing_import line 1", rows[0])) is None, "an import may stand in any of several lines"
 
 
-def test_an_evaluation_states_its_tasks(snapshot: Path, tmp_path: Path) -> None:
-    held = [row for split, row in chat_rows(snapshot) if split == "test" and row["task"] == "repair"]
+def test_an_evaluation_states_its_tasks(licensed: Path, tmp_path: Path) -> None:
+    held = [row for split, row in chat_rows(licensed) if split == "test" and row["task"] == "repair"]
     if not any(ask_line(row) for row in held):
         with pytest.raises(UserError, match="has nothing for --format eval"):
-            export_folder(snapshot, "eval", tmp_path / "out")
+            export_folder(licensed, "eval", tmp_path / "out")
         return
-    export_folder(snapshot, "eval", tmp_path / "out")
+    export_folder(licensed, "eval", tmp_path / "out")
     stated = yaml.safe_load((tmp_path / "out" / "eval.yaml").read_text())
     assert [(task["id"], task["config"], task["split"]) for task in stated["tasks"]] == [
         ("fault_line",) * 2 + ("test",)
