@@ -53,6 +53,7 @@ def run_tasks(folder: Path) -> None:
     tiktoken.get_encoding = _Words
     rows = [row for path in sorted(folder.glob("data/*/test-*.parquet")) for row in pq.read_table(path).to_pylist()]
     first = {"choices" in row: row["target"] for row in reversed(rows)}
+    models: dict[str, Callable[[dict[str, Any]], str]]
     models = {"knows": lambda row: row["target"], "constant": lambda row: first["choices" in row]}
     for name, answer in models.items():
         for log in inspect_ai.eval(f"hf/{_REPO}", model=_model(rows, answer), display="none"):
