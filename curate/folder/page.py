@@ -49,6 +49,8 @@ _STAGES = {
 _AGREEMENT = {"same": "same graph", "widths": "same graph up to widths", "different": "another graph"}
 #: Graphs with more nodes than this are drawn with several operations in one box.
 _BOXES = 40
+#: Graphs with more nodes than this are drawn, but not described in sentences, which would take seconds.
+_DESCRIBED = 20_000
 _LARGEST = 12  # groups in a chart
 #: At most so many records are listed, and so many removed codes are compared.
 _RECORDS, _REMOVED = 5_000, 20_000
@@ -280,8 +282,9 @@ def _list_views(
         if row.id in results:
             views.append(result_view("Results", results[row.id], "All results by data set, without repeats."))
         if row.id in graphs:
-            description, drawn = graphs[row.id]
-            views.append(sentences("What it computes", description, "From its graph, without names of its source."))
+            described, drawn = graphs[row.id]
+            if described:
+                views.append(sentences("What it computes", described, "From its graph, without names of its source."))
         if removed:
             some = f"; {count(len(removed))} of them here, all in decisions.parquet" if len(removed) < number else ""
             intro = (
@@ -369,7 +372,8 @@ def _read_graphs(folder: Path, wanted: set[str]) -> dict[str, tuple[Sequence[str
         if row.eval:
             try:
                 recorded = Graph.from_json(json.loads(row.eval))
-                described[row.id] = describe_graph(recorded).sentences, boxes(recorded, _BOXES)
+                lines = describe_graph(recorded).sentences if len(recorded.nodes) <= _DESCRIBED else ()
+                described[row.id] = lines, boxes(recorded, _BOXES)
             except ValueError:  # recorded by another release of torch
                 return {}
     return described
