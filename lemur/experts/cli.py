@@ -18,7 +18,10 @@ _File = Annotated[Path, typer.Argument(metavar="FILE", help="Settings file, YAML
 _Domains = Annotated[
     list[str] | None, typer.Option("--domain", metavar="NAME", help="Only this domain (repeatable; default: all).")
 ]
-_Base = Annotated[str | None, typer.Option(metavar="MODEL", help="A real base model: a folder, or a name on the Hub.")]
+_Base = Annotated[
+    str | None,
+    typer.Option(metavar="MODEL", help="A base model: a folder, GGUF file, package:NAME, or Hub name."),
+]
 _Expert = Annotated[
     str | None, typer.Option(metavar="MODEL", help="Initial model of the experts: a folder, or a name.")
 ]

