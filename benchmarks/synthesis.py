@@ -126,8 +126,8 @@ class Nearest(_Written):
 
 def _shapes(facts: dict[str, Any]) -> tuple[list[int], list[int]]:
     """Of what goes in and comes out, without the batch."""
-    case = facts["shapes"][0]
-    return _numbers(case["in"][0]), _numbers(case["out"][0])
+    given, _, made = facts["shapes"][0].partition(" -> ")
+    return _numbers(given.partition(", ")[0]), _numbers(made.partition(", ")[0])
 
 
 def _numbers(told: str) -> list[int]:

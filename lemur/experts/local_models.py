@@ -79,13 +79,10 @@ def load_model(transformers: Any, name: str, option: str, or_else: str = "") -> 
 
     files = find_model(name, option)
     packed = {} if files.gguf is None else {"gguf_file": files.gguf}
-    weights: dict[str, object] = {**packed} if packed else {"use_safetensors": True}
-    if packed:
-        weights["dtype"] = "float32"
-        if hasattr(
-            transformers, "GgufConfig"
-        ):  # newer releases compute with packed weights where a kernel is installed
-            weights["quantization_config"] = transformers.GgufConfig(dequantize=True)
+    weights: dict[str, object] = {**packed, "dtype": "float32"} if packed else {"use_safetensors": True}
+    # Newer releases would compute with packed weights where a kernel for them is installed.
+    if packed and hasattr(transformers, "GgufConfig"):
+        weights["quantization_config"] = transformers.GgufConfig(dequantize=True)
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(files.source, trust_remote_code=False, **packed)
         model = transformers.AutoModelForCausalLM.from_pretrained(files.source, trust_remote_code=False, **weights)
