@@ -14,20 +14,22 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import nullcontext
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
+from benchmarks.served import serve
 from extract.model.results import wilson
 from extract.search.index import open_index
 from extract.search.ranking import Filters, search
 from lemur.synthesis.attempts.asking import Answer, Asker, Model, Request, Take, TokenBudget
 from lemur.synthesis.attempts.loop import Tried, synthesize
-from lemur.synthesis.attempts.models import LocalModel
-from lemur.synthesis.attempts.options import AttemptOptions, Sampling
-from lemur.synthesis.attempts.plan import draw
+from lemur.synthesis.attempts.models import Endpoint, LocalModel
+from lemur.synthesis.attempts.options import AttemptOptions, Sampling, Service
+from lemur.synthesis.attempts.plan import Attempt, draw
 from lemur.synthesis.attempts.prompts import format_call
 from lemur.synthesis.attempts.steps import STEPS, Prover
 from lemur.synthesis.report import last_answers
@@ -168,6 +170,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--in", dest="library", type=Path, required=True, help="an extraction folder")
     parser.add_argument("--against", type=Path, action="append", default=[], help="new beside this folder, too")
     parser.add_argument("--model", action="append", default=[], help="a folder or name for transformers")
+    parser.add_argument("--served", action="store_true", help="SmolLM2-135M behind llama.cpp's server")
     parser.add_argument("--n", type=int, default=50, help="attempts")
     parser.add_argument("--rounds", type=int, default=0, help="answers to errors")
     parser.add_argument("--seed", type=int, default=0)
@@ -175,19 +178,26 @@ def main(argv: Sequence[str] | None = None) -> None:
     asked = parser.parse_args(argv)
     attempts, pool = draw(asked.library, AttemptOptions(asked.n, seed=asked.seed))
     print(f"{len(attempts)} attempts, blocks drawn from {pool} of {asked.library.name}")
-    beside = [asked.library, *asked.against]
-    found: dict[str, list[Tried]] = {}
     models: list[Model] = [
         Template(),
         Nearest(asked.library),
         *(LocalModel(name, budget=TokenBudget()) for name in asked.model),
     ]
-    for model in models:
-        budget = TokenBudget()
-        with Asker(model, Sampling(max_tokens=asked.max_tokens), budget, again=True) as asker, Prover(beside) as prover:
+    with serve() if asked.served else nullcontext() as url:
+        if url is not None:
+            service = Service(url, at_once=1)
+            models.append(Endpoint("SmolLM2-135M-Instruct", url, service, TokenBudget()))
+        found: dict[str, list[Tried]] = {}
+        for model in models:
             label = model.name if model.name not in found else f"{model.name} {len(found)}"
-            found[label] = synthesize(attempts, asker, prover, rounds=asked.rounds, planned=False)
+            found[label] = _try(model, attempts, asked)
     _print(found)
+
+
+def _try(model: Model, attempts: Sequence[Attempt], asked: argparse.Namespace) -> list[Tried]:
+    sampling, beside = Sampling(max_tokens=asked.max_tokens), [asked.library, *asked.against]
+    with Asker(model, sampling, TokenBudget(), again=True) as asker, Prover(beside) as prover:
+        return synthesize(attempts, asker, prover, rounds=asked.rounds, planned=False)
 
 
 def _print(found: dict[str, list[Tried]]) -> None:
