@@ -7,7 +7,9 @@ import typer
 
 import curate as package
 from curate.model.options import CurateOptions
+from lemur_core.files.errors import UsageError
 from manifests.options import DistributedOptions
+from manifests.options.colors import paint_changes
 from manifests.options.help import CommandLine
 from manifests.options.parameters import RuntimeOption, takes_options
 
@@ -22,7 +24,6 @@ _SOURCES = f"{_SOURCE} Also a folder of blocks (records block-ID). Several are r
 
 SourceArg = Annotated[str, typer.Argument(metavar="SOURCE", help=_SOURCE, show_default=False)]
 SourcesArg = Annotated[list[str], typer.Argument(metavar="SOURCE", help=_SOURCES, show_default=False)]
-FolderArg = Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.", show_default=False)]
 OutOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write.", show_default=False)]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace DIR when it exists.")]
 JobsOption = Annotated[int | None, typer.Option("--jobs", min=1, help="Worker processes; default: all cores.")]
@@ -88,8 +89,13 @@ def curate(
 
 @app.command(rich_help_panel=_PANEL)
 def explain(
-    folder: FolderArg,
-    name_or_id: Annotated[str, typer.Argument(metavar="NAME_OR_ID", help="A network's name, or 6 digits of its id.")],
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="[DIR] NAME_OR_ID", help="A network's name, or 6 digits of its id.", show_default=False),
+    ],
+    folder: Annotated[
+        Path | None, typer.Option("--in", metavar="DIR", help="The snapshot.", show_default=False)
+    ] = None,
     graph: Annotated[
         Path | None, typer.Option("--graph", metavar="FILE.svg", help="Also draw what it computes.", show_default=False)
     ] = None,
@@ -99,9 +105,13 @@ def explain(
     """Explain why one record was kept or removed, with a diff to its canonical record.
 
     Examples:
-      lemur explain snapshot ga-667
+      lemur explain ga-667 --in snapshot
     """
-    print(package.commands.explain(folder, name_or_id, graph, against or (), as_json=as_json))
+    *place, name = words
+    if len(place) != (folder is None):
+        raise UsageError("explain: pass one name and its folder: lemur explain NAME_OR_ID --in DIR")
+    text = package.commands.explain(folder or Path(place[0]), name, graph, against or (), as_json=as_json)
+    print(text if as_json else paint_changes(text))
 
 
 @app.command(rich_help_panel=_PANEL)

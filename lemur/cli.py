@@ -41,6 +41,7 @@ from lemur_core.files.progress import hide_progress, note
 from lemur_core.sandbox.server.jobs import OWN_PACKAGES
 from lemur_core.sandbox.server.processes import remove_folder
 from manifests.options import Level
+from manifests.options.colors import paint, paint_outcomes
 from manifests.options.help import CommandLine, HelpGroup
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def verify(
         print(json.dumps([{"check": c.name, "ok": c.ok, "detail": c.detail} for c in checks], indent=2))
     else:
         for check in checks:
-            print(make_visible(f"{'ok  ' if check.ok else 'FAIL'}  {check.name}: {check.detail}"))
+            print(paint_outcomes(make_visible(f"{'ok  ' if check.ok else 'FAIL'}  {check.name}: {check.detail}")))
     failed = sum(not check.ok for check in checks)
     if failed:
         print(make_visible(f"lemur: {folder}: {failed} of {len(checks)} checks failed"), file=sys.stderr)
@@ -395,7 +396,7 @@ def doctor(
     for diagnosis in examine():
         findings.append(diagnosis)
         if not as_json:
-            print(f"{diagnosis.state:<4}  {diagnosis.what}: {diagnosis.detail}", flush=True)
+            print(paint_outcomes(f"{diagnosis.state:<4}  {diagnosis.what}: {diagnosis.detail}"), flush=True)
     if as_json:
         print(json.dumps([asdict(diagnosis) for diagnosis in findings], indent=2))
     failed = [diagnosis.what for diagnosis in findings if diagnosis.state == "FAIL"]
@@ -539,7 +540,7 @@ def _check_names() -> None:
 
 
 def _fail(message: str, status: int) -> NoReturn:
-    print(make_visible(f"lemur: {message}"), file=sys.stderr)
+    print(f"{paint('lemur:', 'bold red', sys.stderr)} {make_visible(message)}", file=sys.stderr)
     sys.exit(status)
 
 

@@ -153,6 +153,7 @@ def search_(
     time_limit: TimeLimit = None,
     unsafe_no_sandbox: Unsafe = False,
     force: Resume = False,
+    as_json: AsJson = False,
 ) -> None:
     """Sample combinations of blocks, screen them by successive halving, and rank them. Re-running resumes.
 
@@ -165,7 +166,9 @@ def search_(
     )
     slots = tuple(name.value for name in slot or ()) or package.commands.SLOTS
     plan = package.commands.SearchPlan(budget, seed, slots, images, epochs, eta)
-    print(package.commands.search(chosen, folder, out, plan, data=data, resources=resources, force=force))
+    print(
+        package.commands.search(chosen, folder, out, plan, data=data, resources=resources, force=force, as_json=as_json)
+    )
 
 
 @_train.command("run")
@@ -252,6 +255,7 @@ def ablate_(
     time_limit: TimeLimit = None,
     unsafe_no_sandbox: Unsafe = False,
     force: Resume = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train a recipe with one ingredient removed at a time, same seeds: table, paired differences, figure.
 
@@ -275,7 +279,7 @@ def ablate_(
         force=force,
         progress=True,
     )
-    text, error = package.commands.describe_ablation(study)
+    text, error = package.commands.describe_ablation(study, as_json=as_json)
     print(text)
     if error is not None:
         raise error

@@ -13,7 +13,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible, plural
 from manifests.records import TrainingRecord
 from train.compose.assemble import assemble as assemble_recipe
-from train.compose.assemble import assemble_to
+from train.compose.assemble import assemble_to, choose_fillers
 from train.compose.candidates import candidates
 from train.data import count_images, load_cifar10
 from train.interface import Ablation
@@ -54,9 +54,17 @@ def list_candidates(
 
 
 def search(
-    recipe: Recipe, folder: Path, out: Path, plan: SearchPlan, *, data: str, resources: Resources, force: bool
+    recipe: Recipe,
+    folder: Path,
+    out: Path,
+    plan: SearchPlan,
+    *,
+    data: str,
+    resources: Resources,
+    force: bool,
+    as_json: bool,
 ) -> str:
-    """Search for combinations of blocks, and return where the ranking is.
+    """Search for combinations of blocks, and return where the ranking is, or the ranking.
 
     Raises: UserError if no composition could be trained.
     """
@@ -65,6 +73,12 @@ def search(
     if not best.complete_runs:
         why = f"{best.records[-1].status}: {best.records[-1].error}" if best.records else best.error
         raise UserError(f"{out}: no composition could be trained: {best.name}: {why}; see {out / 'search.md'}")
+    if as_json:
+        ranked = [
+            {"name": trial.name, "error": trial.error, "accuracies": [run.val_accuracy for run in trial.complete_runs]}
+            for trial in trials
+        ]
+        return to_json({"folder": str(out), "ranked": ranked})
     return f"{len(trials)} compositions ranked -> {out / 'search.md'}; the best: {out / 'best.toml'}"
 
 
@@ -91,6 +105,8 @@ def run(
     read = None if network is None else network_in(network, prm)
     if read is not None:
         recipe, read = agree_on_training(recipe, read, changes)
+    if read is None:
+        choose_fillers(recipe, folder)  # before the Hub is asked for images
     cifar10 = load_cifar10(data)
     count_images(cifar10, held_out, images)  # before the seconds that assembling takes
     net = read or assemble_recipe(recipe, folder, unsafe=resources.unsafe)
@@ -99,10 +115,12 @@ def run(
     return record, to_json(record.model_dump(mode="json")) if as_json else run_text(record, out)
 
 
-def describe_ablation(study: Ablation) -> tuple[str, UserError | None]:
+def describe_ablation(study: Ablation, *, as_json: bool) -> tuple[str, UserError | None]:
     """Return a line for each variant, and an error if no run was completed."""
     out = study.folder
     text = "\n".join([*(make_visible(row_text(row)) for row in study.rows), f"-> {out / 'ablation.md'}"])
+    if as_json:
+        text = to_json({"folder": str(out), "rows": [asdict(row) for row in study.rows]})
     if any(row.n for row in study.rows):
         return text, None
     if any(row.paused for row in study.rows):

@@ -47,10 +47,11 @@ def adapt(
     out: _Out = None,
     seed: _Seed = None,
     force: _Force = False,
+    as_json: _Json = False,
 ) -> None:
     """Stage I: adapt an expert to each domain. Without a real base model, train the tiny base first."""
     workspace = package.command.open_workspace(file, out, seed, base, expert, force)
-    print(package.command.adapt(workspace, domains or ()))
+    print(package.command.adapt(workspace, domains or (), as_json=as_json))
 
 
 @app.command()
@@ -62,10 +63,11 @@ def align(
     out: _Out = None,
     seed: _Seed = None,
     force: _Force = False,
+    as_json: _Json = False,
 ) -> None:
     """Stage II: align a projector for each domain, with base and expert frozen, by the likelihood of the answers."""
     workspace = package.command.open_workspace(file, out, seed, base, expert, force)
-    print(package.command.align(workspace, domains or ()))
+    print(package.command.align(workspace, domains or (), as_json=as_json))
 
 
 @app.command()
@@ -83,10 +85,11 @@ def route(
     out: _Out = None,
     seed: _Seed = None,
     force: _Force = False,
+    as_json: _Json = False,
 ) -> None:
     """Build the prototypes of each domain and of the general set, and route questions with them."""
     workspace = package.command.open_workspace(file, out, seed, base, None, force)
-    print(package.command.route(workspace, domains or (), questions))
+    print(package.command.route(workspace, domains or (), questions, as_json=as_json))
 
 
 @app.command()

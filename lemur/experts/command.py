@@ -50,7 +50,7 @@ def make_data(workspace: Workspace, *, as_json: bool = False) -> str:
     return "\n".join([*lines, f"-> {workspace.folder('data')}"])
 
 
-def adapt(workspace: Workspace, domains: Sequence[str]) -> str:
+def adapt(workspace: Workspace, domains: Sequence[str], *, as_json: bool = False) -> str:
     """Train the tiny base if it is needed, then the experts."""
     domains = _check_domains(workspace, domains)
     with workspace.alone():
@@ -58,19 +58,21 @@ def adapt(workspace: Workspace, domains: Sequence[str]) -> str:
         for domain in domains:
             workspace.make_expert(domain)
     folders = [] if workspace.settings.base.model else [workspace.folder("base")]
-    return _summarize_folders([*folders, *(workspace.folder("domains", domain, "expert") for domain in domains)])
+    return _summarize_folders(
+        [*folders, *(workspace.folder("domains", domain, "expert") for domain in domains)], as_json
+    )
 
 
-def align(workspace: Workspace, domains: Sequence[str]) -> str:
+def align(workspace: Workspace, domains: Sequence[str], *, as_json: bool = False) -> str:
     """Align the projectors."""
     domains = _check_domains(workspace, domains)
     with workspace.alone():
         for domain in domains:
             workspace.make_projector(domain)
-    return _summarize_folders([workspace.folder("domains", domain, "projector") for domain in domains])
+    return _summarize_folders([workspace.folder("domains", domain, "projector") for domain in domains], as_json)
 
 
-def route(workspace: Workspace, domains: Sequence[str], questions: Path | None) -> str:
+def route(workspace: Workspace, domains: Sequence[str], questions: Path | None, *, as_json: bool = False) -> str:
     """Build the prototypes; if there are questions, route them and report the accuracy on those with a known domain."""
     domains = _check_domains(workspace, domains)
     with workspace.alone():
@@ -78,7 +80,7 @@ def route(workspace: Workspace, domains: Sequence[str], questions: Path | None) 
             workspace.make_prototypes(domain)
         if questions is None:
             return _summarize_folders(
-                [workspace.folder("domains", domain, "prototypes") for domain in (*domains, GENERAL)]
+                [workspace.folder("domains", domain, "prototypes") for domain in (*domains, GENERAL)], as_json
             )
         rows = _read_questions(questions)
         states = workspace.encode(workspace.base(), [row["question"] for row in rows])
@@ -132,13 +134,15 @@ def _check_domains(workspace: Workspace, domains: Sequence[str]) -> list[str]:
     return list(domains or known)
 
 
-def _summarize_folders(folders: Sequence[Path]) -> str:
-    lines = []
-    for folder in folders:
-        counts = read_manifest(folder).counts
-        numbers = ", ".join(f"{key} {value:,}" for key, value in counts.items() if isinstance(value, int | float))
-        lines.append(f"{folder}: {numbers}")
-    return "\n".join(lines)
+def _summarize_folders(folders: Sequence[Path], as_json: bool) -> str:
+    counts = {str(folder): read_manifest(folder).counts for folder in folders}
+    if as_json:
+        return json.dumps(counts, indent=2)
+    return "\n".join(
+        f"{folder}: "
+        + ", ".join(f"{key} {value:,}" for key, value in numbers.items() if isinstance(value, int | float))
+        for folder, numbers in counts.items()
+    )
 
 
 def _read_questions(path: Path) -> list[Json]:

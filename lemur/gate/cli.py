@@ -8,6 +8,7 @@ import typer
 
 from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
+from manifests.options.colors import paint_outcomes
 from manifests.options.help import CommandLine
 from manifests.options.parameters import RuntimeOption
 
@@ -57,6 +58,6 @@ def gate(
     report = check(paths, against=against, jobs=jobs, unsafe=unsafe_no_sandbox, runtime=tuple(runtime or ()))
     if sarif is not None:
         write_text(sarif, json.dumps(build_sarif(report), indent=2) + "\n")
-    print(json.dumps(build_json(report), indent=2) if as_json else "\n".join(build_table(report)))
+    print(json.dumps(build_json(report), indent=2) if as_json else paint_outcomes("\n".join(build_table(report))))
     if not report.passed:
         raise typer.Exit(3)

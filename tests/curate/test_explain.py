@@ -14,12 +14,13 @@ import pytest
 import torch
 from torch import nn
 
+from curate.cli import explain as command
 from curate.folder.explain import draw_graph, explain
 from curate.folder.explanation import Explanation
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from curate.sources import open_source
-from lemur_core.files.errors import UserError
+from lemur_core.files.errors import UsageError, UserError
 from tests.builders.graphs import trace
 from tests.builders.suites import read_files, table
 
@@ -151,6 +152,16 @@ def test_what_a_kept_record_stands_for(snapshot: Path, codes: dict[str, str]) ->
     assert "stands for  6 removed networks: 2 exact, 3 lexical, 1 structural" in lines
     assert lines.index("  least similar:") == lines.index("  nearest:") + 6
     assert lines[-1].split()[1:3] == ["lexical", "least-net"]
+
+
+def test_the_folder_is_named_by_an_option_or_first(snapshot: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command(["base-net"], folder=snapshot)
+    by_option = capsys.readouterr().out
+    command([str(snapshot), "base-net"])
+    assert capsys.readouterr().out == by_option != ""
+    for words, folder in ((["base-net"], None), ([str(snapshot), "base-net"], snapshot)):
+        with pytest.raises(UsageError, match=r"lemur explain NAME_OR_ID --in DIR"):
+            command(words, folder=folder)
 
 
 @table(__file__, "explain.md", "Removed for another code", globals())

@@ -73,8 +73,7 @@ def assemble(
     Raises: UserError for an unknown block (the message names similar ids), a block that does not fit its slot (with the
         reason), hyperparameters that LEMUR cannot store, or a network that does not run.
     """
-    library = open_library(folder) if folder is not None else None
-    chosen = {slot: filler for slot in (*_SHARED, *_OTHERS) if (filler := choose(slot, recipe, library)) is not None}
+    chosen = choose_fillers(recipe, folder)
     if not minimized:
         chosen = {slot: filler.full or filler for slot, filler in chosen.items()}
     others = {slot: filler for slot, filler in chosen.items() if slot in _OTHERS}
@@ -93,6 +92,16 @@ def assemble(
     blocks = [(slot, block) for slot in chosen if (block := settled[slot].block)]
     stated = [{"slot": slot, **block.model_dump(include=_STATED)} for slot, block in blocks]
     return Network(name, code, prm, tuple(map(Ingredient.model_validate, stated)), recipe)
+
+
+def choose_fillers(recipe: Recipe, folder: Path | None) -> Fillers:
+    """Return what fills each slot of a recipe; nothing is run.
+
+    Raises: UserError for an unknown block, or one without a folder.
+    """
+    library = open_library(folder) if folder is not None else None
+    slots = (*_SHARED, *_OTHERS)
+    return {slot: filler for slot in slots if (filler := choose(slot, recipe, library)) is not None}
 
 
 def assemble_to(out: Path, recipe: Recipe, folder: Path | None, *, unsafe: bool, force: bool) -> Network:
