@@ -68,7 +68,7 @@ what is known. A file is accepted if
   it maps inputs of the shapes before each arrow of `shapes` to those after it, and has `parameters` within 10 %;
 - it computes what `computes` says, with at least half of `motifs`;
 - Net uses each of them so that its result reaches the scores, and training changes all of its parameters;
-- it is no copy of a known network."""
+- it is not a copy of a known network."""
 
 DELTA = """\
 Answer with changes to the given file, not with the whole of it: one or more of
