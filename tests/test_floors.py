@@ -90,7 +90,7 @@ def test_no_package_of_ours_is_imported_by_a_string() -> None:
 
 #: What a command line imports at its top: options, and what parses, shows and reports them.
 _COMMAND_LINE = re.compile(
-    r"(?:\w+\.)+(?:cli|options)\.\w+|manifests\.options\.(?:in_tasks|parameters|help)\.\w+|lemur_core\.files\.\w+\.\w+|"
+    r"(?:\w+\.)+(?:cli|options)\.\w+|manifests\.options\.(?:colors|parameters|help)\.\w+|lemur_core\.files\.\w+\.\w+|"
     + "|".join(PACKAGES)
 )
 
