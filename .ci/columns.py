@@ -28,6 +28,7 @@ _FILES = {
         "Decision": "decisions.parquet",
         "GraphRow": "graphs.parquet",
         "Stat": "data/stats/*.parquet",
+        "Measurement": "data/measurements/*.parquet",
         "Prediction": "data/prediction/*.parquet",
         "Removed": "removed.parquet",
         "JoinedCluster": "clusters.parquet",

@@ -153,7 +153,8 @@ MODULES = sorted({module for module in re.findall(r"python -m ([\w.]+)", TEXT) i
 def test_options_exist(option: str) -> None:
     quoted = re.compile(f'"(--)?{option.removeprefix("--")}"')
     benchmarks = (ROOT / f"{module.replace('.', '/')}.py" for module in MODULES)
-    assert option in ALL_OPTIONS | {"--version", "--quiet"} or any(
+    of_pip_and_uv = {"--from", "--no-deps", "--overrides"}
+    assert option in ALL_OPTIONS | {"--version", "--quiet"} | of_pip_and_uv or any(
         quoted.search(path.read_text(encoding="utf-8")) for path in benchmarks
     )
 

@@ -147,7 +147,7 @@ class Measurement(Record):
     id: Sha256 | None = Field(
         description="SHA-256 of the network's code; null where no, or no single, code has its name"
     )
-    nn: str
+    nn: str = Field(description="name of the network")
     kind: str = Field(description="folder of the release, or table of the database, that holds it")
     place: str = Field(description="the file, or the key of the row, there")
     device: str | None = Field(description="the device, where one is stated")
