@@ -59,7 +59,7 @@ class Preference(Record):
 class Question(Record):
     """One question of an evaluation, with the answer that a scorer compares with."""
 
-    question: str = Field(min_length=1)
+    question: str = Field(min_length=1, description="as it is put to the model, in full but for the options")
     target: str = Field(min_length=1, description="the right answer")
     id: str = Field(min_length=1, description="id of the conversation that it was made from")
     license: str = Field(description=_LICENSE)
@@ -93,7 +93,13 @@ EXPORT = FolderFormat(
         "fault_line": (Question, {"test": "data/fault_line/test-*.parquet"}),
     },
     tags=("pytorch", "code", "lemur"),
-    disclosure=replace(SNAPSHOT_DISCLOSURE, uses=_USES, limits=SNAPSHOT_DISCLOSURE.limits[-1:], biases=_BIASES),
+    disclosure=replace(
+        SNAPSHOT_DISCLOSURE,
+        uses=_USES,
+        limits=SNAPSHOT_DISCLOSURE.limits[-1:],
+        biases=_BIASES,
+        collection="A program wrote the contents of the source folder in another form.",
+    ),
     source_datasets=("extended",),
 )
 

@@ -179,7 +179,7 @@ def test_what_it_says(tmp_path: Path, tables: list[Table]) -> None:
 
 
 #: What NeurIPS asks of data sets: https://neurips.cc, guidelines for RAI metadata, 2026.
-REQUIRED = ("dataBiases", "dataLimitations", "dataSocialImpact", "dataUseCases", "hasSyntheticData")
+REQUIRED = ("dataBiases", "dataCollection", "dataLimitations", "dataSocialImpact", "dataUseCases", "hasSyntheticData")
 
 
 @pytest.mark.parametrize("kind", [EXTRACTION, SNAPSHOT], ids=lambda kind: kind.name)
@@ -201,9 +201,10 @@ def test_it_says_what_users_must_know(tmp_path: Path, kind: FolderFormat) -> Non
     text = (tmp_path / "README.md").read_text()
     yaml_, _, page = text.removeprefix("---\n").partition("---\n")
     facts = yaml.safe_load(yaml_)
-    assert (facts["license"], facts["language"]) == (["mit", "bsd-3-clause"], ["en", "code"])
+    assert (facts["license"], facts["language"]) == (["bsd-3-clause", "mit"], ["en", "code"])
     assert (facts["annotations_creators"], "arxiv:2512.04329" in facts["tags"]) == (["machine-generated"], True)
     assert [line for line in page.splitlines() if line.startswith("## ")] == [
+        "## Collection",
         "## Uses",
         "## Biases, risks and limits",
         "## Columns",
@@ -223,8 +224,9 @@ def test_it_says_what_users_must_know(tmp_path: Path, kind: FolderFormat) -> Non
     [
         (["MIT"], {"license": "mit"}),
         (["GPL-3.0-only", "GPL-3.0-or-later"], {"license": "gpl-3.0"}),
-        (["MIT", "NOASSERTION"], {"license": "unknown"}),
-        (["MIT", "MIT AND PSF-2.0"], {"license": "other", "license_name": "MIT AND MIT AND PSF-2.0"}),
+        (["MIT", "MIT AND NOASSERTION"], {"license": "unknown"}),
+        (["Apache-2.0 AND MIT", "MIT"], {"license": ["apache-2.0", "mit"]}),
+        (["MIT", "MIT AND PSF-2.0"], {"license": "other", "license_name": "MIT AND PSF-2.0"}),
         ([], {}),
     ],
 )

@@ -1,7 +1,10 @@
 """Conversations of a snapshot as prompts with completions, preferences and questions, in the forms that trainers read."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -84,6 +87,18 @@ def run(code: str, request: str) -> bool:
     except Exception:  # noqa: BLE001 (a fault may raise anything)
         return False
     return tuple(output.shape) == (arguments["in_shape"][0], *arguments["out_shape"])
+
+
+@pytest.mark.parametrize(("form", "trainer"), [("prompt-completion", "whole tables"), ("preference", "DPO")])
+def test_trainers_take_a_step(licensed: Path, tmp_path: Path, form: Any, trainer: str) -> None:
+    pytest.importorskip("trl", reason="trl is not installed; python -m benchmarks.finetune installs it for itself")
+    export_folder(licensed, form, tmp_path / "out")
+    command = [sys.executable, "-P", "-m", "benchmarks.finetune", str(tmp_path / "out"), "--steps", "1", "--batch", "1"]
+    here = {**os.environ, "LEMUR_FINETUNE_HERE": "1", "PYTHONPATH": str(Path(__file__).parents[3])}
+    options = ["--config", form.replace("-", "_")]
+    done = subprocess.run([*command, *options], env=here, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"\n{trainer}: " in done.stdout
 
 
 def repair(fault: str, row: Row) -> Row:
