@@ -117,8 +117,8 @@ EXTRACTION_DISCLOSURE = Disclosure(
     ),
     impact=_IMPACT,
     sensitive=_SENSITIVE,
-    collection="A program read the Python files of the sources, wrote each class of a module as a closed file, and ran it"
-    " in a sandbox. Nothing was annotated by hand.",
+    collection="A program read the Python files of the sources, wrote each class of a module as a closed file, and"
+    " ran it in a sandbox. Nothing was annotated by hand.",
 )
 
 
