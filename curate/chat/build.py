@@ -12,16 +12,18 @@ from curate.chat.design import design, explain
 from curate.chat.network import ChatNetwork, Lab, NetworkFacts, best_results, read_code
 from curate.chat.repair import repairs
 from curate.compute.arguments import read_parameters
+from curate.compute.graphs import GraphTrace
 from curate.compute.runs import build_case
 from curate.model.corpus import LoadedRecords
 from curate.model.options import CurateOptions
 from curate.model.residue import strip_residue
 from curate.published.outcome import CurationOutcome
+from lemur_core.describe.cost import count_parameters
 from lemur_core.describe.patterns import describe_graph
 from manifests.conversations.conversation import Chat, Comparison, Draft, Sampler, Skipped, Subject, finish
 from manifests.records import CHAT_KINDS, ChatKind
 
-_VIEW = re.compile(r"reshaped to \d")
+_VIEW, _SIZED = re.compile(r"reshaped to \d"), re.compile("resized to")
 #: Requests are compared: the files in them may be similar, as long as the records are not near-duplicates.
 COMPARISON = Comparison(lambda draft: draft.user, "prompts", "its request is nearly that about {label} in {split}")
 
@@ -94,20 +96,27 @@ def _networks(corpus: LoadedRecords, outcome: CurationOutcome, codes: Sequence[i
                 fault=f"unknown_input: {case}" if isinstance(case, str) else "",
                 results=best,
                 reached=reached,
-                sentences=_describe(outcome, code),
             )
         )
-    return _measure_records(networks, lab)
+    measured = zip(_measure_records(networks, lab), map(outcome.get_trace, codes), strict=True)
+    return [replace(network, sentences=_describe(network, trace)) for network, trace in measured]
 
 
-def _describe(outcome: CurationOutcome, code: int) -> tuple[str, ...]:
-    """Return the sentences on the graph of a code; empty if it has none, or one that does not show everything."""
-    trace = outcome.get_trace(code)
-    if trace is None or "eval" not in trace.answer or trace.answer.get("varies"):
+def _describe(network: ChatNetwork, trace: GraphTrace | None) -> tuple[str, ...]:
+    """Return the sentences on the graph of a network; empty if it has none, or one that is not that of the request.
+
+    All networks of a task are traced with the same inputs: another number of channels or classes, or another size of
+    the images, gives other parameters, and the batch is another one.
+    """
+    if network.facts is None or trace is None or "eval" not in trace.answer or trace.answer.get("varies"):
         return ()
-    sentences = describe_graph(trace.read_graph()).sentences
-    # The graph was traced with another batch than the request states, and shapes of views contain it.
-    return () if _VIEW.search(" ".join(sentences)) else sentences
+    graph = trace.read_graph()
+    if count_parameters(graph) != network.facts.parameters:
+        return ()
+    sentences = describe_graph(graph).sentences
+    text, traced = " ".join(sentences), [node.outputs[0].shape[2:] for node in graph.nodes if node.op == "input"]
+    is_of_size = network.case is not None and traced[:1] == [tuple(network.case.in_shape[2:])]
+    return () if _VIEW.search(text) or (_SIZED.search(text) and not is_of_size) else sentences
 
 
 def _measure_records(networks: list[ChatNetwork], lab: Lab) -> list[ChatNetwork]:

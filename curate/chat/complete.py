@@ -5,6 +5,7 @@ A gap is cut out by lines, not rewritten: LibCST prints no block without stateme
 
 import ast
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ _NOT_STATED = "every part that can be cut out holds what the rest of the file an
 _USUAL = frozenset({"learn", "train_setup", "body supported_hyperparameters"})
 
 _MIN_LINES = 3
+_MOST_NUMBERS = 3  # that the rest of the file does not hold, and measurements decide
+_NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,8 @@ class Gap:
     """A file with a marked gap, and the missing part, without the indentation of the marked line.
 
     A part is `plain` if everything in it can be inferred from the rest: no docstring, no number but 0, 1 and 2, no text
-    with white space, such as a message, and none that the rest of the file does not contain.
+    with white space, such as a message, and none that the rest of the file does not contain. It is `numbered` if it
+    holds more numbers that the rest does not than measurements decide: those of a whole constructor are only bounded.
     """
 
     what: str  # for example: the body of method `forward` of class `Net`
@@ -50,6 +54,7 @@ class Gap:
     text: str
     part: str
     plain: bool
+    numbered: bool
 
 
 def completions(networks: Sequence[ChatNetwork], samplers: Sequence[Sampler]) -> list[Draft | Skipped]:
@@ -66,7 +71,8 @@ def completions(networks: Sequence[ChatNetwork], samplers: Sequence[Sampler]) ->
     for index in sorted(range(len(networks)), key=lambda index: SPLITS.index(networks[index].split)):
         network = networks[index]
         choices = gaps(network.code)
-        clear = [gap for gap in choices if holders[_key(gap.text)] == 1 and (gap.plain or network.facts is not None)]
+        alone = [gap for gap in choices if holders[_key(gap.text)] == 1]
+        clear = [gap for gap in alone if gap.plain or (network.facts is not None and not gap.numbered)]
         new = [gap for gap in clear if requested.get(_key(gap.part), network.split) == network.split]
         if new:
             gap = _choose_gap(new, holders, samplers[index])
@@ -166,13 +172,20 @@ def _cut(lines: list[str], node: ast.FunctionDef | ast.ClassDef, what: str, name
         return None  # a less indented line, for example in a long string
     if put_back(text, part) != "".join(lines):
         return None
-    return Gap(what, name, text, part, _is_plain(tree, text.casefold()))
+    return Gap(what, name, text, part, _is_plain(tree, text.casefold()), _count_numbers(tree, text) > _MOST_NUMBERS)
 
 
 def _has_docstring(node: ast.AST) -> bool:
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return False
     return ast.get_docstring(node, clean=False) is not None
+
+
+def _count_numbers(part: ast.Module, rest: str) -> int:
+    """Return how many numbers of a part but 0, 1 and 2 are not in the rest of the file."""
+    constants = (node.value for node in ast.walk(part) if isinstance(node, ast.Constant))
+    numbers = {value for value in constants if isinstance(value, int | float | complex) and value not in (0, 1, 2)}
+    return len({str(number) for number in numbers} - set(_NUMBER.findall(rest)))
 
 
 def _is_plain(part: ast.Module, rest: str) -> bool:

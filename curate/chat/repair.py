@@ -1,5 +1,7 @@
 """`repair`: insert a typical fault into the file and confirm in the sandbox that it fails; the answer is the file."""
 
+import keyword
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +33,8 @@ _ANSWERS = (
     "{Where}: {right}. With that put right, the network runs:",
 )
 
+#: The frame by which torch calls a module while hooks observe it; without them there is none.
+_INNER = re.compile(r'  File "torch/nn/modules/module\.py", line \d+, in inner\n    .*\n')
 _MISSING_LINES = frozenset({"missing_import", "missing_super", "missing_flatten"})
 _EXECUTED = ("__init__", "forward")  # by a trial
 _WITH_SIZES = frozenset({"Conv1d", "Conv2d", "Conv3d", "ConvTranspose2d", "Linear", "BatchNorm2d", "BatchNorm1d"})
@@ -71,12 +75,11 @@ def _plan(_: ChatNetwork, sampler: Sampler, file: EditedFile) -> list[Fault]:
 def _judge(
     network: ChatNetwork, sampler: Sampler, fault: Fault, code: str, answer: NetworkFacts | NetFailure, attempt: int
 ) -> Draft | Skipped:
-    outcome = answer.traceback or answer.fault if isinstance(answer, NetFailure) else "it runs all the same"
-    if not isinstance(answer, NetFailure) or answer.category not in _SHOWN:
-        reason = answer.fault if isinstance(answer, NetFailure) else outcome
+    if not isinstance(answer, NetFailure) or answer.category not in _SHOWN or not answer.traceback:
+        reason = answer.fault if isinstance(answer, NetFailure) else "it runs all the same"
         return Skipped("no_clear_failure", f"last of {attempt} tried: {fault.kind}: {reason}")
     user = [sampler.choice(_REQUESTS, "request"), "", fence(code), "", call_line(network), ""]
-    user += [sampler.choice(_ERRORS, "error"), "", fence(outcome, "text")]
+    user += [sampler.choice(_ERRORS, "error"), "", fence(_INNER.sub("", answer.traceback), "text")]
     where = f"{'before' if fault.missing else 'in'} line {fault.line}"
     sentence = sampler.choice(_ANSWERS, "answer").format(where=where, Where=where.capitalize(), right=fault.right)
     return Draft(
@@ -166,7 +169,8 @@ class GatherFaults(cst.CSTVisitor):
         if self._executed and self._file.context(node) is ExpressionContext.LOAD and _of_self(node):
             name = node.attr.value
             wrong = _mistake(name)
-            if wrong and f"self.{wrong}" not in self._file.module.code:
+            usable = wrong.isidentifier() and not keyword.iskeyword(wrong)  # of `h2o` a swap would make `2ho`
+            if usable and f"self.{wrong}" not in self._file.module.code:
                 right = f"there is no `self.{wrong}`; the attribute is `self.{name}`"
                 self._add("wrong_attribute", node, right, node, node.with_changes(attr=cst.Name(wrong)))
 

@@ -9,6 +9,7 @@ import sys
 import types
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.modules.conv import _ConvNd
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from extract.arguments.constructing import TOO_LARGE, Arguments, Constructed, Constructor, confirm
 from extract.arguments.forwarding import Forward, ForwardCall, call_text, evaluate, run
@@ -38,6 +41,7 @@ _MAX_VARIANTS = 12
 _LIKELY = 2  # variants, tried at once
 _MORE_SEEDS = (1, 2)  # under which a call must work, too
 _MAX_BACKWARD_TRIES = 3  # calls to try until one also runs backward
+_MAX_DOUBTFUL_TRIES = 12  # as long as they work by accident
 
 
 def search_arguments(payload: dict[str, Any]) -> dict[str, Any]:
@@ -56,7 +60,7 @@ def search_arguments(payload: dict[str, Any]) -> dict[str, Any]:
     cls, stopped = define(payload)
     if cls is None or payload["goal"] == "executed":
         return {"level": "executed", **stopped} if cls is not None else {"level": "compiled", **stopped}
-    return _search(cls, payload)
+    return {name: value for name, value in _search(cls, payload).items() if name not in ("progress", "doubtful")}
 
 
 def compile_nothing() -> None:
@@ -152,7 +156,6 @@ def _search(cls: type[nn.Module], payload: dict[str, Any]) -> dict[str, Any]:
             break
         plan.failure = failure
     if best is not None:
-        best.pop("progress", None)
         return best
     if constructor.best_failure is None:
         return {"level": "executed", "kind": "no_arguments", "error": "there are no constructor arguments to try"}
@@ -198,10 +201,12 @@ def _run(constructor: Constructor, built: Constructed, goal: str) -> tuple[dict[
     """Return the best result of one module and, if it does not run forward, the failure with the most progress."""
     forward = Forward(built, constructor, constructor.names, constructor.hints, constructor.budget)
     best = _start_result(built)
-    for called in itertools.islice(forward.search(), _MAX_BACKWARD_TRIES):
+    for number, called in enumerate(itertools.islice(forward.search(), _MAX_DOUBTFUL_TRIES)):
+        if number >= _MAX_BACKWARD_TRIES and not best["doubtful"]:
+            break
         confirmed = _confirm_refined(constructor, built, called, goal, forward.work)
         best = confirmed if best["kind"] == "no_inputs" else _pick_better(best, confirmed)
-        if best["level"] == goal:
+        if best["level"] == goal and not best["doubtful"]:
             return best, None
     if best["level"] != "constructed" or forward.best_failure is None:
         return best, None
@@ -233,12 +238,17 @@ _ORDER = ("constructed", "forward", "backward")
 def _pick_better(first: dict[str, Any] | None, second: dict[str, Any]) -> dict[str, Any]:
     if first is None:
         return second
-    ranks = [(_ORDER.index(item["level"]), tuple(item.get("progress", (0, 0)))) for item in (first, second)]
+    ranks = [
+        (_ORDER.index(item["level"]), not item["doubtful"], tuple(item.get("progress", (0, 0))))
+        for item in (first, second)
+    ]
     return second if ranks[1] > ranks[0] else first
 
 
 def _start_result(built: Constructed) -> dict[str, Any]:
+    # A call is doubtful if it works by accident: others are tried, too, and it counts only if none is better.
     return {
+        "doubtful": False,
         "level": "constructed",
         "kind": "no_inputs",
         "error": "there are no inputs to try",
@@ -260,7 +270,8 @@ def _confirm(constructor: Constructor, built: Constructed, called: ForwardCall, 
         # A new module: the search may have changed the state of the one that it tried.
         module = confirm(constructor, built.arguments)
         module.eval()
-        output = run(module, called, names)
+        with _noting_no_batch() as without_batch:
+            output = run(module, called, names)
         # A coin that fell "no" once shows nothing of what the other side does.
         for seed in _MORE_SEEDS:
             _run_again(constructor, built, module, called, seed)
@@ -274,14 +285,32 @@ def _confirm(constructor: Constructor, built: Constructed, called: ForwardCall, 
     inputs = _draw_inputs(called, names)
     if problem := find_nothing(module, first, inputs):
         return result | {"kind": "no_result", "error": f"forward({call_text(called)}): {problem}"}
-    result |= {"level": "forward", "kind": None, "error": None}
+    result |= {"level": "forward", "kind": None, "error": None, "doubtful": bool(without_batch)}
     result["arguments"]["forward"] = called.as_json()
     observed = result["observed"] | describe(module) | {"cases": [describe_case(called, names, output)]}
     result["observed"] = observed
     observed["cases"] += further_cases(module, called, names)
     result = result if goal == "forward" else _backward(module, called, names, result)
     _compare_modes(constructor, built, called, result)
+    # No parameter takes part: the input has a form that the class passes on.
+    result["doubtful"] |= bool(observed.get("identity_in_eval") and observed["parameters"])
     return result
+
+
+@contextmanager
+def _noting_no_batch() -> Iterator[list[nn.Module]]:
+    """List the convolutions that run in this context on one image without a batch, as they do if a dimension lacks."""
+    noted: list[nn.Module] = []
+
+    def note(module: nn.Module, args: tuple[Any, ...]) -> None:
+        if isinstance(module, _ConvNd) and args and has_shape(args[0]) and args[0].dim() < module.weight.dim():
+            noted.append(module)
+
+    hook = register_module_forward_pre_hook(note)
+    try:
+        yield noted
+    finally:
+        hook.remove()
 
 
 def _compare_modes(constructor: Constructor, built: Constructed, called: ForwardCall, result: dict[str, Any]) -> None:
@@ -351,7 +380,8 @@ def _backward(
             }
             continue
         observed |= {"gradients": reached, "tensors": wanted}
-        return result | {"level": "backward", "kind": None, "error": None}
+        doubtful = result["doubtful"] or not mode  # train mode failed
+        return result | {"level": "backward", "kind": None, "error": None, "doubtful": doubtful}
     return result
 
 

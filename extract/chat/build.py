@@ -191,7 +191,7 @@ class Demand:
 def list_demands(spec: Spec) -> Iterator[Demand]:
     """Yield the demands that a block meets, the most specific first."""
     if spec.keeps_shape:
-        yield Demand("keeps the shape of its input", lambda other: other.keeps_shape, _keeps_because)
+        yield Demand("keeps the shape of its input", _keeps, _keeps_because)
     elif (demand := _scaling(spec)) is not None:
         yield demand
     if spec.parameters is not None:
@@ -211,6 +211,11 @@ def list_demands(spec: Spec) -> Iterator[Demand]:
             lambda other: None if other.layout is None else other.layout == spec.layout,
             lambda other: f"it takes {other.layout} inputs",
         )
+
+
+def _keeps(spec: Spec) -> bool | None:
+    """Return None for several outputs: the first may have the shape of the input."""
+    return spec.keeps_shape if all(len(case.outputs) == 1 for case in spec.cases) else None
 
 
 def _keeps_because(spec: Spec) -> str:

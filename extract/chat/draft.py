@@ -5,6 +5,7 @@ They contain no passage of code unless the code is the whole answer and its lice
 
 import ast
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -99,6 +100,8 @@ _WRITE = (
     "Give me a Python file that defines the module `{name}`:",
 )
 
+#: Values of arguments of which only the kind is stated.
+_NOT_SPELLED_OUT = re.compile(r" (SimpleNamespace|a function|computed|(sequence|mapping|text) of \d+ \w+)(,| and |$)")
 _MAX_TENSORS = 12  # maximum number of output tensors
 _FREE = "Fixed values that are not given are yours to choose."
 
@@ -261,6 +264,8 @@ def write(block: ChatBlock, sampler: Sampler, rights: CodeRights) -> Draft | Ski
         return skip_not_run(spec)
     if not tells_all(spec):
         return Skipped("not_stated", "its sentences do not say all that it computes, so none could write it from them")
+    if _NOT_SPELLED_OUT.search(init_words(spec)):
+        return Skipped("not_stated", "an argument is an object whose values are not stated")
     request = sampler.choice(_WRITE, "question").format(name=spec.name)
     lines, _ = _requirement(spec)
     for name, label in (("constructor", "constructor"), ("forward", "`forward`")):

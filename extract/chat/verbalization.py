@@ -166,19 +166,19 @@ def layer_sentence(spec: Spec) -> list[str]:
 
 
 def computing_sentences(spec: Spec) -> list[str]:
-    """Return the sentences on its graph, introduced by one that says so; none without a graph."""
-    if spec.algorithm is None:
+    """Return the sentences on its graph, introduced by one that says so; none without a graph, or without a step."""
+    sentences = spec.algorithm.sentences if spec.algorithm else ()
+    if spec.algorithm is None or not sentences:
         return []
-    sentences = spec.algorithm.sentences
     return [*list_caveats(spec.algorithm), f"What it computes: {sentences[0]}", *sentences[1:]]
 
 
 def tells_all(spec: Spec) -> bool:
     """Return True if the sentences on its graphs leave nothing out; False if one of the two modes has no graph."""
     algorithm = spec.algorithm
-    if algorithm is None or algorithm.train_error is not None:
+    if algorithm is None or algorithm.train_error is not None or list_caveats(algorithm):
         return False
-    return _LEFT_OUT.search(" ".join(algorithm.sentences)) is None
+    return bool(algorithm.sentences) and _LEFT_OUT.search(" ".join(algorithm.sentences)) is None
 
 
 def mode_sentences(spec: Spec) -> list[str]:

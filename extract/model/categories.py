@@ -23,7 +23,7 @@ _NAMES: tuple[tuple[str, str], ...] = (
         "random .*, batch .*(resize|pad)$, ^resize( .*)?$, (center|five|ten) crop, ^normalize$, "
         "(auto|rand|trivial) augment, aug mix, cut ?mix, mix ?up, color jitter, gr[ae]yscale, "
         "gaussian (blur|noise), elastic transform, convert image dtype, linear transformation, "
-        "data preprocessor, tp ?s transform",
+        r"data preprocessor, tp ?s transform, \w*augment",
     ),
     ("Quantization", r"quantiz\w*, fake quant, (de)?quant, observer"),
     ("Regularization", "drop ?(path|out|block|connect)?, stochastic depth"),
@@ -176,14 +176,16 @@ def find_category(name: str, qualname: str, bases: Sequence[str], operations: Co
         bases: names of the base classes, dotted or not.
         operations: of the graph; none if there is no graph.
     """
+    has = set(operations)
     folders = [split_words(part) for part in qualname.split(".")[:-1]]
     if any(_AUGMENTING.search(folder) for folder in folders):
         return "Augmentation"
     if any(_TRANSFORMS.search(folder) for folder in folders):
         return "Augmentation" if _match_name(name) == "Augmentation" else OTHER
+    kinds = [_match_name(word) for word in (name, *(base.rpartition(".")[2] for base in bases))]
     candidates = (
-        *map(_match_name, (name, *(base.rpartition(".")[2] for base in bases))),
-        next((kind for kind, sets in _STRUCTURES if any(some <= set(operations) for some in sets)), ""),
+        *(kind for kind in kinds if not (kind == "Convolution" and "linear" in has and "convolution" not in has)),
+        next((kind for kind, sets in _STRUCTURES if any(some <= has for some in sets)), ""),
         *(_match(_PLACE_RULES, folder) for folder in reversed(folders)),
         _match(_WEAK_RULES, split_words(name)),
     )

@@ -255,7 +255,7 @@ class ArgumentRecorder(CallRecorder):
 
 
 class SourceRecorder(CallRecorder):
-    """Record the calls of all classes of some packages; the smallest are in `calls`, by module and name of the class.
+    """Record the calls of all classes of some packages; `calls` has those nearest to the defaults, by module and name.
 
     Args: packages: the top-level packages.
     """
@@ -277,11 +277,14 @@ class SourceRecorder(CallRecorder):
         return self._use(name, module) if vars(sys.modules.get(module, object)).get(name) is value else None
 
     def keep(self, key: str, record: RecordedCall) -> None:
-        """Keep the smallest calls that differ; of equal ones the first."""
+        """Keep calls that differ: those with the fewest settings that are no defaults, the smallest of them.
+
+        What a setting such as `apply_act=False` switches off would not be seen.
+        """
         kept = self.calls.setdefault(key, [])
         if record.size <= _MOST_ELEMENTS and all(record.calls != other.calls for other in kept):
             kept.append(record)
-            kept.sort(key=lambda other: other.size)
+            kept.sort(key=lambda other: (len(other.calls["init"]["kwargs"]), other.size))
             del kept[MOST_CALLS:]
 
     def _is_own(self, cls: type[nn.Module]) -> bool:

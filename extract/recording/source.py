@@ -85,7 +85,7 @@ def record_sources(
         folders: from which the classes of each source can be imported.
         list_naming: returns files of a source to import, since they use these classes, the most likely first.
         missing: to which is added, by source, why one shows nothing.
-    Returns: the classes for which there are calls, the smallest calls first.
+    Returns: the classes for which there are calls, those nearest to the defaults first.
     Raises: UserError if no sandbox is available.
     """
     by_source: dict[str, list[TargetClass]] = {}

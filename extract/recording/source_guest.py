@@ -7,6 +7,7 @@ import importlib
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -59,7 +60,7 @@ Calls = Mapping[str, list[RecordedCall]]
 
 
 def record_source(request: SourceRecording) -> dict[str, Any]:
-    """Return `calls`, the smallest of each class by its key in the request, where a driver reaches it.
+    """Return `calls`, those nearest to the defaults of each class by its key, where a driver reaches it.
 
     If no module of the classes can be imported, `missing` states why.
     """
@@ -185,7 +186,15 @@ class _Recording:
         # The search for arguments has tried the class itself, but for what a table states.
         ready = [driver for driver in drive_definition(cls, self._tables) if driver.key.endswith(STATED)]
         ready += [driver for item in reaching for driver in drive_definition(item, self._tables)]
-        for driver in (*self._list_written(cls, reaching), *sorted(ready, key=lambda d: d.effort)):
+        # Several functions of one module mostly make the same model in several sizes, which may not use the class.
+        turns: Counter[tuple[int, str]] = Counter()
+
+        def take_turn(driver: Driver) -> tuple[int, int]:
+            place = driver.effort, driver.key.partition(":")[0]
+            turns[place] += 1
+            return driver.effort, turns[place]
+
+        for driver in (*self._list_written(cls, reaching), *sorted(ready, key=take_turn)):
             if count[driver.effort] < _MAX_DRIVERS[driver.effort]:
                 count[driver.effort] += 1
                 yield driver

@@ -40,8 +40,9 @@ def infer_behavior(observed: Observed, letters: str | None) -> Behavior:
     layout, last = "×".join(letters), letters.endswith("C") and rank > 2
     if any(len(after) != rank for _, after in pairs):
         return Behavior(layout, keeps)
-    channel_axis = -1 if last else 1
-    return Behavior(layout, keeps, _factor(pairs, last), any(a[channel_axis] != b[channel_axis] for a, b in pairs))
+    channel_axis = letters.find("C") if "C" in letters else 1
+    factor = _factor(pairs, last) if letters[0] == "N" else None
+    return Behavior(layout, keeps, factor, any(a[channel_axis] != b[channel_axis] for a, b in pairs))
 
 
 def neutralize_case(case: Case, names: Sequence[str]) -> Case:

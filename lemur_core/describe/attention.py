@@ -181,5 +181,9 @@ def _describe_score(flow: DataFlow, node: Node) -> tuple[list[str], int | None]:
         learned = any(find_origin(flow.graph, index) == "learned" for index in others)
         return ["plus a learned bias" if learned else "plus a mask"], following
     if node.op in ("masked_fill", "where"):
-        return ["masked"], live[-1] if node.op == "where" and live else following
+        fixed = node.op == "masked_fill" and node.inputs[1].node not in flow.reached
+        return ["masked by fixed places" if fixed else "masked"], live[-1] if node.op == "where" and live else following
+    if node.op in ("mul", "div") and len(live) < len(node.inputs):
+        origin = next(find_origin(flow.graph, ref.node) for ref in node.inputs if ref.node not in flow.reached)
+        return [f"{'times' if node.op == 'mul' else 'divided by'} a {origin} factor"], following
     return [], following

@@ -51,6 +51,8 @@ def derive_layout(graph: Graph, index: int) -> Layout | None:
         is_over_last = node.op == "linear" or len(node.get("normalized_shape") or ()) == 1
         if node.op in _LAST and position == 0 and is_over_last:
             return channels_last(rank)
+        if position == 0 and node.op == "convolution" and len(node.get("kernel")) == rank - 1:
+            return channels_first(rank + 1)[1:]  # one image without a batch
         if position == 0 and (node.op in _SECOND or _ON_SPACE.match(node.op)):
             return channels_first(rank)
         if node.op in ("permute", "reshape"):

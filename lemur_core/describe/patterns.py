@@ -88,9 +88,9 @@ def describe_graph(graph: Graph, trained: Graph | None = None) -> GraphDescripti
 
 def _describe_training(evaluated: "_Describer", trained: "_Describer") -> list[str]:
     """List what train mode does besides, or instead."""
-    if evaluated.sentences() == trained.sentences():
-        return []
     before, after = (dict.fromkeys(describer.list_phrases()) for describer in (evaluated, trained))
+    if before == after and evaluated.sentences() == trained.sentences():
+        return []
     more, fewer = ([text for text in one if text not in other] for one, other in ((after, before), (before, after)))
     if len(more) + len(fewer) > _IN_TRAINING or not more:
         return ["Train mode goes another way."]
@@ -349,8 +349,11 @@ class _Describer:
         return max(only_here)
 
     def list_phrases(self) -> list[str]:
-        """Return all phrases, without the values that they refer to."""
-        phrases = (phrase for chain in self.chains for phrase in chain.phrases)
+        """Return all phrases, without the values that they refer to, and the dropout inside attentions."""
+        phrases = [phrase for chain in self.chains for phrase in chain.phrases]
+        inside = [node.get("dropout_p") for node in self.nodes if node.op == "attention" and node.get("dropout_p")]
+        inside += [self.nodes[index].get("p") for index in self.hidden if self.nodes[index].op == "dropout"]
+        phrases += [f"dropout of {rate:g} inside an attention" for rate in sorted(inside)]
         return [remove_marks(_MARK.sub("another value", phrase)) for phrase in phrases]
 
     def sentences(self) -> list[str]:

@@ -218,7 +218,8 @@ def _format_each(values: Sequence[int]) -> str:
 
 def _convolution(graph: Graph, node: Node, layout: Layout) -> str:
     kernel, groups = node.get("kernel"), node.get("groups")
-    before, after = graph.type_of(node.inputs[0]).shape[1], node.outputs[0].shape[1]
+    channels = -len(kernel) - 1  # the first dimension of an input without a batch
+    before, after = graph.type_of(node.inputs[0]).shape[channels], node.outputs[0].shape[channels]
     kind = "transposed " if node.get("transposed") else ""
     shape = f"{format_sizes(kernel)} filter" if len(kernel) > 1 else f"filter of length {kernel[0]},"
     text = f"{kind}{shape} ‹{before} to {after}›"

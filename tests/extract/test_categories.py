@@ -52,6 +52,8 @@ def test_the_graph_decides_where_names_say_nothing() -> None:
     name, path = "_MRCNN", "sleep.models.attn._MRCNN"
     assert find_category(name, path, ["nn.Module"], {"input", "convolution", "batch_norm", "gelu"}) == "Convolution"
     assert find_category("MaskRCNN", path, [], {"convolution"}) == "Detection"
+    assert find_category("BertMixedLayer", "net.BertMixedLayer", [], {"linear", "attention"}) == "Attention"
+    assert find_category("MixedConv2d", "net.MixedConv2d", [], {"linear", "convolution"}) == "Convolution"
     for operations, category in (
         ({"lstm", "linear"}, "Recurrent"), ({"_softmax", "matmul"}, "Attention"), ({"linear"}, "MLP"), ({"add"}, OTHER),
         ({"attention", "layer_norm", "linear"}, "Transformer"), ({"embedding"}, "Embedding"), ({"rms_norm"}, "Normalization"),

@@ -76,6 +76,15 @@ def test_sizes_are_asked_for_with_what_was_measured_and_only_where_nothing_else_
     assert not_measured == Skipped("no_part", reason)
 
 
+def test_sizes_that_measurements_only_bound_are_not_asked_for() -> None:
+    sizes = "".join(f"        self.conv{size} = nn.Conv2d({size}, {size}, {size})\n" for size in (5, 7, 11, 13))
+    (skipped,) = complete(network(file(init=sizes, forward="        return self.head(x)\n")))
+    assert isinstance(skipped, Skipped)
+    assert skipped.reason == "no_part"
+    (stated,) = complete(network(file(init=f"{sizes}", forward="        return self.head(x[5:7, 11:13])\n")))
+    assert isinstance(stated, Draft)
+
+
 def test_a_part_of_one_record_goes_before_one_of_several() -> None:
     helper = "\n    def helper(self, x):\n        {0} = x\n        {0} = {0} + x\n        return {0}\n"
     files = (file(init=f"        self.{name} = 1\n", more=helper.format(name)) for name in ("a", "b", "c", "d"))

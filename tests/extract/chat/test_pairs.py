@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from extract.chat.build import ChatOptions, build_chat, list_demands
 from extract.chat.draft import ChatBlock, CodeRights
 from extract.chat.verbalization import argument_words, layer_sentence, output_words, parameter_words, shape_words
+from lemur_core.graphs.graph import DRAWS
 from manifests.conversations.conversation import Chat, Conversation
 from manifests.records import Block, Case, Spec, SpecArgument
 from tests.builders.suites import table
@@ -197,8 +198,23 @@ def test_only_what_is_told_in_full_is_to_be_written(blocks: list[ChatBlock]) -> 
     """Without a graph of train mode, or of either mode, nobody could write the module from its requirements."""
     spec = blocks[1].spec
     assert spec.algorithm is not None
-    half = spec.algorithm.model_copy(update={"train_error": "it draws numbers"})
-    for algorithm in (half, None):
+    changes: tuple[dict[str, Any], ...] = (
+        {"train_error": "it draws numbers"}, {"reads_values": True}, {"hidden": (DRAWS,)}, {"sentences": ()}
+    )  # fmt: skip
+    for algorithm in (*(spec.algorithm.model_copy(update=change) for change in changes), None):
         block = ChatBlock(spec.model_copy(update={"algorithm": algorithm}), blocks[1].place, blocks[1].code)
         (drop,) = [drop for drop in chat_of([block], include_code=True).drops if drop.kind == "write"]
         assert drop.skipped.reason == "not_stated"
+    assert spec.arguments is not None
+    arguments = spec.arguments.model_copy(update={"init": {"config": "SimpleNamespace"}})
+    untold = ChatBlock(spec.model_copy(update={"arguments": arguments}), blocks[1].place, blocks[1].code)
+    (drop,) = [drop for drop in chat_of([untold], include_code=True).drops if drop.kind == "write"]
+    assert "values are not stated" in drop.skipped.detail
+
+
+def test_of_several_outputs_the_first_may_keep_the_shape(blocks: list[ChatBlock]) -> None:
+    spec = next(block.spec for block in blocks if block.spec.keeps_shape)
+    (demand,) = [demand for demand in list_demands(spec) if demand.text == "keeps the shape of its input"]
+    twice = [case.model_copy(update={"outputs": case.outputs * 2}) for case in spec.cases]
+    assert demand.is_met(spec)
+    assert demand.is_met(spec.model_copy(update={"cases": tuple(twice), "keeps_shape": False})) is None

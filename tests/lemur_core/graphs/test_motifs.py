@@ -50,6 +50,11 @@ def attend(n: Net, x: Tensor) -> Tensor:
     return ((q * 8**-0.5) @ k.transpose(-2, -1)).softmax(-1) @ v
 
 
+def attend_others(n: Net, x: Tensor) -> Tensor:
+    scores = (x @ x.transpose(-2, -1)) * n.scale.weight.exp()
+    return scores.masked_fill(torch.eye(6, dtype=torch.bool), -1e4).softmax(-1) @ x
+
+
 def halves(n: Net, x: Tensor) -> Tensor:
     a, b = x.chunk(2, 1)
     return torch.cat([b, a], 1)
@@ -115,6 +120,15 @@ def test_train_mode_tells_what_it_draws() -> None:
         "from the input: linear 4 to 4.",
         "In train mode also dropout of 0.25.",
     )
+
+
+def test_dropout_inside_an_attention_is_told() -> None:
+    class Attend(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.scaled_dot_product_attention(x, x, x, dropout_p=0.25 if self.training else 0.0)
+
+    both = describe_graph(graph(Attend, (2, 3, 4, 8)), graph(Attend, (2, 3, 4, 8), train=True))
+    assert both.sentences[1:] == ("In train mode also dropout of 0.25 inside an attention.",)
 
 
 @table(__file__, "motifs.md", "Layout follows from the graph", globals())
