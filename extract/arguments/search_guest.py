@@ -303,7 +303,7 @@ def _noting_no_batch() -> Iterator[list[nn.Module]]:
     noted: list[nn.Module] = []
 
     def note(module: nn.Module, args: tuple[Any, ...]) -> None:
-        if isinstance(module, _ConvNd) and args and has_shape(args[0]) and args[0].dim() < module.weight.dim():
+        if isinstance(module, _ConvNd) and args and has_shape(args[0]) and args[0].dim() < len(module.kernel_size) + 2:
             noted.append(module)
 
     hook = register_module_forward_pre_hook(note)

@@ -15,7 +15,7 @@ from torch import nn
 
 from extract.arguments.hints import HintFinder
 from extract.extractor import BlockExtractor
-from extract.recording.recorder import ArgumentRecorder
+from extract.recording.recorder import ArgumentRecorder, RecordedCall, SourceRecorder
 from tests.builders.suites import read_files
 
 
@@ -195,3 +195,10 @@ def test_nothing_is_searched_for_blocks_that_are_only_executed(tmp_path: Path, m
     with BlockExtractor(sources=[str(tmp_path)], level="executed", jobs=1) as extractor:
         (result,) = extractor.extract_multiple_blocks(["Fold"])
     assert result.row.level == "executed"
+
+
+def test_calls_nearest_to_the_defaults_go_before_smaller_ones() -> None:
+    recorder = SourceRecorder(frozenset({"net"}), 10)
+    for size, settings in ((1, {"apply_act": "False"}), (3, {}), (2, {"groups": "1"})):
+        recorder.keep("net:Norm", RecordedCall({"init": {"args": ["64"], "kwargs": settings}}, {}, size))
+    assert [call.size for call in recorder.calls["net:Norm"]] == [3, 1, 2]

@@ -147,6 +147,22 @@ def test_a_variant_of_the_constructor_where_inputs_do_not_help(climb: Climb) -> 
     assert climb(block)["level"] == "backward"
 
 
+@pytest.mark.parametrize(
+    ("body", "init", "rank"),
+    [
+        ("return x if x.dim() == 4 else self.a(x)", "self.a = nn.Linear(32, 32)", 3),
+        ("if self.training and x.dim() == 4:\n    raise ValueError('tokens')\nreturn x * 2", "", 3),
+        ("return self.a(x)", "self.a = nn.Conv3d(32, 4, 1)", 5),
+    ],
+)
+def test_a_call_that_works_by_accident_gives_way_to_another(climb: Climb, body: str, init: str, rank: int) -> None:
+    """It passes the input on, does not train, or lacks the batch."""
+    found = climb(text(body, init) if init else text(body))
+    assert found["level"] == "backward"
+    assert found["arguments"]["forward"]["kwargs"]["x"].count(",") == rank - 1
+    assert "doubtful" not in found
+
+
 def test_settings_that_forward_needs(climb: Climb) -> None:
     init = "self.a = nn.Linear(config.hidden_size, config.hidden_size)\nself.config = config"
     found = climb(
