@@ -52,7 +52,7 @@ def refresh(folder: Path) -> None:
     write_manifest(folder, manifest.model_copy(update={"outputs": list_outputs(folder, {})}))
 
 
-PAGE = {"index.html", "page/000.js", "page/files.json"}
+PAGE = {"index.html", "page/000.js", "page/001.js", "page/files.json"}
 WITHHELD = [
     {"source": "beta@2.0", "license": "GPL-3.0-only", "blocks": 4},
     {"source": "gamma@3.0", "license": "NOASSERTION", "blocks": 4},
