@@ -128,9 +128,9 @@ def _represent_sets(corpus: LoadedRecords, outcome: CurationOutcome) -> dict[int
 #: How many near pairs of each token set and band are listed by default.
 PER_BAND = 10
 
-#: Token sets beyond which none are listed by default: the join of all with all takes half a minute for so many, and
+#: Token sets beyond which none are listed by default: the join of all with all takes ten CPU seconds for so many, and
 #: grows with their square.
-MOST_SETS = 5_000
+MOST_SETS = 10_000
 
 
 def list_pairs(corpus: LoadedRecords, outcome: CurationOutcome, requested: int | None) -> tuple[Iterator[Json], int]:

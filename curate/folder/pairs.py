@@ -23,7 +23,7 @@ from manifests.records import BANDS
 #: The lower ends of the bands, most similar first.
 LOWER_ENDS = tuple(float(band.partition("-")[0]) for band in BANDS)
 
-_BUFFER = 4_000_000  # pairs that wait to be compared with the nearest ones so far
+_BUFFER = 1_000_000  # pairs that wait to be compared with the nearest ones so far
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,34 @@ def find_nearest(blocks: Iterable[PairBlock], per_band: int) -> NearPairs:
     """
     kept = NearPairs(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
     waiting: list[PairBlock] = []
+    least = np.empty(0)
     count = 0
-    for block in blocks:
-        waiting.append(block)
-        count += len(block[0])
-        if count > _BUFFER:
+    for a, b, near in blocks:
+        pairs = NearPairs(a, b, near)
+        if len(least):  # most are further than what both ends have already
+            own, other = (places * len(BANDS) + pairs.band for places in (a, b))
+            reach = np.minimum(least.take(own, mode="clip"), least.take(other, mode="clip"))
+            chosen = near >= np.where(np.maximum(own, other) < len(least), reach, 0.0)
+            a, b, near = a[chosen], b[chosen], near[chosen]
+        waiting.append((a, b, near))
+        count += len(a)
+        if count > max(_BUFFER, len(kept.a)):
             kept, waiting, count = _select(kept, waiting, per_band), [], 0
+            least = _find_least(kept, per_band)
     return _select(kept, waiting, per_band)
+
+
+def _find_least(kept: NearPairs, per_band: int) -> npt.NDArray[np.float64]:
+    """Return, of each place and band, the similarity below which no pair is listed any more; 0 while it is not full."""
+    group = np.concatenate([kept.a, kept.b]) * len(BANDS) + np.tile(kept.band, 2)
+    near = np.tile(kept.jaccard, 2)
+    order = np.lexsort((-near, group))
+    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+    least = np.zeros(int(group.max(initial=-1)) + 1)
+    last = starts + per_band - 1
+    full = last < np.append(starts[1:], len(order))
+    least[group[order[starts[full]]]] = near[order[last[full]]]
+    return least
 
 
 def _select(kept: NearPairs, waiting: Sequence[PairBlock], per_band: int) -> NearPairs:

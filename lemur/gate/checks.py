@@ -121,11 +121,13 @@ def _read_supported(code: str) -> tuple[str, ...]:
 
 
 def inspect_statistics(
-    supported: Callable[[str], tuple[str, ...] | None], path: str, data: bytes
+    supported: Callable[[str], tuple[str, ...] | None], path: str, data: bytes, trials: list[Json] | str
 ) -> tuple[Refusal, ...]:
     """Check a file of statistics.
 
-    Args: supported: returns the hyperparameters of a network by its name; None if there is no such network.
+    Args:
+        supported: returns the hyperparameters of a network by its name; None if there is no such network.
+        trials: of the file, from `read_trials`.
     """
     report = partial(Refusal, "statistics")
     findings = list(_find_secrets(data))
@@ -142,7 +144,6 @@ def inspect_statistics(
         names = of_network
     if not re.fullmatch(r"0|[1-9][0-9]{0,5}", epoch):
         findings.append(report(f"{epoch}.json: the file is not named by an epoch"))
-    trials = read_trials(data)
     if isinstance(trials, str):
         return (*findings, report(trials))
     for number, trial in enumerate(trials, 1):

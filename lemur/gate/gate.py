@@ -94,9 +94,10 @@ def gate(
     references = [_open_reference(name) for name in against]
     index = NoveltyIndex(references, jobs=jobs)
     inspections = _inspect(contribution, index, jobs)
-    statistics = _inspect_statistics(contribution, inspections)
+    trials = {path: read_trials(data) for path, data in contribution.statistics.items()}
+    statistics = _inspect_statistics(contribution, inspections, trials)
     queries = {path: item.query for path, item in inspections.items() if item.query is not None}
-    _set_arguments(contribution, inspections, queries)
+    _set_arguments(trials, inspections, queries)
     with NetworkTracer(jobs=jobs, unsafe=unsafe, runtime=runtime) as tracer:
         novelties = dict(
             zip(queries, index.compare(list(queries.values()), None if index.absence else tracer), strict=True)
@@ -144,20 +145,22 @@ def _report_crash(_item: tuple[str, bytes]) -> Inspection:
 
 
 def _inspect_statistics(
-    contribution: Contribution, inspections: Mapping[str, Inspection]
+    contribution: Contribution, inspections: Mapping[str, Inspection], trials: Mapping[str, list[Json] | str]
 ) -> dict[str, tuple[Refusal, ...]]:
     known: dict[str, tuple[str, ...]] = dict.fromkeys(contribution.names, ())
     known |= {Path(path).stem: item.parameters for path, item in inspections.items()}
-    return {path: inspect_statistics(known.get, path, data) for path, data in contribution.statistics.items()}
+    return {
+        path: inspect_statistics(known.get, path, data, trials[path]) for path, data in contribution.statistics.items()
+    }
 
 
 def _set_arguments(
-    contribution: Contribution, inspections: Mapping[str, Inspection], queries: Mapping[str, Query]
+    statistics: Mapping[str, list[Json] | str], inspections: Mapping[str, Inspection], queries: Mapping[str, Query]
 ) -> None:
     """Run each network for the task and with the hyperparameters of its statistics, if it has some here."""
     by_name: dict[str, tuple[str, Json]] = {}
-    for path, data in sorted(contribution.statistics.items()):
-        parts, trials = match_statistics(path)[0].split("_"), read_trials(data)
+    for path, trials in sorted(statistics.items()):
+        parts = match_statistics(path)[0].split("_")
         if len(parts) == 4 and isinstance(trials, list):
             by_name.setdefault(parts[3], (parts[0], trials[0]))
     for path, query in queries.items():

@@ -29,6 +29,8 @@ MAX_SETS = 20_000
 PairBlock = tuple[IntArray, IntArray, npt.NDArray[np.float64]]
 
 _BLOCK = 512
+_CELLS = 4_000_000  # pairs of sets that are compared at once
+_DENSE_COLUMNS, _FREQUENT = 2_048, 0.01  # columns that this share of the sets has are multiplied as dense ones
 _LINK_BLOCK = 256
 _PAIRS = 50_000
 
@@ -134,25 +136,51 @@ def iterate_pairs(shingle_sets: ShingleSets, sets: IntArray, threshold: float) -
     Returns: blocks of places in `sets`, each pair once, the smaller place first, with the Jaccard similarity.
     """
     for first in range(0, len(sets), MAX_SETS):
+        ones = sets[first : first + MAX_SETS]
         for start in range(first, len(sets), MAX_SETS):
-            ones, others = sets[first : first + MAX_SETS], sets[start : start + MAX_SETS]
+            others = ones if start == first else sets[start : start + MAX_SETS]
             for a, b, near in _join(shingle_sets, ones, others, threshold):
-                once = a + first < b + start
-                yield (a + first)[once], (b + start)[once], near[once]
+                yield a + first, b + start, near
 
 
 def _join(shingle_sets: ShingleSets, ones: IntArray, others: IntArray, threshold: float) -> Iterator[PairBlock]:
-    """Yield the pairs of a set of `ones` and a set of `others`, as places in these, by blocks of the first."""
-    incidence, weights = _incidence(shingle_sets, np.concatenate([ones, others]))
-    transposed = incidence[len(ones) :].T.tocsr()
-    weighted = incidence[: len(ones)] @ sp.diags_array(weights)
+    """Yield the pairs of a set of `ones` and a set of `others`, as places in these, by blocks of the first.
+
+    Networks share what all of them say: the few columns that many sets have would take most of the products of sparse
+    matrices, and are multiplied as dense ones, exactly, since counts below 2**24 are exact in single precision.
+    """
+    same = ones is others  # then each pair once, and none of a set with itself
+    incidence, weights = _incidence(shingle_sets, ones if same else np.concatenate([ones, others]))
+    frequency = np.bincount(incidence.indices, minlength=len(weights))
+    frequent = np.argsort(-frequency, kind="stable")[:_DENSE_COLUMNS]
+    frequent = frequent[frequency[frequent] > _FREQUENT * incidence.shape[0]]
+    common = incidence[:, frequent].astype(np.float32).toarray()
+    weights_of_rare = weights.copy()
+    weights_of_rare[frequent] = 0
+    rare = incidence @ sp.diags_array((weights_of_rare > 0).astype(np.float64))
+    rare.eliminate_zeros()
+    first_other = 0 if same else len(ones)
+    weighted, other_rare = rare[: len(ones)] @ sp.diags_array(weights), rare[first_other:]
+    weighted_common, other_common = common[: len(ones)] * weights[frequent].astype(np.float32), common[first_other:].T
     sizes, other_sizes = shingle_sets.set_sizes[ones], shingle_sets.set_sizes[others]
-    for at in range(0, len(ones), _BLOCK):
-        shared = (weighted[at : at + _BLOCK] @ transposed).tocoo()
-        a, b = at + shared.row.astype(np.int64), shared.col.astype(np.int64)
-        similarity = shared.data / (sizes[a] + other_sizes[b] - shared.data)
+    step = max(1, _CELLS // max(1, len(others)))
+    for at in range(0, len(ones), step):
+        start = at if same else 0
+        shared = weighted_common[at : at + step] @ other_common[:, start:]
+        of_rare = (other_rare[start:] @ weighted[at : at + step].T.tocsr()).tocoo()
+        shared[of_rare.col, of_rare.row] += of_rare.data.astype(np.float32)
+        # Without the pairs that are far below the threshold, whatever single precision rounds.
+        least = threshold / (1 + threshold) * (1 - 1e-5)
+        bound = np.float32(least) * (sizes[at : at + step, None] + other_sizes[start:]).astype(np.float32)
+        near = shared >= bound
+        if same:
+            near &= ~np.tri(*near.shape, dtype=bool)
+        a, b = np.nonzero(near)
+        common_shingles = shared[a, b].astype(np.float64)
+        b += start
+        similarity = common_shingles / (sizes[at + a] + other_sizes[b] - common_shingles)
         chosen = similarity >= threshold
-        yield a[chosen], b[chosen], similarity[chosen]
+        yield at + a[chosen], b[chosen], similarity[chosen]
 
 
 def _incidence(shingle_sets: ShingleSets, sets: IntArray) -> tuple[sp.csr_array[np.float64], npt.NDArray[np.float64]]:

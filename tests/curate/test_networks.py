@@ -7,6 +7,7 @@ import random
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from curate.folder.pairs import find_nearest
 from curate.model.features import Features, code_features
 from lemur_core.describe.cost import count_multiply_adds, count_parameters
 from lemur_core.graphs.graph import Graph, Node, Ref, TensorType
+from lemur_core.similarity import join
 from manifests.records import BANDS
 
 Row = dict[str, Any]
@@ -145,6 +147,40 @@ def test_the_nearest_do_not_depend_on_the_blocks(drawn: list[tuple[int, int, flo
     assert [column.tolist() for column in (whole.a, whole.b, whole.jaccard)] == [
         column.tolist() for column in (parts.a, parts.b, parts.jaccard)
     ]
+
+
+@pytest.mark.parametrize("most", [1_000, 17])
+def test_the_nearest_are_those_of_a_plain_loop(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sets with a core that many share, in blocks of a few sets, against sets of Python and fractions."""
+    dice = random.Random(7)
+    core = [dice.getrandbits(64) for _ in range(60)]
+    sets = [set(core) | {dice.getrandbits(64) for _ in range(40)}]
+    while len(sets) < 90:
+        parent, rate = sorted(dice.choice(sets[-12:])), dice.choice([0.01, 0.04, 0.15, 0.4])
+        sets.append({dice.getrandbits(64) if dice.random() < rate else item for item in parent})
+
+    class Sets:
+        signatures = np.empty((0, 256), np.uint32)
+        set_sizes = np.array([len(items) for items in sets], np.int64)
+
+        def shingles(self, shingle_set: int) -> Any:
+            return np.array(sorted(sets[shingle_set]), np.uint64)
+
+    listed: dict[tuple[int, int], Fraction] = {}
+    for a, own in enumerate(sets):
+        near = {b: Fraction(len(own & other), len(own | other)) for b, other in enumerate(sets) if b != a}
+        for low, high in (("0.95", "2"), ("0.85", "0.95"), ("0.60", "0.85"), ("0.30", "0.60")):
+            of_band = [b for b, share in near.items() if Fraction(low) <= share < Fraction(high)]
+            for b in sorted(of_band, key=lambda b: (-near[b], b))[:3]:
+                listed[min(a, b), max(a, b)] = near[b]
+    monkeypatch.setattr(join, "MAX_SETS", most)
+    monkeypatch.setattr(join, "_CELLS", 200)
+    monkeypatch.setattr(join, "_DENSE_COLUMNS", 5)
+    monkeypatch.setattr("curate.folder.pairs._BUFFER", 40)
+    pairs = find_nearest(join.iterate_pairs(Sets(), np.arange(len(sets)), 0.30), 3)
+    found = dict(zip(zip(pairs.a.tolist(), pairs.b.tolist(), strict=True), pairs.jaccard.tolist(), strict=True))
+    assert found == {ends: float(share) for ends, share in listed.items()}
+    assert min(np.bincount(pairs.band, minlength=4)) > 10
 
 
 def test_order_and_jobs_change_nothing(snapshot: Snapshot, rows: list[Row], tmp_path: Path) -> None:

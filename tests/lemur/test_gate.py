@@ -14,7 +14,7 @@ import pytest
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from curate.sources import open_source
-from lemur.gate.checks import RULES, inspect_network, inspect_statistics
+from lemur.gate.checks import RULES, Refusal, inspect_network, inspect_statistics, read_trials
 from lemur.gate.files import read_contribution
 from lemur.gate.gate import GateReport, differ_by_one_number, gate
 from lemur.gate.report import build_json, build_sarif, build_table
@@ -66,11 +66,15 @@ def found(report: GateReport) -> dict[str, list[str]]:
     return {file.path.rpartition("/")[2]: [finding.rule for finding in file.findings] for file in report.files}
 
 
+def inspect(supported: Callable[[str], tuple[str, ...] | None], path: str, data: bytes) -> tuple[Refusal, ...]:
+    return inspect_statistics(supported, path, data, read_trials(data))
+
+
 @table(__file__, "gate.md", "Statistics", globals())
 def test_statistics(folder: str, file: str, change: dict[str, Any], finding: str | None) -> None:
     trial = {name: value for name, value in {**TRIAL, **change}.items() if value is not None}
     names = {"mine": ("lr", "momentum")}
-    findings = inspect_statistics(names.get, f"ab/nn/stat/train/{folder}/{file}.json", json.dumps([trial]).encode())
+    findings = inspect(names.get, f"ab/nn/stat/train/{folder}/{file}.json", json.dumps([trial]).encode())
     assert [one.rule for one in findings] == ["statistics"] * (finding is not None)
     assert all(one.message.startswith(finding or "?") for one in findings)
 
@@ -78,12 +82,12 @@ def test_statistics(folder: str, file: str, change: dict[str, Any], finding: str
 def test_statistics_without_trials() -> None:
     path = "stat/train/img-classification_cifar-10_acc_mine/1.json"
     for data in (b"[]", b"{}", b"[1]"):
-        (finding,) = inspect_statistics({"mine": ()}.get, path, data)
+        (finding,) = inspect({"mine": ()}.get, path, data)
         assert finding.message == "not a list of trials, each an object"
-    (finding,) = inspect_statistics({"mine": ()}.get, path, b"[{")
+    (finding,) = inspect({"mine": ()}.get, path, b"[{")
     assert finding.message.startswith("not JSON: ")
     trial = {name: value for name, value in TRIAL.items() if name not in ("momentum", "transform")}
-    (finding,) = inspect_statistics({"mine": ("lr", "momentum")}.get, path, json.dumps([trial]).encode())
+    (finding,) = inspect({"mine": ("lr", "momentum")}.get, path, json.dumps([trial]).encode())
     assert finding.message == "trial 1: lacks momentum, transform"
 
 
