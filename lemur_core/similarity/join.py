@@ -174,7 +174,7 @@ def _join(shingle_sets: ShingleSets, ones: IntArray, others: IntArray, threshold
         bound = np.float32(least) * (sizes[at : at + step, None] + other_sizes[start:]).astype(np.float32)
         near = shared >= bound
         if same:
-            near &= ~np.tri(*near.shape, dtype=bool)
+            near &= np.tri(*near.shape) == 0
         a, b = np.nonzero(near)
         common_shingles = shared[a, b].astype(np.float64)
         b += start
