@@ -7,7 +7,6 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -17,9 +16,6 @@ from extract.arguments.inputs import is_variadic, list_required
 from extract.arguments.messages import NAME
 from extract.arguments.name_values import (
     BLOCK,
-    SETTINGS,
-    NameSettings,
-    add_config_field,
     candidates,
     configuration_expressions,
     format_call,
@@ -42,11 +38,8 @@ from lemur_core.graphs.composites import MetaShapes
 _MISSING_ARGUMENTS = re.compile(r"missing \d+ required (positional|keyword-only) arguments?")
 _NAMED = re.compile(r"[`'\"](\w+)[`'\"] (?:must be|needs to be|has to be) (?:passed|given|provided|specified|set)")
 _MAX_OPTIONAL = 8  # optional parameters to try after one failure
-_LAYERS = ("nn.Identity()", "lambda x, *_, **__: x", "[nn.Identity()]", "F.relu")
-_UNCALLABLE = re.compile(r"object is not callable|forward\(\) takes \d+ positional arguments? but \d+ were given")
 _LENGTH = re.compile(r"unpack \(expected (\d+)|of (?:length|size|len) (\d+)|(\d+) (?:elements|values|items)")
 _MAX_LENGTH = 8
-_SHARED_PREFIX = 3  # letters
 _MAX_TRIES = 80  # sets of required arguments
 LARGE = 400_000  # elements; for larger modules, inputs are searched on meta tensors
 TOO_LARGE = 300_000_000
@@ -194,7 +187,7 @@ class Constructor:
             seen.add(arguments)
             tries -= 1
             try:
-                yield self._make_traced(arguments)
+                yield self.make(arguments)
             except AttemptError as failure:
                 self._remember(failure, arguments)
                 for fresh_picks, fresh_extra in self._suggest_changes(failure, picks, choices, extra):
@@ -205,58 +198,21 @@ class Constructor:
 
     def variants(self, built: Constructed, failure: AttemptError) -> Iterator[Constructed]:
         """Yield the module with other values for the parameters that a failing forward names."""
-        missing = re.search(r"'types.SimpleNamespace' object has no attribute '(\w+)'", str(failure))
-        if missing:
-            kwargs = tuple((name, _with_attribute(text, missing[1])) for name, text in built.arguments.kwargs)
-            with contextlib.suppress(AttemptError):
-                yield self.make(Arguments(built.arguments.args, kwargs))
-            return
         words = [word for line in reversed(failure.lines) for word in NAME.findall(line)]
         named = [w for w in dict.fromkeys(words) if w in self.parameters and not is_variadic(self.parameters[w])]
-        # A normalization with the wrong width is built elsewhere than in the failing line.
-        if "normalized_shape" in str(failure):
-            named = [name for name in self.parameters if "norm" in name] + named
         named += [name for name in self.required if name not in named]
         before = dict(built.arguments.kwargs)
         positional = len(built.arguments.args)
-        layers = _LAYERS if _UNCALLABLE.search(str(failure)) else ()  # the value was called
-        if layers:
-            called = re.findall(r"self\.(\w+)\(", " ".join(failure.lines[-1:]))
-            named = [name for name in self.parameters if any(map(partial(_may_match, name), called))] + named
-            named = list(dict.fromkeys(named))
         for name in [n for n in named if n not in list(self.parameters)[:positional]][:3]:
-            for text in (*layers, *self._choices(name)[:6]):
+            for text in self._choices(name)[:6]:
                 if text == before.get(name) or self.spent:
                     continue
                 kwargs = _order_arguments(self.parameters, {**before, name: text}).kwargs
                 with contextlib.suppress(AttemptError):
-                    yield self._make_traced(Arguments(built.arguments.args, kwargs))
+                    yield self.make(Arguments(built.arguments.args, kwargs))
         for name, text in self._add_attribute(failure, before):
             with contextlib.suppress(AttemptError):
                 yield self.make(Arguments(built.arguments.args, tuple({**before, name: text}.items())))
-
-    def _make_traced(self, arguments: Arguments) -> Constructed:
-        """Construct once with settings that record which attributes are read, then again with exactly these."""
-        if not any(text == SETTINGS for _, text in arguments.kwargs):
-            return self.make(arguments)
-        # The recorded attributes make a plain object: the arguments of a block must be an expression.
-        traced: dict[str, NameSettings] = {}
-        names = dict(self.names.names)
-        fresh = []
-        for name, text in arguments.kwargs:
-            if text == SETTINGS:
-                traced[name] = names[f"_{name}_settings"] = NameSettings(self.names.value)
-                text = f"_{name}_settings"
-            fresh.append((name, text))
-        original, self.names = self.names, BlockNamespace(names)
-        try:
-            self._new(Arguments(arguments.args, tuple(fresh)))
-        finally:
-            self.names = original
-        recorded = {name: settings.expression() for name, settings in traced.items()}
-        return self.make(
-            Arguments(arguments.args, tuple((name, recorded.get(name, text)) for name, text in arguments.kwargs))
-        )
 
     def _suggest_changes(
         self,
@@ -268,8 +224,6 @@ class Constructor:
         texts = {name: choices[name][index] for name, index in picks.items()}
         words = [word for line in reversed(failure.lines) for word in NAME.findall(line)]
         words += NAME.findall(str(failure))
-        for name, text in add_config_field(failure, {**texts, **extra}, self.names, words):
-            yield dict(picks), {**extra, name: text}
         missing = _list_missing(failure)
         if missing and any(
             p.kind is p.VAR_KEYWORD for p in self.parameters.values()
@@ -289,9 +243,6 @@ class Constructor:
             yield from (
                 (dict(picks), {**extra, name: text}) for text in self._choices(name)[:4] if extra.get(name) != text
             )
-        for name in [name for name in picks if name not in named]:
-            for index in range(picks[name] + 1, len(choices[name])):
-                yield {**picks, name: index}, dict(extra)
         for name, text in self._add_attribute(failure, {**texts, **extra}):
             yield dict(picks), {**extra, name: text}
 
@@ -318,7 +269,7 @@ class Constructor:
         """Return expressions for parameters that take a class of the corpus, or an instance of one."""
         expressions: dict[str, tuple[str, ...]] = {}
         for item in self.hints.get("companions", ()):
-            if item["method"] != "__init__" or item["name"] not in self.names.names:
+            if not item["parameter"] or item["name"] not in self.names.names:
                 continue
             cls = self.names.names[item["name"]]
             texts = [item["name"]] if item["wants_class"] else instances(item["name"], cls)
@@ -339,11 +290,6 @@ def instances(name: str, cls: Any) -> list[str]:
     parameters = read_parameters(cls)
     chosen = {key: candidates(key, parameters[key].annotation)[0] for key in list_required(parameters)}
     return [format_call(name, {key: text for key, text in chosen.items() if not text.startswith("@")})]
-
-
-def _may_match(name: str, other: str) -> bool:
-    """Return whether an attribute may hold a parameter: one name contains the other, or both start alike."""
-    return name in other or other in name or name[:_SHARED_PREFIX] == other[:_SHARED_PREFIX]
 
 
 def _other_indices(choices: Sequence[str], index: int) -> Iterator[int]:
@@ -374,13 +320,11 @@ def _fit_length(failure: AttemptError, text: str) -> list[str]:
 
 
 def _with_attribute(text: str, name: str) -> str:
-    """Return an expression for the value with one more attribute: a namespace, or a stub of a module.
+    """Return an expression for the value with one more attribute: a stub of a module.
 
     `nn.Identity()` becomes `type('Stub', (nn.Identity,), {'dim': 32})()`.
     """
     value = suggest_value(name)
-    if text.startswith("types.SimpleNamespace("):
-        return text if re.search(rf"\b{name}=", text) else f"{text[:-1]}, {name}={value})".replace("(, ", "(")
     if text.startswith("type('Stub'"):
         return text if f"{name!r}: " in text else text.replace("{", f"{{{name!r}: {value}, ", 1)
     call = re.fullmatch(r"(nn\.\w+)(\(.*\))", text)

@@ -4,19 +4,15 @@ The names are the usual ones of the field: `in_channels`, `embed_dim`, `num_head
 multiple of each number of heads.
 """
 
-import ast
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from extract.arguments.inputs import list_required
-from extract.arguments.trials import AttemptError, BlockNamespace, attempt
+from extract.arguments.trials import AttemptError, attempt
 
-SETTINGS = "@settings"  # placeholder for an object whose attributes follow these rules
 BLOCK = "@block"  # placeholder for a class of the block's file
-_MAX_VALUES = 3  # tried for one field of a configuration
 
 
 class NameRule(NamedTuple):
@@ -27,8 +23,6 @@ class NameRule(NamedTuple):
 
 
 NAMES: tuple[NameRule, ...] = (
-    NameRule(r"config|cfg|conf|opts?|args|hparams|options|settings|.*_config", "@settings|{}|None"),
-    NameRule(r".*_(cfg|args|kwargs)", "None|{}|@settings"),
     NameRule(
         r".*heads?|head_num|(output|out|roi|pool(ed|ing)?|patch|tubelet|grid|cell|win(dow)?)_?(size|shape)|ps|ws"
         r"|(.*_)?(ratio|factor|reduction)",
@@ -42,27 +36,8 @@ NAMES: tuple[NameRule, ...] = (
         "2|1|3|4|[2, 2, 2, 2]|[1, 2]|(2, 2)",
     ),
     NameRule(r"(num|n)?_?class(es)?|nc|(num|n)_(labels|outputs?)", "10|4"),
-    NameRule(r"(num_)?(embeddings|tokens|types|vocab)|vocab(_size)?", "64|32"),
-    NameRule(r"(input|feat(ure)?|token|spatial)_?(res(olution)?|size|shape|map_size)", "(8, 8)|8|(16, 16)|16|32"),
-    NameRule(
-        r"(max_|num_)?(seq|sequence|context|pos|patches|src|tgt)_?(len(gth)?|positions?|size)?|length|num_patches"
-        r"|num_(quer(y|ies)|slots|latents|codes|clusters|masks?|bins)|.*head_?(dim|size|width)",
-        "16|8|64|32",
-    ),
     NameRule(r".*drop(out)?(_?(prob|rate|path|p|ratio|out))?|prob|dpr|(.*_)?eps", "0.1|[0.1, 0.1]|0.0|1e-05"),
-    NameRule(
-        r"temperature|tau|alpha|beta|gamma|sigma|theta|momentum|std|mean|margin|(.*_)?(weight|scale|threshold)|init_values?",
-        "1.0|0.5|2|[1.0]",
-    ),
-    NameRule(r"norm_?(layer|cls|func|fn|type)?", "nn.LayerNorm|nn.BatchNorm2d|nn.Identity|'BN'|nn.LayerNorm(32)|None"),
     NameRule(r"(is|use|add|with|has|return|output|enable|tie)_.*|_?apply_.*", "False|True"),
-    NameRule(r"(.*_)?impl(ementation)?|backend", "None|'eager'"),
-    NameRule(r"(.*_)?(loss|criterion)(_(fn|func|fcn|function))?", "nn.MSELoss()|nn.BCEWithLogitsLoss()|1.0"),
-    NameRule(r"(act|gate)_?(layer|fn|func)?|activ.*|.*_act", "nn.ReLU|nn.ReLU()|'relu'|'gelu'|F.relu|None|True"),
-    NameRule(
-        r"(.*_)?(backbone|encoder)|body|trunk|(base_)?model|net(work)?|stem",
-        "nn.Conv2d(3, 32, 3, padding=1)|nn.Identity()|nn.Linear(32, 32)|nn.Sequential(nn.Conv2d(3, 32, 3, padding=1))",
-    ),
 )
 ANNOTATIONS: tuple[NameRule, ...] = (
     NameRule(r"bool", "False|True"),
@@ -77,7 +52,7 @@ ANNOTATIONS: tuple[NameRule, ...] = (
     NameRule(r".*int.*", "32|4|2|1"),
     NameRule(r".*str.*", "'mean'|'relu'|''"),
 )
-ANYTHING = "32|[32, 32, 32]|2|None|nn.Identity()|[32, 32]|(32, 32)|[32, 32, 32, 32]|@block|@settings|'mean'|0.5"
+ANYTHING = "32|[32, 32, 32]|2|None|nn.Identity()|[32, 32]|(32, 32)|[32, 32, 32, 32]|@block|'mean'|0.5"
 
 
 #: Patterns of annotations, and of the start of expressions with a matching type.
@@ -89,7 +64,7 @@ _KINDS: tuple[tuple[str, str], ...] = (
 
 
 def candidates(name: str, annotation: object = inspect.Parameter.empty) -> tuple[str, ...]:
-    """Return expressions to try for a required parameter, most likely first, with `BLOCK` and `SETTINGS` unexpanded."""
+    """Return expressions to try for a required parameter, most likely first, with `BLOCK` unexpanded."""
     spelling = annotation_text(annotation).lower().removeprefix("typing.")
     texts = [*_match_rules(NAMES, name.lower().strip("_")), *_match_rules(ANNOTATIONS, spelling)]
     kind = next((start for pattern, start in _KINDS if re.fullmatch(pattern, spelling)), "")
@@ -98,7 +73,7 @@ def candidates(name: str, annotation: object = inspect.Parameter.empty) -> tuple
 
 
 def suggest_value(name: str) -> str:
-    """Return an expression for an attribute of settings, which hold plain values rather than layers."""
+    """Return an expression for an attribute, which holds a plain value rather than a layer."""
     return next((text for text in candidates(name) if not text.startswith(("nn.", "F.", "@"))), "None")
 
 
@@ -162,42 +137,6 @@ def shrunk_arguments(defaults: Mapping[str, object]) -> dict[str, str]:
 # -- configuration objects -------------------------------------------------------------------------------------------
 
 
-class NameSettings:
-    """An object that returns a value guessed from the name for any attribute, and records the names."""
-
-    _MAX_ATTRIBUTES = 200
-
-    def __init__(self, evaluate: Callable[[str], Any]) -> None:
-        object.__setattr__(self, "_evaluate", evaluate)
-        object.__setattr__(self, "_recorded", {})
-        object.__setattr__(self, "_by_key", [])
-
-    def __getattr__(self, name: str) -> Any:
-        # Python looks dunder names up by itself, as for `copy`; the bound ends loops over attributes.
-        if name.startswith("__") or len(self._recorded) > self._MAX_ATTRIBUTES:
-            raise AttributeError(name)
-        text = suggest_value(name)
-        self._recorded[name] = text
-        value = self._evaluate(text)
-        object.__setattr__(self, name, value)
-        return value
-
-    def __getitem__(self, name: str) -> Any:
-        self._by_key.append(name)
-        return getattr(self, name)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return a value like `dict.get`."""
-        self._by_key.append(name)
-        return default if default is not None else getattr(self, name)
-
-    def expression(self) -> str:
-        """Return an expression for an object with the attributes that were read, or for a dict if keys were read."""
-        if self._by_key:
-            return "{" + ", ".join(f"{name!r}: {text}" for name, text in self._recorded.items()) + "}"
-        return f"types.SimpleNamespace({', '.join(f'{name}={text}' for name, text in self._recorded.items())})"
-
-
 def configuration_expressions(name: str, cls: type) -> list[str]:
     """Return constructor calls of a configuration class: first with small values, then with its defaults."""
     parameters = read_parameters(cls)
@@ -238,60 +177,3 @@ def read_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter
         return dict(inspect.signature(function).parameters)
     except (ValueError, TypeError):
         return {}
-
-
-def add_config_field(
-    failure: AttemptError, texts: Mapping[str, str], names: BlockNamespace, words: list[str]
-) -> Iterator[tuple[str, str]]:
-    """Yield a parameter and its configuration with one more field, set on the object or on one nested in it.
-
-    Args:
-        failure: the failure of a construction with these expressions.
-        texts: expressions by parameter; only those that call a class named `...Config` are considered.
-        names: evaluates the expressions.
-        words: the words of the failing lines.
-    """
-    for parameter, text in texts.items():
-        if text.startswith("@"):  # a placeholder
-            continue
-        call = ast.parse(text, mode="eval").body
-        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id.endswith("Config")):
-            continue
-        try:
-            config = attempt(partial(names.value, text))
-        except AttemptError:
-            continue
-        inner = {field: value for field, value in vars(config).items() if type(value).__name__.endswith("Config")}
-        for keyword, owner in {"": config, **inner}.items():
-            for field in _missing_fields(failure.cause, owner, words):
-                # Settings hold plain values, not layers.
-                plain = [value for value in candidates(field) if not value.startswith(("nn.", "F.", "@"))]
-                for value in plain[:_MAX_VALUES]:
-                    yield parameter, _with_field(text, keyword, field, value)
-
-
-def _missing_fields(cause: BaseException, owner: Any, words: list[str]) -> list[str]:
-    """Return the fields of a configuration that caused a failure."""
-    if isinstance(cause, AttributeError) and type(cause.obj) is type(owner):
-        return [cause.name or ""]
-    unset = [word for word in dict.fromkeys(words) if vars(owner).get(word, 0) is None]
-    return unset if "NoneType" in str(cause) else []
-
-
-def _with_field(text: str, keyword: str, field: str, value: str) -> str:
-    """Return the call with one more keyword, or with one more key in the dict passed as `keyword`."""
-    call = ast.parse(text, mode="eval").body
-    assert isinstance(call, ast.Call)
-    value_node = ast.parse(value, mode="eval").body
-    keywords = {item.arg: item for item in call.keywords}
-    if not keyword:
-        call.keywords = [item for item in call.keywords if item.arg != field] + [ast.keyword(field, value_node)]
-    else:
-        entry = keywords.get(keyword)
-        if entry is None or not isinstance(entry.value, ast.Dict):
-            entry = ast.keyword(keyword, ast.Dict([], []))
-            call.keywords = [item for item in call.keywords if item.arg != keyword] + [entry]
-        assert isinstance(entry.value, ast.Dict)
-        entry.value.keys.append(ast.Constant(field))
-        entry.value.values.append(value_node)
-    return ast.unparse(call)

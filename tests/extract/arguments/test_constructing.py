@@ -129,7 +129,7 @@ def test_a_class_of_the_file(constructor: MakeConstructor) -> None:
 
 
 def companion(code: str, parameter: str, name: str = "", **more: Any) -> dict[str, Any]:
-    found = {"parameter": parameter, "method": "__init__", "name": name, "qualname": f"lib.{name}", "code": code}
+    found = {"parameter": parameter, "name": name, "qualname": f"lib.{name}", "code": code}
     return {**found, "wants_class": False, **more}
 
 
@@ -215,70 +215,6 @@ def test_a_class_is_wanted_not_an_instance(constructor: MakeConstructor) -> None
     assert dict(first(made).kwargs) == {"gate": "Gate"}
 
 
-FIELDS = {
-    "lacks": ("self.a = nn.Linear(config.width, config.embed_dim)", "SmallConfig(layers=2, embed_dim=32)"),
-    "has none": ("self.a = nn.Linear(int(8 * config.depth ** 1.0), 2)", "SmallConfig(layers=2, depth=2)"),
-    "lacks inside": (
-        "self.a = nn.Linear(config.vision_config.embed_dim, 2)",
-        "SmallConfig(layers=2, vision_config={'embed_dim': 32})",
-    ),
-}
-OPEN_CONFIG = """
-class InnerConfig:
-    def __init__(self, **fields):
-        self.__dict__.update(fields)
-class SmallConfig:
-    def __init__(self, layers=12, width=8, depth=None, vision_config=None, **fields):
-        self.layers, self.width, self.depth = layers, width, depth
-        self.vision_config = InnerConfig(**(vision_config or {}))
-        self.__dict__.update(fields)
-"""
-
-
-@pytest.mark.parametrize("case", FIELDS)
-def test_a_field_that_a_configuration(constructor: MakeConstructor, case: str) -> None:
-    body, expected = FIELDS[case]
-    made = constructor(text("config", body), companions=[companion(OPEN_CONFIG, "config", "SmallConfig")])
-    assert dict(first(made).kwargs) == {"config": expected}
-
-
-# --- settings ---------------------------------------------------------------------------------------------------------
-
-
-def test_settings_are_traced_and_become_plain(constructor: MakeConstructor) -> None:
-    body = "self.a = nn.MultiheadAttention(config.hidden_size, config.num_attention_heads)\nself.config = config"
-    made = next(constructor(text("config", body)).plans())
-    assert dict(made.arguments.kwargs) == {
-        "config": "types.SimpleNamespace(hidden_size=32, num_attention_heads=4)",
-    }
-    assert type(made.module.config).__name__ == "SimpleNamespace"  # no object of the search is left in the module
-
-
-def test_an_attribute_that_only_forward_asks_for(constructor: MakeConstructor) -> None:
-    made = constructor(text("config", "self.config = config"))
-    plan = next(made.plans())
-    mistake = AttemptError(AttributeError("'types.SimpleNamespace' object has no attribute 'num_heads'"))
-    (variant,) = made.variants(plan, mistake)
-    assert dict(variant.arguments.kwargs) == {"config": "types.SimpleNamespace(num_heads=4)"}
-    mistake = AttemptError(AttributeError("'types.SimpleNamespace' object has no attribute 'hidden_size'"))
-    (again,) = made.variants(variant, mistake)
-    assert dict(again.arguments.kwargs) == {"config": "types.SimpleNamespace(num_heads=4, hidden_size=32)"}
-
-
-def test_an_attribute_that_one_of_two_settings_lacks(constructor: MakeConstructor) -> None:
-    made = constructor(text("config, text_config", "self.a = nn.Linear(config.depth, 2)\nself.b = text_config"))
-    plan = next(made.plans())
-    mistake = AttemptError(AttributeError("'types.SimpleNamespace' object has no attribute 'depth'"))
-    assert [dict(variant.arguments.kwargs)["text_config"] for variant in made.variants(plan, mistake)] == [
-        "types.SimpleNamespace(depth=2)"
-    ]
-
-
-@pytest.mark.parametrize("body", ["self.a = nn.Linear(config['dim'], 2)", "self.a = nn.Linear(config.get('dim'), 2)"])
-def test_settings_that_are_read_like_a_dict(constructor: MakeConstructor, body: str) -> None:
-    assert first(constructor(text("config", body)))
-
-
 # --- variants, sizes, failures ----------------------------------------------------------------------------------------
 
 
@@ -356,7 +292,7 @@ def test_only_on_meta(error: Exception, only: bool) -> None:
 
 
 def test_the_mistake_that_came_furthest_is_kept(constructor: MakeConstructor) -> None:
-    body = "if kind == 4:\n    self.a = nn.Linear(2, 2)(torch.zeros(2, 2))\n    raise ValueError('further')\nraise ValueError('early')"
+    body = "if kind == 4:\n    self.a = nn.Linear(2, 2)(torch.zeros(2, 2))\n    raise ValueError('further')\nraise ValueError('early: kind')"
     made = constructor(text("kind: int", body))
     made.budget.constructions = 12
     assert list(made.plans()) == []

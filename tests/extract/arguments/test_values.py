@@ -13,14 +13,12 @@ from torch import nn
 
 from extract.arguments import name_values as values
 from extract.arguments.name_values import (
-    NameSettings,
     candidates,
     configuration_expressions,
     shrunk,
     shrunk_arguments,
     suggest_value,
 )
-from extract.arguments.trials import BlockNamespace
 from tests.builders.suites import table
 
 EMPTY = inspect.Parameter.empty
@@ -33,27 +31,17 @@ EMPTY = inspect.Parameter.empty
         ("embed_dim", int, "32"),
         ("num_heads", EMPTY, "4"),
         ("n_head", EMPTY, "4"),
-        ("head_dim", EMPTY, "16"),
         ("patch_size", EMPTY, "4"),
         ("window_size", EMPTY, "4"),
         ("reduction_ratio", EMPTY, "4"),
         ("kernel_size", EMPTY, "3"),
         ("stride", EMPTY, "1"),
         ("num_classes", EMPTY, "10"),
-        ("vocab_size", EMPTY, "64"),
         ("depths", EMPTY, "2"),
-        ("input_resolution", EMPTY, "(8, 8)"),
-        ("seq_len", EMPTY, "16"),
         ("attn_drop_prob", EMPTY, "0.1"),
         ("drop_path", float, "0.1"),
-        ("loss_weight", EMPTY, "1.0"),
-        ("norm_layer", EMPTY, "nn.LayerNorm"),
-        ("act_layer", EMPTY, "nn.ReLU"),
-        ("_config", EMPTY, "@settings"),
-        ("norm_cfg", EMPTY, "None"),
         ("depths", list[int], "[2, 2, 2, 2]"),
         ("depths", "Tuple[int, ...]", "[2, 2, 2, 2]"),
-        ("norm_layer", str, "'BN'"),
         ("zzz", bool, "False"),
         ("zzz", float, "0.5"),
         ("zzz", str, "'mean'"),
@@ -80,7 +68,7 @@ def test_candidates_are_distinct_and_can_be_evaluated(name: str) -> None:
     assert len(set(found)) == len(found)
     for text in found:
         if text.startswith("@"):
-            assert text in {"@block", "@settings"}
+            assert text == "@block"
         else:
             eval(text, {"torch": torch, "nn": nn, "F": nn.functional, "types": types})
 
@@ -93,9 +81,9 @@ def test_every_rule_has_values() -> None:
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("hidden_size", "32"), ("act_layer", "'relu'"), ("num_heads", "4")],
+    [("hidden_size", "32"), ("num_heads", "4")],
 )
-def test_settings_hold_plain_values(name: str, text: str) -> None:
+def test_attributes_hold_plain_values(name: str, text: str) -> None:
     assert suggest_value(name) == text
 
 
@@ -110,42 +98,6 @@ def test_shrunk_arguments() -> None:
 
     found = shrunk_arguments({name: p.default for name, p in inspect.signature(build).parameters.items()})
     assert found == {"embed_dim": "32", "depths": "(2, 2, 2, 2)", "num_heads": "4"}
-
-
-# --- settings ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def traced() -> NameSettings:
-    return NameSettings(BlockNamespace({"nn": nn, "torch": torch, "F": nn.functional, "types": types}).value)
-
-
-def test_settings_answer_and_remember(traced: NameSettings) -> None:
-    assert traced.hidden_size == 32
-    assert traced.num_attention_heads == 4
-    assert traced.hidden_size == 32
-    assert traced.expression() == "types.SimpleNamespace(hidden_size=32, num_attention_heads=4)"
-    made = eval(traced.expression(), {"types": types})
-    assert (made.hidden_size, made.num_attention_heads) == (32, 4)
-
-
-def test_settings_like_a_dict(traced: NameSettings) -> None:
-    assert traced["hidden_size"] == 32
-    assert traced.get("num_heads") == 4
-    assert traced.get("depth", 7) == 7
-
-
-def test_settings_answer_no_protocol_of_python(traced: NameSettings) -> None:
-    assert not hasattr(traced, "__len__")
-    assert not hasattr(traced, "__array__")
-    assert traced.expression() == "types.SimpleNamespace()"
-
-
-def test_settings_end(traced: NameSettings) -> None:
-    for number in range(NameSettings._MAX_ATTRIBUTES + 1):
-        getattr(traced, f"layer_{number}")
-    with pytest.raises(AttributeError):
-        traced.one_more  # noqa: B018
 
 
 class PlainConfig:
