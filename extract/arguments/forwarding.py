@@ -17,7 +17,6 @@ from extract.arguments.inputs import (
     Inputs,
     Layers,
     ListOfValues,
-    Literal,
     Tensor,
     Value,
     change_nested,
@@ -25,7 +24,6 @@ from extract.arguments.inputs import (
     graph_main,
     is_graph,
     is_loss,
-    is_packed,
     layouts,
     list_required,
     main_values,
@@ -35,7 +33,7 @@ from extract.arguments.inputs import (
     tensors_in,
     values_from_annotation,
 )
-from extract.arguments.name_values import annotation_text, format_call, read_parameters
+from extract.arguments.name_values import annotation_text
 from extract.arguments.repairs import FailedCall, is_module_fault, repairs
 from extract.arguments.trials import SEED, AttemptError, BlockNamespace, TimeBudget, attempt, counting_work, seed_all
 
@@ -145,22 +143,20 @@ class Forward:
         channels = layers.channels or (32, 3)
         parameter = self.parameters.get(names[0].lstrip("*"))
         annotation = annotation_text(parameter.annotation) if parameter is not None else ""
-        flat = graph or is_packed(list(self.parameters))
-        shapes = layouts(layers, [2] if flat else ranks or ([2] if loss else []), names[0])
-        companions = self._companions(names)
+        shapes = layouts(layers, [2] if graph else ranks or ([2] if loss else []), names[0])
         for position, layout in enumerate(shapes[:1] if graph else shapes):
             for size in channels[: 2 if position < 2 else 1]:
                 for value in main_values(names[0], annotation, layout(size), size, layers):
                     main: Value = graph_main(size) if graph and isinstance(value, Tensor) else value
-                    main = companions.get(names[0], main)
                     tensor = next(tensors_in(main), Tensor((2, size, 16, 16)))
                     choices = [
-                        [companions[name]] if name in companions else self._values(name, tensor, loss=loss)
+                        self._as_documented(
+                            self._values(name, tensor, loss=loss),
+                            shapes_by_name.get(name),
+                            shapes_by_name.get(names[0], ()),
+                            tensor,
+                        )
                         for name in names[1:]
-                    ]
-                    choices = [
-                        self._as_documented(values, shapes_by_name.get(name), shapes_by_name.get(names[0], ()), tensor)
-                        for name, values in zip(names[1:], choices, strict=True)
                     ]
                     likeliest = [(name, values[0]) for name, values in zip(names[1:], choices, strict=True)]
                     yield ((names[0], main), *likeliest)
@@ -176,19 +172,6 @@ class Forward:
         )
         by_name = propose_like_main(name, main, loss=loss)
         return [*by_name, *by_annotation] if meaning(name) is not None else [*by_annotation, *by_name]
-
-    def _companions(self, names: Sequence[str]) -> dict[str, Value]:
-        """Return expressions for arguments that take an instance of a class of the corpus."""
-        objects: dict[str, Value] = {}
-        for item in self.hints.get("companions", ()):
-            if item["method"] != "forward" or item["parameter"] not in names or item["name"] not in self.names.names:
-                continue
-            wanted = list_required(read_parameters(self.names.names[item["name"]]))
-            texts = {
-                name: propose_like_main(name, Tensor((2, 32, 16, 16)), loss=False)[0].expression() for name in wanted
-            }
-            objects[item["parameter"]] = Literal(format_call(item["name"], texts))
-        return objects
 
     @staticmethod
     def _as_documented(

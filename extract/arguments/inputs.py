@@ -225,7 +225,6 @@ _INDEX = re.compile(r".*(ids|labels?|indices|index|idx|timesteps?|token)|t|y|tex
 _MASK = re.compile(r".*mask.*|valid.*")
 _LISTS = re.compile(r"inputs|feats|features|xs|hidden_states_list|feature_(maps|list)|laterals")
 _TARGETS = re.compile(r"targets?|labels?|gt|y_true")
-_ENDS = re.compile(r"cu_?seq_?lens?(_\w+)?")  # ends of packed sequences; the main input holds one
 
 #: Values of arguments with the same meaning everywhere, for the small graph or for a 4 x 4 feature map.
 MEANINGS: tuple[tuple[str, Value], ...] = (
@@ -235,9 +234,6 @@ MEANINGS: tuple[tuple[str, Value], ...] = (
         r"(box|bbox)(es)?|rois|proposals|anchors",
         Literal("torch.tensor([[0.0, 1.0, 1.0, 6.0, 6.0], [1.0, 2.0, 2.0, 7.0, 7.0]])"),
     ),
-    (r"num_nodes|dim_size", Literal(str(_NODES))),
-    (r"(layer|block)_idx", Literal("0")),
-    (r"[hHwW]|height|width", Literal("4")),
     (r"hw|size|shape|(\w+_)?(shapes?|size|resolution)", Literal("(4, 4)")),
 )
 
@@ -250,11 +246,6 @@ def meaning(name: str) -> Value | None:
 def is_graph(arguments: Sequence[str]) -> bool:
     """Return whether forward takes a graph: its main input has one row per node."""
     return any(name in {"edge_index", "adj_t", "batch", "index"} for name in arguments)
-
-
-def is_packed(arguments: Sequence[str]) -> bool:
-    """Return whether forward takes packed sequences: its main input has one row per token of all sequences."""
-    return any(_ENDS.fullmatch(name) for name in arguments)
 
 
 def is_loss(arguments: Sequence[str], class_name: str) -> bool:
@@ -307,11 +298,6 @@ def propose_like_main(name: str, main: Tensor, *, loss: bool) -> list[Value]:
     if loss and (_TARGETS.fullmatch(lower) or lower in {"y", "input2", "x2"}):
         positions = Tensor((rows[0], *main.shape[2:]), INDEX)
         return [main, Tensor(main.shape, POSITIVE), Tensor(rows, INDEX), positions, Tensor(rows)]
-    if _ENDS.fullmatch(lower):
-        return [Literal(f"torch.tensor([0, {main.shape[0]}], dtype=torch.int32)")]
-    if lower in {"position_embeddings", "rotary_pos_emb", "rope"}:
-        pair = Tensor((main.shape[0], 8) if len(main.shape) == 2 else (1, tokens, 8))
-        return [ListOfValues((pair, pair), is_tuple=True), main, Literal("None")]
     if _MASK.fullmatch(lower):
         masks = [(rows[0], tokens), main.shape, (rows[0], *main.shape[2:])]
         return [
@@ -322,8 +308,6 @@ def propose_like_main(name: str, main: Tensor, *, loss: bool) -> list[Value]:
         ]
     if _INDEX.fullmatch(lower):
         return [Tensor((rows[0], tokens), INDEX), Tensor(rows, INDEX), main, Literal("None")]
-    if _LISTS.fullmatch(lower):
-        return [ListOfValues((main, main)), main]
     return [main, Literal("None"), Literal("1"), Tensor((rows[0], tokens), INDEX)]
 
 

@@ -216,35 +216,6 @@ def _resize_axis(tensor: Tensor, axis: int, size: int) -> Tensor:
     return tensor.with_shape(shape)
 
 
-def volumes(at: FailedCall) -> Iterator[Inputs]:
-    """`shape [2, 64, 32] is invalid for input of size 1024`: scale a size by the ratio of the products."""
-    match = re.search(r"shape '\[([-\d, ]+)\]' is invalid for input of size (\d+)", at.text)
-    if not match:
-        return
-    want, have = math.prod(size for size in map(int, match[1].split(",")) if size > 0), int(match[2])
-    if not want or not have:
-        return
-    ratio = math.isqrt(max(want // have, 1))
-    for name in at.suspects():
-        for axis, (top, bottom) in itertools.product((1, 2, 3, -1), ((want, have), (have, want))):
-
-            def change(tensor: Tensor, axis: int = axis, top: int = top, bottom: int = bottom) -> Tensor | None:
-                if not -len(tensor.shape) <= axis < len(tensor.shape) or tensor.shape[axis] * top % bottom:
-                    return None
-                size = tensor.shape[axis] * top // bottom
-                return _resize_axis(tensor, axis, size) if 0 < size <= _MAX_SIZE else None
-
-            yield from at.with_tensors(name, change)
-        if ratio > 1:
-            yield from at.with_tensors(name, partial(_larger, ratio=ratio))
-
-
-def _larger(tensor: Tensor, ratio: int) -> Tensor | None:
-    if len(tensor.shape) < 4:
-        return None
-    return tensor.with_shape((*tensor.shape[:-2], tensor.shape[-2] * ratio, tensor.shape[-1] * ratio))
-
-
 def any_pair(at: FailedCall) -> Iterator[Inputs]:
     """Use any two numbers of the message, one of which is a size of an input."""
     # At most ten numbers: a printed tensor has thousands.
@@ -496,7 +467,6 @@ RULES: tuple[Callable[[FailedCall], Iterator[Inputs]], ...] = (
     kinds,
     lists,
     comparisons,
-    volumes,
     any_pair,
     other_sizes,
 )

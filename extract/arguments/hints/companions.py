@@ -38,14 +38,13 @@ class Companions:
 
     def list_for(self, module: Module, name: str) -> Iterator[Companion]:
         """Yield the companions of a class, in the order of its parameters."""
-        for method in ("__init__", "forward"):
-            definer = self._usage.find_definer(module, name, method)
-            for parameter in definer[1] if definer is not None else ():
-                assert definer is not None
-                unannotated = method == "__init__" and parameter.annotation is None and parameter.default is None
-                inferred = self._infer_from_names(module, name, parameter.name) if unannotated else []
-                for wanted in inferred or self._list_annotated(module, name, definer[0], parameter):
-                    yield from self._emit_companion(wanted, parameter.name, method)
+        definer = self._usage.find_definer(module, name, "__init__")
+        for parameter in definer[1] if definer is not None else ():
+            assert definer is not None
+            unannotated = parameter.annotation is None and parameter.default is None
+            inferred = self._infer_from_names(module, name, parameter.name) if unannotated else []
+            for wanted in inferred or self._list_annotated(module, name, definer[0], parameter):
+                yield from self._emit_companion(wanted, parameter.name)
 
     def list_named(self, places: Iterable[tuple[Module, Sequence[str]]], block: TargetClass) -> Iterator[Companion]:
         """Yield the classes that expressions name, as companions without a parameter.
@@ -60,14 +59,14 @@ class Companions:
                 wanted = self._resolve_class(module, (name,), True)
                 if wanted is not None and wanted.name == name and (id(wanted.module), name) not in seen:
                     seen.add((id(wanted.module), name))
-                    yield from self._emit_companion(wanted, "", "__init__")
+                    yield from self._emit_companion(wanted, "")
 
     def list_defined(self, places: Iterable[tuple[Module, str]], block: TargetClass) -> Iterator[Companion]:
         """Yield the classes that these files define under these names, without the block itself."""
         for module, name in places:
             own = module is block.module and name == block.name
             if not own and find_class_facts(Definition(module, name)) is not None:
-                yield from self._emit_companion(Wanted(module, name, True), "", "__init__")
+                yield from self._emit_companion(Wanted(module, name, True), "")
 
     def emit_with(self, block: TargetClass, companions: Iterable[CompanionCode]) -> Emitted | None:
         """Return the closed file of a class that also defines these companions of it; None if it cannot."""
@@ -79,7 +78,7 @@ class Companions:
         closed = isinstance(outcome, Emitted) and not outcome.fault and not outcome.undefined
         return outcome if isinstance(outcome, Emitted) and closed else None
 
-    def _emit_companion(self, wanted: Wanted, parameter: str, method: str) -> Iterator[Companion]:
+    def _emit_companion(self, wanted: Wanted, parameter: str) -> Iterator[Companion]:
         key = (id(wanted.module), wanted.name)
         block = TargetClass(wanted.module, wanted.name, False)
         if key not in self._emitted:
@@ -89,7 +88,7 @@ class Companions:
         code = self._emitted[key]
         if code is not None:
             self._definitions[wanted.name, block.qualname] = Definition(wanted.module, wanted.name)
-            yield Companion(parameter, method, wanted.name, block.qualname, code, wanted.wants_class)
+            yield Companion(parameter, wanted.name, block.qualname, code, wanted.wants_class)
 
     def _list_annotated(self, module: Module, name: str, definer: Ancestor, parameter: Parameter) -> list[Wanted]:
         chains = list(class_names(parameter.annotation))

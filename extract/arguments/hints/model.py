@@ -22,7 +22,6 @@ class Companion:
     """
 
     parameter: str
-    method: str  # "__init__" or "forward"
     name: str  # the class's name in `code`
     qualname: str  # the dotted name under which its own source imports it
     code: str  # its self-contained file

@@ -115,14 +115,6 @@ def test_documented_shapes(forward: MakeForward) -> None:
     assert found_shapes(forward(block, inputs=[("x", ("b", "n", "c"))]))["x"] == (2, 16, 32)
 
 
-def test_a_companion_as_an_argument(forward: MakeForward) -> None:
-    code = "class Pair:\n    def __init__(self, x, mask=None):\n        self.x = x\n"
-    item = {"parameter": "pair", "method": "forward", "name": "Pair", "qualname": "lib.Pair", "code": code, "wants_class": False}  # fmt: skip
-    search = forward(text("pair", "return pair.x * 2"), companions=[item])
-    called = next(search.search())
-    assert called.kwargs == (("pair", "Pair(x=torch.randn((2, 32, 16, 16)))"),)
-
-
 # --- one call ---------------------------------------------------------------------------------------------------------
 
 
@@ -200,7 +192,7 @@ def test_what_meta_tensors_cannot_do_is_done_for_real(forward: MakeForward) -> N
 def test_a_named_tuple_goes_to_meta(forward: MakeForward) -> None:
     code = "from typing import NamedTuple\nclass Pair(NamedTuple):\n    x: object\n    y: object\n"
     examples = [{"args": ["Pair(torch.randn(2, 1024), torch.randn(2, 1024))"], "kwargs": [], "way": "example"}]
-    item = {"parameter": "", "method": "forward", "name": "Pair", "qualname": "lib.Pair", "code": code, "wants_class": False}  # fmt: skip
+    item = {"parameter": "", "name": "Pair", "qualname": "lib.Pair", "code": code, "wants_class": False}  # fmt: skip
     search = forward(text("pair", "return self.a(pair.x)", LARGE), forward=examples, companions=[item])
     assert search.built.on_meta
     assert next(search.search()).kwargs == (("pair", examples[0]["args"][0]),)
