@@ -298,6 +298,9 @@ def propose_like_main(name: str, main: Tensor, *, loss: bool) -> list[Value]:
     if loss and (_TARGETS.fullmatch(lower) or lower in {"y", "input2", "x2"}):
         positions = Tensor((rows[0], *main.shape[2:]), INDEX)
         return [main, Tensor(main.shape, POSITIVE), Tensor(rows, INDEX), positions, Tensor(rows)]
+    if lower in {"position_embeddings", "rotary_pos_emb", "rope"}:
+        pair = Tensor((main.shape[0], 8) if len(main.shape) == 2 else (1, tokens, 8))
+        return [ListOfValues((pair, pair), is_tuple=True), main, Literal("None")]
     if _MASK.fullmatch(lower):
         masks = [(rows[0], tokens), main.shape, (rows[0], *main.shape[2:])]
         return [
