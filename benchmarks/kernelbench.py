@@ -66,7 +66,8 @@ def unpack(repository: Path, scratch: Path) -> Path:
 def run_alone(python: Path, harness: Path, problems: Path, number: int) -> tuple[str, list[str]]:
     """Return the name of a problem, and the outcome of each of its cases."""
     command = [str(python), "-P", "-m", "benchmarks.kernelbench", _ALONE, str(harness), str(problems), str(number)]
-    here = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    # litellm waits for a list of prices from the network otherwise.
+    here = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False, env=here)
     except subprocess.TimeoutExpired:
