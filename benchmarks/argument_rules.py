@@ -59,7 +59,9 @@ HINTS: dict[str, tuple[Any, str, Any]] = {
     "calls": (finder.HintFinder, "_rate_sites", lambda *_: iter(())),
     "classes that parameters want": (companions.Companions, "list_for", lambda *_: iter(())),
     "classes that arguments name": (companions.Companions, "list_named", lambda *_: iter(())),
-    "comprehensions": (interpreter.CallReader, "comprehension", lambda *_: UNKNOWN),
+    "functions of the file": (interpreter, "_DEEPEST", 1),
+    "comprehensions": (interpreter.ValueInterpreter, "comprehension", lambda *_: UNKNOWN),
+    "methods of containers": (interpreter.ValueInterpreter, "_call_container_method", lambda *_: UNKNOWN),
 }
 
 

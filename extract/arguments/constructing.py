@@ -7,6 +7,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -38,8 +39,11 @@ from lemur_core.graphs.composites import MetaShapes
 _MISSING_ARGUMENTS = re.compile(r"missing \d+ required (positional|keyword-only) arguments?")
 _NAMED = re.compile(r"[`'\"](\w+)[`'\"] (?:must be|needs to be|has to be) (?:passed|given|provided|specified|set)")
 _MAX_OPTIONAL = 8  # optional parameters to try after one failure
+_LAYERS = ("nn.Identity()", "lambda x, *_, **__: x", "[nn.Identity()]", "F.relu")
+_UNCALLABLE = re.compile(r"object is not callable|forward\(\) takes \d+ positional arguments? but \d+ were given")
 _LENGTH = re.compile(r"unpack \(expected (\d+)|of (?:length|size|len) (\d+)|(\d+) (?:elements|values|items)")
 _MAX_LENGTH = 8
+_SHARED_PREFIX = 3  # letters
 _MAX_TRIES = 80  # sets of required arguments
 LARGE = 400_000  # elements; for larger modules, inputs are searched on meta tensors
 TOO_LARGE = 300_000_000
@@ -203,8 +207,13 @@ class Constructor:
         named += [name for name in self.required if name not in named]
         before = dict(built.arguments.kwargs)
         positional = len(built.arguments.args)
+        layers = _LAYERS if _UNCALLABLE.search(str(failure)) else ()  # the value was called
+        if layers:
+            called = re.findall(r"self\.(\w+)\(", " ".join(failure.lines[-1:]))
+            named = [name for name in self.parameters if any(map(partial(_may_match, name), called))] + named
+            named = list(dict.fromkeys(named))
         for name in [n for n in named if n not in list(self.parameters)[:positional]][:3]:
-            for text in self._choices(name)[:6]:
+            for text in (*layers, *self._choices(name)[:6]):
                 if text == before.get(name) or self.spent:
                     continue
                 kwargs = _order_arguments(self.parameters, {**before, name: text}).kwargs
@@ -290,6 +299,11 @@ def instances(name: str, cls: Any) -> list[str]:
     parameters = read_parameters(cls)
     chosen = {key: candidates(key, parameters[key].annotation)[0] for key in list_required(parameters)}
     return [format_call(name, {key: text for key, text in chosen.items() if not text.startswith("@")})]
+
+
+def _may_match(name: str, other: str) -> bool:
+    """Return whether an attribute may hold a parameter: one name contains the other, or both start alike."""
+    return name in other or other in name or name[:_SHARED_PREFIX] == other[:_SHARED_PREFIX]
 
 
 def _other_indices(choices: Sequence[str], index: int) -> Iterator[int]:

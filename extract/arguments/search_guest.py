@@ -38,6 +38,7 @@ from extract.arguments.trials import (
 )
 
 _MAX_VARIANTS = 12
+_LIKELY = 2  # variants, tried at once
 _MORE_SEEDS = (1, 2)  # under which a call must work, too
 _MAX_BACKWARD_TRIES = 3  # calls to try until one also runs backward
 _MAX_DOUBTFUL_TRIES = 12  # as long as they work by accident
@@ -183,8 +184,13 @@ def _plans(constructor: Constructor) -> Iterator[_FailedModule]:
                 break
             plan = _FailedModule(waiting.pop())
             yield plan
-            if plan.failure is not None and plan.built is built:
-                waiting += list(itertools.islice(constructor.variants(plan.built, plan.failure), _MAX_VARIANTS))[::-1]
+            if plan.failure is not None:
+                message = str(plan.failure)
+                fresh = list(itertools.islice(constructor.variants(plan.built, plan.failure), _MAX_VARIANTS))[::-1]
+                if plan.built is built:  # each variant makes more progress than the last
+                    waiting += fresh
+                elif "object is not callable" in message or "positional arguments but" in message:
+                    waiting = [*fresh[:-_LIKELY], *waiting, *fresh[-_LIKELY:]]  # a layer is more likely
         if constructor.budget.late():
             return
 

@@ -7,6 +7,7 @@ attribute or a call stands for is the affair of a subclass: that follows one fil
 """
 
 import ast
+import itertools
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +39,40 @@ class Expr:
     """An expression that is kept as text: `nn.ReLU`, a class of the corpus, or the construction of an object."""
 
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """`functools.partial(function, …)`."""
+
+    function: object
+    args: tuple[object, ...]
+    kwargs: tuple[tuple[str, object], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """`to_ntuple(count)`: a function that repeats one value."""
+
+    count: int
+
+
+@dataclass(eq=False, slots=True)
+class Instance:
+    """An instance of a class of the file, with the known attributes."""
+
+    kind: str
+    text: str | None = None  # the call that created it, if known completely
+    attributes: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(eq=False, slots=True)
+class Function:
+    """A function of the file, or a method of an object."""
+
+    node: ast.FunctionDef | ast.AsyncFunctionDef
+    scope: "Scope"
+    instance: Instance | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -81,8 +116,10 @@ def render(value: object) -> str | None:
     Args: value: possibly UNKNOWN, or with unknown parts.
     Returns: Python source; None if part of it is unknown.
     """
-    if isinstance(value, Expr):
+    if isinstance(value, Expr | Instance):
         return value.text
+    if isinstance(value, Partial):
+        return render_call("functools.partial", [value.function, *value.args], dict(value.kwargs))
     if isinstance(value, bool | int | float | str | None):
         return repr(value)
     if isinstance(value, list | tuple):
@@ -231,10 +268,10 @@ def compare(kind: ast.cmpop, left: object, right: object) -> object:
 def truth(value: object) -> bool | None:
     """Return the truth value.
 
-    Args: value: an expression counts as true.
+    Args: value: an expression or instance counts as true.
     Returns: None if it is unknown.
     """
-    if isinstance(value, Expr):
+    if isinstance(value, Expr | Partial | Instance):
         return True
     return bool(value) if isinstance(value, bool | int | float | str | list | tuple | dict | None) else None
 
@@ -262,12 +299,19 @@ def call_builtin(name: str, args: Sequence[object]) -> object:
         return _apply(_OF_SEQUENCES[name], *args)
     if name in _OF_PLAIN and all(is_plain(value) for value in args):
         return _apply(_OF_PLAIN[name], *args)
-    # Small helpers that many codebases define under the same name.
-    times = _TIMES.get(name.rpartition(".")[2].lstrip("_"))
-    return repeat_value(args[0], times) if times is not None and len(args) == 1 else UNKNOWN
+    return _helper(name.rpartition(".")[2].lstrip("_"), args)
 
 
 _TIMES = {"to_1tuple": 1, "single": 1, "to_2tuple": 2, "pair": 2, "to_3tuple": 3, "triple": 3}
+
+
+def _helper(name: str, args: Sequence[object]) -> object:
+    """Return the result of a small helper that many codebases define under the same name."""
+    if name in _TIMES and len(args) == 1:
+        return repeat_value(args[0], _TIMES[name])
+    if name in {"to_ntuple", "ntuple"} and len(args) == 1 and isinstance(args[0], int):
+        return Repeat(args[0])
+    return UNKNOWN
 
 
 def repeat_value(value: object, count: int) -> object:
@@ -279,6 +323,35 @@ def repeat_value(value: object, count: int) -> object:
     if isinstance(value, list | tuple):
         return tuple(value)
     return UNKNOWN if value is UNKNOWN or count > MOST_ITEMS else (value,) * count
+
+
+def split(numbers: object, sizes: object) -> object:
+    """Return the numbers in groups of these sizes, like `Tensor.split`.
+
+    Args: numbers, sizes: lists, or UNKNOWN.
+    Returns: a list of lists; UNKNOWN unless both are lists and all sizes are integers.
+    """
+    if not isinstance(numbers, list) or not isinstance(sizes, list | tuple):
+        return UNKNOWN
+    if not all(isinstance(size, int) for size in sizes):
+        return UNKNOWN
+    ends = list(itertools.accumulate(sizes))
+    return [numbers[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+
+
+def linspace(args: Sequence[object]) -> object:
+    """Return `torch.linspace(start, end, steps)` as a list.
+
+    Args: args: the positional arguments of the call.
+    Returns: numbers rounded to four decimals; UNKNOWN if an argument is unknown or there are too many steps.
+    """
+    if len(args) != 3 or not isinstance(args[2], int) or not 0 < args[2] <= MOST_ITEMS:
+        return UNKNOWN
+    start, end = args[0], args[1]
+    if not isinstance(start, int | float) or not isinstance(end, int | float):
+        return UNKNOWN
+    step = (end - start) / max(1, args[2] - 1)
+    return [round(start + number * step, 4) for number in range(args[2])]
 
 
 def _is_instance(value: object, kind: object) -> object:

@@ -17,7 +17,7 @@ from extract.resolve.modules import CorpusIndex, Definition, Module
 from extract.sources import PackageSource, SourceFile
 from lemur_core.source.text import normalise, parse_code
 
-USAGE_VERSION = 19
+USAGE_VERSION = 18
 _CLASS, _WORD = re.compile(rb"\bclass\s+(\w+)"), re.compile(rb"[^\W\d]\w+")
 
 Shape = tuple[str, tuple[str, ...]]  # an argument and its dimensions

@@ -167,6 +167,42 @@ def test_a_lazy_block(climb: Climb) -> None:
     assert climb(text("return self.a(x)", "self.a = nn.LazyConv2d(4, 1)"))["level"] == "backward"
 
 
+@pytest.mark.parametrize(
+    ("signature", "body", "forward", "expected"),
+    [
+        (
+            "transforms",
+            "self.transforms = transforms",
+            "for t in self.transforms:\n            x = t(x)\n        return x * 1",
+            {"transforms": "[nn.Identity()]"},
+        ),
+        (
+            "one, two, three, four, dim=32, shared_mix=None",
+            "self.lin = nn.Linear(dim, dim)\n        self.mix = shared_mix",
+            "return self.mix(self.lin(x), size=3)",
+            {"shared_mix": "lambda x, *_, **__: x"},
+        ),
+    ],
+)
+def test_what_only_another_module_can_mend(
+    climb: Climb, signature: str, body: str, forward: str, expected: dict[str, str]
+) -> None:
+    """A number in the place of a layer: no input helps, so little is spent on inputs."""
+    found = climb(
+        f"""
+class A(nn.Module):
+    def __init__(self, {signature}):
+        super().__init__()
+        {body}
+
+    def forward(self, x):
+        {forward}
+"""
+    )
+    assert found["level"] == "backward", found["error"]
+    assert expected.items() <= found["arguments"]["init"]["kwargs"].items()
+
+
 def test_a_model_that_is_too_large_to_run(climb: Climb) -> None:
     found = climb(text("return self.a(x)", "self.a = nn.Linear(20000, 20000)"))
     assert (found["level"], found["kind"]) == ("constructed", "too_large")

@@ -24,6 +24,23 @@ CASES = {
         {"hidden": "192"},
     ),
     "a local name": ("def f():\n    d = 7\n    e = [d, d + 1]\n    return Mlp(e[1])", ("8",), {}),
+    "a call of the function around": ("def f(d):\n    return Mlp(d)\nx = f(24)", ("24",), {}),
+    "an attribute of self": (
+        "class B(nn.Module):\n    def __init__(self, d=5):\n        self.d = d\n        self.m = Mlp(self.d)",
+        ("5",),
+        {},
+    ),
+    "the constructor of a class that is made": (
+        "class B(nn.Module):\n    def __init__(self, d):\n        self.m = Mlp(d)\nb = B(12)",
+        ("12",),
+        {},
+    ),
+    "a method": (
+        "class B(nn.Module):\n    def __init__(self):\n        self.m = self.make(9)\n"
+        "    def make(self, d):\n        return Mlp(d)",
+        ("9",),
+        {},
+    ),
     "a class in a variable": ("def f(block=Mlp):\n    return block(6)", ("6",), {}),
     "a branch that is taken": (
         "def f(big=False):\n    d = 100\n    if not big:\n        d = 10\n    return Mlp(d)",
@@ -34,6 +51,12 @@ CASES = {
         "m = Mlp(32, hidden=to_2tuple(3))",
         ("32",),
         {"hidden": "(3, 3)"},
+    ),
+    "a helper that makes a helper": ("m = Mlp(to_ntuple(2)(7)[1])", ("7",), {}),
+    "rates of stochastic depth": (
+        "r = [x.item() for x in torch.linspace(0, 0.2, 3)]\nm = Mlp(4, hidden=r)",
+        ("4",),
+        {"hidden": "[0.0, 0.1, 0.2]"},
     ),
     "a loop": ("for d in (20, 40):\n    m = Mlp(d)", ("20",), {}),
     "one unknown argument that has a default": ("m = Mlp(64, act=choose())", ("64",), {}),
