@@ -92,7 +92,7 @@ def test_defect_07_benchmarks_are_not_compared_raw(network: Network, curated: An
     assert weak not in result.kept
     tied = curated([{"nn": "n-2", "nn_code": weak, "accuracy": 0.5}, {"nn": "n-1", "nn_code": good, "accuracy": 0.5}])
     assert tied.kept == [good]
-    write_snapshot_tables(tmp_path, result.corpus, result.outcome, pairs_per_band=None)
+    write_snapshot_tables(tmp_path, result.corpus, result.outcome, pairs_per_band=None, measured=iter(()))
     records = pq.read_table(sorted((tmp_path / "data" / "records").glob("*.parquet"))).to_pylist()
     (record,) = [record for record in records if record["nn"] == "ga-good"]
     assert {name: record[name] for name in cifar} == cifar
