@@ -1,6 +1,7 @@
 """The prediction of accuracies: what a split holds out is what it says, and a run on a small corpus from end to end."""
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -127,9 +128,11 @@ def test_a_run_writes_tables_and_a_figure_and_resumes(tmp_path: Path) -> None:
     source = _write(tmp_path / "rows.jsonl")
     command = [sys.executable, "-m", "benchmarks.prediction", "--source", str(source), "--out", str(tmp_path / "out")]
     command += ["--draws", "2", "--graphs", "12", "--proxies", "6"]
-    first = subprocess.run(command, capture_output=True, text=True, check=False)
+    # Whatever other tests of this process have changed: the folder, or where Python looks for modules.
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    first = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert first.returncode == 0, first.stderr
     written = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     assert {"results.md", "prediction.png", "score.json"} <= written.keys()
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == first.stdout
+    assert subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout == first.stdout
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == written
