@@ -8,7 +8,7 @@ from curate.model.corpus import LoadedRecords
 from curate.model.options import get_prefix
 from curate.model.records import find_best_rows
 from curate.published.outcome import CurationOutcome
-from curate.sources.rows import Measured, read_number, read_text
+from curate.sources.rows import MeasuredFacts, read_number, read_text
 from lemur_core.describe.cost import count_multiply_adds, count_parameters
 from lemur_core.files import Json
 from lemur_core.graphs.graph import Graph
@@ -68,7 +68,7 @@ def network_rows(corpus: LoadedRecords, outcome: CurationOutcome, codes: list[in
         }
 
 
-def measurement_rows(corpus: LoadedRecords, measured: Iterable[Measured]) -> Iterator[Json]:
+def measurement_rows(corpus: LoadedRecords, measured: Iterable[MeasuredFacts]) -> Iterator[Json]:
     """Yield the rows of `Measurement`; of a name that several codes have, none is known to be the measured one."""
     codes: defaultdict[str, set[str]] = defaultdict(set)
     for code, own in _find_names(corpus).items():

@@ -12,7 +12,7 @@ from curate.model.corpus import LoadedRecords
 from curate.model.options import SPLIT_RATIOS, get_prefix
 from curate.model.records import find_best_rows
 from curate.published.outcome import CurationOutcome
-from curate.sources.rows import Measured
+from curate.sources.rows import MeasuredFacts
 from lemur_core.files.markdown import code_span, plain, plural
 from manifests.conversations.card import chat_card
 from manifests.conversations.conversation import Chat, write_chat_tables
@@ -45,7 +45,7 @@ def write_snapshot_tables(
     corpus: LoadedRecords,
     outcome: CurationOutcome,
     pairs_per_band: int | None,
-    measured: Iterator[Measured],
+    measured: Iterator[MeasuredFacts],
 ) -> dict[str, int]:
     """Write all tables. Returns: the number of rows by path below `folder`."""
     rows: dict[str, int] = {}
@@ -82,7 +82,7 @@ def write_snapshot_tables(
     return rows if outcome.chat is None else rows | write_chat_tables(folder, outcome.chat, ChatRow, ChatDrop)
 
 
-def _write_measurements(folder: Path, corpus: LoadedRecords, measured: Iterator[Measured]) -> dict[str, int]:
+def _write_measurements(folder: Path, corpus: LoadedRecords, measured: Iterator[MeasuredFacts]) -> dict[str, int]:
     path = folder / MEASUREMENTS
     path.parent.mkdir(parents=True)
     write_table(path, arrow_schema(Measurement), measurement_rows(corpus, measured))

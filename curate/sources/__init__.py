@@ -12,7 +12,7 @@ from curate.sources.database import DatabaseFile, is_database
 from curate.sources.files import open_table
 from curate.sources.folders import ExtractionFolder, ParquetFolder, PythonFolder, is_extraction
 from curate.sources.lemur import LemurRelease
-from curate.sources.rows import Measured, RecordSource
+from curate.sources.rows import MeasuredFacts, RecordSource
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.foreign import check_name, check_plain
@@ -39,7 +39,7 @@ class SeveralSources(RecordSource):
                     licenses = pc.if_else(batch["nn_code"].is_valid(), licenses.fill_null(own), licenses)
                 yield batch.set_column(index, batch.schema.field(index), licenses)
 
-    def measurements(self) -> Iterator[Measured]:
+    def measurements(self) -> Iterator[MeasuredFacts]:
         """Yield the measurements of each part."""
         return chain.from_iterable(part.measurements() for part in self._parts)
 

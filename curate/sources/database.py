@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from curate.sources.files import FileSource, read_errors
 from curate.sources.measured import read_tables
-from curate.sources.rows import Measured, SourceRow, read_row
+from curate.sources.rows import MeasuredFacts, SourceRow, read_row
 from lemur_core.files.atomic import atomic_file, sha256_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
@@ -95,7 +95,7 @@ def read_database(path: Path, where: str) -> Iterator[SourceRow]:
             _check_runs(connection, where)
 
 
-def read_measured(path: Path, where: str) -> Iterator[Measured]:
+def read_measured(path: Path, where: str) -> Iterator[MeasuredFacts]:
     """Yield the measurements in a database. Raises: UserError if it cannot be read."""
     with _database_errors(where):
         yield from read_tables(path)
@@ -291,7 +291,7 @@ class DatabaseFile(FileSource):
         """
         yield from read_database(self._find_database(), self.where)
 
-    def measurements(self) -> Iterator[Measured]:
+    def measurements(self) -> Iterator[MeasuredFacts]:
         """Yield the measurements of the database. Raises: UserError as `read_rows` does."""
         return read_measured(self._find_database(), self.where)
 

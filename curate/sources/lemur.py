@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from packaging.version import InvalidVersion, Version
 
 from curate.sources.measured import TRAINING, read_release
-from curate.sources.rows import BATCH_ROWS, ROW_SCHEMA, Measured, RecordSource
+from curate.sources.rows import BATCH_ROWS, ROW_SCHEMA, MeasuredFacts, RecordSource
 from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_file
 from lemur_core.files.cache import cache_folder
@@ -193,7 +193,7 @@ class LemurRelease(RecordSource):
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=ROW_SCHEMA)
 
-    def measurements(self) -> Iterator[Measured]:
+    def measurements(self) -> Iterator[MeasuredFacts]:
         """Yield the measurements of the release, by the names of their files."""
         return read_release(self._wheel())
 

@@ -16,7 +16,7 @@ from contextlib import closing
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from curate.sources.rows import Measured
+from curate.sources.rows import MeasuredFacts
 from lemur_core.files import Json
 
 _STAT = "ab/nn/stat/"
@@ -32,7 +32,7 @@ _TABLES = {
 }
 
 
-def read_release(wheel: Path) -> Iterator[Measured]:
+def read_release(wheel: Path) -> Iterator[MeasuredFacts]:
     """Yield the measurements in a wheel of nn-dataset, by the names of their files."""
     with zipfile.ZipFile(wheel) as archive:
         for name in sorted(archive.namelist()):
@@ -45,7 +45,7 @@ def read_release(wheel: Path) -> Iterator[Measured]:
             for number, facts in enumerate(_read_facts(archive.read(name))):
                 stated = facts.get("model_name")
                 nn = stated if isinstance(stated, str) else network.rpartition("_")[2]
-                yield Measured(nn, kind, place + (f"#{number}" if number else ""), facts)
+                yield MeasuredFacts(nn, kind, place + (f"#{number}" if number else ""), facts)
 
 
 def _read_facts(data: bytes) -> list[Json]:
@@ -58,7 +58,7 @@ def _read_facts(data: bytes) -> list[Json]:
     return [item if isinstance(item, dict) else {"value": item} for item in values]
 
 
-def read_tables(path: Path) -> Iterator[Measured]:
+def read_tables(path: Path) -> Iterator[MeasuredFacts]:
     """Yield the measurements in a LEMUR database, table by table. Raises: sqlite3.Error if it cannot be read."""
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
         connection.text_factory = lambda value: value.decode("utf-8", "backslashreplace")
@@ -72,4 +72,4 @@ def read_tables(path: Path) -> Iterator[Measured]:
             for name, *values in connection.execute(f"SELECT {nn}, own.* FROM {table} AS own ORDER BY {order}"):
                 facts = {key: value for key, value in zip(columns, values, strict=True) if value is not None}
                 place = "/".join(str(facts[key]) for key in ("stat_id", "id") if key in facts)
-                yield Measured(str(name or ""), table, place, facts)
+                yield MeasuredFacts(str(name or ""), table, place, facts)

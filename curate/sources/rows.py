@@ -189,7 +189,7 @@ def _exact_integer(value: object) -> int | None:
 BATCH_ROWS = 2_000
 
 
-class Measured(NamedTuple):
+class MeasuredFacts(NamedTuple):
     """One measurement of the network `nn`: `kind` is the folder or table that holds it, `place` the entry there."""
 
     nn: str
@@ -220,7 +220,7 @@ class RecordSource(ABC):
         """
         return {item.name: item.sha256 for item in self.inputs()}
 
-    def measurements(self) -> Iterator[Measured]:
+    def measurements(self) -> Iterator[MeasuredFacts]:
         """Yield what else was measured of the networks, such as latencies on devices; nothing where none is stored."""
         return iter(())
 

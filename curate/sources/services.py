@@ -28,7 +28,7 @@ from pydantic import ValidationError
 
 from curate.sources.database import parse_arch_uid, read_database, read_measured, unpack
 from curate.sources.files import OF_ROWS
-from curate.sources.rows import BATCH_ROWS, COLUMNS, Measured, RowSource, SourceRow, check_columns, read_row
+from curate.sources.rows import BATCH_ROWS, COLUMNS, MeasuredFacts, RowSource, SourceRow, check_columns, read_row
 from lemur_core.files import Json
 from lemur_core.files.atomic import make_scratch, remove_dead, sha256_file, write_text
 from lemur_core.files.cache import cache_folder
@@ -279,7 +279,7 @@ class LemurDatabase(RowSource):
         """
         yield from read_database(self._database()[0], self.name)
 
-    def measurements(self) -> Iterator[Measured]:
+    def measurements(self) -> Iterator[MeasuredFacts]:
         """Yield the measurements of the database. Raises: UserError as `read_rows` does."""
         return read_measured(self._database()[0], self.name)
 

@@ -151,7 +151,11 @@ def count_reached(levels: Mapping[str, int]) -> dict[str, int]:
 
 
 def at_least(level: str, required: str) -> bool:
-    """Return whether a level is reached."""
+    """Return whether a level is reached.
+
+    Args: level: that of a block; required: the one asked about.
+    Returns: True for the required level and all above it.
+    """
     return LEVELS.index(level) >= LEVELS.index(required)
 
 

@@ -100,7 +100,11 @@ def to_line(spec: Spec) -> str:
 
 
 def read_observed(row: Block) -> Observed | None:
-    """Parse the column `observed`; None if it is null or invalid."""
+    """Parse the column `observed`; None if it is null or invalid.
+
+    Args: row: a block.
+    Returns: what was seen when it ran.
+    """
     try:
         return None if row.observed is None else Observed.model_validate_json(row.observed)
     except ValidationError:
@@ -209,7 +213,11 @@ class StatedCalls:
 
 
 def read_arguments(arguments: str | None) -> StatedCalls | None:
-    """Parse the column `arguments`; None if it is null or invalid."""
+    """Parse the column `arguments`; None if it is null or invalid.
+
+    Args: arguments: JSON, as in `blocks.parquet`.
+    Returns: the calls of the constructor and of forward.
+    """
     if arguments is None:
         return None
     try:
@@ -225,7 +233,11 @@ def _read_call(call: Mapping[str, Any]) -> StatedArguments:
 
 
 def positional_names(parameters: Sequence[SpecArgument]) -> list[str]:
-    """Return the names of the parameters that take positional arguments, in order."""
+    """Return the names of the parameters that take positional arguments, in order.
+
+    Args: parameters: of a constructor or of forward, as a spec states them.
+    Returns: the names, without those of further positional arguments.
+    """
     return [item.name for item in parameters if item.kind == "positional"]
 
 

@@ -57,7 +57,11 @@ def _list_names(lines: list[str]) -> Iterator[str]:
 
 
 def list_definitions(code: str) -> Iterator[str]:
-    """Yield the names that the statements of a file bind, without placeholders (`Config = object`)."""
+    """Yield the names that the statements of a file bind, without placeholders (`Config = object`).
+
+    Args: code: a file that parses.
+    Returns: an iterator over the names, in the order of the file.
+    """
     waiting: list[ast.AST] = list(parse_code(code, None).body)
     while waiting:
         node = waiting.pop()

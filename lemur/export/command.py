@@ -7,7 +7,7 @@ from pathlib import Path
 from lemur.export.conversations import export_completions, export_preferences, export_proofs
 from lemur.export.evaluation import export_evaluation
 from lemur.export.kernelbench import export_kernelbench
-from lemur.export.records import EXPORT, Contents, ExportForm
+from lemur.export.records import EXPORT, ExportContents, ExportForm
 from lemur.synthesis.write import FORMAT as SYNTHESIS
 from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_folder, check_free, write_text
@@ -52,17 +52,17 @@ class ExportReport:
         return {"folder": str(self.folder), **facts}
 
 
-def _from_blocks(folder: Path, staged: Staged) -> Contents:
+def _from_blocks(folder: Path, staged: Staged) -> ExportContents:
     return export_kernelbench(folder, staged.files[TABLE])
 
 
-def _from_attempts(folder: Path, _: Staged) -> Contents:
+def _from_attempts(folder: Path, _: Staged) -> ExportContents:
     license_ = str(read_manifest(folder).details.get("license", NOASSERTION))
     return export_proofs(list(SYNTHESIS.rows(folder, SynthesisAttempt)), license_)
 
 
 #: How each form is made from each kind of folder that has it.
-_EXPORTERS: Mapping[ExportForm, Mapping[str, Callable[[Path, Staged], Contents]]] = {
+_EXPORTERS: Mapping[ExportForm, Mapping[str, Callable[[Path, Staged], ExportContents]]] = {
     "kernelbench": {"extraction": _from_blocks},
     "prompt-completion": {
         "snapshot": lambda folder, _: export_completions(folder, "snapshot"),
@@ -128,7 +128,7 @@ def export_folder(folder: Path, form: ExportForm, out: Path, *, force: bool = Fa
     return ExportReport(out, counts, done.counts["skipped"], withheld)
 
 
-def _write_tables(folder: Path, contents: Contents) -> dict[str, int]:
+def _write_tables(folder: Path, contents: ExportContents) -> dict[str, int]:
     """Write the tables, and return the rows by path."""
     written: dict[str, int] = {}
     for name, splits in contents.tables.items():
@@ -142,7 +142,7 @@ def _write_tables(folder: Path, contents: Contents) -> dict[str, int]:
     return written
 
 
-def _write_card(part: Path, form: ExportForm, folder: Path, contents: Contents, rows: Mapping[str, int]) -> None:
+def _write_card(part: Path, form: ExportForm, folder: Path, contents: ExportContents, rows: Mapping[str, int]) -> None:
     parent = describe_parent(folder)
     splits = [rows for tables in contents.tables.values() for rows in tables.values()]
     licenses = sorted({row.license for rows in splits for row in rows})

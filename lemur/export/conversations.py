@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from lemur.export.records import Contents, Preference, PromptCompletion
+from lemur.export.records import ExportContents, Preference, PromptCompletion
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from manifests.conversations.conversation import fence, read_fenced_code
@@ -41,7 +41,7 @@ def list_conversations(folder: Path, kind: str) -> list[tuple[str, Json]]:
     return rows
 
 
-def export_completions(folder: Path, kind: str) -> Contents:
+def export_completions(folder: Path, kind: str) -> ExportContents:
     """Return every conversation of a snapshot or an extraction as a prompt and a completion."""
     tables: dict[str, list[PromptCompletion]] = {split: [] for split in SPLITS}
     for split, row in list_conversations(folder, kind):
@@ -52,10 +52,10 @@ def export_completions(folder: Path, kind: str) -> Contents:
         _ABOUT_FORM,
         "The conversations are those of the source folder, in its splits; `task` says what is asked for.",
     )
-    return Contents({"prompt_completion": tables}, Counter(), about)
+    return ExportContents({"prompt_completion": tables}, Counter(), about)
 
 
-def export_preferences(folder: Path, kind: str) -> Contents:
+def export_preferences(folder: Path, kind: str) -> ExportContents:
     """Return the preferences that a snapshot's conversations hold.
 
     Raises: UserError if it has no conversations.
@@ -94,7 +94,7 @@ def export_preferences(folder: Path, kind: str) -> Contents:
         " and was seen to fail in the sandbox; `failure` names the fault and its line. For `repair` it is the file that"
         " the request asks to correct, for `design` that of the network's `repair` conversation.",
     )
-    return Contents({"preference": tables}, skipped, about)
+    return ExportContents({"preference": tables}, skipped, about)
 
 
 def read_repair(row: Json) -> tuple[str, str]:
@@ -103,7 +103,7 @@ def read_repair(row: Json) -> tuple[str, str]:
     return fence(request[0]), fence(answer[-1])
 
 
-def export_proofs(attempts: Sequence[SynthesisAttempt], license_: str) -> Contents:
+def export_proofs(attempts: Sequence[SynthesisAttempt], license_: str) -> ExportContents:
     """Return the preferences that a synthesis holds: accepted against failed code for the same request.
 
     Args: attempts: all answers of the models. license_: that of the accepted networks, as the manifest states it.
@@ -137,7 +137,7 @@ def export_proofs(attempts: Sequence[SynthesisAttempt], license_: str) -> Conten
         " `rejected` failed the step that `failure` names. An answer of a later round also saw the error of the one"
         " before it.",
     )
-    return Contents({"preference": {"train": list(unique.values())}}, skipped, about)
+    return ExportContents({"preference": {"train": list(unique.values())}}, skipped, about)
 
 
 def _preference(

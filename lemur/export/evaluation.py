@@ -20,7 +20,7 @@ from pathlib import Path
 import yaml
 
 from lemur.export.conversations import list_conversations
-from lemur.export.records import Choice, Contents, Question
+from lemur.export.records import Choice, ExportContents, ExportQuestion
 from lemur_core.files import Json
 
 _OPTION = re.compile(r"^([A-D])\. (.*)$", re.MULTILINE)
@@ -32,11 +32,11 @@ _ANSWER = 'Reply with a last line of the form "ANSWER: $ANSWER" (without quotes)
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
+class _QuestionForm:
     """How a kind of conversation becomes a question, and how `eval.yaml` has it asked and scored."""
 
     kind: str
-    build: Callable[[Json], Question | None]
+    build: Callable[[Json], ExportQuestion | None]
     solvers: tuple[Json, ...] = ({"name": "generate"},)
     scorers: tuple[Json, ...] = ({"name": "answer", "args": {"pattern": "line"}},)
     choices: bool = False
@@ -58,7 +58,7 @@ def _ask_choice(row: Json) -> Choice | None:
     return Choice(question=head, target=answer[0], choices=tuple(text for _, text in options), **_facts(row))
 
 
-def _ask_shape(row: Json) -> Question | None:
+def _ask_shape(row: Json) -> ExportQuestion | None:
     """Return the question about a call, if its answer states exactly one shape."""
     question, answer = (message["content"] for message in row["messages"][1:])
     shapes = _SHAPE.findall(answer)
@@ -66,10 +66,10 @@ def _ask_shape(row: Json) -> Question | None:
         return None
     what = "the shape as numbers with an x between them, such as 2x16x8x8"
     text = f"{question}\n\n{_ANSWER.format(what=what)}"
-    return Question(question=text, target=shapes[0].replace("×", "x"), **_facts(row))
+    return ExportQuestion(question=text, target=shapes[0].replace("×", "x"), **_facts(row))
 
 
-def ask_line(row: Json) -> Question | None:
+def ask_line(row: Json) -> ExportQuestion | None:
     """Return the request to find a fault; none if the fault is a missing line."""
     fault = _LINE.match(row["variant"])
     if fault is None or fault["kind"] in _MISSING:
@@ -79,29 +79,31 @@ def ask_line(row: Json) -> Question | None:
     question = (
         f"One line of the file below was changed, and it fails. Which one?\n\n{request}\n\n{_ANSWER.format(what=what)}"
     )
-    return Question(question=question, target=fault["line"], **_facts(row))
+    return ExportQuestion(question=question, target=fault["line"], **_facts(row))
 
 
 def _facts(row: Json) -> Json:
     return {"id": row["id"], "license": row["license"]}
 
 
-_TASKS: Mapping[str, Mapping[str, _Task]] = {
+_TASKS: Mapping[str, Mapping[str, _QuestionForm]] = {
     "extraction": {
-        "choose": _Task("choose", _ask_choice, ({"name": "multiple_choice"},), ({"name": "choice"},), choices=True),
-        "shapes": _Task("shapes", _ask_shape),
+        "choose": _QuestionForm(
+            "choose", _ask_choice, ({"name": "multiple_choice"},), ({"name": "choice"},), choices=True
+        ),
+        "shapes": _QuestionForm("shapes", _ask_shape),
     },
-    "snapshot": {"fault_line": _Task("repair", ask_line)},
+    "snapshot": {"fault_line": _QuestionForm("repair", ask_line)},
 }
 
 
-def export_evaluation(folder: Path, kind: str) -> Contents:
+def export_evaluation(folder: Path, kind: str) -> ExportContents:
     """Return the questions that the held-out conversations of a snapshot or an extraction answer.
 
     Raises: UserError if it has no conversations.
     """
     held = [row for split, row in list_conversations(folder, kind) if split == "test"]
-    tables: dict[str, dict[str, list[Question]]] = {}
+    tables: dict[str, dict[str, list[ExportQuestion]]] = {}
     skipped: Counter[str] = Counter()
     for name, task in _TASKS[kind].items():
         built = [task.build(row) for row in held if row["task"] == task.kind]
@@ -120,4 +122,6 @@ def export_evaluation(folder: Path, kind: str) -> Contents:
         "`eval.yaml` says how they are asked and scored: `inspect eval hf/OWNER/NAME --model MODEL`, or"
         " `hf/OWNER/NAME/TASK` for one of its tasks.",
     )
-    return Contents(tables, +skipped, about, {"eval.yaml": yaml.safe_dump(stated, sort_keys=False, allow_unicode=True)})
+    return ExportContents(
+        tables, +skipped, about, {"eval.yaml": yaml.safe_dump(stated, sort_keys=False, allow_unicode=True)}
+    )

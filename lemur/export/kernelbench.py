@@ -29,7 +29,7 @@ from pathlib import Path
 from extract.model.results import at_least
 from extract.specs.make import StatedArguments, positional_names, read_arguments, read_observed, read_specs
 from extract.specs.printed import list_definitions, print_call
-from lemur.export.records import Contents, KernelProblem
+from lemur.export.records import ExportContents, KernelProblem
 from manifests.folders.tables import read_rows
 from manifests.records import Block, Case
 
@@ -69,7 +69,7 @@ def get_init_inputs():
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class CallSignature:
     """The positional parameters of a block, and its result, as its spec states them."""
 
     constructor: Sequence[str] = ()
@@ -101,7 +101,7 @@ class _Parameters:
         return "".join(f", {name}" for name in self.names)
 
 
-def export_kernelbench(folder: Path, table: Path) -> Contents:
+def export_kernelbench(folder: Path, table: Path) -> ExportContents:
     """Return a problem for each block that runs forward and gives one tensor.
 
     Args: folder: an extraction folder. table: its table of blocks, without the code that may not be redistributed.
@@ -109,7 +109,7 @@ def export_kernelbench(folder: Path, table: Path) -> Contents:
     problems: list[KernelProblem] = []
     skipped: Counter[str] = Counter()
     signatures = {
-        spec.block: Signature(
+        spec.block: CallSignature(
             positional_names(spec.constructor),
             positional_names(spec.forward),
             None if spec.algorithm is None else spec.algorithm.returns,
@@ -120,7 +120,7 @@ def export_kernelbench(folder: Path, table: Path) -> Contents:
         if row.code is None and row.code_sha256 is not None:
             continue  # counted as withheld
         try:
-            code, cases = build_problem(row, signatures.get(row.block, Signature()))
+            code, cases = build_problem(row, signatures.get(row.block, CallSignature()))
         except RefusedError as refusal:
             skipped[str(refusal)] += 1
             continue
@@ -143,10 +143,10 @@ def export_kernelbench(folder: Path, table: Path) -> Contents:
         " the table has the columns of its data set. The headers of the files name their origin and license.",
     )
     files = {f"level1/{problem.name}": problem.code for problem in problems}
-    return Contents({"problems": {"test": problems}}, skipped, about, files)
+    return ExportContents({"problems": {"test": problems}}, skipped, about, files)
 
 
-def build_problem(row: Block, signature: Signature) -> tuple[str, int]:
+def build_problem(row: Block, signature: CallSignature) -> tuple[str, int]:
     """Return a block as the text of a problem, and the number of calls that it can build.
 
     Args: row, signature: the block, with its code, and what its spec says.

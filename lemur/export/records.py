@@ -56,7 +56,7 @@ class Preference(Record):
     license: str = Field(description=_LICENSE)
 
 
-class Question(Record):
+class ExportQuestion(Record):
     """One question of an evaluation, with the answer that a scorer compares with."""
 
     question: str = Field(min_length=1, description="as it is put to the model, in full but for the options")
@@ -65,13 +65,13 @@ class Question(Record):
     license: str = Field(description=_LICENSE)
 
 
-class Choice(Question):
+class Choice(ExportQuestion):
     """One question with four options; the target is a letter."""
 
     choices: tuple[str, ...] = Field(min_length=2, description="the options in the order of their letters")
 
 
-ExportedRow = KernelProblem | PromptCompletion | Preference | Question
+ExportedRow = KernelProblem | PromptCompletion | Preference | ExportQuestion
 
 
 def _by_split(name: str) -> dict[str, str]:
@@ -89,8 +89,8 @@ EXPORT = FolderFormat(
         "prompt_completion": (PromptCompletion, _by_split("prompt_completion")),
         "preference": (Preference, _by_split("preference")),
         "choose": (Choice, {"test": "data/choose/test-*.parquet"}),
-        "shapes": (Question, {"test": "data/shapes/test-*.parquet"}),
-        "fault_line": (Question, {"test": "data/fault_line/test-*.parquet"}),
+        "shapes": (ExportQuestion, {"test": "data/shapes/test-*.parquet"}),
+        "fault_line": (ExportQuestion, {"test": "data/fault_line/test-*.parquet"}),
     },
     tags=("pytorch", "code", "lemur"),
     disclosure=replace(
@@ -105,7 +105,7 @@ EXPORT = FolderFormat(
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class ExportContents:
     """The contents of an export.
 
     Attributes:

@@ -61,7 +61,7 @@ _DATA_TYPES = {pa.string(): "sc:Text", pa.int64(): "cr:Int64", pa.float64(): "cr
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class DataOrigin:
     """Where a data set comes from, and what its users must know.
 
     Attributes:
@@ -94,8 +94,8 @@ class Origin:
 
 #: Fields whose values are nodes of texts.
 _NODES = frozenset({"creator", "prov:wasDerivedFrom", "prov:wasGeneratedBy"})
-#: The fields that `Origin` states.
-_STATED = frozenset(Origin("", (), (), Disclosure()).to_json("", ""))
+#: The fields that `DataOrigin` states.
+_STATED = frozenset(DataOrigin("", (), (), Disclosure()).to_json("", ""))
 
 
 def write_croissant(
@@ -105,7 +105,7 @@ def write_croissant(
     description: str,
     version: str,
     licenses: Sequence[str],
-    origin: Origin | None = None,
+    origin: DataOrigin | None = None,
 ) -> None:
     """Write `croissant.json` for the tables in a folder.
 

@@ -23,7 +23,7 @@ from manifests.folders.cards import (
     column_lines,
 )
 from manifests.folders.checks import Check, check_table
-from manifests.folders.croissant import Origin, write_croissant
+from manifests.folders.croissant import DataOrigin, write_croissant
 from manifests.folders.frame import Page
 from manifests.folders.manifest import FILE_NAME, Manifest, check_stated, package_versions, read_unchecked_manifest
 from manifests.folders.reading import reading
@@ -135,7 +135,7 @@ class FolderFormat:
         sections = [*disclosure.lines(), *column_lines(tables), "", "## Citation", "", "```bibtex"]
         end = "\n".join([*sections, cite(card.name, version), "```"])
         write_text(folder / "README.md", f"{yaml}\n# {plain(card.name)}\n\n{card.text.rstrip()}\n{end}\n")
-        origin = Origin(self.command, card.sources, ("neural-architecture", *self.tags), disclosure)
+        origin = DataOrigin(self.command, card.sources, ("neural-architecture", *self.tags), disclosure)
         name, description = make_visible(card.name), make_visible(card.description)
         write_croissant(folder, tables, name, description, version, card.licenses, origin)
 

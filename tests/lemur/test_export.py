@@ -12,7 +12,7 @@ import yaml
 
 from extract.model.results import Result, code_columns
 from lemur.export.command import export_folder
-from lemur.export.kernelbench import RefusedError, Signature, build_problem
+from lemur.export.kernelbench import CallSignature, RefusedError, build_problem
 from lemur.export.records import FORMS
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import read_manifest
@@ -53,7 +53,7 @@ def load(code: str) -> Row:
 
 def test_a_problem_runs_as_the_block_does(tmp_path: Path) -> None:
     row = scale(extractions.source(tmp_path))
-    code, cases = build_problem(row, Signature(("channels",)))
+    code, cases = build_problem(row, CallSignature(("channels",)))
     assert code.startswith(row.code or "-")
     assert cases == 2
     names = load(code)
@@ -81,9 +81,9 @@ REFUSED: dict[str, tuple[Row, str]] = {
 def test_what_has_no_such_form(tmp_path: Path, case: str) -> None:
     changes, reason = REFUSED[case]
     with pytest.raises(RefusedError, match=rf"^{reason}$"):
-        build_problem(scale(extractions.source(tmp_path), **changes), Signature())
+        build_problem(scale(extractions.source(tmp_path), **changes), CallSignature())
     with pytest.raises(RefusedError, match=r"^its file defines Model$"):
-        build_problem(block(extractions.source(tmp_path), "Taken", cases=[({}, ["float32 2"])]), Signature())
+        build_problem(block(extractions.source(tmp_path), "Taken", cases=[({}, ["float32 2"])]), CallSignature())
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from lemur_core.files.atomic import sha256_file
 from manifests.folders.cards import card_yaml
 from manifests.folders.croissant import (
-    Origin,
+    DataOrigin,
     _field,
     _source,
     croissant_faults,
@@ -140,7 +140,7 @@ def test_the_library_would_write_the_same(tmp_path: Path, kind: FolderFormat, sp
             write_table(path, arrow_schema(record_type), iter([]))
         tables.append(Table(config, record_type, files))
     sources = [("alpha@1.0", "swh:1:dir:" + "a" * 40), ("beta@2.0", "swh:1:dir:" + "b" * 40)][: len(splits)]
-    write_croissant(tmp_path, tables, *ABOUT, Origin(kind.command, sources, kind.tags, kind.disclosure))
+    write_croissant(tmp_path, tables, *ABOUT, DataOrigin(kind.command, sources, kind.tags, kind.disclosure))
     assert croissant_faults(tmp_path, tables) == []
     text = (tmp_path / CROISSANT).read_text()
     assert json.dumps(mlc.Metadata.from_json(mlc.Context(), json.loads(text)).to_json(), indent=2) + "\n" == text
