@@ -1,4 +1,4 @@
-"""`complete`: a file with a gap, and the missing part; inserting it restores the file byte for byte.
+"""`complete`: a file with a gap, and the missing part; inserting it restores the file, without residue, byte for byte.
 
 A gap is cut out by lines, not rewritten: LibCST prints no block without statements.
 """
