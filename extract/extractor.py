@@ -103,7 +103,11 @@ class BlockExtractor:
         Returns: The classes by priority of their source, then path and line.
         """
         if self._classes is None:
-            self._classes = self._choose(self._discover(self._read(self._list_scope())))
+            modules = self._read(self._list_scope())
+            classes = self._discover(modules)
+            self._classes = self._choose(classes)
+            self._note_faults(modules)
+            self._note(_describe_unmatched(self.facts.sources, classes, self._classes))
         return self._classes
 
     def _list_scope(self) -> list[Module]:
@@ -122,6 +126,7 @@ class BlockExtractor:
             modules = [module for module in self._list_scope() if defines.search(module.text)]
             classes = self._choose(discover(self.library, self._read(modules)))
             if {name for item in classes for name in (item.name, item.qualname, item.block)} >= set(names):
+                self._note_faults(modules)
                 return select(classes, wanted)
         classes = self.warm_index_once()
         if not classes:
@@ -132,19 +137,19 @@ class BlockExtractor:
     def _read(self, modules: list[Module]) -> list[Module]:
         """Index files, and return them."""
         RUNTIME_NAMES.load(self.index.recall(RUNTIME_NAMES.key()))
-        files = [(module.source, module.file) for module in modules]
-        self.index.add(files)
-        self._note(_not_python(self.index.faults(files)))
+        self.index.add([(module.source, module.file) for module in modules])
         self.watch.lap("index")
         return modules
 
     def _choose(self, classes: Sequence[TargetClass]) -> tuple[TargetClass, ...]:
         """Return the classes that the corpus asks for."""
         chosen = tuple(item for item in classes if item.module.source.asks_for(item.name, item.qualname))
-        self._note(_describe_unmatched(self.facts.sources, classes, chosen))
         self._keep_answers()
         self.watch.lap("discover")
         return chosen
+
+    def _note_faults(self, modules: Iterable[Module]) -> None:
+        self._note(_not_python(self.index.faults([(module.source, module.file) for module in modules])))
 
     def _note(self, messages: Iterable[str]) -> None:
         for message in messages:

@@ -4,8 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from extract.extractor import BlockExtractor, extract_to
 from extract.model.results import Options
+from lemur_core.files.errors import UserError
 from manifests.folders.manifest import read_manifest
 from tests.builders.suites import table
 
@@ -24,6 +27,14 @@ def test_symbols_choose(tmp_path: Path, symbols: list[str], names: list[str]) ->
         assert [found.name for found in extractor.warm_index_once()] == names
         told = "tiny: none of its classes is called *net, as the corpus asks; see its symbols"
         assert extractor.facts.notes == ([] if names else [told])
+
+
+def test_a_name_outside_of_the_symbols_leaves_no_note_about_some_files(tmp_path: Path) -> None:
+    """The files that define the name are read first; what is said follows from all files."""
+    with BlockExtractor(corpus(tmp_path, symbols=["TinyNet"]), level="discovered", jobs=1) as extractor:
+        with pytest.raises(UserError, match="SqueezeExcite: no class of that name"):
+            extractor.extract_multiple_blocks(["SqueezeExcite"])
+        assert extractor.facts.notes == []
 
 
 def test_symbols_and_the_folder(tmp_path: Path) -> None:
