@@ -1,8 +1,7 @@
 """Measurements of networks besides training, in releases and databases of LEMUR: latencies, layers, pruning.
 
-nn-dataset 2.1.0 has 2,476 files `ab/nn/stat/run/TASK_NN/DEVICE.json`; later ones a folder for
-each format.
-What they state changes, so that only what all state has columns, and all of it stays as JSON.
+nn-dataset 2.1.0 has 2,476 files `ab/nn/stat/run/TASK_NN/DEVICE.json`; later ones a folder for each format. What they
+state changes, so that only what all state has columns, and all of it stays as JSON.
 
 Source: `ab/nn/stat` and `ab/nn/util/db/Init.py` of https://github.com/ABrain-One/nn-dataset
 """

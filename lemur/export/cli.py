@@ -2,10 +2,11 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
+from lemur.export import ExportForm
 from lemur_core.files.markdown import make_visible, plural
 from manifests.options.help import CommandLine
 
@@ -15,10 +16,7 @@ app = CommandLine()
 @app.command(rich_help_panel="Any folder")
 def export(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.", show_default=False)],
-    form: Annotated[
-        Literal["kernelbench", "prompt-completion", "preference", "eval"],
-        typer.Option("--format", help="The form to write."),
-    ],
+    form: Annotated[ExportForm, typer.Option("--format", help="The form to write.")],
     out: Annotated[Path, typer.Option("--out", metavar="OUT", help="The folder to write.", show_default=False)],
     force: Annotated[bool, typer.Option("--force", help="Replace OUT when it exists.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,

@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from lemur.export import ExportForm
 from lemur.export.conversations import export_completions, export_preferences, export_proofs
 from lemur.export.evaluation import export_evaluation
 from lemur.export.kernelbench import export_kernelbench
-from lemur.export.records import EXPORT, ExportContents, ExportForm
+from lemur.export.records import EXPORT, ExportContents
 from lemur.synthesis.write import FORMAT as SYNTHESIS
 from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_folder, check_free, write_text

@@ -3,18 +3,13 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Literal
 
 from pydantic import Field
 
 from manifests.folders.cards import SNAPSHOT_DISCLOSURE
-from manifests.folders.formats import FolderFormat
-from manifests.records import SPLITS, ChatMessage, Record, Sha256
-
-ExportForm = Literal["kernelbench", "prompt-completion", "preference", "eval"]
-
-#: The forms, as `--format` takes them.
-FORMS: tuple[ExportForm, ...] = get_args(ExportForm)
+from manifests.folders.formats import FolderFormat, files_by_split
+from manifests.records import ChatMessage, Record, Sha256
 
 _LICENSE = "SPDX expression of the code in the row, or of the source of its facts"
 
@@ -74,10 +69,6 @@ class Choice(ExportQuestion):
 ExportedRow = KernelProblem | PromptCompletion | Preference | ExportQuestion
 
 
-def _by_split(name: str) -> dict[str, str]:
-    return {split: f"data/{name}/{split}-*.parquet" for split in SPLITS}
-
-
 _USES = ("Training and evaluating models that write PyTorch code or kernels, in the form that the title names.",)
 _BIASES = ("Blocks, networks and tasks are as frequent as in the source folder, whose card and report describe it.",)
 #: All tables that an export may have; a folder has those of its form.
@@ -86,8 +77,8 @@ EXPORT = FolderFormat(
     command="lemur export",
     tables={
         "problems": (KernelProblem, {"test": "data/problems/test-*.parquet"}),
-        "prompt_completion": (PromptCompletion, _by_split("prompt_completion")),
-        "preference": (Preference, _by_split("preference")),
+        "prompt_completion": (PromptCompletion, files_by_split("data/prompt_completion")),
+        "preference": (Preference, files_by_split("data/preference")),
         "choose": (Choice, {"test": "data/choose/test-*.parquet"}),
         "shapes": (ExportQuestion, {"test": "data/shapes/test-*.parquet"}),
         "fault_line": (ExportQuestion, {"test": "data/fault_line/test-*.parquet"}),

@@ -78,7 +78,7 @@ class DataOrigin:
 
     def to_json(self, name: str, version: str) -> Json:
         """Return the fields of the description. There is no date: the same input gives the same bytes."""
-        told = f"lemur-curator {version}; manifest.json states the parameters, inputs, versions and digests"
+        details = f"lemur-curator {version}; manifest.json states the parameters, inputs, versions and digests"
         # One node an address: readers take two with one address for the same.
         derived = [{"@id": address, "name": source} for address, source in {a: s for s, a in self.sources}.items()]
         return {
@@ -86,7 +86,7 @@ class DataOrigin:
             "creator": {"@type": "sc:Organization", "name": "The users of lemur-curator who ran it"},
             "keywords": unwrap_single(self.keywords),
             "prov:wasDerivedFrom": unwrap_single(derived),
-            "prov:wasGeneratedBy": {"@type": "prov:Activity", "name": self.command, "description": told},
+            "prov:wasGeneratedBy": {"@type": "prov:Activity", "name": self.command, "description": details},
             "url": f"https://arxiv.org/abs/{PAPER}",
             **self.disclosure.to_croissant(),
         }

@@ -165,23 +165,28 @@ class Card:
 _WHOLE = "full"
 
 
-def _by_split(folder: str) -> dict[str, str]:
+def files_by_split(folder: str) -> dict[str, str]:
+    """Return the files of a table in the three splits.
+
+    Args: folder: of the table, below the finished folder.
+    Returns: a pattern by split.
+    """
     return {split: f"{folder}/{split}-*.parquet" for split in SPLITS}
 
 
 #: Conversations have other rows in each format, but the same files.
-_CHAT, _CHAT_DROPS = _by_split("data/chat"), {_WHOLE: "chat_drops.parquet"}
+_CHAT, _CHAT_DROPS = files_by_split("data/chat"), {_WHOLE: "chat_drops.parquet"}
 
 SNAPSHOT = FolderFormat(
     name="snapshot",
     command="lemur curate",
     tables={
-        "records": (LemurRecord, _by_split("data/records")),
+        "records": (LemurRecord, files_by_split("data/records")),
         "networks": (NetworkRow, {_WHOLE: "networks.parquet"}),
         "pairs": (Pair, {_WHOLE: "pairs.parquet"}),
         "stats": (Stat, {"train": "data/stats/train-*.parquet"}),
         "measurements": (Measurement, {"train": "data/measurements/train-*.parquet"}),
-        "prediction": (Prediction, _by_split("data/prediction")),
+        "prediction": (Prediction, files_by_split("data/prediction")),
         "decisions": (Decision, {_WHOLE: "decisions.parquet"}),
         "graphs": (GraphRow, {_WHOLE: "graphs.parquet"}),
         "removed": (Removed, {_WHOLE: "removed.parquet"}),
@@ -201,7 +206,7 @@ EXTRACTION = FolderFormat(
     command="lemur extract",
     tables={
         "blocks": (Block, {"train": TABLE}),
-        "specs": (SpecRow, _by_split("data/specs")),
+        "specs": (SpecRow, files_by_split("data/specs")),
         "chat": (SpecChatRow, _CHAT),
         "chat_drops": (SpecChatDrop, _CHAT_DROPS),
     },

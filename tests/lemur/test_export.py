@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import datasets
 import pyarrow.parquet as pq
@@ -11,9 +11,9 @@ import torch
 import yaml
 
 from extract.model.results import Result, code_columns
+from lemur.export import ExportForm
 from lemur.export.command import export_folder
 from lemur.export.kernelbench import CallSignature, RefusedError, build_problem
-from lemur.export.records import FORMS
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import read_manifest
 from manifests.records import Block
@@ -133,5 +133,5 @@ def test_other_folders_are_refused_in_one_line(blocks: Path, tmp_path: Path) -> 
         export_folder(blocks, "kernelbench", tmp_path / "out")
     export_folder(blocks, "kernelbench", tmp_path / "out", force=True)
     assert [path.name for path in tmp_path.iterdir()] == ["out"], "nothing temporary is left"
-    assert FORMS == ("kernelbench", "prompt-completion", "preference", "eval")
+    assert get_args(ExportForm) == ("kernelbench", "prompt-completion", "preference", "eval")
     assert pq.read_table(tmp_path / "out" / "data" / "problems").num_rows == 1
