@@ -1,6 +1,7 @@
 """Requirements of blocks besides the declared runtime: a folder with these distributions in the required versions.
 
-Only wheels are used; pip downloads them, and they are unpacked without running any of their code. The folder is cached
+pip downloads their wheels, or sdists where there is no wheel and nothing to compile; they are unpacked without running
+any of their code. The folder is cached
 under the digest of its contents and is independent of other packages on this machine. It is appended to `sys.path`
 inside the sandbox, so that nothing in it can shadow the declared runtime. The originals that blocks are compared with
 are fetched in the same way, separately for each source.
@@ -23,6 +24,7 @@ import zipfile
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -32,16 +34,17 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from extract.proofs.local_files import copy_importable
+from extract.proofs.sdists import read_sdist
 from extract.sources import PackageSource
 from extract.sources.contents import is_safe
-from extract.sources.metadata import read_facts
+from extract.sources.metadata import PackageFacts, read_facts
 from extract.sources.package import is_plain, module_path
 from extract.sources.store import place, read_record, record, workspace
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.foreign import check_growth
-from lemur_core.files.pip import AbsentError, download, download_wheels
+from lemur_core.files.pip import AbsentError, NoWheelError, download, download_wheels
 from lemur_core.files.progress import note
 from lemur_core.sandbox.runtime import DECLARED, find_runtime, read_requirements
 
@@ -341,13 +344,27 @@ def _fetch_wheel(name: str, specifier: SpecifierSet, *, cached_only: bool = Fals
     note(f"fetching {wanted} for the runtime with pip download")
     with workspace() as work:
         try:
-            wheel = download(name, str(specifier), work, max_bytes=MAX_WHEEL_BYTES, max_seconds=_MAX_SECONDS, retries=1)
+            distribution = _download(name, str(specifier), work)
         except AbsentError as error:
             record(absent, str(error))
             raise
-        distribution = _unpack(wheel, name, work)
     record(pick, distribution.id)
     return distribution
+
+
+def _download(name: str, specifier: str, work: Path) -> Distribution:
+    fetch = partial(download, max_bytes=MAX_WHEEL_BYTES, max_seconds=_MAX_SECONDS, retries=1)
+    try:
+        return _unpack(fetch(name, specifier, work), name, work)
+    except NoWheelError as error:
+        if error.versions:  # another release has a wheel
+            raise
+        absent = error
+    try:
+        archive = fetch(name, specifier, work, sdists=True)
+    except AbsentError:
+        raise absent from None
+    return _unpack_sdist(archive, name, work)
 
 
 def _pick_file(name: str, specifier: SpecifierSet) -> Path:
@@ -382,19 +399,34 @@ def _unpack(wheel: Path, name: str, work: Path) -> Distribution:
             members = [name for name in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name)]
             if len(members) != 1 or archive.getinfo(members[0]).file_size > MAX_UNPACKED_BYTES // 100:
                 raise UserError("its wheel holds no readable METADATA")
-            facts = read_facts({members[0]: archive.read(members[0])})
-            # An index can answer with another distribution, which must not enter the cache under this name.
-            if canonicalize_name(facts.name) != name:
-                raise UserError(f"pip fetched {facts.name} {facts.version} instead; check the index settings of pip")
-            distribution = Distribution(name, str(Version(facts.version)), digest, facts.requires)
-            target = distribution.folder.parent
-            if _read_distribution(target) is not None:
+            distribution = _check(read_facts({members[0]: archive.read(members[0])}), name, digest)
+            if _read_distribution(distribution.folder.parent) is not None:
                 return distribution
             _extract(archive, wheel.stat().st_size, folder / "files")
     except (zipfile.BadZipFile, EOFError, RuntimeError, NotImplementedError, ValueError) as error:
         raise UserError(f"its wheel is not readable: {error}") from error
     except OSError as error:
         raise UserError(f"its wheel cannot be unpacked: {error.strerror or error}") from error
+    return _keep(distribution, folder)
+
+
+def _unpack_sdist(archive: Path, name: str, work: Path) -> Distribution:
+    facts, modules = read_sdist(archive)
+    distribution = _check(facts, name, sha256_file(archive))
+    for path, data in modules.items():
+        _write(work / "distribution" / "files" / path, io.BytesIO(data))
+    return _keep(distribution, work / "distribution")
+
+
+def _check(facts: PackageFacts, name: str, digest: str) -> Distribution:
+    # An index can answer with another distribution, which must not enter the cache under this name.
+    if canonicalize_name(facts.name) != name:
+        raise UserError(f"pip fetched {facts.name} {facts.version} instead; check the index settings of pip")
+    return Distribution(name, str(Version(facts.version)), digest, facts.requires)
+
+
+def _keep(distribution: Distribution, folder: Path) -> Distribution:
+    target = distribution.folder.parent
     _compile(folder / "files")
     _write(folder / "distribution.json", io.BytesIO(json.dumps(asdict(distribution), indent=1).encode()))
     place(folder, target, lambda: _read_distribution(target) is not None)

@@ -36,6 +36,10 @@ class AbsentError(UserError):
         self.versions = versions
 
 
+class NoWheelError(AbsentError):
+    """The index has no release with a wheel that can be used here; it may have an sdist."""
+
+
 def download(
     name: str,
     specifier: str,
@@ -135,9 +139,9 @@ def _explain(stderr: str, sdists: bool, max_bytes: int) -> UserError:
     if not versions and _UNREACHABLE.search(stderr):
         return RetryableError("the package index cannot be reached; check the network, run again")
     if match is not None or "No matching distribution" in stderr:
-        what = "there is no such release" if sdists else "there is no wheel of it"
-        hint = "" if sdists else ", and an sdist is not built: that runs its code"
-        return AbsentError(f"{what} for this Python and platform{hint}", versions)
+        if sdists:
+            return AbsentError("there is no such release for this Python and platform", versions)
+        return NoWheelError("there is no wheel of it for this Python and platform", versions)
     errors = [line for line in stderr.splitlines() if line.startswith("ERROR")] or stderr.splitlines()[-1:]
     detail = errors[-1].removeprefix("ERROR:").strip() if errors else "no error message"
     return UserError(f"pip could not fetch it: {detail}; `pip download` may tell more")

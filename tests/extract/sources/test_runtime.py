@@ -119,7 +119,7 @@ def test_dependencies_of_one_level_are_fetched_together(wheel: Wheel, monkeypatc
     runtime = runtime_for(["tinya"])
     assert runtime.installed == ("tinya==1.0", "tinyb==1.0", "tinyc==1.0", "tinyd==1.0")
     assert list(reasons(runtime)) == ["tinygone"]
-    assert alone == ["tinya", "tinyd", "tinygone"]
+    assert alone == ["tinya", "tinyd", "tinygone", "tinygone"]  # its wheel, its sdist
 
 
 def test_the_folder_depends_on_what_is_in_it_only(wheel: Wheel) -> None:
@@ -174,8 +174,35 @@ def test_no_code_of_a_distribution_is_run(index: Path, wheel: Wheel, tmp_path: P
     )  # fmt: skip
     runtime = runtime_for(["tinya", "sdistonly"])
     assert runtime.installed == ("tinya==1.0",)
-    assert "sdist is not built" in reasons(runtime)["sdistonly"]
+    assert "its sdist does not list its modules" in reasons(runtime)["sdistonly"]
     assert not proof.exists()
+
+
+def test_the_modules_of_an_sdist_where_there_is_no_wheel(make_sdist: Callable[..., Path], wheel: Wheel) -> None:
+    modules = {
+        "src/tiny/__init__.py": "",
+        "src/tiny/sizes.json": "[]",
+        "src/other.py": "",
+        "src/loose.py": "",
+        "setup.py": "1 / 0",
+    }
+    listed = {"src/tinya.egg-info/top_level.txt": "tiny\nother\n", "tests/tiny/test_tiny.py": ""}
+    make_sdist("tinya", "1.0", {**modules, **listed}, "Requires-Dist: tinyb\n")
+    make_sdist(
+        "tinyb",
+        "1.0",
+        {"tinyb.egg-info/top_level.txt": "tinyb", "tinyb/__init__.py": "", "tinyb/fast.pyx": "", "setup.py": ""},
+    )
+    wheel("tinyc")
+    make_sdist("tinyc", "2.0", {"tinyc.egg-info/top_level.txt": "tinyc", "tinyc.py": ""})
+    runtime = runtime_for(["tinya", "tinyc"])
+    assert runtime.installed == ("tinya==1.0", "tinyc==1.0")
+    assert names(runtime) == {"tiny/__init__.py", "other.py", "tinyc.py"}
+    assert runtime.folder is not None
+    assert (runtime.folder / "tiny" / "sizes.json").read_text() == "[]"
+    assert reasons(runtime) == {
+        "tinyb": "there is no wheel of it for this Python and platform, and its sdist has to be compiled; tinya needs it"
+    }
 
 
 @table(__file__, "runtime.md", "What cannot be had", globals())
