@@ -1,6 +1,6 @@
 """Distributions without a wheel: the modules of an sdist, where setuptools lists them and nothing has to be compiled.
 
-Nothing of an sdist is run. Setuptools writes the names of its top-level modules into each, beside the modules:
+Nothing of an sdist is run. Setuptools writes the names of its top-level modules into each, next to the modules:
 `NAME.egg-info/top_level.txt`. Their files are what a wheel would hold.
 """
 
