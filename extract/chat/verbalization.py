@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from extract.specs.algorithm import list_caveats
+from extract.specs.behavior import find_kept_input
 from lemur_core.files.markdown import plural
 from manifests.records import Case, Spec, SpecArgument
 
@@ -39,7 +40,7 @@ _KINDS = {
     "Regularization": "a regularizer",
     "Resampling": "a resampling block",
     "Segmentation": "a part of a segmentation network",
-    "Transformer": "a transformer block",
+    "Transformer": "a transformer module",
 }
 _TENSOR = re.compile(r"(\w+) (\d+(?:×\d+)*|scalar)")
 _LEFT_OUT = re.compile(r"\d further (?:sentence|step)|Train mode goes another way")
@@ -80,6 +81,8 @@ def shape_words(spec: Spec) -> list[str]:
     of = "" if outputs == 1 else " in its first output"
     if (phrase := scaling_phrase(spec)) is not None:
         phrases.append(f"{phrase}{of}")
+    if (kept := find_kept_input(spec.cases)) is not None:
+        phrases.append(f"gives the shape of {_label(kept, 'input')}")
     if spec.changes_channels is not None:
         phrases.append(f"{'changes' if spec.changes_channels else 'keeps'} the number of channels{of}")
     if outputs != 1:

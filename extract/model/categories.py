@@ -9,7 +9,7 @@ nothing known (they also scale targets and prepare batches), and a convolution o
 """
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 
 OTHER = "Other"
@@ -167,6 +167,15 @@ _STRUCTURES: tuple[tuple[str, tuple[frozenset[str], ...]], ...] = (
 )
 
 
+#: What a graph must show at least one of; else a name or place means something else (`GCN`: global convolutions).
+_SIGNS: Mapping[str, frozenset[str]] = {
+    "Convolution": frozenset({"convolution", "im2col", "matmul", "unfold"}),
+    "Graph": frozenset({"gather", "index", "index_add", "index_select", "matmul", "scatter", "scatter_add"})
+    | {"scatter_reduce", "sparse_mm"},
+    "Transformer": frozenset({"attention", "_softmax", "layer_norm", "linear", "matmul"}),
+}
+
+
 def find_category(name: str, qualname: str, bases: Sequence[str], operations: Collection[str] = ()) -> str:
     """Return the category of a class.
 
@@ -182,18 +191,22 @@ def find_category(name: str, qualname: str, bases: Sequence[str], operations: Co
         return "Augmentation"
     if any(_TRANSFORMS.search(folder) for folder in folders):
         return "Augmentation" if _match_name(name) == "Augmentation" else OTHER
-    kinds = [_match_name(word) for word in (name, *(base.rpartition(".")[2] for base in bases))]
     candidates = (
-        *(kind for kind in kinds if not (kind == "Convolution" and "linear" in has and "convolution" not in has)),
+        *(_match_name(word) for word in (name, *(base.rpartition(".")[2] for base in bases))),
         next((kind for kind, sets in _STRUCTURES if any(some <= has for some in sets)), ""),
         *(_match(_PLACE_RULES, folder) for folder in reversed(folders)),
         _match(_WEAK_RULES, split_words(name)),
     )
-    category = next(filter(None, candidates), OTHER)
+    category = next((kind for kind in candidates if kind and not _contradicts(kind, has)), OTHER)
     # Losses, attention and the like keep their category in a graph library, too.
     if category in _ON_GRAPHS and any(_GRAPHS.search(folder) for folder in folders):
         return "Graph"
     return category
+
+
+def _contradicts(kind: str, operations: Collection[str]) -> bool:
+    """Return whether a graph with these operations shows that a name means something else; False without a graph."""
+    return bool(operations) and _SIGNS.get(kind, frozenset(operations)).isdisjoint(operations)
 
 
 def split_words(name: str) -> str:

@@ -132,6 +132,14 @@ def infer_layout(algorithm: Algorithm) -> str | None:
     return None if "?" in layout or len(layout) < 2 else layout
 
 
+def has_one_shape(algorithm: Algorithm) -> bool:
+    """Return whether the outputs of train mode have the shapes of those of eval mode, as far as there is a graph."""
+    forms = load_graphs(dict(algorithm))
+    trained = forms.get("train") or forms["eval"]
+    eval_shapes, train_shapes = ([form.type_of(ref).shape for ref in form.outputs] for form in (forms["eval"], trained))
+    return eval_shapes == train_shapes
+
+
 def _summarize(description: GraphDescription) -> str:
     """Return the text for the summary: the sentences, as many as fit."""
     text, rest = "", list(description.sentences)

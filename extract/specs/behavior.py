@@ -23,10 +23,12 @@ class Behavior:
     changes_channels: bool | None = None
 
 
-def infer_behavior(observed: Observed, letters: str | None) -> Behavior:
-    """Infer the behavior from the observed cases.
+def infer_behavior(observed: Observed, letters: str | None, *, both_modes: bool = True) -> Behavior:
+    """Infer the behavior from the observed cases, which are of eval mode.
 
-    Args: letters: layout of the first tensor, one letter per dimension, if the graph determines it.
+    Args:
+        letters: layout of the first tensor, one letter per dimension, if the graph determines it.
+        both_modes: False if train mode gives other shapes, so that nothing is stated of the output's.
     """
     pairs = [pair for case in observed.cases if (pair := _pair(case)) is not None]
     if not pairs:
@@ -36,13 +38,30 @@ def infer_behavior(observed: Observed, letters: str | None) -> Behavior:
     rank = len(pairs[0][0])
     # Inputs of several ranks have no common layout.
     if letters is None or len(letters) != rank or any(len(before) != rank for before, _ in pairs):
-        return Behavior(keeps_shape=keeps)
+        return Behavior(keeps_shape=keeps if both_modes else None)
     layout, last = "×".join(letters), letters.endswith("C") and rank > 2
+    if not both_modes:
+        return Behavior(layout)
+    if find_kept_input(observed.cases) is not None:
+        return Behavior(layout, keeps)
     if any(len(after) != rank for _, after in pairs):
         return Behavior(layout, keeps)
     channel_axis = letters.find("C") if "C" in letters else 1
     factor = _factor(pairs, last) if letters[0] == "N" else None
     return Behavior(layout, keeps, factor, any(a[channel_axis] != b[channel_axis] for a, b in pairs))
+
+
+def find_kept_input(cases: Sequence[Case]) -> str | None:
+    """Return the input whose shape the only output has in all cases, if it is not the first; None if there is none."""
+    if not cases or any(len(case.outputs) != 1 for case in cases):
+        return None
+    names, shapes = list(cases[0].inputs), [value.rpartition(" ")[2] for case in cases for value in case.outputs]
+    kept = [
+        name
+        for name in names
+        if [case.inputs.get(name, "").rpartition(" ")[2] for case in cases] == shapes and "scalar" not in shapes
+    ]
+    return kept[0] if kept and kept[0] != names[0] else None
 
 
 def neutralize_case(case: Case, names: Sequence[str]) -> Case:
@@ -162,10 +181,14 @@ def _describe_shapes(observed: Observed, behavior: Behavior) -> str:
     factor = behavior.downsampling or 1
     changes = [f"shrinks by {factor:g}" if factor > 1 else f"grows by {1 / factor:g}"] if factor != 1 else []
     changes += ["changes the channels"] if behavior.changes_channels else []
+    if (kept := find_kept_input(observed.cases)) is not None and not kept.startswith("*"):
+        changes = [f"gives the shape of {kept}"]
     if changes:
         return f"takes {layout}, {' and '.join(changes)}"
     if not observed.cases:
         return ""
+    if behavior.keeps_shape is None:
+        return f"takes {layout}"
     count = len(observed.cases[0].outputs)
     change = "changes the shape" if count == 1 else f"gives {_number(count, 'tensor')}"
     return f"takes {layout}, {change}"

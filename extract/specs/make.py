@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from extract.specs.algorithm import build_algorithm, infer_layout, list_caveats
+from extract.specs.algorithm import build_algorithm, has_one_shape, infer_layout, list_caveats
 from extract.specs.behavior import Behavior, infer_behavior, neutralize_case, summarize_block
 from extract.specs.notation import format_expression
 from extract.specs.outline import read_outline
@@ -70,7 +70,8 @@ def make_spec(row: Block, answer: Mapping[str, Any] | None = None) -> Spec:
     names = positional_names(forward)
     algorithm = build_algorithm(answer, names) if answer else None
     layout = infer_layout(algorithm) if algorithm else None
-    behavior = infer_behavior(observed, layout) if observed else Behavior()
+    both_modes = algorithm is None or has_one_shape(algorithm)
+    behavior = infer_behavior(observed, layout, both_modes=both_modes) if observed else Behavior()
     summary = summarize_block(row.name, row.category, constructor, forward, builds, observed, behavior, init)
     arguments = None
     if calls:

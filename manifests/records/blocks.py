@@ -161,7 +161,9 @@ class Spec(Record):
     arguments: SpecArguments | None = Field(description="working arguments; null if the block was not constructed")
     cases: tuple[Case, ...] = Field(description="calls in eval mode, the first with these arguments")
     layout: str | None = Field(description="of the first input tensor, for example N×C×H×W")
-    keeps_shape: bool | None = Field(description="the output is one tensor with the shape of the first input")
+    keeps_shape: bool | None = Field(
+        description="the output is one tensor with the shape of the first input; null if train mode differs in that"
+    )
     downsampling: float | None = Field(
         description="factor by which height, width or length shrink; below 1 if they grow"
     )
@@ -231,7 +233,9 @@ class SpecRow(Record):
     method: str | None = Field(description="the method that was called; null if the block was not constructed")
     cases: tuple[SpecCase, ...] = Field(description="calls in eval mode, the first with the arguments that worked")
     layout: str | None = Field(description="of the first input tensor, for example N×C×H×W")
-    keeps_shape: bool | None = Field(description="the output is one tensor with the shape of the first input")
+    keeps_shape: bool | None = Field(
+        description="the output is one tensor with the shape of the first input; null if train mode differs in that"
+    )
     downsampling: float | None = Field(
         description="factor by which height, width or length shrink; below 1 if they grow"
     )

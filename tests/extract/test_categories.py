@@ -54,6 +54,10 @@ def test_the_graph_decides_where_names_say_nothing() -> None:
     assert find_category("MaskRCNN", path, [], {"convolution"}) == "Detection"
     assert find_category("BertMixedLayer", "net.BertMixedLayer", [], {"linear", "attention"}) == "Attention"
     assert find_category("MixedConv2d", "net.MixedConv2d", [], {"linear", "convolution"}) == "Convolution"
+    assert find_category("GCN", "net.blocks.GCN", ["nn.Module"], {"convolution", "add"}) == "Convolution"
+    assert find_category("GCN", "net.blocks.GCN", ["nn.Module"], {"linear", "index_add"}) == "Graph"
+    assert find_category("GCN", "net.blocks.GCN", ["nn.Module"]) == "Graph"
+    assert find_category("NormalizeVideo", "net.modeling.NormalizeVideo", [], {"sub", "div"}) == OTHER
     for operations, category in (
         ({"lstm", "linear"}, "Recurrent"), ({"_softmax", "matmul"}, "Attention"), ({"linear"}, "MLP"), ({"add"}, OTHER),
         ({"attention", "layer_norm", "linear"}, "Transformer"), ({"embedding"}, "Embedding"), ({"rms_norm"}, "Normalization"),

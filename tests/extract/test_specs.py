@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extract.specs.behavior import infer_behavior
+from extract.specs.behavior import find_kept_input, infer_behavior
 from extract.specs.make import make_spec, read_arguments, to_line
 from extract.specs.notation import format_expression, format_type, format_value
 from extract.specs.outline import read_outline
@@ -148,6 +148,21 @@ def test_several_outputs_keep_no_shape() -> None:
     case = {"inputs": {"x": "float32 2x8", "n": "3"}, "outputs": ["float32 2x8", "int64 2"]}
     observed = Observed.model_validate({**sample_blocks.OBSERVED, "cases": [case]})
     assert infer_behavior(observed, None).keeps_shape is False
+
+
+def test_the_shape_of_another_input_than_the_first() -> None:
+    """As of an attention gate: `g` decides what passes of `x`."""
+    cases = [
+        {"inputs": {"g": f"float32 2x8x{n}x6", "x": f"float32 2x12x{n}x6"}, "outputs": [f"float32 2x12x{n}x6"]}
+        for n in (4, 5)
+    ]
+    observed = Observed.model_validate({**sample_blocks.OBSERVED, "cases": cases})
+    found = infer_behavior(observed, "NCHW")
+    assert (found.keeps_shape, found.changes_channels, found.downsampling) == (False, None, None)
+    assert find_kept_input(observed.cases) == "x"
+    assert find_kept_input(observed.cases[:1]) == "x"
+    same = [{"inputs": {"x": "float32 2x8", "y": "float32 2x8"}, "outputs": ["float32 2x8"]}]
+    assert find_kept_input(Observed.model_validate({**sample_blocks.OBSERVED, "cases": same}).cases) is None
 
 
 @table(__file__, "specs.md", "Calls that worked", globals())

@@ -16,13 +16,14 @@ from extract.search.alike import BlockComputation, block_in, find_similar, forma
 from extract.search.index import open_index
 from extract.search.ranking import Filters
 from extract.specs.algorithm import build_algorithm
+from extract.specs.make import make_spec
 from lemur_core.files.errors import UserError
 from lemur_core.graphs.identity import compute_identities, similarity, subtrees
 from lemur_core.graphs.serialization import load_graphs
 from manifests.folders.manifest import read_manifest
 from manifests.publish.staged import stage_files
 from manifests.records import Block, Spec
-from tests.builders import extractions
+from tests.builders import extractions, sample_blocks
 from tests.builders.suites import read_files, table
 
 TEXTS = read_files(__file__, "tracing.md")
@@ -55,6 +56,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BlockTrace]:
         pair("renamed", RENAMED, ARGUMENTS, "Softener"),
         pair("values", NEEDS_VALUES, PLAIN),
         pair("lazy", TEXTS["LAZY"], PLAIN),
+        pair("thinned", TEXTS["THINNED"], PLAIN),
         pair("fails", FAILS, PLAIN),
     ]
     with FactsIndex(tmp_path_factory.mktemp("index") / "facts.sqlite") as index:
@@ -112,6 +114,16 @@ def test_values_are_had_on_the_cpu(traced: dict[str, BlockTrace]) -> None:
 
 def test_lazy_modules_take_their_shapes_first(traced: dict[str, BlockTrace]) -> None:
     assert build_algorithm(answer(traced["lazy"]), ["x"]).sentences == ("from the input: linear 3 to 5.",)
+
+
+def test_a_shape_of_eval_mode_alone_is_not_that_of_the_block(traced: dict[str, BlockTrace]) -> None:
+    case = {"inputs": {"x": "float32 2x3"}, "outputs": ["float32 2x3"]}
+    observed = json.dumps({**sample_blocks.OBSERVED, "cases": [case], "train_differs": True})
+    row = sample_blocks.block(TEXTS["THINNED"], "Gate").model_copy(update={"observed": observed})
+    spec = make_spec(row, answer(traced["thinned"]))
+    assert (spec.keeps_shape, spec.changes_channels, spec.downsampling) == (None, None, None)
+    assert "shape" not in spec.summary.partition(";")[0]
+    assert make_spec(row).keeps_shape is True, "there is no graph that shows it"
 
 
 def test_what_does_not_run_says_why(traced: dict[str, BlockTrace]) -> None:

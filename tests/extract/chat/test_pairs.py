@@ -161,6 +161,8 @@ def test_code_is_an_answer_only_where_it_may_be(rows: list[Block], blocks: list[
 
 SEVERAL = Case(inputs={"*0": "float32 2×24×16×16"}, outputs=("float32 2×24×8×8", "int64 2"))
 ODD = Case(inputs={"*0": "float32 2×24×15×16"}, outputs=("float32 2×24×8×8",))
+GATED = Case(inputs={"g": "float32 2×8×4×4", "x": "float32 2×24×4×4"}, outputs=("float32 2×24×4×4",))
+GIVES_X = "gives the shape of `x`"
 LAYOUT = "takes an N×C×H×W input"
 WIDTH, RATE = SpecArgument(name="width", kind="positional"), SpecArgument(name="rate", kind="keyword", default="0.5")
 REST, PARTS = SpecArgument(name="rest", kind="more keyword"), SpecArgument(name="parts", kind="more positional")
