@@ -16,7 +16,7 @@ from typing import Any, Self
 from extract.arguments.hints import HintFinder
 from extract.emit.emit import CachedEmitter, Emitted, Unresolved
 from extract.folder.write import write_extraction
-from extract.model.results import Options, Result, RunFacts
+from extract.model.results import Options, Result, RunFacts, at_least
 from extract.proofs.validate import BlockVerdict
 from extract.resolve.discover import Selected, Selection, TargetClass, discover, select
 from extract.resolve.distributions import read_confirmed
@@ -221,7 +221,11 @@ class BlockExtractor:
             f" there, or with --distribution {package}=NAME"
             for package in sorted({package for package, requirement in packages if is_guess(requirement)})
         )
-        self.context.require(item for item in outcomes.values() if isinstance(item, Emitted))
+        emitted = [item for item in outcomes.values() if isinstance(item, Emitted)]
+        if at_least(self.options.level, "constructed"):
+            companions = self.context.finder.companions
+            emitted += [companion for item in list(emitted) for companion in companions.emit_for(item.target)]
+        self.context.require(emitted)
         pending = []
         for target in wanted:
             outcome = outcomes[target.block]

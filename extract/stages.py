@@ -393,11 +393,12 @@ def _define_arguments(blocks: Mapping[str, PendingBlock], context: StageContext)
     A block keeps its file where the larger one reaches a lower level.
     """
     larger: dict[str, Emitted] = {}
+    available = frozenset().union(*context.packages.values())
     for key, block in blocks.items():
         companions = [item for item in context.companions(block) if item["name"] not in block.places]
         emitted = context.finder.companions.emit_with(block.target, companions) if companions else None
         emitted = _drop_others(emitted, context.runtime.without_package)
-        if emitted is not None and emitted.packages.keys() <= block.packages.keys():
+        if emitted is not None and emitted.packages.keys() <= available:
             larger[key] = emitted
     candidates = [_candidate(replace(blocks[key], emitted=emitted), context) for key, emitted in larger.items()]
     _validate_again(blocks, candidates, context, larger)

@@ -33,7 +33,7 @@ class Companions:
     def __init__(self, usage: Usage, emitter: Emitter) -> None:
         self._usage = usage
         self._emitter = emitter
-        self._emitted: dict[tuple[int, str], str | None] = {}
+        self._emitted: dict[tuple[int, str], Emitted | None] = {}
         self._definitions: dict[tuple[str, str], Definition] = {}  # by name and qualified name
 
     def list_for(self, module: Module, name: str) -> Iterator[Companion]:
@@ -45,6 +45,14 @@ class Companions:
             inferred = self._infer_from_names(module, name, parameter.name) if unannotated else []
             for wanted in inferred or self._list_annotated(module, name, definer[0], parameter):
                 yield from self._emit_companion(wanted, parameter.name)
+
+    def emit_for(self, block: TargetClass) -> Iterator[Emitted]:
+        """Yield the files of the companions of a class, which need packages of their own."""
+        for companion in self.list_for(block.module, block.name):
+            definition = self._definitions[companion.name, companion.qualname]
+            emitted = self._emitted[id(definition.module), definition.name]
+            assert emitted is not None
+            yield emitted
 
     def list_named(self, places: Iterable[tuple[Module, Sequence[str]]], block: TargetClass) -> Iterator[Companion]:
         """Yield the classes that expressions name, as companions without a parameter.
@@ -83,12 +91,11 @@ class Companions:
         block = TargetClass(wanted.module, wanted.name, False)
         if key not in self._emitted:
             # A companion that is not closed would fail where the block itself is right.
-            emitted = self._emit_closed(block)
-            self._emitted[key] = None if emitted is None else emitted.code
-        code = self._emitted[key]
-        if code is not None:
+            self._emitted[key] = self._emit_closed(block)
+        emitted = self._emitted[key]
+        if emitted is not None:
             self._definitions[wanted.name, block.qualname] = Definition(wanted.module, wanted.name)
-            yield Companion(parameter, wanted.name, block.qualname, code, wanted.wants_class)
+            yield Companion(parameter, wanted.name, block.qualname, emitted.code, wanted.wants_class)
 
     def _list_annotated(self, module: Module, name: str, definer: Ancestor, parameter: Parameter) -> list[Wanted]:
         chains = list(class_names(parameter.annotation))
