@@ -221,11 +221,11 @@ class BlockExtractor:
             f" there, or with --distribution {package}=NAME"
             for package in sorted({package for package, requirement in packages if is_guess(requirement)})
         )
-        emitted = [item for item in outcomes.values() if isinstance(item, Emitted)]
+        files = [item for item in outcomes.values() if isinstance(item, Emitted)]
         if at_least(self.options.level, "constructed"):
             companions = self.context.finder.companions
-            emitted += [companion for item in list(emitted) for companion in companions.emit_for(item.target)]
-        self.context.require(emitted)
+            files += [companion for item in list(files) for companion in companions.emit_for(item.target)]
+        self.context.require(files)
         pending = []
         for target in wanted:
             outcome = outcomes[target.block]
