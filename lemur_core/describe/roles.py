@@ -6,6 +6,7 @@ An index is not what it picks, and the place of a maximum is not the maximum.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from string import Formatter
 
 from lemur_core.describe.layouts import Layout
 from lemur_core.describe.sentences import join_words, name_dimensions
@@ -13,7 +14,7 @@ from lemur_core.graphs.graph import Argument, Graph, Node, Ref
 
 _PICKS = "picks from {input}{along} by {index}"
 #: What an operation does, with its arguments in braces; `along` is its dimension.
-_TEXTS = {
+TEXTS = {
     "gather": _PICKS,
     "index_select": _PICKS,
     "index": "picks from {input}{along} by {indices}",
@@ -37,6 +38,16 @@ _TEXTS = {
     "addcmul": "{input} plus {tensor1} times {tensor2}",
     "addcdiv": "{input} plus {tensor1} divided by {tensor2}",
 }
+#: The same where an argument of the text is left out: the first text counts whose arguments there are.
+OTHER_TEXTS = {
+    "scatter": ("{value} put into {input}{along} at the places that {index} says",),
+    "slice_scatter": (
+        "{src} put into {input} up to {end}{along}",
+        "{src} put into {input} from {start} on{along}",
+        "{src} put into {input}{along}",
+    ),
+    "where": ("places where {condition} is not zero",),
+}
 #: Names of the outputs of operations that have several.
 _OUTPUTS = {
     **dict.fromkeys(("topk", "sort", "median", "mode", "kthvalue", "cummax", "cummin"), ("values", "places")),
@@ -53,8 +64,9 @@ def describe_roles(graph: Graph, node: Node, layouts: Sequence[Layout], name: Ca
     Args: name: returns how a sentence names an argument.
     Returns: a phrase; empty if the roles of the inputs are alike.
     """
-    template = _TEXTS.get(node.op)
-    if template is None:
+    given = {"along", *(key for key, _ in node.arguments)}
+    templates = [text for text in (TEXTS.get(node.op, ""), *OTHER_TEXTS.get(node.op, ())) if list_fields(text) <= given]
+    if not templates:
         return ""
     source = node.get("input")
     layout = layouts[source.node] if isinstance(source, Ref) else ""
@@ -64,7 +76,12 @@ def describe_roles(graph: Graph, node: Node, layouts: Sequence[Layout], name: Ca
         dim = picked[0] if len(picked) == 1 else None
     along = f" along {name_dimensions(layout, [dim])}" if isinstance(dim, int) and len(layout) > 1 else ""
     texts = {key: _name_all(graph, value, name) for key, value in node.arguments}
-    return template.format_map({"along": along} | texts)
+    return templates[0].format_map({"along": along} | texts)
+
+
+def list_fields(text: str) -> set[str]:
+    """Return the names of the arguments in a text."""
+    return {field for _, field, _, _ in Formatter().parse(text) if field}
 
 
 def _name_all(graph: Graph, value: Argument, name: Callable[[Argument], str]) -> str:

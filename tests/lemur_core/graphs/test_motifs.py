@@ -11,6 +11,7 @@ from torch.nn import functional as F  # noqa: N812 (the name everybody uses)
 from lemur_core.describe.folding import MAX_SENTENCES
 from lemur_core.describe.layouts import derive_layout
 from lemur_core.describe.patterns import describe_graph
+from lemur_core.describe.roles import OTHER_TEXTS, TEXTS, list_fields
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.serialization import deserialize, serialize
 from tests.builders.graphs import trace
@@ -69,6 +70,20 @@ TOLD: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], list[str]]] = re
 def test_known_figures(name: str) -> None:
     build, shape, expected = TOLD[name]
     assert list(describe_graph(graph(build, shape)).sentences) == expected
+
+
+@pytest.mark.parametrize("name", [*TEXTS])
+def test_each_form_of_an_operation_has_a_text(name: str) -> None:
+    """`scatter` takes a tensor or a number, `where` a condition alone: no form may end a run."""
+    packet = getattr(torch.ops.aten, name)
+    for overload in packet.overloads():
+        parameters = getattr(packet, overload)._schema.arguments
+        if any(item.is_out for item in parameters) or parameters[0].type.kind() != "TensorType":
+            continue
+        given = {"input" if item.name == "self" else item.name for item in parameters if not item.has_default_value()}
+        given -= {item.name for item in parameters if item.type.kind() == "OptionalType"}
+        texts = (TEXTS[name], *OTHER_TEXTS.get(name, ()))
+        assert any(list_fields(text) <= given | {"along"} for text in texts), (overload, given)
 
 
 def test_repeats_are_folded_and_sentences_are_bounded() -> None:
