@@ -64,8 +64,8 @@ def describe_roles(graph: Graph, node: Node, layouts: Sequence[Layout], name: Ca
     Args: name: returns how a sentence names an argument.
     Returns: a phrase; empty if the roles of the inputs are alike.
     """
-    given = {"along", *(key for key, _ in node.arguments)}
-    templates = [text for text in (TEXTS.get(node.op, ""), *OTHER_TEXTS.get(node.op, ())) if list_fields(text) <= given]
+    present = {"along", *(key for key, _ in node.arguments)}
+    templates = [text for text in (TEXTS.get(node.op, ""), *OTHER_TEXTS.get(node.op, ())) if list_fields(text) <= present]
     if not templates:
         return ""
     source = node.get("input")
