@@ -65,7 +65,9 @@ def describe_roles(graph: Graph, node: Node, layouts: Sequence[Layout], name: Ca
     Returns: a phrase; empty if the roles of the inputs are alike.
     """
     present = {"along", *(key for key, _ in node.arguments)}
-    templates = [text for text in (TEXTS.get(node.op, ""), *OTHER_TEXTS.get(node.op, ())) if list_fields(text) <= present]
+    templates = [
+        text for text in (TEXTS.get(node.op, ""), *OTHER_TEXTS.get(node.op, ())) if list_fields(text) <= present
+    ]
     if not templates:
         return ""
     source = node.get("input")
