@@ -126,7 +126,10 @@ def name_dimensions(layout: Layout, dims: Sequence[int]) -> str:
 
 def name_extent(layout: Layout, shape: Sequence[int]) -> str:
     """Describe what a tensor has values for when it is broadcast: `for each channel`; empty if that is unknown."""
-    letters = {layout[dim - len(shape) + len(layout)] for dim, size in enumerate(shape) if size > 1 and layout}
+    offset = len(layout) - len(shape)
+    if offset < 0:  # it is not broadcast: what reads it gives fewer dimensions
+        return ""
+    letters = {layout[dim + offset] for dim, size in enumerate(shape) if size > 1}
     if letters == {"C"}:
         return " for each channel"
     return " for each place" if letters and letters <= set("LDHW") else ""
