@@ -3,6 +3,8 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
+import numpy as np
+
 from curate.folder.pairs import find_pairs, pair_rows
 from curate.model.corpus import LoadedRecords
 from curate.model.options import get_prefix
@@ -11,6 +13,7 @@ from curate.published.outcome import CurationOutcome
 from curate.sources.rows import MeasuredFacts, read_number, read_text
 from lemur_core.describe.cost import count_multiply_adds, count_parameters
 from lemur_core.files import Json
+from lemur_core.files.progress import note as show
 from lemur_core.graphs.graph import Graph
 
 _IDENTITIES = ("graph", "graph_widths", "behavior")
@@ -128,15 +131,17 @@ def _represent_sets(corpus: LoadedRecords, outcome: CurationOutcome) -> dict[int
 #: How many near pairs of each token set and band are listed by default.
 PER_BAND = 10
 
-#: Token sets beyond which none are listed by default: the join of all with all takes ten CPU seconds for so many, and
-#: grows with their square.
-MOST_SETS = 10_000
+#: Token sets beyond which none are listed by default: comparing so many takes three CPU minutes.
+MOST_SETS = 50_000
+
+#: CPU seconds for a pair of token sets, most of which are never compared; measured on sets that form few clusters.
+_SECONDS_A_PAIR = 1.5e-7
 
 
 def list_pairs(corpus: LoadedRecords, outcome: CurationOutcome, requested: int | None) -> tuple[Iterator[Json], int]:
     """Return the rows of `Pair`, and their number; how many of each set and band are listed is added to the details.
 
-    An exact join compares all sets with all, so that by default it is left out where there are many of them.
+    Its time grows with the square of the number of sets, so that by default it is left out where there are many.
 
     Args: requested: how many near pairs to list of each token set and band; None for the default.
     """
@@ -148,7 +153,10 @@ def list_pairs(corpus: LoadedRecords, outcome: CurationOutcome, requested: int |
             note = f"near pairs of {len(codes):,} token sets are not listed; --pairs-per-band {PER_BAND} lists them"
             outcome.notes.append(note)
         return iter(()), 0
-    pairs = find_pairs(corpus.features, codes, per_band)
+    if len(codes) > MOST_SETS:
+        minutes = _SECONDS_A_PAIR * len(codes) ** 2 / 2 / 60
+        show(f"near pairs of {len(codes):,} token sets: about {minutes:,.0f} CPU minutes")
+    pairs = find_pairs(corpus.features, corpus.features.shingle_set[np.array(codes, np.int64)], per_band)
     names = corpus.rows.column("nn")
     labels = [(corpus.ids[code], names[outcome.rows[code]].as_py() or "") for code in codes]
     traces = [outcome.get_trace(code) for code in codes]

@@ -190,7 +190,7 @@ def check_pairs(folder: Path, networks: Sequence[Row], per_band: int, *, feature
     ]
     wrong += [] if len(sets) == len(ids) else ["two codes represent one token set"]
     codes = [code_of[id_] for id_ in ids]
-    pairs = find_pairs(features, codes, per_band)
+    pairs = find_pairs(features, features.shingle_set[np.array(codes, np.int64)], per_band)
     expected = zip(pairs.a.tolist(), pairs.b.tolist(), pairs.jaccard.tolist(), pairs.band.tolist(), strict=True)
     rows = (row for path in SNAPSHOT.files(folder, "pairs") for row in iterate_rows(path))
     count = 0

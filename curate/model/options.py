@@ -152,7 +152,7 @@ class CurateOptions:
         int | None,
         Option(
             "Near pairs to list for each token set, in each band of similarity; 0: no table. Default: 10, and 0 for"
-            " more than 10,000 sets.",
+            " more than 50,000 sets.",
             metavar="K",
         ),
     ] = None

@@ -14,15 +14,14 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from curate import CurateOptions, Snapshot, curate
-from curate.folder.pairs import find_nearest
+from curate.folder.pairs import find_pairs
 from curate.model.features import Features, code_features
 from lemur_core.describe.cost import count_multiply_adds, count_parameters
 from lemur_core.graphs.graph import Graph, Node, Ref, TensorType
-from lemur_core.similarity import join
+from lemur_core.similarity import nearest
+from lemur_core.similarity.minhash import signature
 from manifests.records import BANDS
 
 Row = dict[str, Any]
@@ -137,21 +136,9 @@ def test_a_wrong_pair_is_seen(snapshot: Snapshot, tmp_path: Path, column: str) -
     assert "pairs" in {check.name for check in Snapshot(folder).verify(jobs=1) if not check.ok}
 
 
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.sampled_from([0.3, 0.5, 0.6, 0.9, 0.95, 1.0]))))
-def test_the_nearest_do_not_depend_on_the_blocks(drawn: list[tuple[int, int, float]]) -> None:
-    pairs = sorted({(min(a, b), max(a, b)): near for a, b, near in drawn if a != b}.items())
-    a, b = (np.array([ends[side] for ends, _ in pairs], np.int64) for side in (0, 1))
-    near = np.array([value for _, value in pairs], float)
-    whole = find_nearest([(a, b, near)], 2)
-    parts = find_nearest([(a[i : i + 1], b[i : i + 1], near[i : i + 1]) for i in reversed(range(len(a)))], 2)
-    assert [column.tolist() for column in (whole.a, whole.b, whole.jaccard)] == [
-        column.tolist() for column in (parts.a, parts.b, parts.jaccard)
-    ]
-
-
-@pytest.mark.parametrize("most", [1_000, 17])
-def test_the_nearest_are_those_of_a_plain_loop(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sets with a core that many share, in blocks of a few sets, against sets of Python and fractions."""
+@pytest.mark.parametrize(("block", "together"), [(256, 0.7), (17, 0.7), (5, 0.2), (17, 1.1)])
+def test_the_nearest_are_those_of_a_plain_loop(block: int, together: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sets with a core that many share, by any blocks and clusters, against sets of Python and fractions."""
     dice = random.Random(7)
     core = [dice.getrandbits(64) for _ in range(60)]
     sets = [set(core) | {dice.getrandbits(64) for _ in range(40)}]
@@ -160,7 +147,7 @@ def test_the_nearest_are_those_of_a_plain_loop(most: int, monkeypatch: pytest.Mo
         sets.append({dice.getrandbits(64) if dice.random() < rate else item for item in parent})
 
     class Sets:
-        signatures = np.empty((0, 256), np.uint32)
+        signatures = np.stack([signature(np.array(sorted(items), np.uint64)) for items in sets])
         set_sizes = np.array([len(items) for items in sets], np.int64)
 
         def shingles(self, shingle_set: int) -> Any:
@@ -173,11 +160,11 @@ def test_the_nearest_are_those_of_a_plain_loop(most: int, monkeypatch: pytest.Mo
             of_band = [b for b, share in near.items() if Fraction(low) <= share < Fraction(high)]
             for b in sorted(of_band, key=lambda b: (-near[b], b))[:3]:
                 listed[min(a, b), max(a, b)] = near[b]
-    monkeypatch.setattr(join, "MAX_SETS", most)
-    monkeypatch.setattr(join, "_CELLS", 200)
-    monkeypatch.setattr(join, "_DENSE_COLUMNS", 5)
-    monkeypatch.setattr("curate.folder.pairs._BUFFER", 40)
-    pairs = find_nearest(join.iterate_pairs(Sets(), np.arange(len(sets)), 0.30), 3)
+    for name, value in {"_BLOCK": block, "_TOGETHER": together, "_ROWS": 2, "_CELLS": 200, "_FIRST": 4}.items():
+        monkeypatch.setattr(nearest, name, value)
+    clusters = len(np.unique(nearest.find_leaders(Sets(), np.arange(len(sets)))))
+    assert (clusters == len(sets)) is (together > 1)
+    pairs = find_pairs(Sets(), np.arange(len(sets)), 3)
     found = dict(zip(zip(pairs.a.tolist(), pairs.b.tolist(), strict=True), pairs.jaccard.tolist(), strict=True))
     assert found == {ends: float(share) for ends, share in listed.items()}
     assert min(np.bincount(pairs.band, minlength=4)) > 10
@@ -223,8 +210,11 @@ def test_many_sets_have_no_pairs_unless_requested(
     made = curate(source, out=tmp_path / "out", options=CurateOptions(graph="off"), jobs=1)
     assert not (made.folder / "pairs.parquet").exists()
     assert any("--pairs-per-band 10 lists them" in note for note in made.manifest.details["notes"])
+    said: list[str] = []
+    monkeypatch.setattr("curate.folder.networks.show", said.append)
     asked = CurateOptions(graph="off", pairs_per_band=10)
     assert (curate(source, out=tmp_path / "asked", options=asked, jobs=1).folder / "pairs.parquet").exists()
+    assert [text.partition(" token sets: ")[2] for text in said] == ["about 0 CPU minutes"]
 
 
 # --- cost -----------------------------------------------------------------------------------------------------------
