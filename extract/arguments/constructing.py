@@ -248,6 +248,10 @@ class Constructor:
             yield from ((dict(picks), {**extra, name: text}) for text in _fit_length(failure, texts[name]))
         for name in named:
             yield from (({**picks, name: index}, dict(extra)) for index in _other_indices(choices[name], picks[name]))
+        # A configuration of the wrong class fails anywhere: where what it lacks is read.
+        for name, proposed in self._companions().items():
+            others = _other_indices(choices[name], picks[name]) if name in picks and name not in named else ()
+            yield from (({**picks, name: index}, dict(extra)) for index in others if choices[name][index] in proposed)
         for name in [*optional[:_MAX_OPTIONAL], *passed_on]:
             yield from (
                 (dict(picks), {**extra, name: text}) for text in self._choices(name)[:4] if extra.get(name) != text

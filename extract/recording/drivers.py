@@ -26,12 +26,12 @@ from extract.arguments.inputs import is_variadic, list_required
 from extract.arguments.name_values import read_parameters
 from extract.arguments.search_guest import namespace
 from extract.arguments.trials import AttemptError, TimeBudget, attempt, count_elements, quiet, seed_all
+from extract.recording.configured import list_accepted
 from extract.recording.meta import LightTensors
 from extract.recording.testing import run_tests
 from extract.recording.users import read_names
 
 WRITTEN, TESTS = -2, -1  # efforts
-STATED = " as a table states"  # the end of the keys of such drivers
 _SECONDS = 5.0  # of CPU time for one construction, example, or search of inputs; the numbers of attempts end most
 _CONSTRUCTIONS, _FORWARDS = 30, 45  # attempts with one model
 _MAX_KEYS = 4  # names tried with one factory
@@ -45,11 +45,18 @@ _INPUT_SIZE = re.compile(r"(img|image|input)_?(size|shape|resolution)")
 
 @dataclass(frozen=True)
 class Driver:
-    """A way to run models. Args: run: with `True`, on the meta device. effort: drivers with less come first."""
+    """A way to run models.
+
+    Args:
+        run: with `True`, on the meta device.
+        effort: drivers with less come first.
+        informed: it passes what the search for arguments does not know.
+    """
 
     key: str
     effort: int
     run: Callable[[bool], None]
+    informed: bool = False
 
 
 class Tables:
@@ -103,12 +110,14 @@ def drive_definition(definition: Any, tables: Tables) -> list[Driver]:
         return []
     required = list_required(parameters)
     if isinstance(definition, type):
-        if not issubclass(definition, nn.Module):
+        if not issubclass(definition, nn.Module) or definition.forward is nn.Module.forward:
             return []
         rows = tables.list_arguments(definition)
         calls = [functools.partial(definition, **row) for row in rows if set(required) <= row.keys()]
-        stated = [Driver(key + STATED, 0, functools.partial(_run_models, calls))] if calls else []
-        return [*stated, Driver(key, 2 if required else 0, functools.partial(_run_class, definition))]
+        stated = [Driver(f"{key} as a table states", 0, functools.partial(_run_models, calls), True)] if calls else []
+        accepted = list_accepted(definition)  # type: ignore[arg-type]
+        effort = 0 if {name for name, _ in accepted} >= set(required) else 2
+        return [*stated, Driver(key, effort, functools.partial(_run_class, definition, accepted), bool(accepted))]
     if not _may_give_module(definition):
         return []
     keys = list_keys(definition) if len(required) == 1 else []
@@ -200,10 +209,12 @@ def _list_models(result: Any) -> list[nn.Module]:
     return [item for item in items if isinstance(item, nn.Module)]
 
 
-def _run_class(cls: type[nn.Module], on_meta: bool) -> None:
+def _run_class(cls: type[nn.Module], accepted: Sequence[tuple[str, type]], on_meta: bool) -> None:
     """Construct a class as it is, or with arguments that are searched for, and run it. Raises: AttemptError."""
     budget = TimeBudget(_CONSTRUCTIONS, _FORWARDS, _SECONDS)
-    constructor = Constructor(cls, namespace(vars(sys.modules[cls.__module__]), []), {"companions": ()}, budget, ())
+    names = namespace(vars(sys.modules[cls.__module__]) | {kind.__name__: kind for _, kind in reversed(accepted)}, [])
+    companions = [{"parameter": name, "name": kind.__name__, "wants_class": False} for name, kind in accepted]
+    constructor = Constructor(cls, names, {"companions": companions}, budget, ())
     failure = AttemptError(ValueError("no arguments"))
     with LightTensors(on_meta=on_meta), torch.no_grad():
         if not constructor.required:

@@ -1,6 +1,5 @@
 """Inside the sandbox: record the constructor and forward calls of modules, as expressions that give them again."""
 
-import dataclasses
 import enum
 import functools
 import inspect
@@ -17,6 +16,7 @@ from torch import nn
 from extract.arguments.inputs import flatten, has_shape
 from extract.arguments.name_values import read_parameters
 from extract.arguments.probe import MODULE_NAME
+from extract.recording.configured import read_settings
 from extract.recording.messages import MOST_CALLS
 
 _DEPTH = 8  # of nested values
@@ -136,13 +136,25 @@ class CallRecorder:
         self._names = {}
         try:
             texts = [self._text(value) for value in args]
-            defaults = _read_defaults(called) if kwargs else {}
-            named = {
-                n: self._text(value) for n, value in kwargs.items() if not _is_same(value, defaults.get(n, _UNSET))
-            }
+            named = self._describe_named(kwargs, _read_defaults(called)) if kwargs else {}
         except _UnnamedError:
             return None
         return _Description({"args": texts, "kwargs": named}, self._names)
+
+    def _describe_named(self, kwargs: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, str]:
+        """Return arguments by name, without those that are defaults, or can be left out and have no expression.
+
+        Raises: _UnnamedError.
+        """
+        named = {}
+        for name, value in kwargs.items():
+            if not _is_same(value, defaults.get(name, _UNSET)):
+                try:
+                    named[name] = self._text(value)
+                except _UnnamedError:  # such as a cache of a decoder
+                    if defaults.get(name) is inspect.Parameter.empty:
+                        raise
+        return named
 
     def _text(self, value: object) -> str:
         text = self._expression(value, 0)
@@ -155,7 +167,7 @@ class CallRecorder:
         if depth > _DEPTH:
             raise _UnnamedError
         write = functools.partial(self._expression, depth=depth + 1)
-        kind = type(value)
+        kind: Any = type(value)
         if value is None or kind in (bool, int, str) or (kind is float and math.isfinite(value)):
             return repr(value)
         if kind is float:
@@ -187,9 +199,12 @@ class CallRecorder:
             return f"functools.partial({inner})"
         if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType):
             return self._name(value)
-        if dataclasses.is_dataclass(value):
-            fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
-            return f"{self._name(kind)}({_join([], _write_all(write, fields))})"
+        settings = read_settings(value)
+        if settings is not None:
+            usual = _read_usual(kind)
+            texts = _write_all(write, {n: v for n, v in settings.items() if n not in usual or v is not usual[n]})
+            changed = {n: text for n, text in texts.items() if n not in usual or text != write(usual[n])}
+            return f"{self._name(kind)}({_join([], changed)})"
         if isinstance(value, types.SimpleNamespace):
             return f"types.SimpleNamespace({_join([], _write_all(write, vars(value)))})"
         if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -314,6 +329,15 @@ _UNSET = object()
 @functools.cache
 def _read_defaults(called: Any) -> Mapping[str, Any]:
     return {name: parameter.default for name, parameter in read_parameters(called).items()}
+
+
+@functools.cache
+def _read_usual(kind: Any) -> Mapping[str, Any]:
+    """Return the settings of an object that is made without arguments; none if it cannot be."""
+    try:
+        return read_settings(kind()) or {}
+    except Exception:  # noqa: BLE001 (what is foreign raises anything)
+        return {}
 
 
 def _is_same(value: Any, default: Any) -> bool:

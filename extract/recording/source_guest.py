@@ -21,7 +21,6 @@ from torch import nn
 from extract.arguments.search_guest import compile_nothing
 from extract.arguments.trials import AttemptError, attempt, seed_all
 from extract.recording.drivers import (
-    STATED,
     TESTS,
     WRITTEN,
     Driver,
@@ -183,8 +182,8 @@ class _Recording:
         """Yield the drivers of a class: what its authors wrote to be run, then those with the least effort."""
         reaching = self._graph.list_reaching(cls)
         count = dict.fromkeys(_MAX_DRIVERS, 0)
-        # The search for arguments has tried the class itself, but for what a table states.
-        ready = [driver for driver in drive_definition(cls, self._tables) if driver.key.endswith(STATED)]
+        # The search for arguments has tried the class itself, but for what it does not know.
+        ready = [driver for driver in drive_definition(cls, self._tables) if driver.informed]
         ready += [driver for item in reaching for driver in drive_definition(item, self._tables)]
         # Several functions of one module mostly make the same model in several sizes, which may not use the class.
         turns: Counter[tuple[int, str]] = Counter()

@@ -63,7 +63,7 @@ VALUES: list[tuple[object, str]] = [
     (functools.partial(nn.LayerNorm, eps=1e-6), "functools.partial(nn.LayerNorm, eps=1e-06)"),
     (Mode.FAST, "Mode.FAST"),
     (Pair(1, 2), "Pair(1, 2)"),
-    (Settings(4), "Settings(width=4, act=nn.SiLU)"),
+    (Settings(4), "Settings(width=4)"),
     (types.SimpleNamespace(a=1), "types.SimpleNamespace(a=1)"),
     (torch.Size((2, 3)), "(2, 3)"),
     (torch.float16, "torch.float16"),

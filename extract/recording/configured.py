@@ -1,0 +1,100 @@
+"""Inside the sandbox: which parameters of a class take a configuration or another model that can be constructed.
+
+    class Encoder(nn.Module):
+        def __init__(self, config: EncoderConfig): ...      # by its annotation
+    class Tagger(nn.Module):
+        settings_class = EncoderConfig
+        def __init__(self, settings): ...                   # by an attribute of the class
+        def __init__(self, encoder): ...                    # by its name: there is an `Encoder` in the module
+        def __init__(self, net): assert isinstance(net, Encoder)
+
+The search for arguments makes them: configurations with small values first, `EncoderConfig(width=32, layers=2)`.
+"""
+
+import ast
+import contextlib
+import functools
+import inspect
+import sys
+import textwrap
+import typing
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from torch import nn
+
+from extract.arguments.inputs import is_variadic, list_required
+from extract.arguments.name_values import read_parameters
+from extract.arguments.trials import AttemptError, attempt
+
+_MOST_CLASSES = 4  # for one parameter
+_LEAST_LETTERS = 3  # of a parameter that is named after a class
+
+
+@functools.cache
+def list_accepted(cls: Any) -> list[tuple[str, type]]:
+    """Return the parameters without default that take an instance of a class of the same package, with the class.
+
+    The likeliest classes come first, where there are several.
+    """
+    parameters = read_parameters(cls)
+    return [
+        (name, accepted)
+        for name in list_required(parameters)
+        for accepted in islice(dict.fromkeys(_list_classes(cls, name, parameters[name].annotation)), _MOST_CLASSES)
+    ]
+
+
+def _list_classes(cls: Any, name: str, annotation: Any) -> Iterator[type]:
+    """Yield the classes that a parameter may take: annotated, tested for, in an attribute of the class, named alike."""
+    space = vars(sys.modules[cls.__module__])
+    if isinstance(annotation, str):
+        with contextlib.suppress(Exception):  # it may name what exists for a type checker alone
+            annotation = eval(annotation, dict(space))
+    word = name.replace("_", "").lower()
+    held = [value for key, value in inspect.getmembers_static(cls) if key.lower().startswith(name.lower())]
+    named = [
+        value
+        for value in list(space.values())
+        if isinstance(value, type) and len(word) >= _LEAST_LETTERS and value.__name__.lower().endswith(word)
+    ]
+    tested = [space.get(kind) for parameter, kind in _read_questions(cls) if parameter == name]
+    for value in (annotation, *typing.get_args(annotation), *tested, *held, *named):
+        if isinstance(value, type) and value is not cls and _is_own(value, cls) and _can_be_constructed(value):
+            yield value
+
+
+@functools.cache
+def _read_questions(cls: Any) -> list[tuple[str, str]]:
+    """Return the variables and classes of `isinstance(VARIABLE, CLASS)` in the constructor of a class."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(cls.__init__)))
+    except (OSError, TypeError, SyntaxError):
+        return []
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"]
+    return [(ast.unparse(call.args[0]), ast.unparse(kind)) for call in calls for kind in call.args[1:]]
+
+
+def _is_own(value: type, cls: type) -> bool:
+    return value.__module__.partition(".")[0] == cls.__module__.partition(".")[0]
+
+
+def _can_be_constructed(value: type) -> bool:
+    """Return whether a class is a model, or gives an object with settings without arguments."""
+    if issubclass(value, nn.Module):
+        return True
+    if issubclass(value, int | str | tuple | Mapping) or list_required(read_parameters(value)):
+        return False
+    try:
+        return bool(vars(attempt(value)))
+    except (AttemptError, TypeError):
+        return False
+
+
+def read_settings(value: Any) -> dict[str, Any] | None:
+    """Return the arguments that give an object, by name; None if its attributes do not tell them."""
+    kind = type(value)
+    names = [name for name, parameter in read_parameters(kind).items() if not is_variadic(parameter)]
+    known = getattr(value, "__dict__", {})
+    return {name: known[name] for name in names} if names and all(name in known for name in names) else None

@@ -1,0 +1,74 @@
+"""Calls that are recorded in models that are built from settings, or from other models."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from extract.extractor import BlockExtractor
+from extract.recording.configured import list_accepted, read_settings
+from extract.recording.recorder import SourceRecorder
+from tests.builders.suites import read_files
+
+FILES = read_files(__file__, "recorded_settings.md", "Files")
+
+
+def write(folder: Path) -> None:
+    for path, text in FILES.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="the sandbox needs Linux")
+def test_parts_of_models_with_large_settings_run_with_small_ones(tmp_path: Path) -> None:
+    write(tmp_path / "project")
+    with BlockExtractor(sources=[str(tmp_path / "project")], level="forward", jobs=1) as extractor:
+        names = ["Cell", "Reader", "Tagger", "Rated", "Part"]
+        rows = {result.row.name: result.row for result in extractor.extract_multiple_blocks(names)}
+    assert {name: (row.level, row.arguments_from) for name, row in rows.items()} == dict.fromkeys(
+        names, ("forward", "recorded")
+    )
+    settings = "Settings(hidden_size=32, num_layers=2, num_heads=4, vocab_size=128)"
+    assert f'"{settings}", "0"' in (rows["Cell"].arguments or "")
+    assert settings in (rows["Tagger"].arguments or "")
+    assert "Settings(" in (rows["Part"].arguments or "")  # of two classes with this name, the annotated one
+    assert "memory" not in (rows["Cell"].arguments or "")
+
+
+@pytest.fixture
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    write(tmp_path)
+    import reading.models as module  # type: ignore[import-not-found]
+
+    yield module
+    for name in [name for name in sys.modules if name.partition(".")[0] == "reading"]:
+        del sys.modules[name]
+
+
+def test_which_parameters_take_what_can_be_made(models: ModuleType) -> None:
+    assert list_accepted(models.Reader) == [("given", models.Settings)]  # annotated, as text
+    assert list_accepted(models.Tagger) == [("settings", models.Settings)]  # by an attribute of the class
+    assert list_accepted(models.Rated) == [("whole", models.Pooled)]  # asked for
+    assert list_accepted(models.Twice) == [("pooled", models.Pooled)]  # by its name
+    assert list_accepted(models.Cell) == list_accepted(models.Pooled) == []
+
+
+def test_settings_are_written_without_defaults_and_what_has_no_expression_is_left_out(models: ModuleType) -> None:
+    settings = models.Settings(hidden_size=8, num_heads=2, num_layers=1, vocab_size=10)
+    settings.scale = 0.25
+    assert read_settings(models.Memory()) is None
+    recorder = SourceRecorder(frozenset({"reading"}), 100)
+    with recorder:
+        models.Reader(settings)(torch.zeros((2, 3), dtype=torch.int64))
+    (call,) = recorder.calls["reading.models:Cell"]
+    text = "Settings(hidden_size=8, num_layers=1, num_heads=2, vocab_size=10, scale=0.25)"
+    assert call.calls["init"] == {"args": [text, "0"], "kwargs": {}}
+    pair = "(torch.randn((3, 2)), torch.randn((3, 2)))"
+    assert call.calls["forward"] == {"args": ["torch.randn((2, 3, 8))", pair], "kwargs": {}}
+    assert call.names == {"Settings": "reading.settings"}
