@@ -29,7 +29,7 @@ from extract.minimize.stage import (
     minimize_all,
     write_header,
 )
-from extract.model.categories import find_category
+from extract.model.categories import find_category, is_network
 from extract.model.results import Result, RunFacts, at_least, code_columns, sort_by_size
 from extract.proofs.rebuild import REBUILD, RebuildJob, count_rewritten, is_sampled, rebuild_all
 from extract.proofs.runtime import BlockRuntime, original_folders, runtime_for
@@ -51,7 +51,7 @@ from extract.resolve.distributions import list_distributions, make_guess
 from extract.resolve.index import FactsIndex
 from extract.resolve.modules import CorpusIndex
 from extract.resolve.requirements import add_versions
-from extract.specs.algorithm import add_rebuild_outcome, store_graphs
+from extract.specs.algorithm import add_rebuild_outcome, read_graph, store_graphs
 from extract.specs.make import positional_names
 from extract.specs.outline import read_outline
 from lemur_core.files.progress import progress
@@ -101,6 +101,7 @@ class PendingBlock:
         """Return the row of the block, with what its spec is made from."""
         target, emitted, verdict = self.target, self.emitted, self.verdict
         source, (first, last) = target.module.source, target.lines
+        graph = read_graph(self.graphs) if self.graphs else None
         row = Block(
             block=target.block,
             name=target.name,
@@ -113,7 +114,8 @@ class PendingBlock:
                 target.name,
                 target.qualname,
                 [".".join(base) for base in target.facts.bases if base],
-                {str(form[0]) for form in self.graphs["eval"]["operations"]} if self.graphs else (),
+                {node.op for node in graph.nodes} if graph else frozenset(),
+                whole=graph is not None and is_network(graph),
             ),
             level=verdict.level,
             error_kind=verdict.kind,

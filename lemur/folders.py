@@ -193,7 +193,7 @@ def _trace_file(path: Path, folders: Sequence[Path]) -> list[FolderLink]:
             "source": f"{block.block.partition('::')[0]} {block.path}",
             "lines": lines_text(*block.lines),
             "swhid": block.swhid,
-            "licence": block.license,
+            "license": block.license,
             "code": block.code_sha256,
         }
         for folder, manifest in manifests.items():

@@ -82,7 +82,7 @@ def _make_block_link(block: Inlined, part: Ingredient | None) -> FolderLink:
         "source": f"{block.block.partition('::')[0]} {block.path}",
         "lines": lines_text(*block.lines),
         "swhid": block.swhid,
-        "licence": block.license,
+        "license": block.license,
         "code": block.code_sha256,
     }
     if part is not None and part.code_sha256 != block.code_sha256:

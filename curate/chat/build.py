@@ -16,7 +16,7 @@ from curate.compute.graphs import GraphTrace
 from curate.compute.runs import build_case
 from curate.model.corpus import LoadedRecords
 from curate.model.options import CurateOptions
-from curate.model.residue import strip_residue
+from curate.model.residue import find_note, strip_residue
 from curate.published.outcome import CurationOutcome
 from lemur_core.describe.cost import count_parameters
 from lemur_core.describe.patterns import describe_graph
@@ -39,6 +39,8 @@ def build_chat(
     none = {code: Skipped("license", rights.get_license(code)) for code in outcome.kept if rights.is_blocked(code)}
     # profile nn-dup also keeps code that is not Python
     none |= {code: Skipped("not_python", why) for code, why in corpus.features.problems.items()}
+    notes = {code: note for code in outcome.kept if (note := find_note(corpus.codes[code])) is not None}
+    none = {code: Skipped("residue", f"its file holds the line: {note}") for code, note in notes.items()} | none
     codes = [code for code in outcome.kept if code not in none]
     with Lab(jobs=jobs, unsafe=options.unsafe_no_sandbox, runtime=options.runtime) as lab:
         networks = _networks(corpus, outcome, codes, lab)

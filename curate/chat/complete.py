@@ -8,8 +8,9 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from curate.chat.decided import find_reached, is_decided
 from curate.chat.design import BLOCK_SYSTEMS, SYSTEMS, call_line, list_counts, stage_lines, trainable
 from curate.chat.network import ChatNetwork
 from lemur_core.files.markdown import plural
@@ -30,7 +31,7 @@ _RULE = (
 _ANSWERS = ("", "The missing part is:\n\n", "This belongs there:\n\n")
 _NO_PART = "no body of three lines or more, but that of Net, can be cut out and put back exactly"
 _REQUESTED_EARLIER = "every part that can be cut out is asked for in an earlier split"
-_NOT_STATED = "every part that can be cut out holds what the rest of the file and measurements do not tell"
+_NOT_STATED = "the rest of the file and measurements do not tell all of any part that can be cut out"
 
 #: Bodies that are similar in most networks; chosen only if there is no other.
 _USUAL = frozenset({"learn", "train_setup", "body supported_hyperparameters"})
@@ -47,6 +48,7 @@ class Gap:
     A part is `plain` if everything in it can be inferred from the rest: no docstring, no number but 0, 1 and 2, no text
     with white space, such as a message, and none that the rest of the file does not contain. It is `numbered` if it
     holds more numbers that the rest does not than measurements decide: those of a whole constructor are only bounded.
+    It is `decided` if the network reaches it, and it holds nothing that neither the rest nor measurements show.
     """
 
     what: str  # for example: the body of method `forward` of class `Net`
@@ -55,6 +57,7 @@ class Gap:
     part: str
     plain: bool
     numbered: bool
+    decided: bool
 
 
 def completions(networks: Sequence[ChatNetwork], samplers: Sequence[Sampler]) -> list[Draft | Skipped]:
@@ -72,7 +75,8 @@ def completions(networks: Sequence[ChatNetwork], samplers: Sequence[Sampler]) ->
         network = networks[index]
         choices = gaps(network.code)
         alone = [gap for gap in choices if holders[_key(gap.text)] == 1]
-        clear = [gap for gap in alone if gap.plain or (network.facts is not None and not gap.numbered)]
+        measured = network.facts is not None
+        clear = [gap for gap in alone if gap.decided and (gap.plain or (measured and not gap.numbered))]
         new = [gap for gap in clear if requested.get(_key(gap.part), network.split) == network.split]
         if new:
             gap = _choose_gap(new, holders, samplers[index])
@@ -127,11 +131,10 @@ def gaps(code: str) -> list[Gap]:
     if MARK in code:
         return []
     lines: list[str] = LINE.findall(code)
-    return [
-        gap
-        for node, what, name in _bodies(parse_code(code, max_depth=None))
-        if (gap := _cut(lines, node, what, name)) is not None
-    ]
+    tree = parse_code(code, max_depth=None)
+    reached = find_reached(tree)
+    found = ((node, _cut(lines, node, what, name)) for node, what, name in _bodies(tree))
+    return [replace(gap, decided=gap.decided and node in reached) for node, gap in found if gap is not None]
 
 
 def _bodies(tree: ast.Module) -> Iterator[tuple[ast.FunctionDef | ast.ClassDef, str, str]]:
@@ -172,7 +175,16 @@ def _cut(lines: list[str], node: ast.FunctionDef | ast.ClassDef, what: str, name
         return None  # a less indented line, for example in a long string
     if put_back(text, part) != "".join(lines):
         return None
-    return Gap(what, name, text, part, _is_plain(tree, text.casefold()), _count_numbers(tree, text) > _MOST_NUMBERS)
+    rest = text.casefold()
+    return Gap(
+        what,
+        name,
+        text,
+        part,
+        _is_plain(tree, rest),
+        _count_numbers(tree, text) > _MOST_NUMBERS,
+        is_decided(tree, rest),
+    )
 
 
 def _has_docstring(node: ast.AST) -> bool:

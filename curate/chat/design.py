@@ -163,11 +163,7 @@ _MAX_RESULTS = 40  # in one answer
 
 def skip_file(network: ChatNetwork) -> Skipped | None:
     """Return why no answer may be a record's whole file, or the file with a change; None if one may be."""
-    if network.facts is None:
-        return Skipped("does_not_run", network.fault)
-    if network.reading.residue is not None:
-        return Skipped("residue", f"its file holds the line: {network.reading.residue}")
-    return None
+    return Skipped("does_not_run", network.fault) if network.facts is None else None
 
 
 def design(network: ChatNetwork, sampler: Sampler) -> Draft | Skipped:

@@ -5,7 +5,6 @@ Each experiment on a network runs in the sandbox once.
 
 import ast
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal, Self
@@ -28,9 +27,6 @@ OPTIMIZERS = frozenset(
     {"Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "LBFGS", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD"}
 )
 _LOSS_FUNCTIONS = frozenset({"cross_entropy", "nll_loss", "mse_loss", "binary_cross_entropy_with_logits"})
-
-#: Lines left by what made a file: a result as an annotation, and dependencies that an extraction did not resolve.
-_RESIDUE = re.compile(r"^(?:addon_accuracy:|# UNRESOLVED DEPENDENCIES).*$", re.MULTILINE)
 
 Method = Literal["measure", "train_step"]
 
@@ -82,7 +78,6 @@ class Reading:
     optimizers: tuple[str, ...]
     losses: tuple[str, ...]
     methods: tuple[str, ...]  # of Net, in order
-    residue: str | None  # a line that is a source's note, not part of the network
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +193,7 @@ def read_code(code: str) -> Reading:
     Raises: SyntaxError if it does not parse.
     """
     tree = parse_code(code, max_depth=None)
-    names = {_last(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)} - {""}
+    names = {last_name(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)} - {""}
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     net = next((node for node in reversed(classes) if node.name == "Net"), None)
     return Reading(
@@ -207,7 +202,6 @@ def read_code(code: str) -> Reading:
         optimizers=tuple(sorted(names & OPTIMIZERS)),
         losses=tuple(sorted(name for name in names if name.endswith("Loss") or name in _LOSS_FUNCTIONS)),
         methods=tuple(item.name for item in net.body if isinstance(item, ast.FunctionDef)) if net else (),
-        residue=residue[0].strip() if (residue := _RESIDUE.search(code)) else None,
     )
 
 
@@ -224,7 +218,7 @@ def _hyperparameters(tree: ast.Module) -> tuple[str, ...] | None:
     return None
 
 
-def _last(node: ast.expr) -> str:
+def last_name(node: ast.expr) -> str:
     """Return the last name of `a.b.c`."""
     if isinstance(node, ast.Attribute):
         return node.attr

@@ -117,7 +117,7 @@ def _list_record(record: Json) -> Entries:
     elif error is not None:
         yield "runs", f"{'no' if runs is False else 'not tried'}: {make_visible(error)}"
     if record.get("license"):
-        yield "licence", make_visible(record["license"])
+        yield "license", make_visible(record["license"])
     if record.get("origin"):
         near = f"{ratio(record['origin_similarity'] or 0.0)} to a class of it"
         yield "from", make_visible(f"{record['origin']} ({record['origin_license']}), {near}")

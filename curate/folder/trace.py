@@ -35,7 +35,7 @@ def find(folder: Path, wanted: str) -> RowTrace:
         links = _record(folder, chat["record"] if chat else wanted)
     if chat is None:
         return links
-    facts = {"task": chat["task"], "variant": chat["variant"], "licence": chat["license"], "about": chat["nn"]}
+    facts = {"task": chat["task"], "variant": chat["variant"], "license": chat["license"], "about": chat["nn"]}
     return RowTrace((FolderLink("chat row", chat["id"], facts), *links.links), links.codes)
 
 
@@ -79,7 +79,7 @@ def _origin(manifest: Manifest, name: str, row: int, code: str | None) -> list[F
     licence = manifest.details.get("license") or manifest.details.get("chat", {}).get("license")
     released = bool(others) and all(item.name.startswith("nn_dataset-") for item in others)
     what = "release" if released else "input"
-    links = [FolderLink(what, item.name, {"sha256": item.sha256, "licence": licence}) for item in others]
+    links = [FolderLink(what, item.name, {"sha256": item.sha256, "license": licence}) for item in others]
     location = f"{_CODES}/{name}.py" if released else f"row {row:,} of {manifest.parameters.get('source')}"
     return [*links, FolderLink("source", location, content)]
 

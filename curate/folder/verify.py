@@ -132,7 +132,7 @@ def _check_content(snapshot: "_VerifiedSnapshot") -> list[Check]:
         *run_checks("counts", lambda: _check_counts(snapshot)),
         *(sound := [*run_checks("ids", lambda: _check_ids(snapshot)),
                     *run_checks("guarantee 6", lambda: _check_explained(snapshot))]),
-        *run_checks("licences", lambda: check_rights(manifest, codes, snapshot.withheld)),
+        *run_checks("licenses", lambda: check_rights(manifest, codes, snapshot.withheld)),
     ]  # fmt: skip
     checks += _check_all_networks(snapshot)
     if SNAPSHOT.files(folder, "measurements"):
@@ -583,7 +583,7 @@ def check_chat(folder: Path, manifest: Manifest) -> list[Check]:
 
     def faults(row: Row) -> Iterator[str]:
         if licenses.get(row["record"], row["license"]) != row["license"]:
-            yield f"its licence is {row['license']}, that of its record {licenses[row['record']]}"
+            yield f"its license is {row['license']}, that of its record {licenses[row['record']]}"
         yield from _faults(row, digests.get(row["record"]))
 
     return check_rows(folder, manifest, "record", splits, CHAT_KINDS, faults, facts)

@@ -11,6 +11,17 @@ _MARKS = re.compile(
     re.MULTILINE | re.IGNORECASE,
 )
 
+#: A result as an annotation, and dependencies that an extraction did not resolve: such a file is not a network alone.
+_NOTES = re.compile(r"^(?:addon_accuracy:|# UNRESOLVED DEPENDENCIES).*$", re.MULTILINE)
+
+
+def find_note(code: str) -> str | None:
+    """Return a line by which what made a file notes something in it, not as a comment on the whole; None without one.
+
+    Args: code: of a record.
+    """
+    return note[0].strip() if (note := _NOTES.search(code)) else None
+
 
 def strip_residue(code: str) -> str:
     """Return a file without the comments in which its generator says how it was made.

@@ -176,11 +176,11 @@ def check_rights(manifest: Manifest, tables: Mapping[str, Sequence[Path]], withh
     rows = ((part, row) for part, paths in tables.items() for path in paths for row in _rows(path))
     for code, (part, row) in enumerate(rows):
         if "license" not in row:
-            return check_faults("licences", [], "an older snapshot, without the licenses of single codes")
+            return check_faults("licenses", [], "an older snapshot, without the licenses of single codes")
         numbers[part].append(code)
         license_, (origin, similarity, under) = row["license"], (row[name] for name in _COLUMNS[1:])
         if len({origin is None, similarity is None, under is None}) > 1 or (similarity or 1.0) < lowest:
-            wrong.append(f"{row['nn']}: origin, its similarity and its licence do not go together")
+            wrong.append(f"{row['nn']}: origin, its similarity and its license do not go together")
         elif origin is not None:
             origins[code] = Origin(origin, similarity, under, "")
         blocked += is_withheld(license_, shared)
@@ -199,7 +199,7 @@ def check_rights(manifest: Manifest, tables: Mapping[str, Sequence[Path]], withh
             by_row += covered == license_  # consistent with a row of the source that stated it
             own[code] = license_
             if covered != license_ or by_row > manifest.details.get("licensed_by_row", 0):
-                wrong.append(f"{row['nn']}: its licence is {expected}, {license_} is stated")
+                wrong.append(f"{row['nn']}: its license is {expected}, {license_} is stated")
         if withheld and is_withheld(expected, shared):
             wrong.append(f"{row['nn']}: its code is here, under {expected}")
     rights = Rights(shared, own, origins if "origins" in manifest.counts else None)
@@ -210,7 +210,7 @@ def check_rights(manifest: Manifest, tables: Mapping[str, Sequence[Path]], withh
     summary = (
         f"{sum(map(len, numbers.values())):,} codes, {len(origins):,} with an origin; {blocked:,} are not passed on"
     )
-    return check_faults("licences", wrong, summary)
+    return check_faults("licenses", wrong, summary)
 
 
 def _rows(path: Path) -> Iterator[Json]:

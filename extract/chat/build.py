@@ -191,7 +191,7 @@ class Demand:
 def list_demands(spec: Spec) -> Iterator[Demand]:
     """Yield the demands that a block meets, the most specific first."""
     if spec.keeps_shape:
-        yield Demand("keeps the shape of its input", _keeps, _keeps_because)
+        yield Demand("keeps the shape of its first input", _keeps, _keeps_because)
     elif (demand := _scaling(spec)) is not None:
         yield demand
     if spec.parameters is not None:

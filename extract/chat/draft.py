@@ -63,9 +63,9 @@ FACTS += ("parameters", "layers", "train_differs", "identity_in_eval")
 KEYS = {
     "name": "text",
     "layout": "text",
-    "keeps_shape": "true or false",
+    "keeps_shape": "true if the output has the shape of the first input, else false",
     "downsampling": "size of the input divided by that of the output, a number such as 2.0 or 1.0",
-    "changes_channels": "true or false",
+    "changes_channels": "true if the output has another number of channels than the input, else false",
     "cases": 'a list with one object, `{"inputs": {name: "type shape"}, "outputs": ["type shape"]}`',
     "parameters": "an integer",
     "built_with": "the value of each argument that is named, as text",
@@ -201,6 +201,13 @@ def specify(block: ChatBlock, sampler: Sampler) -> Draft | Skipped:
     spec = block.spec
     if not spec.cases:
         return skip_not_run(spec)
+    none = [
+        item.name for item in spec.forward if item.default is None and spec.cases[0].inputs.get(item.name) == "none"
+    ]
+    if none:
+        return Skipped(
+            "not_stated", f"it ran without {and_list(none)}, which `forward` requires: what it is for is hidden"
+        )
     lines, names = _requirement(spec)
     facts = spec_facts(spec, [name for name in KEYS if name in names])
     facts |= {"cases": facts["cases"][:1]} if "cases" in facts else {}
@@ -236,7 +243,7 @@ def shapes(block: ChatBlock, sampler: Sampler) -> Draft | Skipped:
     arguments = init_words(spec)
     user = [f"{name_words(spec)}, is built {f'with {arguments}' if arguments else 'without arguments'}."]
     user += [*layer_sentence(spec), *computing_sentences(spec), *([] if tells_all(spec) else shape_sentence(spec))]
-    user += map(case_sentence, others)
+    user += [case_sentence(spec, case) for case in others]
     user.append(f"It is called with {input_words(query_case)}. {sampler.choice(_SHAPES, 'question')}")
     output = output_words(query_case)
     forms = (f"The output is {output}.", f"It returns {output}.", f"{output[0].upper()}{output[1:]}.")
@@ -312,7 +319,7 @@ def _requirement(spec: Spec) -> tuple[list[str], set[str]]:
     Args: spec: the spec of a block that ran, i.e. with cases.
     """
     lines = [f"It is {name_words(spec)}.", *(f"It {phrase}." for phrase in shape_words(spec))]
-    lines.append(case_sentence(spec.cases[0]))
+    lines.append(case_sentence(spec, spec.cases[0]))
     names = {"name", "layout", "changes_channels"}
     if len(spec.cases[0].outputs) == 1:
         names.add("keeps_shape")
@@ -334,7 +341,7 @@ def _sentences(spec: Spec, sampler: Sampler) -> list[str]:
     """Return the observations in sentences, what belongs together in one group, the groups in random order."""
     name, kind = f"`{spec.name}`", describe_kind(spec)
     head = sampler.choice((f"This is {name}, {kind}.", f"{name} is {kind}.", f"{name}: {kind}."), "head")
-    seen = [*shape_sentence(spec), *map(case_sentence, spec.cases[:1]), *mode_sentences(spec)]
+    seen = [*shape_sentence(spec), *(case_sentence(spec, case) for case in spec.cases[:1]), *mode_sentences(spec)]
     seen += [f"Finite gradients reach {words}."] if (words := gradient_words(spec)) else []
     calls = []
     if words := argument_words(spec.constructor):

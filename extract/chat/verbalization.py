@@ -74,6 +74,8 @@ def and_list(items: Sequence[str]) -> str:
 def shape_words(spec: Spec) -> list[str]:
     """Describe the effect on shapes in verb phrases: `keeps the shape of its N×C×H×W input`."""
     layout = f"{spec.layout} input" if spec.layout else "first input"
+    tensors = [name for case in spec.cases[:1] for name, text in case.inputs.items() if split_shape(text)]
+    layout += f" {_label(tensors[0], 'input')}" if len(tensors) > 1 and not tensors[0].startswith("*") else ""
     if spec.keeps_shape:
         return [f"keeps the shape of its {layout}"]
     phrases = [f"takes an {layout}"] if spec.layout else []
@@ -81,12 +83,12 @@ def shape_words(spec: Spec) -> list[str]:
     of = "" if outputs == 1 else " in its first output"
     if (phrase := scaling_phrase(spec)) is not None:
         phrases.append(f"{phrase}{of}")
-    if (kept := find_kept_input(spec.cases)) is not None:
+    if spec.keeps_shape is not None and (kept := find_kept_input(spec.cases)) is not None:
         phrases.append(f"gives the shape of {_label(kept, 'input')}")
     if spec.changes_channels is not None:
         phrases.append(f"{'changes' if spec.changes_channels else 'keeps'} the number of channels{of}")
     if outputs != 1:
-        phrases.append(f"gives {outputs or 'no'} tensors")
+        phrases.append(f"gives {outputs or 'no'} tensors{_mode(spec)}")
     # Only if no earlier phrase states what changes.
     elif spec.keeps_shape is False and all(words.startswith(("takes", "keeps")) for words in phrases):
         phrases.append("gives another shape")
@@ -145,9 +147,14 @@ def shape_sentence(spec: Spec) -> list[str]:
     return [f"It {and_list(phrases)}."] if (phrases := shape_words(spec)) else []
 
 
-def case_sentence(case: Case) -> str:
+def case_sentence(spec: Spec, case: Case) -> str:
     """Return the inputs and outputs of a call."""
-    return f"For {input_words(case)}, it returns {output_words(case)}."
+    return f"For {input_words(case)}, it returns {output_words(case)}{_mode(spec)}."
+
+
+def _mode(spec: Spec) -> str:
+    """Return an empty text if shapes are known to be the same in train mode, as facts about them then say."""
+    return " in eval mode" if spec.keeps_shape is None else ""
 
 
 def bag(layers: Mapping[str, int]) -> list[tuple[str, int]]:

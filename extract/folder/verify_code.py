@@ -55,7 +55,7 @@ _OF_CODE = {
     "parses": "files are Python",
     "undefined names": "files, none by pyflakes",
     "imports": "files import the standard library, the runtime and what they require, and nothing of their origin",
-    "headers": "files name their block and licence",
+    "headers": "files name their block and license",
     "lean forms": "files, of each what the table says of its lean form",
     "specs": "specs, in the order of the table, agree with it and repeat no passage of their source",
     "chat code": "files, of which no conversation repeats a passage, but where the file is the answer",
@@ -198,7 +198,7 @@ def _check_minimized(folder: Path, row: Block, own: frozenset[str], confirmed: M
         yield "lean_sha256 or lean_lines is not that of its lean form"
     head = _header(code)
     if (head.get("Block"), head.get("Licence")) != (row.block, row.lean_license):
-        yield "the header of its lean form names another block or licence"
+        yield "the header of its lean form names another block or license"
     try:
         tree = parse_code(code)
     except SyntaxError as error:

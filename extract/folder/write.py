@@ -227,13 +227,13 @@ def _write_dataset(
         "```python",
         "from datasets import load_dataset",
         "",
-        'blocks = load_dataset("path/to/this/folder", "blocks")  # code, how far it runs, licence, place in its source',
+        'blocks = load_dataset("path/to/this/folder", "blocks")  # code, how far it runs, license, place in its source',
         'specs = load_dataset("path/to/this/folder", "specs")    # arguments, shapes, parameters, layers',
         *(['chat = load_dataset("path/to/this/folder", "chat")      # messages, task, block, license'] if chat else []),
         "```",
         "",
         "`report.md` shows how far the blocks came, `manifest.json` says how to make this folder again, and `lemur"
-        " verify` checks its promises. The code of each block is under the licence of its source.",
+        " verify` checks its promises. The code of each block is under the license of its source.",
         "",
     ]
     if taken:
@@ -278,7 +278,7 @@ def _describe_specs(specs: Sequence[Spec], splits: Mapping[str, int], groups: Ma
         f" {lengths[(len(lengths) - 1) // 2]} tokens.",
         "",
         *table(
-            ["licence", "permissive", "specs"],
+            ["license", "permissive", "specs"],
             [[code_span(name, 160), "yes" if is_permissive(name) else "no", count(n)] for name, n in licenses.items()],
             2,
         ),

@@ -226,10 +226,10 @@ def _list_links(folder: Path, wanted: str) -> Iterator[FolderLink]:
         """Return a source as it was fetched; the digest is that of its Python files."""
         known = sources.get(name, {})
         facts = {"version": known.get("version"), "origin": known.get("origin"), "sha256": known.get("digest")}
-        return FolderLink("release", name, {**facts, "swhid": known.get("swhid"), "licence": known.get("license")})
+        return FolderLink("release", name, {**facts, "swhid": known.get("swhid"), "license": known.get("license")})
 
     facts = {"level": row.level, "fidelity": row.fidelity, "code": row.code_sha256, "file": row.file}
-    yield FolderLink("block", row.block, {**facts, "licence": row.license, "others": list(named.others)})
+    yield FolderLink("block", row.block, {**facts, "license": row.license, "others": list(named.others)})
     yield link_release(row.source)
     lines = lines_text(row.start_line, row.end_line)
     swhid = (needs and needs.swhid) or row.swhid
@@ -304,7 +304,7 @@ def describe_block(block: NamedBlock) -> list[str]:
         ("level", row.level),
         ("stopped", row.error_kind and f"{row.error_kind}: {row.error}"),
         ("fidelity", row.fidelity and f"{row.fidelity} with the class of the installed package"),
-        ("licence", f"{row.license}{use}"),
+        ("license", f"{row.license}{use}"),
     ]
     if row.code is not None:
         requires = needs.requires if needs and "requires" in needs.model_fields_set else row.requires

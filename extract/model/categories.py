@@ -9,8 +9,11 @@ nothing known (they also scale targets and prepare batches), and a convolution o
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import lru_cache
+
+from lemur_core.graphs.graph import Graph
 
 OTHER = "Other"
 
@@ -132,6 +135,10 @@ _WEAK: tuple[tuple[str, str], ...] = (("Convolution", "blocks?, stage, down, nex
 _AUGMENTING = re.compile(r"\baugment")
 _TRANSFORMS = re.compile(r"\btransforms\b")
 _GRAPHS = re.compile(r"\bgeometric\b|\bgnn\b|\bgraph\b")
+#: What a whole network may be called after: its parts.
+_PARTS = frozenset({"Attention", "Convolution", "Detection", "MLP", "Recurrent", "Segmentation", "Transformer", OTHER})
+_WEIGHTED = frozenset({"convolution", "linear", "attention", "lstm", "gru"})
+_DEEP = 6  # operations with weights in a row; a block between stem and head has fewer
 _ON_GRAPHS = frozenset({"Convolution", "Network", "Normalization", "Pooling", "MLP", "Resampling", OTHER})
 
 _SPELLINGS = (
@@ -176,7 +183,26 @@ _SIGNS: Mapping[str, frozenset[str]] = {
 }
 
 
-def find_category(name: str, qualname: str, bases: Sequence[str], operations: Collection[str] = ()) -> str:
+def is_network(graph: Graph) -> bool:
+    """Return whether a graph takes images or words through many layers, and is more than their stem."""
+    depth: list[int] = []
+    sizes: list[tuple[int, ...]] = []  # of the images
+    words = False
+    for node in graph.nodes:
+        depth.append(max((depth[ref.node] for ref in node.inputs), default=0) + (node.op in _WEIGHTED))
+        shape = node.outputs[0].shape if node.outputs else ()
+        if node.op == "input" and node.get("number") == 0 and len(shape) in (4, 5) and shape[1] in (1, 3):
+            sizes.append(shape[2:])
+        words |= node.op == "embedding" and any(graph.nodes[ref.node].op == "input" for ref in node.inputs)
+    is_deep = max((depth[ref.node] for ref in graph.outputs), default=0) >= _DEEP
+    outputs = [graph.type_of(ref).shape for ref in graph.outputs]
+    is_stem = len(outputs) == 1 and len(outputs[0]) > 3 and outputs[0][2:] not in sizes
+    return is_deep and (words or bool(sizes)) and not is_stem
+
+
+def find_category(
+    name: str, qualname: str, bases: Sequence[str], operations: AbstractSet[str] = frozenset(), *, whole: bool = False
+) -> str:
     """Return the category of a class.
 
     Args:
@@ -184,27 +210,30 @@ def find_category(name: str, qualname: str, bases: Sequence[str], operations: Co
         qualname: dotted name, from which folders and file of the module are derived.
         bases: names of the base classes, dotted or not.
         operations: of the graph; none if there is no graph.
+        whole: the graph is that of a whole network.
     """
-    has = set(operations)
-    folders = [split_words(part) for part in qualname.split(".")[:-1]]
+    places = [split_words(part) for part in qualname.split(".")[:-1]]
+    folders = places[1:] or places  # the name of a package says nothing of one of its classes
     if any(_AUGMENTING.search(folder) for folder in folders):
         return "Augmentation"
     if any(_TRANSFORMS.search(folder) for folder in folders):
         return "Augmentation" if _match_name(name) == "Augmentation" else OTHER
     candidates = (
         *(_match_name(word) for word in (name, *(base.rpartition(".")[2] for base in bases))),
-        next((kind for kind, sets in _STRUCTURES if any(some <= has for some in sets)), ""),
+        next((kind for kind, sets in _STRUCTURES if any(some <= operations for some in sets)), ""),
         *(_match(_PLACE_RULES, folder) for folder in reversed(folders)),
         _match(_WEAK_RULES, split_words(name)),
     )
-    category = next((kind for kind in candidates if kind and not _contradicts(kind, has)), OTHER)
+    category = next((kind for kind in candidates if kind and not _contradicts(kind, operations)), OTHER)
+    if whole and category in _PARTS:
+        return "Network"
     # Losses, attention and the like keep their category in a graph library, too.
-    if category in _ON_GRAPHS and any(_GRAPHS.search(folder) for folder in folders):
+    if category in _ON_GRAPHS and any(_GRAPHS.search(folder) for folder in places):
         return "Graph"
     return category
 
 
-def _contradicts(kind: str, operations: Collection[str]) -> bool:
+def _contradicts(kind: str, operations: AbstractSet[str]) -> bool:
     """Return whether a graph with these operations shows that a name means something else; False without a graph."""
     return bool(operations) and _SIGNS.get(kind, frozenset(operations)).isdisjoint(operations)
 

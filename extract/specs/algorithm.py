@@ -7,9 +7,9 @@ from extract.specs.behavior import name_input
 from lemur_core.describe.layouts import derive_layouts
 from lemur_core.describe.patterns import GraphDescription, describe_graph
 from lemur_core.files.markdown import plural
-from lemur_core.graphs.graph import DRAWS
+from lemur_core.graphs.graph import DRAWS, Graph
 from lemur_core.graphs.identity import compute_identities
-from lemur_core.graphs.serialization import load_graphs, restore, store
+from lemur_core.graphs.serialization import deserialize, load_graphs, restore, store
 from lemur_core.graphs.sizes import Sized
 from lemur_core.graphs.symbolic import evaluate_graph
 from manifests.records import Algorithm, Spec
@@ -33,6 +33,11 @@ def store_graphs(answer: Mapping[str, Any], names: Sequence[str]) -> dict[str, A
     inputs = [index for index, form in enumerate(stored["eval"]["operations"]) if form[0] == "input"]
     named = [[*node[:-1], name_input(node[-1], names)] if node[0] in inputs else node for node in nodes]
     return stored | {"eval": stored["eval"] | {"nodes": named}}
+
+
+def read_graph(answer: Mapping[str, Any]) -> Graph:
+    """Return the graph of eval mode of a trace result, at the sizes of the run."""
+    return evaluate_graph(deserialize(answer["eval"], answer["sizes"]))
 
 
 def add_rebuild_outcome(
@@ -133,11 +138,9 @@ def infer_layout(algorithm: Algorithm) -> str | None:
 
 
 def has_one_shape(algorithm: Algorithm) -> bool:
-    """Return whether the outputs of train mode have the shapes of those of eval mode, as far as there is a graph."""
-    forms = load_graphs(dict(algorithm))
-    trained = forms.get("train") or forms["eval"]
-    eval_shapes, train_shapes = ([form.type_of(ref).shape for ref in form.outputs] for form in (forms["eval"], trained))
-    return eval_shapes == train_shapes
+    """Return whether the outputs of train mode have the shapes of those of eval mode; False without its graph."""
+    shapes = [[form.type_of(ref).shape for ref in form.outputs] for form in load_graphs(dict(algorithm)).values()]
+    return len(shapes) == 2 and shapes[0] == shapes[1]
 
 
 def _summarize(description: GraphDescription) -> str:

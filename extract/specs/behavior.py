@@ -15,7 +15,10 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Behavior:
-    """Facts about the first input tensor and the first output tensor; None if unknown."""
+    """Facts about the first input tensor and the first output tensor; None if unknown.
+
+    The factor and the change of channels hold against every input of as many dimensions: else they are None.
+    """
 
     layout: str | None = None
     keeps_shape: bool | None = None
@@ -28,7 +31,7 @@ def infer_behavior(observed: Observed, letters: str | None, *, both_modes: bool 
 
     Args:
         letters: layout of the first tensor, one letter per dimension, if the graph determines it.
-        both_modes: False if train mode gives other shapes, so that nothing is stated of the output's.
+        both_modes: False unless train mode is known to give the same shapes: else nothing is stated of the output's.
     """
     pairs = [pair for case in observed.cases if (pair := _pair(case)) is not None]
     if not pairs:
@@ -47,8 +50,18 @@ def infer_behavior(observed: Observed, letters: str | None, *, both_modes: bool 
     if any(len(after) != rank for _, after in pairs):
         return Behavior(layout, keeps)
     channel_axis = letters.find("C") if "C" in letters else 1
-    factor = _factor(pairs, last) if letters[0] == "N" else None
-    return Behavior(layout, keeps, factor, any(a[channel_axis] != b[channel_axis] for a, b in pairs))
+    against = [pairs, *_pair_others(observed.cases, rank)]
+    factors = {_factor(some, last) if letters[0] == "N" else None for some in against}
+    changes = {any(a[channel_axis] != b[channel_axis] for a, b in some) for some in against}
+    factor = factors.pop() if len(factors) == 1 else None
+    return Behavior(layout, keeps, factor, changes.pop() if len(changes) == 1 else None)
+
+
+def _pair_others(cases: Sequence[Case], rank: int) -> list[list[tuple[Shape, Shape]]]:
+    """Return the pairs of input and output for each input of that rank besides the first tensor."""
+    names = [name for name, value in cases[0].inputs.items() if _shape(value) is not None][1:]
+    shapes = [[(_shape(case.inputs.get(name, "")), _shape(case.outputs[0])) for case in cases] for name in names]
+    return [[(a, b) for a, b in some if a and b] for some in shapes if all(a and b and len(a) == rank for a, b in some)]
 
 
 def find_kept_input(cases: Sequence[Case]) -> str | None:

@@ -70,8 +70,10 @@ def make_spec(row: Block, answer: Mapping[str, Any] | None = None) -> Spec:
     names = positional_names(forward)
     algorithm = build_algorithm(answer, names) if answer else None
     layout = infer_layout(algorithm) if algorithm else None
-    both_modes = algorithm is None or has_one_shape(algorithm)
-    behavior = infer_behavior(observed, layout, both_modes=both_modes) if observed else Behavior()
+    behavior = Behavior()
+    if observed:
+        same = observed.train_differs is False or (algorithm is not None and has_one_shape(algorithm))
+        behavior = infer_behavior(observed, layout, both_modes=same)
     summary = summarize_block(row.name, row.category, constructor, forward, builds, observed, behavior, init)
     arguments = None
     if calls:

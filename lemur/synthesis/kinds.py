@@ -101,7 +101,7 @@ def _trace_network(folder: Path, row: Synthesized) -> RowTrace:
         "changed_from": row.parent,
         "originality": row.originality,
         "nearest": (json.loads(attempt.facts).get("nearest") or {}).get("name"),
-        "licence": row.license,
+        "license": row.license,
     }
     links = (FolderLink("network", row.nn, facts),)
     return RowTrace(links, (*row.block_codes, *([row.parent] if row.parent else [])))

@@ -49,6 +49,7 @@ _SINGLE = {
 }
 _COMBINED = {"matmul": "product of matrices", "mul": "product", "add": "sum", "sub": "difference", "div": "quotient"}
 _RESIDUAL = ": a residual"
+_AS_BEFORE = ", with the weights of "
 _POOLING = ("max_pool", "avg_pool", "adaptive")
 
 
@@ -120,6 +121,8 @@ class _Describer:
             if len(self.nodes[index].outputs) > 1
         }
         self.names = ValueNames(graph, self.layouts, self.reached, self.outputs)
+        #: weights -> the first operation with them
+        self.first_with = {weight.node: index for index in reversed(self.live) if (weight := self._weight(index))}
         self.chains = self._list_chains() if len(self.live) <= MAX_STEPS else []
         self.inputs = [index for index, node in enumerate(self.nodes) if node.op == "input"]
 
@@ -178,16 +181,23 @@ class _Describer:
         if phrase:
             return phrase
         phrase = describe_outputs(node, describe(self.graph, index, self.layouts), self.outputs.get(index, frozenset()))
-        weight = node.get("weight")
-        if node.op in ("convolution", "linear") and isinstance(weight, Ref):
+        if weight := self._weight(index):
             if weight.node not in self.reached:
-                return phrase + describe_weights(self.graph, weight.node, self.layouts)
+                first = self.first_with[weight.node]
+                again = "" if first == index else f"{_AS_BEFORE}{{{first}}}"
+                return phrase + describe_weights(self.graph, weight.node, self.layouts) + again
             if main == weight.node:
                 return f"the weights, for {self._name_read(node.get('input'), main, index)}, of a {phrase}"
             return f"{phrase}, weights {self.names.name(weight)}"
         if others and phrase:
             return f"{phrase}{', with' if main is not None else ' of'} {self.names.name_all(others, index)}"
         return phrase
+
+    def _weight(self, index: int) -> Ref | None:
+        """Return the weights of a convolution or linear layer; None for any other operation."""
+        node = self.nodes[index]
+        weight = node.get("weight") if node.op in ("convolution", "linear") else None
+        return weight if isinstance(weight, Ref) else None
 
     def _name_read(self, value: Argument, main: int | None, reader: int) -> str:
         return "it" if isinstance(value, Ref) and value.node == main else self.names.name(value, reader)
@@ -399,4 +409,5 @@ class _Describer:
         text = "; ".join(phrases)
         if len(sources) == 1:
             text = f"from {self.names.name_all(sources, first) or f'{{{sources[0]}}}'}: {text}"
-        return _MARK.sub(lambda match: refer(int(match[1]), number), text)
+        text = _MARK.sub(lambda match: refer(int(match[1]), number), text)
+        return text.replace(f"{_AS_BEFORE}[0]", ", with the same weights again")

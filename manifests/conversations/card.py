@@ -85,7 +85,7 @@ def _licences(chat: Chat) -> list[str]:
         [code_span(name, 160), count(number), *(count(with_code[name]) for _ in further)]
         for name, number in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     ]
-    return table(["licence", "conversations", *further], rows)
+    return table(["license", "conversations", *further], rows)
 
 
 def _reasons(chat: Chat) -> list[str]:

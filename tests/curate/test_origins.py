@@ -179,7 +179,7 @@ def test_a_snapshot_with_origins(
     wrong = [row | {"origin_similarity": 0.5} for row in table.to_pylist()]
     copy = Path(shutil.copytree(out, tmp_path / "copy"))
     pq.write_table(pa.Table.from_pylist(wrong, table.schema), copy / path.relative_to(out))
-    assert not next(check for check in verify(copy) if check.name == "licences").ok
+    assert not next(check for check in verify(copy) if check.name == "licenses").ok
 
 
 def test_a_class_says_too_little_below_so_many_shingles(network: Callable[..., str]) -> None:

@@ -139,7 +139,7 @@ def test_verify_sees_what_is_wrong(mit: Path, tmp_path: Path) -> None:
         manifest = read_manifest(copy)
         rows = {item.path: item.rows for item in manifest.outputs if item.rows is not None}
         write_manifest(copy, manifest.model_copy(update={"outputs": list_outputs(copy, rows)}))
-        assert {check.name for check in verify(copy) if not check.ok} & {"licences", "ids"}, faults
+        assert {check.name for check in verify(copy) if not check.ok} & {"licenses", "ids"}, faults
         shutil.rmtree(copy)
 
 

@@ -91,7 +91,7 @@ def test_the_lines_of_a_block(folder: Path) -> None:
     assert lines["origin"] == "pkg:pypi/alpha@1.0"
     assert lines["swhid"].endswith(";path=/alpha/blocks.py;lines=3-9")
     assert lines["level"] == "executed"
-    assert lines["licence"] == "MIT"
+    assert lines["license"] == "MIT"
     assert lines["requires"] == "torch, einops>=0.6"
     assert lines["with"] == "alpha@1.0 alpha/parts.py"
     assert lines["file"] == "blocks/alpha@1.0/alpha.blocks.Einops.py (7 lines)"
@@ -123,7 +123,7 @@ def test_a_block_that_stopped_says_why_else_its_code_follows(folder: Path, capsy
     show_block(folder, "beta::Native")
     told = capsys.readouterr().out
     assert "level     discovered\nstopped   native_op: beta@2.0 beta/blocks.py:7: 'Native_op' is compiled\n" in told
-    assert "licence   GPL-3.0-only (not known to be permissive: for local use)\n" in told
+    assert "license   GPL-3.0-only (not known to be permissive: for local use)\n" in told
     assert "requires" not in told
     assert told.endswith("local use)\n")
     show_block(folder, "alpha::Attention")

@@ -129,7 +129,7 @@ def test_a_record_is_followed_to_its_file_in_the_wheel(lemur: Path) -> None:
         ("manifest", str(lemur / "manifest.json")),
     ]
     assert fact(links, "record", "outcome") == "kept, split train"
-    assert (fact(links, "release", "sha256"), fact(links, "release", "licence")) == (WHEEL.sha256, "MIT")
+    assert (fact(links, "release", "sha256"), fact(links, "release", "license")) == (WHEEL.sha256, "MIT")
     assert fact(links, "source", "lines") == "1-2"
     assert fact(links, "source", "swhid") == content_swhid(b"x = 1\ny = 2\n")
     assert fact(links, "manifest", "sha256") == sha256_file(lemur / "manifest.json")
@@ -192,7 +192,7 @@ def test_a_block_is_followed_to_the_lines_of_its_release(extraction: Path) -> No
     assert named(links, "block") == [ATTENTION]
     assert (fact(links, "release", "version"), fact(links, "release", "origin")) == ("1.0", "pkg:pypi/alpha@1.0")
     assert fact(links, "release", "sha256") == digest("alpha@1.0")
-    assert fact(links, "release", "licence") == "MIT"
+    assert fact(links, "release", "license") == "MIT"
     assert str(fact(links, "source", "swhid")).endswith(
         f";path=/alpha/blocks.py;lines={fact(links, 'source', 'lines')}"
     )

@@ -115,7 +115,7 @@ def report_origins(facts: ReportFacts, outcome: CurationOutcome) -> list[str]:
     if not code_origins:
         return lines
     for title, named in (
-        ("licence", {code: origin.license for code, origin in code_origins.items()}),
+        ("license", {code: origin.license for code, origin in code_origins.items()}),
         ("source", {code: origin.source for code, origin in code_origins.items()}),
     ):
         of_kept = Counter(name for code, name in named.items() if code in kept)
@@ -132,7 +132,7 @@ def report_origins(facts: ReportFacts, outcome: CurationOutcome) -> list[str]:
         ]
         for code, origin in shown[:LONG_TABLE]
     ]
-    return lines + table(["record", "its class", "is from", "licence", "similarity"], rows, 4)
+    return lines + table(["record", "its class", "is from", "license", "similarity"], rows, 4)
 
 
 def report_largest_groups(facts: ReportFacts) -> list[str]:
