@@ -57,6 +57,9 @@ def test_the_graph_decides_where_names_say_nothing() -> None:
     assert find_category("GCN", "net.blocks.GCN", ["nn.Module"], {"convolution", "add"}) == "Convolution"
     assert find_category("GCN", "net.blocks.GCN", ["nn.Module"], {"linear", "index_add"}) == "Graph"
     assert find_category("GCN", "net.blocks.GCN", ["nn.Module"]) == "Graph"
+    assert find_category("ViT", "net.vit.ViT", [], {"linear", "attention"}) == "Transformer"
+    assert find_category("ViT", "net.vit.ViT", [], {"linear", "attention"}, whole=True) == "Network"
+    assert find_category("Thing", "vit_pytorch.clips.Thing", [], {"sub", "div"}) == OTHER
     assert find_category("NormalizeVideo", "net.modeling.NormalizeVideo", [], {"sub", "div"}) == OTHER
     for operations, category in (
         ({"lstm", "linear"}, "Recurrent"), ({"_softmax", "matmul"}, "Attention"), ({"linear"}, "MLP"), ({"add"}, OTHER),

@@ -123,7 +123,9 @@ def test_a_shape_of_eval_mode_alone_is_not_that_of_the_block(traced: dict[str, B
     spec = make_spec(row, answer(traced["thinned"]))
     assert (spec.keeps_shape, spec.changes_channels, spec.downsampling) == (None, None, None)
     assert "shape" not in spec.summary.partition(";")[0]
-    assert make_spec(row).keeps_shape is True, "there is no graph that shows it"
+    assert make_spec(row).keeps_shape is None, "there is no graph that shows it"
+    same = row.model_copy(update={"observed": observed.replace("true", "false")})
+    assert make_spec(same).keeps_shape is True, "equal outputs have equal shapes"
 
 
 def test_what_does_not_run_says_why(traced: dict[str, BlockTrace]) -> None:

@@ -9,13 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.chat.change import change_all
 from curate.chat.complete import completions, gaps
-from curate.chat.design import BLOCK_SYSTEMS, SYSTEMS, describe_output, design, explain
-from curate.chat.network import ChatNetwork, Child, Lab, NetworkFacts, read_code
-from curate.chat.repair import repairs
+from curate.chat.design import BLOCK_SYSTEMS, SYSTEMS, describe_output
+from curate.chat.network import ChatNetwork, Child, NetworkFacts, read_code
 from curate.compute.runs import InputCase
-from curate.model.residue import strip_residue
+from curate.model.residue import find_note, strip_residue
 from manifests.conversations.conversation import MARK, Draft, Sampler, Skipped, fence, put_back, read_fenced_code
 from tests.builders.suites import read_files, table
 
@@ -72,7 +70,7 @@ def test_sizes_are_asked_for_with_what_was_measured_and_only_where_nothing_else_
         "- `head` (Linear): 650 parameters, gives 2x10",
     ):
         assert line in draft.user.split("\n")
-    reason = "every part that can be cut out holds what the rest of the file and measurements do not tell"
+    reason = "the rest of the file and measurements do not tell all of any part that can be cut out"
     assert not_measured == Skipped("no_part", reason)
 
 
@@ -87,7 +85,10 @@ def test_sizes_that_measurements_only_bound_are_not_asked_for() -> None:
 
 def test_a_part_of_one_record_goes_before_one_of_several() -> None:
     helper = "\n    def helper(self, x):\n        {0} = x\n        {0} = {0} + x\n        return {0}\n"
-    files = (file(init=f"        self.{name} = 1\n", more=helper.format(name)) for name in ("a", "b", "c", "d"))
+    files = (
+        file(f"        self.{name} = 1\n", f"        x = self.helper(x)\n{FORWARD}", more=helper.format(name))
+        for name in ("a", "b", "c", "d")
+    )
     drafts = complete(*(network(code) for code in files))
     assert [draft.variant for draft in drafts if isinstance(draft, Draft)] == ["body Net.helper"] * 4
 
@@ -137,15 +138,30 @@ def test_comments_of_generators_are_left_out(before: str, after: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["addon_accuracy: 0.6135", "# UNRESOLVED DEPENDENCIES:"])
-def test_no_answer_is_a_file_with_residue(line: str) -> None:
-    item = network(f"{line}\n{file()}")
-    sampler = Sampler(1, item.id, "design")
-    refused = Skipped("residue", f"its file holds the line: {line}")
-    with Lab(jobs=1) as lab:
-        answers = [design(item, sampler), *repairs([item], [sampler], lab), *change_all([item], [sampler], lab)]
-    assert answers == [refused] * 3
-    assert isinstance(complete(item)[0], Draft), "a part of it may be asked for"
-    assert isinstance(explain(item, sampler), Draft)
+def test_a_note_of_what_made_a_file_is_found(line: str) -> None:
+    assert find_note(f"import torch\n{line}\n{file()}") == line
+    assert find_note(f"import torch\n# not {line}\n{file()}") is None
+
+
+UNREACHED = "\n    def helper(self, x):\n        y = x + x\n        x = y + x\n        return x\n"
+LOSS = "\n    def train_setup(self, prm):\n        self.loss = nn.CrossEntropyLoss()\n"
+
+
+@pytest.mark.parametrize(
+    ("forward", "more"),
+    [
+        ("        x = self.head(x)\n        y = x + x\n        return self.dropout(y)\n", ""),
+        ("        x = self.head(x)\n        y = x + x\n        return F.log_softmax(y, 1)\n", LOSS),
+        ("        x = self.norm(x)\n        y = self.norm(x)\n        return self.head(y)\n", ""),
+        ("        y = self.head(x)\n        z = nn.Parameter(torch.zeros(1))\n        return y + z\n", ""),
+        ("        return self.head(x)\n", UNREACHED),
+    ],
+)
+def test_what_nothing_shows_is_not_asked_for(forward: str, more: str) -> None:
+    """Where a dropout stands changes no measurement, and a method that nothing calls may hold anything."""
+    (draft,) = complete(network(file(forward=forward, more=more)))
+    assert isinstance(draft, Draft)
+    assert draft.variant == "body Net.__init__"
 
 
 @table(__file__, "complete.md", "Boxes and decoded words are no output to state", globals())

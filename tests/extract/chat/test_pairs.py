@@ -216,7 +216,7 @@ def test_only_what_is_told_in_full_is_to_be_written(blocks: list[ChatBlock]) -> 
 
 def test_of_several_outputs_the_first_may_keep_the_shape(blocks: list[ChatBlock]) -> None:
     spec = next(block.spec for block in blocks if block.spec.keeps_shape)
-    (demand,) = [demand for demand in list_demands(spec) if demand.text == "keeps the shape of its input"]
+    (demand,) = [demand for demand in list_demands(spec) if demand.text == "keeps the shape of its first input"]
     twice = [case.model_copy(update={"outputs": case.outputs * 2}) for case in spec.cases]
     assert demand.is_met(spec)
     assert demand.is_met(spec.model_copy(update={"cases": tuple(twice), "keeps_shape": False})) is None
