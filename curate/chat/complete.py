@@ -133,8 +133,8 @@ def gaps(code: str) -> list[Gap]:
     lines: list[str] = LINE.findall(code)
     tree = parse_code(code, max_depth=None)
     reached = find_reached(tree)
-    found = ((node, _cut(lines, node, what, name)) for node, what, name in _bodies(tree))
-    return [replace(gap, decided=gap.decided and node in reached) for node, gap in found if gap is not None]
+    cuts = ((node, _cut(lines, node, what, name)) for node, what, name in _bodies(tree))
+    return [replace(gap, decided=gap.decided and node in reached) for node, gap in cuts if gap is not None]
 
 
 def _bodies(tree: ast.Module) -> Iterator[tuple[ast.FunctionDef | ast.ClassDef, str, str]]:

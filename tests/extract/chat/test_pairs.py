@@ -163,7 +163,7 @@ SEVERAL = Case(inputs={"*0": "float32 2×24×16×16"}, outputs=("float32 2×24×
 ODD = Case(inputs={"*0": "float32 2×24×15×16"}, outputs=("float32 2×24×8×8",))
 GATED = Case(inputs={"g": "float32 2×8×4×4", "x": "float32 2×24×4×4"}, outputs=("float32 2×24×4×4",))
 GIVES_X = "gives the shape of `x`"
-LAYOUT = "takes an N×C×H×W input"
+LAYOUT, LAYOUT_OF_G = "takes an N×C×H×W input", "takes an N×C×H×W input `g`"
 WIDTH, RATE = SpecArgument(name="width", kind="positional"), SpecArgument(name="rate", kind="keyword", default="0.5")
 REST, PARTS = SpecArgument(name="rest", kind="more keyword"), SpecArgument(name="parts", kind="more positional")
 
