@@ -10,7 +10,7 @@ import ast
 import importlib.metadata
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from packaging.requirements import Requirement
@@ -114,12 +114,23 @@ def list_runtime_imports(code: str) -> set[str]:
 def list_imports(tree: ast.AST) -> list[tuple[str, int]]:
     """Return the dotted names of all modules that a file imports, with lines; relative names begin with a dot."""
     names = []
-    for node in ast.walk(tree):
+    for node in _list_statements(tree):
         if isinstance(node, ast.Import):
             names += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             names.append(("." * node.level + (node.module or ""), node.lineno))
     return sorted(names, key=lambda item: (item[1], item[0]))
+
+
+def _list_statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements in a tree, at any depth; without their expressions, which are most of it."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+            below = getattr(node, name, None)
+            waiting += below if isinstance(below, list) else []
 
 
 def _block_entry(row: Block, files: Files, by_name: Mapping[str, PackageSource]) -> dict[str, object]:
