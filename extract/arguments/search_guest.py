@@ -320,7 +320,8 @@ def _compare_modes(constructor: Constructor, built: Constructed, called: Forward
     observed, names = result["observed"], constructor.names
     for change in (draw_state, None):
         try:
-            module = confirm(constructor, built.arguments).eval()
+            module = confirm(constructor, built.arguments)
+            module.eval()  # a `train` of its own may return nothing, so no call is chained to it
             if change is not None:
                 change(module)
             first = flatten(run(module, called, names))
@@ -336,7 +337,8 @@ def _compare_modes(constructor: Constructor, built: Constructed, called: Forward
                 inputs = flatten(list(evaluate(called, names)))
                 observed["identity_in_eval"] &= same(flatten(run(module, called, names, seed=seed))[:1], inputs[:1])
             if result["level"] == "backward" and same(first, flatten(run(module, called, names))):
-                observed["train_differs"] = not same(flatten(run(module.train(), called, names)), first)
+                module.train()
+                observed["train_differs"] = not same(flatten(run(module, called, names)), first)
         except AttemptError:  # it works only once, or not in train mode
             continue
         return
@@ -347,7 +349,9 @@ def _run_again(constructor: Constructor, built: Constructed, module: nn.Module, 
     try:
         run(module, called, constructor.names, seed=seed)
     except AttemptError:
-        run(confirm(constructor, built.arguments).eval(), called, constructor.names, seed=seed)
+        fresh = confirm(constructor, built.arguments)
+        fresh.eval()
+        run(fresh, called, constructor.names, seed=seed)
 
 
 def _draw_inputs(called: ForwardCall, names: BlockNamespace) -> list[torch.Tensor]:

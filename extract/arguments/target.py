@@ -58,7 +58,8 @@ class Target:
         fill_unset(module)
         if not all(has_shape(tensor) for tensor in (*nn.Module.parameters(module), *nn.Module.buffers(module))):
             args, kwargs = self.inputs()
-            attempt(partial(module.eval(), *args, **kwargs), _SECONDS)
+            module.eval()
+            attempt(partial(module, *args, **kwargs), _SECONDS)
 
     def inputs(
         self, shapes: Sequence[Shape] | None = None, *, live: bool = False, seed: int = SEED

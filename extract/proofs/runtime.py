@@ -357,8 +357,6 @@ def _download(name: str, specifier: str, work: Path) -> Distribution:
     try:
         return _unpack(fetch(name, specifier, work), name, work)
     except NoWheelError as error:
-        if error.versions:  # another release has a wheel
-            raise
         absent = error
     try:
         archive = fetch(name, specifier, work, sdists=True)

@@ -35,7 +35,8 @@ def record_calls(request: BlockRecording) -> dict[str, list[dict[str, Any]]]:
     target = Target(request)
     recorder = ArgumentRecorder(vars(target.file), frozenset(request.classes))
     with recorder:
-        module = target.build().eval()
+        module = target.build()
+        module.eval()
         args, kwargs = target.inputs()
         with torch.no_grad():
             attempt(functools.partial(module, *args, **kwargs), _SECONDS)

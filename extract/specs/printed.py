@@ -35,8 +35,8 @@ def print_call(row: Block, code: str | None) -> tuple[str, ...]:
     observed = read_observed(row)
     # A new module is in train mode; blocks are known to run in eval mode, and most of them in train mode, too.
     trains = calls.forward is None or observed is None or observed.train_differs is not None
-    construct = f"{calls.constructor_call(row.name)}{'' if trains else '.eval()'}"
-    lines = [f"block = {construct}", *filter(None, [calls.forward_call()])]
+    mode = "" if trains else "block.eval()"
+    lines = [f"block = {calls.constructor_call(row.name)}", *filter(None, [mode, calls.forward_call()])]
     try:
         names = set(_list_names(lines)) - {row.name, "block"} - ALWAYS - BUILTINS
     except SyntaxError:  # not what extraction wrote

@@ -1,5 +1,6 @@
 """Calls that are recorded while the models of a source run: which code is run, and what it shows."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -8,11 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from extract.extractor import BlockExtractor
-from extract.recording.drivers import Tables, list_examples, list_keys
+from extract.recording.drivers import Driver, Tables, list_examples, list_keys
 from extract.recording.meta import LightTensors
+from extract.recording.source_guest import spread
 from extract.recording.testing import run_tests
 from extract.recording.users import UseGraph
 from extract.sources import open_source
@@ -41,6 +45,18 @@ class Trainer(nn.Module):
     def train(self, model, x):
         raise NotImplementedError
 """
+
+
+@given(st.integers(0, 60))
+def test_drivers_of_one_module_are_tried_from_all_its_parts(count: int) -> None:
+    drivers = [Driver(str(place), 0, lambda _: None) for place in range(count)]
+    places = [int(driver.key) for driver in spread(drivers)]
+    assert sorted(places) == list(range(count))
+    assert places[:1] == [0][:count]
+    # No gap is more than four times as long as with even steps.
+    for tried in range(1, count + 1):
+        edges = sorted([*places[:tried], count])
+        assert max(after - before for before, after in itertools.pairwise(edges)) <= max(1, 4 * count / tried)
 
 
 class LoadsAll(dict[str, object]):

@@ -62,6 +62,13 @@ def test_how_far_a_block_comes(climb: Climb, code: str, level: str, kind: str | 
     json.dumps(found)
 
 
+def test_a_train_of_its_own_may_return_nothing(climb: Climb) -> None:
+    code = text("return self.a(x)", "self.a = nn.Linear(dim, 2)", signature="dim")
+    found = climb(code + "\n    def train(self, mode=True):\n        super().train(mode)\n")
+    assert found["level"] == "backward"
+    assert found["observed"]["train_differs"] is False
+
+
 @pytest.mark.parametrize("goal", ["executed", "forward", "backward"])
 def test_the_climb_ends_at_the_goal(climb: Climb, goal: str) -> None:
     found = climb(LINEAR, goal=goal)

@@ -195,9 +195,11 @@ def test_the_modules_of_an_sdist_where_there_is_no_wheel(make_sdist: Callable[..
     )
     wheel("tinyc")
     make_sdist("tinyc", "2.0", {"tinyc.egg-info/top_level.txt": "tinyc", "tinyc.py": ""})
-    runtime = runtime_for(["tinya", "tinyc"])
-    assert runtime.installed == ("tinya==1.0", "tinyc==1.0")
-    assert names(runtime) == {"tiny/__init__.py", "other.py", "tinyc.py"}
+    wheel("tinyd", "2.0")
+    make_sdist("tinyd", "1.0", {"tinyd.egg-info/top_level.txt": "old_tinyd", "old_tinyd.py": "", "setup.py": ""})
+    runtime = runtime_for(["tinya", "tinyc", "tinyd==1.*"])
+    assert runtime.installed == ("tinya==1.0", "tinyc==1.0", "tinyd==1.0")
+    assert names(runtime) == {"tiny/__init__.py", "other.py", "tinyc.py", "old_tinyd.py"}
     assert runtime.folder is not None
     assert (runtime.folder / "tiny" / "sizes.json").read_text() == "[]"
     assert reasons(runtime) == {
