@@ -6,17 +6,14 @@
         settings_class = EncoderConfig
         def __init__(self, settings): ...                   # by an attribute of the class
         def __init__(self, encoder): ...                    # by its name: there is an `Encoder` in the module
-        def __init__(self, net): assert isinstance(net, Encoder)
 
 The search for arguments makes them: configurations with small values first, `EncoderConfig(width=32, layers=2)`.
 """
 
-import ast
 import contextlib
 import functools
 import inspect
 import sys
-import textwrap
 import typing
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -47,7 +44,7 @@ def list_accepted(cls: Any) -> list[tuple[str, type]]:
 
 
 def _list_classes(cls: Any, name: str, annotation: Any) -> Iterator[type]:
-    """Yield the classes that a parameter may take: annotated, tested for, in an attribute of the class, named alike."""
+    """Yield the classes that a parameter may take: annotated, in an attribute of the class, named alike."""
     space = vars(sys.modules[cls.__module__])
     if isinstance(annotation, str):
         with contextlib.suppress(Exception):  # it may name what exists for a type checker alone
@@ -59,21 +56,9 @@ def _list_classes(cls: Any, name: str, annotation: Any) -> Iterator[type]:
         for value in list(space.values())
         if isinstance(value, type) and len(word) >= _LEAST_LETTERS and value.__name__.lower().endswith(word)
     ]
-    tested = [space.get(kind) for parameter, kind in _read_questions(cls) if parameter == name]
-    for value in (annotation, *typing.get_args(annotation), *tested, *held, *named):
+    for value in (annotation, *typing.get_args(annotation), *held, *named):
         if isinstance(value, type) and value is not cls and _is_own(value, cls) and _can_be_constructed(value):
             yield value
-
-
-@functools.cache
-def _read_questions(cls: Any) -> list[tuple[str, str]]:
-    """Return the variables and classes of `isinstance(VARIABLE, CLASS)` in the constructor of a class."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(cls.__init__)))
-    except (OSError, TypeError, SyntaxError):
-        return []
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"]
-    return [(ast.unparse(call.args[0]), ast.unparse(kind)) for call in calls for kind in call.args[1:]]
 
 
 def _is_own(value: type, cls: type) -> bool:

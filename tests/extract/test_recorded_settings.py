@@ -28,7 +28,7 @@ def write(folder: Path) -> None:
 def test_parts_of_models_with_large_settings_run_with_small_ones(tmp_path: Path) -> None:
     write(tmp_path / "project")
     with BlockExtractor(sources=[str(tmp_path / "project")], level="forward", jobs=1) as extractor:
-        names = ["Cell", "Reader", "Tagger", "Rated", "Part"]
+        names = ["Cell", "Reader", "Tagger", "Twice", "Part"]
         rows = {result.row.name: result.row for result in extractor.extract_multiple_blocks(names)}
     assert {name: (row.level, row.arguments_from) for name, row in rows.items()} == dict.fromkeys(
         names, ("forward", "recorded")
@@ -54,7 +54,6 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
 def test_which_parameters_take_what_can_be_made(models: ModuleType) -> None:
     assert list_accepted(models.Reader) == [("given", models.Settings)]  # annotated, as text
     assert list_accepted(models.Tagger) == [("settings", models.Settings)]  # by an attribute of the class
-    assert list_accepted(models.Rated) == [("whole", models.Pooled)]  # asked for
     assert list_accepted(models.Twice) == [("pooled", models.Pooled)]  # by its name
     assert list_accepted(models.Cell) == list_accepted(models.Pooled) == []
 
