@@ -11,6 +11,7 @@ The search for arguments makes them: configurations with small values first, `En
 """
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import sys
@@ -79,6 +80,8 @@ def _can_be_constructed(value: type) -> bool:
 
 def read_settings(value: Any) -> dict[str, Any] | None:
     """Return the arguments that give an object, by name; None if its attributes do not tell them."""
+    if dataclasses.is_dataclass(value):  # it may have slots, or no fields
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
     kind = type(value)
     names = [name for name, parameter in read_parameters(kind).items() if not is_variadic(parameter)]
     known = getattr(value, "__dict__", {})

@@ -1,5 +1,6 @@
 """Calls that are recorded in models that are built from settings, or from other models."""
 
+import dataclasses
 import os
 import sys
 from collections.abc import Iterator
@@ -56,6 +57,22 @@ def test_which_parameters_take_what_can_be_made(models: ModuleType) -> None:
     assert list_accepted(models.Tagger) == [("settings", models.Settings)]  # by an attribute of the class
     assert list_accepted(models.Twice) == [("pooled", models.Pooled)]  # by its name
     assert list_accepted(models.Cell) == list_accepted(models.Pooled) == []
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slotted:
+    width: int
+    depth: int = 2
+
+
+@dataclasses.dataclass
+class Empty:
+    pass
+
+
+def test_settings_of_dataclasses_with_slots_or_without_fields() -> None:
+    assert read_settings(Slotted(16)) == {"width": 16, "depth": 2}
+    assert read_settings(Empty()) == {}
 
 
 def test_settings_are_written_without_defaults_and_what_has_no_expression_is_left_out(models: ModuleType) -> None:
