@@ -162,12 +162,14 @@ class Spec(Record):
     cases: tuple[Case, ...] = Field(description="calls in eval mode, the first with these arguments")
     layout: str | None = Field(description="of the first input tensor, for example N×C×H×W")
     keeps_shape: bool | None = Field(
-        description="the output is one tensor with the shape of the first input; null if train mode differs in that"
+        description="the output is one tensor with the shape of the first input; null unless train mode is known to agree"
     )
     downsampling: float | None = Field(
-        description="factor by which height, width or length shrink; below 1 if they grow"
+        description="factor by which height, width or length shrink; below 1 if they grow; null if inputs disagree"
     )
-    changes_channels: bool | None = Field(description="null if input and output have no channels to compare")
+    changes_channels: bool | None = Field(
+        description="null if there are none to compare, or inputs of as many dimensions disagree"
+    )
     parameters: int | None = Field(ge=0, description="elements of all parameters, with these arguments")
     train_differs: bool | None = Field(description="train and eval mode give different outputs")
     identity_in_eval: bool | None = Field(description="eval mode returns its first input unchanged")
@@ -234,12 +236,14 @@ class SpecRow(Record):
     cases: tuple[SpecCase, ...] = Field(description="calls in eval mode, the first with the arguments that worked")
     layout: str | None = Field(description="of the first input tensor, for example N×C×H×W")
     keeps_shape: bool | None = Field(
-        description="the output is one tensor with the shape of the first input; null if train mode differs in that"
+        description="the output is one tensor with the shape of the first input; null unless train mode is known to agree"
     )
     downsampling: float | None = Field(
-        description="factor by which height, width or length shrink; below 1 if they grow"
+        description="factor by which height, width or length shrink; below 1 if they grow; null if inputs disagree"
     )
-    changes_channels: bool | None = Field(description="null if input and output have no channels to compare")
+    changes_channels: bool | None = Field(
+        description="null if there are none to compare, or inputs of as many dimensions disagree"
+    )
     parameters: int | None = Field(ge=0, description="elements of all parameters, with these arguments")
     train_differs: bool | None = Field(description="train and eval mode give different outputs")
     identity_in_eval: bool | None = Field(description="eval mode returns its first input unchanged")

@@ -86,6 +86,21 @@ def test_each_form_of_an_operation_has_a_text(name: str) -> None:
         assert any(list_fields(text) <= given | {"along"} for text in texts), (overload, given)
 
 
+def test_weights_that_two_values_pass_are_named() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Conv2d(4, 6, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(x.mean((2, 3), keepdim=True)) + self.fc(x.amax((2, 3), keepdim=True))
+
+    assert describe_graph(graph(Twice, (1, 4, 4, 4))).sentences == (
+        "(1) from the input: mean over H and W; 1×1 filter 4 to 6.",
+        "(2) from the input: maximum over H and W; 1×1 filter 4 to 6, with the weights of (1); adds (1).",
+    )
+
+
 def test_repeats_are_folded_and_sentences_are_bounded() -> None:
     class Stage(nn.Module):
         def __init__(self, width: int) -> None:
