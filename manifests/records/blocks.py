@@ -162,7 +162,7 @@ class Spec(Record):
     cases: tuple[Case, ...] = Field(description="calls in eval mode, the first with these arguments")
     layout: str | None = Field(description="of the first input tensor, for example N×C×H×W")
     keeps_shape: bool | None = Field(
-        description="the output is one tensor with the shape of the first input; null unless train mode is sure to agree"
+        description="the output is one tensor with the shape of the first input; null unless train mode surely agrees"
     )
     downsampling: float | None = Field(
         description="factor by which height, width or length shrink; below 1 if they grow; null if inputs disagree"
@@ -236,7 +236,7 @@ class SpecRow(Record):
     cases: tuple[SpecCase, ...] = Field(description="calls in eval mode, the first with the arguments that worked")
     layout: str | None = Field(description="of the first input tensor, for example N×C×H×W")
     keeps_shape: bool | None = Field(
-        description="the output is one tensor with the shape of the first input; null unless train mode is sure to agree"
+        description="the output is one tensor with the shape of the first input; null unless train mode surely agrees"
     )
     downsampling: float | None = Field(
         description="factor by which height, width or length shrink; below 1 if they grow; null if inputs disagree"
