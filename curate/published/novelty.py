@@ -310,8 +310,9 @@ def _find_nearest_in(query: Query, corpus: ReferenceCorpus) -> Iterator[_Compare
     shares = np.array([-1.0 if item is None else item.share for item in compared])
     sizes = np.array([0 if item is None else item.operations for item in compared])
     own = np.array([code.id == query.id for code in corpus.codes], bool)
-    # A removed record counts only where nothing but its id or its graph leads to it.
-    counts = np.array([code.removed_for is None for code in corpus.codes], bool) | same | own
+    # A removed record counts where nothing but its id or its graph leads to it; all do for what has no graph.
+    kept = np.array([code.removed_for is None for code in corpus.codes], bool)
+    counts = kept | same | own | (not query.computations)
     near = same | own | (lexical >= corpus.lexical) | (structural >= corpus.structural)
     chosen = set(np.flatnonzero(counts & near))
     for measure in (lexical, structural, shares):

@@ -74,19 +74,20 @@ class GraphSimilarity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReferenceCode:
-    """A record or block by name. `prm`: of its representative row; `removed_for`: its canonical record."""
+    """A record or block by name. `prm`: of its representative row; `removed_for`, `stage`: its canonical, and why."""
 
     name: str
     id: str
     prm: str | None = None
     removed_for: str | None = None
+    stage: str | None = None
 
 
 class ReferenceCorpus:
     """The records or blocks of one folder, in memory, compared with one code at a time. Threads may share it.
 
     Attributes:
-        codes: the records that are kept, or the blocks; then removed records that were traced.
+        codes: the records that are kept, or the blocks; then records that were traced or removed by their graph.
         removed: the records that were removed as duplicates, by id.
     """
 
@@ -112,9 +113,10 @@ class ReferenceCorpus:
                 corpus.removed = _read_removed(folder, {code.id: code.name for code in codes})
             computations = _load_graphs(folder, of_blocks=corpus.of_blocks) if graphs else []
             # A removed code is near its record by text, except where its graph removed it.
-            traced = {id_ for id_, _ in computations} & corpus.removed.keys()
-            if traced:
-                rows = SNAPSHOT.rows(folder, Removed, ("id", "nn_code"), ids=traced)
+            far = {id_ for id_, code in corpus.removed.items() if code.stage == "graph"}
+            far |= {id_ for id_, _ in computations} & corpus.removed.keys()
+            if far:
+                rows = SNAPSHOT.rows(folder, Removed, ("id", "nn_code"), ids=far)
                 codes |= {corpus.removed[row.id]: row.nn_code for row in rows if row.nn_code}
             corpus.codes = list(codes)
             corpus._read_features([(bytes.fromhex(code.id), text) for code, text in codes.items()], jobs)
@@ -362,7 +364,9 @@ def _read_removed(folder: Path, names: Mapping[str, str]) -> dict[str, Reference
     table = read_table(SNAPSHOT.files(folder, "decisions"), Decision, ("id", "nn", "stage", "canonical"))
     rows = table.filter(pc.is_in(table["stage"], value_set=pa.array(DUPLICATE_STAGES))).to_pylist()
     return {
-        row["id"]: ReferenceCode(row["nn"], row["id"], None, names.get(row["canonical"], row["canonical"][:16]))
+        row["id"]: ReferenceCode(
+            row["nn"], row["id"], None, names.get(row["canonical"], row["canonical"][:16]), row["stage"]
+        )
         for row in rows
         if row["canonical"] and row["id"] not in names
     }

@@ -108,7 +108,8 @@ def gate(
     files = [replace(file, findings=(*file.findings, *batch.findings.get(file.path, ()))) for file in files]
     files = list(_mark_one_number(files, queries, novelties, batch.nearest, index.corpora))
     notes = [
-        f"{name}: holds no graphs; its networks are compared by text and structure alone"
+        f"{name}: holds no graphs; its networks are compared by text and structure alone;"
+        " `lemur curate --graph all` makes a snapshot that holds them"
         for name in against
         if index.absence is None and not any(str(folder) == name for folder in index.with_graphs)
     ]

@@ -91,6 +91,8 @@ def test_graphs_and_numbers_are_compared_on_one_server(tmp_path: Path) -> None:
     snapshot = Snapshot(snapshot_of(tmp_path, {"plain": plain, "again": rewritten}, graph="survivors"))
     (kept,) = snapshot.kept
     assert kept.behavior is not None
+    for text in (plain, rewritten):  # one of them was removed for its graph; its text leads to it where none is made
+        assert snapshot.novelty(f"# again\n{text}", graph=False).known
     other = rewritten.replace("max_pool2d(found, 2)", "max_pool2d(found, 2, 2)") + "\n# it pools likewise\n"
     wider = rewritten.replace("WIDTH = 8", "WIDTH = 6")
     asked = [other, wider, wider.replace(".relu()", ".tanh()")] * 2
