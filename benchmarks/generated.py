@@ -2,8 +2,9 @@
 
 For each prefix of names in LEMUR: how many networks, and how many of them differ as texts, as sets of tokens, as
 structures, as computations (graphs of eval mode) and as computations up to widths. Texts are those of the snapshot's
-table of all networks. Graphs are traced here for the first codes of each prefix by id, which is a digest, since a
-snapshot traces only what its texts left. "new": in no network of another prefix.
+table of all networks, behaviors those of the networks that it measured: those that may have the numbers of others.
+Graphs are traced here for the first codes of each prefix by id, which is a digest, since a snapshot traces only what
+its texts left. "new": in no network of another prefix.
 """
 
 import argparse
@@ -35,6 +36,7 @@ OTHERS = "others"
 #: What is distinct, in the order of the columns; the last two of the traced networks.
 TEXTS = ("texts", "without comments", "token sets", "structures")
 GRAPHS = ("graphs", "up to widths")
+BEHAVIORS = "behaviors"
 _COLORS = (FAINT, "#009E73", BLUE, INK, ORANGE, "#CC79A7")
 
 
@@ -45,6 +47,7 @@ class FamilyNovelty:
     prefix: str
     networks: int  # names
     traced: int
+    measured: int
     distinct: Mapping[str, int]
     new: Mapping[str, int]
 
@@ -87,6 +90,7 @@ def count_families(networks: Sequence[NetworkRow], traced: int) -> list[FamilyNo
         "structures": dict(enumerate(features.fingerprint.tolist())),
         "graphs": {number: answer.graph for number, answer in graphs.items()},
         "up to widths": {number: answer.widths for number, answer in graphs.items()},
+        BEHAVIORS: {number: network.behavior for number, network in enumerate(networks) if network.behavior},
     }
     families = []
     for prefix, own in members.items():
@@ -97,7 +101,8 @@ def count_families(networks: Sequence[NetworkRow], traced: int) -> list[FamilyNo
             elsewhere = {value for number, value in values.items() if number not in inside}
             distinct[column], new[column] = len(here), len(here - elsewhere)
         names = sum(len(networks[number].names) for number in own)
-        families.append(FamilyNovelty(prefix, names, sum(number in graphs for number in own), distinct, new))
+        traced_here, measured = (sum(number in items[column] for number in own) for column in ("graphs", BEHAVIORS))
+        families.append(FamilyNovelty(prefix, names, traced_here, measured, distinct, new))
     return sorted(families, key=lambda family: (family.prefix == OTHERS, -family.networks, family.prefix))
 
 
@@ -113,9 +118,13 @@ def report(families: Sequence[FamilyNovelty]) -> list[str]:
     rows = []
     for family in families:
         name = family.prefix if family.prefix == OTHERS else code_span(family.prefix)
-        cells = [f"{count(family.distinct[column])} ({count(family.new[column])})" for column in (*TEXTS, *GRAPHS)]
-        rows.append([name, count(family.networks), *cells[: len(TEXTS)], count(family.traced), *cells[len(TEXTS) :]])
-    return table(["prefix", "networks", *TEXTS, "traced", *GRAPHS], rows)
+        cells = [
+            f"{count(family.distinct[column])} ({count(family.new[column])})" for column in (*TEXTS, *GRAPHS, BEHAVIORS)
+        ]
+        texts, graphs, behaviors = cells[: len(TEXTS)], cells[len(TEXTS) : -1], cells[-1]
+        sizes = [count(number) for number in (family.networks, family.traced, family.measured)]
+        rows.append([name, sizes[0], *texts, sizes[1], *graphs, sizes[2], behaviors])
+    return table(["prefix", "networks", *TEXTS, "traced", *GRAPHS, "measured", BEHAVIORS], rows)
 
 
 def draw_figure(path: Path, families: Sequence[FamilyNovelty]) -> None:

@@ -139,6 +139,7 @@ class ReferenceCorpus:
                 yield bytes.fromhex(code.id), text
 
         corpus._read_features(take(), jobs)
+        corpus.name = source.name  # with the version, which a service states when it is read
         return corpus
 
     def read_codes(self, ids: Collection[str]) -> dict[str, str]:

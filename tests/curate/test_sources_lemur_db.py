@@ -14,6 +14,7 @@ from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from curate.sources import open_source
 from curate.sources.services import REPOSITORY, LemurDatabase
+from lemur.gate.gate import gate
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.similarity.minhash import SCHEME
@@ -92,6 +93,16 @@ def test_what_changed_on_the_hub_is_fetched_anew(server: Any, tmp_path: Path) ->
     assert names_of("lemur-db@2.2.11") == ["a"]
     put(server, tmp_path, {"2.2.11": {"b": "x = 2"}})
     assert names_of("lemur-db@2.2.11") == ["b"]
+
+
+def test_the_gate_compares_with_it(server: Any, tmp_path: Path, network: Any) -> None:
+    put(server, tmp_path, {"2.2.11": {f"n{number}": network([number] * 6) for number in range(5)}})
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "again.py").write_text(f"# again\n{network([4] * 6)}")
+    (file,) = gate([str(tmp_path / "new")], against=["lemur-db"], jobs=1).files
+    assert [finding.message for finding in file.findings if finding.rule == "new"] == [
+        "near by text, near by structure: n4 (text 1.000, structure 1.000; lemur-db@2.2.11)"
+    ]
 
 
 def test_wrong_version(server: Any, tmp_path: Path) -> None:

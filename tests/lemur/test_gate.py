@@ -142,8 +142,8 @@ def test_a_contribution(snapshot: str, tmp_path: Path, monkeypatch: pytest.Monke
     assert report.coverage["graphs"] == 3
     assert report.coverage["without_statistics"] == 2
     assert report.notes == (
-        f"{snapshot}: holds no graphs; its networks are compared by text and structure alone; `lemur curate --graph all` makes"
-        " a snapshot that holds them",
+        f"{snapshot}: holds no graphs; its networks are compared by text and structure alone;"
+        " `lemur curate --graph all` makes a snapshot that holds them",
         "1 files are neither networks nor statistics, and were not checked",
     )
 
