@@ -14,6 +14,7 @@ import curate.folder.trace
 import curate.folder.verify
 import extract.folder.verify
 import lemur.experts.folder
+import lemur.export.kinds
 import lemur.synthesis.kinds
 import train.trace
 from lemur.runner import STATE
@@ -49,6 +50,7 @@ KINDS: Mapping[str, FolderKind] = {
         train.trace,
         lemur.synthesis.kinds,
         lemur.experts.folder,
+        lemur.export.kinds,
     )
     for kind in package.KINDS
 }

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from lemur.export import ExportForm
 from lemur.export.conversations import export_completions, export_preferences, export_proofs
+from lemur.export.environment import export_environment
 from lemur.export.evaluation import export_evaluation
 from lemur.export.kernelbench import export_kernelbench
 from lemur.export.records import EXPORT, ExportContents
@@ -77,6 +78,7 @@ _EXPORTERS: Mapping[ExportForm, Mapping[str, Callable[[Path, Staged], ExportCont
         "snapshot": lambda folder, _: export_evaluation(folder, "snapshot"),
         "extraction": lambda folder, _: export_evaluation(folder, "extraction"),
     },
+    "verifiers": {"extraction": lambda folder, _: export_environment(folder)},
 }
 
 

@@ -21,7 +21,8 @@ from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from manifests.conversations.conversation import fence, read_fenced_code
 from manifests.conversations.verify import chat_rows
-from manifests.records import SPLITS, ChatMessage, SynthesisAttempt
+from manifests.folders.formats import EXTRACTION
+from manifests.records import SPLITS, Block, ChatMessage, SynthesisAttempt
 
 _Origin = Literal["repair", "design", "synthesis"]
 #: Kinds of conversations whose answer is the whole file of the network.
@@ -33,8 +34,16 @@ _ABOUT_FORM = (
 
 
 def list_conversations(folder: Path, kind: str) -> list[tuple[str, Json]]:
-    """Return split and row of each conversation of a folder. Raises: UserError if it has none."""
+    """Return split and row of each conversation of a folder, with `code_sha256`, the code that it is about.
+
+    Raises: UserError if it has none.
+    """
     rows = list(chat_rows(folder))
+    codes = {}
+    if kind == EXTRACTION.name:
+        codes = {row.block: row.code_sha256 for row in EXTRACTION.rows(folder, Block, ("block", "code_sha256"))}
+    for _, row in rows:
+        row["code_sha256"] = codes[row["block"]] if codes else row["record"]
     if not rows:
         again = {"snapshot": "curate", "extraction": "extract"}[kind]
         raise UserError(f"{folder}: has no conversations; create it again with `lemur {again} ... --chat`")
@@ -46,7 +55,7 @@ def export_completions(folder: Path, kind: str) -> ExportContents:
     tables: dict[str, list[PromptCompletion]] = {split: [] for split in SPLITS}
     for split, row in list_conversations(folder, kind):
         *prompt, answer = map(ChatMessage.model_validate, row["messages"])
-        facts: Json = {name: row.get(name) for name in ("id", "task", "license", "notice")}
+        facts: Json = {name: row.get(name) for name in ("id", "task", "license", "notice", "code_sha256")}
         tables[split].append(PromptCompletion(prompt=tuple(prompt), completion=(answer,), **facts))
     about = (
         _ABOUT_FORM,
@@ -85,7 +94,7 @@ def export_preferences(folder: Path, kind: str) -> ExportContents:
                     prompt,
                     (answer, rejected),
                     repair["variant"],
-                    repair["license"],
+                    {name: repair[name] for name in ("license", "code_sha256")},
                 )
             )
     about = (
@@ -129,7 +138,8 @@ def export_proofs(attempts: Sequence[SynthesisAttempt], license_: str) -> Export
             ]
             ids = (accepted[0].code_sha256 or "", item.code_sha256 or "")
             failure = f"{item.failed}: {item.error}"
-            rows.append(_preference("synthesis", ids, messages, (answers[0], answers[1]), failure, license_))
+            facts: Json = {"license": license_, "code_sha256": accepted[0].code_sha256}
+            rows.append(_preference("synthesis", ids, messages, (answers[0], answers[1]), failure, facts))
     unique = {row.id: row for row in rows}
     about = (
         _ABOUT_FORM,
@@ -146,7 +156,7 @@ def _preference(
     prompt: Sequence[ChatMessage],
     answers: tuple[ChatMessage, ChatMessage],
     failure: str,
-    license_: str,
+    facts: Json,
 ) -> Preference:
     return Preference(
         prompt=tuple(prompt),
@@ -155,5 +165,5 @@ def _preference(
         id=hashlib.sha256(":".join((origin, *ids)).encode()).hexdigest(),
         origin=origin,
         failure=failure,
-        license=license_,
+        **facts,
     )

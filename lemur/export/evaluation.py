@@ -83,7 +83,7 @@ def ask_line(row: Json) -> ExportQuestion | None:
 
 
 def _facts(row: Json) -> Json:
-    return {"id": row["id"], "license": row["license"]}
+    return {name: row[name] for name in ("id", "license", "code_sha256")}
 
 
 _TASKS: Mapping[str, Mapping[str, _QuestionForm]] = {

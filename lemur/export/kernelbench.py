@@ -132,7 +132,7 @@ def export_kernelbench(folder: Path, table: Path) -> ExportContents:
                 level=1,
                 code=code,
                 cases=cases,
-                **{name: getattr(row, name) for name in ("requires", "block", "swhid", "license")},
+                **{name: getattr(row, name) for name in ("requires", "block", "swhid", "license", "code_sha256")},
             )
         )
     about = (

@@ -11,10 +11,20 @@ from manifests.folders.cards import SNAPSHOT_DISCLOSURE
 from manifests.folders.formats import FolderFormat, files_by_split
 from manifests.records import ChatMessage, Record, Sha256
 
-_LICENSE = "SPDX expression of the code in the row, or of the source of its facts"
+
+class ExportedRow(Record):
+    """What a row of any form states."""
+
+    license: str = Field(description="SPDX expression of the code in the row, or of the source of its facts")
+    code_sha256: Sha256 = Field(description="SHA-256 of the code in the source folder that the row is about")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names by which `lemur list` and `lemur trace` find the row."""
+        return tuple(getattr(self, key) for key in ("block", "name", "id") if key in type(self).model_fields)
 
 
-class KernelProblem(Record):
+class KernelProblem(ExportedRow):
     """One block as a problem of KernelBench: a file with `Model`, `get_inputs()` and `get_init_inputs()`."""
 
     problem_id: int = Field(ge=1, description="the number before the name of the file")
@@ -25,21 +35,19 @@ class KernelProblem(Record):
     requires: tuple[str, ...] = Field(description="PEP 508: what it imports besides the declared runtime")
     block: str = Field(min_length=1, description="id in the extraction, SOURCE::QUALNAME")
     swhid: str = Field(description="swh:1:cnt: of the file that defines it")
-    license: str = Field(description=_LICENSE)
 
 
-class PromptCompletion(Record):
+class PromptCompletion(ExportedRow):
     """A conversation as a prompt and its completion."""
 
     prompt: tuple[ChatMessage, ...] = Field(min_length=1, description="system and user")
     completion: tuple[ChatMessage, ...] = Field(min_length=1, description="assistant")
     id: str = Field(min_length=1, description="id of the conversation")
     task: str = Field(description="what is asked for")
-    license: str = Field(description=_LICENSE)
     notice: str | None = Field(default=None, description="owners and licenses of the code in the completion")
 
 
-class Preference(Record):
+class Preference(ExportedRow):
     """A prompt with an answer that was proved to work, and one that was seen to fail in the sandbox."""
 
     prompt: tuple[ChatMessage, ...] = Field(min_length=1, description="system and user")
@@ -48,16 +56,14 @@ class Preference(Record):
     id: Sha256 = Field(description="SHA-256 of origin and the ids of what both answers come from, joined by ':'")
     origin: Literal["repair", "design", "synthesis"] = Field(description="where both answers come from")
     failure: str = Field(min_length=1, description="how the rejected code failed")
-    license: str = Field(description=_LICENSE)
 
 
-class ExportQuestion(Record):
+class ExportQuestion(ExportedRow):
     """One question of an evaluation, with the answer that a scorer compares with."""
 
     question: str = Field(min_length=1, description="as it is put to the model, in full but for the options")
     target: str = Field(min_length=1, description="the right answer")
     id: str = Field(min_length=1, description="id of the conversation that it was made from")
-    license: str = Field(description=_LICENSE)
 
 
 class Choice(ExportQuestion):
@@ -66,7 +72,13 @@ class Choice(ExportQuestion):
     choices: tuple[str, ...] = Field(min_length=2, description="the options in the order of their letters")
 
 
-ExportedRow = KernelProblem | PromptCompletion | Preference | ExportQuestion
+class NetworkRequest(ExportedRow):
+    """A request to write a network with one block, and what `lemur.Grader` compares the block in it with."""
+
+    prompt: tuple[ChatMessage, ...] = Field(min_length=2, description="system and user")
+    block: str = Field(min_length=1, description="id in the extraction, SOURCE::QUALNAME")
+    spec: str = Field(min_length=1, description="its spec as JSON: measured facts, no source")
+    arguments: str = Field(min_length=1, description="the arguments that it ran with, as JSON")
 
 
 _USES = ("Training and evaluating models that write PyTorch code or kernels, in the form that the title names.",)
@@ -82,6 +94,7 @@ EXPORT = FolderFormat(
         "choose": (Choice, {"test": "data/choose/test-*.parquet"}),
         "shapes": (ExportQuestion, {"test": "data/shapes/test-*.parquet"}),
         "fault_line": (ExportQuestion, {"test": "data/fault_line/test-*.parquet"}),
+        "requests": (NetworkRequest, {"train": "data/requests/train-*.parquet"}),
     },
     tags=("pytorch", "code", "lemur"),
     disclosure=replace(

@@ -12,7 +12,7 @@ from lemur.synthesis.report import NETS, synthesis_page
 from lemur.synthesis.write import FORMAT, count_attempts
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
-from manifests.folders.checks import Check, check_faults, check_files
+from manifests.folders.checks import Check, check_description, check_faults, check_files
 from manifests.folders.formats import FolderKind, FolderLink, ListedItem, RowTrace
 from manifests.folders.manifest import read_manifest
 from manifests.records import SynthesisAttempt, Synthesized
@@ -31,6 +31,7 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:  # noqa: AR
     wrong = [] if count_attempts(attempts) == manifest.counts else ["counts are not those of the attempts"]
     return [
         *checks,
+        *check_description(folder, manifest, FORMAT.tables),
         check_faults("counts", wrong, f"{len(attempts):,} answers as the manifest counts them"),
         check_faults("attempts", list(_attempt_faults(attempts)), f"{len(attempts):,} answers, each with its outcome"),
         check_faults(

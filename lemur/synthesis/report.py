@@ -71,19 +71,13 @@ def card_text(counts: Mapping[str, ModelCounts], license_: str) -> str:
         for model, numbers in counts.items()
     ]
     steps = ", ".join(STEPS)
-    return "\n".join(
+    return "\n\n".join(
         [
-            "",
-            "# Synthesized networks",
-            "",
             "PyTorch networks by LEMUR's contract, written by a language model from neutral specs of blocks (facts that"
             " were measured, never source text), each proved before it was accepted: " + steps + ".",
-            "",
-            *sentences,
-            "",
+            "\n".join(sentences),
             f"License of the networks, as stated by the user: {license_}. `attempts.parquet` holds every prompt and"
             " answer with the outcome of each step, `nets/` the networks as files, `report.md` the figures.",
-            "",
         ]
     )
 

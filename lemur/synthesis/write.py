@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from curate.compute.arguments import PRM
@@ -12,8 +13,8 @@ from lemur.synthesis.attempts.steps import TASK
 from lemur.synthesis.report import ATTEMPTS, NETS, ModelCounts, card_text, last_answers, report_text, synthesis_page
 from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_folder, write_text
-from manifests.folders.cards import card_yaml
-from manifests.folders.formats import FolderFormat
+from manifests.folders.cards import SNAPSHOT_DISCLOSURE
+from manifests.folders.formats import Card, FolderFormat
 from manifests.folders.frame import finish
 from manifests.folders.manifest import (
     Input,
@@ -23,7 +24,7 @@ from manifests.folders.manifest import (
     list_outputs,
     package_versions,
 )
-from manifests.folders.tables import select_tables, write_table, write_tables
+from manifests.folders.tables import write_table, write_tables
 from manifests.records import SynthesisAttempt, Synthesized, arrow_schema
 from train.lemur.check import CheckResult
 
@@ -32,8 +33,17 @@ FORMAT = FolderFormat(
     "lemur synthesize",
     {
         "networks": (Synthesized, {"train": f"{RECORDS}/train-*.parquet"}),
-        "attempts": (SynthesisAttempt, {"train": ATTEMPTS}),
+        "attempts": (SynthesisAttempt, {"full": ATTEMPTS}),
     },
+    default="networks",
+    tags=("pytorch", "code", "synthetic"),
+    disclosure=replace(
+        SNAPSHOT_DISCLOSURE,
+        uses=("Comparing language models that write networks, and training them on attempts with their outcome.",),
+        limits=("A network was proved as docs/synthesis.md says, no further.", *SNAPSHOT_DISCLOSURE.limits[-1:]),
+        biases=("Networks resemble what the models were trained on, and blocks are those of the library.",),
+        collection="A language model wrote the networks on request; a program ran and compared each in a sandbox.",
+    ),
 )
 
 #: Columns that an accepted network takes from its attempt.
@@ -111,16 +121,16 @@ def write_synthesis(
             folder / RECORDS, "train", Synthesized, (row.model_dump() for row in accepted), len(accepted)
         )
         rows = {ATTEMPTS: len(records)} | {f"{RECORDS}/{name}": number for name, number in row_counts.items()}
-        tables = select_tables(FORMAT.tables, rows)
-        default = tables[0].config if tables else "attempts"
-        yaml = card_yaml(
-            tables,
-            default=default,
-            pretty_name="Synthesized networks",
-            tags=["neural-architecture", "code", "synthetic"],
+        parents = list({parent.sha256: parent for parent in map(describe_parent, folders)}.values())
+        card = Card(
+            name="Synthesized networks",
+            description="PyTorch networks that a language model wrote from facts about blocks; each was proved.",
+            licenses=[license_],
             size=len(accepted),
+            text=card_text(counts, license_),
+            sources=[(f"{parent.kind} {parent.name}", f"hash://sha256/{parent.sha256}") for parent in parents],
         )
-        write_text(folder / "README.md", yaml + card_text(counts, license_))
+        FORMAT.write_card(folder, rows, card, default="networks" if accepted else "attempts")
         write_text(folder / "report.md", report_text(records, accepted, parameters, trained))
         manifest = Manifest(
             kind=FORMAT.name,
@@ -132,7 +142,7 @@ def write_synthesis(
                 # A model of the Hub has a commit, of 40 digits, instead of a SHA-256.
                 if digest is not None and len(digest) == 64
             ],
-            parents=list({parent.sha256: parent for parent in map(describe_parent, folders)}.values()),
+            parents=parents,
             counts=dict(counts),
             details={"license": license_},
             outputs=list_outputs(folder, rows),

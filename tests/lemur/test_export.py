@@ -133,5 +133,5 @@ def test_other_folders_are_refused_in_one_line(blocks: Path, tmp_path: Path) -> 
         export_folder(blocks, "kernelbench", tmp_path / "out")
     export_folder(blocks, "kernelbench", tmp_path / "out", force=True)
     assert [path.name for path in tmp_path.iterdir()] == ["out"], "nothing temporary is left"
-    assert get_args(ExportForm) == ("kernelbench", "prompt-completion", "preference", "eval")
+    assert get_args(ExportForm) == ("kernelbench", "prompt-completion", "preference", "eval", "verifiers")
     assert pq.read_table(tmp_path / "out" / "data" / "problems").num_rows == 1

@@ -69,7 +69,7 @@ def draw(library: Path, options: AttemptOptions) -> tuple[list[Attempt], int]:
 
     Raises: UserError if no block, or no network to change, is eligible.
     """
-    pool = _list_eligible(library, options) if options.blocks else []
+    pool = list_eligible(library, options) if options.blocks else []
     if options.blocks and not pool:
         raise UserError(
             f"{library}: no block is eligible: none of the selected ones ran with plain arguments, one tensor in and"
@@ -98,7 +98,8 @@ def _cycle(pool: Sequence[Any], generator: random.Random) -> Iterator[Any]:
         yield from generator.sample(pool, len(pool))
 
 
-def _list_eligible(library: Path, options: AttemptOptions) -> list[RequestedBlock]:
+def list_eligible(library: Path, options: AttemptOptions) -> list[RequestedBlock]:
+    """Return the eligible blocks of a library, in its order. Raises: UserError if it is damaged."""
     EXTRACTION.open(library)
     wanted = None
     if options.spec is not None:

@@ -137,6 +137,10 @@ class Prover:
         for step in (self._check_runs, self._check_learns, self.check_conformance, self._check_novelty):
             step([candidate for candidate in candidates if candidate.step is None])
 
+    def forget(self) -> None:
+        """Forget what was accepted: the next candidates are compared with the folders alone."""
+        self._kept.clear()
+
     def _check_runs(self, candidates: Sequence[NetworkProposal]) -> None:
         inputs = build_payload(TASK, TASK_DATASETS[TASK], PRM)
         assert not isinstance(inputs, str)

@@ -90,9 +90,9 @@ function library(given) {
     const inside = plot(results, among);
     found = among.filter(inside);
     const by = sort.value === "name" ? null : sort.value === "result" ? (at) => results.values.get(at) : (at) => columns[Number(sort.value)].values[at] ?? -Infinity;
-    // What is found by its name comes first, unless the reader asks for an order.
-    const rank = words.length && sort.value === initial ? wayTo : () => 0;
-    found.sort((p, q) => rank(p) - rank(q) || (by ? by(q) - by(p) || p - q : alphabet[p] - alphabet[q]));
+    // The best found by all words together come first, unless the reader asks for an order.
+    const worth = worthOf(sort.value === initial ? where : [], texts.length);
+    found.sort((p, q) => worth[q] - worth[p] || (by ? by(q) - by(p) || p - q : alphabet[p] - alphabet[q]));
     const all = given.total > everything.length ? ` (of ${number(given.total)}; all are in ${given.elsewhere})` : "";
     count.textContent = `${number(found.length)} of ${number(everything.length)} ${given.noun}${all}`;
     if (words.length && given.words.files) {

@@ -2,6 +2,7 @@
 // Where a word is found, the best first: at the start of a word in texts, in code; inside one in texts, in code.
 const [NAME, TEXT, CODE, IN_TEXT, IN_CODE] = [1, 2, 3, 4, 5];
 const WAYS = { name: [NAME], description: [TEXT, IN_TEXT], code: [CODE, IN_CODE] };
+const WORTH = [0, 8, 4, 2, 1.5, 1]; // of a word by its place; a rare word is worth more
 const LEAST = 2; // characters of a word that is sought in texts and code
 let index = null; // [words, entries by text, entries by code] for each of its files
 
@@ -43,6 +44,15 @@ function placesOf(sought, texts) {
   }
   places.set(key, where);
   return where;
+}
+/** The worth of entries for several words together, by the places of each word. */
+function worthOf(where, count) {
+  const worth = new Float64Array(count);
+  for (const found of where) {
+    const rarity = Math.log(1 + count / found.reduce((many, place) => many + (place ? 1 : 0), 0));
+    for (let at = 0; at < count; at++) worth[at] += WORTH[found[at]] * rarity;
+  }
+  return worth;
 }
 function placesOfPart(part, count) {
   const where = new Uint8Array(count);

@@ -145,6 +145,9 @@ def test_search_filter_order_and_more(tab: Any, page: Path) -> None:
     tab.run(f"(() => {{ {typed.format('OLD 00123')} }})()")
     assert tab.run(NAMES) == ["thing 00123"]
     assert "also old 00123 first" in tab.run("document.querySelector('.list').textContent")
+    tab.run(f"(() => {{ {typed.format('sum script')} }})()")
+    tab.until(f"{COUNT}.startsWith('250 of 250 things: ')")
+    assert tab.run(f"{NAMES}[0]") == HOSTILE, "all have both words; this one has one of them in its name"
     tab.run(f"(() => {{ {typed.format('')} }})()")
     chosen = (
         "const e = document.querySelectorAll('.tools select')[{}]; e.value = {!r}; e.dispatchEvent(new Event('change'))"
