@@ -1,9 +1,10 @@
 """Grade single answers by the steps of a synthesis, as a reward for training or evaluating a model."""
 
 import json
-import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from lemur.synthesis.attempts.loop import AnswerError, code_in
@@ -63,14 +64,17 @@ class Grader:
     def __init__(
         self, *, against: Sequence[PathLike] = (), jobs: int | None = None, unsafe_no_sandbox: bool = False
     ) -> None:
-        self._prover = Prover(list(map(Path, against)), jobs=jobs, unsafe=unsafe_no_sandbox)
-        self._lock = threading.Lock()
+        # Databases of the cache belong to the thread that opens them.
+        self._thread = ThreadPoolExecutor(1, "grader")
+        make = partial(Prover, list(map(Path, against)), jobs=jobs, unsafe=unsafe_no_sandbox)
+        self._prover = self._thread.submit(make).result()
 
     def __enter__(self) -> "Grader":
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._prover.__exit__(*error)
+        self._thread.submit(self._prover.__exit__, *error).result()
+        self._thread.shutdown()
 
     def grade(self, answer: str, requests: Sequence[Mapping[str, str]]) -> Grade:
         """Grade the answer of a model.
@@ -96,7 +100,10 @@ class Grader:
             proposal.code = code_in(answer)
         except AnswerError as error:
             proposal.fail("answer", str(error))
-        with self._lock, hide_progress():
+        self._thread.submit(self._prove, proposal).result()
+        return Grade(proposal.steps_passed, proposal.step, proposal.fault["error"] if proposal.fault else None)
+
+    def _prove(self, proposal: NetworkProposal) -> None:
+        with hide_progress():
             self._prover.prove([proposal])
             self._prover.forget()
-        return Grade(proposal.steps_passed, proposal.step, proposal.fault["error"] if proposal.fault else None)

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,9 @@ def test_an_answer_is_graded_by_the_steps_alone(library: Path, request_row: dict
             assert grade.score == len(grade.passed) / 10
             assert (grade.error is None) == (step is None)
         assert grader.grade("I cannot do that.", [request_row]).score == 0
-        with pytest.raises(UserError, match="not a row that"):
+        with ThreadPoolExecutor(1) as other:
+            assert other.submit(grader.grade, answer(GOOD), [request_row]).result().score == 1
+        with pytest.raises(UserError, match="pass rows that"):
             grader.grade(answer(GOOD), [{"spec": "{}"}])
 
 
