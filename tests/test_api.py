@@ -36,7 +36,6 @@ NOT_RUN = {
     "publish": "an account of the Hub; tests/manifests/publish has a Hub of its own",
     "pull": "an account of the Hub; tests/manifests/publish has a Hub of its own",
     "synthesize": "a language model; tests/lemur/synthesis has one of its own",
-    "Grader": "an export of an extraction; tests/lemur/synthesis/test_environment.py has one",
     "run_pipeline": "minutes and the network; tests/lemur/test_run_command.py runs the same stages",
 }
 #: They replace functions of other packages, and show progress as the commands do; all others print nothing.

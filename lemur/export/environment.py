@@ -1,6 +1,6 @@
 """Requests to write networks, as an environment of `verifiers`: the reward is the share of the ten steps that pass.
 
-The folder is an installable package with `load_environment()`, its data set beside it, without source text of a block.
+The folder is an installable package with `load_environment()` and its data set, without source text of a block.
 
 Source: verifiers 0.1.14 (https://github.com/PrimeIntellect-ai/verifiers); 0.4.0 reads a `Taskset` instead
 """

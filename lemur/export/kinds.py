@@ -51,8 +51,8 @@ def _rows(folder: Path) -> Iterator[tuple[str, ExportedRow]]:
 def find(folder: Path, wanted: str) -> RowTrace:
     """Find rows by a name or id. Raises: UserError, with similar names, if there is none."""
     rows = list(_rows(folder))
-    if found := [(name, row) for name, row in rows if wanted in row.names]:
-        return _trace_rows(found)
+    if matching := [(name, row) for name, row in rows if wanted in row.names]:
+        return _trace_rows(matching)
     names = sorted({name for _, row in rows for name in row.names})
     near = ", ".join(difflib.get_close_matches(wanted, names, _NEAR) or names[:_NEAR])
     raise UserError(f"{wanted}: no row of {folder} has that name; similar names: {near}")
@@ -60,8 +60,8 @@ def find(folder: Path, wanted: str) -> RowTrace:
 
 def find_code(folder: Path, sha256: str) -> RowTrace | None:
     """Return the rows about this code of the source folder; None if there are none."""
-    found = [(name, row) for name, row in _rows(folder) if row.code_sha256 == sha256]
-    return _trace_rows(found) if found else None
+    matching = [(name, row) for name, row in _rows(folder) if row.code_sha256 == sha256]
+    return _trace_rows(matching) if matching else None
 
 
 def _trace_rows(rows: list[tuple[str, ExportedRow]]) -> RowTrace:

@@ -13,7 +13,7 @@ from manifests.records import ChatMessage, Record, Sha256
 
 
 class ExportedRow(Record):
-    """What a row of any form states."""
+    """A row of any form: license and code of its source."""
 
     license: str = Field(description="SPDX expression of the code in the row, or of the source of its facts")
     code_sha256: Sha256 = Field(description="SHA-256 of the code in the source folder that the row is about")
