@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from curate.chat.decided import find_reached, is_decided
+from curate.chat.decided import find_reached, find_with_idle_modules, is_decided
 from curate.chat.design import BLOCK_SYSTEMS, SYSTEMS, call_line, list_counts, stage_lines, trainable
 from curate.chat.network import ChatNetwork
 from lemur_core.files.markdown import plural
@@ -36,6 +36,7 @@ _NOT_STATED = "the rest of the file and measurements do not tell all of any part
 #: Bodies that are similar in most networks; chosen only if there is no other.
 _USUAL = frozenset({"learn", "train_setup", "body supported_hyperparameters"})
 
+_TRAINING = frozenset({"body Net.learn", "body Net.train_setup"})
 _MIN_LINES = 3
 _MOST_NUMBERS = 3  # that the rest of the file does not hold, and measurements decide
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.])")
@@ -76,7 +77,12 @@ def completions(networks: Sequence[ChatNetwork], samplers: Sequence[Sampler]) ->
         choices = gaps(network.code)
         alone = [gap for gap in choices if holders[_key(gap.text)] == 1]
         measured = network.facts is not None
-        clear = [gap for gap in alone if gap.decided and (gap.plain or (measured and not gap.numbered))]
+        # No measurement shows the numbers of training.
+        clear = [
+            gap
+            for gap in alone
+            if gap.decided and (gap.plain or (measured and not gap.numbered and gap.name not in _TRAINING))
+        ]
         new = [gap for gap in clear if requested.get(_key(gap.part), network.split) == network.split]
         if new:
             gap = _choose_gap(new, holders, samplers[index])
@@ -134,6 +140,7 @@ def gaps(code: str) -> list[Gap]:
     tree = parse_code(code, max_depth=None)
     reached = find_reached(tree)
     cuts = ((node, _cut(lines, node, what, name)) for node, what, name in _bodies(tree))
+    reached -= find_with_idle_modules(tree)
     return [replace(gap, decided=gap.decided and node in reached) for node, gap in cuts if gap is not None]
 
 

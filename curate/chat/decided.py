@@ -43,6 +43,25 @@ def find_reached(tree: ast.Module) -> set[Definition]:
     return reached
 
 
+def find_with_idle_modules(tree: ast.Module) -> set[Definition]:
+    """Return the `forward` of each class that builds something as an attribute that nothing reads: who could know?"""
+    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    read = {node.attr for node in attributes if isinstance(node.ctx, ast.Load)}
+    idle = set()
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            built = {
+                target.attr
+                for item in ast.walk(node)
+                if isinstance(item, ast.Assign) and isinstance(item.value, ast.Call)
+                for target in item.targets
+                if isinstance(target, ast.Attribute) and _is_self(target)
+            }
+            if built - read:
+                idle |= {item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "forward"}
+    return idle
+
+
 def _is_called(node: Definition, tops: list[Definition]) -> bool:
     return node not in tops and (node.name in _CALLED or node.name.startswith("__"))
 
@@ -72,13 +91,22 @@ def is_decided(part: ast.Module, rest: str) -> bool:
     of_self = Counter(call.func.attr for call in calls if isinstance(call.func, ast.Attribute) and _is_self(call.func))
     if any(number > 1 and _NORM.search(name) for name, number in of_self.items()):
         return False
-    returned = [
-        last_name(node.value.func)
-        for node in ast.walk(part)
-        if isinstance(node, ast.Return) and isinstance(node.value, ast.Call)
-    ]
+    returned = {last_name(value.func) for value in _list_returned(part) if isinstance(value, ast.Call)}
     last = {name for name in returned if _SOFTMAX.search(name)} | (_LOG_SOFTMAX & set(names))
     return not (last and any(loss in rest for loss in _WITH_SOFTMAX))
+
+
+def _list_returned(part: ast.Module) -> list[ast.expr | None]:
+    """Return what is returned, and what was last assigned to a returned name."""
+    assigned = {
+        target.id: node.value
+        for node in ast.walk(part)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    values = [node.value for node in ast.walk(part) if isinstance(node, ast.Return)]
+    return [*values, *(assigned.get(value.id) for value in values if isinstance(value, ast.Name))]
 
 
 def _is_self(function: ast.Attribute) -> bool:

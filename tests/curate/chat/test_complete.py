@@ -143,6 +143,19 @@ def test_a_note_of_what_made_a_file_is_found(line: str) -> None:
     assert find_note(f"import torch\n# not {line}\n{file()}") is None
 
 
+IDLE = f"{INIT}        self.tail = nn.Linear(size, 10)\n"
+LEARN = "\n    def learn(self, data):\n        a = 1\n        b = 0.3\n        return a * b\n"
+
+
+def test_neither_a_forward_that_leaves_a_module_out_nor_numbers_of_training_are_asked_for() -> None:
+    idle, skipped = complete(
+        network(file(init=IDLE)), network(file("        self.x = 1\n", "        return x\n", more=LEARN))
+    )
+    assert isinstance(idle, Draft)
+    assert idle.variant == "body Net.__init__"
+    assert isinstance(skipped, Skipped)
+
+
 UNREACHED = "\n    def helper(self, x):\n        y = x + x\n        x = y + x\n        return x\n"
 LOSS = "\n    def train_setup(self, prm):\n        self.loss = nn.CrossEntropyLoss()\n"
 
@@ -152,6 +165,7 @@ LOSS = "\n    def train_setup(self, prm):\n        self.loss = nn.CrossEntropyLo
     [
         ("        x = self.head(x)\n        y = x + x\n        return self.dropout(y)\n", ""),
         ("        x = self.head(x)\n        y = x + x\n        return F.log_softmax(y, 1)\n", LOSS),
+        ("        x = self.head(x)\n        y = F.softmax(x, 1)\n        return y\n", LOSS),
         ("        x = self.norm(x)\n        y = self.norm(x)\n        return self.head(y)\n", ""),
         ("        y = self.head(x)\n        z = nn.Parameter(torch.zeros(1))\n        return y + z\n", ""),
         ("        return self.head(x)\n", UNREACHED),
