@@ -23,6 +23,7 @@ from lemur_core.sandbox import Job, Limits, Sandbox
 from manifests.records import Spec
 
 _COLUMNS = ("block", "name", "code", "lean_code", "requires", "arguments", "observed")
+_FUTURE = re.compile(r"^from __future__ import .*$", re.MULTILINE)
 _WATCH = """
 
 import torch
@@ -39,7 +40,7 @@ class Watch(TorchFunctionMode):
         tensors = [tuple(a.shape) for a in args if isinstance(a, torch.Tensor)]
         shape = tuple(output.shape) if isinstance(output, torch.Tensor) else None
         if len(calls) < 5000:
-            rest = [a for a in [*args, *(kwargs or {}).values()] if isinstance(a, (int, float))]
+            rest = [a for a in [*args, *(kwargs or {}).values()] if isinstance(a, (int, float)) and a - a == 0]
             calls.append([name, tensors, shape, rest])
         return output
 
@@ -133,7 +134,10 @@ def _run(folder: Path) -> Iterator[tuple[Spec, Any]]:
         *start, last = print_call(rows[spec.block], rows[spec.block].code) or ("", "")
         if last.startswith("block("):
             paths = [f"sys.path += {[str(folder) for folder in runtime.folders]!r}"]
-            head = ["import sys", *paths, rows[spec.block].code or "", "import torch", "from torch import nn"]
+            code = rows[spec.block].code or ""
+            # Such an import is allowed before all others alone.
+            first = _FUTURE.findall(code)
+            head = [*first, "import sys", *paths, _FUTURE.sub("", code), "import torch", "from torch import nn"]
             text = "\n".join([*head, *start])
             text += f"\n\n\ndef call():\n    return {last}\n"
             jobs[spec.block] = Job(spec.block, "lemur_core.sandbox.server.foreign:run_text", {"code": text + _WATCH})
