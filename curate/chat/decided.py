@@ -47,7 +47,7 @@ def find_with_idle_modules(tree: ast.Module) -> set[Definition]:
     """Return the `forward` of each class that builds something as an attribute that nothing reads: who could know?"""
     attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
     read = {node.attr for node in attributes if isinstance(node.ctx, ast.Load)}
-    idle = set()
+    idle: set[Definition] = set()
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
             built = {
