@@ -15,7 +15,7 @@ import torch
 import yaml
 
 from lemur.export.command import export_folder
-from lemur.export.conversations import export_proofs
+from lemur.export.conversations import export_proofs, list_conversations
 from lemur.export.evaluation import ask_line
 from lemur_core.files.errors import UserError
 from manifests.conversations.conversation import read_fenced_code
@@ -106,7 +106,7 @@ def repair(fault: str, row: Row) -> Row:
 
 
 def test_a_fault_is_asked_for_by_its_line(snapshot: Path) -> None:
-    rows = [row for _, row in chat_rows(snapshot) if row["task"] == "repair"]
+    rows = [row for _, row in list_conversations(snapshot, "snapshot") if row["task"] == "repair"]
     asked = [(row, question) for row in rows if (question := ask_line(row)) is not None]
     assert asked
     for row, question in asked:
@@ -119,7 +119,9 @@ def test_a_fault_is_asked_for_by_its_line(snapshot: Path) -> None:
 
 
 def test_an_evaluation_states_its_tasks(licensed: Path, tmp_path: Path) -> None:
-    held = [row for split, row in chat_rows(licensed) if split == "test" and row["task"] == "repair"]
+    held = [
+        row for split, row in list_conversations(licensed, "snapshot") if split == "test" and row["task"] == "repair"
+    ]
     if not any(ask_line(row) for row in held):
         with pytest.raises(UserError, match="has nothing for --format eval"):
             export_folder(licensed, "eval", tmp_path / "out")
