@@ -12,11 +12,12 @@ _SPACE = {1: "L", 2: "HW", 3: "DHW"}
 #: Operations that preserve the meaning of each dimension.
 _SAME_RANK = frozenset({"constant_pad_nd", "roll", "slice", "stop_gradient", "dropout", "cast"})
 _CHANGE_DIMENSIONS = frozenset({"permute", "reshape", "matmul", "convolution", "linear", "index"})
+_LAST = frozenset({"linear", "layer_norm", "rms_norm"})  # the channels are the last dimension
 #: Operations that treat one dimension unlike another: where nothing tells which dimension is which, no name is given.
-_UNEVEN = _CHANGE_DIMENSIONS | {"slice", "_softmax", "_log_softmax", "flip", "roll", "cumsum", "sort", "topk", "cat"}
+_UNEVEN = _CHANGE_DIMENSIONS | _LAST | {"slice", "_softmax", "_log_softmax", "flip", "roll", "cumsum", "sort", "topk"}
+_UNEVEN |= {"cat"}
 #: Operations whose results have other dimensions than what they read.
 _NEW_DIMENSIONS = frozenset({"nonzero", "_cdist_forward", "_euclidean_dist"})
-_LAST = frozenset({"linear", "layer_norm", "rms_norm"})  # the channels are the last dimension
 _SECOND = frozenset({"convolution", "batch_norm", "group_norm", "instance_norm"})
 #: Operations on images, by name: the channels are the second dimension.
 _ON_SPACE = re.compile(r"pixel_(un)?shuffle|.*_pool[123]d|.*upsample|(reflection|replication)_pad|im2col|grid_sampler")
