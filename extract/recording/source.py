@@ -52,7 +52,7 @@ class SourceCalls:
 RECORD_SOURCE = SandboxStage[SourceCalls](
     "extract.recording.source_guest:record_source",
     SourceCalls,
-    Limits(wall_seconds=3600, cpu_seconds=300, memory_bytes=8 * 2**30),
+    Limits(wall_seconds=3600, cpu_seconds=600, memory_bytes=8 * 2**30),
     Retries.NONE,
     "record",
     "sources",

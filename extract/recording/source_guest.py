@@ -42,7 +42,7 @@ _MAX_DRIVERS = {WRITTEN: 4, TESTS: 3, 0: 8, 1: 2, 2: 2}  # tried for one class, 
 _ROUNDS = (2, sum(_MAX_DRIVERS.values()))  # drivers that each class tries
 _MAX_TRIED = 400  # in all
 _MOST_ON_CPU = 2_000_000  # elements of a model that runs there after it failed on the meta device
-_LAST_SECONDS = 200.0  # of CPU time: no driver starts later; the counts end ordinary runs
+_LAST_SECONDS = 400.0  # of CPU time: no driver starts later; the counts end ordinary runs
 _MOST_SLEPT = 60.0  # seconds, by one driver
 _SLEEP_SECONDS, _LEAST_CPU = 10.0, 0.1  # in so many seconds, a driver that does not wait for anything uses more
 
