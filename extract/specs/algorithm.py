@@ -129,17 +129,22 @@ def list_caveats(algorithm: Algorithm) -> list[str]:
     return caveats
 
 
-def infer_layout(algorithm: Algorithm) -> str | None:
-    """Return the layout of the first input, one letter per dimension, as the sentences name it; None if unknown."""
-    form = load_graphs(dict(algorithm))["eval"]
-    first = (index for index, node in enumerate(form.nodes) if node.op == "input" and node.get("number") == 0)
-    layout = next((derive_layouts(form)[index] for index in first), "?")
+def infer_layout(graph: Graph) -> str | None:
+    """Return the layout of the first input, one letter per dimension, as the sentences name it; None if unknown.
+
+    Args: graph: of eval mode.
+    """
+    first = (index for index, node in enumerate(graph.nodes) if node.op == "input" and node.get("number") == 0)
+    layout = next((derive_layouts(graph)[index] for index in first), "?")
     return None if "?" in layout or len(layout) < 2 else layout
 
 
-def has_one_shape(algorithm: Algorithm) -> bool:
-    """Return whether the outputs of train mode have the shapes of those of eval mode; False without its graph."""
-    shapes = [[form.type_of(ref).shape for ref in form.outputs] for form in load_graphs(dict(algorithm)).values()]
+def has_one_shape(graphs: Mapping[str, Graph]) -> bool:
+    """Return whether the outputs of train mode have the shapes of those of eval mode; False without its graph.
+
+    Args: graphs: by mode.
+    """
+    shapes = [[graph.type_of(ref).shape for ref in graph.outputs] for graph in graphs.values()]
     return len(shapes) == 2 and shapes[0] == shapes[1]
 
 

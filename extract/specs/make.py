@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from extract.specs.algorithm import build_algorithm, has_one_shape, infer_layout, list_caveats
+from extract.specs.algorithm import build_algorithm, has_one_shape, infer_layout, list_caveats, read_graph
 from extract.specs.behavior import Behavior, infer_behavior, neutralize_case, summarize_block
 from extract.specs.notation import format_expression
 from extract.specs.outline import read_outline
@@ -22,8 +22,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
 from lemur_core.files.progress import progress
 from lemur_core.graphs.graph import Graph
-from lemur_core.graphs.serialization import deserialize
-from lemur_core.graphs.symbolic import evaluate_graph
+from lemur_core.graphs.serialization import load_graphs
 from lemur_core.similarity.tokens import split_tokens
 from manifests.folders.formats import EXTRACTION
 from manifests.provenance import SPECS
@@ -69,10 +68,11 @@ def make_spec(row: Block, answer: Mapping[str, Any] | None = None) -> Spec:
     init = {name: format_expression(value) for name, value in init_values.items()}
     names = positional_names(forward)
     algorithm = build_algorithm(answer, names) if answer else None
-    layout = infer_layout(algorithm) if algorithm else None
+    graphs = load_graphs(dict(algorithm)) if algorithm else {}
+    layout = infer_layout(graphs["eval"]) if graphs else None
     behavior = Behavior()
     if observed:
-        same = observed.train_differs is False or (algorithm is not None and has_one_shape(algorithm))
+        same = observed.train_differs is False or has_one_shape(graphs)
         behavior = infer_behavior(observed, layout, both_modes=same)
     summary = summarize_block(row.name, row.category, constructor, forward, builds, observed, behavior, init)
     arguments = None
@@ -305,7 +305,7 @@ def read_spec_graph(spec: Spec) -> Graph | None:
     if spec.algorithm is None:
         return None
     try:
-        return evaluate_graph(deserialize(spec.algorithm.eval, spec.algorithm.sizes))
+        return read_graph(dict(spec.algorithm))
     except (ValueError, LookupError, TypeError) as error:
         raise UserError(f"{spec.block}: its graph cannot be read: {error}; extract it again") from error
 
