@@ -1,12 +1,16 @@
 """Runs a command and measures it as a whole: wall seconds, CPU seconds and peak memory of its process tree."""
 
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
+
+from lemur_core.files.cache import cache_folder
 
 _SAMPLE_SECONDS = 0.1
 
@@ -21,6 +25,18 @@ class Cost:
 
     def __str__(self) -> str:
         return f"{self.wall:8.1f} s wall  {self.cpu:8.1f} s CPU  {self.peak_mib:8,.0f} MiB peak"
+
+
+def make_empty_cache(work: Path) -> dict[str, str]:
+    """Return an environment in which nothing is cached but the sources and the runtime of blocks.
+
+    Args: work: a folder, in which the cache is made.
+    """
+    cache = work / "cache"
+    cache.mkdir()
+    for part in ("sources", "runtime"):
+        (cache / part).symlink_to(cache_folder(part), target_is_directory=True)
+    return {**os.environ, "LEMUR_CURATOR_CACHE": str(cache)}
 
 
 def measure(command: Sequence[str], env: Mapping[str, str]) -> Cost:

@@ -11,7 +11,6 @@ about half); cold index under 90 s on 2 cores. The whole run takes the peer abou
 import argparse
 import dataclasses
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Cost, measure
+from benchmarks.measure import Cost, make_empty_cache, measure
 from benchmarks.nnrag_judge import Judgement, Originals, judge, read_originals
 from benchmarks.nnrag_peer import VERSION, PeerRun, run_peer
 from extract.model.blocks import read_blocks
@@ -99,12 +98,8 @@ def _spread(names: Sequence[str], limit: int | None) -> list[str]:
 
 def _run_ours(work: Path, corpus: str, names: Sequence[str]) -> OurRun:
     """Run our command with an empty cache, but for the sources and the runtime of the blocks."""
-    cache, out, wanted = work / "cache", work / "out", work / "names.json"
-    cache.mkdir()
-    for part in ("sources", "runtime"):
-        (cache / part).symlink_to(cache_folder(part), target_is_directory=True)
+    out, wanted, env = work / "out", work / "names.json", make_empty_cache(work) | {"PYTHONHASHSEED": "0"}
     wanted.write_text(json.dumps(list(names)))
-    env = {**os.environ, "LEMUR_CURATOR_CACHE": str(cache), "PYTHONHASHSEED": "0"}
     index = [sys.executable, "-P", "-c", _INDEX, corpus]
     lemur = [str(Path(sys.executable).with_name("lemur")), "extract", "--corpus", corpus, "--level", "executed"]
     cold, warm = measure(index, env), measure(index, env)

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.measure import Cost, measure
+from benchmarks.measure import Cost, make_empty_cache, measure
 from extract.model.blocks import read_blocks
 from extract.proofs.runtime import runtime_for
 from extract.resolve.discover import discover
@@ -35,7 +35,7 @@ from extract.sources import PackageSource, open_source
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 
-_SOURCES = ("timm@1.0.30", "torchvision@0.29.1", "x-transformers@2.11.0")
+_SOURCES = ("timm@1.0.30", "torchvision@0.29.1", "x-transformers@2.31.10")
 _REQUIRES = ("astor", "expecttest", "pandas")
 _SECONDS_EACH = 60
 _GENERATE = """
@@ -126,13 +126,9 @@ def _draw(source: PackageSource, count: int, seed: int) -> list[str]:
 
 def _run_ours(work: Path, text: str, names: Sequence[str]) -> SourceRun:
     """Run our command with an empty cache, but for the source and the runtime of the blocks."""
-    cache, out, wanted = work / "cache", work / "out", work / "names.json"
-    cache.mkdir()
-    for part in ("sources", "runtime"):
-        (cache / part).symlink_to(cache_folder(part), target_is_directory=True)
+    out, wanted, env = work / "out", work / "names.json", make_empty_cache(work)
     wanted.write_text(json.dumps(list(names)))
     lemur = [str(Path(sys.executable).with_name("lemur")), "extract", "--source", text, "--level", "forward"]
-    env = {**os.environ, "LEMUR_CURATOR_CACHE": str(cache)}
     cost = measure([*lemur, "--names", str(wanted), "--out", str(out)], env)
     rows = read_blocks(out, ["name", "level"])
     return SourceRun(len(names), frozenset(row.name for row in rows if row.level in ("forward", "backward")), cost)
