@@ -21,7 +21,6 @@ NEITHER = {
     "lemur train run preact_se": "more than an hour on two cores: docs/training.md has its figures",
     "lemur curate more.parquet --against": "two deltas in conflict: tests/curate/test_delta.py asserts the message",
     "lemur gate origin": "a contribution to LEMUR: tests/lemur/test_gate.py asserts what is printed of one",
-    "git commit": "the same behind a hook: tests/lemur/test_gate_hook.py runs it",
     "lemur curate lemur --graph off": "needs Slurm: the line is asserted below, of a queue that runs nothing",
 }
 
