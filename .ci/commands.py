@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from lemur.cli import app
-from manifests.options.help import describe, group_options, spell, split_help, split_parameters, value_name
+from manifests.options.help import describe, find_page, group_options, spell, split_help, split_parameters, value_name
 
 PAGE = Path(__file__).parents[1] / "docs" / "commands.md"
 _BEGIN = "<!-- Below: written by `make commands`; not to be edited. -->\n"
@@ -46,7 +46,8 @@ def command_text(name: str, command: Any) -> str:
     arguments, options = split_parameters(command)
     usage = " ".join([name, *(value_name(item, command) for item in arguments), "[OPTIONS]"])
     text, examples = split_help(command)
-    lines = [f"\n## {name}\n", f"{text}\n", f"`{usage}`\n"]
+    page = find_page(name).partition("/")[2]
+    lines = [f"\n## {name}\n", f"{text} [More]({page}).\n", f"`{usage}`\n"]
     lines += ["```console", *(f"$ {example}" for example in examples), "```\n"] if examples else []
     lines += ["| | |", "|---|---|"]
     lines += [_row(value_name(item, command), item, command) for item in arguments]

@@ -1,6 +1,7 @@
 """The command `lemur`: mounts the packages' commands, and reports each failure in one clear line."""
 
 import contextlib
+import difflib
 import errno
 import importlib.abc
 import importlib.metadata
@@ -172,6 +173,7 @@ def open_(
     space: Annotated[
         Path | None, typer.Option(metavar="OUT", help="Write the page as a static Space, to be pushed as it is.")
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the path as one JSON object.")] = False,
 ) -> None:
     """Open the page of a finished folder in the browser; it needs no network and no server.
 
@@ -182,7 +184,7 @@ def open_(
     from lemur.pages import find_page, write_space
 
     page = (find_page(folder) if space is None else write_space(folder, space)).resolve()
-    print(page)
+    print(json.dumps({"page": str(page)}) if as_json else page)
     if browser and not webbrowser.open(page.as_uri()):
         note("no browser is available; open that file in one")
 
@@ -389,7 +391,11 @@ _MACHINE = "This machine"
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as one JSON list.")] = False,
 ) -> None:
-    """Check the environment and say how to fix it. Exits 1 if a command would fail."""
+    """Check the environment and say how to fix it. Exits 1 if a command would fail.
+
+    Examples:
+      lemur doctor
+    """
     from lemur.doctor import Diagnosis, examine
 
     findings: list[Diagnosis] = []
@@ -482,7 +488,7 @@ def main() -> NoReturn:
         status = app(prog_name="lemur", standalone_mode=False)
         _bound_cache()
     except _WrongLine as error:
-        message = " ".join(error.format_message().split())
+        message = suggest_near(" ".join(error.format_message().split()))
         for theirs, ours in _WORDS:
             message = message.replace(theirs, ours)
         if not message:  # no command: Typer has printed the help
@@ -514,6 +520,17 @@ def main() -> NoReturn:
         where = f"{error.filename}: " if error.filename else ""
         _fail(f"{where}{error.strerror or error}; no output was written: free space, or choose another folder", 1)
     sys.exit(status or 0)
+
+
+def suggest_near(message: str) -> str:
+    """Return a message about a wrong option or choice with the nearest right one, if one is near."""
+    if option := re.fullmatch(r"No such option: (\S+) \(Possible options: (.+)\)", message):
+        near = difflib.get_close_matches(option[1], option[2].split(", "), n=1)
+        return f"No such option: {option[1]}. Did you mean {near[0]}?" if near else message
+    if choice := re.search(r"'([^']*)' is not one of ('.+')$", message.removesuffix(".")):
+        near = difflib.get_close_matches(choice[1], re.findall("'([^']*)'", choice[2]), n=1)
+        return f"{message.removesuffix('.')}; did you mean '{near[0]}'?" if near else message
+    return message
 
 
 def _bound_cache() -> None:

@@ -22,6 +22,7 @@ from lemur_core.files import Json
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.markdown import article
+from lemur_core.files.progress import show_steps
 from lemur_core.graphs.graph import TORCH
 from manifests.folders.checks import Check, check_faults, check_files, run_checks
 from manifests.folders.formats import FolderKind, FolderLink, ListedItem, lines_text, manifest_link
@@ -84,7 +85,8 @@ def verify_folder(
     if kind is None:
         return [check_files(folder, manifest)]
     try:
-        checks = kind.verify(folder, jobs=jobs, **more)
+        with show_steps(f"verify {folder.name}"):
+            checks = kind.verify(folder, jobs=jobs, **more)
     except (MissingStatementError, *CHECK_ERRORS) as error:
         return [
             check_files(folder, manifest),

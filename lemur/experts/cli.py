@@ -33,7 +33,11 @@ _Json = Annotated[bool, typer.Option("--json", help="Print the summary as one JS
 
 @app.command()
 def data(file: _File, out: _Out = None, seed: _Seed = None, force: _Force = False, as_json: _Json = False) -> None:
-    """Build the facts for the questions, from the extraction folders that FILE names."""
+    """Build the facts for the questions, from the extraction folders that FILE names.
+
+    Examples:
+      lemur experts data experts.toml
+    """
     workspace = package.command.open_workspace(file, out, seed, None, None, force)
     print(package.command.make_data(workspace, as_json=as_json))
 
@@ -49,7 +53,11 @@ def adapt(
     force: _Force = False,
     as_json: _Json = False,
 ) -> None:
-    """Stage I: adapt an expert to each domain. Without a real base model, train the tiny base first."""
+    """Stage I: adapt an expert to each domain. Without a real base model, train the tiny base first.
+
+    Examples:
+      lemur experts adapt experts.toml --domain timm
+    """
     workspace = package.command.open_workspace(file, out, seed, base, expert, force)
     print(package.command.adapt(workspace, domains or (), as_json=as_json))
 
@@ -65,7 +73,11 @@ def align(
     force: _Force = False,
     as_json: _Json = False,
 ) -> None:
-    """Stage II: align a projector for each domain, with base and expert frozen, by the likelihood of the answers."""
+    """Stage II: align a projector for each domain, with base and expert frozen, by the likelihood of the answers.
+
+    Examples:
+      lemur experts align experts.toml
+    """
     workspace = package.command.open_workspace(file, out, seed, base, expert, force)
     print(package.command.align(workspace, domains or (), as_json=as_json))
 
@@ -87,7 +99,11 @@ def route(
     force: _Force = False,
     as_json: _Json = False,
 ) -> None:
-    """Build the prototypes of each domain and of the general set, and route questions with them."""
+    """Build the prototypes of each domain and of the general set, and route questions with them.
+
+    Examples:
+      lemur experts route experts.toml --questions questions.jsonl
+    """
     workspace = package.command.open_workspace(file, out, seed, base, None, force)
     print(package.command.route(workspace, domains or (), questions, as_json=as_json))
 
@@ -102,7 +118,11 @@ def evaluate(
     force: _Force = False,
     as_json: _Json = False,
 ) -> None:
-    """Answer the held-out questions with every method: injected, routed, retrieved, tuned, and the controls."""
+    """Answer the held-out questions with every method: injected, routed, retrieved, tuned, and the controls.
+
+    Examples:
+      lemur experts evaluate experts.toml
+    """
     workspace = package.command.open_workspace(file, out, seed, base, expert, force)
     print(package.command.evaluate(workspace, as_json=as_json))
 

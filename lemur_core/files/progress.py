@@ -67,8 +67,13 @@ def show_longest(name: str, seconds: float) -> None:
 
     Args: name: name of the item, of any origin; unprintable characters are escaped.
     """
+    show_item(f"longest: {make_visible(name)[:_NAME_CHARACTERS]}, {seconds:.0f} s")
+
+
+def show_item(text: str) -> None:
+    """Show what is done now in the innermost open progress."""
     if _DISPLAYS:
-        _DISPLAYS[-1](f"longest: {make_visible(name)[:_NAME_CHARACTERS]}, {seconds:.0f} s")
+        _DISPLAYS[-1](text)
 
 
 @contextlib.contextmanager
@@ -100,6 +105,21 @@ def _display(display: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         _DISPLAYS.remove(display)
+
+
+@contextlib.contextmanager
+def show_steps(label: str) -> Iterator[None]:
+    """Print the items that `show_item` names in a `with` block, at most one every five seconds."""
+    last = time.monotonic()
+
+    def display(text: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _LINE_EVERY_SECONDS:
+            last = time.monotonic()
+            note(f"{label}: {text}")
+
+    with _display(display):
+        yield
 
 
 @contextlib.contextmanager

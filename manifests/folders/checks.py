@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
+from lemur_core.files.progress import show_item
 from manifests.folders.croissant import croissant_faults
 from manifests.folders.frame import foreign_page_files
 from manifests.folders.manifest import FILE_NAME, INDEX, PAGE_FILES, Manifest, is_of_page
@@ -34,6 +35,7 @@ def check_files(folder: Path, manifest: Manifest) -> Check:
     Args: manifest: of the folder, as read.
     Returns: one check; the files of the HTML page are not in the manifest, and are checked against their own index.
     """
+    show_item("digests")
     listed = {item.path: item for item in manifest.outputs}
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {FILE_NAME}
     present = {name for name in files if not is_of_page(name)}
@@ -88,6 +90,7 @@ def run_checks(name: str, make: Callable[[], Check | list[Check]]) -> list[Check
     Args: name, make: the name of the check that replaces them if they cannot run, and the function that runs them.
     Returns: the checks; one failed check instead if values in the folder are inconsistent.
     """
+    show_item(name)
     try:
         checks = make()
     except (UserError, *CHECK_ERRORS) as error:
@@ -120,7 +123,7 @@ def check_table(folder: Path, pattern: str, record: type[Record]) -> Check:
 
     Returns: one check; it reports only the first wrong row of a file, and no rows after a file with wrong columns.
     """
-    name = f"schema {record.__name__}"
+    show_item(name := f"schema {record.__name__}")
     wrong: list[str] = []
     rows = 0
     expected = arrow_schema(record)

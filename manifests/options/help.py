@@ -30,6 +30,25 @@ _NAMES = 30
 _CHOICES = 24
 #: The line of a docstring from which on it holds examples.
 _EXAMPLES = "Examples:"
+#: The page below docs/ about a command, or about a group of commands.
+_PAGES = {
+    "demo": "pipeline",
+    **dict.fromkeys(("extract", "list", "show"), "extraction"),
+    "search": "specs",
+    **dict.fromkeys(("rebuild", "novel"), "graphs"),
+    "migrate": "migration",
+    "sensitivity": "similarity",
+    "curate": "sources",
+    "train": "training",
+    "synthesize": "synthesis",
+    "verify": "guarantees",
+    "open": "page",
+    "trace": "provenance",
+    **dict.fromkeys(("export", "publish", "pull"), "publishing"),
+    "status": "cluster",
+    "doctor": "install",
+    **dict.fromkeys(("explain", "cache"), "faq"),
+}
 
 
 class HelpCommand(TyperCommand):
@@ -51,6 +70,7 @@ class HelpCommand(TyperCommand):
             if examples := split_help(self)[1]:
                 console.print(Text("\nExamples", style="bold"), soft_wrap=True)
                 console.print(Text("\n".join(f"  {line}" for line in examples)), soft_wrap=True)
+            console.print(f"\nMore: {find_page(ctx.command_path)}", soft_wrap=True)
 
 
 class HelpGroup(TyperGroup):
@@ -84,6 +104,12 @@ class CommandLine(typer.Typer):
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
         """Return a decorator that adds a function as a command, with the settings of `typer.Typer.command`."""
         return super().command(name, **({"cls": HelpCommand} | settings))
+
+
+def find_page(command: str) -> str:
+    """Return the page about a command such as `lemur train run`, from the root of the repository."""
+    name = command.split()[1]
+    return f"docs/{_PAGES.get(name, name)}.md"
 
 
 # --- what the help and the reference say of a parameter -----------------------------------------------------------

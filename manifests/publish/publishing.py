@@ -8,7 +8,7 @@ from pathlib import Path
 from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_folder, check_free, scratch_folder
 from lemur_core.files.errors import RetryableError, UserError
-from manifests.folders.checks import check_files
+from manifests.folders.checks import Check, check_files
 from manifests.folders.formats import Verifier
 from manifests.folders.manifest import FILE_NAME, INDEX, SHARDS, Manifest, is_of_page, read_manifest
 from manifests.publish.hub import COMMIT, Hub, check_names
@@ -17,6 +17,7 @@ from manifests.publish.screen import check_digests, check_findings, list_refused
 from manifests.publish.staged import ATTRIBUTES, IGNORES, Staged, Withheld, stage_files
 
 _FEW = 3
+_UNVERIFIED = "of its checks only the digests were made; add --verify to run all of them, as publishing does"
 _BRIEF = 10.0  # seconds that a dry run waits for an answer of the Hub, once
 
 
@@ -57,6 +58,7 @@ def publish(
     private: bool = False,
     force: bool = False,
     dry_run: bool = False,
+    verified: bool = True,
     not_secret: Collection[str] = (),
     page: bool = False,
     confirm: Callable[[PublishReport], bool] | None = None,
@@ -74,6 +76,7 @@ def publish(
         private: make a new repository private; otherwise the owner's settings decide.
         force: overwrite changes by somebody else.
         dry_run: change nothing, and require no permission to; without the Hub, state what is known here.
+        verified: a dry run runs all checks, too; otherwise it checks the digests of files, and says so.
         not_secret: digests of findings that are false positives.
         page: also publish its HTML page.
         confirm: called with the planned changes; nothing is published if it returns False.
@@ -87,7 +90,8 @@ def publish(
     hub = hub or Hub()
     check_names(repo_id, revision, tag)
     check_digests(not_secret)
-    manifest = _read_verified(folder, verify)
+    partly = dry_run and not verified
+    manifest = _read_verified(folder, _check_digests if partly else verify)
     with stage_files(folder, page=page) as ready, hub.session():
         local = _read_unchanged(folder, manifest, ready)  # everything below refers to these bytes
         patience = replace(hub, delays=(), answer_seconds=min(hub.answer_seconds, _BRIEF)) if dry_run else hub
@@ -96,7 +100,7 @@ def publish(
         findings = screen(ready.files, folder)
         if dry_run and show is not None and (refused := list_refused(findings, not_secret)):
             show(replace(plan, refused=tuple(map(str, refused)), unread="it was not asked"))
-        notes = tuple(check_findings(folder, findings, not_secret))
+        notes = (*check_findings(folder, findings, not_secret), *[_UNVERIFIED] * partly)
         try:
             remote, changes = sending.look()
         except RetryableError as error:
@@ -118,6 +122,10 @@ def _read_unchanged(folder: Path, manifest: Manifest, ready: Staged) -> dict[str
     if changed:
         raise UserError(f"{folder}: {changed[0]} was changed meanwhile; run again")
     return local
+
+
+def _check_digests(folder: Path) -> list[Check]:
+    return [check_files(folder, read_manifest(folder))]
 
 
 def _read_verified(folder: Path, verify: Verifier) -> Manifest:

@@ -10,10 +10,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from lemur.cli import app
+from lemur.cli import app, suggest_near
 from lemur.folders import list_items
 from lemur_core.files.errors import UserError
+from manifests.options.help import find_page, split_help
 from tests.builders import extractions
+from tests.builders.commands import TREE
 
 
 def walk(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -42,8 +44,32 @@ def test_the_help_of_one_command_is_as_printed() -> None:
         "  List the items of a finished folder: blocks, kept records, runs, accepted\n  networks.\n\n"
         "Arguments\n  DIR     A finished folder.\n  [GLOB]  Only matching names: '*Attention'. Default: *.\n\n"
         "Options\n  --json      Print the items as one JSON list.\n  --help, -h  Show this message and exit.\n\n"
-        "Examples\n  lemur list blocks '*Attention*'\n  lemur list snapshot 'ga-*' --json\n\n"
+        "Examples\n  lemur list blocks '*Attention*'\n  lemur list snapshot 'ga-*' --json\n\nMore: docs/extraction.md\n\n"
     )
+
+
+@pytest.mark.parametrize("name", TREE)
+def test_every_help_has_an_example_and_names_a_page_about_the_command(name: str) -> None:
+    assert all(line.startswith(f"lemur {name}") for line in split_help(TREE[name])[1][:1])
+    assert split_help(TREE[name])[1] != []
+    page = Path(__file__).parents[2] / find_page(f"lemur {name}")
+    assert f"lemur {name.split()[0]}" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("extract --souce timm --out x", "No such option: --souce. Did you mean --source?"),
+        ("verify x --zzzz", "No such option: --zzzz"),
+        ("export x --format kernelbnch --out y", "'verifiers'; did you mean 'kernelbench'?"),
+        ("search x --in y --level backwrd", "'backward'; did you mean 'backward'?"),
+        ("curate x --out y --profile other", "'other' is not one of 'strict', 'nn-dup'."),
+    ],
+)
+def test_a_wrong_option_or_choice_gets_the_near_right_one(line: str, message: str) -> None:
+    with pytest.raises(typer.BadParameter.__mro__[1]) as wrong:
+        app(line.split(), standalone_mode=False)
+    assert suggest_near(wrong.value.format_message()).endswith(message)
 
 
 def test_the_old_name_of_the_demo_still_works(tmp_path: Path) -> None:

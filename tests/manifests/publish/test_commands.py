@@ -13,6 +13,7 @@ import pytest
 
 from lemur.folders import verify_folder
 from lemur_core.files.errors import UserError
+from manifests.folders.checks import Check
 from manifests.publish import command
 from manifests.publish.hub import Hub
 
@@ -47,6 +48,22 @@ def test_what_is_printed(server: Any, hub: Hub, sample: Path, capsys: pytest.Cap
     assert capsys.readouterr().out == dry[: dry.index(REPO)] + f"{counts}; commit {head}\n"
     run_publish(sample, REPO, yes=True, hub=hub)
     assert capsys.readouterr().out == f"{REPO} at main: nothing to publish, all 7 files there are the same\n"
+
+
+def test_a_dry_run_makes_the_cheap_checks_unless_all_are_asked_for(
+    server: Any, hub: Hub, sample: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def verify(folder: Path) -> list[Check]:
+        return [Check("guarantee 4", ok=False, detail="a group is divided")]
+
+    command.run_publish(sample, REPO, dry_run=True, verified=False, hub=hub, verify=verify)
+    assert "note      of its checks only the digests were made; add --verify" in capsys.readouterr().out
+    for options in ({"dry_run": True, "verified": True}, {"yes": True, "verified": False}):
+        with pytest.raises(UserError, match="guarantee 4: a group is divided"):
+            command.run_publish(sample, REPO, hub=hub, verify=verify, **options)
+    (sample / "README.md").write_text("changed\n")
+    with pytest.raises(UserError, match=r"digests: README.md differs from its digest"):
+        command.run_publish(sample, REPO, dry_run=True, verified=False, hub=hub, verify=verify)
 
 
 def test_a_dry_run_without_hub_and_token_shows_all_files_and_findings(
