@@ -12,9 +12,11 @@ Source: https://docs.mlcommons.org/croissant/
 import contextlib
 import inspect
 import json
+import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +25,7 @@ import pyarrow.parquet as pq
 
 from lemur_core.files import Json
 from lemur_core.files.atomic import sha256_file
+from lemur_core.files.errors import UsageError
 from manifests.folders.cards import PAPER, Disclosure, cite, unwrap_single
 from manifests.folders.manifest import Output
 from manifests.folders.reading import CHECK_ERRORS, read_json
@@ -77,7 +80,7 @@ class DataOrigin:
     disclosure: Disclosure
 
     def to_json(self, name: str, version: str) -> Json:
-        """Return the fields of the description. There is no date: the same input gives the same bytes."""
+        """Return the fields of the description."""
         details = f"lemur-curator {version}; manifest.json states the parameters, inputs, versions and digests"
         # One node an address: readers take two with one address for the same.
         derived = [{"@id": address, "name": source} for address, source in {a: s for s, a in self.sources}.items()]
@@ -91,6 +94,9 @@ class DataOrigin:
             **self.disclosure.to_croissant(),
         }
 
+
+#: The variable of a date of publication, in seconds since 1970. Source: https://reproducible-builds.org/specs/
+DATE = "SOURCE_DATE_EPOCH"
 
 #: Fields whose values are nodes of texts.
 _NODES = frozenset({"creator", "prov:wasDerivedFrom", "prov:wasGeneratedBy"})
@@ -109,17 +115,23 @@ def write_croissant(
 ) -> None:
     """Write `croissant.json` for the tables in a folder.
 
-    The same tables give the same bytes: it contains no date.
+    The same tables give the same bytes: it has a date only if SOURCE_DATE_EPOCH states one.
 
     Args:
         licenses: SPDX expressions of the contents; left out of the metadata if one of them is NOASSERTION.
         origin: where the data come from, and what users must know; left out if None.
+    Raises: UsageError if SOURCE_DATE_EPOCH is not a date.
     """
     # An expression of several licenses has no address.
     addresses = [name if " " in name else f"https://spdx.org/licenses/{name}" for name in licenses]
     about = {"name": name, "description": description, "version": version}
     stated = None if NOASSERTION in licenses else unwrap_single(addresses)
     more = {} if origin is None else origin.to_json(name, version)
+    if seconds := os.environ.get(DATE):
+        try:
+            more["datePublished"] = datetime.fromtimestamp(int(seconds), UTC).date().isoformat()
+        except (ValueError, OverflowError, OSError) as error:
+            raise UsageError(f"{DATE}: {seconds[:40]!r} is not a number of seconds since 1970") from error
     _write(folder / CROISSANT, _build(folder, tables, about, {"license": stated, **more}))
 
 
@@ -190,7 +202,7 @@ def croissant_faults(folder: Path, tables: Sequence[Table]) -> list[str]:
 
 def _is_as_written(folder: Path, tables: Sequence[Table], stated: Json) -> bool:
     about: Json = {key: stated.get(key) for key in ("name", "description", "version")}
-    more: Json = {key: stated[key] for key in ("license", *_STATED) if key in stated}
+    more: Json = {key: stated[key] for key in ("license", "datePublished", *_STATED) if key in stated}
     return (
         all(isinstance(text, str) for text in (*about.values(), *_list_texts(more)))
         and all(about.values())
