@@ -42,7 +42,8 @@ _LITERAL = re.compile(rb"""(["'])([\w\-./+=:{}%!~,@\\]{0,400})\1""")
 _FARTHEST = 60  # bytes between two literals of one expression
 _INSERTED = re.compile(rb"\{[\w.:!]*\}|%s")  # where a format inserts a literal before or after
 _JOIN = re.compile(rb"\s*\.join\(")
-_APART = re.compile(rb"\s*[,:]\s*")  # two items of a list, or a key and its value
+# Two items of a list, or a key and its value, also with brackets and numbers between: the graphs in a table are such.
+_APART = re.compile(rb"(?=[^,:]*[,:])(?:[\s\[\]{},:]|-?[\d.]+|true|false|null)+")
 _DIRECT = re.compile(rb"[\s\\+]*[rbfuRBFU]{0,2}")  # between the parts of one expression
 _MOST_PARTS = 40
 _ESCAPE = re.compile(rb"\\+(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|([0-7]{1,3}))")
