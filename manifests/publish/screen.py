@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.markdown import plural
+from lemur_core.files.progress import show_item, show_steps
 from manifests.provenance import FULL, MINIMIZED
 from manifests.publish.patterns import Hit, Shape, find_secrets, looks_random, own_folders, path_shapes
 
@@ -251,11 +252,14 @@ def screen(files: Mapping[str, Path], *more: Path) -> list[Finding]:
     """
     paths = path_shapes(own_folders(*more))
     findings: list[Finding] = []
-    for name, path in sorted(files.items()):
-        try:
-            findings += _find(name, path, paths)
-        except (OSError, pa.ArrowException) as error:
-            raise UserError(f"{path}: not readable: {str(error).splitlines()[0]}; create the folder again") from error
+    with show_steps("search for secrets"):
+        for name, path in sorted(files.items()):
+            show_item(name)
+            try:
+                findings += _find(name, path, paths)
+            except (OSError, pa.ArrowException) as error:
+                reason = str(error).splitlines()[0]
+                raise UserError(f"{path}: not readable: {reason}; create the folder again") from error
     return findings
 
 
