@@ -22,7 +22,9 @@ from curate import Snapshot
 def main(folder: Path, count: int) -> None:
     """Measure and print."""
     snapshot = Snapshot(folder)
-    codes = pq.read_table(folder / "removed.parquet", columns=["nn_code"])["nn_code"].drop_null().to_pylist()
+    codes = pq.read_table(folder / "networks.parquet", columns=["nn_code"], filters=[("kept", "=", False)])[
+        "nn_code"
+    ].to_pylist()
     chosen = random.Random(0).sample(codes, min(count, len(codes)))
     for graph, label in ((False, "text and structure"), (True, "with the graph")):
         started = time.perf_counter()

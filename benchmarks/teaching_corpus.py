@@ -131,7 +131,7 @@ def read_snapshot(folder: Path) -> list[Text]:
 def read_released(folder: Path, kept: Sequence[Text]) -> list[Text]:
     """All networks that a snapshot was made from: one text a name and code, further rows of it left out."""
     codes = {text.id: text.code for text in kept}
-    for batch in pq.ParquetFile(folder / "removed.parquet").iter_batches(columns=["id", "nn_code"]):
+    for batch in pq.ParquetFile(folder / "networks.parquet").iter_batches(columns=["id", "nn_code"]):
         codes |= {row["id"]: row["nn_code"] for row in batch.to_pylist()}
     decisions = pq.read_table(folder / "decisions.parquet", columns=["id", "nn", "canonical"]).to_pylist()
     networks = sorted({(row["nn"], row["id"], row["canonical"]) for row in decisions if row["id"] in codes})

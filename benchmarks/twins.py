@@ -130,7 +130,10 @@ def read_removals(folder: Path, records: Mapping[str, Mapping[str, Any]]) -> dic
     graphs = {
         row["id"]: row["graph"] for row in pq.read_table(folder / "graphs.parquet", columns=["id", "graph"]).to_pylist()
     }
-    codes = {row["id"]: row["nn_code"] for row in pq.read_table(folder / "removed.parquet").to_pylist()}
+    codes = {
+        row["id"]: row["nn_code"]
+        for row in pq.read_table(folder / "networks.parquet", columns=["id", "nn_code"]).to_pylist()
+    }
     return {
         row["id"]: {
             **records[row["canonical"]],

@@ -69,7 +69,7 @@ def write_snapshot(
     pq.write_table(pa.Table.from_pylist(rows), folder / "data" / "records" / "train-00000-of-00001.parquet")
     gone = [{"id": digest(code), "nn": f"gone-{at}", "nn_code": code} for at, code in enumerate(removed)]
     schema = pa.schema([("id", pa.string()), ("nn", pa.string()), ("nn_code", pa.string())])
-    pq.write_table(pa.Table.from_pylist(gone, schema), folder / "removed.parquet")
+    pq.write_table(pa.Table.from_pylist(gone, schema), folder / "networks.parquet")
     decided = [  # a network has several rows
         {"id": row["id"], "nn": row["nn"], "canonical": row["id"]} for row in [*rows, *rows, *gone]
     ]

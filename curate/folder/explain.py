@@ -209,7 +209,8 @@ def _explain(snapshot: SnapshotTables, wanted: str) -> Explanation:
     if row.kept or row.canonical is None or digest is None:
         return Explanation(facts)
     canonical = _describe_canonical(snapshot, row.canonical)
-    removed = find_row([snapshot.folder / "removed.parquet"], Removed, digest, ("score",))
+    files = SNAPSHOT.files(snapshot.folder, "removed") or [snapshot.folder / "networks.parquet"]  # read though missing
+    removed = find_row(files, Removed, digest, ("score",))
     has_threshold = row.stage in ("lexical", "structural")
     facts |= {
         "canonical": canonical,

@@ -87,17 +87,19 @@ def _prediction_rows(corpus: LoadedRecords, outcome: CurationOutcome, rows: Sequ
         }
 
 
-def prediction_card(corpus: LoadedRecords, results: Results) -> str:
+def prediction_card(corpus: LoadedRecords, outcome: CurationOutcome, results: Results) -> str:
     """Return the section of the card, with baselines for the benchmarks that most tested codes have."""
-    sizes = ", ".join(f"{count(len(rows))} {split}" for split, rows in results.rows.items())
     return "\n".join(
         [
             "",
             "## Prediction of accuracies",
             "",
-            f"`prediction` holds {sizes} results: the `id` of a code, hyperparameters (`prm`), benchmark",
+            f"`prediction` holds {count(len(results))} results: the `id` of a code, hyperparameters (`prm`), benchmark",
             "(`task`, `dataset`, `metric`, `epoch`) and `accuracy`. No code is near to one of another split",
-            "(`split_group`). The code is in `networks`:",
+            "(`split_group`), so that splits are made of whole groups of similar codes:",
+            "",
+            *_describe_splits(corpus, outcome, results),
+            "The code is in `networks`:",
             "",
             "```python",
             'results = load_dataset("path/to/this/folder", "prediction")       # train, validation, test',
@@ -108,6 +110,25 @@ def prediction_card(corpus: LoadedRecords, results: Results) -> str:
             *_baselines(corpus, results),
         ]
     )
+
+
+def _describe_splits(corpus: LoadedRecords, outcome: CurationOutcome, results: Results) -> Iterator[str]:
+    """Yield a table of what each split is made of, and a sentence on each that is mostly of one kind."""
+    names = corpus.rows.column("nn")
+    rows, notes = [], []
+    for split, chosen in results.rows.items():
+        prefix_of = {int(corpus.code_of_row[row]): get_prefix(names[row].as_py() or "") for row in chosen}
+        groups = Counter(outcome.whole.groups[code] for code in prefix_of)
+        prefixes = Counter(prefix_of.values())
+        shown = [f"{plain(name)} {count(number)}" for name, number in prefixes.most_common(_SHOWN)]
+        sizes = (len(chosen), len(prefix_of), len(groups), max(groups.values(), default=0))
+        rows.append([split, *map(count, sizes), ", ".join(shown)])
+        name, number = next(iter(prefixes.most_common(1)), ("", 0))
+        if len(prefixes) > 1 and 2 * number > len(prefix_of):
+            part = f"Of the {count(len(prefix_of))} codes of `{split}`, {count(number)} are {plain(name)}"
+            notes += [f"{part}: what holds on average there need not hold for others.", ""]
+    yield from table(["split", "results", "codes", "groups", "codes of the largest", "most codes are of"], rows)
+    yield from notes
 
 
 def _baselines(corpus: LoadedRecords, results: Results) -> Iterator[str]:

@@ -31,7 +31,6 @@ from manifests.records import (
     NetworkRow,
     Pair,
     Record,
-    Removed,
     Stat,
     arrow_schema,
 )
@@ -74,8 +73,6 @@ def write_snapshot_tables(
     write("decisions", Decision, _decisions(corpus, outcome), len(outcome.decisions))
     if outcome.graphs is not None:
         write("graphs", GraphRow, graph_rows(corpus, outcome.graphs), len(outcome.graphs))
-    removed = list_removed_rows(corpus, outcome)
-    write("removed", Removed, _iter_removed(corpus, outcome, removed), len(removed))
     if outcome.joined:
         joined: Iterator[dict[str, object]] = ({"cluster": old, "joined": new} for old, new in outcome.joined.items())
         write("clusters", JoinedCluster, joined, len(outcome.joined))
@@ -275,18 +272,6 @@ def _decisions(corpus: LoadedRecords, outcome: CurationOutcome) -> Iterator[dict
             "reason": decision.reason,
             "agreement": _agreement(outcome, code, decision.canonical),
             "leader": corpus.ids[leader] if decision.kept and (leader := outcome.leaders.get(code, -1)) >= 0 else None,
-        }
-
-
-def _iter_removed(corpus: LoadedRecords, outcome: CurationOutcome, rows: list[int]) -> Iterator[dict[str, object]]:
-    for row in rows:
-        code = int(corpus.code_of_row[row])
-        yield {
-            "id": corpus.ids[code],
-            "nn": corpus.rows.column("nn")[row].as_py() or "",
-            "nn_code": corpus.codes[code],
-            "score": outcome.scores.get(code),
-            **outcome.rights.columns(code),
         }
 
 

@@ -112,7 +112,8 @@ def _check_form(member: Member) -> list[Check]:
     checks = [check_files(folder, manifest)]
     if manifest.kind == "snapshot":
         tables = {
-            **dict.fromkeys(("records", "stats", "decisions", "removed"), True),
+            **dict.fromkeys(("records", "stats", "decisions"), True),
+            "removed": not SNAPSHOT.files(folder, "networks"),
             **dict.fromkeys(("chat", "chat_drops"), bool(manifest.parameters.get("chat"))),
             "graphs": manifest.parameters["graph"] != "off" and "graphs" in manifest.counts,
             **{
@@ -126,7 +127,7 @@ def _check_form(member: Member) -> list[Check]:
 
 def _check_content(snapshot: "_VerifiedSnapshot") -> list[Check]:
     manifest, folder = snapshot.manifest, snapshot.member.path
-    codes = {"kept": SNAPSHOT.files(folder, "records"), "removed": [folder / "removed.parquet"]}
+    codes = {"kept": SNAPSHOT.files(folder, "records"), "removed": SNAPSHOT.files(folder, "removed")}
     checks = [
         *run_checks(CROISSANT, lambda: check_description(folder, manifest, SNAPSHOT.tables)),
         *run_checks("counts", lambda: _check_counts(snapshot)),

@@ -163,7 +163,7 @@ def check_rights(manifest: Manifest, tables: Mapping[str, Sequence[Path]], withh
     """Check that column `license` follows from the code, its source and its origin, and that the counts match the rows.
 
     Args:
-        tables: the files of codes that were `kept` and `removed`.
+        tables: the files of codes that were `kept` and `removed`; networks that are kept are left out of the latter.
         withheld: ids of codes that were left out of the published snapshot.
     """
     shared, stated = str(manifest.details.get("license", NOASSERTION)), manifest.parameters.get("license")
@@ -215,9 +215,9 @@ def check_rights(manifest: Manifest, tables: Mapping[str, Sequence[Path]], withh
 
 def _rows(path: Path) -> Iterator[Json]:
     with pq.ParquetFile(path) as file:
-        columns = [name for name in ("id", "nn", "nn_code", *_COLUMNS) if name in file.schema_arrow.names]
+        columns = [name for name in ("id", "nn", "nn_code", "kept", *_COLUMNS) if name in file.schema_arrow.names]
         for batch in file.iter_batches(batch_size=1_000, columns=columns):
-            yield from batch.to_pylist()
+            yield from (row for row in batch.to_pylist() if not row.get("kept"))  # records lack this column
 
 
 #: The Jaccard from which a class is attributed to a block: the same as for sharing a split.

@@ -72,8 +72,10 @@ class DeltaCheck:
         for member in self.members:
             related = (member, *(self.members[number] for number in member.parents))
             may_withhold = any(other.manifest.details.get("withheld") for other in related)
-            for path in (*SNAPSHOT.files(member.path, "records"), member.path / "removed.parquet"):
+            for path in (*SNAPSHOT.files(member.path, "records"), *SNAPSHOT.files(member.path, "removed")):
                 for row in read_rows([path], Removed, ("id", "nn", "nn_code")):  # records have these columns, too
+                    if row.id in member.ids:  # of a record, among all networks
+                        continue
                     digest = hashlib.sha256(row.nn_code.encode()).digest()
                     member.ids.add(row.id)
                     if may_withhold and not row.nn_code:

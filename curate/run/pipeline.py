@@ -93,7 +93,7 @@ def curate(
                 counts["measurements"] = count_measurements(iterate_rows(folder / MEASUREMENTS, ("id", "kind")))
             write_report(folder, corpus, outcome, counts, options, source.name)
             watch.lap("report")
-        section = "" if results is None else prediction_card(corpus, results)
+        section = "" if results is None else prediction_card(corpus, outcome, results)
         inputs = source.inputs()
         write_snapshot_card(folder, source.name, outcome, rows, inputs, section)
         parents = [*find_source_parents(source), *(published.parents if published else ()), *repositories]

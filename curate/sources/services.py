@@ -17,7 +17,7 @@ import sqlite3
 import sys
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -300,32 +300,32 @@ class LemurDatabase(RowSource):
         return self._database_file
 
     def _find_or_fetch(self) -> tuple[Path, _DatabaseFacts]:
-        cached = _list_cached()
+        known = _list_cached()
+        cached = [item for item in known if self._version in (None, item[1].version)]
         # A copy in the cache is better than waiting: the Hub has one attempt to state that it holds another one.
-        if any(facts.version == self._version for _, facts in cached):
+        if cached:
             self._hub = replace(self._hub, delays=(), answer_seconds=min(_PATIENCE, self._hub.answer_seconds))
         try:
             listing = self._hub.call(REPOSITORY, self._list_versions, again=_AGAIN)
         except RetryableError as error:
-            return self._find_without_hub(cached, error)
+            if cached:
+                path, facts = max(cached, key=lambda item: (Version(item[1].version), item[0].stat().st_mtime_ns))
+                told = (
+                    f"lemur-db@{facts.version}, the newest in the cache,"
+                    if self._version is None
+                    else "the copy in the cache"
+                )
+                digest = facts.packed.sha256[:16]
+                note(f"{self.name}: the Hub cannot be reached; {told} is read ({digest}…)")
+                return path, facts
+            names = sorted({facts.version for _, facts in known}, key=Version)
+            others = f"lemur-db@{', lemur-db@'.join(names)} (in the cache), " if names else ""
+            raise RetryableError(f"{error}; without the Hub there are {others}lemur and files") from error
         version = self._choose_version(listing)
         file = listing.files[version]
         folder = cache_folder("lemur-db", f"{version}-{(file.lfs.sha256 if file.lfs else file.blob_id)[:16]}")
         remove_dead(folder)
         return _find_cached(folder) or self._fetch(version, listing, folder)
-
-    def _find_without_hub(
-        self, cached: Sequence[tuple[Path, _DatabaseFacts]], error: RetryableError
-    ) -> tuple[Path, _DatabaseFacts]:
-        """Return the newest cached copy of the requested version. Raises: `error`, with advice, if there is none."""
-        known = sorted({facts.version for _, facts in cached}, key=Version)
-        matching = [item for item in cached if item[1].version == self._version]
-        if not matching:
-            in_cache = f"lemur-db@{', lemur-db@'.join(known)} (in the cache), " if known else ""
-            raise RetryableError(f"{error}; without the Hub there are {in_cache}lemur and files") from error
-        path, facts = max(matching, key=lambda item: item[0].stat().st_mtime_ns)
-        note(f"{self.name}: the Hub cannot be reached; the copy in the cache is read ({facts.packed.sha256[:16]}…)")
-        return path, facts
 
     def _list_versions(self) -> _Listing:
         api = self._hub.api()

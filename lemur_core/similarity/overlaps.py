@@ -35,7 +35,8 @@ class OverlapIndex:
         self._elements, starts = np.unique(elements[order], return_index=True)
         self._bounds = np.append(starts, len(elements))  # element e is in the sets of _sets[_bounds[e]:_bounds[e + 1]]
         self._sets = np.repeat(np.arange(len(sets), dtype=np.int32), sizes)[order]
-        self._counts = np.concatenate([np.empty(0, np.int64), *(counts for _, counts in sets)])[order]
+        counts = np.concatenate([np.empty(0, np.int64), *(counts for _, counts in sets)])[order]
+        self._counts = counts if (counts > 1).any() else None  # None: all are sets, and counting is enough
         self._totals: IntArray = np.array([counts.sum() for _, counts in sets], np.int64)
 
     def similarities(self, elements: Elements, counts: IntArray | None = None) -> npt.NDArray[np.float64]:
@@ -47,7 +48,7 @@ class OverlapIndex:
         first, number = self._bounds[near[known]], self._bounds[near[known] + 1] - self._bounds[near[known]]
         # The places of all ranges [first, first + number), one after another.
         places = np.repeat(first - np.cumsum(number) + number, number) + np.arange(number.sum())
-        common = np.minimum(self._counts[places], np.repeat(own[known], number))
+        common = None if self._counts is None else np.minimum(self._counts[places], np.repeat(own[known], number))
         shared = np.bincount(self._sets[places], common, len(self._totals))
         result: npt.NDArray[np.float64] = np.zeros(len(self._totals))
         np.divide(shared, self._totals + own.sum() - shared, out=result, where=shared > 0)

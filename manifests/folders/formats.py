@@ -61,6 +61,7 @@ class FolderFormat:
         tables: its Parquet tables by name; a table that a folder may lack is listed, too.
         default: the table that `datasets.load_dataset` opens without a name.
         tags: the tags of its dataset card.
+        inside: for a table of older folders the one whose rows have all of it now, which is read where a folder has it.
         views: further configurations of the card: the rows of a table with one value in a column, by name.
     """
 
@@ -69,6 +70,7 @@ class FolderFormat:
     tables: Configs = field(default_factory=dict)
     default: str = ""
     tags: tuple[str, ...] = ()
+    inside: Mapping[str, str] = field(default_factory=dict)
     views: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
     disclosure: Disclosure = Disclosure()  # noqa: RUF009 (frozen)
     source_datasets: tuple[str, ...] = ("original",)
@@ -90,8 +92,9 @@ class FolderFormat:
 
     def files(self, folder: Path, table: str) -> list[Path]:
         """Return the files of a table, sorted by name; none if the folder does not have it."""
+        newer = self.files(folder, self.inside[table]) if table in self.inside else []
         _, patterns = self.tables[table]
-        return sorted(path for pattern in patterns.values() for path in folder.glob(pattern))
+        return newer or sorted(path for pattern in patterns.values() for path in folder.glob(pattern))
 
     def rows(
         self, folder: Path, record: type[R], columns: Sequence[str] = (), *, ids: Collection[str] | None = None
@@ -198,6 +201,7 @@ SNAPSHOT = FolderFormat(
     tags=("pytorch", "code", "deduplicated", "lemur"),
     disclosure=SNAPSHOT_DISCLOSURE,
     source_datasets=("extended",),
+    inside={"removed": "networks"},
     views={f"pairs-{band}": ("pairs", "band", band) for band in BANDS},
 )
 

@@ -244,7 +244,7 @@ class Prediction(Record):
 
 
 class Removed(Record):
-    """The code of a removed record, so that the snapshot can explain and prove every removal by itself."""
+    """The code of a removed record, in older snapshots; the table of networks has it now."""
 
     id: Sha256 = Field(description="SHA-256 of nn_code, UTF-8")
     nn: str = Field(description="name of the network")

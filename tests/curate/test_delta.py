@@ -187,7 +187,7 @@ def check_union(pool: Pool, folders: Sequence[Path], made: Path) -> None:
     keys = keys_of(made)
     assert all(keys(one[1]) == keys(other[1]) for one, other in together)
     score = {record["id"]: record["score"] for record in new.values()}
-    score |= {removal["id"]: removal["score"] for removal in pq.read_table(made / "removed.parquet").to_pylist()}
+    score |= {removal["id"]: removal["score"] for removal in pq.read_table(made / "networks.parquet").to_pylist()}
     for decision in decisions_of(made):
         id_, stage, canonical = decision["id"], decision["stage"], decision["canonical"]
         assert (stage is None) == decision["kept"]
@@ -245,7 +245,7 @@ def test_further_rows_of_a_published_network_go_to_stats(pool: Pool, make: Make,
     assert found == [("exact", id_, 1.0), ("repeat", id_, 1.0), ("exact", id_, 1.0)]
     assert decisions_of(delta)[0]["reason"] == f"published as net-0 of {base.name}"
     assert pq.read_table(delta / "data" / "stats").column("accuracy").to_pylist() == [0.9, 0.8, 0.7]
-    assert pq.read_table(delta / "removed.parquet").num_rows == 0
+    assert pq.read_table(delta / "networks.parquet").num_rows == 0
 
 
 def test_a_code_that_was_removed_there_shares_that_decision(pool: Pool, make: Make, base: Path) -> None:
@@ -501,7 +501,7 @@ def test_verify_of_a_chain_reads_each_folder_once(pool: Pool, make: Make, monkey
     assert {check.name for check in checks if check.name.startswith("parent")} == {
         f"parent {x.name}" for x in chain[:3]
     }
-    tables = [[*folder.glob("data/records/*.parquet"), folder / "removed.parquet"] for folder in chain]
+    tables = [[*folder.glob("data/records/*.parquet"), folder / "networks.parquet"] for folder in chain]
     assert sorted(read) == sorted(itertools.chain(*tables))
     published = {record["id"] for record in records_of(chain[0])}
     falsify(chain[1], "decisions.parquet", lambda item: item["id"] in published and item.update(stage="lexical"))

@@ -213,8 +213,8 @@ def test_same_code_under_another_name(snapshot: Path, codes: dict[str, str]) -> 
 
 
 def test_code_removed_under_another_name(snapshot: Path, codes: dict[str, str]) -> None:
-    """removed.parquet names a code once; its other names are explained by that code all the same."""
-    names = pq.read_table(snapshot / "removed.parquet").column("nn").to_pylist()
+    """The table of networks has a code once; its other names are explained by that code all the same."""
+    names = pq.read_table(snapshot / "networks.parquet").column("nn").to_pylist()
     assert "lexical-net" in names
     assert "alias-net" not in names
     alias, named = explain(snapshot, "alias-net"), explain(snapshot, "lexical-net")
@@ -334,7 +334,7 @@ def test_not_a_snapshot(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut"])
-@pytest.mark.parametrize("file", ["decisions.parquet", "removed.parquet"])
+@pytest.mark.parametrize("file", ["decisions.parquet", "networks.parquet"])
 def test_damaged(copy: Path, file: str, damage: str) -> None:
     if damage == "missing":
         (copy / file).unlink()

@@ -147,7 +147,7 @@ def test_a_snapshot_with_origins(
     rows = [{"nn": nn, "nn_code": code, "task": "t", "accuracy": 0.5} for nn, code in codes.items()]
     options, out = CurateOptions(graph="off", license="MIT"), tmp_path / "snapshot"
     manifest = curate(memory_source(rows), out, options, origins=[repositories], jobs=1)
-    files = [*out.glob("data/records/*.parquet"), out / "removed.parquet"]
+    files = [*out.glob("data/records/*.parquet"), out / "networks.parquet"]
     found = {row["nn"]: row for path in files for row in pq.read_table(path).to_pylist()}
     assert {nn: (row["origin"], row["origin_license"], row["license"]) for nn, row in found.items()} == {
         **dict.fromkeys(("taken", "taken-again"), ("yolo@1::yolo.Gate", "AGPL-3.0", "AGPL-3.0 AND MIT")),

@@ -4,6 +4,7 @@ import itertools
 import json
 import random
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,27 @@ def test_the_card_states_baselines(snapshot: Path) -> None:
     assert float(ridge.split("|")[-2]) > 0
     assert int(ridge.split("|")[2]) + int(ridge.split("|")[3]) <= 120
     assert mean.split("|")[5].strip() == "–"
+
+
+def test_the_card_says_what_each_split_is_made_of(tmp_path: Path) -> None:
+    rows = [
+        {**row, "nn": f"{'few' if row['nn'][1:3] in ('3-', '7-', '8-', '9-') else 'many'}-{row['nn']}"}
+        for row in _rows()[:-1]
+    ]
+    source = _write(tmp_path / "rows.jsonl", rows)
+    curate(source, out=tmp_path / "out", options=CurateOptions(graph="off", predict=True), jobs=1)
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    results = _read(tmp_path / "out")
+    for split in ("train", "validation", "test"):
+        own = [row for row in results if row["split"] == split]
+        codes = {row["id"]: row for row in own}
+        groups = Counter(row["split_group"] for row in codes.values())
+        prefixes = Counter(row["prefix"] for row in codes.values()).most_common()
+        shown = ", ".join(f"{name} {number}" for name, number in prefixes)
+        assert f"| {split} | {len(own)} | {len(codes)} | {len(groups)} | {max(groups.values())} | {shown} |" in card
+        mostly = f"Of the {len(codes)} codes of `{split}`, {prefixes[0][1]} are {prefixes[0][0]}: "
+        assert (mostly in card) == (len(prefixes) > 1)
+    assert "codes of `train`, " in card
 
 
 def test_the_order_of_rows_changes_nothing(snapshot: Path, tmp_path: Path) -> None:

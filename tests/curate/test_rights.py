@@ -60,8 +60,7 @@ def mit(snapshot: Snapshot) -> Path:
 
 def rows_of(folder: Path) -> dict[str, dict[str, Any]]:
     """Kept and removed rows by name."""
-    paths = [*folder.glob("data/records/*.parquet"), folder / "removed.parquet"]
-    return {row["nn"]: row for path in paths for row in pq.read_table(path).to_pylist()}
+    return {row["nn"]: row for row in pq.read_table(folder / "networks.parquet").to_pylist()}
 
 
 def copied(ready: Staged, out: Path) -> Path:
@@ -125,7 +124,7 @@ def test_what_is_published(mit: Path, tmp_path: Path) -> None:
 def test_verify_sees_what_is_wrong(mit: Path, tmp_path: Path) -> None:
     with stage_files(mit) as ready:
         published = copied(ready, tmp_path / "published")
-    (kept,) = (row for row in rows_of(mit).values() if "split" in row and row["license"] == "GPL-3.0-only")
+    (kept,) = (row for row in rows_of(mit).values() if row["kept"] and row["license"] == "GPL-3.0-only")
     for folder, faults in (
         (mit, {"license": "MIT"}),
         (mit, {"origin": "a@1::a.B"}),

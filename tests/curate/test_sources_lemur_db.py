@@ -3,6 +3,7 @@
 import json
 import sqlite3
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from huggingface_hub import close_session, constants
 
 from curate.model.options import CurateOptions
+from curate.published.reference_corpus import ReferenceCorpus
 from curate.run.pipeline import curate
 from curate.sources import open_source
 from curate.sources.services import REPOSITORY, LemurDatabase
@@ -105,6 +107,22 @@ def test_the_gate_compares_with_it(server: Any, tmp_path: Path, network: Any) ->
     ]
 
 
+def test_the_gate_holds_a_part_of_it_at_a_time(server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = "# what nobody compares, but everybody would hold\n" * 1_000
+    put(server, tmp_path, {"2.2.11": {f"n{number}": f"{long}x{number} = [{number}]\n" for number in range(1_200)}})
+    monkeypatch.setattr("curate.sources.rows.BATCH_ROWS", 20)
+    source = open_source("lemur-db")
+    source.inputs()  # fetched and unpacked before what is measured
+    tracemalloc.start()
+    try:
+        corpus = ReferenceCorpus.read(source, jobs=1)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (corpus.name, len(corpus.codes)) == ("lemur-db@2.2.11", 1_200)
+    assert most < 25e6 < 1_200 * len(long)
+
+
 def test_wrong_version(server: Any, tmp_path: Path) -> None:
     put(server, tmp_path, {"2.2.9": {"a": "x"}, "2.2.11": {"a": "x"}, "2.2.10": {"a": "x"}})
     assert (
@@ -127,7 +145,7 @@ def test_without_a_network(server: Any, tmp_path: Path, monkeypatch: pytest.Monk
         patch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
         assert names_of("lemur-db@2.2.11") == ["a"]
         assert "lemur-db@2.2.11: the Hub cannot be reached; the copy in the cache is read (" in capsys.readouterr().err
-        assert str(error_of("lemur-db")).endswith(
+        assert str(error_of("lemur-db@2.2.9")).endswith(
             "; without the Hub there are lemur-db@2.2.11 (in the cache), lemur and files"
         )
 
@@ -149,7 +167,23 @@ def test_the_cache_answers_at_once(server: Any, tmp_path: Path, capsys: Any) -> 
     assert waited == []
     assert "lemur-db@2.2.11: the Hub cannot be reached; the copy in the cache is read (" in capsys.readouterr().err
     with pytest.raises(RetryableError, match=r"without the Hub there are lemur-db@2\.2\.11 \(in the cache\)"):
-        read(None)  # which one is the newest, the Hub alone knows
+        read("2.2.9")
+
+
+def test_without_a_version_the_newest_in_the_cache_answers(server: Any, tmp_path: Path, capsys: Any) -> None:
+    put(server, tmp_path, {"2.2.9": {"a": "x = 1"}, "2.2.10": {"b": "x = 2"}, "2.2.11": {"c": "x = 3"}})
+    assert names_of("lemur-db@2.2.10") == ["b"]
+    assert names_of("lemur-db@2.2.9") == ["a"]  # fetched later, and older
+    waited: list[float] = []
+    source = LemurDatabase(hub=Hub("http://127.0.0.1:9", sleep=waited.append))
+    assert [row["nn"] for row in source.read_rows()] == ["b"]
+    assert (source.name, waited) == ("lemur-db@2.2.10", [])
+    told = "lemur-db: the Hub cannot be reached; lemur-db@2.2.10, the newest in the cache, is read ("
+    assert told in capsys.readouterr().err
+    server.faults.append(hub_server.Fault("info", 503, times=9))  # it answers, but no longer than one attempt
+    assert names_of("lemur-db") == ["b"]
+    server.faults.clear()
+    assert names_of("lemur-db") == ["c"]
 
 
 def test_no_repository_and_no_file(server: Any, tmp_path: Path) -> None:

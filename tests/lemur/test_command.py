@@ -178,7 +178,7 @@ def test_end_to_end(made: tuple[Path, Done]) -> None:
     ]
     assert manifest.parameters["source"] == "rows.jsonl"
     listed = {item.path for item in manifest.outputs}
-    assert {"README.md", "report.md", "decisions.parquet", "removed.parquet"} <= listed
+    assert {"README.md", "report.md", "decisions.parquet", "networks.parquet"} <= listed
     for split in SPLIT_RATIOS:
         assert f"data/records/{split}-00000-of-00001.parquet" in listed
     for path in out.rglob("*"):
@@ -199,7 +199,7 @@ def test_load_dataset(made: tuple[Path, Done], tmp_path: Path) -> None:
     out, _ = made
     script = (
         "import json, sys, warnings; warnings.simplefilter('ignore'); from datasets import load_dataset\n"
-        "names = (None, 'stats', 'decisions', 'removed', 'networks')\n"
+        "names = (None, 'stats', 'decisions', 'networks')\n"
         "loaded = {str(name): load_dataset(sys.argv[1], name) for name in names}\n"
         "found = {name: {split: [len(part), part.column_names] for split, part in data.items()}"
         " for name, data in loaded.items()}\n"
