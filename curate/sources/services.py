@@ -310,13 +310,13 @@ class LemurDatabase(RowSource):
         except RetryableError as error:
             if cached:
                 path, facts = max(cached, key=lambda item: (Version(item[1].version), item[0].stat().st_mtime_ns))
-                told = (
+                copy = (
                     f"lemur-db@{facts.version}, the newest in the cache,"
                     if self._version is None
                     else "the copy in the cache"
                 )
                 digest = facts.packed.sha256[:16]
-                note(f"{self.name}: the Hub cannot be reached; {told} is read ({digest}…)")
+                note(f"{self.name}: the Hub cannot be reached; {copy} is read ({digest}…)")
                 return path, facts
             names = sorted({facts.version for _, facts in known}, key=Version)
             others = f"lemur-db@{', lemur-db@'.join(names)} (in the cache), " if names else ""
