@@ -40,6 +40,16 @@ _KEPT_COMMENT = re.compile(
     rb"(?i)copyright|licen[cs]e|adapt|borrow|cop(?:y|ied)\b|\b(?:modified|taken) from|https?://|# *(?:type|fmt|noqa)\b"
 )
 
+_TERMS = re.compile(rb"(?i)copyright|licen[cs]e")
+
+#: A docstring up to the end of its first paragraph; a section that follows without a blank line ends it, too.
+_SUMMARY = re.compile(
+    rb"""[rRuU]?(?P<quotes>\"{3}|'{3})(?P<text>\s*\S.*?)(?<!["'\\])"""
+    rb"(?=[ \t]*\n[ \t]*(?:\n|[A-Z][a-z]+:[ \t]*\n|:param|\.\. |>>>|[-=]{4}))",
+    re.DOTALL,
+)
+_SECTION = re.compile(rb"\s*(?:[A-Z][a-z]+:[ \t]*\n|[A-Z][a-z]+$)")
+
 #: Bases whose subclasses are defined by the contents of their bodies.
 _OF_A_KIND = frozenset({"NamedTuple", "TypedDict", "Protocol", "Enum", "IntEnum", "StrEnum", "Flag", "IntFlag"})
 
@@ -146,21 +156,26 @@ class CutFinder:
         self._lines = lines
         self._watched = watched
 
-    def find(self, node: ast.stmt) -> Cuts:
-        """Return all possible cuts in a module-level statement."""
+    def find(self, node: ast.stmt, *, summary: bool = False) -> Cuts:
+        """Return all possible cuts in a module-level statement. Args: summary: whether its docstring keeps it."""
         cuts = Cuts()
         self._statement(node, "", cuts, caught=False)
         if isinstance(node, ast.ClassDef) and self._is_never_used(node):
             cuts.stub = tuple(self._stub(node))
-        cuts.texts = [
-            cut for item in list_nodes(node) if isinstance(item, _DOCUMENTED) for cut in self._find_docstring(item)
-        ]
+        for item in list_nodes(node):
+            if isinstance(item, _DOCUMENTED) and _is_docstring(item.body[0]):
+                cuts.texts += self._find_docstring(item, (summary and item is node) or len(item.body) == 1)
         return cuts
 
-    def _find_docstring(self, node: Function | ast.ClassDef) -> Iterator[Cut]:
-        """Yield the docstring of a definition, unless it is the whole body."""
+    def _find_docstring(self, node: Function | ast.ClassDef, summary: bool) -> Iterator[Cut]:
+        """Yield the docstring of a definition. Args: summary: whether its first paragraph stays."""
         first = node.body[0]
-        if _is_docstring(first) and len(node.body) > 1 and self._is_on_own_line(first):
+        start, end = self._lines.span(first)
+        match = _SUMMARY.match(self._lines.text, start, end)
+        if summary and (len(node.body) == 1 or match is None or not _SECTION.match(match["text"])):
+            if match is not None and not _TERMS.search(self._lines.text, match.end(), end):
+                yield Cut("text", match.end(), end - len(match["quotes"]), "", node.name)
+        elif self._is_on_own_line(first):
             end = skip_blank(self._lines.text, self._lines.start(last_line(first) + 1))
             if end <= self._lines.start(self._first_with_comments(node.body[1])):
                 yield Cut("text", self._lines.start(first_line(first)), end, "", node.name)
@@ -394,6 +409,11 @@ def skip_blank(text: bytes, offset: int) -> int:
 def stop(label: str) -> str:
     """Return the statement that replaces cut code."""
     return f"raise NotImplementedError({json.dumps(f'{LEFT_OUT}: {label}', ensure_ascii=False)})"
+
+
+def stop_by_name(function: str) -> str:
+    """Return the constructor that several stubs share. Args: function: its name."""
+    return f'def {function}(self, *_, **__):\n    raise NotImplementedError(f"{LEFT_OUT}: {{type(self).__name__}}")'
 
 
 def is_overload(node: ast.stmt) -> bool:

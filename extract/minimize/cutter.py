@@ -26,6 +26,7 @@ from extract.minimize.cuts import (
     is_broad,
     is_overload,
     list_comments,
+    stop_by_name,
 )
 from extract.resolve.modules import RUNTIME
 from lemur_core.source.facts import ASSIGN, CLASS, FUNCTION, IMPORT, IN_ANNOTATION, Statement, Use
@@ -53,6 +54,9 @@ _PARAMETERS = re.compile(
     rb"\bsignature\(|\bgetfullargspec\b|__(?:code|defaults|kwdefaults|annotations)__|\bget_type_hints\b"
     rb"|\bget_annotations\b|\bscript(?:_method|_if_tracing)?\b"
 )
+_SHARING = 3  # stubs; from this number on they share one constructor
+_STUB = re.compile(r"(?P<head>class [^\n]*:)(?: *#[^\n]*)?\n\s+(?P<body>__init__ = \w+)")
+_WIDTH = 120
 _SENTINEL = re.compile(r" *#@(\d+)@$")
 
 
@@ -160,11 +164,10 @@ class Cutter:
             for unit in ordered:
                 if unit.start <= at < unit.end:
                     unit.nodes.append(node)
-                    cuts = finder.find(node)
+                    cuts = finder.find(node, summary=self._name in unit.binds)
                     unit.cuts.branches += cuts.branches
                     unit.cuts.methods += cuts.methods
-                    if self._name not in unit.binds:
-                        unit.cuts.texts += cuts.texts
+                    unit.cuts.texts += cuts.texts
                     unit.cuts.stub = cuts.stub if unit.kind == CLASS else ()
                     kinds = (inner for inner in list_nodes(node) if isinstance(inner, ast.ClassDef))
                     named = (part for kind in kinds for base in kind.bases for part in list_nodes(base))
@@ -480,6 +483,8 @@ class Cutter:
         numbered: list[Cut] = []
         kept: set[str] = set()
         before = ""
+        stubs = {start for start, cuts in active.items() if any(cut.kind == "class" for cut in cuts)}
+        shared = self._find_free_name("left_out") if len(stubs) >= _SHARING else ""
         for unit in self._units:
             if unit.start not in active:
                 continue
@@ -489,11 +494,12 @@ class Cutter:
                 continue
             edits = []
             for cut in active[unit.start]:
-                edits.append(Edit(cut.start, cut.end, self._mark(cut, len(numbered))))
+                edits.append(Edit(cut.start, cut.end, self._mark(cut, len(numbered), shared)))
                 numbered.append(cut)
             text = apply(self.text, unit.start, unit.end, edits).strip("\n").rstrip()
-            stubbed = any(cut.kind == "class" for cut in active[unit.start])
-            kind = "stub" if stubbed else unit.kind
+            kind = "stub" if unit.start in stubs else unit.kind
+            if kind == "stub" and shared:
+                text = (f"{stop_by_name(shared)}\n\n\n" if unit.start == min(stubs) else "") + _join_stub(text)
             kept |= {*unit.binds, *unit.touches}
             if pieces:
                 # Stubs and assignments stand together, as authors write them; definitions two lines apart.
@@ -534,9 +540,18 @@ class Cutter:
                     setattr(node, name, ast.Constant(None, lineno=1, col_offset=0))
         return [f"{name} = object" for name in sorted(missing - find_undefined_names(tree).keys())] if missing else []
 
+    def _find_free_name(self, name: str) -> str:
+        """Return a name that the file does not have."""
+        while name.encode() in self.text:
+            name += "_"
+        return name
+
     @staticmethod
-    def _mark(cut: Cut, number: int) -> str:
+    def _mark(cut: Cut, number: int, shared: str) -> str:
+        """Return the replacement, its errors marked. Args: shared: the name of the constructor of all stubs, if any."""
         lines = cut.text.split("\n")
+        if shared and cut.kind == "class" and cut.text:
+            return f"{lines[0][: -len(lines[0].lstrip())]}__init__ = {shared}\n"
         return "\n".join(f"{line}  #@{number}@" if line.lstrip().startswith("raise ") else line for line in lines)
 
     def _summarize(
@@ -560,6 +575,13 @@ class Cutter:
         if gone:
             cut["definition"] = list(gone)
         return named, cut
+
+
+def _join_stub(text: str) -> str:
+    """Return a class with a constructor and nothing else on one line."""
+    match = _STUB.fullmatch(text)
+    joined = f"{match['head']} {match['body']}" if match else ""
+    return joined if joined and len(joined) <= _WIDTH else text
 
 
 def _owner(label: str) -> str:

@@ -4,18 +4,18 @@ The header of the file states its origin, the arguments that it supports, and th
 """
 
 import ast
-import hashlib
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any, Unpack, cast
 
 from extract.arguments.messages import NAME, BlockUses, CallsToRun, CallTexts
 from extract.emit.emit import Emitted
 from extract.emit.render import describe_changes, describe_files, wrap
-from extract.minimize.cuts import Watched
+from extract.minimize.cuts import LEFT_OUT, Watched
 from extract.minimize.cutter import Cutter, MinimizedText
 from extract.model.results import code_columns
 from extract.proofs.validate import BlockWithOriginal, ReportedCalls
@@ -34,6 +34,7 @@ from manifests.provenance.licenses import combine_licenses
 
 ROUNDS = 8  # attempts, each with fewer cuts
 _CHARACTERS = 300  # maximum length of an error message
+_NAMED = re.compile(rf"{LEFT_OUT}: (?P<name>\w+)$")
 _SHAPE = re.compile(r"\w+ (\d+(?:x\d+)*)")
 
 
@@ -234,7 +235,8 @@ def _blame_cuts(stops: Sequence[Stop], minimized: MinimizedText) -> set[int]:
     for stop in stops:
         hit = {minimized.stops[line] for line in stop.lines if line in minimized.stops}
         # The line that raised first: a missing name is only the second-best trace.
-        spared |= hit or set(minimized.named.get(stop.name or "", ()))
+        named = stop.name or (_NAMED.search(stop.message) or {"name": ""})["name"]
+        spared |= hit or set(minimized.named.get(named, ()))
     return spared
 
 
@@ -246,6 +248,7 @@ def _short(text: str) -> str:
 
 
 _LICENSE = "# Licence: "
+_FIELD = re.compile(r"# \w+: ")  # the lines before the first one repeat what it says
 _FURTHER = 2  # calls shown besides the first
 _CALL = 120  # characters of a call
 _NOT_SHORTER = "not shorter than the closed file"
@@ -290,8 +293,7 @@ def write_header(leaned: MinimizeResult, emitted: Emitted, arguments: CallsToRun
         *_replace_license(emitted.code, license_),
         *describe_files(further, licenses),
         *describe_changes(_list_changes(emitted.changes, minimized.names)),
-        *_describe_use(emitted.code, [arguments, *leaned.sets]),
-        *_describe_cuts(minimized.cut),
+        *_describe_use([arguments, *leaned.sets], minimized.cut),
     ]
     code = "\n".join([*head, "", minimized.text.strip(), ""])
     if code.count("\n") >= emitted.code.count("\n"):
@@ -329,7 +331,7 @@ def list_requirements(code: str, stated: Iterable[str], confirmed: Mapping[str, 
 
 def _replace_license(full: str, license_: str) -> Iterator[str]:
     """Yield the lines of a closed file's header that its minimized form has too, up to the license."""
-    for line in header_lines(full):
+    for line in dropwhile(lambda line: not _FIELD.match(line), header_lines(full)):
         if line.startswith(_LICENSE):
             yield f"{_LICENSE}{license_}"
             return
@@ -342,16 +344,16 @@ def _list_changes(changes: Mapping[str, Collection[str]], names: Collection[str]
     return {**changes, "renamed": renamed}
 
 
-def _describe_use(full: str, sets: Sequence[CallsToRun]) -> list[str]:
-    """Return the lines about what the minimized file is good for: the calls that it was verified with."""
+def _describe_use(sets: Sequence[CallsToRun], cut: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the lines about what the minimized file is good for: the calls that it was verified with, and the cuts."""
     first, *others = sets
     inits = [_call("", arguments["init"]) for arguments in sets]
     more = f" and {len(others) - _FURTHER} more" if len(others) > _FURTHER else ""
-    forward = _call("", first["forward"])
+    numbers = {kind: len({re.split(r",|\[", label)[0] for label in labels}) for kind, labels in cut.items()}
+    parts = [plural(numbers[kind], *names) for kind, names in _KINDS.items() if kind in numbers]
     return wrap(
-        f"Lean:    what construction with {', '.join(inits[: 1 + _FURTHER])}{more}, and forward as {forward}, reach,"
-        " equal in every bit, in eval and train mode; elsewhere it stops with an error. Closed file: SHA-256"
-        f" {hashlib.sha256(full.encode()).hexdigest()}."
+        f"Lean:    equal in every bit for construction with {', '.join(inits[: 1 + _FURTHER])}{more}, and forward as"
+        f" {_call('', first['forward'])}; elsewhere it stops with an error. Cut: {', '.join(parts) or 'nothing'}."
     )
 
 
@@ -359,9 +361,3 @@ def _call(name: str, call: CallTexts) -> str:
     parts = [*call["args"], *(f"{key}={value}" for key, value in call["kwargs"].items())]
     text = " ".join(", ".join(parts).split())
     return f"{name}({text if len(text) <= _CALL else f'{text[:_CALL]} …'})"
-
-
-def _describe_cuts(cut: Mapping[str, Sequence[str]]) -> list[str]:
-    numbers = {kind: len({re.split(r",|\[", label)[0] for label in labels}) for kind, labels in cut.items()}
-    parts = [plural(numbers[kind], *names) for kind, names in _KINDS.items() if kind in numbers]
-    return wrap(f"Cut:     {', '.join(parts) or 'nothing'}.")

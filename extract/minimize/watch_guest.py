@@ -67,7 +67,7 @@ def watch_block(request: BlockUses) -> dict[str, object]:
         with watch.watching():
             cls, names = _load(request)
             watch.begin_use()
-            signature = exercise(cls, request, names, watch.look)
+            signature = exercise(cls, request, names, watch)
         bound = sorted(_list_overrides())
         if scripts:
             torch.jit._state.enable()
@@ -119,11 +119,13 @@ def _load(request: BlockUses) -> tuple[type[nn.Module], BlockNamespace]:
 
 
 def exercise(
-    cls: type[nn.Module], request: BlockUses, names: BlockNamespace, look: Callable[[], None] = lambda: None
+    cls: type[nn.Module], request: BlockUses, names: BlockNamespace, watch: "_Watch | None" = None
 ) -> dict[str, object]:
     """Construct, print, save, load and run the block in eval and train mode, with each set of arguments in turn.
 
-    Args: request: its `arguments` are run at all `sizes`.
+    Args:
+        request: its `arguments` are run at all `sizes`.
+        watch: records what runs, but at further sizes: they rarely reach other lines, and if so, the proof finds out.
     Returns: as `sign_results`.
     Raises: AttemptError if the block cannot be constructed.
     """
@@ -131,6 +133,8 @@ def exercise(
     stops: list[dict[str, object]] = []
     for number, arguments in enumerate([request.arguments, *request.sets]):
         about = f"arguments {number}, " if number else ""
+        if watch:
+            watch.resume()
 
         def step(name: str, action: Callable[[], str], about: str = about) -> None:
             try:
@@ -146,8 +150,8 @@ def exercise(
                 raise
             step("construct", partial(_fail, failure))
             continue
-        _in_all_modes(module, arguments["forward"], names, [] if number else request.sizes, step)
-        look()
+        sizes = [] if number else request.sizes
+        _in_all_modes(module, arguments["forward"], names, sizes, step, watch.pause if watch else lambda: None)
     return {"steps": steps, "stops": stops}
 
 
@@ -168,6 +172,7 @@ def _in_all_modes(
     names: BlockNamespace,
     sizes: Sequence[Sequence[Sequence[int]]],
     step: Callable[[str, Callable[[], str]], None],
+    before_sizes: Callable[[], None],
 ) -> None:
     """Print, save and load, then run forward and backward in eval and train mode, and forward at every other size."""
     called = ForwardCall(tuple(forward["args"]), tuple(forward["kwargs"].items()))
@@ -201,6 +206,8 @@ def _in_all_modes(
             if not number:
                 step(f"{mode}, inputs {number}", partial(_forward_backward, module, inputs))
             step(f"state after {mode}, inputs {number}", lambda: _state(module))
+        if not number:
+            before_sizes()
 
 
 def _count_elements(shapes: Sequence[Sequence[int]]) -> int:
@@ -257,7 +264,7 @@ def _forward(module: nn.Module, inputs: Callable[[], Inputs]) -> str:
     args, kwargs = inputs()
     seed_all()
     with torch.no_grad():
-        return digest(module(*args, **kwargs))
+        return _digest(module(*args, **kwargs))
 
 
 def _forward_backward(module: nn.Module, inputs: Callable[[], Inputs]) -> str:
@@ -271,7 +278,7 @@ def _forward_backward(module: nn.Module, inputs: Callable[[], Inputs]) -> str:
     seed_all()
     with torch.enable_grad():
         output = module(*args, **kwargs)
-    outputs_digest = digest(output)
+    outputs_digest = _digest(output)
     seed_all()
     try:
         differentiate(module, output, leaves)
@@ -280,15 +287,25 @@ def _forward_backward(module: nn.Module, inputs: Callable[[], Inputs]) -> str:
     gradients = [t.grad for t in (*module.parameters(), *leaves)]
     missing = [number for number, gradient in enumerate(gradients) if gradient is None]
     return (
-        f"{outputs_digest}, {digest([gradient for gradient in gradients if gradient is not None])}, none of {missing}"
+        f"{outputs_digest}, {_digest([gradient for gradient in gradients if gradient is not None])}, none of {missing}"
     )
+
+
+def _digest(values: Any) -> str:
+    """Return the digest of all tensors, computed without the trace, which takes as long again."""
+    trace = sys.gettrace()
+    sys.settrace(None)
+    try:
+        return digest(values)
+    finally:
+        sys.settrace(trace)
 
 
 def _state(module: nn.Module) -> str:
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers()), **module.state_dict(keep_vars=True)}
     kept = {name: value for name, value in tensors.items() if isinstance(value, torch.Tensor)}
     names = [f"{name} {has_shape(value)} {value.requires_grad}" for name, value in kept.items()]
-    return hashlib.sha256(f"{names} {digest(list(kept.values()))}".encode()).hexdigest()
+    return hashlib.sha256(f"{names} {_digest(list(kept.values()))}".encode()).hexdigest()
 
 
 def _resize(inputs: Inputs, shapes: Sequence[Sequence[int]]) -> Inputs:
@@ -326,6 +343,7 @@ class _Watch:
         self.entered: set[tuple[int, str]] = set()
         self.used: set[tuple[int, str]] = set()  # entered after the file's own statements had run
         self.classes: set[str] = set()  # that had instances
+        self._kinds: set[type] = set()
         self._left: dict[CodeType, set[int]] = {}
         self._using = False
 
@@ -333,17 +351,22 @@ class _Watch:
         """Mark the end of loading: functions called from now on count as used."""
         self._using = True
 
-    def look(self) -> None:
-        """Record the file's classes that have instances, including instances of subclasses."""
+    def resume(self) -> None:
+        """Record what runs from now on."""
+        sys.settrace(self._enter)
+
+    def pause(self) -> None:
+        """Record the file's classes that have instances, including instances of subclasses, and no further lines."""
+        sys.settrace(None)
         # Every living object: an instance may be held by a container, a closure or a C extension.
-        kinds = {base for kind in {type(item) for item in gc.get_objects()} for base in kind.__mro__}
+        kinds = {base for kind in {*map(type, gc.get_objects()), *self._kinds} for base in kind.__mro__}
         self.classes |= {kind.__qualname__ for kind in kinds if getattr(kind, "__module__", "") == MODULE_NAME}
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Record the lines of this thread; autograd on the CPU runs backward in it as well."""
         before = sys.gettrace()
-        sys.settrace(self._enter)
+        self.resume()
         try:
             yield
         finally:
@@ -364,6 +387,8 @@ class _Watch:
             self.entered.add(name)
             if self._using:
                 self.used.add(name)
+            if code.co_name == "__init__" and code.co_varnames[:1] == ("self",):
+                self._kinds.add(type(frame.f_locals["self"]))  # it may be gone before `pause`
         return self._line if left else None
 
     def _line(self, frame: FrameType, event: str, _argument: object) -> Any:

@@ -55,6 +55,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, MinimizeResult]
         pair("loads", TEXTS["LOADS"], plain),
         pair("local", TEXTS["LOCAL"], plain),
         pair("changes", TEXTS["CHANGES"], plain),
+        pair("stubs", TEXTS["STUBS"], plain),
         pair("unmade", TEXTS["FAILS"], ARGUMENTS),
     ]
     with FactsIndex(tmp_path_factory.mktemp("index") / "facts.sqlite") as index:
@@ -91,7 +92,7 @@ def test_what_other_calls_of_the_corpus_reach_stays(found: dict[str, MinimizeRes
     assert torch.equal(*results)
     head = read_head(write_header(one, emitted({}, {("a", "b"): "MIT"}), ARGUMENTS))
     assert (
-        "with (8), (8, deep=True), (4, act='relu', fail=True), and forward as (torch.randn(2, 8, 6, 6)), reach" in head
+        "with (8), (8, deep=True), (4, act='relu', fail=True), and forward as (torch.randn(2, 8, 6, 6)); elsewhere" in head
     )
 
 
@@ -115,6 +116,17 @@ def test_scopes_stay_as_they_are(found: dict[str, MinimizeResult]) -> None:
     assert lean.text.split() == TEXTS["LOCAL"].replace("import torch\n", "", 1).split()
     with pytest.raises(UnboundLocalError):
         run(lean.text, False, True)(torch.ones(1))
+
+
+def test_classes_that_are_never_made_share_a_constructor(found: dict[str, MinimizeResult]) -> None:
+    """One that another size makes comes back whole: its error names it. Of documentation only a summary stays."""
+    lean = found["stubs"].minimized
+    assert lean is not None, found["stubs"].error
+    assert found["stubs"].rounds == 2
+    assert lean.text.strip() == TEXTS["STUBS LEAN"].strip()
+    assert isinstance(run(lean.text, 0), torch.nn.Module)
+    with pytest.raises(NotImplementedError, match="^left out of the lean form: Second$"):
+        run(lean.text, 2)
 
 
 def test_no_lean_form_without_proof(found: dict[str, MinimizeResult]) -> None:
@@ -178,7 +190,7 @@ def test_a_file_says_what_it_is_good_for(found: dict[str, MinimizeResult]) -> No
     assert "With: definitions from 1 file of alpha@1.0 (MIT); see required_repos.json" in head
     assert "beta" not in head
     assert "swish_2" not in head.partition("Cut:")[0]
-    assert "construction with (8), and forward as (torch.randn(2, 8, 6, 6)), reach" in head
+    assert "construction with (8), and forward as (torch.randn(2, 8, 6, 6)); elsewhere" in head
     assert "Cut: 3 definitions, 1 body of a class, 2 bodies of functions, 1 method" in head
 
 
