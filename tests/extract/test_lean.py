@@ -92,7 +92,8 @@ def test_what_other_calls_of_the_corpus_reach_stays(found: dict[str, MinimizeRes
     assert torch.equal(*results)
     head = read_head(write_header(one, emitted({}, {("a", "b"): "MIT"}), ARGUMENTS))
     assert (
-        "with (8), (8, deep=True), (4, act='relu', fail=True), and forward as (torch.randn(2, 8, 6, 6)); elsewhere" in head
+        "with (8), (8, deep=True), (4, act='relu', fail=True), and forward as (torch.randn(2, 8, 6, 6)); elsewhere"
+        in head
     )
 
 
@@ -125,7 +126,7 @@ def test_classes_that_are_never_made_share_a_constructor(found: dict[str, Minimi
     assert found["stubs"].rounds == 2
     assert lean.text.strip() == TEXTS["STUBS LEAN"].strip()
     assert isinstance(run(lean.text, 0), torch.nn.Module)
-    with pytest.raises(NotImplementedError, match="^left out of the lean form: Second$"):
+    with pytest.raises(NotImplementedError, match="left out of the lean form: Second"):
         run(lean.text, 2)
 
 
