@@ -33,6 +33,7 @@ from extract.model.categories import find_category, is_network
 from extract.model.results import Result, RunFacts, at_least, code_columns, sort_by_size
 from extract.proofs.rebuild import REBUILD, RebuildJob, count_rewritten, is_sampled, rebuild_all
 from extract.proofs.runtime import BlockRuntime, original_folders, runtime_for
+from extract.proofs.sdists import fetch_tests
 from extract.proofs.trace import TRACE, trace_all
 from extract.proofs.validate import (
     EXECUTE,
@@ -150,6 +151,7 @@ class StageContext:
         runtime: the folders with these requirements, once blocks were executed.
         shared: the sandbox of all stages. A job that runs a block alone can read nothing but its requirements.
         originals: by source, the folders from which its classes can be imported, once they were opened.
+        tests: by released package, the folder of its tests and documents, which its sdist has.
     """
 
     facts: RunFacts
@@ -161,6 +163,7 @@ class StageContext:
     runtime: BlockRuntime = field(default_factory=lambda: BlockRuntime(folder=None, installed=(), unavailable=()))
     shared: SharedSandbox | None = None
     originals: dict[str, tuple[Path, ...]] = field(default_factory=dict)
+    tests: dict[str, Path] = field(default_factory=dict)
     _open: ExitStack = field(default_factory=ExitStack)
     _hints: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -189,7 +192,8 @@ class StageContext:
         jobs = self.facts.options.jobs or available_cores()
         unsafe = self.facts.options.unsafe_no_sandbox
         runtime = self.runtime.folders
-        hidden = sorted({folder for folders in self.originals.values() for folder in folders}.difference(runtime))
+        originals = {folder for folders in self.originals.values() for folder in folders}
+        hidden = sorted({*originals, *self.tests.values()}.difference(runtime))
         return {"jobs": jobs, "runtime": runtime, "unsafe": unsafe, "shared": self.shared, "hidden": hidden}
 
     @property
@@ -220,6 +224,8 @@ class StageContext:
         """Provide the folders from which the originals of these blocks can be imported."""
         sources = {block.target.module.source.name: block.target.module.source for block in blocks.values()}
         self.originals = {name: original_folders(source, self.facts.unreached) for name, source in sources.items()}
+        fetched = {name: fetch_tests(source) for name, source in sources.items()}
+        self.tests = {name: folder for name, folder in fetched.items() if folder is not None}
 
     def hints(self, target: TargetClass) -> Mapping[str, Any]:
         """Return how the corpus constructs and calls a class, as JSON values."""
@@ -316,7 +322,8 @@ def _add_calls_of_sources(blocks: Mapping[str, PendingBlock], context: StageCont
     missing: dict[str, str] = {}
     targets = [block.target for block in blocks.values()]
     named = context.finder.list_naming
-    for item in record_sources(targets, context.originals, named, context.index, missing, **context.comparison):
+    places = context.originals, context.tests
+    for item in record_sources(targets, *places, named, context.index, missing, **context.comparison):
         context.add_calls(item.target, item.calls, item.places)
     return missing
 

@@ -76,7 +76,11 @@ class Forward:
 
     def search(self) -> Iterator[ForwardCall]:
         """Yield calls of forward that work."""
-        self.built.module.eval()
+        try:
+            attempt(self.built.module.eval)  # it may compute
+        except AttemptError as failure:
+            self.best_failure = (failure, "no arguments")
+            return
         own = self.built.arguments.as_json()
         # A recorded call of the same module first.
         for call in sorted(self.hints.get("forward", ()), key=lambda call: call.get("init") != own):

@@ -72,7 +72,21 @@ class ListOfValues:
         return f"[{inside}]"
 
 
-Value = Tensor | Literal | ListOfValues
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Values by name: a dict or, if they are read as attributes, a namespace."""
+
+    fields: tuple[tuple[str, "Value"], ...] = ()
+    is_dict: bool = True
+
+    def expression(self) -> str:
+        """Return Python code that creates it."""
+        if self.is_dict:
+            return f"{{{', '.join(f'{name!r}: {value.expression()}' for name, value in self.fields)}}}"
+        return f"types.SimpleNamespace({', '.join(f'{name}={value.expression()}' for name, value in self.fields)})"
+
+
+Value = Tensor | Literal | ListOfValues | Record
 Inputs = tuple[tuple[str, Value], ...]  # forward's arguments by name, in order; "*" for further positional ones
 
 
@@ -83,6 +97,9 @@ def tensors_in(value: Value) -> Iterator[Tensor]:
     elif isinstance(value, ListOfValues):
         for item in value.values:
             yield from tensors_in(item)
+    elif isinstance(value, Record):
+        for _, item in value.fields:
+            yield from tensors_in(item)
 
 
 def change_tensors(value: Value, change: Callable[[Tensor], Value]) -> Value:
@@ -91,6 +108,8 @@ def change_tensors(value: Value, change: Callable[[Tensor], Value]) -> Value:
         return change(value)
     if isinstance(value, ListOfValues):
         return replace(value, values=tuple(change_tensors(item, change) for item in value.values))
+    if isinstance(value, Record):
+        return replace(value, fields=tuple((name, change_tensors(item, change)) for name, item in value.fields))
     return value
 
 
@@ -224,6 +243,8 @@ def layouts(layers: Layers, documented: Sequence[int], name: str) -> list[Layout
 _INDEX = re.compile(r".*(ids|labels?|indices|index|idx|timesteps?|token)|t|y|texts?|words")
 _MASK = re.compile(r".*mask.*|valid.*")
 _LISTS = re.compile(r"inputs|feats|features|xs|hidden_states_list|feature_(maps|list)|laterals")
+_DICTS = re.compile(r"(typing\.)?([Dd]ict|(Mutable)?Mapping)\b")
+_POSITIONS = re.compile(r"_*(pos(itions?)?|coord(inate)?s?|xyz|points|r|r_ij|rij|offsets?|vec(tors?)?)")
 _TARGETS = re.compile(r"targets?|labels?|gt|y_true")
 
 #: Values of arguments with the same meaning everywhere, for the small graph or for a 4 x 4 feature map.
@@ -314,6 +335,19 @@ def propose_like_main(name: str, main: Tensor, *, loss: bool) -> list[Value]:
     return [main, Literal("None"), Literal("1"), Tensor((rows[0], tokens), INDEX)]
 
 
+def guess_field(name: str, main: Tensor, *, loss: bool) -> Value:
+    """Return a value for an item or attribute of an argument, by its name; `main`: the other tensors of the call.
+
+    Rows come first: each item has one for each node, word or user.
+    """
+    plain = name.lower().strip("_")
+    if _POSITIONS.fullmatch(plain):
+        return Tensor((main.shape[0], 3))
+    if _INDEX.fullmatch(plain) or re.match(r"(n|num|idx|index|len)_|.*_(len|lengths?|n|i|j|m)$", plain):
+        return Tensor(main.shape[:1], INDEX)
+    return propose_like_main(plain, main, loss=loss)[0]
+
+
 def main_values(name: str, annotation: str, shape: tuple[int, ...], channels: int, layers: Layers) -> Iterator[Value]:
     """Yield values for the first argument in one layout."""
     lower = name.lower()
@@ -323,6 +357,8 @@ def main_values(name: str, annotation: str, shape: tuple[int, ...], channels: in
     if _INDEX.fullmatch(lower) or (layers.embeds and len(shape) in (2, 3)):
         indices = [Tensor((BATCH, _TOKENS), INDEX), Tensor((BATCH,), INDEX)]
         yield from reversed(indices) if len(shape) == 1 else indices
+    if _DICTS.match(annotation):
+        yield Record()
     if _LISTS.fullmatch(lower) or re.match(r"(list|tuple|sequence)", annotation.lower()):
         yield pyramid(channels, 3, max(8, shape[-1] if len(shape) == 4 else 16))
     yield Tensor(shape, FLOAT)

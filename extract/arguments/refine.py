@@ -292,7 +292,10 @@ class Refiner:
         for size in calls.inputs:
             if not _is_channels(size) or size.value >= _SMALLEST or size.value == _OF_IMAGES:
                 continue
-            fresh = next(n for n in _NEAR[_SMALLEST] if not _collides(n, [other.value for other in calls.sizes]))
+            others = [other.value for other in calls.sizes]
+            fresh = next((n for n in _NEAR[_SMALLEST] if not _collides(n, others)), None)
+            if fresh is None:
+                return calls
             equal = [other for other in (*calls.widths, *calls.inputs) if other.value == size.value]
             same = [other for other in equal if other.axis in (None, size.axis)]
             changed = self._try(calls, dict.fromkeys(same, fresh)) or self._try(calls, {size: fresh})

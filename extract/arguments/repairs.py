@@ -27,9 +27,11 @@ from extract.arguments.inputs import (
     Layers,
     ListOfValues,
     Literal,
+    Record,
     Tensor,
     Value,
     change_tensors,
+    guess_field,
     is_variadic,
     propose_like_main,
     pyramid,
@@ -43,6 +45,7 @@ from lemur_core.sandbox.server.foreign import read_traceback
 
 _MAX_SIZE = 8192  # of one axis
 _MAX_RANK = 6
+_ROWS = 8  # of the tensors in a dict
 _NONE = Literal("None")
 
 
@@ -85,9 +88,20 @@ class FailedCall:
     def with_tensors(self, name: str, change: Callable[[Tensor], Value | None]) -> Iterator[Inputs]:
         """Yield the inputs with the tensors of one argument changed, if any differs; `change` may return None."""
         value = dict(self.inputs)[name]
+        for fresh in self._change_fields(value, change) if isinstance(value, Record) else ():
+            yield with_value(self.inputs, name, fresh)
         fresh = change_tensors(value, lambda tensor: change(tensor) or tensor)
         if fresh != value:
             yield with_value(self.inputs, name, fresh)
+
+    def _change_fields(self, record: Record, change: Callable[[Tensor], Value | None]) -> Iterator[Record]:
+        """Yield a record with one of its values changed, those first that the failing lines name."""
+        words = self.words()
+        named = sorted(record.fields, key=lambda field: words.index(field[0]) if field[0] in words else len(words))
+        for name, value in named:
+            fresh = change_tensors(value, lambda tensor: change(tensor) or tensor)
+            if fresh != value:
+                yield replace(record, fields=tuple((n, fresh if n == name else old) for n, old in record.fields))
 
     def each_with(self, change: Callable[[Tensor], Value | None]) -> Iterator[Inputs]:
         """Yield from `with_tensors` for each argument, suspects first."""
@@ -370,6 +384,39 @@ def missing(at: FailedCall) -> Iterator[Inputs]:
                 yield with_value(at.inputs, name, value)
 
 
+_INDEXED = re.compile(
+    r"(?:indices must be integers or slices, not str|too many indices for tensor|invalid data type 'str'"
+    r"|only integers, slices|is not subscriptable)"
+)
+_LACKS = re.compile(r"'(?:Tensor|list|dict|SimpleNamespace|types\.SimpleNamespace)' object has no attribute '(\w+)'")
+_OF_DICTS = frozenset({"items", "keys", "values", "get", "update", "copy", "pop"})
+
+
+def records(at: FailedCall) -> Iterator[Inputs]:
+    """Use a dict or an object with attributes where a value is read like one, and add the item that is missing."""
+    cause = at.failure.cause
+    lacks = _LACKS.search(at.text)
+    item = cause.args[0] if isinstance(cause, KeyError) and cause.args and isinstance(cause.args[0], str) else ""
+    indexed = re.findall(r"(\w+)\[", at.line) if _INDEXED.search(at.text) else []
+    held = re.findall(rf"(\w+)\.{lacks[1]}\b", at.line) if lacks else []
+    main = at.main if len(at.main.shape) > 1 else Tensor((_ROWS, *(at.layers.channels or (32,))[:1]))
+    names = dict(at.inputs)
+    if (indexed or held) and not names.keys() & {*indexed, *held}:
+        held, indexed = (list(names)[:1] if read else [] for read in (held, indexed))  # another name, in a helper
+    for name, value in names.items():
+        known = value.fields if isinstance(value, Record) else ()
+        field = item if item and isinstance(value, Record) else lacks[1] if lacks and name in held else ""
+        if not known and "no_output" in at.text and isinstance(value, Record):
+            field = "x"
+        if name in indexed or field in _OF_DICTS:
+            yield with_value(at.inputs, name, Record(known))
+        elif field and field not in dict(known):
+            is_dict = not lacks
+            yield with_value(
+                at.inputs, name, Record((*known, (field, guess_field(field, main, loss=at.loss))), is_dict=is_dict)
+            )
+
+
 #: Patterns of messages about dtypes, and the kind of tensor that they ask for.
 KINDS: tuple[tuple[str, str], ...] = (
     (r"uint8", BYTE),
@@ -462,6 +509,7 @@ RULES: tuple[Callable[[FailedCall], Iterator[Inputs]], ...] = (
     sizes_in_message,
     grow,
     shares,
+    records,
     ranks,
     missing,
     kinds,

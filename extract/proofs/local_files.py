@@ -19,7 +19,8 @@ from lemur_core.files.foreign import may_hold_secrets
 
 _FORMAT = "v1"
 _INIT = "__init__.py"
-_TESTS = frozenset({"test", "tests", "testing"})
+#: Names of folders.
+TESTS = frozenset({"test", "tests", "testing"})
 
 
 def copy_importable(source: PackageSource) -> Path:
@@ -55,9 +56,10 @@ def is_test(name: str) -> bool:
     return name.endswith(".py") and (name.startswith("test_") or name.endswith("_test.py"))
 
 
-def _is_of_tests(path: str) -> bool:
+def is_of_tests(path: str) -> bool:
+    """Return whether a file is one of tests, or what they import from beside them."""
     folder, _, name = path.rpartition("/")
-    return name.endswith(".py") and (is_test(name) or name == "conftest.py" or not _TESTS.isdisjoint(folder.split("/")))
+    return name.endswith(".py") and (is_test(name) or name == "conftest.py" or not TESTS.isdisjoint(folder.split("/")))
 
 
 def _read_others(source: PackageSource) -> Iterator[tuple[str, bytes]]:
@@ -67,8 +69,8 @@ def _read_others(source: PackageSource) -> Iterator[tuple[str, bytes]]:
     for path in sorted(walk(source.root)):
         name = path.rpartition("/")[2]
         is_data = not name.endswith(".py") and path.startswith(packages)
-        is_of_tests = path not in known and _is_of_tests(path)
-        if may_hold_secrets(name) or not (is_data or is_of_tests):
+        of_tests = path not in known and is_of_tests(path)
+        if may_hold_secrets(name) or not (is_data or of_tests):
             continue
         file = source.root / path
         try:

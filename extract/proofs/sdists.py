@@ -4,13 +4,25 @@ Nothing of an sdist is run. Setuptools writes the names of its top-level modules
 `NAME.egg-info/top_level.txt`. Their files are what a wheel would hold.
 """
 
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
+from extract.proofs.local_files import TESTS, is_of_tests
+from extract.sources.contents import PackageSource
 from extract.sources.metadata import PackageFacts, is_text, read_facts
 from extract.sources.package import read_archive
-from lemur_core.files.pip import AbsentError
+from extract.sources.store import place, workspace
+from lemur_core.files.cache import cache_folder
+from lemur_core.files.errors import RetryableError, UserError
+from lemur_core.files.pip import AbsentError, download
+from lemur_core.files.progress import note
+from lemur_core.sandbox.runtime import DECLARED
 
 _COMPILED = frozenset({".c", ".cc", ".cpp", ".cu", ".cxx", ".f", ".f90", ".pyx", ".rs"})
+_MAX_SDIST_BYTES = 40 << 20
+_MAX_SECONDS = 120.0
+_DATA_OF_TESTS = frozenset({".cfg", ".csv", ".ini", ".json", ".toml", ".tsv", ".txt", ".yaml", ".yml"})
+_DOCUMENTS = frozenset({".md", ".rst"})
 _ABSENT = "there is no wheel of it for this Python and platform, and its sdist"
 
 
@@ -38,3 +50,49 @@ def _list_module(files: dict[str, bytes], root: PurePosixPath, name: str) -> dic
     start = len(f"{root}/") if root.parts else 0
     own = f"{root / name}.py", f"{root / name}/"
     return {path[start:]: data for path, data in files.items() if path == own[0] or path.startswith(own[1])}
+
+
+def fetch_tests(source: PackageSource) -> Path | None:
+    """Return a folder with the tests and documents in the sdist of a release; wheels mostly lack them.
+
+    Returns: the folder, laid out as in the sdist, in the cache; None if the index does not have it or is out of reach.
+    """
+    name, _, version = source.name.partition("@")
+    if source.kind != "package" or name in DECLARED:
+        return None
+    target = cache_folder("runtime", "v1", "tests") / f"{name}-{version}"
+    if target.is_dir():
+        return target
+    note(f"fetching the tests of {name}=={version} with pip download")
+    files: dict[str, bytes] = {}
+    with workspace() as work:
+        try:
+            archive = download(
+                name,
+                f"=={version}",
+                work,
+                sdists="only",
+                max_bytes=_MAX_SDIST_BYTES,
+                max_seconds=_MAX_SECONDS,
+                retries=1,
+            )
+            files = {path.partition("/")[2]: data for path, data in read_archive(archive, _choose_tests).items()}
+        except RetryableError:
+            return None
+        except UserError as error:
+            note(f"{name}=={version}: without its tests: {error}")
+        for path, data in files.items():
+            file = work / "tests" / path.removeprefix("src/")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data)
+        (work / "tests").mkdir(exist_ok=True)
+        place(work / "tests", target)
+    return target
+
+
+def _choose_tests(names: list[str]) -> Iterable[str]:
+    for name in names:
+        path = PurePosixPath(name.partition("/")[2])
+        is_data = path.suffix in _DATA_OF_TESTS and not TESTS.isdisjoint(path.parts[:-1])
+        if is_data or is_of_tests(str(path)) or path.suffix in _DOCUMENTS:
+            yield name

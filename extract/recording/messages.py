@@ -24,7 +24,7 @@ class SourceRecording:
         classes: `MODULE:NAME` of each class.
         modules: further modules to import, which mention these classes.
         examples: Python code of the source's documentation, one text an example.
-        tests: files of tests, relative to the first folder.
+        tests: files of tests, relative to the first folder that has them.
         digest: of the source: another one asks again.
     """
 

@@ -1,6 +1,7 @@
 """Real calls of the classes of a source: its own models, examples and scripts run, and their parts are recorded."""
 
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,12 +21,18 @@ from lemur_core.sandbox.cached import Store
 from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
 
 _MAX_MODULES = 60  # imported besides those of the classes
-_MAX_EXAMPLES = 40
+_MAX_EXAMPLES = 200
 _MAX_TESTS = 400  # files
 _REASON_CHARACTERS = 200
 _MAX_TEXT_BYTES = 1 << 20
 _FENCED = re.compile(r"^[ \t]*```[ \t]*(?:python|py|pycon)[^\n]*\n(.*?)^[ \t]*```", re.MULTILINE | re.DOTALL)
 _PROMPT = re.compile(r"^[ \t]*(?:>>>|\.\.\.) ?(.*)$", re.MULTILINE)
+_DIRECTIVE = re.compile(
+    r"^(?P<i>[ \t]*)\.\. (?:code-block|code|testcode)::[ \t]*(?:python|py|pycon)?[0-9]?[ \t]*\n"
+    r"(?P<code>(?:[ \t]*\n|(?P=i)[ \t]+[^\n]*\n)+)",
+    re.MULTILINE,
+)
+_OPTION = re.compile(r"^[ \t]+:[\w-]+:.*\n", re.MULTILINE)
 _README = re.compile(r"(?i)readme(?:\.(?:md|markdown))?")
 
 
@@ -71,6 +78,7 @@ class RecordedClass:
 def record_sources(
     targets: Sequence[TargetClass],
     folders: Mapping[str, Sequence[Path]],
+    tests: Mapping[str, Path],
     list_naming: Callable[[Sequence[TargetClass]], Sequence[Module]],
     index: Store | None,
     missing: dict[str, str],
@@ -83,6 +91,7 @@ def record_sources(
     Args:
         targets: those at module level count.
         folders: from which the classes of each source can be imported.
+        tests: the folder of tests and documents of a source, if they are elsewhere.
         list_naming: returns files of a source to import, since they use these classes, the most likely first.
         missing: to which is added, by source, why one shows nothing.
     Returns: the classes for which there are calls, those nearest to the defaults first.
@@ -95,16 +104,16 @@ def record_sources(
             by_source.setdefault(target.module.source.name, []).append(target)
     requests = {}
     for name, members in by_source.items():
-        source, paths = members[0].module.source, folders[name]
+        source, paths, others = members[0].module.source, folders[name], tests.get(name)
         requests[name] = SourceRecording(
-            list(map(str, paths)),
+            [*([str(others)] if others else ()), *map(str, paths)],
             list(map(_key, members)),
             [module.name for module in list_naming(members)][:_MAX_MODULES],
-            list_examples(source, paths),
-            list_tests(source, paths),
+            list_examples(source, others, paths),
+            list_tests(source, others, paths),
             source.digest,
         )
-    readable = (folder for paths in folders.values() for folder in paths)
+    readable = {*(folder for paths in folders.values() for folder in paths), *tests.values()}
     with open_sandbox(index, [RECORD_SOURCE], sandbox, folders=readable) as box:
         answers = {
             reply.key: reply.answer or SourceCalls({}, reply.reason(_REASON_CHARACTERS))
@@ -127,24 +136,34 @@ def _key(target: TargetClass) -> str:
     return f"{target.stem}:{target.name}"
 
 
-def list_examples(source: PackageSource, folders: Sequence[Path]) -> list[str]:
-    """Return the Python code in the description of a source: of its README, or of the metadata of its release."""
+def list_examples(source: PackageSource, tests: Path | None, folders: Sequence[Path]) -> list[str]:
+    """Return the Python code in the documents of a source: its README, its sdist, or the metadata of its release."""
     name = source.name.partition("@")[0].replace("-", "_").lower()
     files = [source.root / item for item in sorted(_list_names(source.root)) if _README.fullmatch(item)]
     for folder in folders[:1]:
         files += [folder / item / "METADATA" for item in sorted(_list_names(folder)) if _is_metadata(item, name)]
-    texts = [_read_text(file) for file in files]
-    codes = [code for text in texts for code in _FENCED.findall(text)]
-    return [_strip_prompts(code) for code in codes][:_MAX_EXAMPLES]
+    if tests is not None:
+        files += sorted(path for path in tests.rglob("*") if path.suffix in (".md", ".rst"))
+    codes = [code for file in files for code in _list_codes(_read_text(file))]
+    return list(dict.fromkeys(codes))[:_MAX_EXAMPLES]
 
 
-def list_tests(source: PackageSource, folders: Sequence[Path]) -> list[str]:
-    """Return the files of tests of a project, or inside the packages of a release, relative to the first folder."""
-    if not folders:
-        return []
+def _list_codes(text: str) -> Iterator[str]:
+    for code in _FENCED.findall(text):
+        yield _strip_prompts(code)
+    for match in _DIRECTIVE.finditer(text):
+        yield _strip_prompts(textwrap.dedent(_OPTION.sub("", match["code"])).strip("\n") + "\n")
+
+
+def list_tests(source: PackageSource, tests: Path | None, folders: Sequence[Path]) -> list[str]:
+    """Return the files of tests of a project or release, relative to the folder of tests, or to the first other."""
     tops = {file.module.partition(".")[0] for file in source.files} if source.kind == "package" else {""}
-    files = {path for top in tops for path in (folders[0] / top).rglob("*.py") if is_test(path.name)}
-    return sorted(path.relative_to(folders[0]).as_posix() for path in files)[:_MAX_TESTS]
+    places = [(folder, top) for folder in folders[:1] for top in tops]
+    places += [] if tests is None else [(tests, "")]
+    files = {
+        path.relative_to(root) for root, top in places for path in (root / top).rglob("*.py") if is_test(path.name)
+    }
+    return sorted(path.as_posix() for path in files)[:_MAX_TESTS]
 
 
 def _list_names(folder: Path) -> list[str]:

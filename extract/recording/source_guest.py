@@ -86,10 +86,18 @@ def record_source(request: SourceRecording) -> dict[str, Any]:
 
 
 def _read_tests(request: SourceRecording) -> dict[str, str]:
-    """Return the text of each file of tests by its module; its folder is searched for modules as pytest does it."""
+    """Return the text of each file of tests by its module; its folder is searched for modules as pytest does it.
+
+    Those inside a package may lie elsewhere than the package.
+    """
     texts = {}
     for path in request.tests:
-        file = Path(request.folders[0], path)
+        root = next(folder for folder in request.folders if Path(folder, path).exists())
+        file = Path(root, path)
+        for parent in list(Path(path).parents)[-2::-1]:
+            searched = getattr(sys.modules.get(".".join(parent.parts)), "__path__", None)
+            if searched is not None and str(Path(root, parent)) not in searched:
+                searched.append(str(Path(root, parent)))
         texts[path.removesuffix(".py").replace("/", ".")] = file.read_text("utf-8", "replace")
         if not (file.parent / "__init__.py").exists() and str(file.parent) not in sys.path:
             sys.path.append(str(file.parent))

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from lemur_core.files.atomic import make_scratch, remove_dead, sha256_file, write_text
 from lemur_core.files.cache import cache_folder
@@ -45,7 +46,7 @@ def download(
     specifier: str,
     folder: Path,
     *,
-    sdists: bool = False,
+    sdists: bool | Literal["only"] = False,
     max_bytes: int = 0,
     max_seconds: float | None = None,
     retries: int | None = None,
@@ -55,7 +56,7 @@ def download(
     Args:
         specifier: a version specifier of PEP 440, such as `==1.0`; "" is the newest release.
         folder: empty; the archive and scratch files are put into it.
-        sdists: download an sdist if there is no wheel for this interpreter. It is never built.
+        sdists: download an sdist if there is no wheel for this interpreter, or in any case. It is never built.
         max_bytes: size limit of the archive; 0 for none.
         max_seconds: for all of pip's work; None for no limit.
         retries: connection retries; None for the user's setting.
@@ -65,7 +66,7 @@ def download(
         cannot be reached or takes too long; UserError with pip's message otherwise. No message repeats the name.
     """
     archives, result = folder / "archives", folder / "result"
-    options = [] if sdists else ["--only-binary", ":all:"]
+    options = {True: [], False: ["--only-binary", ":all:"], "only": ["--no-binary", ":all:"]}[sdists]
     options += [] if retries is None else ["--retries", str(retries)]
     try:
         done = _download_to(folder, f"{name}-", max_bytes, max_seconds, [*options, name + specifier])
@@ -131,7 +132,7 @@ def _run(arguments: list[str], scratch: Path, max_seconds: float | None = None) 
     )  # fmt: skip
 
 
-def _explain(stderr: str, sdists: bool, max_bytes: int) -> UserError:
+def _explain(stderr: str, sdists: bool | Literal["only"], max_bytes: int) -> UserError:
     match = _VERSIONS.search(stderr)
     versions = () if match is None or match[1] == "none" else tuple(match[1].split(", "))
     if "File too large" in stderr:
