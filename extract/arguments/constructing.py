@@ -13,10 +13,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from extract.arguments.compared import Compared, read_compared
 from extract.arguments.inputs import is_variadic, list_required
 from extract.arguments.messages import NAME
 from extract.arguments.name_values import (
     BLOCK,
+    annotation_text,
     candidates,
     configuration_expressions,
     format_call,
@@ -40,9 +42,14 @@ _MISSING_ARGUMENTS = re.compile(r"missing \d+ required (positional|keyword-only)
 _NAMED = re.compile(r"[`'\"](\w+)[`'\"] (?:must be|needs to be|has to be) (?:passed|given|provided|specified|set)")
 _MAX_OPTIONAL = 8  # optional parameters to try after one failure
 _LAYERS = ("nn.Identity()", "lambda x, *_, **__: x", "[nn.Identity()]", "F.relu")
-_UNCALLABLE = re.compile(r"object is not callable|forward\(\) takes \d+ positional arguments? but \d+ were given")
+_UNCALLABLE = re.compile(
+    r"object is not callable|must be Tensor, not [A-Z]|forward\(\) takes \d+ positional arguments? but \d+ were given"
+)
 _LENGTH = re.compile(r"unpack \(expected (\d+)|of (?:length|size|len) (\d+)|(\d+) (?:elements|values|items)")
 _MAX_LENGTH = 8
+_MAX_GROWN = 64
+#: Sizes that a kernel or a pool does not fit into.
+TOO_SMALL = re.compile(r"too (?:small|short)|can't be greater|should be less than|at least|must be (?:greater|larger)")
 _SHARED_PREFIX = 3  # letters
 _MAX_TRIES = 80  # sets of required arguments
 LARGE = 400_000  # elements; for larger modules, inputs are searched on meta tensors
@@ -244,6 +251,10 @@ class Constructor:
         optional = [w for w in dict.fromkeys(words) if w in self.parameters and w not in picks]
         optional = [name for name in optional if not is_variadic(self.parameters[name])][:3]
         passed_on = [w for w in dict.fromkeys(words) if w in extra and w not in self.parameters]
+        if TOO_SMALL.search(str(failure)):  # the size of an image, for a kernel or a pool
+            sizes = {n: int(text) for n in named if (text := extra.get(n, texts[n])).isdecimal()}
+            larger = {n: str(4 * size) for n, size in sizes.items() if size <= _MAX_GROWN}
+            yield from [(dict(picks), {**extra, **larger})] if larger else []
         for name in named:
             yield from ((dict(picks), {**extra, name: text}) for text in _fit_length(failure, texts[name]))
         for name in named:
@@ -264,7 +275,13 @@ class Constructor:
             *self._companions().get(name, ()),
         ]
         parameter = self.parameters.get(name)
-        for text in candidates(name, parameter.annotation if parameter is not None else inspect.Parameter.empty):
+        compared = read_compared(self.cls.__module__).get(name, Compared())
+        annotation = parameter.annotation if parameter is not None else inspect.Parameter.empty
+        texts += compared.list_fitting(annotation_text(annotation))
+        for text in compared.classes:
+            with contextlib.suppress(Exception):  # its name may mean something only where it was compared
+                texts += instances(text, self.names.value(text))
+        for text in candidates(name, annotation):
             texts += self.blocks[:4] if text == BLOCK else [text]
         return tuple(dict.fromkeys(texts))
 
@@ -375,7 +392,7 @@ def fails_only_on_meta(failure: AttemptError) -> bool:
     """Return whether a failure is due to meta tensors, which hold no data."""
     text = str(failure)
     return (
-        isinstance(failure.cause, NotImplementedError)
+        isinstance(failure.cause, NotImplementedError | UnboundLocalError)  # the latter: its own handler passed over it
         or "meta" in text
         or "_local_scalar_dense" in text
         or "numpy" in text

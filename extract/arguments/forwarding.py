@@ -4,6 +4,7 @@ import heapq
 import inspect
 import itertools
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -12,11 +13,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from extract.arguments.compared import Compared, read_compared
 from extract.arguments.constructing import META_SHAPES, Constructed, Constructor, fails_only_on_meta
 from extract.arguments.inputs import (
     Inputs,
     Layers,
     ListOfValues,
+    Literal,
     Tensor,
     Value,
     change_nested,
@@ -171,10 +174,13 @@ class Forward:
     def _values(self, name: str, main: Tensor, *, loss: bool) -> list[Value]:
         """Return values for a further argument, from its annotation and its name."""
         parameter = self.parameters.get(name)
-        by_annotation = (
-            values_from_annotation(annotation_text(parameter.annotation), main) if parameter is not None else []
-        )
-        by_name = propose_like_main(name, main, loss=loss)
+        annotation = annotation_text(parameter.annotation) if parameter is not None else ""
+        compared = read_compared(type(self.built.module).__module__).get(name, Compared())
+        constants = [Literal(text) for text in compared.list_fitting(annotation)]
+        by_annotation = values_from_annotation(annotation, main)
+        by_name = [*constants, *propose_like_main(name, main, loss=loss)]
+        if re.search(r"\bNone\b|Optional\[", annotation) and "Tensor" not in annotation:
+            by_annotation.insert(0, Literal("None"))
         return [*by_name, *by_annotation] if meaning(name) is not None else [*by_annotation, *by_name]
 
     @staticmethod

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 #: Kinds of tensors, by the use of their numbers.
-FLOAT, INDEX, MASK, POSITIVE, BYTE = "float", "index", "mask", "positive", "byte"
+FLOAT, INDEX, MASK, POSITIVE, BYTE, COMPLEX = "float", "index", "mask", "positive", "byte", "complex"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,8 @@ class Tensor:
             return f"torch.ones({shape}, dtype=torch.bool)"
         if self.kind == BYTE:
             return f"torch.randint(0, 256, {shape}, dtype=torch.uint8)"
+        if self.kind == COMPLEX:
+            return f"torch.randn({shape}, dtype=torch.complex64)"
         if self.kind == POSITIVE:
             return f"torch.rand({shape})"
         return f"torch.randn({shape})"

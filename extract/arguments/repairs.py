@@ -17,8 +17,10 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
+from extract.arguments.constructing import TOO_SMALL
 from extract.arguments.inputs import (
     BYTE,
+    COMPLEX,
     FLOAT,
     INDEX,
     MASK,
@@ -88,8 +90,8 @@ class FailedCall:
     def with_tensors(self, name: str, change: Callable[[Tensor], Value | None]) -> Iterator[Inputs]:
         """Yield the inputs with the tensors of one argument changed, if any differs; `change` may return None."""
         value = dict(self.inputs)[name]
-        for fresh in self._change_fields(value, change) if isinstance(value, Record) else ():
-            yield with_value(self.inputs, name, fresh)
+        for record in self._change_fields(value, change) if isinstance(value, Record) else ():
+            yield with_value(self.inputs, name, record)
         fresh = change_tensors(value, lambda tensor: change(tensor) or tensor)
         if fresh != value:
             yield with_value(self.inputs, name, fresh)
@@ -145,13 +147,12 @@ def sizes_in_message(at: FailedCall) -> Iterator[Inputs]:
             yield from resize(at, int(match[have]), int(match[want]))
 
 
-_TOO_SMALL = re.compile(r"too (?:small|short)|can't be greater|should be less than|at least|must be (?:greater|larger)")
 _GROWTH = (4, 16, 2)
 
 
 def grow(at: FailedCall) -> Iterator[Inputs]:
     """Enlarge the last axes, of which the message says that they are too small for a kernel or a pool."""
-    if _TOO_SMALL.search(at.text):
+    if TOO_SMALL.search(at.text):
         for factor, axes in itertools.product(_GROWTH, ((-1,), (-2, -1), (-2,))):
             yield from at.all_with(partial(_grow_axes, axes=axes, factor=factor))
 
@@ -181,6 +182,13 @@ def shares(at: FailedCall) -> Iterator[Inputs]:
             yield from resize(at, whole, 2 * min(int(match[1]), int(match[2])))
     if match := re.search(r"sum exactly to (\d+) .*got split_sizes=\[([\d, ]+)\]", at.text):
         yield from resize(at, int(match[1]), sum(map(int, match[2].split(","))))
+
+
+def views(at: FailedCall) -> Iterator[Inputs]:
+    """Use the shape that a tensor could not be viewed in."""
+    if match := re.search(r"shape '\[([\d, ]+)\]' is invalid for input of size", at.text):
+        shape = tuple(map(int, match[1].split(",")))
+        yield from at.each_with(lambda tensor: tensor.with_shape(shape) if tensor.shape != shape else None)
 
 
 def resize(at: FailedCall, have: int, want: int) -> Iterator[Inputs]:
@@ -419,6 +427,7 @@ def records(at: FailedCall) -> Iterator[Inputs]:
 
 #: Patterns of messages about dtypes, and the kind of tensor that they ask for.
 KINDS: tuple[tuple[str, str], ...] = (
+    (r"non-complex|complex (data ?)?(type|tensor)|(expected|must be) (a )?complex|view_as_real", COMPLEX),
     (r"uint8", BYTE),
     (r"long|int64|indices|one_hot|integer|'index'|int ", INDEX),
     (r"float|long|bool|complex", FLOAT),
@@ -509,6 +518,7 @@ RULES: tuple[Callable[[FailedCall], Iterator[Inputs]], ...] = (
     sizes_in_message,
     grow,
     shares,
+    views,
     records,
     ranks,
     missing,

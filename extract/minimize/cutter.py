@@ -497,6 +497,7 @@ class Cutter:
                 edits.append(Edit(cut.start, cut.end, self._mark(cut, len(numbered), shared)))
                 numbered.append(cut)
             text = apply(self.text, unit.start, unit.end, edits).strip("\n").rstrip()
+            text += "\n    pass" if unit.kind == CLASS and text.endswith(":") else ""  # all of its methods were removed
             kind = "stub" if unit.start in stubs else unit.kind
             if kind == "stub" and shared:
                 text = (f"{stop_by_name(shared)}\n\n\n" if unit.start == min(stubs) else "") + _join_stub(text)

@@ -84,6 +84,14 @@ class Hierarchy:
                 classes[facts.name] = TargetClass(module, facts.name, "forward" in facts.methods)
         return [*classes.values(), *self._find_nested(module)]
 
+    def is_abstract(self, module: Module, name: str) -> bool:
+        """Return whether a class is an nn.Module without a `forward`, or with one that is abstract."""
+        facts = find_class_facts(Definition(module, name))
+        if facts is None:
+            return False
+        is_module, has_forward, abstract = self._classify(module, facts)
+        return is_module and (abstract or not has_forward)
+
     def _find_nested(self, module: Module) -> Iterator[TargetClass]:
         """Yield those inside classes and functions; they may derive from one another."""
         siblings: dict[tuple[tuple[str, ...], str], tuple[bool, bool, bool]] = {}

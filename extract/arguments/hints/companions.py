@@ -9,13 +9,14 @@ from extract.arguments.hints.model import Companion, Parameter, read_dotted_name
 from extract.arguments.hints.usage import Ancestor, Usage
 from extract.arguments.messages import CompanionCode
 from extract.emit.emit import Emitted, Emitter
-from extract.resolve.discover import TargetClass, find_class_facts, follow
+from extract.resolve.discover import Hierarchy, TargetClass, find_class_facts, follow
 from extract.resolve.modules import Definition, Module
 from lemur_core.source.text import parse_expression
 
 _TRANSPARENT = frozenset({"Optional", "Union", "Annotated", "Final"})
 _CLASS_OF = frozenset({"type", "Type"})
 _MAX_INFERRED = 2  # classes inferred for a parameter without an annotation
+_MAX_CONCRETE = 3  # subclasses of a class that cannot run
 _CONTAINERS = frozenset({"list", "List", "dict", "Dict", "tuple", "Tuple", "Callable", "Literal"})
 
 
@@ -30,8 +31,9 @@ class Wanted(NamedTuple):
 class Companions:
     """Find companions and emit each class once."""
 
-    def __init__(self, usage: Usage, emitter: Emitter) -> None:
+    def __init__(self, usage: Usage, emitter: Emitter, hierarchy: Hierarchy) -> None:
         self._usage = usage
+        self._hierarchy = hierarchy
         self._emitter = emitter
         self._emitted: dict[tuple[int, str], Emitted | None] = {}
         self._definitions: dict[tuple[str, str], Definition] = {}  # by name and qualified name
@@ -101,7 +103,27 @@ class Companions:
         chains = list(class_names(parameter.annotation))
         named = [self._resolve_class(definer.module, chain, wants_class) for chain, wants_class in chains]
         classes = dict.fromkeys(item for item in named if item is not None)
-        return [item for item in classes if not (item.module is module and item.name == name)]
+        concrete = dict.fromkeys(other for item in classes for other in self._list_concrete(item))
+        return [item for item in concrete if not (item.module is module and item.name == name)]
+
+    def _list_concrete(self, wanted: Wanted) -> Iterator[Wanted]:
+        """Yield a class, or subclasses where it is a module that cannot run: those of its own file first."""
+        if not self._hierarchy.is_abstract(wanted.module, wanted.name):
+            yield wanted
+            return
+        naming = [module for module in self._usage.list_naming(wanted.name) if module.source is wanted.module.source]
+        naming.sort(key=lambda module: module is not wanted.module)
+        below = (
+            Wanted(module, item.name, wanted.wants_class)
+            for module in naming
+            for item in self._hierarchy.list_modules(module)
+            if not item.outer
+            and any(
+                above.module is wanted.module and above.usage.name == wanted.name
+                for above in self._usage.lineage(module, item.name)
+            )
+        )
+        yield from itertools.islice(below, _MAX_CONCRETE)
 
     def _infer_from_names(self, module: Module, name: str, parameter: str) -> list[Wanted]:
         """Infer the class of a parameter from annotations of the same name in base classes and in the same file.

@@ -56,8 +56,8 @@ class HintFinder:
         self._library = library
         self._usage = Usage(library, index)
         self.emitter = emitter
-        self.companions = Companions(self._usage, emitter)
         self._hierarchy = Hierarchy(library)
+        self.companions = Companions(self._usage, emitter, self._hierarchy)
 
     def hints_for(self, block: TargetClass) -> Hints:
         """Return how the corpus constructs and calls a class."""
