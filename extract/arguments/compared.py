@@ -94,7 +94,8 @@ def _find_value(text: str, space: Mapping[str, Any]) -> Any:
     first, *rest = text.split(".")
     value = space.get(first)
     if first in ("cls", "self") and rest:  # a table of any class of the file
-        value = next((kind for kind in space.values() if isinstance(kind, type) and rest[0] in vars(kind)), None)
+        kinds = [kind for kind in space.values() if isinstance(kind, type)]
+        return next((vars(k)[rest[0]] for k in kinds if isinstance(vars(k).get(rest[0]), dict | list | tuple)), None)
     for name in rest:
         value = inspect.getattr_static(value, name, None)
     return value
@@ -102,4 +103,5 @@ def _find_value(text: str, space: Mapping[str, Any]) -> Any:
 
 def _is_class(text: str, space: Mapping[str, Any]) -> bool:
     value = _find_value(text, space)
-    return isinstance(value, type) and value.__module__ != "builtins" and value.__name__ not in _PLAIN
+    is_known = isinstance(value, type) and value.__module__ != "builtins" and value.__name__ not in _PLAIN
+    return is_known and not inspect.isabstract(value)  # such as `numbers.Real`

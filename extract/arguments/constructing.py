@@ -43,7 +43,8 @@ _NAMED = re.compile(r"[`'\"](\w+)[`'\"] (?:must be|needs to be|has to be) (?:pas
 _MAX_OPTIONAL = 8  # optional parameters to try after one failure
 _LAYERS = ("nn.Identity()", "lambda x, *_, **__: x", "[nn.Identity()]", "F.relu")
 _UNCALLABLE = re.compile(
-    r"object is not callable|must be Tensor, not [A-Z]|forward\(\) takes \d+ positional arguments? but \d+ were given"
+    r"object is not callable|must be Tensor, not [A-Z]|forward\(\) got an unexpected keyword"
+    r"|forward\(\) takes \d+ positional arguments? but \d+ were given"
 )
 _LENGTH = re.compile(r"unpack \(expected (\d+)|of (?:length|size|len) (\d+)|(\d+) (?:elements|values|items)")
 _MAX_LENGTH = 8

@@ -483,6 +483,8 @@ def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def find_nothing(module: nn.Module, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> str | None:
     """Return why a call that ended well shows nothing of what the class computes; None if it does."""
+    if any(tensor.is_meta for tensor in outputs):
+        return "it returned a tensor without values"
     filled = [tensor for tensor in outputs if tensor.numel()]
     if not filled:
         return "every tensor that it returned is empty"

@@ -116,7 +116,12 @@ def test_examples_of_a_readme(tmp_path: Path) -> None:
     write(tmp_path)
     with (tmp_path / "README.md").open("a") as file:
         file.write("\n```pycon\n>>> x = 1\n>>> x\n1\n```\n\n```sh\nrm x\n```\n")
-    _denied, _waits, shown, typed = list_fenced(open_source(str(tmp_path)), ())
+    documents = tmp_path / "documents"
+    (documents / "guide").mkdir(parents=True)
+    text = "Use\n\n.. code-block:: python\n   :linenos:\n\n   y = 2\n   z = [\n      y]\n\nThen rest.\n"
+    (documents / "guide" / "use.rst").write_text(text)
+    _denied, _waits, shown, typed, documented = list_fenced(open_source(str(tmp_path)), documents, ())
+    assert documented == "y = 2\nz = [\n   y]\n"
     assert shown.startswith("import torch\nfrom folding.models.shown")
     assert typed == "x = 1\nx"
 

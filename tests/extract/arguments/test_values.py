@@ -1,10 +1,12 @@
 """Values told from names and annotations, and configurations made small."""
 
 import dataclasses
+import importlib
 import inspect
 import re
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Optional
 
 import pytest
@@ -12,6 +14,7 @@ import torch
 from torch import nn
 
 from extract.arguments import name_values as values
+from extract.arguments.compared import read_compared
 from extract.arguments.name_values import (
     candidates,
     configuration_expressions,
@@ -21,6 +24,24 @@ from extract.arguments.name_values import (
 )
 from tests.builders.suites import table
 
+#: A file that compares its parameters.
+COMPARES = """
+import fractions, numbers
+SCALES = {"small": 1, "large": 2, 3: 4}
+class A:
+    sizes = NotImplemented
+    def __init__(self, mode, scale, space, size):
+        self.mode = mode
+        assert mode.lower() in ("mean", "max")
+        self.scale = SCALES[scale]
+        self.size = self.sizes[size]
+        if isinstance(space, (fractions.Fraction, numbers.Real, int)) or isinstance(mode, str):
+            pass
+    def forward(self, x):
+        return x if self.mode == "none" else x.mean()
+class B(A):
+    sizes = {"wide": 1}
+"""
 EMPTY = inspect.Parameter.empty
 
 
@@ -149,3 +170,17 @@ def test_configurations(cls: Callable[..., object], first: str, last: str) -> No
     if cls is not BrokenConfig:
         for text in found:
             eval(text, {"C": cls})
+
+
+def test_what_a_parameter_is_compared_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "compares_things.py").write_text(COMPARES)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.import_module("compares_things")
+    read = read_compared("compares_things")
+    assert read["mode"].constants == ("'mean'", "'max'", "'none'")
+    assert read["scale"].constants == ("'large'", "'small'")
+    assert read["size"].constants == ("'wide'",)
+    assert read["space"].classes == ("fractions.Fraction",)
+    assert read["mode"].list_fitting("int") == ()
+    assert read["mode"].list_fitting("Optional[str]") == read["mode"].constants
+    assert read_compared("no_such_module") == {}
