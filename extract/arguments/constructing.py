@@ -13,15 +13,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from extract.arguments.compared import Compared, read_compared
 from extract.arguments.inputs import is_variadic, list_required
 from extract.arguments.messages import NAME
 from extract.arguments.name_values import (
     BLOCK,
+    Compared,
     annotation_text,
     candidates,
     configuration_expressions,
     format_call,
+    read_compared,
     read_parameters,
     shrunk_arguments,
     suggest_value,

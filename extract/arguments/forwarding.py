@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from extract.arguments.compared import Compared, read_compared
 from extract.arguments.constructing import META_SHAPES, Constructed, Constructor, fails_only_on_meta
 from extract.arguments.inputs import (
     Inputs,
@@ -36,7 +35,7 @@ from extract.arguments.inputs import (
     tensors_in,
     values_from_annotation,
 )
-from extract.arguments.name_values import annotation_text
+from extract.arguments.name_values import Compared, annotation_text, read_compared
 from extract.arguments.repairs import FailedCall, is_module_fault, repairs
 from extract.arguments.trials import SEED, AttemptError, BlockNamespace, TimeBudget, attempt, counting_work, seed_all
 

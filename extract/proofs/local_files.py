@@ -57,7 +57,7 @@ def is_test(name: str) -> bool:
 
 
 def is_of_tests(path: str) -> bool:
-    """Return whether a file is one of tests, or what they import from beside them."""
+    """Return whether a file holds tests, or helpers in a folder of tests."""
     folder, _, name = path.rpartition("/")
     return name.endswith(".py") and (is_test(name) or name == "conftest.py" or not TESTS.isdisjoint(folder.split("/")))
 

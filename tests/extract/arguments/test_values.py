@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from extract.arguments import name_values as values
-from extract.arguments.compared import read_compared
 from extract.arguments.name_values import (
     candidates,
     configuration_expressions,
+    read_compared,
     shrunk,
     shrunk_arguments,
     suggest_value,
