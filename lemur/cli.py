@@ -328,7 +328,7 @@ def search(
         str | None,
         typer.Option(
             metavar="BLOCK|NET.py",
-            help="Search by graph instead of words: blocks that compute the same as this block of DIR or this network.",
+            help="Search by graph and code instead of words: blocks that are like this block of DIR or this network.",
         ),
     ] = None,
     spec: Annotated[
@@ -344,7 +344,7 @@ def search(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the hits as one JSON object.")] = False,
 ) -> None:
-    """Search blocks by words about what they are and do, or by the computation of another one (--like).
+    """Search blocks by words about what they are and do, or by the graph and code of another one (--like).
 
     Examples:
       lemur search channel attention --in blocks

@@ -1,15 +1,15 @@
-"""`lemur search --like`: find the blocks of a library that compute most nearly what a block or network computes."""
+"""`lemur search --like`: find the blocks of a library whose graphs and codes are most like a block's or a network's."""
 
 from pathlib import Path
 
 from curate.compute.arguments import PRM, TASK_DATASETS
 from curate.compute.graphs import NetworkTracer, build_payload
 from extract.search.alike import BlockComputation, block_in, find_similar, format_json, format_lines
-from extract.search.index import open_index
+from extract.search.codes import read_features
+from extract.search.index import graph_labels, open_index
 from extract.search.ranking import Filters
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
-from lemur_core.graphs.identity import subtrees
 
 _TASK = "img-classification"
 
@@ -17,12 +17,12 @@ _TASK = "img-classification"
 def search_like(
     folder: Path, wanted: str, filters: Filters, *, count: int, unsafe: bool = False, as_json: bool = False
 ) -> str:
-    """Return the blocks with the most similar graphs, as lines or as JSON.
+    """Return the blocks with the most similar graphs and codes, as lines or as JSON.
 
     Args:
         wanted: a block of the folder, as `lemur show` names it, or a file with a LEMUR network, which is traced in the
             sandbox with the default inputs and hyperparameters of `lemur novel`.
-    Raises: UserError if there is no such block or file, it has no graph, or no block has anything in common with it.
+    Raises: UserError if there is no such block or file, a file has no graph, or no block has anything in common with it.
     """
     index = open_index(folder)
     path = Path(wanted)
@@ -44,5 +44,5 @@ def _trace_file(path: Path, unsafe: bool) -> BlockComputation:
         ((_, traced),) = tracer.run({0: inputs | {"code": code}})
     if traced.graph is None:
         raise UserError(f"{path}: has no graph: {traced.error}; pass a network that meets LEMUR's contract and runs")
-    labels = subtrees(traced.read_graph())
-    return BlockComputation(str(path), labels, traced.graph, traced.widths)
+    labels = graph_labels(traced.read_graph())
+    return BlockComputation(str(path), labels, read_features(code), traced.graph, traced.widths)

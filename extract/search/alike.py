@@ -1,4 +1,4 @@
-"""Find blocks by computation: the similarity of each block's graph to another graph, and whether they are the same."""
+"""Find blocks that are like another one: by its graph, by its code, and whether they compute the same."""
 
 import json
 from collections.abc import Mapping
@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from extract.model.blocks import find_block, read_blocks
+from extract.search.codes import CodeFeatures, open_codes
 from extract.search.index import SearchIndex, open_index
 from extract.search.ranking import Filters, filter_mask
 from lemur_core.files.errors import UserError
@@ -17,18 +18,23 @@ from manifests.records import Agreement, Block
 _AGREEMENTS = {"same": "same", "widths": "same up to widths", "different": ""}
 
 
+_GRAPH = 0.5  # share of the graph in the similarity of two blocks that have one; the rest is their codes
+
+
 @dataclass(frozen=True, slots=True)
 class BlockComputation:
     """The computation that blocks are compared with.
 
     Args:
-        labels: Weisfeiler-Lehman labels of its graph in eval mode (`lemur_core.graphs.identity.subtrees`).
-        graph, widths: its identities G0 and G1.
+        labels: Weisfeiler-Lehman labels of its graph in eval mode (`index.graph_labels`); none without a graph.
+        code: features of its code.
+        graph, widths: identities G0 and G1 of the graph.
         block: name of the block of the folder that it comes from, if any; it is left out of the hits.
     """
 
     title: str
-    labels: Mapping[str, int]
+    labels: Mapping[int, int]
+    code: CodeFeatures
     graph: str | None
     widths: str | None
     block: str | None = None
@@ -36,11 +42,13 @@ class BlockComputation:
 
 @dataclass(frozen=True, slots=True)
 class SimilarBlock:
-    """A block whose graph has something in common with the requested one."""
+    """A block that has something in common with the requested one."""
 
     block: str
     category: str
-    similarity: float  # Jaccard of the labels, up to widths
+    similarity: float  # mean of the next two; of the code alone if one of the blocks has no graph
+    graph: float | None  # Jaccard of the labels, up to widths
+    code: float  # `codes.CodeIndex.similar`
     agreement: Agreement
     file: str | None
 
@@ -53,23 +61,22 @@ def block_in(folder: Path, wanted: str) -> BlockComputation:
         wanted: a block id, or any name that `lemur show` accepts.
 
     Returns: a computation that names the block, so that `find_similar` leaves it out of the hits.
-    Raises: UserError if there is no such block, or it has no comparable graph.
+    Raises: UserError if there is no such block, or it has no code.
     """
     row = find_block(folder, wanted).row
     index = open_index(folder)
-    labels = (
-        index.labels.list_of_block(index.facts["block"].index(row.block)) if row.block in index.facts["block"] else {}
-    )
-    if not labels:
-        why = "its graph is of another form or another torch" if row.graph else "it has no graph: it was not traced"
-        raise UserError(f"{row.block}: {why}; give another block")
-    return BlockComputation(row.block, labels, row.graph, row.graph_widths, row.block)
+    if row.block not in index.facts["block"]:
+        raise UserError(f"{row.block}: it has no code: it was not emitted; give another block")
+    number = index.facts["block"].index(row.block)
+    code = open_codes(folder, index).of_block(number)
+    labels = index.labels.list_of_block(number)
+    return BlockComputation(row.block, labels, code, row.graph, row.graph_widths, row.block)
 
 
 def find_similar(
     folder: Path, index: SearchIndex, wanted: BlockComputation, filters: Filters, limit: int
 ) -> tuple[list[SimilarBlock], int]:
-    """Return the blocks with the most similar graphs, and the number of all matches.
+    """Return the blocks with the most similar graphs and codes, and the number of all matches.
 
     Args:
         folder, index: an extraction, and its index from `open_index`.
@@ -81,15 +88,15 @@ def find_similar(
         blocks there were before `limit`.
     Raises: UserError if no block has the value of a filter, or no block that passes has anything in common.
     """
-    # A block without a graph has no labels.
-    allowed = filter_mask(index, filters) & (index.labels.totals > 0)
-    similar = index.labels.similar(wanted.labels)
+    graph, code = index.labels.similar(wanted.labels), open_codes(folder, index).similar(wanted.code)
+    both = (index.labels.totals > 0) & bool(wanted.labels)  # a block without a graph has no labels
+    similar = np.where(both, _GRAPH * graph + (1 - _GRAPH) * code, code)
     agreements = {row.block: _agreement(wanted, row) for row in read_blocks(folder, ("block", "graph", "graph_widths"))}
     names = index.facts["block"]
+    allowed = filter_mask(index, filters) & (similar > 0)
     numbers = [int(number) for number in np.flatnonzero(allowed) if names[number] != wanted.block]
-    numbers = [number for number in numbers if similar[number] > 0 or agreements.get(names[number]) == "same"]
     if not numbers:
-        raise UserError(f"{wanted.title}: no block that passes has a graph with anything in common")
+        raise UserError(f"{wanted.title}: no block that passes has a graph or code with anything in common")
     # Equal identities first: similarity of labels is up to widths, and equal labels do not prove equality.
     ranks: dict[str | None, int] = {"same": 0, "widths": 1}
     numbers.sort(key=lambda number: (ranks.get(agreements.get(names[number]), 2), -similar[number], number))
@@ -98,6 +105,8 @@ def find_similar(
             names[number],
             index.facts["category"][number],
             float(similar[number]),
+            float(graph[number]) if both[number] else None,
+            float(code[number]),
             agreements.get(names[number], "different"),
             index.spec(number)["file"],
         )
@@ -118,8 +127,11 @@ def format_lines(wanted: BlockComputation, hits: list[SimilarBlock], matched: in
     Args: wanted, hits, matched: what was compared, and the two results of `find_similar`.
     Returns: two lines of heading, one line per hit, and one more if `matched` exceeds them; without control characters.
     """
-    lines = [f"like {wanted.title}", "graph"]
-    lines += [f"{hit.similarity:.3f}  {_AGREEMENTS[hit.agreement]:<17}  {hit.block}  ({hit.category})" for hit in hits]
+    lines = [f"like {wanted.title}", "both   graph  code"]
+    for hit in hits:
+        graph = "–    " if hit.graph is None else f"{hit.graph:.3f}"
+        numbers = f"{hit.similarity:.3f}  {graph}  {hit.code:.3f}"
+        lines.append(f"{numbers}  {_AGREEMENTS[hit.agreement]:<17}  {hit.block}  ({hit.category})")
     if matched > len(hits):
         lines.append(f"{len(hits)} of {matched:,}; -k shows more")
     return [make_visible(line) for line in lines]
@@ -136,7 +148,9 @@ def format_json(wanted: BlockComputation, folder: Path, hits: list[SimilarBlock]
             "rank": rank,
             "block": hit.block,
             "category": hit.category,
-            "graph": hit.similarity,
+            "similarity": hit.similarity,
+            "graph": hit.graph,
+            "code": hit.code,
             "agreement": hit.agreement,
             "file": hit.file,
         }

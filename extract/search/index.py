@@ -40,7 +40,7 @@ FIELDS = {
     "sentences": 0.08,
     "bases": 0.05,
 }
-_VERSION = 1  # of the index format
+_VERSION = 2  # of the index format
 _LENGTHS = 0.6  # length normalization, as in BM25
 _NEAR_WORDS = 50_000
 _IN_PROCESS = 400  # maximum number of specs to read without worker processes
@@ -69,7 +69,7 @@ class IndexedSpec:
     facts: tuple[str, ...]
     fields: dict[str, list[str]]  # their stems
     words: list[str]  # unstemmed, for suggestions
-    labels: dict[str, int] | None  # labels of the subtrees of its graph
+    labels: dict[int, int]  # labels of the subtrees of its graph, if it has one
 
 
 class SearchIndex:
@@ -77,7 +77,7 @@ class SearchIndex:
 
     def __init__(self, path: Path, specs: Path) -> None:
         """Open a stored index. Raises: OSError, ValueError or KeyError if it is not valid."""
-        self._path, self._specs = path, specs
+        self.path, self._specs = path, specs
         stems_, facts, *arrays = self._read("stems", "facts", "starts", "blocks", "weights", "lines", "meanings")
         self._vocabulary = {stem: index for index, stem in enumerate(_texts(stems_))}
         self._starts, self._blocks, self._weights, self._lines, meanings = arrays
@@ -114,12 +114,12 @@ class SearchIndex:
         return _texts(*self._read("words"))
 
     @cached_property
-    def labels(self) -> "Labels":
+    def labels(self) -> "Features":
         """Labels of the graphs of the blocks."""
-        return Labels(*self._read("labels", "label_starts", "label_blocks", "label_counts", "label_totals"))
+        return Features(*self._read("label_names", "label_starts", "label_blocks", "label_counts", "label_totals"))
 
     def _read(self, *names: str) -> list[npt.NDArray[Any]]:
-        with self._path.open("rb") as file, np.load(file) as stored:
+        with self.path.open("rb") as file, np.load(file) as stored:
             return [stored[name] for name in names]
 
     def spec(self, number: int) -> SpecLine:
@@ -144,37 +144,46 @@ _START = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Labels:
-    """The Weisfeiler-Lehman labels of a folder's graphs, by label."""
+class Features:
+    """Features of many blocks, by feature: labels of their graphs (Weisfeiler-Lehman), or parts of their codes."""
 
     names: npt.NDArray[np.uint64]  # sorted
-    starts: npt.NDArray[np.int64]  # start of each label's entries, and the end
+    starts: npt.NDArray[np.int64]  # start of each feature's entries, and the end
     blocks: Numbers
-    counts: Numbers  # occurrences of the label in the block
-    totals: Numbers  # number of labels of each block; 0 if it has no graph
+    counts: Numbers  # occurrences of the feature in the block
+    totals: Numbers  # number of features of each block; 0 if it has no graph or code
 
-    def similar(self, wanted: Mapping[str, int]) -> Floats:
-        """Return the Jaccard similarity of each block's multiset of labels with this one, shape (blocks,)."""
-        shared = np.zeros(len(self.totals), np.int64)
+    @property
+    def arrays(self) -> tuple[npt.NDArray[Any], ...]:
+        """The arrays from which it is made."""
+        return self.names, self.starts, self.blocks, self.counts, self.totals
+
+    def similar(self, wanted: Mapping[int, int], *, rare: bool = False) -> Floats:
+        """Return the Jaccard similarity of each block's multiset of features with this one, shape (blocks,).
+
+        Args: rare: a feature counts as the logarithm of how rare it is, instead of 1.
+        """
+        spans, size = np.diff(self.starts), len(self.totals)
+        worth = np.log((size + 0.5) / (spans + 0.5)) if rare else np.ones(len(spans))
+        totals = np.bincount(self.blocks, np.repeat(worth, spans) * self.counts, size) if rare else self.totals
+        unknown = np.log(2 * size + 1) if rare else 1.0
+        shared, own = np.zeros(size), 0.0
         for name, count in wanted.items():
-            key = _key(name)
-            index = int(np.searchsorted(self.names, key))
-            if index < len(self.names) and self.names[index] == key:
+            index = int(np.searchsorted(self.names, np.uint64(name)))
+            if index < len(self.names) and self.names[index] == name:
                 span = slice(self.starts[index], self.starts[index + 1])
-                shared[self.blocks[span]] += np.minimum(self.counts[span], count)
-        union = self.totals + sum(wanted.values()) - shared
-        similarity: Floats = (shared / np.maximum(union, 1)).astype(np.float32)
+                shared[self.blocks[span]] += worth[index] * np.minimum(self.counts[span], count)
+                own += worth[index] * count
+            else:
+                own += unknown * count
+        similarity: Floats = (shared / np.maximum(totals + own - shared, 1e-9)).astype(np.float32)
         return similarity
 
-    def list_of_block(self, number: int) -> dict[str, int]:
-        """Return the labels of one block with their counts."""
+    def list_of_block(self, number: int) -> dict[int, int]:
+        """Return the features of one block with their counts."""
         rows = np.flatnonzero(self.blocks == number)
         names = self.names[np.searchsorted(self.starts, rows, side="right") - 1]
-        return {f"{name:016x}": int(count) for name, count in zip(names, self.counts[rows], strict=True)}
-
-
-def _key(label: str) -> np.uint64:
-    return np.uint64(int(label[:16], 16))
+        return {int(name): int(count) for name, count in zip(names, self.counts[rows], strict=True)}
 
 
 # --- opening and building -----------------------------------------------------------------------------------------
@@ -249,7 +258,7 @@ def _build_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
         "words": _bytes(sorted(counted, key=lambda word: (-counted[word], word))[:_NEAR_WORDS]),
         "meanings": meaning.block_vectors([read.fields for read in reads]).astype(np.float16),
         **_postings([read.fields for read in reads]),
-        **_label_arrays([read.labels for read in reads]),
+        **{f"label_{name}": array for name, array in feature_arrays([read.labels for read in reads]).items()},
     }
 
 
@@ -275,7 +284,7 @@ def read_line(line: bytes) -> IndexedSpec | str:
             tuple(str(spec[name]) for name in FACTS),
             stems_by_field(spec, graph),
             [word for name in _list_names(spec) for word in split_name(name).split()],
-            _graph_labels(graph),
+            graph_labels(graph),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return f"{type(error).__name__}: {error}".splitlines()[0]
@@ -300,12 +309,13 @@ def read_graph(spec: SpecLine) -> Any:
         return None
 
 
-def _graph_labels(graph: Any) -> dict[str, int] | None:
+def graph_labels(graph: Any) -> dict[int, int]:
+    """Return the labels of the subtrees of a graph with their counts; empty without a graph."""
     if graph is None:
-        return None
+        return {}
     from lemur_core.graphs.identity import subtrees
 
-    return dict(subtrees(graph))
+    return {int(label[:16], 16): count for label, count in subtrees(graph).items()}
 
 
 def _list_names(spec: SpecLine) -> list[str]:
@@ -361,19 +371,20 @@ def _postings(blocks: Sequence[Mapping[str, list[str]]]) -> dict[str, npt.NDArra
     }
 
 
-def _label_arrays(blocks: Sequence[Mapping[str, int] | None]) -> dict[str, npt.NDArray[Any]]:
-    keys = np.array([_key(name) for labels in blocks for name in labels or ()], np.uint64)
-    owners = np.repeat(np.arange(len(blocks), dtype=np.int32), [len(labels or ()) for labels in blocks])
-    counts = np.array([count for labels in blocks for count in (labels or {}).values()], np.int32)
-    # By label, then by block: each label's entries become one slice.
+def feature_arrays(blocks: Sequence[Mapping[int, int]]) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of `Features` of these blocks, by name, in order."""
+    keys = np.array([name for features in blocks for name in features], np.uint64)
+    owners = np.repeat(np.arange(len(blocks), dtype=np.int32), [len(features) for features in blocks])
+    counts = np.array([count for features in blocks for count in features.values()], np.int32)
+    # By feature, then by block: each feature's entries become one slice.
     order = np.lexsort((owners, keys))
     names, starts = np.unique(keys[order], return_index=True)
     return {
-        "labels": names,
-        "label_starts": np.append(starts, len(keys)).astype(np.int64),
-        "label_blocks": owners[order],
-        "label_counts": counts[order],
-        "label_totals": np.array([sum((labels or {}).values()) for labels in blocks], np.int32),
+        "names": names,
+        "starts": np.append(starts, len(keys)).astype(np.int64),
+        "blocks": owners[order],
+        "counts": counts[order],
+        "totals": np.array([sum(features.values()) for features in blocks], np.int32),
     }
 
 

@@ -13,6 +13,7 @@ from extract.proofs.trace import BlockTrace, trace_all
 from extract.proofs.validate import BlockWithOriginal
 from extract.resolve.index import FactsIndex
 from extract.search.alike import BlockComputation, block_in, find_similar, format_lines
+from extract.search.codes import CodeFeatures
 from extract.search.index import open_index
 from extract.search.ranking import Filters
 from extract.specs.algorithm import build_algorithm
@@ -216,14 +217,14 @@ def test_blocks_that_compute_the_same_are_found(sound: Path) -> None:
     index = open_index(sound)
     wanted = block_in(sound, "alpha::Gate")
     form = load_graphs(dict(specs_of(sound)[0].algorithm))["eval"]  # type: ignore[arg-type]
-    keys = {name[:16]: count for name, count in subtrees(form).items()}
+    keys = {int(name[:16], 16): count for name, count in subtrees(form).items()}
     assert wanted.labels == keys
     hits, matched = find_similar(sound, index, wanted, Filters(), 10)
     assert matched == 1
-    assert [(hit.block.partition("@")[0], hit.similarity, hit.agreement) for hit in hits] == [("beta", 1.0, "same")]
+    assert [(hit.block.partition("@")[0], hit.graph, hit.agreement) for hit in hits] == [("beta", 1.0, "same")]
     told = format_lines(wanted, hits, matched)
     assert told[0] == f"like {wanted.block}"
-    assert told[2] == f"1.000  same               {hits[0].block}  (Other)"
+    assert told[2] == f"1.000  1.000  1.000  same               {hits[0].block}  (Other)"
     with pytest.raises(UserError, match="--source gamma: no block"):
         find_similar(sound, index, wanted, Filters(sources=("gamma",)), 10)
 
@@ -234,7 +235,8 @@ def test_likeness_is_that_of_the_graphs(sound: Path) -> None:
     exact = similarity(half, index.labels.list_of_block(1))
     assert 0 < exact < 1
     assert index.labels.similar(half) == pytest.approx([exact, exact])
-    hits, _ = find_similar(sound, index, BlockComputation("half", half, None, None), Filters(), 10)
-    assert [(hit.similarity, hit.agreement) for hit in hits] == [(pytest.approx(exact), "different")] * 2
-    with pytest.raises(UserError, match="nothing: no block that passes has a graph with anything in common"):
-        find_similar(sound, index, BlockComputation("nothing", {"0" * 16: 1}, None, None), Filters(), 10)
+    empty = CodeFeatures({}, {})
+    hits, _ = find_similar(sound, index, BlockComputation("half", half, empty, None, None), Filters(), 10)
+    assert [(hit.graph, hit.code, hit.agreement) for hit in hits] == [(pytest.approx(exact), 0.0, "different")] * 2
+    with pytest.raises(UserError, match="nothing: no block that passes has a graph or code with anything in common"):
+        find_similar(sound, index, BlockComputation("nothing", {0: 1}, empty, None, None), Filters(), 10)

@@ -58,9 +58,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_block_by_name(library: Path) -> None:
     told = json.loads(search_like(library, "alpha::Stem", Filters(), count=5, as_json=True))
     assert told["like"] == "alpha@1.0::alpha.blocks.Stem"
-    assert [(hit["block"], hit["graph"], hit["agreement"]) for hit in told["hits"]] == [
-        ("beta@2.0::beta.blocks.Stem", 1.0, "widths")
-    ]
+    (hit,) = told["hits"]
+    assert (hit["block"], hit["agreement"]) == ("beta@2.0::beta.blocks.Stem", "widths")
+    assert (hit["similarity"], hit["graph"], hit["code"]) == (1.0, 1.0, 1.0)  # the same class
 
 
 def test_a_network_in_a_file(library: Path, tmp_path: Path) -> None:
@@ -68,8 +68,8 @@ def test_a_network_in_a_file(library: Path, tmp_path: Path) -> None:
     path.write_text(TEXTS["NETWORK"])
     told = search_like(library, str(path), Filters(), count=5).splitlines()
     assert told[0] == f"like {path}"
-    assert [line.split()[1].partition("@")[0] for line in told[2:]] == ["alpha", "beta", "gamma"]
-    stems, other = [float(line.split()[0]) for line in told[2:4]], float(told[4].split()[0])
+    assert [line.split()[3].partition("@")[0] for line in told[2:]] == ["alpha", "beta", "gamma"]
+    stems, other = [float(line.split()[1]) for line in told[2:4]], float(told[4].split()[1])
     assert 0.9 > stems[0] == stems[1] > 3 * other
     path.write_text("x = 1\n")
     with pytest.raises(
@@ -82,8 +82,29 @@ def test_a_network_in_a_file(library: Path, tmp_path: Path) -> None:
 
 def test_the_command(library: Path, tmp_path: Path, lemur_here: Command) -> None:
     done = lemur_here("search", "--like", "beta::Stem", "--in", library, cwd=tmp_path)
-    assert done.stdout.splitlines()[2] == "1.000  same up to widths  alpha@1.0::alpha.blocks.Stem  (Other)"
+    assert done.stdout.splitlines()[2] == (
+        "1.000  1.000  1.000  same up to widths  alpha@1.0::alpha.blocks.Stem  (Other)"
+    )
     done = lemur_here("search", "stem", "--like", "Stem", "--in", library, cwd=tmp_path)
     assert (done.returncode, "cannot be combined with QUERY" in done.stderr) == (2, True)
     done = lemur_here("search", "--like", "Nothing", "--in", library, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
+
+
+def test_a_block_without_a_graph_by_its_code(tmp_path: Path) -> None:
+    """A renamed copy comes before a class that shares only some names, and that before one that shares nothing."""
+    stem, names = TEXTS["STEM"], ("Stem", "Renamed", "Near", "Other")
+    near = stem.replace("Stem", "Near").replace("return self.norm(self.conv(x)).relu()", "return self.conv(x)")
+    codes = dict(zip(names, (stem, stem.replace("Stem", "Renamed"), near, TEXTS["OTHER"]), strict=True))
+    of = extractions.source(tmp_path, "alpha@1.0")
+    results = []
+    for name, code in codes.items():
+        closed = code_columns(extractions.code_of(f"{of.name}::alpha.blocks.{name}", of.license, code))
+        row = extractions.block(of, name, "compiled", **closed)
+        results.append(Result(row, ((of.name, row.path),), None))
+    extractions.write(tmp_path / "out", results, [of], level="compiled", figures=False)
+    told = json.loads(search_like(tmp_path / "out", "Stem", Filters(), count=5, as_json=True))
+    hits = {hit["block"].rpartition(".")[2]: hit["code"] for hit in told["hits"]}
+    assert list(hits)[:2] == ["Renamed", "Near"]
+    assert 1 > hits["Renamed"] > hits["Near"] > hits.get("Other", 0)
+    assert all(hit["graph"] is None and hit["similarity"] == hit["code"] for hit in told["hits"])

@@ -1,0 +1,191 @@
+"""Given a class of transformers, find the class that its authors derived it from: `lemur search --like`, beside others.
+
+    python -m benchmarks.search_modular PACKAGE [--in DIR]
+
+PACKAGE: an unpacked wheel of transformers (5.24.0 is what docs/specs.md states). A file `modular_X.py` says which class
+of another model each class of X inherits from; `modeling_X.py`, which is generated, has the class written out. The
+query is the class as written out; the answers are its parent as written out, and those of equal text once the name of
+the model is taken out of both. All classes of other models are candidates. Files are parsed, nothing is run.
+
+Compared: the token Jaccard of `utils/modular_model_detector.py` (transformers#41289), which knows the name of each
+model; our shingles without weights; and what the product ranks by. The weights of the product were chosen on `chosen`,
+the half of the models (by SHA-256 of the model's name) that the table states apart. With DIR, an extraction of some of
+the classes, the same among its blocks alone, where graphs can be compared, too.
+"""
+
+import argparse
+import ast
+import hashlib
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.search import told
+from extract.search.codes import build_codes, open_codes, read_features
+from extract.search.index import Features, Floats, feature_arrays, open_index
+from lemur_core.similarity.tokens import class_texts
+
+#: Model and name of a class.
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A class and its parent. `copied`: it changes nothing but names."""
+
+    child: Key
+    parent: Key
+    copied: bool
+
+    @property
+    def chosen(self) -> bool:
+        """Whether weights were chosen on it."""
+        return hashlib.sha256(self.child[0].encode()).digest()[-1] % 2 == 0
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("package", type=Path)
+    parser.add_argument("--in", dest="folder", type=Path, metavar="DIR")
+    options = parser.parse_args()
+    classes = dict(read_classes(options.package / "models"))
+    pairs = list(read_pairs(options.package / "models", classes))
+    keys = sorted(classes)
+    plain = [without_model(classes[key], *key) for key in keys]
+    words = _unweighted([set(re.findall(r"\b[a-zA-Z_][a-zA-Z0-9_]*\b", text)) for text in plain])
+    texts = [class_texts(classes[key], key[1]) for key in keys]
+    shingles = _unweighted([{int(item) for text in of for item in text.shingles} for of in texts])
+    codes = build_codes(read_features(classes[key], key[1]) for key in keys)
+    print(f"{len(keys):,} classes, {len(pairs):,} pairs; R@1, R@10, MRR with 95 % intervals")
+    ways: dict[str, Callable[[int], Floats]] = {
+        "detector": lambda number: words.similar(words.list_of_block(number)),
+        "shingles": lambda number: shingles.similar(shingles.list_of_block(number)),
+        "code": lambda number: codes.similar(codes.of_block(number)),
+    }
+    report(keys, plain, pairs, ways)
+    if options.folder is not None:
+        report_graphs(options.folder, dict(zip(keys, plain, strict=True)), pairs, ways, keys)
+
+
+def report(
+    keys: Sequence[Key], plain: Sequence[str], pairs: Sequence[Pair], ways: dict[str, Callable[[int], Floats]]
+) -> None:
+    """Print the ranks of the parents by each way."""
+    places = {key: number for number, key in enumerate(keys)}
+    equal: dict[str, list[int]] = defaultdict(list)
+    for number, text in enumerate(plain):
+        equal["".join(text.split())].append(number)
+    models = np.array([model for model, _ in keys])
+    groups = {
+        "chosen": lambda pair: pair.chosen,
+        "other half": lambda pair: not pair.chosen,
+        "of it, copies": lambda pair: not pair.chosen and pair.copied,
+        "of it, changed": lambda pair: not pair.chosen and not pair.copied,
+    }
+    for name, similar in ways.items():
+        ranks = []
+        for pair in pairs:
+            others = np.flatnonzero(models != pair.child[0])
+            scores = similar(places[pair.child])[others]
+            right = np.isin(others, equal["".join(plain[places[pair.parent]].split())])
+            order = np.lexsort((others, -scores))
+            ranks.append(int(np.flatnonzero(right[order])[0]) + 1)
+        for group, belongs in groups.items():
+            own = [rank for rank, pair in zip(ranks, pairs, strict=True) if belongs(pair)]
+            if own:
+                print(f"  {name:<22}{group:<15}{len(own):>5}  {told(own)}", flush=True)
+
+
+def report_graphs(
+    folder: Path, plain: dict[Key, str], pairs: Sequence[Pair], ways: dict[str, Callable[[int], Floats]],
+    keys: Sequence[Key],
+) -> None:  # fmt: skip
+    """Print the same among the blocks of an extraction, with the similarity of their graphs."""
+    index = open_index(folder)
+    codes = open_codes(folder, index)
+    own = [(block.split(".")[-2].removeprefix("modeling_"), block.split(".")[-1]) for block in index.facts["block"]]
+    traced = {key for key, total in zip(own, index.labels.totals, strict=True) if total}
+    some = [pair for pair in pairs if {pair.child, pair.parent} <= traced]
+    numbers = np.array([keys.index(key) for key in own])
+
+    def graph(number: int) -> Floats:
+        return index.labels.similar(index.labels.list_of_block(number))
+
+    def code(number: int) -> Floats:
+        return codes.similar(codes.of_block(number))
+
+    here: dict[str, Callable[[int], Floats]] = {
+        "detector": lambda number: ways["detector"](int(numbers[number]))[numbers],
+        "code": code,
+        "graph": graph,
+        **{
+            f"{share:.0%} graph": lambda number, share=share: share * graph(number) + (1 - share) * code(number)
+            for share in (0.25, 0.5, 0.75)
+        },
+    }
+    print(f"{len(own)} extracted classes, {len(some)} pairs in which both have a graph")
+    report(own, [plain[key] for key in own], some, here)
+
+
+def read_classes(models: Path) -> Iterator[tuple[Key, str]]:
+    """Yield the text of each class of a file `modeling_X.py`."""
+    for path in sorted(models.glob("*/modeling_*.py")):
+        text = path.read_text(encoding="utf-8")
+        lines = text.splitlines()
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.ClassDef):
+                code = "\n".join(lines[node.lineno - 1 : node.end_lineno])
+                yield (path.stem.removeprefix("modeling_"), node.name), code
+
+
+def read_pairs(models: Path, classes: dict[Key, str]) -> Iterator[Pair]:
+    """Yield each class with its parent of another model, where both are written out."""
+    for path in sorted(models.glob("*/modular_*.py")):
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        imported: dict[str, Key] = {}
+        for node in body:
+            if isinstance(node, ast.ImportFrom) and node.level == 2 and node.module:
+                model = re.sub(r"^.*\.(modeling|modular)_", "", node.module)
+                imported |= {alias.asname or alias.name: (model, alias.name) for alias in node.names}
+        for node in body:
+            if not isinstance(node, ast.ClassDef):
+                continue
+            child = (path.stem.removeprefix("modular_"), node.name)
+            copied = all(isinstance(part, ast.Pass) or _is_text(part) for part in node.body)
+            for base in node.bases:
+                parent = imported.get(base.id) if isinstance(base, ast.Name) else None
+                if child in classes and parent in classes and parent is not None:
+                    yield Pair(child, parent, copied)
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def without_model(code: str, model: str, name: str) -> str:
+    """A class without docstrings, comments and imports, the name of its model replaced: rules of the detector."""
+    code = re.sub(r'("""|\'\'\')(?:.|\n)*?\1', "", code)
+    code = re.sub(r"#.*", "", code)
+    code = "\n".join(line for line in code.splitlines() if not re.match(r"\s*(from|import)\s+", line))
+    first = re.match(r"^([A-Z][a-z0-9]+)", name) or re.match(r"^([A-Za-z0-9]+)", name)
+    names = {model, *([first[1]] if first else [])}
+    names |= {part for name in list(names) for part in (name.replace("_", ""), re.sub(r"\d+", "", name))}
+    names |= {name.lower() for name in list(names)}
+    for part in sorted((name for name in names if len(name) > 2), key=len, reverse=True):
+        code = re.sub(re.escape(part), "Model", code, flags=re.IGNORECASE)
+    return code
+
+
+def _unweighted(sets: Sequence[set[str]] | Sequence[set[int]]) -> Features:
+    numbers: dict[str | int, int] = {}
+    counted = [{numbers.setdefault(item, len(numbers)): 1 for item in items} for items in sets]
+    return Features(*feature_arrays(counted).values())
+
+
+if __name__ == "__main__":
+    main()
