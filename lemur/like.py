@@ -22,7 +22,7 @@ def search_like(
     Args:
         wanted: a block of the folder, as `lemur show` names it, or a file with a LEMUR network, which is traced in the
             sandbox with the default inputs and hyperparameters of `lemur novel`.
-    Raises: UserError if there is no such block or file, a file has no graph, or no block has anything in common with it.
+    Raises: UserError if there is no such block or file, a file has no graph, or nothing has anything in common with it.
     """
     index = open_index(folder)
     path = Path(wanted)

@@ -18,6 +18,7 @@ from manifests.records import Agreement, Block
 _AGREEMENTS = {"same": "same", "widths": "same up to widths", "different": ""}
 
 
+_LEAST = 0.01  # similarity of a hit: words that all blocks share are hardly anything in common
 _GRAPH = 0.5  # share of the graph in the similarity of two blocks that have one; the rest is their codes
 
 
@@ -93,7 +94,7 @@ def find_similar(
     similar = np.where(both, _GRAPH * graph + (1 - _GRAPH) * code, code)
     agreements = {row.block: _agreement(wanted, row) for row in read_blocks(folder, ("block", "graph", "graph_widths"))}
     names = index.facts["block"]
-    allowed = filter_mask(index, filters) & (similar > 0)
+    allowed = filter_mask(index, filters) & (similar > _LEAST)
     numbers = [int(number) for number in np.flatnonzero(allowed) if names[number] != wanted.block]
     if not numbers:
         raise UserError(f"{wanted.title}: no block that passes has a graph or code with anything in common")

@@ -164,7 +164,8 @@ class Features:
         Args: rare: a feature counts as the logarithm of how rare it is, instead of 1.
         """
         spans, size = np.diff(self.starts), len(self.totals)
-        worth = np.log((size + 0.5) / (spans + 0.5)) if rare else np.ones(len(spans))
+        # Not zero: equal blocks are alike also where each block has all of their features.
+        worth = np.maximum(np.log((size + 0.5) / (spans + 0.5)), 1e-3) if rare else np.ones(len(spans))
         totals = np.bincount(self.blocks, np.repeat(worth, spans) * self.counts, size) if rare else self.totals
         unknown = np.log(2 * size + 1) if rare else 1.0
         shared, own = np.zeros(size), 0.0

@@ -7,7 +7,6 @@ from pathlib import Path
 from extract.model.results import wilson
 from lemur.experts.evaluate import ModelEvaluator
 from lemur.experts.folder import ANSWERS, ARMS, EVALUATED, compute_majority, compute_scores
-from lemur.experts.language import plain_prompt, prompt_with
 from lemur.experts.settings import GENERAL, load_settings
 from lemur.experts.stages import Workspace
 from lemur_core.files import Json
@@ -110,16 +109,16 @@ def answer(workspace: Workspace, question: str, domain: str | None, *, as_json: 
         name for name in workspace.settings.data.domains if workspace.folder("domains", name, "prototypes").is_dir()
     ]
     with workspace.alone():
-        base = workspace.base()
+        base, frame = workspace.base(), workspace.frame()
         states = workspace.encode(base, [question])
         router = workspace.router(domains)
         cosines = {name: round(float(values[0]), 4) for name, values in router.cosines(states).items()}
         routed = domain or router.route(states)[0]
-        (plain,), _ = base.answers(base.embed_prompts([plain_prompt(question)]))
+        (plain,), _ = base.answers(base.embed_prompts([frame.plain(question)]))
         result: Json = {"domain": routed, "cosines": cosines, "answer": plain, "without": plain}
         if routed != GENERAL:
             slots = workspace.slots(_check_domains(workspace, [routed])[0], [question], base)
-            (result["answer"],), _ = base.answers(base.embed_injected([prompt_with(question)], slots))
+            (result["answer"],), _ = base.answers(base.embed_injected([frame.with_background(question)], slots))
     if as_json:
         return json.dumps(result, indent=2, ensure_ascii=False)
     near = ", ".join(f"{name} {cosine:.3f}" for name, cosine in sorted(cosines.items(), key=lambda item: -item[1]))
@@ -180,7 +179,9 @@ def write_evaluation(workspace: Workspace, domains: list[str]) -> Path:
         write_text(folder / "report.md", report_text(counts))
         return counts
 
-    parameters = {"domains": domains, "seed": workspace.settings.seed, "margin": workspace.settings.router.margin}
+    settings = workspace.settings
+    router = {"margin": settings.router.margin, "least": settings.router.least}
+    parameters = {"domains": domains, "seed": settings.seed, **router}
     out = workspace.folder("evaluation")
     workspace.make(out, EVALUATED, parameters, parents, fill)
     return out

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from lemur.experts.facts import Question, documents, questions
-from lemur.experts.language import Language, open_language, plain_prompt, prompt_with
+from lemur.experts.folder import read_number
+from lemur.experts.language import Frame, Language
 from lemur.experts.settings import GENERAL
 from lemur.experts.stages import Workspace
 from lemur_core.files import Json
@@ -25,7 +26,7 @@ class ModelEvaluator:
 
     def __init__(self, workspace: Workspace, domains: Sequence[str]) -> None:
         self._workspace, self._domains = workspace, domains
-        self._base = workspace.base()
+        self._base, self._frame = workspace.base(), workspace.frame()
         self._facts = workspace.facts()
         self._rows: dict[str, list[Question]] = {}
         for domain in (*domains, GENERAL):
@@ -39,20 +40,22 @@ class ModelEvaluator:
         """Return all answers, and further findings. Raises: UserError if a stage of a domain has not been built."""
         # At both ends: nothing that the methods do may change the base.
         before = self._base.digest
-        plain = {domain: self._run_plain("closed", domain, self._base) for domain in self._rows}
+        plain = {domain: self._run_plain("closed", domain, self._base, self._frame) for domain in self._rows}
         routes, growth = self._add_domains()
         self._run_injected(routes)
         self._run_in_context()
         for domain in self._domains:
-            self._run_plain("expert", domain, self._workspace.expert(domain))
+            self._run_plain("expert", domain, self._workspace.expert(domain), Frame())
             answers = [answer.answer for answer in self._answers[len(self._answers) - len(self._rows[domain]) :]]
-            prompts = [prompt_with(row.text, text) for row, text in zip(self._rows[domain], answers, strict=True)]
+            rows = zip(self._rows[domain], answers, strict=True)
+            prompts = [self._frame.with_background(row.text, text) for row, text in rows]
             self._book("expert as text", domain, self._base.embed_prompts(prompts))
-        tuned = open_language(str(self._workspace.folder("tuned") / "model"))
+        tuned = self._workspace.tuned()
         for domain in self._rows:
-            self._run_plain("tuned", domain, tuned)
+            self._run_plain("tuned", domain, tuned, Frame())
         after = self._base.digest
-        again = self._base.answers(self._base.embed_prompts([plain_prompt(row.text) for row in self._rows[GENERAL]]))[1]
+        prompts = [self._frame.plain(row.text) for row in self._rows[GENERAL]]
+        again = self._base.answers(self._base.embed_prompts(prompts))[1]
         return self._answers, {
             "digest_before": before,
             "closed_scores": plain[GENERAL],
@@ -65,8 +68,9 @@ class ModelEvaluator:
             "slots": self._workspace.settings.projector.slots,
         }
 
-    def _run_plain(self, arm: str, domain: str, language: Language) -> str:
-        inputs = language.embed_prompts([plain_prompt(row.text) for row in self._rows[domain]])
+    def _run_plain(self, arm: str, domain: str, language: Language, frame: Frame) -> str:
+        # Experts and the tuned base learned to answer without examples.
+        inputs = language.embed_prompts([frame.plain(row.text) for row in self._rows[domain]])
         return self._book(arm, domain, inputs, language=language)
 
     def _add_domains(self) -> tuple[dict[str, list[str]], list[Json]]:
@@ -117,7 +121,7 @@ class ModelEvaluator:
         # Not from the cache: the folders are read again after each added domain, which is what is tested.
         self._slots.pop((domain, domain), None)
         slots = self._load_slots(domain, domain)
-        prompts = [prompt_with(row.text) for row in self._rows[domain]]
+        prompts = [self._frame.with_background(row.text) for row in self._rows[domain]]
         return self._base.answers(self._base.embed_injected(prompts, slots))[1]
 
     def _run_injected(self, routes: Mapping[str, Sequence[str]]) -> None:
@@ -130,6 +134,9 @@ class ModelEvaluator:
                 # Never by 0: each question gets the token of another one.
                 turn = random.Random(f"{seed} {domain}").randrange(1, count)
                 self._book_injected("shuffled", domain, own.roll(turn, 0), domain)
+            relations = [row.fact.relation for row in self._rows[domain]]
+            same = [next_alike(relations, at) for at in range(count)]
+            self._book_injected("shuffled in relation", domain, own[same], domain)
             if len(self._domains) > 1:
                 other = self._domains[(at + 1) % len(self._domains)]
                 self._book_injected("other domain", domain, self._load_slots(domain, other), other)
@@ -138,12 +145,12 @@ class ModelEvaluator:
 
     def _run_routed(self, domain: str, routed: Sequence[str]) -> None:
         rows = self._rows[domain]
-        inputs = self._base.embed_prompts([plain_prompt(row.text) for row in rows])
+        inputs = self._base.embed_prompts([self._frame.plain(row.text) for row in rows])
         for by in sorted(set(routed) - {GENERAL}):
             # Questions that are routed to the general set keep their plain prompts.
             indices = [at for at, name in enumerate(routed) if name == by]
             slots = self._load_slots(domain, by)[indices]
-            injected = self._base.embed_injected([prompt_with(rows[at].text) for at in indices], slots)
+            injected = self._base.embed_injected([self._frame.with_background(rows[at].text) for at in indices], slots)
             for at, embedded in zip(indices, injected, strict=True):
                 inputs[at] = embedded
         self._book("routed", domain, inputs, [None if by == GENERAL else by for by in routed])
@@ -151,7 +158,10 @@ class ModelEvaluator:
     def _book_injected(self, arm: str, domain: str, slots: Tensor, by: str) -> None:
         rows = self._rows[domain]
         self._book(
-            arm, domain, self._base.embed_injected([prompt_with(row.text) for row in rows], slots), [by] * len(rows)
+            arm,
+            domain,
+            self._base.embed_injected([self._frame.with_background(row.text) for row in rows], slots),
+            [by] * len(rows),
         )
 
     def _run_in_context(self) -> None:
@@ -164,7 +174,9 @@ class ModelEvaluator:
                 ("retrieved", [texts[index.best(row.text)] for row in rows]),
                 ("told", [held[row.fact.block] for row in rows]),
             ):
-                prompts = [prompt_with(row.text, text) for row, text in zip(rows, backgrounds, strict=True)]
+                prompts = [
+                    self._frame.with_background(row.text, text) for row, text in zip(rows, backgrounds, strict=True)
+                ]
                 self._book(arm, domain, self._base.embed_prompts(prompts))
 
     def _book(
@@ -185,11 +197,17 @@ class ModelEvaluator:
                     routed=by,
                     expected=fact.answer,
                     answer=answer,
-                    correct=answer == fact.answer,
+                    correct=read_number(answer) == fact.answer,
                     tokens=len(embedded),
                 )
             )
         return scores
+
+
+def next_alike(items: Sequence[str], at: int) -> int:
+    """Return the place of the next equal item, in a circle; its own if there is no other."""
+    order = [*range(at + 1, len(items)), *range(at + 1)]
+    return next(other for other in order if items[other] == items[at])
 
 
 def _share(routed: Sequence[str], right: str) -> float:

@@ -1,6 +1,7 @@
 """`lemur verify` and `lemur trace` for the folders of an evaluation and of all earlier stages; no torch is needed."""
 
 import difflib
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,6 +28,7 @@ ARMS = {
     "oracle": "the token of the question's own domain",
     "routed": "the token of the domain that the router picks; nothing for general",
     "shuffled": "the token that another question of the same domain would get",
+    "shuffled in relation": "the token of another question of the domain about the same relation",
     "other domain": "the token that another domain makes of the question",
     "retrieved": "the document that BM25 finds, as text",
     "told": "the right document, as text",
@@ -42,6 +44,12 @@ def facts_in(folder: Path) -> list[ExpertFact]:
     read_manifest(folder)
     with reading(folder, DATA):
         return list(read_rows([folder / FACTS], ExpertFact))
+
+
+def read_number(answer: str) -> str:
+    """Return the first number in an answer, so that no method loses by the words around it; empty without one."""
+    match = re.search(r"\d[\d,]*", answer)
+    return match[0].replace(",", "") if match else ""
 
 
 def compute_scores(answers: Sequence[ExpertAnswer]) -> dict[str, dict[str, dict[str, float]]]:
@@ -97,7 +105,7 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:  # noqa: AR
             wrong += [
                 f"{answer.id}: recorded correctness is wrong"
                 for answer in answers
-                if answer.correct != (answer.answer == answer.expected)
+                if answer.correct != (read_number(answer.answer) == answer.expected)
             ]
             checks.append(check_faults("answers", wrong, f"{len(answers):,} answers as the manifest counts them"))
             kept = [] if manifest.counts["found"]["general_exact"] else ["the base or its plain answers changed"]

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from lemur.experts.local_models import import_transformers, load_model, model_name
-from lemur.experts.settings import Tiny
+from lemur.experts.settings import BaseSettings, Tiny
+from lemur_core.files.errors import UserError
 
 #: Placeholder of the background: a text, or an injected vector.
 MARK = "{background}"
-_ROOM = 8  # maximum number of tokens of an answer
+_ROOM = 12  # maximum number of tokens of an answer
 _BATCH = 128
 _IGNORED = -100
 _END, _PAD = "<|end|>", "<|pad|>"
@@ -35,12 +36,30 @@ def prompt_with(question: str, background: str = MARK) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Frame:
+    """Answered examples before each prompt of the base. Args: shots: question, background and answer of each."""
+
+    shots: Sequence[tuple[str, str, str]] = ()
+
+    def plain(self, question: str) -> str:
+        """Return the prompt of a question alone."""
+        before = "".join(f"{plain_prompt(other)} {answer}\n\n" for other, _, answer in self.shots)
+        return before + plain_prompt(question)
+
+    def with_background(self, question: str, background: str = MARK) -> str:
+        """Return the prompt of a question after a background text, or after the mark where one is injected."""
+        before = "".join(f"{prompt_with(other, text)} {answer}\n\n" for other, text, answer in self.shots)
+        return before + prompt_with(question, background)
+
+
+@dataclass(frozen=True, slots=True)
 class Language:
-    """A language model that answers prompts. `name` is its name in records."""
+    """A language model that answers prompts. `name` is its name in records; `chat`: prompts get its chat template."""
 
     name: str
     model: Any
     tokenizer: Any
+    chat: bool = False
 
     @property
     def width(self) -> int:
@@ -57,21 +76,23 @@ class Language:
         return digest.hexdigest()
 
     def ids(self, prompt: str) -> list[int]:
-        """Return the tokens of a prompt, with the chat template if there is one."""
+        """Return the tokens of a prompt, with the chat template if it is used."""
         # A chat template writes the special tokens itself.
-        chat = self.tokenizer.chat_template is not None
-        return list(self.tokenizer(self._apply_template(prompt), add_special_tokens=not chat).input_ids)
+        return list(self.tokenizer(self._apply_template(prompt), add_special_tokens=not self.chat).input_ids)
+
+    def bare_ids(self, text: str) -> list[int]:
+        """Return the tokens of a text alone: a chat template would make the states of unlike questions alike."""
+        return list(self.tokenizer(text, add_special_tokens=False).input_ids)
 
     def around_mark(self, prompt: str) -> tuple[list[int], list[int]]:
         """Return the tokens before and after the mark."""
-        chat = self.tokenizer.chat_template is not None
         before, _, after = self._apply_template(prompt).partition(MARK)
         # The blank before the mark would be a token of its own, which a prompt with a text does not have.
-        first = list(self.tokenizer(before.rstrip(), add_special_tokens=not chat).input_ids)
+        first = list(self.tokenizer(before.rstrip(), add_special_tokens=not self.chat).input_ids)
         return first, list(self.tokenizer(after, add_special_tokens=False).input_ids)
 
     def _apply_template(self, prompt: str) -> str:
-        if self.tokenizer.chat_template is None:
+        if not self.chat:
             return prompt
         messages = [{"role": "user", "content": prompt}]
         return str(self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
@@ -115,19 +136,21 @@ class Language:
         return torch.nn.functional.cross_entropy(scores.flatten(0, 1).float(), wanted.flatten(), ignore_index=_IGNORED)
 
     @torch.no_grad()
-    def states(self, prompts: Sequence[str], layers: Sequence[int], *, answered: bool = False) -> Tensor:
+    def states(self, prompts: Sequence[Sequence[int]], layers: Sequence[int], *, answered: bool = False) -> Tensor:
         """Return mean-pooled hidden states, (prompts, layers, width), float32.
 
-        Args: answered: pool over the model's own continuation, starting at the last token of the prompt.
+        Args:
+            prompts: tokens of each.
+            answered: pool over the model's own continuation, starting at the last token of the prompt.
         """
         self.model.eval()
         pooled = []
         for start in range(0, len(prompts), _BATCH):
-            rows = [self.ids(prompt) for prompt in prompts[start : start + _BATCH]]
+            rows = prompts[start : start + _BATCH]
             continuations = self._generate(self.embed(rows)).sequences if answered else None
             if continuations is not None:
                 tails = [list(takewhile(self._continues, tokens.tolist())) for tokens in continuations]
-                whole = self.embed([row + tail for row, tail in zip(rows, tails, strict=True)])
+                whole = self.embed([[*row, *tail] for row, tail in zip(rows, tails, strict=True)])
             else:
                 whole = self.embed(rows)
             embedded, mask, positions = _pad(whole)
@@ -188,14 +211,27 @@ def _pad(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     return embedded, (positions >= 0).long(), positions.clamp(min=0)
 
 
-def open_language(name: str, *, option: str = "--base") -> Language:
+def open_language(name: str, settings: BaseSettings, *, option: str = "--base") -> Language:
     """Open a model on this machine or on the Hub. Its own code is never run; weights must be safetensors or GGUF.
 
-    Args: name: a folder, a GGUF file, `package:NAME`, or a name on the Hub.
+    Args: name: a folder, a GGUF file, `package:NAME`, or a name on the Hub; settings: device, type, use of a template.
     Raises: UserError if transformers is not installed, or the model cannot be loaded.
     """
     tokenizer, model = load_model(_transformers(), name, option)
-    return Language(model_name(name), model, tokenizer)
+    model = model.to(settings.device, getattr(torch, settings.dtype))
+    return Language(model_name(name), model, tokenizer, tokenizer.chat_template is not None and not settings.shots)
+
+
+def add_adapters(model: Any, rank: int) -> Any:
+    """Return a model with LoRA's matrices in all linear layers, which alone are trained; `merge_and_unload` ends it.
+
+    Raises: UserError if peft is not installed.
+    """
+    try:
+        import peft
+    except ImportError as error:
+        raise UserError("training.rank: needs peft; pip install peft, or set rank to 0") from error
+    return peft.get_peft_model(model, peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"))
 
 
 def learn_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:

@@ -91,6 +91,7 @@ class PrototypeRouter:
 
     prototypes: Mapping[str, Tensor]
     margin: float = 0.0
+    least: float = -1.0
 
     def cosines(self, states: Tensor) -> dict[str, Tensor]:
         """Return the largest cosine of each state with a prototype of each domain. Args: states: (questions, width)."""
@@ -103,19 +104,17 @@ class PrototypeRouter:
     def route(self, states: Tensor) -> list[str]:
         """Return the domain of each state: the one with the largest cosine, the first by name among equal ones.
 
-        With a margin, a state whose best two domains differ by less is routed to general.
+        A state is routed to general if its cosine is below `least`, or its best two domains differ by less than a
+        margin.
         """
         cosines = self.cosines(states)
         names = list(cosines)
         scores = torch.stack([cosines[name] for name in names], 1)
-        best = scores.argmax(1)
+        first, at = scores.max(1)
+        certain = first >= self.least
         if self.margin and len(names) > 1:
-            first, second = scores.topk(2, dim=1).values.T
-            return [
-                names[at] if lead >= self.margin else GENERAL
-                for at, lead in zip(best.tolist(), (first - second).tolist(), strict=True)
-            ]
-        return [names[at] for at in best.tolist()]
+            certain &= first - scores.topk(2, dim=1).values[:, 1] >= self.margin
+        return [names[best] if sure else GENERAL for best, sure in zip(at.tolist(), certain.tolist(), strict=True)]
 
 
 def fit(

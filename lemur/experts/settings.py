@@ -38,6 +38,7 @@ class TuningSettings(_FrozenSettings):
     """A training loop with AdamW: warm-up over 5 % of the steps, then a cosine to zero."""
 
     steps: int = Field(default=1000, ge=1)
+    rank: int = Field(default=0, ge=0, description="of LoRA's matrices, merged at the end; 0 trains all weights")
     batch: int = Field(default=64, ge=1)
     rate: Positive = 1e-3
     decay: float = Field(default=0.01, ge=0)
@@ -55,6 +56,11 @@ class BaseSettings(_FrozenSettings):
     """The frozen model: a real one named by `model`, or a tiny one that is first trained on the general set."""
 
     model: str | None = None
+    device: str = "cpu"
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    shots: int = Field(
+        default=0, ge=0, description="general questions with answers before each; then without a chat template"
+    )
     tiny: Tiny = Tiny()
     vocabulary: int = Field(default=1536, ge=300)
     training: TuningSettings = TuningSettings(steps=2000)
@@ -89,6 +95,7 @@ class RouterSettings(_FrozenSettings):
     margin: float = Field(
         default=0.0, ge=0, le=2, description="route to general if the best two domains differ by less"
     )
+    least: float = Field(default=-1.0, ge=-1, le=1, description="route to general if the largest cosine is less")
 
 
 class MixtureSettings(_FrozenSettings):

@@ -3,12 +3,14 @@
 A folder is complete or absent. A stage whose inputs have not changed is not rebuilt.
 """
 
+import copy
 import hashlib
 import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,12 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor
 
-from lemur.experts.facts import NAMES, RELATIONS, ask, count_facts, document, questions, read_facts, wordings
+from lemur.experts.facts import NAMES, RELATIONS, ask, count_facts, document, documents, questions, read_facts, wordings
 from lemur.experts.folder import ALIGNED, BASE, DATA, EXPERT, FACTS, ROUTED, TUNED, facts_in
 from lemur.experts.language import (
+    Frame,
     Language,
+    add_adapters,
     draw_tiny,
     learn_tokenizer,
     open_language,
@@ -29,7 +33,7 @@ from lemur.experts.language import (
 )
 from lemur.experts.local_models import find_model
 from lemur.experts.parts import Projector, PrototypeRouter, centres, fit
-from lemur.experts.settings import GENERAL, MixtureSettings, TuningSettings
+from lemur.experts.settings import GENERAL, BaseSettings, MixtureSettings, TuningSettings
 from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_folder, own
 from lemur_core.files.errors import UserError
@@ -90,7 +94,7 @@ class Workspace:
             return count_facts(facts)
 
         parameters = self._parameters(data)
-        del parameters["libraries"]  # its parents
+        del parameters["libraries"], parameters["dtype"], parameters["shots"]  # its parents; of models alone
         self.make(self.folder("data"), DATA, parameters, data.libraries, fill)
 
     def facts(self) -> list[ExpertFact]:
@@ -103,13 +107,22 @@ class Workspace:
 
     def base(self) -> Language:
         """Open the frozen base. Raises: UserError if it has not been built, or cannot be loaded."""
-        if self.settings.base.model is not None:
-            language = open_language(self.settings.base.model)
-        else:
+        if self.settings.base.model is None:
             read_manifest(self.folder("base"))
-            language = open_language(str(self.folder("base") / "model"))
-        language.model.requires_grad_(requires_grad=False)
-        return language
+        return _open_frozen(self._base_model, digest_model(self._base_model), self.settings.base)
+
+    def frame(self) -> Frame:
+        """Return the examples before each prompt of the base: general facts in training wordings."""
+        rng = random.Random(self.settings.seed)
+        general = [fact for fact in self.facts() if fact.domain == GENERAL and not fact.held]
+        texts = documents(general)
+        asked = [fact for fact in general if fact.asked]
+        chosen = rng.sample(asked, min(self.settings.base.shots, len(asked)))
+        questions_ = [ask(fact, rng.choice(wordings(fact.relation, held=False))).text for fact in chosen]
+        return Frame([(text, texts[fact.block], fact.answer) for text, fact in zip(questions_, chosen, strict=True)])
+
+    def _open(self, model: str) -> Language:
+        return open_language(model, self.settings.base, option="--expert")
 
     def make_base(self) -> None:
         """Train the tiny base on the general set; does nothing if the settings name a real base."""
@@ -133,7 +146,7 @@ class Workspace:
         settings = self.settings.expert
 
         def fill(folder: Path, key: str) -> Json:
-            language = self.base() if settings.model is None else open_language(settings.model, option="--expert")
+            language = copy.deepcopy(self.base()) if settings.model is None else self._open(settings.model)
             if settings.model is None and settings.tiny is not None:
                 # Its own weights, but the tokenizer of the base: both read the same prompts.
                 language = draw_tiny(domain, settings.tiny, language.tokenizer, self.settings.seed)
@@ -147,7 +160,8 @@ class Workspace:
         training = self.settings.tuned
 
         def fill(folder: Path, key: str) -> Json:
-            return self._train_on_facts(folder, self.base(), domains, training, "full tuning", key)
+            language = copy.deepcopy(self.base())
+            return self._train_on_facts(folder, language, domains, training, "full tuning", key)
 
         parameters = self._parameters(training, domains=list(domains), base=digest_model(self._base_model))
         self.make(self.folder("tuned"), TUNED, parameters, self.ground, fill)
@@ -156,13 +170,18 @@ class Workspace:
         """Open the expert of a domain. Raises: UserError if it has not been built."""
         folder = self.folder("domains", domain, "expert")
         read_manifest(folder)
-        return open_language(str(folder / "model"), option="--expert")
+        return self._open(str(folder / "model"))
+
+    def tuned(self) -> Language:
+        """Open the tuned base. Raises: UserError if it has not been built."""
+        return self._open(str(self.folder("tuned") / "model"))
 
     def backgrounds(self, domain: str, texts: Sequence[str]) -> Tensor:
         """Return the states of a domain's expert for each question: (questions, layers, width), float32."""
         settings = self.settings.projector
-        prompts = [plain_prompt(question) for question in texts]
-        return self.expert(domain).states(prompts, settings.layers, answered=settings.pool == "answer")
+        expert = self.expert(domain)
+        prompts = [expert.ids(plain_prompt(question)) for question in texts]
+        return expert.states(prompts, settings.layers, answered=settings.pool == "answer")
 
     def make_projector(self, domain: str) -> None:
         """Stage II: align a projector on the blocks that are not held out, with base and expert frozen."""
@@ -171,7 +190,7 @@ class Workspace:
         def fill(folder: Path, key: str) -> Json:
             from safetensors.torch import save_file
 
-            base = self.base()
+            base, frame = self.base(), self.frame()
             rows = questions((fact for fact in self.question_facts(domain) if not fact.held), held=False)
             known = self.backgrounds(domain, [row.text for row in rows])
             save_file({"backgrounds": known}, folder / BACKGROUNDS)
@@ -182,7 +201,7 @@ class Workspace:
 
             def compute_loss(step: random.Random) -> Tensor:
                 indices = [step.randrange(len(rows)) for _ in range(settings.training.batch)]
-                prompts = [prompt_with(rows[at].text) for at in indices]
+                prompts = [frame.with_background(rows[at].text) for at in indices]
                 inputs = base.embed_injected(prompts, projector(known[indices]))
                 return base.loss(inputs, [rows[at].fact.answer for at in indices])
 
@@ -223,7 +242,7 @@ class Workspace:
             return {"questions": len(rows), "prototypes": len(prototypes)}
 
         parameters = self._parameters(settings, domain=domain, encoder=digest_model(self._base_model))
-        del parameters["margin"]  # of routing alone
+        del parameters["margin"], parameters["least"]  # of routing alone
         self.make(self.folder("domains", domain, "prototypes"), ROUTED, parameters, self.ground, fill)
 
     def encode(self, base: Language, texts: Sequence[str]) -> Tensor:
@@ -233,10 +252,10 @@ class Workspace:
         """
         settings = self.settings.router
         if settings.encoder == "base":
-            return base.states(texts, [settings.layer])[:, 0]
+            return base.states([base.bare_ids(text) for text in texts], [settings.layer])[:, 0]
         # A fixed seed: a token has the same vector when prototypes are built and when questions are routed.
         vectors = torch.randn(len(base.tokenizer), settings.width, generator=torch.Generator().manual_seed(0))
-        return torch.stack([vectors[base.ids(question)].mean(0) for question in texts])
+        return torch.stack([vectors[base.bare_ids(question)].mean(0) for question in texts])
 
     def router(self, domains: Sequence[str]) -> PrototypeRouter:
         """Open the router for these domains and the general set. Raises: UserError if one has no prototypes."""
@@ -246,7 +265,7 @@ class Workspace:
         for folder in folders.values():
             read_manifest(folder)
         prototypes = {name: load_file(folder / PROTOTYPES)["prototypes"] for name, folder in folders.items()}
-        return PrototypeRouter(prototypes, self.settings.router.margin)
+        return PrototypeRouter(prototypes, self.settings.router.margin, self.settings.router.least)
 
     @property
     def _base_model(self) -> str:
@@ -259,7 +278,8 @@ class Workspace:
 
     def _parameters(self, part: BaseModel, **further: Any) -> dict[str, Any]:
         """Return the parameters of a stage; a model's digest replaces its path, so that they do not depend on it."""
-        return part.model_dump(mode="json", exclude={"model"}) | further | {"seed": self.settings.seed}
+        own = part.model_dump(mode="json", exclude={"model"}) | further | {"seed": self.settings.seed}
+        return own | {"dtype": self.settings.base.dtype, "shots": self.settings.base.shots}
 
     def _train_on_facts(
         self, folder: Path, language: Language, domains: Sequence[str], training: TuningSettings, label: str, key: str
@@ -282,8 +302,13 @@ class Workspace:
                 language.embed_prompts([prompt for prompt, _ in drawn]), [answer for _, answer in drawn]
             )
 
-        language.model.requires_grad_(requires_grad=True)
-        loss = fit(language.model, compute_loss, training, label=label, key=key, seed=self.settings.seed)
+        trained = language.model.requires_grad_(requires_grad=True)
+        if training.rank:
+            torch.manual_seed(self.settings.seed)
+            trained = add_adapters(language.model, training.rank)
+        loss = fit(trained, compute_loss, training, label=label, key=key, seed=self.settings.seed)
+        if training.rank:
+            trained.merge_and_unload()
         language.save(folder / "model")
         size = sum(parameter.numel() for parameter in language.model.parameters())
         return {"loss": round(loss, 6), "parameters": size, "weights": language.digest}
@@ -327,6 +352,14 @@ class Workspace:
             )
             write_manifest(folder, manifest)
         note(f"{out}: built in {watch.measure().seconds:.1f} s")
+
+
+@lru_cache(maxsize=1)
+def _open_frozen(model: str, _digest: str, settings: BaseSettings) -> Language:
+    """Open a base once in a process, since unpacking a GGUF file takes long; other weights have another digest."""
+    language = open_language(model, settings)
+    language.model.requires_grad_(requires_grad=False)
+    return language
 
 
 def digest_model(model: str) -> str:
