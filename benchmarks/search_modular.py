@@ -81,7 +81,7 @@ def report(
     for number, text in enumerate(plain):
         equal["".join(text.split())].append(number)
     models = np.array([model for model, _ in keys])
-    groups = {
+    groups: dict[str, Callable[[Pair], bool]] = {
         "chosen": lambda pair: pair.chosen,
         "other half": lambda pair: not pair.chosen,
         "of it, copies": lambda pair: not pair.chosen and pair.copied,
@@ -119,14 +119,18 @@ def report_graphs(
     def code(number: int) -> Floats:
         return codes.similar(codes.of_block(number))
 
+    def mix(share: float) -> Callable[[int], Floats]:
+        def both(number: int) -> Floats:
+            similarity: Floats = (share * graph(number) + (1 - share) * code(number)).astype(np.float32)
+            return similarity
+
+        return both
+
     here: dict[str, Callable[[int], Floats]] = {
         "detector": lambda number: ways["detector"](int(numbers[number]))[numbers],
         "code": code,
         "graph": graph,
-        **{
-            f"{share:.0%} graph": lambda number, share=share: share * graph(number) + (1 - share) * code(number)
-            for share in (0.25, 0.5, 0.75)
-        },
+        **{f"{share:.0%} graph": mix(share) for share in (0.25, 0.5, 0.75)},
     }
     print(f"{len(own)} extracted classes, {len(some)} pairs in which both have a graph")
     report(own, [plain[key] for key in own], some, here)

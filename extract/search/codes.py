@@ -47,7 +47,8 @@ class CodeIndex:
     def similar(self, code: CodeFeatures) -> Floats:
         """Return the similarity of each block's code with this one, from 0 to 1, shape (blocks,)."""
         words, shingles = self.words.similar(code.words, rare=True), self.shingles.similar(code.shingles, rare=True)
-        return (words + shingles) / 2
+        similarity: Floats = ((words + shingles) / 2).astype(np.float32)
+        return similarity
 
     def of_block(self, number: int) -> CodeFeatures:
         """Return the features of a block."""

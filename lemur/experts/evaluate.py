@@ -206,7 +206,7 @@ class ModelEvaluator:
 
 def next_alike(items: Sequence[str], at: int) -> int:
     """Return the place of the next equal item, in a circle; its own if there is no other."""
-    order = [*range(at + 1, len(items)), *range(at + 1)]
+    order: list[int] = [*range(at + 1, len(items)), *range(at + 1)]
     return next(other for other in order if items[other] == items[at])
 
 

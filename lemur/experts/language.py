@@ -4,6 +4,7 @@ No class of `transformers` is subclassed: vectors are injected through `inputs_e
 """
 
 import hashlib
+import importlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -228,7 +229,7 @@ def add_adapters(model: Any, rank: int) -> Any:
     Raises: UserError if peft is not installed.
     """
     try:
-        import peft
+        peft: Any = importlib.import_module("peft")
     except ImportError as error:
         raise UserError("training.rank: needs peft; pip install peft, or set rank to 0") from error
     return peft.get_peft_model(model, peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"))
