@@ -116,8 +116,8 @@ class Workspace:
         rng = random.Random(self.settings.seed)
         general = [fact for fact in self.facts() if fact.domain == GENERAL and not fact.held]
         texts = documents(general)
-        asked = [fact for fact in general if fact.asked]
-        chosen = rng.sample(asked, min(self.settings.base.shots, len(asked)))
+        candidates = [fact for fact in general if fact.asked]
+        chosen = rng.sample(candidates, min(self.settings.base.shots, len(candidates)))
         questions_ = [ask(fact, rng.choice(wordings(fact.relation, held=False))).text for fact in chosen]
         return Frame([(text, texts[fact.block], fact.answer) for text, fact in zip(questions_, chosen, strict=True)])
 
