@@ -20,8 +20,9 @@ from extract.model.results import Options, Result, RunFacts, at_least
 from extract.proofs.validate import BlockVerdict
 from extract.resolve.discover import Selected, Selection, TargetClass, discover, select
 from extract.resolve.distributions import read_confirmed
-from extract.resolve.index import RUNTIME_NAMES, FactsIndex
+from extract.resolve.index import FactsIndex
 from extract.resolve.modules import CorpusIndex, Module
+from extract.resolve.runtime_names import RUNTIME_NAMES
 from extract.resolve.symbols import Reason
 from extract.sources import PackageSource, SourceFile, open_available, open_source
 from extract.stages import STAGES, PendingBlock, StageContext

@@ -19,8 +19,9 @@ from extract.emit.render import BlockNames, Renderer, annotation_name, choose_na
 from extract.resolve.dependencies import DependencyGraph
 from extract.resolve.discover import TargetClass
 from extract.resolve.distributions import find_requirement, is_required, make_guess
-from extract.resolve.index import RUNTIME_NAMES, FactsIndex
+from extract.resolve.index import FactsIndex
 from extract.resolve.modules import CorpusIndex, Definition
+from extract.resolve.runtime_names import RUNTIME_NAMES
 from extract.resolve.standins import NOT_DEFINED, NOT_INSTALLED, REGISTRY, SOURCE_NAME, replacement_source
 from extract.resolve.symbols import (
     How,

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from extract.resolve.discover import find_class_facts, follow
 from extract.resolve.distributions import is_required
-from extract.resolve.index import RUNTIME_NAMES
 from extract.resolve.modules import RUNTIME, CorpusIndex, Definition, External, Missing, Module, Target, is_extension
 from extract.resolve.registrations import Registrations
+from extract.resolve.runtime_names import RUNTIME_NAMES
 from extract.resolve.standins import (
     DEFINITIONS,
     NOT_DEFINED,

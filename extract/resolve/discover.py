@@ -5,8 +5,8 @@ import fnmatch
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from extract.resolve.index import RUNTIME_NAMES
 from extract.resolve.modules import CorpusIndex, Definition, External, Missing, Module, Target
+from extract.resolve.runtime_names import RUNTIME_NAMES
 from extract.sources.contents import matches
 from lemur_core.files.errors import UserError
 from lemur_core.source.facts import ClassFacts, Nested, Statement

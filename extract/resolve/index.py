@@ -6,16 +6,10 @@ before a run was killed are kept.
 """
 
 import contextlib
-import importlib
-import importlib.machinery
-import importlib.metadata
-import importlib.util
 import io
-import json
 import pickle
 import sys
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -205,96 +199,3 @@ def _loads(data: bytes) -> FileFacts:
         result = _FactsOnly(stream).load()
     assert isinstance(result, FileFacts)
     return result
-
-
-class RuntimeNames:
-    """Answers about the standard library, torch, torchvision and numpy; each computed once."""
-
-    def __init__(self) -> None:
-        self._answers: dict[str, bool | list[str]] = {}
-        self.has_new_answers = False  # True if there are answers that `load` did not provide
-
-    def has(self, dotted: str, name: str) -> bool:
-        """Return whether a module exists and offers a name ("" for the module alone)."""
-        return bool(self._answer(_has, dotted, name))
-
-    def is_module_class(self, dotted: str, name: str) -> bool:
-        """Return whether a name is a subclass of torch.nn.Module."""
-        return bool(self._answer(_is_module_class, dotted, name))
-
-    def is_submodule(self, package: str, name: str) -> bool:
-        """Return whether a package that is not part of the runtime has a submodule of that name."""
-        return package not in {"torch", "torchvision", "numpy"} and bool(self._answer(_is_submodule, package, name))
-
-    def star(self, dotted: str) -> frozenset[str]:
-        """Return the names that a star import binds."""
-        names = self._answer(_star, dotted)
-        assert isinstance(names, list)
-        return frozenset(names)
-
-    def _answer(self, ask: Callable[..., bool | list[str]], *names: str) -> bool | list[str]:
-        question = " ".join((ask.__name__, *names))
-        if question not in self._answers:
-            self._answers[question] = ask(*names)
-            self.has_new_answers = True
-        return self._answers[question]
-
-    @staticmethod
-    def key() -> str:
-        """Return a key with the versions that the answers hold for."""
-        return "runtime-names:" + ",".join(importlib.metadata.version(p) for p in ("torch", "torchvision", "numpy"))
-
-    def load(self, data: bytes | None) -> None:
-        """Load the answers of an earlier run."""
-        if data is not None:
-            self._answers.update(json.loads(data))
-
-    def dump(self) -> bytes:
-        """Return the answers in serialized form, for a later run."""
-        return json.dumps(self._answers, sort_keys=True).encode()
-
-
-def _import(dotted: str) -> object | None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # deprecated modules of torch warn on import
-        try:
-            return importlib.import_module(dotted)
-        except (ImportError, AttributeError, OSError, RuntimeError):
-            return None  # modules of torch for other platforms fail in all these ways
-
-
-def _has(dotted: str, name: str) -> bool:
-    module = _import(dotted)
-    if module is None:
-        return False
-    if not name or name == "*" or hasattr(module, name):
-        return True
-    try:
-        return importlib.util.find_spec(f"{dotted}.{name}") is not None
-    except ImportError:
-        return False
-
-
-def _star(dotted: str) -> list[str]:
-    module = _import(dotted)
-    return [] if module is None else sorted(getattr(module, "__all__", [n for n in dir(module) if n[0] != "_"]))
-
-
-def _is_submodule(package: str, name: str) -> bool:
-    try:
-        spec = importlib.util.find_spec(package)
-        if spec is None or spec.submodule_search_locations is None:
-            return False
-        return importlib.machinery.PathFinder.find_spec(name, spec.submodule_search_locations) is not None
-    except (ImportError, ValueError):
-        return False
-
-
-def _is_module_class(dotted: str, name: str) -> bool:
-    from torch.nn import Module
-
-    value = getattr(_import(dotted), name, None)
-    return isinstance(value, type) and issubclass(value, Module)
-
-
-RUNTIME_NAMES = RuntimeNames()

@@ -28,7 +28,7 @@ from operator import itemgetter
 from typing import Literal, NamedTuple
 
 from extract.resolve.distributions import is_known, is_stated
-from extract.resolve.index import RUNTIME_NAMES
+from extract.resolve.runtime_names import RUNTIME_NAMES
 from extract.sources import PackageSource, SourceFile
 from extract.sources.contents import is_package, module_name
 from lemur_core.sandbox.runtime import DECLARED
