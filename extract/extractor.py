@@ -68,7 +68,9 @@ class BlockExtractor:
         self.watch.lap("open sources")
         self.index = FactsIndex(policy=self.options.index)
         confirmed = read_confirmed(self.options.distributions)
-        self.library = CorpusIndex(self.facts.sources, self.index.facts, distributions=confirmed)
+        self.library = CorpusIndex(
+            self.facts.sources, self.index.facts, distributions=confirmed, load_outline=self.index.outline
+        )
         self._classes: tuple[TargetClass, ...] | None = None
         self._emitter = CachedEmitter(self.library, self.index, self.facts.sources)
         finder = HintFinder(self.library, self.index, self._emitter)

@@ -27,6 +27,7 @@ from lemur_core.source.parse import parse_file
 
 # Facts depend on this code and on the grammar of the Python version that parsed the file.
 VERSION = f"{FACTS_VERSION}:{sys.version_info[0]}.{sys.version_info[1]}"
+OUTLINE = f"{VERSION}:outline"
 Row = tuple[str, bytes | None, str | None]  # blob, facts, reason if there are none
 _TABLES = (
     "facts (blob TEXT, version TEXT, facts BLOB, error TEXT, PRIMARY KEY (blob, version)) WITHOUT ROWID",
@@ -50,6 +51,7 @@ class FactsIndex:
         self.hits = 0
         self.parsed = 0
         self._memory: dict[str, FileFacts] = {}
+        self._outlines: dict[str, FileFacts] = {}
         self._database = open_database(self.path, "index", _TABLES)
         self._parser = contextlib.ExitStack()
         self._pool: ProcessPool | None = None
@@ -85,12 +87,12 @@ class FactsIndex:
                 self._store(rows)
                 advance(len(rows))
 
-    def _store(self, rows: Sequence[Row]) -> None:
-        self.parsed += len(rows)
+    def _store(self, rows: Sequence[Row], version: str = VERSION) -> None:
+        self.parsed += len(rows) if version == VERSION else 0
         with self._database:
             self._database.executemany(
                 "INSERT OR REPLACE INTO facts (blob, version, facts, error) VALUES (?, ?, ?, ?)",
-                [(blob, VERSION, data, error) for blob, data, error in rows],
+                [(blob, version, data, error) for blob, data, error in rows],
             )
 
     def faults(self, files: Sequence[tuple[PackageSource, SourceFile]]) -> list[tuple[PackageSource, SourceFile, str]]:
@@ -111,9 +113,22 @@ class FactsIndex:
             facts = self._memory[file.blob] = self._fetch(source, file)
         return facts
 
-    def _fetch(self, source: PackageSource, file: SourceFile) -> FileFacts:
+    def outline(self, source: PackageSource, file: SourceFile) -> FileFacts:
+        """Return the facts of a file or, where those are not stored, what runs when it is imported.
+
+        Raises: as `facts`.
+        """
+        known = self._memory.get(file.blob) or self._outlines.get(file.blob)
+        if known is None:
+            stored = "SELECT 1 FROM facts WHERE blob = ? AND version = ?"
+            if self.policy == "skip" or self._database.execute(stored, (file.blob, VERSION)).fetchone():
+                return self.facts(source, file)
+            known = self._outlines[file.blob] = self._fetch(source, file, OUTLINE)
+        return known
+
+    def _fetch(self, source: PackageSource, file: SourceFile, version: str = VERSION) -> FileFacts:
         query = "SELECT facts, error FROM facts WHERE blob = ? AND version = ?"
-        row = self._database.execute(query, (file.blob, VERSION)).fetchone()
+        row = self._database.execute(query, (file.blob, version)).fetchone()
         if row is not None and row[1] is None:
             try:
                 return _loads(row[0])
@@ -122,21 +137,21 @@ class FactsIndex:
         if row is None:
             if self.policy == "skip":
                 raise UserError(f"{source.name} {file.path}: not in the index {self.path}; use --index missing")
-            stored = [self._parse_one((file.blob, source.read(file)))]
-            self._store(stored)
+            stored = [self._parse_one((file.blob, source.read(file)), version)]
+            self._store(stored, version)
             row = stored[0][1:]
         data, error = row
         if error is not None:
             return UNREADABLE
         return _loads(data)
 
-    def _parse_one(self, file: tuple[str, bytes]) -> Row:
+    def _parse_one(self, file: tuple[str, bytes], version: str = VERSION) -> Row:
         """Return the facts of a file that is read for the first time while others are copied."""
         # Started on first use: most runs find all files in the index.
         if self._pool is None:
             self._pool = self._parser.enter_context(process_pool(1))
         try:
-            return submit(self._pool, _parse, file).result()
+            return submit(self._pool, _parse if version == VERSION else _parse_outline, file).result()
         except DEATHS:
             return _crash_row(file)
 
@@ -173,10 +188,14 @@ def _chunks(files: Sequence[tuple[PackageSource, SourceFile]]) -> Iterator[list[
         yield chunk
 
 
-def _parse(file: tuple[str, bytes]) -> Row:
+def _parse_outline(file: tuple[str, bytes]) -> Row:
+    return _parse(file, outline=True)
+
+
+def _parse(file: tuple[str, bytes], outline: bool = False) -> Row:
     blob, data = file
     try:
-        return blob, pickle.dumps(parse_file(data), protocol=5), None
+        return blob, pickle.dumps(parse_file(data, outline=outline), protocol=5), None
     except SyntaxError as error:
         return blob, None, f"line {error.lineno}: {error.msg}" if error.lineno else str(error.msg)
     except (RecursionError, MemoryError):

@@ -61,6 +61,12 @@ class Module:
         """The facts of the file's statements."""
         return self.library.load(self.source, self.file)
 
+    @property
+    def outline(self) -> FileFacts:
+        """The facts of the file or, unless somebody needed those, what runs when it is imported: how names resolve."""
+        load = self.library.load_outline
+        return self.facts if "facts" in vars(self) or load is None else load(self.source, self.file)
+
     @functools.cached_property
     def text(self) -> bytes:
         """The normalized bytes that the offsets in the facts refer to."""
@@ -83,11 +89,18 @@ class Module:
         Args: where: in taken branches, only for type checkers (TYPE_CHECKING), or in a `try` whose imports fail in the
             declared runtime.
         """
+        binders = self.outline_binders(name, where)
+        if all(statement.kind in {IMPORT, STAR} for statement in binders):
+            return binders
+        return [self.facts.statements[statement.number] for statement in binders]
+
+    def outline_binders(self, name: str, where: Literal["taken", "types", "failed"] = "taken") -> Sequence[Statement]:
+        """Return the statements that bind a name as `find_binders`, perhaps without what functions do when called."""
         return self._bindings()[where].get(name, ())
 
     def find_aliases(self, name: str, where: Literal["taken", "types", "failed"] = "taken") -> list[Alias]:
         """Return the names of import statements that bind a name, in the order of the file; `where` as above."""
-        return [a for s in self.find_binders(name, where) for a in s.aliases if a.bound == name]
+        return [a for s in self.outline_binders(name, where) for a in s.aliases if a.bound == name]
 
     @functools.cached_property
     def changes(self) -> Mapping[str, Sequence[Statement]]:
@@ -105,7 +118,7 @@ class Module:
 
     def list_stars(self, *, types: bool = False) -> Iterable[Statement]:
         """Yield the star imports, the last one first; with `types`, also those under TYPE_CHECKING."""
-        for statement in reversed(self.facts.statements):
+        for statement in reversed(self.outline.statements):
             if statement.kind == STAR and (types or self.is_taken(statement)):
                 yield statement
 
@@ -113,14 +126,15 @@ class Module:
         """Return the statements of each kind (`find_binders`) by the names that they bind."""
         if self._binders:
             return self._binders
+        outline = self.outline
         late: dict[str, list[Statement]] = {}
         # Already set while it is filled: choosing a branch may look up other names here.
         self._binders = {"taken": {}, "types": {}, "failed": {}}
 
         def is_tried(statement: Statement) -> bool:
-            return any(self.facts.blocks[block].static == "imports" for block, _ in statement.path)
+            return any(outline.blocks[block].static == "imports" for block, _ in statement.path)
 
-        for statement in sorted(self.facts.statements, key=is_tried):  # the imports in a `try` last
+        for statement in sorted(outline.statements, key=is_tried):  # the imports in a `try` last
             where = "taken" if self.is_taken(statement) else "failed" if is_tried(statement) else "types"
             for name in statement.binds:
                 self._binders[where].setdefault(name, []).append(statement)
@@ -141,7 +155,7 @@ class Module:
         """Return whether a suite can run: not under TYPE_CHECKING or `__main__`, nor for the other import outcome."""
         key = (number, suite)
         if key not in self._active:
-            block = self.facts.blocks[number]
+            block = self.outline.blocks[number]
             role = block.suites[suite][0]
             if block.static == "imports":
                 self._active[key] = role == "finally" or (role in {"body", "else"}) == self.imports_work(number)
@@ -152,7 +166,7 @@ class Module:
     def imports_work(self, number: int) -> bool:
         """Return whether all imports in the body of a `try … except ImportError` succeed in the declared runtime."""
         handlers_raise = self._is_required_import(number)
-        imports = [s for s in self.facts.statements if (number, 0) in s.path and s.kind in {IMPORT, STAR}]
+        imports = [s for s in self.outline.statements if (number, 0) in s.path and s.kind in {IMPORT, STAR}]
         for alias in (alias for statement in imports for alias in statement.aliases):
             target = self.library.resolve_alias(self, alias)
             if isinstance(target, External):
@@ -166,11 +180,11 @@ class Module:
 
     def _is_required_import(self, number: int) -> bool:
         """Return whether neither the handlers nor the code above provide a fallback, so that the import is required."""
-        block = self.facts.blocks[number]
+        block = self.outline.blocks[number]
         tried: set[str] = set()
         handled: set[str] = set()
         above: set[str] = set()
-        for statement in self.facts.statements:
+        for statement in self.outline.statements:
             role = next((block.suites[suite][0] for at, suite in statement.path if at == number), "")
             if role:
                 (handled if role == "handler" else tried).update(statement.binds)
@@ -220,6 +234,7 @@ class CorpusIndex:
     load: Callable[[PackageSource, SourceFile], FileFacts]
     runtime: frozenset[str] = frozenset(RUNTIME)
     distributions: Mapping[str, str] = field(default_factory=dict)  # by imported package, as the user states them
+    load_outline: Callable[[PackageSource, SourceFile], FileFacts] | None = None
     modules: dict[tuple[str, str], Module] = field(default_factory=dict)  # (source, dotted name)
     by_path: dict[tuple[str, str], Module] = field(default_factory=dict)
     _tops: dict[str, list[PackageSource]] = field(default_factory=dict)
@@ -389,7 +404,7 @@ class CorpusIndex:
         return target
 
     def _lookup(self, module: Module, name: str) -> Target:
-        binders = module.find_binders(name)
+        binders = module.outline_binders(name)
         if binders:
             return self.resolve_binding(module, name, binders)
         for statement in module.list_stars():
@@ -438,7 +453,7 @@ class CorpusIndex:
 
     def public_names(self, module: Module, seen: frozenset[int] = frozenset()) -> list[str]:
         """Return the names that a star import of a module binds."""
-        exports = module.facts.exports
+        exports = module.outline.exports
         if exports is not None:
             return list(exports)
         names = dict.fromkeys(name for name in module.list_bound() if not name.startswith("_"))
@@ -460,7 +475,7 @@ class CorpusIndex:
             return None
         if not isinstance(holder, Module) or holder is module:
             return None
-        exports = holder.facts.exports
+        exports = holder.outline.exports
         if name.startswith("_") if exports is None else name not in exports:
             return None
         target = self.lookup(holder, name)

@@ -64,7 +64,8 @@ class Registrations:
             for item in self._of.get(target, {}).values()
             if item.module in order and (item.module is not target.module or item.statement.number > defined)
         ]
-        return sorted(fillings, key=lambda item: (order[item.module], item.statement.number))
+        fillings.sort(key=lambda item: (order[item.module], item.statement.number))
+        return [item._replace(statement=item.module.facts.statements[item.statement.number]) for item in fillings]
 
     # -- imports -------------------------------------------------------------------------------------------------
 
@@ -79,7 +80,7 @@ class Registrations:
         """Return the modules that a module imports as it runs, with the packages that contain it and them."""
         if module not in self._imports:
             imported: dict[Module, None] = dict.fromkeys(self._with_packages(module, module.name))
-            for statement in module.facts.statements:
+            for statement in module.outline.statements:
                 if statement.kind in {IMPORT, STAR} and module.is_taken(statement):
                     for alias in statement.aliases:
                         dotted = self._library.absolute_name(module, alias)
@@ -103,7 +104,7 @@ class Registrations:
     # -- one file ------------------------------------------------------------------------------------------------
 
     def _look(self, module: Module) -> None:
-        for statement in module.facts.statements:
+        for statement in module.outline.statements:
             if not module.is_taken(statement):
                 continue
             for index, decorator in enumerate(statement.decorators):
@@ -167,7 +168,7 @@ class Registrations:
 
     def _records(self, head: Definition) -> bool:
         """Return whether a name is called for its side effect: the function of a decorator, or a class."""
-        binders = head.module.find_binders(head.name)
+        binders = head.module.outline_binders(head.name)
         return find_class_facts(head) is not None or any(statement.registers for statement in binders)
 
     # -- what a call changes -------------------------------------------------------------------------------------

@@ -30,23 +30,26 @@ _KINDS = {
 }
 
 
-def parse_file(raw: bytes, *, builtins: bool = False) -> FileFacts:
+def parse_file(raw: bytes, *, builtins: bool = False, outline: bool = False) -> FileFacts:
     """Return the facts of one file.
 
     Args:
         raw: the bytes of the file, in the encoding that it declares.
         builtins: include reads of built-in names; by default only of those that the file rebinds.
+        outline: what runs when the file is imported, in a third of the time: without what its functions do when they
+            are called, and without nested classes.
     Returns: facts whose offsets refer to the normalized text (see `normalise`).
     Raises: SyntaxError, as `parse_code`.
     """
     text = normalise(raw)
     tree = parse_code(text)
-    return _FactsVisitor(Lines(text)).read(tree, BUILTINS if builtins else frozenset())
+    return _FactsVisitor(Lines(text), outline).read(tree, BUILTINS if builtins else frozenset())
 
 
 class _FactsVisitor:
-    def __init__(self, lines: Lines) -> None:
+    def __init__(self, lines: Lines, outline: bool) -> None:
         self.lines = lines
+        self.outline = outline
         self.drafts: list[tuple[Statement, ScopeNames]] = []
         self.blocks: list[tuple[ConditionalBlock, ScopeNames]] = []
         self.classes: list[ClassFacts] = []
@@ -131,8 +134,11 @@ class _FactsVisitor:
         index = len(self.drafts)
         if isinstance(node, ast.ClassDef) and before is None:
             self.classes.append(_read_class(node, index))
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and before is None:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and before is None and not self.outline:
             self.scopes.append((node, index))
+        registers = isinstance(node, ast.FunctionDef) and returns_its_argument(node)
+        if self.outline:
+            self._empty_functions(node)
         draft, names = before or (None, ScopeNames(self.lines))
         names.visit(node)
         start, end = self._find_line_span(node)
@@ -166,11 +172,22 @@ class _FactsVisitor:
             calls=names.calls,
             types=tuple(dict.fromkeys(names.types)),
             shadows=names.shadows,
-            registers=isinstance(node, ast.FunctionDef) and returns_its_argument(node),
+            registers=registers,
             changes=(*(draft.changes if draft else ()), *find_changes(node)),
-            searches=bool(draft and draft.searches) or any(map(search_at, list_nodes(node))),
+            searches=bool(draft and draft.searches) or (not self.outline and any(map(search_at, list_nodes(node)))),
         )
         self.drafts.append((statement, names))
+
+    def _empty_functions(self, node: ast.stmt) -> None:
+        """Remove the bodies of the functions in a statement, except of those that bind global names."""
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first, last = node.body[0], node.body[-1].end_lineno or node.lineno
+            if not any(b"global" in self.lines.line(number) for number in range(first.lineno, last + 1)):
+                node.body = [ast.copy_location(ast.Pass(), first)]
+        elif isinstance(node, ast.ClassDef | ast.If | ast.Try | ast.With | ast.For | ast.While):
+            for child in ast.iter_child_nodes(node):
+                if isinstance(child, ast.stmt):
+                    self._empty_functions(child)
 
     def _list_decorators(self, nodes: Sequence[ast.expr]) -> Iterator[Decorator]:
         for item in nodes:
