@@ -179,7 +179,7 @@ def _read(dotted: str) -> _ModuleText | None:
                     binders[target.id] = node
                     if target.id == "__all__":
                         words = node.value.elts if isinstance(node.value, ast.List | ast.Tuple) else []
-                        exports = frozenset(w.value for w in words if isinstance(w, ast.Constant))
+                        exports = frozenset(str(w.value) for w in words if isinstance(w, ast.Constant))
     for name in {name.decode() for names in _DELETED.findall(code) for name in _WORD.findall(names)}:
         binders.pop(name, None)
     return _ModuleText(binders, tuple(stars), exports)
