@@ -1,4 +1,4 @@
-"""What the modules of the runtime provide: the standard library, torch, torchvision and numpy.
+"""Answers about the modules of the runtime: the standard library, torch, torchvision and numpy.
 
 The text of a module is asked first, because importing torch and torchvision takes more than two seconds. It answers
 where a name is bound at its top level, outside of branches, as far as it imports only what is installed; all other
