@@ -211,6 +211,11 @@ class Constructor:
 
     def variants(self, built: Constructed, failure: AttemptError) -> Iterator[Constructed]:
         """Yield the module with other values for the parameters that a failing forward names."""
+        if "Identity" in str(failure):  # a class was called in place of a layer
+            for layer in _LAYERS[:2]:
+                kwargs = tuple((n, layer if t == "nn.Identity" else t) for n, t in built.arguments.kwargs)
+                with contextlib.suppress(AttemptError):
+                    yield self.make(Arguments(built.arguments.args, kwargs))
         words = [word for line in reversed(failure.lines) for word in NAME.findall(line)]
         named = [w for w in dict.fromkeys(words) if w in self.parameters and not is_variadic(self.parameters[w])]
         named += [name for name in self.required if name not in named]
@@ -241,7 +246,8 @@ class Constructor:
     ) -> Iterator[tuple[dict[str, int], dict[str, str]]]:
         texts = {name: choices[name][index] for name, index in picks.items()}
         words = [word for line in reversed(failure.lines) for word in NAME.findall(line)]
-        words += NAME.findall(str(failure))
+        said = NAME.findall(str(failure))
+        words += [*said, *map("_".join, itertools.pairwise(said))]  # "an output size" is `output_size`
         missing = _list_missing(failure)
         if missing and any(
             p.kind is p.VAR_KEYWORD for p in self.parameters.values()
@@ -293,9 +299,9 @@ class Constructor:
         if not isinstance(cause, AttributeError) or not (cause.name or "_").isidentifier():
             return
         for name, text in texts.items():
-            better = _with_attribute(text, str(cause.name))
-            if better != text and type(self.names.value(text)).__name__ == type(cause.obj).__name__:
-                yield name, better
+            for better in _with_attribute(text, str(cause.name)):
+                if type(self.names.value(text)).__name__ == type(cause.obj).__name__:
+                    yield name, better
 
     def _companions(self) -> dict[str, tuple[str, ...]]:
         """Return expressions for parameters that take a class of the corpus, or an instance of one."""
@@ -356,19 +362,24 @@ def _fit_length(failure: AttemptError, text: str) -> list[str]:
     return [f"({fitted},)", f"[{fitted}]"]
 
 
-def _with_attribute(text: str, name: str) -> str:
-    """Return an expression for the value with one more attribute: a stub of a module.
+#: Values whose methods and attributes plain numbers are asked for where their kind was guessed wrong.
+_KINDS = (("nn.Identity()", nn.Identity()), ("{'0': 32}", {}), ("torch.rand((32, 32))", torch.rand(0)), ("'mean'", ""))
+
+
+def _with_attribute(text: str, name: str) -> list[str]:
+    """Return expressions for a value with one more attribute: of another kind, or a stub of a module.
 
     `nn.Identity()` becomes `type('Stub', (nn.Identity,), {'dim': 32})()`.
     """
     value = suggest_value(name)
     if text.startswith("type('Stub'"):
-        return text if f"{name!r}: " in text else text.replace("{", f"{{{name!r}: {value}, ", 1)
+        return [] if f"{name!r}: " in text else [text.replace("{", f"{{{name!r}: {value}, ", 1)]
     call = re.fullmatch(r"(nn\.\w+)(\(.*\))", text)
     if call is None and not text.isdecimal():
-        return text
+        return []
+    kinds = [other for other, example in _KINDS if call is None and hasattr(example, name)]
     base, rest = (call[1], call[2]) if call else ("nn.Identity", "()")
-    return f"type('Stub', ({base},), {{{name!r}: {value}}}){rest}"
+    return kinds or [f"type('Stub', ({base},), {{{name!r}: {value}}}){rest}"]
 
 
 def _call(call: Mapping[str, Any]) -> Arguments:

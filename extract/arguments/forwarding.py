@@ -72,6 +72,7 @@ class Forward:
     best_failure: tuple[AttemptError, str] | None = None
     parameters: dict[str, inspect.Parameter] = field(default_factory=dict)
     work: int = 0  # multiply-adds of the last call that worked
+    rejected: str | None = None  # why that call counts for nothing, once whoever asked for it knows
 
     def __post_init__(self) -> None:
         self.parameters = forward_parameters(self.built.module)
@@ -118,8 +119,11 @@ class Forward:
             called = as_call(inputs, self.parameters)
             failure = self._try(called)
             if failure is None:
+                self.rejected = None
                 yield called
-                continue
+                if self.rejected is None:
+                    continue
+                failure = AttemptError(ValueError(self.rejected))
             failed = FailedCall(failure, inputs, self.parameters, layers, loss)
             stuck += is_module_fault(failed)
             if stuck == _MAX_STUCK:
@@ -180,7 +184,8 @@ class Forward:
         by_name = [*constants, *propose_like_main(name, main, loss=loss)]
         if re.search(r"\bNone\b|Optional\[", annotation) and "Tensor" not in annotation:
             by_annotation.insert(0, Literal("None"))
-        return [*by_name, *by_annotation] if meaning(name) is not None else [*by_annotation, *by_name]
+        plain = meaning(name) is None or annotation in ("int", "Optional[int]", "typing.Optional[int]")
+        return [*by_annotation, *by_name] if plain else [*by_name, *by_annotation]
 
     @staticmethod
     def _as_documented(

@@ -432,7 +432,7 @@ KINDS: tuple[tuple[str, str], ...] = (
     (r"long|int64|indices|one_hot|integer|'index'|int ", INDEX),
     (r"float|long|bool|complex", FLOAT),
     (r"bool|mask|byte", MASK),
-    (r"between 0 and 1|all elements of input should be", POSITIVE),
+    (r"between 0 and 1|all elements of input should be|is nan", POSITIVE),
 )
 
 

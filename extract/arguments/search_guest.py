@@ -1,5 +1,6 @@
 """Inside the sandbox: validate one block (execute, construct, forward, backward) and return the level it reaches."""
 
+import ast
 import functools
 import importlib.util
 import inspect
@@ -116,17 +117,40 @@ def _load_companion(item: CompanionCode, index: int) -> Any:
     if existing is not object or not item["code"]:  # `object` is a placeholder for names in annotations
         return None
     path = Path(f"companion_{index}.py").resolve()
-    path.write_text(item["code"], encoding="utf-8")
+    code, shared = _share_classes(item["code"])
+    path.write_text(code, encoding="utf-8")
     specification = importlib.util.spec_from_file_location(path.stem, path)
     assert specification is not None
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     sys.modules[path.stem] = module
+    vars(module).update(shared)
     try:
         attempt(lambda: specification.loader.exec_module(module))  # type: ignore[union-attr]
     except AttemptError:
         return None
     return getattr(module, item["name"], None)
+
+
+def _share_classes(code: str) -> tuple[str, dict[str, Any]]:
+    """Return a companion's file without the classes that the block's file has, too, and these.
+
+    Of two classes with the same text, an instance of one is no instance of the other.
+    """
+    block = sys.modules[MODULE_NAME]
+    text, lines = inspect.getsource(block), code.splitlines()
+    shared: dict[str, Any] = {}
+    try:
+        tree = ast.parse(code)
+    except SyntaxError:
+        return code, shared
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and isinstance(vars(block).get(node.name), type):
+            first = min(part.lineno for part in (node, *node.decorator_list)) - 1
+            if "\n".join(lines[first : node.end_lineno]) in text:
+                shared[node.name] = vars(block)[node.name]
+                lines[first : node.end_lineno] = [""] * len(lines[first : node.end_lineno])
+    return "\n".join(lines), shared
 
 
 def _search(cls: type[nn.Module], payload: dict[str, Any]) -> dict[str, Any]:
@@ -203,6 +227,8 @@ def _run(constructor: Constructor, built: Constructed, goal: str) -> tuple[dict[
         if number >= _MAX_BACKWARD_TRIES and not best["doubtful"]:
             break
         confirmed = _confirm_refined(constructor, built, called, goal, forward.work)
+        if confirmed["kind"] == "no_result":
+            forward.rejected = confirmed["error"].rpartition("): ")[2]
         best = confirmed if best["kind"] == "no_inputs" else _pick_better(best, confirmed)
         if best["level"] == goal and not best["doubtful"]:
             return best, None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from extract.emit.closure import Closure, StatementGroup
 from extract.resolve.dependencies import DependencyGraph, StatementLinks, list_kept_blocks
-from extract.resolve.distributions import is_required
+from extract.resolve.distributions import is_stated
 from extract.resolve.modules import Definition, External, Missing, Module, Target
 from extract.resolve.symbols import (
     OptionalPackage,
@@ -291,7 +291,7 @@ class Renderer:
     def _is_usable(self, module: Module, entry: LocalImport, target: External) -> bool:
         if target.runtime:
             return True
-        return not entry.guarded and is_required(module.source.requires, target.package)
+        return not entry.guarded and is_stated(target.package, module.source.requires)
 
     def _local_line(self, module: Module, entry: LocalImport, target: Target, checked: bool) -> str:
         bound = entry.alias.bound

@@ -39,6 +39,7 @@ _LEAST_SHARED = 2  # parameters that a table of no class in particular states
 _MAX_ROWS = 4
 _MAX_MODELS = 2  # out of one call
 _SIDES = (64, 224)  # of images
+_FRAMES = 16  # of videos
 _SHAPES = ("input_shape", "input_size", "in_shape")
 _INPUT_SIZE = re.compile(r"(img|image|input)_?(size|shape|resolution)")
 
@@ -259,15 +260,16 @@ def _list_stated(model: nn.Module) -> Iterator[dict[str, Any]]:
 
 
 def _list_images(model: nn.Module) -> Iterator[dict[str, Any]]:
-    """Yield calls with images if the first layer with parameters takes these: as large as the model says, or usual."""
-    first = next((layer for layer in model.modules() if isinstance(layer, nn.Conv2d)), None)
+    """Yield calls with images or videos if the first convolution takes these: as large as the model says, or usual."""
+    first = next((layer for layer in model.modules() if isinstance(layer, nn.Conv2d | nn.Conv3d)), None)
     takes = [p for p in inspect.signature(model.forward).parameters.values() if not is_variadic(p)]
     if first is None or sum(p.default is p.empty for p in takes) != 1:
         return
     stated = [value for name, value in _list_settings(model) if _INPUT_SIZE.fullmatch(name)]
     sides = [value if isinstance(value, int) else value[-1] for value in stated if _is_size(value)]
+    frames = f"{_FRAMES}, " if isinstance(first, nn.Conv3d) else ""
     for side in dict.fromkeys((*sides[:2], *_SIDES)):
-        yield {"args": [f"torch.randn((2, {first.in_channels}, {side}, {side}))"], "kwargs": []}
+        yield {"args": [f"torch.randn((2, {first.in_channels}, {frames}{side}, {side}))"], "kwargs": []}
 
 
 def _list_settings(model: nn.Module) -> Iterator[tuple[str, Any]]:

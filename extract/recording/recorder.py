@@ -127,7 +127,7 @@ class CallRecorder:
         forward = self._describe(args, kwargs, type(module).forward)
         if init is None or forward is None or any(forward.names.get(n, m) != m for n, m in init.names.items()):
             return None
-        tensors = [*module.parameters(), *flatten([args, kwargs])]
+        tensors = [*nn.Module.parameters(module), *flatten([args, kwargs])]
         size = sum(tensor.numel() for tensor in tensors if has_shape(tensor))
         return RecordedCall({"init": init.call, "forward": forward.call}, {**init.names, **forward.names}, size)
 
@@ -309,7 +309,8 @@ class SourceRecorder(CallRecorder):
 def _count_parameters(module: nn.Module) -> int:
     # A module whose constructor failed may have no parameters at all.
     whole = "_parameters" in vars(module) and "_modules" in vars(module)
-    return sum(tensor.numel() for tensor in module.parameters() if has_shape(tensor)) if whole else 0
+    # Classes override `parameters`.
+    return sum(tensor.numel() for tensor in nn.Module.parameters(module) if has_shape(tensor)) if whole else 0
 
 
 def _list_passed(frame: types.FrameType, cls: type) -> tuple[Sequence[Any], Mapping[str, Any]]:

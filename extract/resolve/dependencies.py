@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from extract.resolve.discover import find_class_facts, follow
-from extract.resolve.distributions import is_required
+from extract.resolve.distributions import is_required, is_stated
 from extract.resolve.modules import RUNTIME, CorpusIndex, Definition, External, Missing, Module, Target, is_extension
 from extract.resolve.registrations import Registrations
 from extract.resolve.runtime_names import RUNTIME_NAMES
@@ -151,8 +151,8 @@ class DependencyGraph:
         result.local_targets = [self.library.resolve_alias(module, entry.alias) for entry in statement.locals]
         for entry, target_of_local in zip(statement.locals, result.local_targets, strict=True):
             if isinstance(target_of_local, External) and not target_of_local.runtime and not entry.guarded:
-                # An import in a function is often optional: only what the metadata requires becomes a requirement.
-                if is_required(module.source.requires, target_of_local.package):
+                # An import in a function is often optional: only what the metadata names becomes a requirement.
+                if is_stated(target_of_local.package, module.source.requires):
                     result.requires.add(target_of_local.package.split(".")[0])
             elif isinstance(target_of_local, Definition) and not entry.stand_alone:
                 result.glue.append(self.symbol(target_of_local))

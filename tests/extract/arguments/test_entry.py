@@ -210,6 +210,38 @@ class A(nn.Module):
     assert expected.items() <= found["arguments"]["init"]["kwargs"].items()
 
 
+@pytest.mark.parametrize(
+    ("block", "shown"),
+    [
+        (text("return self.a(x) * x.log().sum()", "self.a = nn.Linear(32, 4)"), "torch.rand("),
+        (text("return x * self.a.keep", "dim.eval()\nself.a = dim\ndim.keep = 2", signature="dim"), "nn.Identity()"),
+        (text("return x + self.a(x)", "self.a = a", signature="a: type"), "nn.Identity()"),
+        (
+            text(
+                "return x * self.rate",
+                "if rate is None:\n    raise ValueError('no drop rate')\nself.rate = 2",
+                signature="rate=None",
+            ),
+            "rate",
+        ),
+    ],
+)
+def test_what_a_failure_asks_for(climb: Climb, block: str, shown: str) -> None:
+    """Positive numbers, a layer, an optional argument."""
+    found = climb(block)
+    assert found["level"] in ("forward", "backward"), found["error"]
+    assert shown in json.dumps(found["arguments"])
+
+
+def test_a_companion_shares_the_classes_of_the_block(names: Callable[..., BlockNamespace]) -> None:
+    base = "class Setting:\n    def __init__(self, width=8):\n        self.width = width\n"
+    entry.define({"code": f"from torch import nn\n{base}\nclass A(nn.Module):\n    pass\n", "name": "A"})
+    known = names([{"name": "Wide", "code": f"{base}\n\nclass Wide(Setting):\n    pass\n"}])
+    assert known.value("isinstance(Wide(3), Setting)")
+    other = {"name": "Wide", "code": "class Setting:\n    pass\n\n\nclass Wide(Setting):\n    pass\n"}
+    assert not names([other]).value("isinstance(Wide(), Setting)")
+
+
 def test_a_model_that_is_too_large_to_run(climb: Climb) -> None:
     found = climb(text("return self.a(x)", "self.a = nn.Linear(20000, 20000)"))
     assert (found["level"], found["kind"]) == ("constructed", "too_large")
