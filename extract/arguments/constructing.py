@@ -363,7 +363,12 @@ def _fit_length(failure: AttemptError, text: str) -> list[str]:
 
 
 #: Values whose methods and attributes plain numbers are asked for where their kind was guessed wrong.
-_KINDS = (("nn.Identity()", nn.Identity()), ("{'0': 32}", {}), ("torch.rand((32, 32))", torch.rand(0)), ("'mean'", ""))
+_KINDS: tuple[tuple[str, object], ...] = (
+    ("nn.Identity()", nn.Identity()),
+    ("{'0': 32}", {}),
+    ("torch.rand((32, 32))", torch.rand(0)),
+    ("'mean'", ""),
+)
 
 
 def _with_attribute(text: str, name: str) -> list[str]:

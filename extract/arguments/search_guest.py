@@ -146,7 +146,7 @@ def _share_classes(code: str) -> tuple[str, dict[str, Any]]:
         return code, shared
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and isinstance(vars(block).get(node.name), type):
-            first = min(part.lineno for part in (node, *node.decorator_list)) - 1
+            first = min([node.lineno, *(part.lineno for part in node.decorator_list)]) - 1
             if "\n".join(lines[first : node.end_lineno]) in text:
                 shared[node.name] = vars(block)[node.name]
                 lines[first : node.end_lineno] = [""] * len(lines[first : node.end_lineno])

@@ -68,7 +68,7 @@ def record_source(request: SourceRecording) -> dict[str, Any]:
     # No weights are there, and none are needed. Whoever imported the functions gets the new code, too.
     for function in (torch.load, torch.hub.load_state_dict_from_url):
         function.__code__ = _load_nothing.__code__
-    nn.Module.load_state_dict = _load_nothing  # type: ignore[method-assign,assignment]
+    nn.Module.load_state_dict = _load_nothing  # type: ignore[method-assign]
     sys.argv = sys.argv[:1]
     time.sleep = _SLEEP
     sys.path[:0] = request.folders
