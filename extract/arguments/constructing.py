@@ -246,8 +246,8 @@ class Constructor:
     ) -> Iterator[tuple[dict[str, int], dict[str, str]]]:
         texts = {name: choices[name][index] for name, index in picks.items()}
         words = [word for line in reversed(failure.lines) for word in NAME.findall(line)]
-        said = NAME.findall(str(failure))
-        words += [*said, *map("_".join, itertools.pairwise(said))]  # "an output size" is `output_size`
+        named_words = NAME.findall(str(failure))
+        words += [*named_words, *map("_".join, itertools.pairwise(named_words))]  # "an output size" is `output_size`
         missing = _list_missing(failure)
         if missing and any(
             p.kind is p.VAR_KEYWORD for p in self.parameters.values()
