@@ -135,7 +135,7 @@ def _load_companion(item: CompanionCode, index: int) -> Any:
 def _share_classes(code: str) -> tuple[str, dict[str, Any]]:
     """Return a companion's file without the classes that are also in the block's file, and these classes.
 
-    Of two classes with the same text, an instance of one is no instance of the other.
+    An instance of a class is not one of another class with the same text.
     """
     block = sys.modules[MODULE_NAME]
     text, lines = inspect.getsource(block), code.splitlines()
