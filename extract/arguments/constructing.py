@@ -51,7 +51,9 @@ _LENGTH = re.compile(r"unpack \(expected (\d+)|of (?:length|size|len) (\d+)|(\d+
 _MAX_LENGTH = 8
 _MAX_GROWN = 64
 #: Sizes that a kernel or a pool does not fit into.
-TOO_SMALL = re.compile(r"too (?:small|short)|can't be greater|should be less than|at least|must be (?:greater|larger)")
+TOO_SMALL = re.compile(
+    r"too (?:small|short)|can't be greater|should be less than|at least|must be (?:greater|larger)|is empty"
+)
 _SHARED_PREFIX = 3  # letters
 _MAX_TRIES = 80  # sets of required arguments
 LARGE = 400_000  # elements; for larger modules, inputs are searched on meta tensors
