@@ -32,7 +32,7 @@ from extract.minimize.stage import (
 from extract.model.categories import find_category, is_network
 from extract.model.results import Result, RunFacts, at_least, code_columns, sort_by_size
 from extract.proofs.rebuild import REBUILD, RebuildJob, count_rewritten, is_sampled, rebuild_all
-from extract.proofs.runtime import BlockRuntime, original_folders, runtime_for
+from extract.proofs.runtime import BlockRuntime, extra_folders, original_folders, runtime_for
 from extract.proofs.sdists import fetch_tests
 from extract.proofs.trace import TRACE, trace_all
 from extract.proofs.validate import (
@@ -323,7 +323,8 @@ def _add_calls_of_sources(blocks: Mapping[str, PendingBlock], context: StageCont
     targets = [block.target for block in blocks.values()]
     named = context.finder.list_naming
     places = context.originals, context.tests
-    for item in record_sources(targets, *places, named, context.index, missing, **context.comparison):
+    calls = record_sources(targets, *places, named, context.index, missing, extra_folders, **context.comparison)
+    for item in calls:
         context.add_calls(item.target, item.calls, item.places)
     return missing
 

@@ -35,6 +35,7 @@ from packaging.version import Version
 
 from extract.proofs.local_files import copy_importable
 from extract.proofs.sdists import read_sdist
+from extract.resolve.distributions import is_stated, parse_requirements
 from extract.sources import PackageSource
 from extract.sources.contents import is_safe
 from extract.sources.metadata import PackageFacts, read_facts
@@ -100,6 +101,8 @@ def runtime_for(
     known: Sequence[str] = (),
     packages: Mapping[str, Collection[str]] | None = None,
     unreached: list[str] | None = None,
+    *,
+    incomplete: bool = False,
 ) -> BlockRuntime:
     """Return a runtime with these distributions and their dependencies, created on first use and then cached.
 
@@ -116,10 +119,11 @@ def runtime_for(
         packages: by the normalized name of a required distribution, the packages that are imported from it; one that
             contains none of them is somebody else's, and is not used.
         unreached: appended to, in place: names that only the index could provide, which was out of reach.
+        incomplete: of a release that would have to be compiled, provide its modules in Python.
     """
     names = {canonicalize_name(name) for name in known}
     needed = {_HEADLESS.get(name, name): imports for name, imports in (packages or {}).items()}
-    collected = _Resolver(names | {_HEADLESS[name] for name in names & _HEADLESS.keys()}, needed)
+    collected = _Resolver(names | {_HEADLESS[name] for name in names & _HEADLESS.keys()}, needed, incomplete)
     collected.collect(requires)
     if unreached is not None:
         unreached.extend(collected.unreached)
@@ -153,6 +157,20 @@ def original_folders(source: PackageSource, unreached: list[str] | None = None) 
     return (root, *filter(Path.is_dir, stated), *runtime_for(source.requires, unreached=unreached).folders)
 
 
+def extra_folders(source: PackageSource, package: str) -> list[Path]:
+    """Return a folder with a package that a source requires for one of its extras, or nothing if none requires it.
+
+    What would have to be compiled is left out.
+    """
+    stated = [item for item in parse_requirements(source.requires) if "extra" in str(item.marker or "")]
+    wanted = next((item for item in stated if is_stated(package, [str(item)])), None)
+    if wanted is None:
+        return []
+    wanted = Requirement(str(wanted))
+    wanted.marker = None
+    return runtime_for([str(wanted)], incomplete=True).folders
+
+
 @dataclass(frozen=True, slots=True)
 class Distribution:
     """A released distribution, unpacked; `digest` is the SHA-256 of its wheel."""
@@ -183,6 +201,7 @@ class _Resolver:
 
     known: set[str]
     packages: Mapping[str, Collection[str]] = field(default_factory=dict)
+    incomplete: bool = False
     without_package: set[str] = field(default_factory=set)
     picked: dict[str, Distribution] = field(default_factory=dict)
     unavailable: dict[str, str] = field(default_factory=dict)
@@ -281,7 +300,7 @@ class _Resolver:
         """Fetch the required version, or the newest if it has no wheel."""
         cached_only = bool(self.offline)
         try:
-            return _fetch_wheel(name, specifier, cached_only=cached_only)
+            return _fetch_wheel(name, specifier, cached_only=cached_only, incomplete=self.incomplete)
         except RetryableError:
             raise
         except UserError:
@@ -324,27 +343,32 @@ def _cache(part: str) -> Path:
     return cache_folder("runtime", _FORMAT, part)
 
 
-def _fetch_wheel(name: str, specifier: SpecifierSet, *, cached_only: bool = False) -> Distribution:
+def _fetch_wheel(
+    name: str, specifier: SpecifierSet, *, cached_only: bool = False, incomplete: bool = False
+) -> Distribution:
     """Return the release that pip selects for a requirement; the selection is cached.
 
     Raises: UserError, with a message that does not repeat the name, if there is no wheel for this interpreter, it is
         too large or damaged; RetryableError if the index cannot be reached.
     """
     wanted = f"{name}{specifier}"
-    pick = _pick_file(name, specifier)
+    if incomplete:
+        with contextlib.suppress(AbsentError):
+            return _fetch_wheel(name, specifier, cached_only=cached_only)
+    pick = _pick_file(name, specifier, incomplete=incomplete)
     picked = read_record(pick)
     if picked is not None and (cached := _read_distribution(_cache("distributions") / str(picked))) is not None:
         return cached
     # Remember for a while only that there is no wheel: it may be published later.
     absent = pick.with_suffix(".absent")
     if absent.is_file() and time.time() - absent.stat().st_mtime < _ABSENT_SECONDS:
-        raise UserError(str(read_record(absent)))
+        raise AbsentError(str(read_record(absent)))
     if cached_only:
         raise UserError("it is not in the cache")
     note(f"fetching {wanted} for the runtime with pip download")
     with workspace() as work:
         try:
-            distribution = _download(name, str(specifier), work)
+            distribution = _download(name, str(specifier), work, incomplete=incomplete)
         except AbsentError as error:
             record(absent, str(error))
             raise
@@ -352,7 +376,7 @@ def _fetch_wheel(name: str, specifier: SpecifierSet, *, cached_only: bool = Fals
     return distribution
 
 
-def _download(name: str, specifier: str, work: Path) -> Distribution:
+def _download(name: str, specifier: str, work: Path, *, incomplete: bool) -> Distribution:
     fetch = partial(download, max_bytes=MAX_WHEEL_BYTES, max_seconds=_MAX_SECONDS, retries=1)
     try:
         return _unpack(fetch(name, specifier, work), name, work)
@@ -362,12 +386,12 @@ def _download(name: str, specifier: str, work: Path) -> Distribution:
         archive = fetch(name, specifier, work, sdists=True)
     except AbsentError:
         raise absent from None
-    return _unpack_sdist(archive, name, work)
+    return _unpack_sdist(archive, name, work, incomplete=incomplete)
 
 
-def _pick_file(name: str, specifier: SpecifierSet) -> Path:
+def _pick_file(name: str, specifier: SpecifierSet, *, incomplete: bool = False) -> Path:
     """Return the file that says which release was selected for a requirement."""
-    interpreter = f"{sys.implementation.cache_tag}-{sysconfig.get_platform()}"
+    interpreter = f"{sys.implementation.cache_tag}-{sysconfig.get_platform()}" + "|incomplete" * incomplete
     return _cache("picks") / f"{hashlib.sha256(f'{name}{specifier}|{interpreter}'.encode()).hexdigest()[:32]}.json"
 
 
@@ -408,8 +432,8 @@ def _unpack(wheel: Path, name: str, work: Path) -> Distribution:
     return _keep(distribution, folder)
 
 
-def _unpack_sdist(archive: Path, name: str, work: Path) -> Distribution:
-    facts, modules = read_sdist(archive)
+def _unpack_sdist(archive: Path, name: str, work: Path, *, incomplete: bool) -> Distribution:
+    facts, modules = read_sdist(archive, incomplete=incomplete)
     distribution = _check(facts, name, sha256_file(archive))
     for path, data in modules.items():
         _write(work / "distribution" / "files" / path, io.BytesIO(data))

@@ -26,9 +26,10 @@ _DOCUMENTS = frozenset({".md", ".rst"})
 _ABSENT = "there is no wheel of it for this Python and platform, and its sdist"
 
 
-def read_sdist(archive: Path) -> tuple[PackageFacts, dict[str, bytes]]:
+def read_sdist(archive: Path, *, incomplete: bool = False) -> tuple[PackageFacts, dict[str, bytes]]:
     """Return what an sdist states, and the files of its modules by their path in `site-packages`.
 
+    Args: incomplete: of modules that would have to be compiled, leave out those that are not Python.
     Raises: AbsentError if it does not list its modules, or would have to be compiled; UserError if it is not readable.
     """
     # Each name begins with the folder of the release: `fvcore-0.1.5/fvcore/nn/flop_count.py`.
@@ -41,8 +42,10 @@ def read_sdist(archive: Path) -> tuple[PackageFacts, dict[str, bytes]]:
                 modules |= _list_module(files, folder.parent, name)
     if not modules:
         raise AbsentError(f"{_ABSENT} does not list its modules")
-    if any(PurePosixPath(path).suffix in _COMPILED for path in modules):
+    sources = {path for path in modules if PurePosixPath(path).suffix in _COMPILED}
+    if sources and not incomplete:
         raise AbsentError(f"{_ABSENT} has to be compiled")
+    modules = {path: data for path, data in modules.items() if path not in sources}
     return read_facts({path: data for path, data in files.items() if path and is_text(path)}), modules
 
 

@@ -3,7 +3,7 @@
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Unpack
 
@@ -23,6 +23,7 @@ from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open
 _MAX_MODULES = 60  # imported besides those of the classes
 _MAX_EXAMPLES = 200
 _MAX_TESTS = 400  # files
+_MAX_ROUNDS = 6  # each with one more package
 _REASON_CHARACTERS = 200
 _MAX_TEXT_BYTES = 1 << 20
 _FENCED = re.compile(r"^[ \t]*```[ \t]*(?:python|py|pycon)[^\n]*\n(.*?)^[ \t]*```", re.MULTILINE | re.DOTALL)
@@ -45,10 +46,16 @@ class NamedCalls(ReportedCalls):
 
 @dataclass(frozen=True, slots=True)
 class SourceCalls:
-    """The calls of classes by their keys; `missing`: why no module of them can be imported."""
+    """The calls of classes by their keys.
+
+    Args:
+        missing: why no module of them can be imported.
+        absent: the module that it lacks for that.
+    """
 
     calls: Mapping[str, Sequence[NamedCalls]]
     missing: str | None = None
+    absent: str | None = None
 
     def __post_init__(self) -> None:
         """Shorten the reason, and make control characters visible: foreign code determines the text."""
@@ -82,6 +89,7 @@ def record_sources(
     list_naming: Callable[[Sequence[TargetClass]], Sequence[Module]],
     index: Store | None,
     missing: dict[str, str],
+    provide: Callable[[PackageSource, str], Sequence[Path]],
     **sandbox: Unpack[SandboxOptions],
 ) -> Iterator[RecordedClass]:
     """Run the models of each source, with its package importable, and record the calls of these classes in them.
@@ -94,6 +102,7 @@ def record_sources(
         tests: the folder of tests and documents of a source, if they are elsewhere.
         list_naming: returns files of a source to import, since they use these classes, the most likely first.
         missing: to which is added, by source, why one shows nothing.
+        provide: returns folders with a package that a source turns out to need.
     Returns: the classes for which there are calls, those nearest to the defaults first.
     Raises: UserError if no sandbox is available.
     """
@@ -113,12 +122,22 @@ def record_sources(
             list_tests(source, others, paths),
             source.digest,
         )
-    readable = {*(folder for paths in folders.values() for folder in paths), *tests.values()}
-    with open_sandbox(index, [RECORD_SOURCE], sandbox, folders=readable) as box:
-        answers = {
-            reply.key: reply.answer or SourceCalls({}, reply.reason(_REASON_CHARACTERS))
-            for reply in RECORD_SOURCE.run(box, requests)
+    answers: dict[str, SourceCalls] = {}
+    for _ in range(_MAX_ROUNDS):
+        readable = (Path(folder) for request in requests.values() for folder in request.folders)
+        with open_sandbox(index, [RECORD_SOURCE], sandbox, folders=readable) as box:
+            answers |= {
+                reply.key: reply.answer or SourceCalls({}, reply.reason(_REASON_CHARACTERS))
+                for reply in RECORD_SOURCE.run(box, requests)
+            }
+        requests = {
+            name: replace(request, folders=[*request.folders, *map(str, more)])
+            for name, request in requests.items()
+            if (absent := answers[name].absent) and (more := provide(by_source[name][0].module.source, absent))
         }
+        if not requests:
+            break
+        sandbox = {**sandbox, "shared": None}  # which cannot read the new folders
     for name, members in by_source.items():
         answer = answers[name]
         if answer.missing is not None:

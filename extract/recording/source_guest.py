@@ -7,12 +7,13 @@ import importlib
 import signal
 import sys
 import time
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -60,7 +61,7 @@ Calls = Mapping[str, list[RecordedCall]]
 def record_source(request: SourceRecording) -> dict[str, Any]:
     """Return `calls`, those nearest to the defaults of each class by its key, where a driver reaches it.
 
-    If no module of the classes can be imported, `missing` states why.
+    If no module of the classes can be imported, `missing` states why, and `absent` which package there is not.
     """
     compile_nothing()
     torch.jit._state.disable()
@@ -74,16 +75,20 @@ def record_source(request: SourceRecording) -> dict[str, Any]:
     sys.path[:0] = request.folders
     own = list(dict.fromkeys(key.partition(":")[0] for key in request.classes))
     failures: dict[str, str] = {}
+    absent = None
     for name in dict.fromkeys([*own, *request.modules]):
         seed_all()  # tables of examples may be drawn
         try:
             with _ending_waits():
-                attempt(partial(importlib.import_module, name), _IMPORT_SECONDS)
+                attempt(partial(_import_module, name, request.folders), _IMPORT_SECONDS)
         except _FAILURES as failure:
             # What it would have shown stays unknown.
+            cause = failure.cause if isinstance(failure, AttemptError) else None
+            if absent is None and isinstance(cause, ModuleNotFoundError):
+                absent = cause.name
             failures[name] = failure.message if isinstance(failure, AttemptError) else one_line(repr(failure), 200)
     if all(name in failures for name in own):
-        return {"calls": {}, "missing": failures[own[0]]}
+        return {"calls": {}, "missing": failures[own[0]], "absent": absent}
     packages = frozenset(name.partition(".")[0] for name in own)
     recording = _Recording(packages, request.examples, _read_tests(request))
     return {"calls": recording.record(request.classes), "missing": None}
@@ -91,6 +96,33 @@ def record_source(request: SourceRecording) -> dict[str, Any]:
 
 def _load_nothing(*_: Any, **__: Any) -> Any:
     return {}
+
+
+class _CompiledModule(types.ModuleType):
+    """A module that would have to be compiled: it has every function, and none of them works."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._fail
+
+    def _fail(self, *_: object, **__: object) -> NoReturn:
+        raise NotImplementedError(f"{self.__name__} is not compiled")
+
+
+def _import_module(name: str, folders: Sequence[str]) -> None:
+    """Import a module; the compiled modules that its packages lack are replaced, such as `mmcv._ext`."""
+    while True:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            top, _, rest = (error.name or "").partition(".")
+            known = any(Path(folder, top).is_dir() for folder in folders)
+            if not known or not rest.rpartition(".")[2].startswith("_") or error.name in sys.modules:
+                raise
+            sys.modules[f"{top}.{rest}"] = _CompiledModule(f"{top}.{rest}")
+        else:
+            return
 
 
 def _read_tests(request: SourceRecording) -> dict[str, str]:

@@ -32,6 +32,12 @@ if __name__ == "__main__":
     model = MainNet({"Main": (3, 5)}, 25).to("cuda")
     print(model(torch.randn(2, 25, 6, device="cuda")).shape)
 """
+#: Nobody compiled the operators of this package.
+COMPILED = """
+import importlib
+OPERATORS = importlib.import_module("folding._ext")
+assert callable(OPERATORS.add) and not hasattr(OPERATORS, "__path__")
+"""
 #: The first model that is tried with the part `Made`: it cannot be put into evaluation mode.
 TRAINER = """
 from torch import nn
@@ -83,6 +89,8 @@ def write(folder: Path) -> None:
 @pytest.mark.skipif(os.name != "posix", reason="the sandbox needs Linux")
 def test_registries_factories_scripts_examples_and_tests_show_true_arguments(tmp_path: Path) -> None:
     write(tmp_path / "project")
+    with (tmp_path / "project" / "folding" / "__init__.py").open("a") as file:
+        file.write(COMPILED)
     names = ["Listed", "Made", "Main", "Shown", "Proven", "Checked"]
     with BlockExtractor(sources=[str(tmp_path / "project")], level="forward", jobs=1) as extractor:
         rows = {result.row.name: result.row for result in extractor.extract_multiple_blocks(names)}

@@ -5,14 +5,16 @@ import sys
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import extract.proofs.runtime
-from extract.proofs.runtime import BlockRuntime, runtime_for
+from extract.proofs.runtime import BlockRuntime, extra_folders, runtime_for
 from extract.resolve.distributions import find_requirement
+from extract.sources import open_source
 from lemur_core.files.cache import cache_folder
 from lemur_core.sandbox import Job, Sandbox, Status
 from tests.builders.suites import read_files, table
@@ -205,6 +207,21 @@ def test_the_modules_of_an_sdist_where_there_is_no_wheel(make_sdist: Callable[..
     assert reasons(runtime) == {
         "tinyb": "there is no wheel of it for this Python and platform, and its sdist has to be compiled; tinya needs it"
     }
+
+
+def test_for_recording_what_an_extra_requires_needs_not_be_compiled(
+    make_sdist: Callable[..., Path], tmp_path: Path
+) -> None:
+    files = {"tinyb.egg-info/top_level.txt": "tinyb", "tinyb/__init__.py": "", "tinyb/fast.pyx": "", "setup.py": ""}
+    for version in ("1.0", "2.0"):
+        make_sdist("tinyb", version, {**files, f"tinyb/v{version[0]}.py": ""})
+    (tmp_path / "own.py").write_text("import tinyb\n")
+    requires = ("numpy", "tinyb<2 ; extra == 'all'", "tinyc ; extra == 'all'")
+    source = replace(open_source(str(tmp_path)), requires=requires)
+    (folder,) = extra_folders(source, "tinyb")
+    assert {path.name for path in (folder / "tinyb").iterdir() if path.is_file()} == {"__init__.py", "v1.py"}
+    assert extra_folders(source, "numpy") == extra_folders(source, "tinyc") == []
+    assert runtime_for(["tinyb<2"]).folder is None
 
 
 @table(__file__, "runtime.md", "What cannot be had", globals())
