@@ -13,6 +13,12 @@ _SIZES = frozenset({"shape", "size", "numel", "nelement"})
 #: Arguments that usually hold the batch size.
 _BATCH_NAMES = frozenset({"b", "B", "n", "N", "bs", "batch", "batch_size"})
 _ARITHMETIC = ast.Div | ast.FloorDiv | ast.Mod | ast.Pow
+#: Kinds of nodes that `_may_depend` can say yes to.
+_DEPENDING = frozenset(
+    {ast.Match, ast.Try, ast.If, ast.IfExp, ast.While, ast.BinOp, ast.Compare, ast.BoolOp, ast.Call}
+)
+#: Nodes that hold statements.
+_HOLDERS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 _NUMBER_CALLS = frozenset({"range", "min", "max", "int", "float", "bool", "round", "getattr", "divmod", "pow", "eval"})
 
 #: Generators of its own, and hooks on nodes of autograd: nothing that is recorded shows what they do.
@@ -44,16 +50,16 @@ def list_batches(code: str) -> list[int]:
     Returns: none if nothing outside of constructors and training branches on sizes or computes numbers from them;
         otherwise 5, then, at most four, the small integers that a size is compared with, and their successors.
     """
-    functions = [node for node in ast.walk(_parse(code)) if isinstance(node, ast.FunctionDef) and _computes(node)]
-    nodes = [node for function in functions for node in ast.walk(function)]
+    functions = [node for node in _list_statements(code) if isinstance(node, ast.FunctionDef) and _computes(node)]
+    nodes = [node for function in functions for node in _walk(function)]
     sizes = _name_sizes(nodes)
-    if not any(_may_depend(node, sizes) for node in nodes):
+    if not any(type(node) in _DEPENDING and _may_depend(node, sizes) for node in nodes):
         return []
     constants = {
         constant.value
         for test in nodes
         if isinstance(test, ast.Compare) and _has_size(test, sizes)
-        for constant in ast.walk(test)
+        for constant in _walk(test)
         if isinstance(constant, ast.Constant) and type(constant.value) is int
     }
     near = {size for constant in constants for size in (constant, constant + 1) if 0 < size <= _LARGEST_BATCH}
@@ -69,10 +75,11 @@ def _computes(function: ast.FunctionDef) -> bool:
 def _name_sizes(nodes: list[ast.AST]) -> set[str]:
     """Return the variables and attributes that hold sizes of tensors, or numbers computed from them."""
     sizes = set(_BATCH_NAMES)
+    assignments = [node for node in nodes if isinstance(node, ast.Assign)]
     for _ in range(2):  # one computed from another
-        for node in nodes:
-            if isinstance(node, ast.Assign) and _has_size(node.value, sizes):
-                for name in (name for target in node.targets for name in ast.walk(target)):
+        for node in assignments:
+            if _has_size(node.value, sizes):
+                for name in (name for target in node.targets for name in _walk(target)):
                     if isinstance(name, ast.Name | ast.Attribute) and isinstance(name.ctx, ast.Store):
                         sizes.add(name.id if isinstance(name, ast.Name) else f".{name.attr}")
     return sizes
@@ -82,7 +89,7 @@ def _has_size(expression: ast.AST, sizes: set[str]) -> bool:
     return any(
         (isinstance(node, ast.Attribute) and (node.attr in _SIZES or f".{node.attr}" in sizes))
         or (isinstance(node, ast.Name) and (node.id in sizes or node.id == "len"))
-        for node in ast.walk(expression)
+        for node in _walk(expression)
     )
 
 
@@ -102,14 +109,32 @@ def _may_depend(node: ast.AST, sizes: set[str]) -> bool:
 
 
 @lru_cache(maxsize=4)
-def _parse(code: str) -> ast.Module:
-    return ast.parse(code)
+def _list_statements(code: str) -> list[ast.AST]:
+    """Return the statements of a code in the order of `ast.walk`, without expressions, which are most of its nodes."""
+    nodes: list[ast.AST] = [ast.parse(code)]
+    for parent in nodes:  # which grows on the way
+        for value in vars(parent).values():
+            if type(value) is list:
+                nodes += [item for item in value if isinstance(item, _HOLDERS)]
+    return nodes
+
+
+def _walk(root: ast.AST) -> list[ast.AST]:
+    """Return what `ast.walk` yields but for contexts and operators, in a third of the time."""
+    nodes = [root]
+    for parent in nodes:  # which grows on the way
+        for value in vars(parent).values():
+            if type(value) is list:
+                nodes += [item for item in value if isinstance(item, ast.AST)]
+            elif isinstance(value, ast.AST) and value._fields:
+                nodes.append(value)
+    return nodes
 
 
 def _list_methods(code: str) -> list[tuple[str, ast.FunctionDef]]:
     return [
         (method.name, method)
-        for statement in ast.walk(_parse(code))
+        for statement in _list_statements(code)
         if isinstance(statement, ast.ClassDef) and statement.name == "Net"
         for method in statement.body
         if isinstance(method, ast.FunctionDef)
@@ -144,7 +169,7 @@ def _attributes(method: ast.FunctionDef, context: type[ast.expr_context]) -> set
     owner = method.args.args[0].arg if method.args.args else "self"
     return {
         node.attr
-        for node in ast.walk(method)
+        for node in _walk(method)
         if isinstance(node, ast.Attribute)
         and isinstance(node.ctx, context)
         and isinstance(node.value, ast.Name)
