@@ -136,7 +136,7 @@ def plant(source: RecordSource, networks: int, seed: int) -> tuple[list[Planted]
                 Job(str(n), _STAGE.guest, {"code": code, "prm": prm, "version": _ORACLE, **_SHAPES}, _STAGE.limits)
                 for n, code in enumerate(files)
             ]
-            values = {int(outcome.key): outcome.value for outcome in box.run_within(jobs)}
+            values = {int(outcome.key): outcome.value for outcome in box.run(jobs)}
             answers = [value if isinstance(value, dict) else {} for _, value in sorted(values.items())]
             return [answer if answer.get("runs") else None for answer in answers]
 

@@ -33,7 +33,7 @@ from curate.model.select import Rescue
 from lemur_core.files import Json
 from lemur_core.files.progress import progress
 from lemur_core.graphs.graph import Graph, unpack
-from lemur_core.sandbox import META_PRELOAD, Job, Limits
+from lemur_core.sandbox import META_PRELOAD, Job, Limits, Status
 from lemur_core.sandbox.stage import Retries, SandboxStage
 from lemur_core.similarity.index import Differ
 from manifests.records import Agreement, GraphRow
@@ -88,9 +88,9 @@ class NetUnrecorded:
 
 
 #: CPU seconds and memory decide, so a busy machine does not change the result.
-LIMITS = Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=8 * 2**30)
+LIMITS = Limits(wall_seconds=3600, cpu_seconds=240, memory_bytes=8 * 2**30)
 TRACE = SandboxStage[NetGraphs | NetUnrecorded | NetFailure](
-    "lemur_core.graphs.networks.trace:trace_network", NetGraphs | NetUnrecorded | NetFailure, LIMITS, Retries.WIDER
+    "lemur_core.graphs.networks.trace:trace_network", NetGraphs | NetUnrecorded | NetFailure, LIMITS
 )
 
 #: How all networks of a task are built: at the size at which most of LEMUR's were trained.
@@ -175,7 +175,11 @@ class NetworkTracer:
         namespace: str | None = None,
     ) -> None:
         self._namespace = namespace
-        self._box = open_box([TRACE, MEASURE], jobs=jobs, unsafe=unsafe, runtime=runtime, preload=META_PRELOAD)
+        # One that ran out of its seconds would do so again.
+        crashed = frozenset({Status.CRASHED})
+        self._box = open_box(
+            [TRACE, MEASURE], jobs=jobs, unsafe=unsafe, runtime=runtime, preload=META_PRELOAD, transient=crashed
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -191,11 +195,16 @@ class NetworkTracer:
         Args:
             payloads: `code` and the arguments from `build_payload`.
             names: for the progress.
-            wider: retry networks that exceed a time limit once, with four times the seconds.
+            wider: let a network take all of the seconds that the stage allows, not a quarter, and run it again if it
+                crashes.
 
         Raises: UserError if no sandbox is available.
         """
-        stage = TRACE if wider else replace(TRACE, retries=Retries.NONE)
+        stage = TRACE
+        if not wider:
+            wall, cpu = stage.limits.wall_seconds / 4, stage.limits.cpu_seconds / 4
+            limits = replace(stage.limits, wall_seconds=wall, cpu_seconds=cpu)
+            stage = replace(stage, limits=limits, retries=Retries.NONE)
         jobs = [
             Job(str(number), stage.guest, payload, stage.limits, name=names.get(number) or "")
             for number, payload in payloads.items()

@@ -16,8 +16,8 @@ from typing import Any, Literal, Self
 from curate.compute.arguments import complete, place_in
 from curate.model.corpus import LoadedRecords
 from lemur_core.files.workers import available_cores
-from lemur_core.sandbox import PRELOAD, Limits
-from lemur_core.sandbox.cached import CachedSandbox, describe_failure, workers_within_memory
+from lemur_core.sandbox import PRELOAD, Limits, Status
+from lemur_core.sandbox.cached import TRANSIENT, CachedSandbox, describe_failure, workers_within_memory
 from lemur_core.sandbox.stage import Answer, Reply, SandboxOptions, SandboxStage, open_sandbox
 
 #: The smallest batch that exposes a network which mixes up its samples.
@@ -268,11 +268,17 @@ def open_box(
     unsafe: bool,
     runtime: Sequence[str] = (),
     preload: Sequence[str] = PRELOAD,
+    transient: frozenset[Status] = TRANSIENT,
 ) -> CachedSandbox:
-    """Open a sandbox for networks. Args: runtime: packages that they can import besides the declared runtime."""
+    """Open a sandbox for networks.
+
+    Args:
+        runtime: packages that they can import besides the declared runtime.
+        transient: statuses after which a job runs again.
+    """
     workers = workers_within_memory(jobs or available_cores(), stages[0].limits)
     options: SandboxOptions = {"jobs": workers, "unsafe": unsafe}
-    return open_sandbox(None, stages, options, runtime=runtime, preload=preload)
+    return open_sandbox(None, stages, options, runtime=runtime, preload=preload, transient=transient)
 
 
 def read_answer(reply: Reply[Answer]) -> Answer | NetFailure:

@@ -28,13 +28,11 @@ from lemur_core.sandbox.runtime import find_runtime
 from lemur_core.sandbox.server.foreign import one_line
 from lemur_core.sandbox.server.jobs import OWN_PACKAGES, Job, Limits, Outcome, Status
 
-_WIDER = 4  # factor for the seconds of the second attempt, where limits decide
 _TABLES = ("outcomes (key TEXT PRIMARY KEY, outcome BLOB NOT NULL)",)
 ATTEMPTS = 3  # in all, if a transient failure ends a job; other failures would repeat
 
 #: Statuses that a busy machine may cause.
 TRANSIENT = frozenset({Status.TIMEOUT, Status.CRASHED, Status.OUT_OF_MEMORY})
-_WIDENED = frozenset({Status.TIMEOUT, Status.CRASHED})
 
 _ROOT = Path(__file__).parents[2]  # the folder of our packages
 
@@ -150,32 +148,6 @@ class CachedSandbox:
         yield from known
         for job, key in again:
             yield self._keep(key, self._run_again(job, attempts))
-
-    def run_within(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
-        """Run jobs whose limits decide: one that ran out of time, or crashed, runs once more, alone, with four times
-        the CPU and wall seconds. One that waited does not, and neither does one that ran out of memory: that limit is
-        the same on every machine, however much memory it has.
-
-        Raises: UserError if no sandbox is available.
-        """
-        pending: dict[str, Job] = {}
-        again = []
-
-        def track() -> Iterator[Job]:
-            for job in jobs:
-                pending[job.key] = job
-                yield job
-
-        for outcome in self.run(track(), attempts=1):
-            job = pending.pop(outcome.key)
-            if is_transient(outcome, _WIDENED):
-                limits = job.limits or self.limits
-                wall, cpu = limits.wall_seconds * _WIDER, limits.cpu_seconds * _WIDER
-                again.append(replace(job, limits=replace(limits, wall_seconds=wall, cpu_seconds=cpu)))
-            else:
-                yield outcome
-        for job in again:
-            yield from self.run([job], attempts=1)
 
     def _run_again(self, job: Job, attempts: int) -> Outcome:
         for attempt in range(1, attempts):

@@ -54,7 +54,6 @@ class Retries(Enum):
     """When a job runs a second time."""
 
     TRANSIENT = auto()  # jobs that a busy machine may have ended: alone, after pauses, as the sandbox is configured
-    WIDER = auto()  # jobs that timed out or crashed: once, alone, with four times the seconds, because limits decide
     NONE = auto()
 
 
@@ -126,11 +125,7 @@ class SandboxStage(Generic[Answer]):
 
     def run_jobs(self, box: CachedSandbox, jobs: Iterable[Job]) -> Iterator[Reply[Answer]]:
         """Yield the replies of jobs, which are taken from the iterable one by one as the sandbox needs them."""
-        if self.retries is Retries.WIDER:
-            outcomes = box.run_within(jobs)
-        else:
-            outcomes = box.run(jobs, attempts=1 if self.retries is Retries.NONE else None)
-        return map(self.read, outcomes)
+        return map(self.read, box.run(jobs, attempts=1 if self.retries is Retries.NONE else None))
 
     def run_groups(
         self,

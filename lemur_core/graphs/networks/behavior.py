@@ -12,7 +12,6 @@ before they are rounded: few numbers, so that hardly one is so near to the middl
 processor adds decides how it is rounded.
 """
 
-import ctypes
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,6 +32,7 @@ from lemur_core.sandbox.net import (
     construct,
     execute,
     install_vocabulary,
+    keep_memory,
     seed_all,
     step,
     stub_weights,
@@ -78,10 +78,7 @@ def measure_behavior(payload: dict[str, Any]) -> dict[str, Any]:
         compare); null if no gradient reaches a parameter. Or the failure as `NetError.answer` gives it.
     """
     stub_weights()
-    # The process keeps the memory that it frees: half of the time would go into getting it again.
-    libc = ctypes.CDLL(None)
-    libc.mallopt(-4, 0)  # M_MMAP_MAX: no pages of its own for a large block
-    libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
+    keep_memory()
     forms = {mode: Graph.from_json(unpack(payload[mode])) for mode in ("eval", "train") if payload[mode] is not None}
     order, state = order_parameters(forms), list_state(forms)
     # A draw that changes nothing yet may do so later in a training: a rate that grows, say.

@@ -14,9 +14,7 @@ _SIZES = frozenset({"shape", "size", "numel", "nelement"})
 _BATCH_NAMES = frozenset({"b", "B", "n", "N", "bs", "batch", "batch_size"})
 _ARITHMETIC = ast.Div | ast.FloorDiv | ast.Mod | ast.Pow
 #: Kinds of nodes that `_may_depend` can say yes to.
-_DEPENDING = frozenset(
-    {ast.Match, ast.Try, ast.If, ast.IfExp, ast.While, ast.BinOp, ast.Compare, ast.BoolOp, ast.Call}
-)
+_DEPENDING = frozenset({ast.Match, ast.Try, ast.If, ast.IfExp, ast.While, ast.BinOp, ast.Compare, ast.BoolOp, ast.Call})
 #: Nodes that hold statements.
 _HOLDERS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 _NUMBER_CALLS = frozenset({"range", "min", "max", "int", "float", "bool", "round", "getattr", "divmod", "pow", "eval"})

@@ -11,10 +11,15 @@ other one, and the answer says why (`varies`).
 
 import hashlib
 import itertools
+import random
+import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -43,16 +48,41 @@ from lemur_core.sandbox.net import (
     construct,
     execute,
     install_vocabulary,
+    keep_memory,
     make_inputs,
     seed_all,
     step,
     stub_weights,
     tuples,
 )
+from lemur_core.sandbox.server.foreign import NETWORK
 
 #: The batch that is traced: hardly a constant in a network is made of it.
 BATCH = 3
 _SEEDS = 3
+
+#: A network of ours with the layers that most have, for `warm_up`.
+_SAMPLE = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, in_shape, out_shape, prm, device):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(in_shape[1], 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(True))
+        self.pools = nn.ModuleList([nn.MaxPool2d(2), nn.AvgPool2d(2), nn.AdaptiveAvgPool2d(8)])
+        self.norm = nn.LayerNorm(8)
+        self.head = nn.Sequential(nn.Flatten(), nn.Dropout(prm["dropout"]), nn.Linear(24, 8), nn.Linear(8, 10))
+
+    def forward(self, x):
+        x = self.stem(x)
+        x = torch.cat([pool(x) for pool in self.pools], dim=1)
+        x = x + x * torch.sigmoid(x.mean((2, 3), keepdim=True))
+        x = self.norm(x.flatten(2).transpose(1, 2).reshape(x.shape[0], -1, 3, 8)).mean(1)
+        return self.head(x)
+"""
+_SAMPLE_CASE: dict[str, Any] = {"in_shape": [BATCH, 3, 16, 16], "out_shape": [10], "words": 0}
+_SAMPLE_CASE |= {"dtype": "float32", "values": [0, 1]}
 
 
 class _TrackedParameters(dict[str, Any]):
@@ -121,6 +151,7 @@ def trace_network(payload: dict[str, Any]) -> dict[str, Any]:
     Raises: MemoryError and the like, which the sandbox reports.
     """
     stub_weights()
+    keep_memory()
     torch.jit._state.disable()
     seed = int(payload.get("seed", 0))
     failures: list[NetError] = []
@@ -142,6 +173,25 @@ def trace_network(payload: dict[str, Any]) -> dict[str, Any]:
         except NetError as error:
             last = error
     return {"runs": True, "category": "not_recorded", "error": f"{last.category}: {last.detail}"}
+
+
+def warm_up() -> None:
+    """Trace a network of ours, before jobs are forked: each would set up again what torch and Python set up once.
+
+    Nothing that a job could see is left: what it draws from, warnings, the module and its file are as before.
+    """
+    payload = {"code": _SAMPLE, "prm": {"dropout": 0.5}}
+    states = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
+    try:
+        with warnings.catch_warnings():
+            for route in ROUTES:
+                _answer(payload, _SAMPLE_CASE, _observe(payload, _SAMPLE_CASE, route, 0), 0)
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.default_generator.set_state(states[2])
+        sys.modules.pop(NETWORK, None)
+        Path(f"{NETWORK}.py").unlink(missing_ok=True)
 
 
 def _with_batch(case: Mapping[str, Any], batch: int) -> dict[str, Any]:
@@ -201,7 +251,7 @@ def _observe(
 def _answer(payload: Mapping[str, Any], case: Mapping[str, Any], first: _ModeRuns, seed: int) -> dict[str, Any]:
     """Return the answer about a network that ran, after the runs that have to agree with the first."""
     marks = set(first.marks) | find_marks(payload["code"])
-    used = first.used
+    used, parameters = first.used, {name for name, _ in first.traced.net.named_parameters()}
     if first.may_vary and not marks:  # a graph that is unique already need not be found so again
         own = compute_identities(first.forms)
         for other_seed in range(seed + 1, seed + _SEEDS):
@@ -213,7 +263,9 @@ def _answer(payload: Mapping[str, Any], case: Mapping[str, Any], first: _ModeRun
             used |= other.used
             if compute_identities(other.forms) != own:
                 marks.add("another seed leads to another computation")
-    unused = {name for name, _ in first.traced.net.named_parameters()} - used
+                if parameters <= used:  # a further run has nothing to add
+                    break
+    unused = parameters - used
     if first.reads and unused:
         marks.add("not every parameter is reached")
     unique = hashlib.sha256(payload["code"].encode("utf-8", "surrogatepass")).hexdigest() if marks else ""
