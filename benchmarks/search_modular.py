@@ -26,7 +26,7 @@ import numpy as np
 
 from benchmarks.search import told
 from extract.search.codes import build_codes, open_codes, read_features
-from extract.search.index import Features, Floats, feature_arrays, open_index
+from extract.search.index import FeatureIndex, Floats, feature_arrays, open_index
 from lemur_core.similarity.tokens import class_texts
 
 #: Model and name of a class.
@@ -185,10 +185,10 @@ def without_model(code: str, model: str, name: str) -> str:
     return code
 
 
-def _unweighted(sets: Sequence[set[str]] | Sequence[set[int]]) -> Features:
+def _unweighted(sets: Sequence[set[str]] | Sequence[set[int]]) -> FeatureIndex:
     numbers: dict[str | int, int] = {}
     counted = [{numbers.setdefault(item, len(numbers)): 1 for item in items} for items in sets]
-    return Features(*feature_arrays(counted).values())
+    return FeatureIndex(*feature_arrays(counted).values())
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ class ListOfValues:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class FieldValues:
     """Values by name: a dict or, if they are read as attributes, a namespace."""
 
     fields: tuple[tuple[str, "Value"], ...] = ()
@@ -88,7 +88,7 @@ class Record:
         return f"types.SimpleNamespace({', '.join(f'{name}={value.expression()}' for name, value in self.fields)})"
 
 
-Value = Tensor | Literal | ListOfValues | Record
+Value = Tensor | Literal | ListOfValues | FieldValues
 Inputs = tuple[tuple[str, Value], ...]  # forward's arguments by name, in order; "*" for further positional ones
 
 
@@ -99,7 +99,7 @@ def tensors_in(value: Value) -> Iterator[Tensor]:
     elif isinstance(value, ListOfValues):
         for item in value.values:
             yield from tensors_in(item)
-    elif isinstance(value, Record):
+    elif isinstance(value, FieldValues):
         for _, item in value.fields:
             yield from tensors_in(item)
 
@@ -110,7 +110,7 @@ def change_tensors(value: Value, change: Callable[[Tensor], Value]) -> Value:
         return change(value)
     if isinstance(value, ListOfValues):
         return replace(value, values=tuple(change_tensors(item, change) for item in value.values))
-    if isinstance(value, Record):
+    if isinstance(value, FieldValues):
         return replace(value, fields=tuple((name, change_tensors(item, change)) for name, item in value.fields))
     return value
 
@@ -360,7 +360,7 @@ def main_values(name: str, annotation: str, shape: tuple[int, ...], channels: in
         indices = [Tensor((BATCH, _TOKENS), INDEX), Tensor((BATCH,), INDEX)]
         yield from reversed(indices) if len(shape) == 1 else indices
     if _DICTS.match(annotation):
-        yield Record()
+        yield FieldValues()
     if _LISTS.fullmatch(lower) or re.match(r"(list|tuple|sequence)", annotation.lower()):
         yield pyramid(channels, 3, max(8, shape[-1] if len(shape) == 4 else 16))
     yield Tensor(shape, FLOAT)

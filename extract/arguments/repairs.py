@@ -25,11 +25,11 @@ from extract.arguments.inputs import (
     INDEX,
     MASK,
     POSITIVE,
+    FieldValues,
     Inputs,
     Layers,
     ListOfValues,
     Literal,
-    Record,
     Tensor,
     Value,
     change_tensors,
@@ -90,13 +90,13 @@ class FailedCall:
     def with_tensors(self, name: str, change: Callable[[Tensor], Value | None]) -> Iterator[Inputs]:
         """Yield the inputs with the tensors of one argument changed, if any differs; `change` may return None."""
         value = dict(self.inputs)[name]
-        for record in self._change_fields(value, change) if isinstance(value, Record) else ():
+        for record in self._change_fields(value, change) if isinstance(value, FieldValues) else ():
             yield with_value(self.inputs, name, record)
         fresh = change_tensors(value, lambda tensor: change(tensor) or tensor)
         if fresh != value:
             yield with_value(self.inputs, name, fresh)
 
-    def _change_fields(self, record: Record, change: Callable[[Tensor], Value | None]) -> Iterator[Record]:
+    def _change_fields(self, record: FieldValues, change: Callable[[Tensor], Value | None]) -> Iterator[FieldValues]:
         """Yield a record with one of its values changed, those first that the failing lines name."""
         words = self.words()
         named = sorted(record.fields, key=lambda field: words.index(field[0]) if field[0] in words else len(words))
@@ -412,16 +412,16 @@ def records(at: FailedCall) -> Iterator[Inputs]:
     if (indexed or held) and not names.keys() & {*indexed, *held}:
         held, indexed = (list(names)[:1] if read else [] for read in (held, indexed))  # another name, in a helper
     for name, value in names.items():
-        known = value.fields if isinstance(value, Record) else ()
-        field = item if item and isinstance(value, Record) else lacks[1] if lacks and name in held else ""
-        if not known and "no_output" in at.text and isinstance(value, Record):
+        known = value.fields if isinstance(value, FieldValues) else ()
+        field = item if item and isinstance(value, FieldValues) else lacks[1] if lacks and name in held else ""
+        if not known and "no_output" in at.text and isinstance(value, FieldValues):
             field = "x"
         if name in indexed or field in _OF_DICTS:
-            yield with_value(at.inputs, name, Record(known))
+            yield with_value(at.inputs, name, FieldValues(known))
         elif field and field not in dict(known):
             is_dict = not lacks
             yield with_value(
-                at.inputs, name, Record((*known, (field, guess_field(field, main, loss=at.loss))), is_dict=is_dict)
+                at.inputs, name, FieldValues((*known, (field, guess_field(field, main, loss=at.loss))), is_dict=is_dict)
             )
 
 

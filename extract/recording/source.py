@@ -122,22 +122,11 @@ def record_sources(
             list_tests(source, others, paths),
             source.digest,
         )
-    answers: dict[str, SourceCalls] = {}
-    for _ in range(_MAX_ROUNDS):
-        readable = (Path(folder) for request in requests.values() for folder in request.folders)
-        with open_sandbox(index, [RECORD_SOURCE], sandbox, folders=readable) as box:
-            answers |= {
-                reply.key: reply.answer or SourceCalls({}, reply.reason(_REASON_CHARACTERS))
-                for reply in RECORD_SOURCE.run(box, requests)
-            }
-        requests = {
-            name: replace(request, folders=[*request.folders, *map(str, more)])
-            for name, request in requests.items()
-            if (absent := answers[name].absent) and (more := provide(by_source[name][0].module.source, absent))
-        }
-        if not requests:
-            break
-        sandbox = {**sandbox, "shared": None}  # which cannot read the new folders
+
+    def provide_more(name: str, package: str) -> list[str]:
+        return list(map(str, provide(by_source[name][0].module.source, package)))
+
+    answers = _run(requests, index, provide_more, sandbox)
     for name, members in by_source.items():
         answer = answers[name]
         if answer.missing is not None:
@@ -149,6 +138,33 @@ def record_sources(
                 names = {word: module for item in reversed(calls) for word, module in item.names.items()}
                 places = {word: (name, by_module[module]) for word, module in names.items() if module in by_module}
                 yield RecordedClass(target, RecordedCalls(calls), places)
+
+
+def _run(
+    requests: Mapping[str, SourceRecording],
+    index: Store | None,
+    provide: Callable[[str, str], list[str]],
+    sandbox: SandboxOptions,
+) -> dict[str, SourceCalls]:
+    """Return the calls of each source; those that lack a package run again with it, if it can be provided."""
+    answers: dict[str, SourceCalls] = {}
+    for _ in range(_MAX_ROUNDS):
+        readable = (Path(folder) for request in requests.values() for folder in request.folders)
+        with open_sandbox(index, [RECORD_SOURCE], sandbox, folders=readable) as box:
+            answers |= {
+                reply.key: reply.answer or SourceCalls({}, reply.reason(_REASON_CHARACTERS))
+                for reply in RECORD_SOURCE.run(box, requests)
+            }
+        requests = {
+            name: replace(request, folders=[*request.folders, *more])
+            for name, request in requests.items()
+            if (absent := answers[name].absent)
+            and (more := [folder for folder in provide(name, absent) if folder not in request.folders])
+        }
+        if not requests:
+            break
+        sandbox = {**sandbox, "shared": None}  # which cannot read the new folders
+    return answers
 
 
 def _key(target: TargetClass) -> str:

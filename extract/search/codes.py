@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from extract.model.blocks import iterate_blocks
-from extract.search.index import Features, Floats, SearchIndex, feature_arrays
+from extract.search.index import FeatureIndex, Floats, SearchIndex, feature_arrays
 from extract.search.words import name_stems
 from lemur_core.files.atomic import atomic_file
 from lemur_core.similarity.outline import outline_code
@@ -41,8 +41,8 @@ class CodeFeatures:
 class CodeIndex:
     """The features of the codes of many blocks."""
 
-    words: Features
-    shingles: Features
+    words: FeatureIndex
+    shingles: FeatureIndex
 
     def similar(self, code: CodeFeatures) -> Floats:
         """Return the similarity of each block's code with this one, from 0 to 1, shape (blocks,)."""
@@ -77,7 +77,7 @@ def build_codes(codes: Iterable[CodeFeatures]) -> CodeIndex:
     """Return the index of the codes of blocks, which are numbered in order."""
     listed = list(codes)
     arrays = (feature_arrays([getattr(code, kind) for code in listed]) for kind in ("words", "shingles"))
-    return CodeIndex(*(Features(*array.values()) for array in arrays))
+    return CodeIndex(*(FeatureIndex(*array.values()) for array in arrays))
 
 
 def open_codes(folder: Path, index: SearchIndex) -> CodeIndex:
@@ -89,7 +89,7 @@ def open_codes(folder: Path, index: SearchIndex) -> CodeIndex:
     try:
         with np.load(kept) as stored:
             arrays = [stored[name] for name in stored.files]
-        return CodeIndex(Features(*arrays[: len(arrays) // 2]), Features(*arrays[len(arrays) // 2 :]))
+        return CodeIndex(FeatureIndex(*arrays[: len(arrays) // 2]), FeatureIndex(*arrays[len(arrays) // 2 :]))
     except (OSError, ValueError, KeyError, zipfile.BadZipFile):
         pass  # missing or damaged, so it is built
     rows = iterate_blocks(folder, ("block", "name", "code"))

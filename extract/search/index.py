@@ -114,9 +114,9 @@ class SearchIndex:
         return _texts(*self._read("words"))
 
     @cached_property
-    def labels(self) -> "Features":
+    def labels(self) -> "FeatureIndex":
         """Labels of the graphs of the blocks."""
-        return Features(*self._read("label_names", "label_starts", "label_blocks", "label_counts", "label_totals"))
+        return FeatureIndex(*self._read("label_names", "label_starts", "label_blocks", "label_counts", "label_totals"))
 
     def _read(self, *names: str) -> list[npt.NDArray[Any]]:
         with self.path.open("rb") as file, np.load(file) as stored:
@@ -144,7 +144,7 @@ _START = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Features:
+class FeatureIndex:
     """Features of many blocks, by feature: labels of their graphs (Weisfeiler-Lehman), or parts of their codes."""
 
     names: npt.NDArray[np.uint64]  # sorted
@@ -373,7 +373,7 @@ def _postings(blocks: Sequence[Mapping[str, list[str]]]) -> dict[str, npt.NDArra
 
 
 def feature_arrays(blocks: Sequence[Mapping[int, int]]) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of `Features` of these blocks, by name, in order."""
+    """Return the arrays of `FeatureIndex` of these blocks, by name, in order."""
     keys = np.array([name for features in blocks for name in features], np.uint64)
     owners = np.repeat(np.arange(len(blocks), dtype=np.int32), [len(features) for features in blocks])
     counts = np.array([count for features in blocks for count in features.values()], np.int32)
