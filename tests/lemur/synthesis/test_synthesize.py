@@ -173,7 +173,8 @@ def tried(blocks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
         return f"Here:\n```python\n{code}```\n"
 
     with pytest.MonkeyPatch.context() as patch, model_server.serving(script) as server:
-        for module, name, cpu in ((graphs, "TRACE", 8), (steps, "PROVE", 20)):
+        # Synthesis gives a trace a quarter of its seconds.
+        for module, name, cpu in ((graphs, "TRACE", 32), (steps, "PROVE", 20)):
             limits = Limits(wall_seconds=900, cpu_seconds=cpu, memory_bytes=2 * 2**30)
             patch.setattr(module, name, replace(getattr(module, name), limits=limits))
 
