@@ -10,17 +10,18 @@ import io
 import pickle
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from pathlib import Path
 
-from pebble import ProcessPool
+from pebble import ProcessExpired, ProcessPool
 
 from extract.resolve import Policy
 from extract.sources import PackageSource, SourceFile
 from lemur_core.files.cache import cache_folder, open_database
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
-from lemur_core.files.workers import DEATHS, map_chunks, process_pool, submit
+from lemur_core.files.workers import map_chunks, process_pool, submit
 from lemur_core.source import facts as facts_module
 from lemur_core.source.facts import FACTS_VERSION, FileFacts
 from lemur_core.source.parse import parse_file
@@ -148,12 +149,20 @@ class FactsIndex:
     def _parse_one(self, file: tuple[str, bytes], version: str = VERSION) -> Row:
         """Return the facts of a file that is read for the first time while others are copied."""
         # Started on first use: most runs find all files in the index.
+        is_new = self._pool is None
         if self._pool is None:
             self._pool = self._parser.enter_context(process_pool(1))
         try:
             return submit(self._pool, _parse if version == VERSION else _parse_outline, file).result()
-        except DEATHS:
-            return _crash_row(file)
+        except RuntimeError as error:
+            if not is_new:  # its worker died without a file: the pool takes no more
+                self._pool = None
+                return self._parse_one(file, version)
+            if not isinstance(error, BrokenProcessPool):
+                raise
+        except ProcessExpired:
+            pass  # the file ended its worker
+        return _crash_row(file)
 
     # -- results that depend only on the files ----------------------------------------------------------------------
 

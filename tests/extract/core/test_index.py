@@ -6,9 +6,11 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from extract.arguments.hints.usage import read_usage
@@ -54,6 +56,21 @@ def add_all(source: PackageSource, path: Path, policy: Policy = "missing") -> tu
 def test_facts_are_those_of_the_parser(source: PackageSource, path: Path) -> None:
     add_all(source, path)
     assert load(source, path)["a.py"] == parse_file(TEXT.encode())
+
+
+def test_a_parser_that_is_killed_between_two_files_is_replaced(source: PackageSource, path: Path) -> None:
+    first, second = source.files[:2]
+    others = set(psutil.Process().children())
+    with FactsIndex(path) as index:
+        index.facts(source, first)
+        started = set(psutil.Process().children()) - others
+        (parser,) = (child for child in started if "spawn_main" in " ".join(child.cmdline()))
+        parser.kill()
+        deadline = time.monotonic() + 10
+        while parser.is_running() and parser.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(1)  # until the pool knows
+        assert index.facts(source, second) == parse_file(b"x = 1\n")
 
 
 @pytest.mark.parametrize("at_once", [True, False])
