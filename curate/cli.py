@@ -22,9 +22,9 @@ _SOURCE = (
 )
 _SOURCES = f"{_SOURCE} Also a folder of blocks (records block-ID). Several are read in their order."
 
-SourceArg = Annotated[str, typer.Argument(metavar="SOURCE", help=_SOURCE, show_default=False)]
-SourcesArg = Annotated[list[str], typer.Argument(metavar="SOURCE", help=_SOURCES, show_default=False)]
-OutOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write.", show_default=False)]
+SourceArg = Annotated[str, typer.Argument(metavar="SOURCE", help=_SOURCE)]
+SourcesArg = Annotated[list[str], typer.Argument(metavar="SOURCE", help=_SOURCES)]
+OutOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace DIR when it exists.")]
 JobsOption = Annotated[int | None, typer.Option("--jobs", min=1, help="Worker processes; default: all cores.")]
 ParentsOption = Annotated[
@@ -33,7 +33,6 @@ ParentsOption = Annotated[
         "--against",
         metavar="SNAPSHOT",
         help="For a delta: the folders that it extends, if they are not next to it (repeatable).",
-        show_default=False,
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")]
@@ -48,16 +47,13 @@ def curate(
     options: CurateOptions,
     against: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="SNAPSHOT", help="Write a delta that adds to this snapshot (repeatable).", show_default=False
-        ),
+        typer.Option(metavar="SNAPSHOT", help="Write a delta that adds to this snapshot (repeatable)."),
     ] = None,
     origins: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="DIR",
             help="An extraction: say which codes are from its repositories, and under which licenses (repeatable).",
-            show_default=False,
         ),
     ] = None,
     distributed: DistributedOptions,
@@ -90,14 +86,11 @@ def curate(
 @app.command(rich_help_panel=_PANEL)
 def explain(
     words: Annotated[
-        list[str],
-        typer.Argument(metavar="[DIR] NAME_OR_ID", help="A network's name, or 6 digits of its id.", show_default=False),
+        list[str], typer.Argument(metavar="[DIR] NAME_OR_ID", help="A network's name, or 6 digits of its id.")
     ],
-    folder: Annotated[
-        Path | None, typer.Option("--in", metavar="DIR", help="The snapshot.", show_default=False)
-    ] = None,
+    folder: Annotated[Path | None, typer.Option("--in", metavar="DIR", help="The snapshot.")] = None,
     graph: Annotated[
-        Path | None, typer.Option("--graph", metavar="FILE.svg", help="Also draw what it computes.", show_default=False)
+        Path | None, typer.Option("--graph", metavar="FILE.svg", help="Also draw what it computes.")
     ] = None,
     against: ParentsOption = None,
     as_json: JsonOption = False,
@@ -117,12 +110,10 @@ def explain(
 @app.command(rich_help_panel=_PANEL)
 def novel(
     files: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE", help="Python files, each a LEMUR network or a module.", show_default=False),
+        list[Path], typer.Argument(metavar="FILE", help="Python files, each a LEMUR network or a module.")
     ],
     against: Annotated[
-        list[Path],
-        typer.Option("--against", metavar="DIR", help="A snapshot or an extraction (repeatable).", show_default=False),
+        list[Path], typer.Option("--against", metavar="DIR", help="A snapshot or an extraction (repeatable).")
     ],
     task: Annotated[str, typer.Option(help="Whose inputs the networks are traced with.")] = "img-classification",
     prm: Annotated[

@@ -125,14 +125,13 @@ def _verify_folder(
 
 @app.command(rich_help_panel="Any folder")
 def verify(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.")],
     against: Annotated[
         list[Path] | None,
         typer.Option(
             "--against",
             metavar="SNAPSHOT",
             help="For a delta: the folders that it extends, and deltas made in parallel to check with it (repeatable).",
-            show_default=False,
         ),
     ] = None,
     recompute: Annotated[
@@ -166,7 +165,7 @@ def verify(
 
 @app.command("open", rich_help_panel="Any folder")
 def open_(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.")],
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the page, or only print its path.")
     ] = True,
@@ -191,7 +190,7 @@ def open_(
 
 @app.command("list", rich_help_panel="Any folder")
 def list_(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.")],
     pattern: Annotated[str, typer.Argument(metavar="GLOB", help="Only matching names: '*Attention'.")] = "*",
     as_json: Annotated[bool, typer.Option("--json", help="Print the items as one JSON list.")] = False,
 ) -> None:
@@ -229,17 +228,11 @@ def trace(
         typer.Argument(
             metavar="ID|FILE.py",
             help="A network, block, conversation or run; net for a run's network; or a file with inserted blocks.",
-            show_default=False,
         ),
     ],
     folders: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--in",
-            metavar="DIR",
-            help="The folder with the item, then the folders it was built from.",
-            show_default=False,
-        ),
+        typer.Option("--in", metavar="DIR", help="The folder with the item, then the folders it was built from."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the chain as one JSON list.")] = False,
 ) -> None:
@@ -302,7 +295,7 @@ app.add_typer(manifests.cli.app)
 
 @app.command(rich_help_panel=_EXTRACT)
 def search(
-    folder: Annotated[Path, typer.Option("--in", metavar="DIR", help="An extraction folder.", show_default=False)],
+    folder: Annotated[Path, typer.Option("--in", metavar="DIR", help="An extraction folder.")],
     query: Annotated[
         list[str] | None,
         typer.Argument(
@@ -339,8 +332,7 @@ def search(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="With --spec: replace an existing file.")] = False,
     unsafe_no_sandbox: Annotated[
-        bool,
-        typer.Option("--unsafe-no-sandbox", help="With NET.py: run it without the sandbox, only if you trust it."),
+        bool, typer.Option("--unsafe-no-sandbox", help="With NET.py: run it without the sandbox, only if you trust it.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the hits as one JSON object.")] = False,
 ) -> None:
@@ -367,7 +359,7 @@ def search(
 
 @app.command(rich_help_panel="Runs in tasks")
 def status(
-    work: Annotated[str, typer.Argument(metavar="WORK", help="The folder or address of --work.", show_default=False)],
+    work: Annotated[str, typer.Argument(metavar="WORK", help="The folder or address of --work.")],
     lines: Annotated[
         int, typer.Option("--lines", metavar="N", min=0, help="Last lines of the log of a task that runs or failed.")
     ] = 3,
@@ -414,8 +406,7 @@ def doctor(
 @app.command(rich_help_panel=_MACHINE)
 def cache(
     rooms: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="ROOM", help="Cache namespaces to show or prune (default: all).", show_default=False),
+        list[str] | None, typer.Argument(metavar="ROOM", help="Cache namespaces to show or prune (default: all).")
     ] = None,
     prune: Annotated[bool, typer.Option("--prune", help="Remove them; they are rebuilt when needed.")] = False,
     older_than: Annotated[

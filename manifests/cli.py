@@ -14,7 +14,7 @@ _PANEL = "Any folder"
 @app.command(rich_help_panel=_PANEL)
 def publish(
     context: typer.Context,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.")],
     repo_id: Annotated[str, typer.Option("--repo-id", metavar="OWNER/NAME", help="The dataset repository.")],
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would change; of its checks, only digests are made.")
@@ -25,7 +25,7 @@ def publish(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
     revision: Annotated[str, typer.Option("--revision", metavar="BRANCH", help="Created if missing.")] = "main",
-    tag: Annotated[str | None, typer.Option("--tag", help="A name for the commit.", show_default=False)] = None,
+    tag: Annotated[str | None, typer.Option("--tag", help="A name for the commit.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite changes by somebody else.")] = False,
     not_secret: Annotated[
         list[str] | None,
@@ -33,7 +33,6 @@ def publish(
             "--not-secret",
             metavar="DIGEST",
             help="Ignore the secret finding with this digest (false positive); repeatable.",
-            show_default=False,
         ),
     ] = None,
     page: Annotated[bool, typer.Option("--page", help="Also publish the HTML page (index.html, page/).")] = False,
@@ -65,8 +64,8 @@ def publish(
 
 @app.command(rich_help_panel=_PANEL)
 def pull(
-    repo_id: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="The dataset repository.", show_default=False)],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write.", show_default=False)],
+    repo_id: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="The dataset repository.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write.")],
     revision: Annotated[str, typer.Option("--revision", metavar="REV", help="Branch, tag or commit.")] = "main",
     force: Annotated[bool, typer.Option("--force", help="Replace an older folder.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,

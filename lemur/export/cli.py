@@ -15,9 +15,9 @@ app = CommandLine()
 
 @app.command(rich_help_panel="Any folder")
 def export(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.")],
     form: Annotated[ExportForm, typer.Option("--format", help="The form to write.")],
-    out: Annotated[Path, typer.Option("--out", metavar="OUT", help="The folder to write.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", metavar="OUT", help="The folder to write.")],
     force: Annotated[bool, typer.Option("--force", help="Replace OUT when it exists.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:

@@ -20,22 +20,16 @@ _PANEL = "LEMUR: contributions"
 def gate(
     paths: Annotated[
         list[str],
-        typer.Argument(
-            metavar="PATH", help="A file, a folder, or commits A..B: what B adds or changes.", show_default=False
-        ),
+        typer.Argument(metavar="PATH", help="A file, a folder, or commits A..B: what B adds or changes."),
     ],
     against: Annotated[
         list[str],
         typer.Option(
-            "--against",
-            metavar="SNAPSHOT",
-            help=r"A snapshot, lemur\[@VERSION], or lemur-db\[@VERSION] (repeatable).",
-            show_default=False,
+            "--against", metavar="SNAPSHOT", help=r"A snapshot, lemur\[@VERSION], or lemur-db\[@VERSION] (repeatable)."
         ),
     ],
     sarif: Annotated[
-        Path | None,
-        typer.Option("--sarif", metavar="FILE", help="Also write the findings for code review.", show_default=False),
+        Path | None, typer.Option("--sarif", metavar="FILE", help="Also write the findings for code review.")
     ] = None,
     runtime: RuntimeOption = None,
     jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Worker processes; default: all cores.")] = None,

@@ -16,8 +16,8 @@ app = CommandLine()
 _PANEL = "Synthesis: specs in, new networks out"
 _MODEL, _REQUEST, _TRAINED, _RESOURCES = "The model", "The request", "Training", "Resources and sandbox"
 
-_Library = Annotated[Path, typer.Option("--in", metavar="LIBRARY", help="An extraction folder.", show_default=False)]
-_Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write.", show_default=False)]
+_Library = Annotated[Path, typer.Option("--in", metavar="LIBRARY", help="An extraction folder.")]
+_Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write.")]
 _Model = Annotated[
     str | None,
     typer.Option(
@@ -41,8 +41,7 @@ _Against = Annotated[
     ),
 ]
 _Train = Annotated[
-    int | None,
-    typer.Option("--train", metavar="EPOCHS", min=1, rich_help_panel=_TRAINED, help="Train what passes."),
+    int | None, typer.Option("--train", metavar="EPOCHS", min=1, rich_help_panel=_TRAINED, help="Train what passes.")
 ]
 _Data = Annotated[
     str, typer.Option(metavar="SOURCE", rich_help_panel=_TRAINED, help="CIFAR-10 as for train run, or synthetic.")

@@ -31,7 +31,6 @@ class Option:
         most: the largest.
         after: the option that this one follows in `--help`, if that is not the one declared before it.
         read: parses one text, where a field holds something else than text and numbers.
-        shows_default: print the default in `--help`.
     """
 
     help: str
@@ -42,7 +41,6 @@ class Option:
     most: float | None = None
     after: str | None = None
     read: Callable[[str], Any] | None = None
-    shows_default: bool = True
 
 
 RUNTIME = Option(
@@ -50,7 +48,6 @@ RUNTIME = Option(
     " networks use (repeatable).",
     metavar="NAME",
     after="jobs",
-    shows_default=False,
 )
 
 

@@ -90,12 +90,9 @@ def _make_parameter(name: str, default: Any, kind: Any, option: Option) -> Param
         rich_help_panel=option.panel,
         min=option.least,
         max=option.most,
-        show_default=option.shows_default,
     )
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, parameter])
 
 
 #: `--runtime`, for commands whose options are not on a dataclass.
-RuntimeOption = Annotated[
-    list[str] | None, typer.Option("--runtime", metavar=RUNTIME.metavar, help=RUNTIME.help, show_default=False)
-]
+RuntimeOption = Annotated[list[str] | None, typer.Option("--runtime", metavar=RUNTIME.metavar, help=RUNTIME.help)]
