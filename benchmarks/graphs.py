@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from curate.compute.arguments import read_parameters
 from curate.compute.graphs import NetworkTracer, build_payload
+from curate.compute.runs import read_parameters
 from lemur_core.files.markdown import table
 
 _WAYS = {

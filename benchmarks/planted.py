@@ -26,18 +26,16 @@ from typing import Any
 import numpy as np
 
 from benchmarks.plants import PLANTS, Pair
-from curate.compute.arguments import PRM, TASK_DATASETS, read_parameters
 from curate.compute.graphs import NetworkTracer, build_payload
-from curate.compute.runs import open_box
+from curate.compute.runs import PRM, TASK_DATASETS, open_box, read_parameters
 from curate.sources import open_source
 from curate.sources.rows import RecordSource
 from lemur_core.files.markdown import percent, table
 from lemur_core.sandbox import Job, Limits
 from lemur_core.sandbox.stage import SandboxStage
-from lemur_core.similarity.distinct import LEXICAL, STRUCTURAL
 from lemur_core.similarity.minhash import jaccard
 from lemur_core.similarity.outline import outline_code
-from lemur_core.similarity.views import Views, compute_views
+from lemur_core.similarity.views import LEXICAL, STRUCTURAL, Views, compute_views
 
 _STAGE = SandboxStage[Any](
     "benchmarks.planted_entry:results_of", Any, Limits(wall_seconds=300, cpu_seconds=60, memory_bytes=4 * 2**30)

@@ -8,8 +8,7 @@ import numpy as np
 
 from benchmarks.prediction_data import DATASET, TASK, Indices, Networks, Numbers
 from benchmarks.prediction_models import hash_labels
-from curate.compute.arguments import PRM
-from curate.compute.runs import NetFailure, build_case, open_box, read_answer
+from curate.compute.runs import PRM, NetFailure, build_case, open_box, read_answer
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import META_PRELOAD, Limits

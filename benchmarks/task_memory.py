@@ -14,8 +14,7 @@ from pathlib import Path
 
 from benchmarks.mutations import write_corpus
 from curate.model.options import CurateOptions
-from curate.run.tasks import list_steps, source_step
-from curate.run.work import Work
+from curate.run.tasks import Work, list_steps, source_step
 from curate.sources import open_source
 from lemur_core.distributed.exchange import Exchange, Step, run_part
 

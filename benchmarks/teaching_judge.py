@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from benchmarks.teaching_corpus import Corpus, Text
 from benchmarks.teaching_model import Tokens
-from curate.compute.arguments import PRM
-from curate.compute.runs import RUN, NetFailure, build_case, open_box, read_answer
+from curate.compute.runs import PRM, RUN, NetFailure, build_case, open_box, read_answer
 from curate.model.features import code_features
 from curate.model.options import CurateOptions
 from lemur_core.sandbox import Job, Limits

@@ -20,9 +20,8 @@ from typing import Any, Literal
 import pyarrow.parquet as pq
 from scipy.cluster.hierarchy import DisjointSet
 
-from curate.compute.arguments import read_parameters
 from curate.compute.graphs import build_payload
-from curate.compute.runs import NetFailure, open_box, read_answer
+from curate.compute.runs import NetFailure, open_box, read_answer, read_parameters
 from lemur_core.sandbox import Limits
 from lemur_core.sandbox.stage import Retries, SandboxStage
 from manifests.folders.formats import SNAPSHOT

@@ -9,8 +9,7 @@ import curate as package
 from curate.model.options import CurateOptions
 from lemur_core.files.errors import UsageError
 from manifests.options import DistributedOptions
-from manifests.options.colors import paint_changes
-from manifests.options.help import CommandLine
+from manifests.options.help import CommandLine, paint_changes
 from manifests.options.parameters import RuntimeOption, takes_options
 
 app = CommandLine()

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from curate.compute.arguments import TASK_DATASETS
+from curate.compute.runs import TASK_DATASETS
 from curate.folder.explain import explain
 from curate.folder.explanation import Explanation
 from curate.folder.verify import verify
 from curate.model.options import CurateOptions
-from curate.published.checker import NoveltyChecker
+from curate.published.novel import NoveltyChecker
 from curate.published.novelty import Novelty
 from curate.run.pipeline import curate as curate_source
 from curate.sources import open_sources

@@ -42,8 +42,7 @@ from lemur_core.files.progress import hide_progress, note
 from lemur_core.sandbox.server.jobs import OWN_PACKAGES
 from lemur_core.sandbox.server.processes import remove_folder
 from manifests.options import Level
-from manifests.options.colors import paint, paint_outcomes
-from manifests.options.help import CommandLine, HelpGroup
+from manifests.options.help import CommandLine, HelpGroup, paint, paint_outcomes
 
 if TYPE_CHECKING:
     from manifests.folders.checks import Check

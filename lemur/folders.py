@@ -14,8 +14,8 @@ import curate.folder.trace
 import curate.folder.verify
 import extract.folder.verify
 import lemur.experts.folder
-import lemur.export.kinds
-import lemur.synthesis.kinds
+import lemur.export.records
+import lemur.synthesis.write
 import train.trace
 from lemur.runner import STATE
 from lemur_core.files import Json
@@ -49,9 +49,9 @@ KINDS: Mapping[str, FolderKind] = {
         extract.folder.verify,
         curate.folder.trace,
         train.trace,
-        lemur.synthesis.kinds,
+        lemur.synthesis.write,
         lemur.experts.folder,
-        lemur.export.kinds,
+        lemur.export.records,
     )
     for kind in package.KINDS
 }

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from curate.compute.arguments import PRM, TASK_DATASETS
 from curate.compute.graphs import NetworkTracer, build_payload
+from curate.compute.runs import PRM, TASK_DATASETS
 from extract.search.alike import BlockComputation, block_in, find_similar, format_json, format_lines
 from extract.search.codes import read_features
 from extract.search.index import graph_labels, open_index

@@ -11,9 +11,8 @@ from curate.chat.complete import completions
 from curate.chat.design import design, explain
 from curate.chat.network import ChatNetwork, Lab, NetworkFacts, best_results, read_code
 from curate.chat.repair import repairs
-from curate.compute.arguments import read_parameters
 from curate.compute.graphs import GraphTrace
-from curate.compute.runs import build_case
+from curate.compute.runs import build_case, read_parameters
 from curate.model.corpus import LoadedRecords
 from curate.model.options import CurateOptions
 from curate.model.residue import find_note, strip_residue

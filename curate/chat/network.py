@@ -11,8 +11,7 @@ from typing import Literal, Self
 
 import numpy as np
 
-from curate.compute.arguments import read_parameters
-from curate.compute.runs import LIMITS, InputCase, NetFailure, RunRequest, open_box, read_answer
+from curate.compute.runs import LIMITS, InputCase, NetFailure, RunRequest, open_box, read_answer, read_parameters
 from curate.model.corpus import LoadedRecords
 from lemur_core.files import Json
 from lemur_core.sandbox import Limits

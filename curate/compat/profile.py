@@ -26,9 +26,9 @@ from curate.compat.stages import (
     top_up,
 )
 from curate.model.corpus import LoadedRecords
-from curate.model.corpus_splits import CorpusSplits
 from curate.model.options import CurateOptions
 from curate.model.records import find_left_out, rank_rows, score_codes
+from curate.model.splits import CorpusSplits
 from curate.published.outcome import CurationOutcome
 from lemur_core.files.progress import progress
 from lemur_core.similarity.index import Verdict

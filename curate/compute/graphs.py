@@ -16,7 +16,6 @@ from typing import Any, Literal, Self
 import pyarrow as pa
 from scipy.cluster.hierarchy import DisjointSet
 
-from curate.compute.arguments import complete, place_in
 from curate.compute.behavior import (
     MEASURE,
     BehaviorRequest,
@@ -26,7 +25,7 @@ from curate.compute.behavior import (
     find_faults,
     measure,
 )
-from curate.compute.runs import BATCH, InputCase, NetFailure, build_case, open_box, read_answer
+from curate.compute.runs import BATCH, InputCase, NetFailure, build_case, complete, open_box, place_in, read_answer
 from curate.model.corpus import LoadedRecords
 from curate.model.records import Records
 from curate.model.select import Rescue

@@ -14,8 +14,8 @@ from curate.model.records import find_best_rows
 from curate.published.outcome import CurationOutcome
 from curate.sources.rows import MeasuredFacts
 from lemur_core.files.markdown import code_span, plain, plural
-from manifests.conversations.card import chat_card
 from manifests.conversations.conversation import Chat, write_chat_tables
+from manifests.conversations.verify import chat_card
 from manifests.folders.formats import SNAPSHOT, Card
 from manifests.folders.manifest import Input
 from manifests.folders.tables import write_table, write_tables

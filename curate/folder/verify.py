@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 
 from curate.compute.graphs import GraphTrace
 from curate.compute.runs import RunResult
-from curate.folder.recompute import recompute as recompute_networks
 from curate.folder.verify_networks import check_measurements, check_networks, check_pairs, read_networks
+from curate.folder.verify_networks import recompute as recompute_networks
 from curate.model.features import FeatureTable
 from curate.model.options import LEAK_THRESHOLD, get_prefix
 from curate.model.residue import strip_residue

@@ -15,8 +15,8 @@ from typing import Literal
 
 import numpy as np
 
-from curate.compute.arguments import DEFAULT_TASK, PRM, TASK_DATASETS, read_parameters
 from curate.compute.graphs import GraphTrace, NetworkTracer, build_payload
+from curate.compute.runs import DEFAULT_TASK, PRM, TASK_DATASETS, read_parameters
 from curate.model.features import Features, code_features
 from curate.published.reference_corpus import (
     Computation,
@@ -28,7 +28,7 @@ from curate.published.reference_corpus import (
     read_reference_manifest,
 )
 from curate.sources.rows import RecordSource
-from lemur_core.describe.parts import parts
+from lemur_core.describe.cost import parts
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from lemur_core.graphs.graph import Graph

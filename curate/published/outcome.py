@@ -8,9 +8,9 @@ from curate.compute.behavior import find_faults
 from curate.compute.graphs import GraphTrace, get_computations
 from curate.compute.runs import RunResult, category_left_out
 from curate.model.corpus import LoadedRecords
-from curate.model.corpus_splits import CorpusSplits
 from curate.model.options import get_prefix
 from curate.model.rights import Rights
+from curate.model.splits import CorpusSplits
 from lemur_core.files import Json
 from lemur_core.similarity.index import Verdict
 from manifests.conversations.conversation import Chat

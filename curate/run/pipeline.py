@@ -9,9 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from curate.compat.profile import curate_like_nndup
-from curate.compute.arguments import describe_assumptions
 from curate.compute.graphs import GraphTracer
-from curate.compute.runs import Check, RunChecker
+from curate.compute.runs import Check, RunChecker, describe_assumptions
 from curate.folder.networks import count_measurements
 from curate.folder.page import snapshot_page
 from curate.folder.prediction import choose_results, prediction_card, write_prediction

@@ -8,11 +8,10 @@ from curate.compute.graphs import GraphTrace, GraphTracer, choose_traced, differ
 from curate.compute.groups import keep_groups
 from curate.compute.runs import Check, reason_to_leave_out
 from curate.model.corpus import LoadedRecords
-from curate.model.corpus_splits import CorpusSplits, split_corpus
 from curate.model.options import CurateOptions, get_prefix, matching_prefix
 from curate.model.records import Records, build_records, choose_fitting, leave_out_low_scores
 from curate.model.select import Rescue, Select, Support, rescue
-from curate.model.splits import assign_splits, group_names, join_clusters, split_groups
+from curate.model.splits import CorpusSplits, assign_splits, group_names, join_clusters, split_corpus, split_groups
 from curate.published.delta import Baseline, SplitGuard
 from curate.published.outcome import CurationOutcome, PublishedRecord
 from lemur_core.describe.cost import count_parameters

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from curate.sources.files import FileSource, read_errors
-from curate.sources.measured import read_tables
-from curate.sources.rows import MeasuredFacts, SourceRow, read_row
+from curate.sources.rows import MeasuredFacts, SourceRow, read_row, read_tables
 from lemur_core.files.atomic import atomic_file, sha256_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError

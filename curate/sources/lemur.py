@@ -23,8 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from packaging.version import InvalidVersion, Version
 
-from curate.sources.measured import TRAINING, read_release
-from curate.sources.rows import BATCH_ROWS, ROW_SCHEMA, MeasuredFacts, RecordSource
+from curate.sources.rows import BATCH_ROWS, ROW_SCHEMA, TRAINING, MeasuredFacts, RecordSource, read_release
 from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_file
 from lemur_core.files.cache import cache_folder

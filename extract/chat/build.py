@@ -34,8 +34,8 @@ from extract.specs.make import LIMIT
 from extract.specs.splits import design_key
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import progress
-from manifests.conversations.card import chat_card
 from manifests.conversations.conversation import Chat, Comparison, Draft, Sampler, Skipped, finish
+from manifests.conversations.verify import chat_card
 from manifests.options import MAX_TOKENS
 from manifests.records import SPEC_CHAT_KINDS, Spec, SpecChatKind
 

@@ -37,9 +37,8 @@ from extract.sources import PackageSource
 from lemur_core.sandbox.cached import code_digest
 from lemur_core.sandbox.server.received import inflate
 from lemur_core.source.facts import AT_DEFINITION
-from lemur_core.source.imports import Import, import_section
 from lemur_core.source.quality import drop_unevaluated, find_undefined_names
-from lemur_core.source.text import parse_code
+from lemur_core.source.text import Import, import_section, parse_code
 from manifests.provenance.licenses import combine_licenses
 
 

@@ -21,9 +21,8 @@ from extract.resolve.symbols import (
 )
 from lemur_core.files.markdown import plural
 from lemur_core.source.facts import IMPORT, IN_ANNOTATION, Alias, LocalImport, Statement
-from lemur_core.source.imports import Import
 from lemur_core.source.scopes import BUILTINS, fresh_name
-from lemur_core.source.text import Edit, apply, dedent
+from lemur_core.source.text import Edit, Import, apply, dedent
 
 #: Without a message: inside an f-string, Python before 3.12 allows no quotes.
 _NOT_RAISED = "ImportError()"

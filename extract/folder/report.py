@@ -11,7 +11,7 @@ from extract.folder.report_figures import draw_sources
 from extract.model.results import RowCounts, RunFacts, at_least, count_reached, wilson
 from lemur_core.files.figures import save_figure
 from lemur_core.files.markdown import code_span, count, make_visible, percent, plain, plural, table
-from lemur_core.similarity.distinct import LEXICAL, STRUCTURAL, Distinct
+from lemur_core.similarity.views import LEXICAL, STRUCTURAL, Distinct
 from manifests.folders.manifest import Manifest, Measured
 from manifests.provenance import without_source
 from manifests.records import LEVELS, Block, Level

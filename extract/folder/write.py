@@ -24,8 +24,8 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import code_span, count, plural, table
 from lemur_core.files.workers import map_chunks
 from lemur_core.sandbox.cached import run_versions
-from lemur_core.similarity.distinct import Distinct, count_distinct
 from lemur_core.similarity.tokens import split_tokens
+from lemur_core.similarity.views import Distinct, count_distinct
 from lemur_core.source.quality import code_quality
 from manifests.conversations.conversation import write_chat_tables
 from manifests.folders.formats import EXTRACTION, Card

@@ -30,11 +30,10 @@ from extract.minimize.cuts import (
 )
 from extract.resolve.modules import RUNTIME
 from lemur_core.source.facts import ASSIGN, CLASS, FUNCTION, IMPORT, IN_ANNOTATION, Statement, Use
-from lemur_core.source.imports import Import, import_section
 from lemur_core.source.parse import parse_file
 from lemur_core.source.quality import find_undefined_names
 from lemur_core.source.scopes import last_name
-from lemur_core.source.text import Edit, Lines, apply, list_nodes, normalise
+from lemur_core.source.text import Edit, Import, Lines, apply, import_section, list_nodes, normalise
 
 _ROUNDS = 12
 _REFLECTIVE = frozenset({"dir", "getmembers", "vars"})

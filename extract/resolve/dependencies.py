@@ -51,7 +51,7 @@ from lemur_core.source.facts import (
     Statement,
     Use,
 )
-from lemur_core.source.imports import Import
+from lemur_core.source.text import Import
 
 _QUOTED = re.compile(rb"""["']([A-Za-z_]\w*)["']""")
 _TORCH_OPS = frozenset(

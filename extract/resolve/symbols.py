@@ -15,8 +15,7 @@ from extract.resolve.index import FactsIndex
 from extract.resolve.modules import CorpusIndex, Definition, External, Missing, Module
 from extract.sources import PackageSource
 from lemur_core.source.facts import ASSIGN, AT_DEFINITION, OTHER, Statement, Use
-from lemur_core.source.imports import Import
-from lemur_core.source.text import normalise
+from lemur_core.source.text import Import, normalise
 
 
 class RegistrySymbol(NamedTuple):

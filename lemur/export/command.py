@@ -6,8 +6,7 @@ from pathlib import Path
 
 from lemur.export import ExportForm
 from lemur.export.conversations import export_completions, export_preferences, export_proofs
-from lemur.export.environment import export_environment
-from lemur.export.evaluation import export_evaluation
+from lemur.export.evaluation import export_environment, export_evaluation
 from lemur.export.kernelbench import export_kernelbench
 from lemur.export.records import EXPORT, ExportContents
 from lemur.synthesis.write import FORMAT as SYNTHESIS

@@ -8,8 +8,7 @@ import typer
 
 from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
-from manifests.options.colors import paint_outcomes
-from manifests.options.help import CommandLine
+from manifests.options.help import CommandLine, paint_outcomes
 from manifests.options.parameters import RuntimeOption
 
 app = CommandLine()
@@ -44,8 +43,8 @@ def gate(
       lemur gate origin/main..HEAD --against lemur
       lemur gate new/ --against snapshot --sarif findings.sarif
     """
+    from lemur.gate.gate import build_json, build_sarif, build_table
     from lemur.gate.gate import gate as check  # loads the networks
-    from lemur.gate.report import build_json, build_sarif, build_table
 
     if sarif is not None and not sarif.absolute().parent.is_dir():
         raise UserError(f"{sarif}: there is no folder {sarif.parent}; create it first")

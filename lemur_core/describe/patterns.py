@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from lemur_core.describe.attention import MAX_STEPS, RESHAPING, DataFlow, find_attention
 from lemur_core.describe.folding import fold_phrases, fold_sentences, number_sentences
 from lemur_core.describe.layouts import derive_layouts
-from lemur_core.describe.names import ValueNames
-from lemur_core.describe.roles import describe_outputs, describe_roles, read_outputs
+from lemur_core.describe.roles import ValueNames, describe_outputs, describe_roles, describe_weights, read_outputs
 from lemur_core.describe.sentences import (
     OPERATORS,
     RESHAPED,
@@ -26,7 +25,6 @@ from lemur_core.describe.sentences import (
     name_extent,
     remove_marks,
 )
-from lemur_core.describe.weights import describe_weights
 from lemur_core.graphs.graph import Argument, Graph, Node, Ref
 
 _IN_TRAINING = 6  # maximum number of differences that are named

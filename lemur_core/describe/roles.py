@@ -5,12 +5,24 @@
 An index is not what it picks, and the place of a maximum is not the maximum.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import prod
 from string import Formatter
 
 from lemur_core.describe.layouts import Layout
-from lemur_core.describe.sentences import join_words, name_dimensions
-from lemur_core.graphs.graph import Argument, Graph, Node, Ref
+from lemur_core.describe.sentences import (
+    OPERATORS,
+    RESHAPED,
+    SILENT,
+    describe,
+    find_origin,
+    format_number,
+    format_sizes,
+    join_words,
+    name_dimensions,
+    name_extent,
+)
+from lemur_core.graphs.graph import LEAVES, Argument, Graph, Node, Ref
 
 _PICKS = "picks from {input}{along} by {index}"
 #: What an operation does, with its arguments in braces; `along` is its dimension.
@@ -118,3 +130,120 @@ def name_output(node: Node, ref: Ref, used: frozenset[int]) -> str:
     """Return the prefix that tells an output from the others that are used: `the mean of `; else an empty text."""
     names = _OUTPUTS.get(node.op, ())
     return f"the {names[ref.output]} of " if len(used) > 1 and ref.output < len(names) else ""
+
+
+# Name values in sentences.
+# What depends on an input has a number, `{7}` until the sentences have theirs: `the mean of (1)`. Other values are
+# named by their origin: `a learned value for each channel`, `a fixed tensor of 3×3`, `0.5`.
+
+
+class ValueNames:
+    """How sentences name the values of a graph.
+
+    Args:
+        reached: the nodes that depend on an input, and the inputs.
+        outputs: of the nodes with several outputs, those that are used.
+    """
+
+    def __init__(
+        self, graph: Graph, layouts: Sequence[Layout], reached: set[int], outputs: Mapping[int, frozenset[int]]
+    ) -> None:
+        self._graph, self._layouts, self._reached, self._outputs = graph, layouts, reached, outputs
+
+    def name(self, value: Argument, reader: int | None = None) -> str:
+        """Return the name of a value or number. Args: reader: the operation that broadcasts it."""
+        if not isinstance(value, Ref):
+            return format_number(value)
+        if value.node not in self._reached:
+            return self.name_origin(value.node, reader)
+        used = self._outputs.get(value.node, frozenset())
+        return f"{name_output(self._graph.nodes[value.node], value, used)}{{{value.node}}}"
+
+    def name_origin(self, index: int, reader: int | None = None) -> str:
+        """Describe a value that does not depend on an input. Args: reader: the operation that broadcasts it."""
+        node, shape = self._graph.nodes[index], self._graph.nodes[index].outputs[0].shape
+        if node.op in ("constant", "full") and isinstance(node.get("value"), int | float):
+            return format_number(node.get("value"))
+        origin = find_origin(self._graph, index)
+        extent = "" if reader is None else name_extent(self._layouts[reader], shape)
+        if max(shape, default=1) == 1:
+            return f"a {origin} number"
+        return f"a {origin} value{extent}" if extent else f"a {origin} tensor of ‹{format_sizes(shape)}›"
+
+    def name_all(self, sources: Sequence[int], reader: int) -> str:
+        """Name what an operation reads of other ones."""
+        refs = dict.fromkeys(self._graph.nodes[reader].inputs)
+        return join_words([self.name(ref) for source in sources for ref in refs if ref.node == source])
+
+    def format_shape(self, index: int) -> str:
+        """Return the shape of a value, `N×3×8` if its first dimension is the batch."""
+        shape: Sequence[int | str] = self._graph.nodes[index].outputs[0].shape
+        return f"‹{format_sizes(['N', *shape[1:]] if self._layouts[index][:1] == 'N' else shape)}›"
+
+
+# Describe weights that a network computes: standardised ones, masked ones, ones that are never negative.
+#     F.conv2d(x, torch.maximum(weight, bound) ** 2)   weights: learned ones, the larger of it and a fixed number,
+# square Only the way of the weights themselves is described, not that of their norm, or of a factor.
+
+_STANDARDISING = frozenset({"batch_norm", "instance_norm", "layer_norm", "var_mean", "var", "std"})
+_NORMS = frozenset({"linalg_vector_norm", "_weight_norm_interface", "norm"})
+_MOVING = frozenset({"reshape", "permute", "slice", "custom_gradient", "stop_gradient"})
+_MOST_CHANGES = 5
+
+
+def describe_weights(graph: Graph, index: int, layouts: Sequence[Layout]) -> str:
+    """Describe weights that are computed, as in `, standardised weights`; an empty text for plain parameters."""
+    steps = _list_steps(graph, index)
+    ops = {graph.nodes[step].op for step in steps}
+    if ops & _STANDARDISING or {"mean", "sub"} <= ops:
+        return ", standardised weights" if ops & _STANDARDISING else ", weights without their mean"
+    if ops & _NORMS:
+        return ", weights divided by their norm"
+    origin = find_origin(graph, index)
+    if not steps or origin != "learned":
+        return "" if graph.nodes[index].op == "parameter" else f", {origin} weights"
+    texts = list(_list_changes(graph, index, layouts))[::-1]
+    if len(texts) > _MOST_CHANGES:
+        return ", learned weights"
+    return f", weights: learned ones, {', '.join(texts)}" if texts else ""
+
+
+def _list_steps(graph: Graph, index: int) -> list[int]:
+    """Return the operations that lead to a value."""
+    waiting, steps = [index], set[int]()
+    while waiting:
+        step = waiting.pop()
+        if step not in steps and graph.nodes[step].op not in LEAVES:
+            steps.add(step)
+            waiting += [ref.node for ref in _inputs(graph, step)]
+    return sorted(steps)
+
+
+def _inputs(graph: Graph, index: int) -> tuple[Ref, ...]:
+    """Return what an operation reads, without what only the backward computation of a gradient of its own does."""
+    node = graph.nodes[index]
+    return node.inputs[:1] if node.op == "custom_gradient" else node.inputs
+
+
+def _list_changes(graph: Graph, index: int, layouts: Sequence[Layout]) -> Iterator[str]:
+    """Yield what changes learned weights on their way, the last change first."""
+    while graph.nodes[index].op not in LEAVES:
+        node = graph.nodes[index]
+        learned = [ref for ref in _inputs(graph, index) if find_origin(graph, ref.node) == "learned"]
+        # Of several, the weights are the largest: the others are their norm, a factor for each channel.
+        main = max(learned, key=lambda ref: prod(graph.type_of(ref).shape))
+        if node.op in OPERATORS:
+            operands = [value for name, value in node.arguments if name in ("input", "other") and value != main]
+            yield f"{OPERATORS[node.op]} {_name_operand(graph, operands[0])}" if operands else "with themselves"
+        elif node.op not in SILENT | _MOVING:
+            text = describe(graph, index, layouts)
+            if text and not text.startswith(RESHAPED):
+                yield text
+        index = main.node
+
+
+def _name_operand(graph: Graph, value: Argument) -> str:
+    if not isinstance(value, Ref):
+        return format_number(value)
+    kind = "number" if max(graph.type_of(value).shape, default=1) == 1 else "tensor"
+    return f"a {find_origin(graph, value.node)} {kind}"

@@ -33,8 +33,7 @@ from manifests.folders.manifest import (
     write_manifest,
 )
 from manifests.folders.reading import is_active, read_text
-from manifests.folders.shards import OptionalContent, Shards, pack
-from manifests.folders.words import WordIndex
+from manifests.folders.shards import OptionalContent, Shards, WordIndex, pack
 
 #: Maximum bytes of the index, and maximum share of the folder for the page; a very small folder may exceed it a little.
 INDEX_BYTES, SHARE, LEAST = 5_000_000, 0.30, 256 * 1024

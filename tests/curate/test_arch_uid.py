@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from curate.compute.graphs import GraphTrace
-from curate.folder.report.facts import gather_facts
 from curate.folder.report.records import arch_uid_section
+from curate.folder.report.sections import gather_facts
 
 CODE = "import torch\n\n\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return x{}{}\n"
 LAYERS = ("Conv2d(3, 8, 3)", "Linear(4, 4)", "LSTM(2, 2)", "GRU(2, 2)", "Embedding(5, 5)", "MultiheadAttention(4, 2)")

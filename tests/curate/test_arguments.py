@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from curate.compute.arguments import NAMESPACES, PRM, complete, imports_nothing, place_in
+from curate.compute.runs import NAMESPACES, PRM, complete, imports_nothing, place_in
 from curate.interface import Snapshot, curate
 from curate.model.options import CurateOptions
 from lemur_core.files.errors import UsageError

@@ -9,8 +9,8 @@ import pytest
 
 from curate.compute.behavior import find_candidates, find_faults
 from curate.compute.graphs import GraphTrace, get_computations
-from curate.folder.recompute import recompute
 from curate.folder.verify import verify
+from curate.folder.verify_networks import recompute
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from manifests.folders.manifest import read_manifest

@@ -26,8 +26,7 @@ from curate.model import splits
 from curate.model.options import CurateOptions
 from curate.run import pipeline
 from curate.run.pipeline import curate
-from curate.run.tasks import list_steps, source_step
-from curate.run.work import Work
+from curate.run.tasks import Work, list_steps, source_step
 from curate.sources import open_source
 from curate.sources.rows import to_batch
 from lemur_core.distributed.exchange import Exchange, Step, begin, run_part

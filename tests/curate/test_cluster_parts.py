@@ -18,8 +18,7 @@ pytest.importorskip("datatrove", reason="needs the extra cluster")
 
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
-from curate.run.tasks import curate_in_tasks, list_steps, source_step
-from curate.run.work import Work
+from curate.run.tasks import Work, curate_in_tasks, list_steps, source_step
 from curate.sources import open_sources
 from curate.sources.rows import RecordSource
 from curate.sources.services import HubDataset

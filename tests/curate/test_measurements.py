@@ -14,7 +14,7 @@ import pytest
 
 from curate import CurateOptions, Snapshot, curate
 from curate.sources import open_sources
-from curate.sources.measured import read_release
+from curate.sources.rows import read_release
 from tests.curate.test_sources_database import make, packed, run
 
 _PHONE = {"model_name": "a_b", "device_type": "phone", "valid": True, "duration": 155, "emulator": None}

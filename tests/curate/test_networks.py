@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from curate import CurateOptions, Snapshot, curate
-from curate.folder.pairs import find_pairs
+from curate.folder.networks import find_pairs
 from curate.model.features import Features, code_features
 from lemur_core.describe.cost import count_multiply_adds, count_parameters
 from lemur_core.graphs.graph import Graph, Node, Ref, TensorType

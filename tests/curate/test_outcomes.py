@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from curate.compute.arguments import read_parameters
+from curate.compute.runs import read_parameters
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from curate.sources import open_source

@@ -14,10 +14,8 @@ import pytest
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from curate.sources import open_source
-from lemur.gate.checks import RULES, Refusal, inspect_network, inspect_statistics, read_trials
-from lemur.gate.files import read_contribution
-from lemur.gate.gate import GateReport, differ_by_one_number, gate
-from lemur.gate.report import build_json, build_sarif, build_table
+from lemur.gate.checks import RULES, Refusal, inspect_network, inspect_statistics, read_contribution, read_trials
+from lemur.gate.gate import GateReport, build_json, build_sarif, build_table, differ_by_one_number, gate
 from lemur_core.files.errors import UserError
 from tests.builders.commands import LEMUR, environment
 from tests.builders.suites import read_files, table

@@ -7,7 +7,7 @@ from typing import TextIO
 
 import pytest
 
-from manifests.options.colors import paint, paint_changes, paint_outcomes
+from manifests.options.help import paint, paint_changes, paint_outcomes
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import pytest
 
-from manifests.conversations.card import quantile
 from manifests.conversations.conversation import (
     Chat,
     Comparison,
@@ -17,6 +16,7 @@ from manifests.conversations.conversation import (
     finish,
     read_fenced_code,
 )
+from manifests.conversations.verify import quantile
 
 WORDS = " ".join(f"word{number}" for number in range(200))
 KINDS = ("design", "explain")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from curate.compute.graphs import GraphTrace
 from curate.folder.report import records, sections
-from curate.folder.report.facts import ReportFacts, gather_facts
 from curate.folder.report.records import arch_uid_section
+from curate.folder.report.sections import ReportFacts, gather_facts
 from curate.model.corpus import LoadedRecords
 from curate.model.options import CurateOptions
 from curate.published.outcome import DUPLICATE_STAGES, CurationOutcome

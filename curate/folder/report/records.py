@@ -11,8 +11,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 
-from curate.folder.report.facts import ReportFacts, rank
-from curate.folder.report.sections import LONG_TABLE, fold_rows
+from curate.folder.report.sections import LONG_TABLE, ReportFacts, fold_rows, rank
 from curate.model.corpus import LoadedRecords
 from curate.model.options import get_prefix
 from curate.model.records import find_off_scale

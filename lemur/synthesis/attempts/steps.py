@@ -29,9 +29,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from curate.compute.arguments import PRM, TASK_DATASETS
 from curate.compute.graphs import NetworkTracer, build_payload
-from curate.compute.runs import BATCH
+from curate.compute.runs import BATCH, PRM, TASK_DATASETS
 from curate.model.features import Features, code_features
 from curate.model.options import CurateOptions
 from curate.published.novel import novel

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from lemur_core.describe.parts import parts
+from lemur_core.describe.cost import parts
 from lemur_core.graphs.canonical import canonical
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import identities

@@ -3,7 +3,7 @@
 import pytest
 
 from curate.model.options import CurateOptions
-from lemur_core.similarity.distinct import LEXICAL, STRUCTURAL, Distinct, count_distinct, decide
+from lemur_core.similarity.views import LEXICAL, STRUCTURAL, Distinct, count_distinct, decide
 from tests.builders.suites import read_files
 
 TEXTS = read_files(__file__, "distinct.md")
@@ -31,7 +31,7 @@ def test_each_stage_takes_its_own() -> None:
 def test_processes_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     codes = [NET.replace("8", str(number)) for number in range(40)] + [SPLIT, OTHER]
     by_workers = count_distinct(codes, [None] * 42, jobs=2)
-    monkeypatch.setattr("lemur_core.similarity.distinct._FEW", 100)
+    monkeypatch.setattr("lemur_core.similarity.views._FEW", 100)
     assert by_workers == count_distinct(codes, [None] * 42)
     assert by_workers.exact == 42
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lemur_core.graphs.identity import similarity
 from lemur_core.similarity.minhash import jaccard
-from lemur_core.similarity.overlaps import OverlapIndex, build_multiset
+from lemur_core.similarity.nearest import OverlapIndex, build_multiset
 
 SETS = st.lists(st.frozensets(st.integers(0, 12), max_size=8), max_size=6)
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lemur_core.describe.picture import Box
-from manifests.folders import frame, words
+from manifests.folders import frame, shards
 from manifests.folders.frame import code, facts, graph, note, results, sentences, table, versions, write_page
-from manifests.folders.words import WordIndex
+from manifests.folders.shards import WordIndex
 from tests.manifests.page.test_frame import many, page_of, read_page, read_shards
 
 
@@ -89,7 +89,7 @@ def test_rare_words_go_first_where_space_is_short() -> None:
 
 
 def test_a_large_index_has_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(words, "_FILE_CHARACTERS", 200)
+    monkeypatch.setattr(shards, "_FILE_CHARACTERS", 200)
     monkeypatch.setattr(frame, "LEAST", 10**7)
     write_page(tmp_path, page_of(many(100)))
     about = read_page(tmp_path)[0]["library"]["words"]
