@@ -16,7 +16,7 @@ WHOLE = Recipe().changed(
     slots__attention="timm::SEModule", slots__downsample="timm::BlurPool2d", slots__stochastic_depth="timm::DropPath",
     augmentation__randaugment_ops=1, augmentation__cutmix_alpha=1.0,
 )  # fmt: skip
-STANDARD = ["no attention", "strided convolution", "no stochastic depth", "plain augmentation"]
+STANDARD = ["no attention", "no anti-aliasing", "no stochastic depth", "plain augmentation"]
 
 
 def test_each_standard_variant_leaves_one_ingredient_out_that_the_recipe_has() -> None:
@@ -24,7 +24,9 @@ def test_each_standard_variant_leaves_one_ingredient_out_that_the_recipe_has() -
     assert list(found) == [FULL, *STANDARD]
     assert found["no attention"].slots.attention.use == "none"
     assert found["no attention"].slots.downsample == WHOLE.slots.downsample
-    assert found["strided convolution"].slots.downsample.use == "strided_conv"
+    assert found["no anti-aliasing"].slots.downsample.use == "subsample"
+    max_pool = variants(WHOLE.changed(slots__downsample="max_pool"))  # which aliases, too
+    assert list(max_pool) == [FULL, *STANDARD[:1], *STANDARD[2:]]
     plain = found["plain augmentation"].augmentation
     assert (plain.randaugment_ops, plain.cutmix_alpha) == (0, 0)
     assert plain.crop_padding == WHOLE.augmentation.crop_padding

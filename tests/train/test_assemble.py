@@ -261,6 +261,15 @@ def test_a_transition_in_each_order(folder: Path, order: str, size: int, most: i
     assert sum(isinstance(module, torch.nn.MaxPool2d) for module in transition.modules()) == most
 
 
+def test_subsampling_after_a_maximum_is_the_maximum_at_stride_2() -> None:
+    settings = (("conv_max_pool", "subsample"), ("conv_pool", "max_pool"))
+    recipes = [recipe({"downsample": pool}, model={**SMALL["model"], "transition": order}) for order, pool in settings]
+    first, second = (net_of(assemble(each, None)).eval() for each in recipes)
+    second.load_state_dict(first.state_dict())
+    images = torch.randn(2, 3, 32, 32)
+    assert torch.equal(first(images), second(images))
+
+
 def test_a_downsampling_that_is_a_convolution_stands_alone() -> None:
     orders = ("pool_conv", "conv_pool", "conv_max_pool")
     texts = {

@@ -59,7 +59,7 @@ WRONG = [
     ("attention", TEXTS["FULL_PRECISION"], "channels", "bfloat16 and channels_last: AssertionError: float32 alone"),
     ("attention", TEXTS["FIXED_SIZE"], "channels", "does not run on 4×8×12×8 in eval mode"),
     ("attention", TEXTS["SUBSAMPLE"], "", "gives 4×8×8×8 for 4×8×16×16"),
-    ("attention", "nn.SiLU", "", "has no parameters"),
+    ("attention", "nn.SiLU", "", "attends to nothing"),
     ("attention", "nn.Conv2d", "channels, channels, 3, padding=1", "attends to nothing"),
     ("attention", TEXTS["SCALE"], "channels", "attends to nothing"),
     ("attention", "nn.GroupNorm", "1, channels", "normalises"),

@@ -45,7 +45,7 @@ def test_each_variant_is_trained_with_each_seed(study: Path) -> None:
     assert {record["status"] for record in records} == {"ok"}
     assert len({record["recipe_sha256"] for record in records}) == 2
     page = (study / "ablation.md").read_text()
-    assert "| strided convolution | 2 |" in page
+    assert "| no anti-aliasing | 2 |" in page
     assert "synthetic (smoke test only)" in page
     assert "on the 50 test images" in page
     assert "epochs on 100 images" in page

@@ -208,6 +208,7 @@ _PARTS: dict[str, dict[str, tuple[str, ...]]] = {
         "strided_conv": ("make_conv", "channels, out_channels, 3, stride=2"),
         "avg_pool": ("nn.AvgPool2d", "2"),
         "max_pool": ("nn.MaxPool2d", "2"),
+        "subsample": ("nn.MaxPool2d", "1, stride=2"),  # every second row and column: aliasing at the same arithmetic
     },
     "norm": {
         "batch_norm": ("nn.BatchNorm2d", "channels"),

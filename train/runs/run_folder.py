@@ -297,8 +297,7 @@ def run_text(record: TrainingRecord, out: Path) -> str:
     if record.status != "ok" and Path(f"{out}.partial").is_dir():
         return f"{record.name}: {record.error}; run again to resume from {out}.partial"
     if record.status != "ok":
-        more = _MORE.get(record.status, "")
-        return f"{record.name}: {record.status}: {record.error}{more}; see {out / RECORD}"
+        return f"{record.name}: {record.status}: {record.error}{_MORE.get(record.status, '')}; see {out / RECORD}"
     rows = [
         ("data", f"{record.data}, {record.train_images:,} images to train on"),
         (
@@ -320,4 +319,4 @@ def _arithmetic_text(record: TrainingRecord) -> str:
     """Describe what training took: operations, images, and the test accuracy for each 10^15 operations."""
     peta = (record.flop or 0) / 1e15
     text = f"{peta:.3g} PFLOP, {record.images_seen or 0:,} images seen"
-    return text + (f", {100 * record.test_accuracy / peta:.3g} % a PFLOP" if peta and record.test_accuracy else "")
+    return text + (f", {100 * record.test_accuracy / peta:,.1f} % a PFLOP" if peta and record.test_accuracy else "")

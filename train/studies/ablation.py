@@ -21,6 +21,7 @@ from train.compose.assemble import assemble
 from train.compose.candidates import Prober
 from train.data import Cifar10, count_images
 from train.model.recipe import Recipe, read_changes
+from train.model.slots import BUILT_IN
 from train.runs.page import RUNS, list_finished_runs, read_record, runs_library
 from train.runs.run import Resources, TrainingRun
 from train.studies.search import Study
@@ -34,7 +35,7 @@ FULL = "full"
 #: The changes of each standard variant; one that does not change the recipe is skipped.
 STANDARD: dict[str, dict[str, object]] = {
     "no attention": {"slots__attention": "none"},
-    "strided convolution": {"slots__downsample": "strided_conv"},
+    "no anti-aliasing": {"slots__downsample": "subsample"},
     "no stochastic depth": {"slots__stochastic_depth": "none"},
     "plain augmentation": {
         "augmentation__randaugment_ops": 0,
@@ -110,8 +111,7 @@ def ablate(
         "seeds": list(seeds),
         "variants": {name: json.loads(changed.to_json()) for name, changed in recipes.items()},
     }
-    library = folder if any(net.ingredients for net in nets.values()) else None
-    study.open(plan, library)
+    study.open(plan, folder if any(net.ingredients for net in nets.values()) else None)
     cases = [(name, seed) for seed in seeds for name in recipes]
     runs = {
         f"{folder_name(name)}-seed{seed}": TrainingRun(nets[name], recipes[name], seed, data, held_out, images)
@@ -241,7 +241,9 @@ def variants(recipe: Recipe, written: Sequence[str] = ()) -> dict[str, Recipe]:
     Raises: UsageError if a variant cannot be parsed, has no effect, gives an invalid recipe, or has a name too similar
         to another; UserError if there are no variants.
     """
-    changes = [_read_variant(text) for text in written] if written else list(STANDARD.items())
+    aliased = recipe.slots.downsample.use in BUILT_IN["downsample"].keys() - {"avg_pool"}
+    standard = [(name, change) for name, change in STANDARD.items() if not (aliased and "slots__downsample" in change)]
+    changes = [_read_variant(text) for text in written] if written else standard
     recipes = {FULL: recipe}
     folders = {folder_name(FULL): FULL}
     for name, change in changes:
