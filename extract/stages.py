@@ -52,6 +52,7 @@ from extract.resolve.distributions import list_distributions, make_guess
 from extract.resolve.index import FactsIndex
 from extract.resolve.modules import CorpusIndex
 from extract.resolve.requirements import add_versions
+from extract.sources import PackageSource
 from extract.specs.algorithm import add_rebuild_outcome, read_graph, store_graphs
 from extract.specs.make import positional_names
 from extract.specs.outline import read_outline
@@ -227,6 +228,13 @@ class StageContext:
         fetched = {name: fetch_tests(source) for name, source in sources.items()}
         self.tests = {name: folder for name, folder in fetched.items() if folder is not None}
 
+    def provide(self, source: PackageSource, package: str) -> Sequence[Path]:
+        """Return folders with a package that a source turns out to need: another source, or what an extra has."""
+        top = package.partition(".")[0]
+        named = {item.name.partition("@")[0].replace("-", "_"): item for item in self.facts.sources}
+        other = named.get(top, source)
+        return extra_folders(source, package) if other is source else original_folders(other, self.facts.unreached)
+
     def hints(self, target: TargetClass) -> Mapping[str, Any]:
         """Return how the corpus constructs and calls a class, as JSON values."""
         if target.block not in self._hints:
@@ -323,7 +331,7 @@ def _add_calls_of_sources(blocks: Mapping[str, PendingBlock], context: StageCont
     targets = [block.target for block in blocks.values()]
     named = context.finder.list_naming
     places = context.originals, context.tests
-    calls = record_sources(targets, *places, named, context.index, missing, extra_folders, **context.comparison)
+    calls = record_sources(targets, *places, named, context.index, missing, context.provide, **context.comparison)
     for item in calls:
         context.add_calls(item.target, item.calls, item.places)
     return missing

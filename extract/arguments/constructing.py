@@ -54,6 +54,11 @@ _MAX_GROWN = 64
 TOO_SMALL = re.compile(
     r"too (?:small|short)|can't be greater|should be less than|at least|must be (?:greater|larger)|is empty"
 )
+#: Widths that were divided by a number of heads or groups, and gave 0 or a rest.
+_TOO_NARROW = re.compile(
+    r"multiple of|divisible|\[[^\]]*\b0\b[^\]]*\]' is invalid|zero|must be positive|non-empty|range\(\) arg 3"
+)
+_LEAST_WIDTH = 8
 _SHARED_PREFIX = 3  # letters
 _MAX_TRIES = 80  # sets of required arguments
 LARGE = 400_000  # elements; for larger modules, inputs are searched on meta tensors
@@ -235,9 +240,10 @@ class Constructor:
                 kwargs = _order_arguments(self.parameters, {**before, name: text}).kwargs
                 with contextlib.suppress(AttemptError):
                     yield self.make(Arguments(built.arguments.args, kwargs))
-        for name, text in self._add_attribute(failure, before):
+        changes = [{name: text} for name, text in self._add_attribute(failure, before)]
+        for change in (*changes, *_widen(failure, before)):
             with contextlib.suppress(AttemptError):
-                yield self.make(Arguments(built.arguments.args, tuple({**before, name: text}.items())))
+                yield self.make(Arguments(built.arguments.args, tuple({**before, **change}.items())))
 
     def _suggest_changes(
         self,
@@ -265,6 +271,7 @@ class Constructor:
             sizes = {n: int(text) for n in named if (text := extra.get(n, texts[n])).isdecimal()}
             larger = {n: str(4 * size) for n, size in sizes.items() if size <= _MAX_GROWN}
             yield from [(dict(picks), {**extra, **larger})] if larger else []
+        yield from ((dict(picks), {**extra, **wider}) for wider in _widen(failure, {**texts, **extra}))
         for name in named:
             yield from ((dict(picks), {**extra, name: text}) for text in _fit_length(failure, texts[name]))
         for name in named:
@@ -301,9 +308,10 @@ class Constructor:
         if not isinstance(cause, AttributeError) or not (cause.name or "_").isidentifier():
             return
         for name, text in texts.items():
-            for better in _with_attribute(text, str(cause.name)):
-                if type(self.names.value(text)).__name__ == type(cause.obj).__name__:
-                    yield name, better
+            value = self.names.value(text)
+            items = [value, *(value.values() if isinstance(value, dict) else ())]
+            if type(cause.obj).__name__ in [type(item).__name__ for item in items]:
+                yield from ((name, better) for better in _with_attribute(text, str(cause.name)))
 
     def _companions(self) -> dict[str, tuple[str, ...]]:
         """Return expressions for parameters that take a class of the corpus, or an instance of one."""
@@ -352,6 +360,15 @@ def confirm(constructor: Constructor, arguments: Arguments) -> nn.Module:
     return module
 
 
+def _widen(failure: AttemptError, texts: Mapping[str, str]) -> list[dict[str, str]]:
+    """Return larger widths for a failure of what is a fraction of them."""
+    if not _TOO_NARROW.search(str(failure)):
+        return []
+    sizes = {name: int(text) for name, text in texts.items() if text.isdecimal()}
+    wider = {name: str(4 * size) for name, size in sizes.items() if _LEAST_WIDTH <= size <= _MAX_GROWN}
+    return [wider] if wider else []
+
+
 def _fit_length(failure: AttemptError, text: str) -> list[str]:
     """Return a tuple and a list of the length that a message names, with the items of a value."""
     length = _LENGTH.search(str(failure))
@@ -381,6 +398,9 @@ def _with_attribute(text: str, name: str) -> list[str]:
     value = suggest_value(name)
     if text.startswith("type('Stub'"):
         return [] if f"{name!r}: " in text else [text.replace("{", f"{{{name!r}: {value}, ", 1)]
+    if re.match(r"\{'\w+': \w", text):  # the items of a dict
+        inside = text.replace("SimpleNamespace(", f"SimpleNamespace({name}={value}, ", 1)
+        return [inside if inside != text else re.sub(r": \d+", f": types.SimpleNamespace({name}={value})", text)]
     call = re.fullmatch(r"(nn\.\w+)(\(.*\))", text)
     if call is None and not text.isdecimal():
         return []

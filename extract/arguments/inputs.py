@@ -350,6 +350,12 @@ def guess_field(name: str, main: Tensor, *, loss: bool) -> Value:
     return propose_like_main(plain, main, loss=loss)[0]
 
 
+def guess_item(name: str) -> Value:
+    """Return a value for an item of one of several images."""
+    value = meaning(name.removeprefix("original_"))
+    return value if value is not None else Tensor((3, 32, 32) if "im" in name else (_TOKENS,))
+
+
 def main_values(name: str, annotation: str, shape: tuple[int, ...], channels: int, layers: Layers) -> Iterator[Value]:
     """Yield values for the first argument in one layout."""
     lower = name.lower()

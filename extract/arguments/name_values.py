@@ -40,6 +40,8 @@ NAMES: tuple[NameRule, ...] = (
     ),
     NameRule(r"(num|n)?_?class(es)?|nc|(num|n)_(labels|outputs?)", "10|4"),
     NameRule(r".*drop(out)?(_?(prob|rate|path|p|ratio|out))?|prob|dpr|(.*_)?eps", "0.1|[0.1, 0.1]|0.0|1e-05"),
+    NameRule(r"(act(ivation)?|norm|conv|attn|block|layer)_?(class|cls)", "nn.ReLU|nn.Identity|@block|nn.BatchNorm2d"),
+    NameRule(r"(.*_)?(loss|criterion)(_?(fn|fcn|func|function))?", "nn.MSELoss()|nn.BCEWithLogitsLoss()"),
     NameRule(r"(is|use|add|with|has|return|output|enable|tie)_.*|_?apply_.*", "False|True"),
 )
 ANNOTATIONS: tuple[NameRule, ...] = (

@@ -19,6 +19,7 @@ from typing import Any
 
 from extract.arguments.constructing import TOO_SMALL
 from extract.arguments.inputs import (
+    BATCH,
     BYTE,
     COMPLEX,
     FLOAT,
@@ -34,6 +35,7 @@ from extract.arguments.inputs import (
     Value,
     change_tensors,
     guess_field,
+    guess_item,
     is_variadic,
     propose_like_main,
     pyramid,
@@ -409,6 +411,7 @@ def records(at: FailedCall) -> Iterator[Inputs]:
     held = re.findall(rf"(\w+)\.{lacks[1]}\b", at.line) if lacks else []
     main = at.main if len(at.main.shape) > 1 else Tensor((_ROWS, *(at.layers.channels or (32,))[:1]))
     names = dict(at.inputs)
+    yield from _records_in_lists(at, indexed, item)
     if (indexed or held) and not names.keys() & {*indexed, *held}:
         held, indexed = (list(names)[:1] if read else [] for read in (held, indexed))  # another name, in a helper
     for name, value in names.items():
@@ -423,6 +426,30 @@ def records(at: FailedCall) -> Iterator[Inputs]:
             yield with_value(
                 at.inputs, name, FieldValues((*known, (field, guess_field(field, main, loss=at.loss))), is_dict=is_dict)
             )
+
+
+def _records_in_lists(at: FailedCall, indexed: Sequence[str], item: str) -> Iterator[Inputs]:
+    """Use a list of dicts for what is looped over, `[x["image"] for x in inputs]`, and add the item that is missing."""
+    lines = " ".join(at.failure.lines)
+    looped = dict(re.findall(r"\bfor (\w+) in (\w+)", lines))
+    for name, value in at.inputs:
+        variables = [variable for variable in indexed if looped.get(variable) == name]
+        records = [one for one in getattr(value, "values", ()) if isinstance(one, FieldValues)]
+        if variables:
+            read = dict.fromkeys(re.findall(rf"\b(?:{'|'.join(variables)})\[['\"](\w+)['\"]\]", lines))
+            record = FieldValues(tuple((field, guess_item(field)) for field in read))
+            yield with_value(at.inputs, name, ListOfValues((record,) * BATCH))
+        elif item and records and item not in dict(records[0].fields):
+            fresh = [replace(one, fields=(*one.fields, (item, guess_item(item)))) for one in records]
+            yield with_value(at.inputs, name, ListOfValues(tuple(fresh)))
+
+
+def zipped(at: FailedCall) -> Iterator[Inputs]:
+    """Use the same list for other arguments with a plural name: they are mostly looped over together."""
+    lists = [value for _, value in at.inputs if isinstance(value, ListOfValues)]
+    for name, value in at.inputs if lists else ():
+        if isinstance(value, Tensor) and name.endswith("s"):
+            yield with_value(at.inputs, name, lists[0])
 
 
 #: Patterns of messages about dtypes, and the kind of tensor that they ask for.
@@ -520,6 +547,7 @@ RULES: tuple[Callable[[FailedCall], Iterator[Inputs]], ...] = (
     shares,
     views,
     records,
+    zipped,
     ranks,
     missing,
     kinds,

@@ -1,8 +1,8 @@
-"""The files of a local project that importing its classes needs: foreign code sees only a copy of these.
+"""The files of a project that running its classes needs: foreign code sees only a copy of these.
 
 For example, of `project/.env`, `project/notes.txt`, `project/net/__init__.py`, `project/net/anchors.json` and
-`project/net/deploy.pem`, only the two in the middle are copied. Tests
-are, too: they call the classes as their authors mean it.
+`project/net/deploy.pem`, only the two in the middle are copied. Tests, documents and configurations
+are, too: they construct and call the classes as their authors mean it.
 """
 
 import hashlib
@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from extract.sources import walk
-from extract.sources.contents import MAX_FILE_BYTES, MAX_TOTAL_BYTES, PackageSource
+from extract.sources.contents import MAX_FILE_BYTES, MAX_TOTAL_BYTES, PackageSource, is_beside_code
+from extract.sources.git import others_of
 from extract.sources.store import place, workspace
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
@@ -19,17 +20,15 @@ from lemur_core.files.foreign import may_hold_secrets
 
 _FORMAT = "v1"
 _INIT = "__init__.py"
-#: Names of folders.
-TESTS = frozenset({"test", "tests", "testing"})
 
 
 def copy_importable(source: PackageSource) -> Path:
-    """Return a folder of the cache with the Python files of a local source, and the data files inside its packages.
+    """Return a folder of the cache with the Python files of a source, and what is beside them (`is_beside_code`).
 
-    Hidden files, files with names of secrets (`may_hold_secrets`), and data files of more than 32 MiB are left out; so
-    are all further data files once they have a GiB.
+    Of a local source, all data files inside its packages are copied. Hidden files, files with names of secrets
+    (`may_hold_secrets`), and data files of more than 32 MiB are left out; so are all further ones once they have a GiB.
 
-    Args: source: a source of the kind `folder`.
+    Args: source: of a kind other than `package`.
     Returns: the folder, named by the digest of its contents.
     Raises: UserError if a file cannot be read, has changed since the source was opened, or cannot be copied.
     """
@@ -51,28 +50,17 @@ def copy_importable(source: PackageSource) -> Path:
     return target
 
 
-def is_test(name: str) -> bool:
-    """Return whether a file of this name holds tests."""
-    return name.endswith(".py") and (name.startswith("test_") or name.endswith("_test.py"))
-
-
-def is_of_tests(path: str) -> bool:
-    """Return whether a file holds tests, or helpers in a folder of tests."""
-    folder, _, name = path.rpartition("/")
-    return name.endswith(".py") and (is_test(name) or name == "conftest.py" or not TESTS.isdisjoint(folder.split("/")))
-
-
 def _read_others(source: PackageSource) -> Iterator[tuple[str, bytes]]:
     inits = [file.path.removesuffix(_INIT) for file in source.files if file.path.rpartition("/")[2] == _INIT]
     known = {file.path for file in source.files}
     packages, total = tuple(inits), 0  # "" is the root, if it is a package itself
-    for path in sorted(walk(source.root)):
+    root = source.root if source.kind == "folder" else others_of(source)
+    for path in sorted(set(walk(root)) - known):
         name = path.rpartition("/")[2]
-        is_data = not name.endswith(".py") and path.startswith(packages)
-        of_tests = path not in known and is_of_tests(path)
-        if may_hold_secrets(name) or not (is_data or of_tests):
+        is_data = not name.endswith(".py") and path.startswith(packages) and not may_hold_secrets(name)
+        if not (is_data or is_beside_code(path)):
             continue
-        file = source.root / path
+        file = root / path
         try:
             size = file.stat().st_size
             if size > MAX_FILE_BYTES or total + size > MAX_TOTAL_BYTES:

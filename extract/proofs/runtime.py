@@ -139,8 +139,8 @@ def runtime_for(
 def original_folders(source: PackageSource, unreached: list[str] | None = None) -> tuple[Path, ...]:
     """Return folders to prepend to `sys.path` to import the classes of a source, with their dependencies.
 
-    A released package is imported from its wheel, a local folder from a copy of what imports need, any other source
-    from its own files. Packages of the declared runtime (torch, torchvision) need no folders.
+    A released package is imported from its wheel if there is one, any other source from a copy of what that needs.
+    Packages of the declared runtime (torch, torchvision) need no folders.
 
     Args: unreached: appended to as by `runtime_for`.
     """
@@ -151,7 +151,7 @@ def original_folders(source: PackageSource, unreached: list[str] | None = None) 
         runtime = runtime_for([f"{name}=={version}"], unreached=unreached)
         if runtime.folder is not None and any(item.partition("==")[0] == name for item in runtime.installed):
             return (runtime.folder,)
-    root = copy_importable(source) if source.kind == "folder" else source.root
+    root = source.root if source.kind == "package" else copy_importable(source)
     # Behind the root: stated folders may hold modules of any name.
     stated = [root / folder for folder, package in source.roots if folder and not package]
     return (root, *filter(Path.is_dir, stated), *runtime_for(source.requires, unreached=unreached).folders)

@@ -7,8 +7,7 @@ Nothing of an sdist is run. Setuptools writes the names of its top-level modules
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-from extract.proofs.local_files import TESTS, is_of_tests
-from extract.sources.contents import PackageSource
+from extract.sources.contents import PackageSource, is_beside_code
 from extract.sources.metadata import PackageFacts, is_text, read_facts
 from extract.sources.package import read_archive
 from extract.sources.store import place, workspace
@@ -21,8 +20,6 @@ from lemur_core.sandbox.runtime import DECLARED
 _COMPILED = frozenset({".c", ".cc", ".cpp", ".cu", ".cxx", ".f", ".f90", ".pyx", ".rs"})
 _MAX_SDIST_BYTES = 40 << 20
 _MAX_SECONDS = 120.0
-_DATA_OF_TESTS = frozenset({".cfg", ".csv", ".ini", ".json", ".toml", ".tsv", ".txt", ".yaml", ".yml"})
-_DOCUMENTS = frozenset({".md", ".rst"})
 _ABSENT = "there is no wheel of it for this Python and platform, and its sdist"
 
 
@@ -56,14 +53,14 @@ def _list_module(files: dict[str, bytes], root: PurePosixPath, name: str) -> dic
 
 
 def fetch_tests(source: PackageSource) -> Path | None:
-    """Return a folder with the tests and documents in the sdist of a release; wheels mostly lack them.
+    """Return a folder with the tests, documents and configurations in the sdist of a release; wheels mostly lack them.
 
     Returns: the folder, laid out as in the sdist, in the cache; None if the index does not have it or is out of reach.
     """
     name, _, version = source.name.partition("@")
     if source.kind != "package" or name in DECLARED:
         return None
-    target = cache_folder("runtime", "v1", "tests") / f"{name}-{version}"
+    target = cache_folder("runtime", "v1", "beside") / f"{name}-{version}"
     if target.is_dir():
         return target
     note(f"fetching the tests of {name}=={version} with pip download")
@@ -94,8 +91,4 @@ def fetch_tests(source: PackageSource) -> Path | None:
 
 
 def _choose_tests(names: list[str]) -> Iterable[str]:
-    for name in names:
-        path = PurePosixPath(name.partition("/")[2])
-        is_data = path.suffix in _DATA_OF_TESTS and not TESTS.isdisjoint(path.parts[:-1])
-        if is_data or is_of_tests(str(path)) or path.suffix in _DOCUMENTS:
-            yield name
+    return (name for name in names if is_beside_code(name.partition("/")[2]))

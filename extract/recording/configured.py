@@ -8,17 +8,29 @@
         def __init__(self, encoder): ...                    # by its name: there is an `Encoder` in the module
 
 The search for arguments makes them: configurations with small values first, `EncoderConfig(width=32, layers=2)`.
+
+    class Model(nn.Module):
+        def __init__(self, cfg="small.yaml", channels=3): ...   # takes a file
+
+    head:                                                       # small.yaml
+      - [16, Detect, [80]]
+
+`Model` is constructed from the contents, and then from the path, of each such file of the source. For the calls of
+`Detect`, those come first that name it.
 """
 
 import contextlib
 import dataclasses
 import functools
+import importlib
 import inspect
+import re
 import sys
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -28,6 +40,8 @@ from extract.arguments.trials import AttemptError, attempt
 
 _MOST_CLASSES = 4  # for one parameter
 _LEAST_LETTERS = 3  # of a parameter that is named after a class
+_TAKES_FILE = re.compile(r"(model_?)?(cfg|config|conf|configuration|yaml)(_?(file|path|name|dict))?")
+_WORD = re.compile(r"\w+")
 
 
 @functools.cache
@@ -86,3 +100,40 @@ def read_settings(value: Any) -> dict[str, Any] | None:
     names = [name for name, parameter in read_parameters(kind).items() if not is_variadic(parameter)]
     known = getattr(value, "__dict__", {})
     return {name: known[name] for name in names} if names and all(name in known for name in names) else None
+
+
+class ConfigurationFile(NamedTuple):
+    """A file that may configure models."""
+
+    path: str
+    text: str
+    words: frozenset[str]
+
+    def list_calls(self, definition: Callable[..., Any], parameter: str) -> list[Callable[[], Any]]:
+        """Return the calls of a class or function with this file: with its contents, and with its path."""
+        values = [item for item in (self.read_contents(), self.path) if item]
+        return [functools.partial(definition, **{parameter: value}) for value in values]
+
+    def read_contents(self) -> dict[str, Any] | None:
+        """Return the table in the file; None if it is something else, or the source brings no parser."""
+        try:
+            value = attempt(functools.partial(importlib.import_module("yaml").safe_load, self.text))
+        except (AttemptError, ImportError):
+            return None
+        return value if isinstance(value, dict) else None
+
+
+def read_configurations(paths: Sequence[str]) -> list[ConfigurationFile]:
+    """Return the files at these paths."""
+    texts = {path: Path(path).read_text("utf-8", "replace") for path in paths}
+    return [ConfigurationFile(path, text, frozenset(_WORD.findall(text))) for path, text in texts.items()]
+
+
+def find_file_parameter(definition: Callable[..., Any]) -> str | None:
+    """Return the parameter of a class or function that takes a configuration file, where it needs no other."""
+    parameters = read_parameters(definition)
+    for name, parameter in parameters.items():
+        stated = isinstance(parameter.default, str) and parameter.default.endswith((".yaml", ".yml"))
+        if (stated or _TAKES_FILE.fullmatch(name)) and set(list_required(parameters)) <= {name}:
+            return name
+    return None

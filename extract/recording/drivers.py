@@ -26,12 +26,12 @@ from extract.arguments.inputs import is_variadic, list_required
 from extract.arguments.name_values import read_parameters
 from extract.arguments.search_guest import namespace
 from extract.arguments.trials import AttemptError, TimeBudget, attempt, count_elements, quiet, seed_all
-from extract.recording.configured import list_accepted
+from extract.recording.configured import ConfigurationFile, list_accepted
 from extract.recording.meta import LightTensors
 from extract.recording.testing import run_tests
 from extract.recording.users import read_names
 
-WRITTEN, TESTS = -2, -1  # efforts
+CONFIGURED, WRITTEN, TESTS = -3, -2, -1  # efforts
 _SECONDS = 5.0  # of CPU time for one construction, example, or search of inputs; the numbers of attempts end most
 _CONSTRUCTIONS, _FORWARDS = 30, 45  # attempts with one model
 _MAX_KEYS = 4  # names tried with one factory
@@ -126,6 +126,12 @@ def drive_definition(definition: Any, tables: Tables) -> list[Driver]:
     if required:
         return [Driver(key, 1, functools.partial(_run_models, calls))] if calls else []
     return [Driver(key, 0, functools.partial(_run_models, [definition]))]
+
+
+def drive_file(definition: Any, parameter: str, file: ConfigurationFile) -> Driver:
+    """Return the driver of a class or function with a configuration file. Args: parameter: the one that takes it."""
+    key = f"{definition.__module__}:{definition.__qualname__} with {file.path}"
+    return Driver(key, CONFIGURED, lambda on_meta: _run_models(file.list_calls(definition, parameter), on_meta))
 
 
 def drive_code(key: str, code: str, space: Mapping[str, Any]) -> Driver:

@@ -25,6 +25,9 @@ class SourceRecording:
         modules: further modules to import, which mention these classes.
         examples: Python code of the source's documentation, one text an example.
         tests: files of tests, relative to the first folder that has them.
+        configurations: files with settings of models, as paths.
+        replaced: modules that are nowhere, such as compiled ones.
+        last: whether to record what can be imported, whatever is absent.
         digest: of the source: another one asks again.
     """
 
@@ -33,4 +36,7 @@ class SourceRecording:
     modules: Sequence[str]
     examples: Sequence[str]
     tests: Sequence[str]
+    configurations: Sequence[str]
     digest: str
+    replaced: Sequence[str] = ()
+    last: bool = False

@@ -7,6 +7,7 @@ import math
 import sys
 import types
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -168,6 +169,8 @@ class CallRecorder:
             raise _UnnamedError
         write = functools.partial(self._expression, depth=depth + 1)
         kind: Any = type(value)
+        if kind is str and value.startswith("/") and Path(value).exists():
+            raise _UnnamedError  # a file of this machine
         if value is None or kind in (bool, int, str) or (kind is float and math.isfinite(value)):
             return repr(value)
         if kind is float:

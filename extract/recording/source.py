@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Unpack
 
-from extract.proofs.local_files import is_test
 from extract.proofs.validate import ReportedCalls
 from extract.recording.blocks import RecordedCalls
 from extract.recording.messages import SourceRecording
 from extract.resolve.discover import TargetClass
 from extract.resolve.modules import FOUNDATION, Module
 from extract.sources import PackageSource
+from extract.sources.contents import is_test
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible
 from lemur_core.sandbox import Limits
@@ -23,6 +23,7 @@ from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open
 _MAX_MODULES = 60  # imported besides those of the classes
 _MAX_EXAMPLES = 200
 _MAX_TESTS = 400  # files
+_MAX_CONFIGURATIONS, _MAX_CONFIGURATION_BYTES = 300, 64 << 10
 _MAX_ROUNDS = 6  # each with one more package
 _REASON_CHARACTERS = 200
 _MAX_TEXT_BYTES = 1 << 20
@@ -50,7 +51,7 @@ class SourceCalls:
 
     Args:
         missing: why no module of them can be imported.
-        absent: the module that it lacks for that.
+        absent: the module that one of them lacks; then nothing was run yet.
     """
 
     calls: Mapping[str, Sequence[NamedCalls]]
@@ -120,6 +121,7 @@ def record_sources(
             [module.name for module in list_naming(members)][:_MAX_MODULES],
             list_examples(source, others, paths),
             list_tests(source, others, paths),
+            list_configurations(source, others, paths),
             source.digest,
         )
 
@@ -146,9 +148,9 @@ def _run(
     provide: Callable[[str, str], list[str]],
     sandbox: SandboxOptions,
 ) -> dict[str, SourceCalls]:
-    """Return the calls of each source; those that lack a package run again with it, if it can be provided."""
+    """Return the calls of each source; those that lack a package run again with it, or with a replacement."""
     answers: dict[str, SourceCalls] = {}
-    for _ in range(_MAX_ROUNDS):
+    for turn in range(_MAX_ROUNDS):
         readable = (Path(folder) for request in requests.values() for folder in request.folders)
         with open_sandbox(index, [RECORD_SOURCE], sandbox, folders=readable) as box:
             answers |= {
@@ -156,10 +158,9 @@ def _run(
                 for reply in RECORD_SOURCE.run(box, requests)
             }
         requests = {
-            name: replace(request, folders=[*request.folders, *more])
+            name: replace(_complete(request, absent, provide(name, absent)), last=turn == _MAX_ROUNDS - 2)
             for name, request in requests.items()
             if (absent := answers[name].absent)
-            and (more := [folder for folder in provide(name, absent) if folder not in request.folders])
         }
         if not requests:
             break
@@ -167,38 +168,60 @@ def _run(
     return answers
 
 
+def _complete(request: SourceRecording, absent: str, folders: Sequence[str]) -> SourceRecording:
+    """Return a request with a package that it lacks; that is replaced if it is in none of these folders."""
+    more = [folder for folder in folders if folder not in request.folders]
+    if more:
+        return replace(request, folders=[*request.folders, *more])
+    return replace(request, replaced=[*request.replaced, absent])
+
+
 def _key(target: TargetClass) -> str:
     return f"{target.stem}:{target.name}"
 
 
 def list_examples(source: PackageSource, tests: Path | None, folders: Sequence[Path]) -> list[str]:
-    """Return the Python code in the documents of a source: its README, its sdist, or the metadata of its release."""
+    """Return the Python code in the documents of a source: its README first, or the metadata of its release."""
     name = source.name.partition("@")[0].replace("-", "_").lower()
-    files = [source.root / item for item in sorted(_list_names(source.root)) if _README.fullmatch(item)]
+    files: list[Path] = []
     for folder in folders[:1]:
         files += [folder / item / "METADATA" for item in sorted(_list_names(folder)) if _is_metadata(item, name)]
-    if tests is not None:
-        files += sorted(path for path in tests.rglob("*") if path.suffix in (".md", ".rst"))
+    for folder in [tests] if tests is not None else folders[:1] if source.kind != "package" else []:
+        files += [folder / item for item in sorted(_list_names(folder)) if _README.fullmatch(item)]
+        files += sorted(path for path in folder.rglob("*") if path.suffix in (".md", ".rst"))
     codes = [code for file in files for code in _list_codes(_read_text(file))]
     return list(dict.fromkeys(codes))[:_MAX_EXAMPLES]
 
 
 def _list_codes(text: str) -> Iterator[str]:
     for code in _FENCED.findall(text):
-        yield _strip_prompts(code)
+        yield _strip_prompts(textwrap.dedent(code))
     for match in _DIRECTIVE.finditer(text):
         yield _strip_prompts(textwrap.dedent(_OPTION.sub("", match["code"])).strip("\n") + "\n")
 
 
 def list_tests(source: PackageSource, tests: Path | None, folders: Sequence[Path]) -> list[str]:
     """Return the files of tests of a project or release, relative to the folder of tests, or to the first other."""
-    tops = {file.module.partition(".")[0] for file in source.files} if source.kind == "package" else {""}
-    places = [(folder, top) for folder in folders[:1] for top in tops]
-    places += [] if tests is None else [(tests, "")]
-    files = {
-        path.relative_to(root) for root, top in places for path in (root / top).rglob("*.py") if is_test(path.name)
-    }
-    return sorted(path.as_posix() for path in files)[:_MAX_TESTS]
+    places = _list_places(source, tests, folders)
+    files = [(root, file) for root, top in places for file in (root / top).rglob("*.py")]
+    return sorted({file.relative_to(root).as_posix() for root, file in files if is_test(file.name)})[:_MAX_TESTS]
+
+
+def list_configurations(source: PackageSource, tests: Path | None, folders: Sequence[Path]) -> list[str]:
+    """Return the files of a project or release that may configure its models, the smallest first."""
+    files = [
+        (file.stat().st_size, str(file))
+        for root, top in _list_places(source, tests, folders)
+        for suffix in ("yaml", "yml")
+        for file in (root / top).rglob(f"*.{suffix}")
+    ]
+    return [file for size, file in sorted(files) if size <= _MAX_CONFIGURATION_BYTES][:_MAX_CONFIGURATIONS]
+
+
+def _list_places(source: PackageSource, tests: Path | None, folders: Sequence[Path]) -> list[tuple[Path, str]]:
+    """Return folders to search, each with the folder below it that is searched."""
+    tops = sorted({file.module.partition(".")[0] for file in source.files}) if source.kind == "package" else [""]
+    return [*((folder, top) for folder in folders[:1] for top in tops), *([(tests, "")] if tests else ())]
 
 
 def _list_names(folder: Path) -> list[str]:

@@ -7,39 +7,42 @@ import importlib
 import signal
 import sys
 import time
-import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from extract.arguments.search_guest import compile_nothing
 from extract.arguments.trials import AttemptError, attempt, seed_all
+from extract.recording.configured import ConfigurationFile, find_file_parameter, read_configurations
 from extract.recording.drivers import (
+    CONFIGURED,
     TESTS,
     WRITTEN,
     Driver,
     Tables,
     drive_code,
     drive_definition,
+    drive_file,
     drive_tests,
     find_main,
     list_examples,
 )
 from extract.recording.messages import MOST_CALLS, SourceRecording
 from extract.recording.recorder import RecordedCall, SourceRecorder
+from extract.recording.testing import ReplacedModule, find_absent
 from extract.recording.users import UseGraph
 from lemur_core.sandbox.server.foreign import one_line
 
 _IMPORT_SECONDS = 120.0
 _MAX_STEPS = 60_000  # modules constructed and called by one driver
 _MAX_ALL_STEPS = 2_000_000
-_MAX_DRIVERS = {WRITTEN: 4, TESTS: 3, 0: 8, 1: 2, 2: 2}  # tried for one class, by effort
+_MAX_DRIVERS = {CONFIGURED: 3, WRITTEN: 4, TESTS: 3, 0: 8, 1: 2, 2: 2}  # tried for one class, by effort
 _ROUNDS = (2, sum(_MAX_DRIVERS.values()))  # drivers that each class tries
 _MAX_TRIED = 400  # in all
 _MOST_ON_CPU = 2_000_000  # elements of a model that runs there after it failed on the meta device
@@ -55,13 +58,15 @@ class _WaitingError(BaseException):
 #: Of one driver. What the sandbox denies it, a download of weights for example, is denied to no other.
 _FAILURES = (AttemptError, PermissionError, MemoryError, _WaitingError)
 
+T = TypeVar("T")
 Calls = Mapping[str, list[RecordedCall]]
 
 
 def record_source(request: SourceRecording) -> dict[str, Any]:
     """Return `calls`, those nearest to the defaults of each class by its key, where a driver reaches it.
 
-    If no module of the classes can be imported, `missing` states why, and `absent` which package there is not.
+    If no module of the classes can be imported, `missing` states why. If one lacks a module, `absent` is that, and
+    nothing is run.
     """
     compile_nothing()
     torch.jit._state.disable()
@@ -73,6 +78,7 @@ def record_source(request: SourceRecording) -> dict[str, Any]:
     sys.argv = sys.argv[:1]
     time.sleep = _SLEEP
     sys.path[:0] = request.folders
+    sys.modules |= {name: ReplacedModule(name) for name in request.replaced}
     own = list(dict.fromkeys(key.partition(":")[0] for key in request.classes))
     failures: dict[str, str] = {}
     absent = None
@@ -84,30 +90,21 @@ def record_source(request: SourceRecording) -> dict[str, Any]:
         except _FAILURES as failure:
             # What it would have shown stays unknown.
             cause = failure.cause if isinstance(failure, AttemptError) else None
-            if absent is None and isinstance(cause, ModuleNotFoundError):
-                absent = cause.name
+            if absent is None and name in own:
+                absent = find_absent(cause)
             failures[name] = failure.message if isinstance(failure, AttemptError) else one_line(repr(failure), 200)
-    if all(name in failures for name in own):
-        return {"calls": {}, "missing": failures[own[0]], "absent": absent}
+    if absent in request.replaced or request.last:
+        absent = None
+    if absent or all(name in failures for name in own):
+        return {"calls": {}, "missing": failures[next(name for name in own if name in failures)], "absent": absent}
     packages = frozenset(name.partition(".")[0] for name in own)
-    recording = _Recording(packages, request.examples, _read_tests(request))
+    files = read_configurations(request.configurations)
+    recording = _Recording(packages, request.examples, _read_tests(request), files)
     return {"calls": recording.record(request.classes), "missing": None}
 
 
 def _load_nothing(*_: Any, **__: Any) -> Any:
     return {}
-
-
-class _CompiledModule(types.ModuleType):
-    """A module that would have to be compiled: it has every function, and none of them works."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self._fail
-
-    def _fail(self, *_: object, **__: object) -> NoReturn:
-        raise NotImplementedError(f"{self.__name__} is not compiled")
 
 
 def _import_module(name: str, folders: Sequence[str]) -> None:
@@ -120,7 +117,7 @@ def _import_module(name: str, folders: Sequence[str]) -> None:
             known = any(Path(folder, top).is_dir() for folder in folders)
             if not known or not rest.rpartition(".")[2].startswith("_") or error.name in sys.modules:
                 raise
-            sys.modules[f"{top}.{rest}"] = _CompiledModule(f"{top}.{rest}")
+            sys.modules[f"{top}.{rest}"] = ReplacedModule(f"{top}.{rest}")
         else:
             return
 
@@ -182,12 +179,21 @@ def _ending_waits() -> Iterator[None]:
 class _Recording:
     """The drivers that ran so far, each once, with the calls that they showed."""
 
-    def __init__(self, packages: frozenset[str], examples: Sequence[str], tests: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        packages: frozenset[str],
+        examples: Sequence[str],
+        tests: Mapping[str, str],
+        files: Sequence[ConfigurationFile],
+    ) -> None:
         self._packages = packages
         self._graph = UseGraph(packages)
         self._tables = Tables(packages)
         self._examples = examples
         self._tests = tests
+        self._files = files
+        takers = ((item, find_file_parameter(item)) for item in self._graph.definitions if files)
+        self._takers = {id(item): (item, name) for item, name in takers if name is not None}
         self._known: dict[str, Calls] = {}
         self._steps = 0
 
@@ -240,10 +246,20 @@ class _Recording:
             (driver.effort, turn, driver) for drivers in places.values() for turn, driver in enumerate(spread(drivers))
         ]
         ready = [driver for _, _, driver in sorted(turns, key=lambda item: item[:2])]
-        for driver in (*self._list_written(cls, reaching), *ready):
+        for driver in (*self._list_configured(cls, reaching), *self._list_written(cls, reaching), *ready):
             if count[driver.effort] < _MAX_DRIVERS[driver.effort]:
                 count[driver.effort] += 1
                 yield driver
+
+    def _list_configured(self, cls: type[nn.Module], reaching: list[Any]) -> Iterator[Driver]:
+        """Yield the drivers of what takes a file that names the class, then of what reaches the class, with any."""
+        naming = [file for file in self._files if cls.__name__ in file.words]
+        near = [self._takers[id(item)] for item in (cls, *reaching) if id(item) in self._takers]
+        for file in naming:
+            for item, name in near or self._takers.values():
+                yield drive_file(item, name, file)
+        for item, name in near:
+            yield from (drive_file(item, name, file) for file in spread(self._files))
 
     def _list_written(self, cls: type[nn.Module], reaching: list[Any]) -> Iterator[Driver]:
         names = {item.__name__ for item in (cls, *reaching) if isinstance(item, type) or item.__module__ in sys.modules}
@@ -288,11 +304,11 @@ class _Recording:
         return self._known[driver.key]
 
 
-def spread(drivers: Sequence[Driver]) -> list[Driver]:
-    """Return drivers in an order that is spread evenly from its start on: neighbors make one model in two sizes.
+def spread(items: Sequence[T]) -> list[T]:
+    """Return items in an order that is spread evenly from its start on: neighbors make one model in two sizes.
 
-    Args: drivers: of one module, in the order of its text; the first stays the first.
+    Args: items: of one module, in the order of its text; the first stays the first.
     Returns: of eight those at 0, 4, 2, 6, 1, 5, 3, 7.
     """
-    bits = max(1, (len(drivers) - 1).bit_length())
-    return [drivers[place] for place in sorted(range(len(drivers)), key=lambda place: f"{place:0{bits}b}"[::-1])]
+    bits = max(1, (len(items) - 1).bit_length())
+    return [items[place] for place in sorted(range(len(items)), key=lambda place: f"{place:0{bits}b}"[::-1])]

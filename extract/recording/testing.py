@@ -17,11 +17,12 @@ import contextlib
 import functools
 import importlib
 import inspect
+import re
 import sys
 import types
 import unittest
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -32,6 +33,7 @@ from extract.recording.meta import LightTensors
 _IMPORT_SECONDS, _SECONDS = 30.0, 5.0  # of CPU time
 _MAX_TESTS = 24  # of one file
 _MAX_FAILED = 12
+_MAX_REPLACED = 8  # modules that one file lacks
 _UNKNOWN = object()
 
 
@@ -81,6 +83,49 @@ class _Raises:
         return kind is not None and issubclass(kind, Exception)
 
 
+class ReplacedModule(types.ModuleType):
+    """A module that is nowhere, such as one that would have to be compiled: no function in it works."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._fail
+
+    def _fail(self, *_: object, **__: object) -> NoReturn:
+        raise NotImplementedError(f"{self.__name__} is not there")
+
+
+def find_absent(error: BaseException | None) -> str | None:
+    """Return the module whose absence an error is due to; who catches the first one may raise another."""
+    while error is not None:
+        if isinstance(error, ImportError) and error.name:
+            lacks = re.match(r"cannot import name '(_\w+)' from", str(error))
+            if lacks or isinstance(error, ModuleNotFoundError):
+                return f"{error.name}.{lacks[1]}" if lacks else error.name
+        error = error.__context__
+    return None
+
+
+def _import_file(name: str) -> types.ModuleType:
+    """Import a file of tests; what it lacks is replaced for it alone. Raises: AttemptError."""
+    replaced: list[str] = []
+    try:
+        while True:
+            try:
+                attempt(functools.partial(importlib.import_module, name), _IMPORT_SECONDS)
+            except AttemptError as error:
+                absent = find_absent(error.cause)
+                if absent is None or absent in replaced or name.startswith(absent) or len(replaced) == _MAX_REPLACED:
+                    raise
+                replaced.append(absent)
+                sys.modules[absent] = ReplacedModule(absent)
+            else:
+                return sys.modules[name]
+    finally:
+        for absent in replaced:
+            sys.modules.pop(absent, None)
+
+
 def _fixture(function: Any = None, **_: Any) -> Any:
     if function is None:
         return _fixture
@@ -122,8 +167,8 @@ def run_tests(name: str, on_meta: bool) -> None:
     sys.modules["pytest"] = stand_in()
     around = f"{name.rpartition('.')[0]}.conftest".lstrip(".")
     with contextlib.suppress(AttemptError):  # most folders have none
-        attempt(functools.partial(importlib.import_module, around), _IMPORT_SECONDS)
-    module = attempt(functools.partial(importlib.import_module, name), _IMPORT_SECONDS)
+        _import_file(around)
+    module = _import_file(name)
     spaces = [vars(sys.modules[space]) for space in (name, around) if space in sys.modules]
     tried = failed = 0
     failure = AttemptError(ValueError("no tests that can be run"))

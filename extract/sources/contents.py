@@ -7,8 +7,8 @@ a folder belong to it, and what their module names are; `extract.sources.metadat
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from typing import Any, Literal
 from extract.sources.layout import Roots
 from extract.sources.metadata import PackageFacts
 from lemur_core.files.errors import UserError
+from lemur_core.files.foreign import may_hold_secrets
 from manifests.provenance.swhid import blob_sha1, directory_swhid
 
 Kind = Literal["package", "git", "folder"]
@@ -118,6 +119,10 @@ _ASIDE = frozenset({"test", "tests", "node_modules"})
 _ASIDE_OUTSIDE = frozenset({"docs", "doc", "examples", "example", "benchmarks", "benchmark"})
 _FILES_ASIDE = frozenset({"setup.py", "conftest.py"})
 _INIT = "__init__.py"
+#: Folders of tests, whatever is in them.
+TESTS = frozenset({"test", "tests", "testing"})
+_TEXTS = frozenset({".md", ".rst", ".yaml", ".yml"})
+_DATA = frozenset({".cfg", ".csv", ".ini", ".json", ".toml", ".tsv", ".txt"})
 
 
 def make_source(
@@ -145,6 +150,7 @@ class Contents:
 
     python: Mapping[str, bytes]
     texts: Mapping[str, bytes]  # license files and metadata
+    others: Mapping[str, bytes] = field(default_factory=dict)  # `is_beside_code`
 
 
 def check_bounds(where: str, sizes: Iterable[int]) -> None:
@@ -194,7 +200,7 @@ def keep_paths(paths: Iterable[str]) -> list[str]:
     module hidden by a package of the same name, a name that cannot be printed.
     """
     python = [path for path in paths if path.endswith(".py")]
-    packages = _package_folders(python)
+    packages = package_folders(python)
 
     def is_kept(path: str) -> bool:
         folder, _, name = path.rpartition("/")
@@ -210,6 +216,34 @@ def keep_paths(paths: Iterable[str]) -> list[str]:
     return sorted({path for path in python if is_kept(path)})
 
 
+def is_beside_code(path: str, packages: Collection[str] = ()) -> bool:
+    """Return whether a file says how the code of a source is used: a test, a document, a configuration.
+
+    For example, of `net/anchors.json`, `configs/small.yaml`, `configs/classes.txt`, `docs/usage.md` and
+    `tests/test_net.py`, all but the third one, if `net` is a package.
+
+    Args: path: relative to the root of the source. packages: their folders; data files in them count.
+    """
+    place = PurePosixPath(path)
+    parents = place.parts[:-1]
+    if may_hold_secrets(place.name) or any(part.startswith(".") or part == "node_modules" for part in parents):
+        return False
+    if place.suffix in _TEXTS or is_of_tests(path):
+        return True
+    return place.suffix in _DATA and not (TESTS.isdisjoint(parents) and _list_parents(path).isdisjoint(packages))
+
+
+def is_test(name: str) -> bool:
+    """Return whether a file of this name holds tests."""
+    return name.endswith(".py") and (name.startswith("test_") or name.endswith("_test.py"))
+
+
+def is_of_tests(path: str) -> bool:
+    """Return whether a file holds tests, or helpers in a folder of tests."""
+    folder, _, name = path.rpartition("/")
+    return name.endswith(".py") and (is_test(name) or name == "conftest.py" or not TESTS.isdisjoint(folder.split("/")))
+
+
 def module_names(paths: Iterable[str], within: str = "") -> dict[str, str]:
     """Return dotted module names by path, for kept paths; no two are equal.
 
@@ -221,7 +255,7 @@ def module_names(paths: Iterable[str], within: str = "") -> dict[str, str]:
     ordered = list(paths)
     if within:
         return {path: module_name(f"{within}/{path}") for path in ordered}
-    packages = _package_folders(ordered)
+    packages = package_folders(ordered)
     tops = {folder for folder in packages if not _list_parents(folder) & packages}
     # Two packages of one name, such as examples that are copies, keep their paths as names.
     names = Counter(top.rpartition("/")[2] for top in tops if "/" in top)
@@ -241,7 +275,7 @@ def is_package(path: str) -> bool:
 def apply_roots(files: tuple[SourceFile, ...], roots: Roots) -> tuple[SourceFile, ...]:
     """Return the files with the module names that the build settings state, where no two would be equal."""
     names = {file.path: file.module for file in files}
-    packages = _package_folders(names)
+    packages = package_folders(names)
     for folder, package in roots:
         if not package and packages & {folder, *_list_parents(folder)}:
             continue  # its files are imported as parts of the package around it
@@ -254,7 +288,8 @@ def apply_roots(files: tuple[SourceFile, ...], roots: Roots) -> tuple[SourceFile
     return tuple(replace(file, module=names[file.path]) for file in files)
 
 
-def _package_folders(paths: Iterable[str]) -> set[str]:
+def package_folders(paths: Iterable[str]) -> set[str]:
+    """Return the folders that are packages, but for the root."""
     return {path.rpartition("/")[0] for path in paths if is_package(path)} - {""}
 
 

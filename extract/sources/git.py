@@ -1,4 +1,7 @@
-"""Commits of git repositories: code only, at depth one, without a checkout, so that filters and links have no effect.
+"""Commits of git repositories: texts only, at depth one, without a checkout, so that filters and links have no effect.
+
+The Python files of a commit are a source. Its tests, documents and configurations lie beside it: what runs its own
+models reads them.
 
 git is prevented from prompting and from running anything that a repository contains.
 """
@@ -13,9 +16,17 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from extract.sources.contents import Contents, PackageSource, check_bounds, is_safe, keep_paths
+from extract.sources.contents import (
+    Contents,
+    PackageSource,
+    check_bounds,
+    is_beside_code,
+    is_safe,
+    keep_paths,
+    package_folders,
+)
 from extract.sources.metadata import is_text, read_facts
-from extract.sources.store import keep_source, read_record, read_source, record, store_folder, workspace
+from extract.sources.store import keep_files, keep_source, read_record, read_source, record, store_folder, workspace
 from lemur_core.files.errors import RetryableError, UsageError, UserError
 from lemur_core.files.progress import note
 
@@ -25,6 +36,8 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHORT = 12
 _FETCH = ("fetch", "--quiet", "--no-tags", "--recurse-submodules=no")
 _WITHOUT_BLOBS = ("--filter=blob:none",)
+#: Files beside the code: how many, and how large one may be.
+_MAX_OTHERS, _MAX_OTHER_BYTES = 4_000, 1 << 20
 #: A transfer below this many bytes per second for this many seconds has failed.
 _SLOW_BYTES, _SLOW_SECONDS = 1000, 60
 
@@ -82,7 +95,7 @@ def find_commit(spec: str, digests: Collection[str]) -> PackageSource:
         RetryableError if the repository cannot be reached.
     """
     git = parse_git(spec)
-    folder = store_folder("git", hashlib.sha256(git.origin.encode()).hexdigest()[:32])
+    folder = _find_folder(git.origin)
     commit = git.revision if _COMMIT.fullmatch(git.revision) else _look_up(git, folder)
     source = read_source(folder / f"{commit}.json") or _fetch(git, commit, folder)
     if digests and source.digest not in digests:
@@ -91,6 +104,15 @@ def find_commit(spec: str, digests: Collection[str]) -> PackageSource:
             f"{' or '.join(sorted(digests))}; pin the new one if the revision was meant to move"
         )
     return source
+
+
+def others_of(source: PackageSource) -> Path:
+    """Return the folder with the tests, documents and configurations of a commit, laid out as there."""
+    return _find_folder(source.origin) / source.swhid.rpartition(":")[2]
+
+
+def _find_folder(origin: str) -> Path:
+    return store_folder("commits", hashlib.sha256(origin.encode()).hexdigest()[:32])
 
 
 def _look_up(git: GitSpec, folder: Path) -> str:
@@ -141,6 +163,7 @@ def _fetch(git: GitSpec, commit: str, folder: Path) -> PackageSource:
             except GitError as error:
                 raise UserError(f"{git.origin}: no commit {commit}; check the revision") from error
             contents = _read_commit(git, commit, run)
+    keep_files(contents.others, folder / commit, git.origin)
     return keep_source(
         contents,
         read_facts(contents.texts),
@@ -170,8 +193,12 @@ def _read_commit(git: GitSpec, commit: str, run: Run) -> Contents:
             blobs[path] = head.split()[2].decode()
     python = keep_paths(blobs)
     texts = [path for path in blobs if is_text(path)]
-    data = _read_blobs(git, commit, run, sorted({blobs[path] for path in (*python, *texts)}))
-    return Contents({path: data[blobs[path]] for path in python}, {path: data[blobs[path]] for path in texts})
+    packages = package_folders(python)
+    others = [path for path in blobs.keys() - set(python) if is_beside_code(path, packages)]
+    others = sorted(others)[:_MAX_OTHERS]
+    data = _read_blobs(git, commit, run, sorted({blobs[path] for path in (*python, *texts, *others)}))
+    small = [path for path in others if len(data[blobs[path]]) <= _MAX_OTHER_BYTES]
+    return Contents(*({path: data[blobs[path]] for path in paths} for paths in (python, texts, small)))
 
 
 def _read_blobs(git: GitSpec, commit: str, run: Run, wanted: Sequence[str]) -> dict[str, bytes]:

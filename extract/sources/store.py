@@ -7,7 +7,7 @@ leaves at most a workspace, which the next run removes, and concurrent processes
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,16 @@ def keep_tree(contents: Contents, where: str) -> tuple[str, tuple[SourceFile, ..
             _write(work / digest / "listing.json", json.dumps(listing).encode(), where, sync=True)
             place(work / digest, tree_root(digest).parent, lambda: read_listing(digest) is not None)
     return digest, files
+
+
+def keep_files(files: Mapping[str, bytes], target: Path, where: str) -> None:
+    """Store files in a folder of the cache, unless it is there. Raises: UserError if one cannot be written."""
+    if not target.is_dir():
+        with workspace() as work:
+            (work / target.name).mkdir()
+            for path, data in files.items():
+                _write(work / target.name / path, data, where)
+            place(work / target.name, target)
 
 
 def place(folder: Path, target: Path, is_whole: Callable[[], bool] | None = None) -> None:

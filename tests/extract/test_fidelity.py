@@ -201,6 +201,7 @@ def test_of_a_local_project_only_what_imports_need_is_shown(tmp_path: Path) -> N
         "lib/configs/tokenizer.json": "{}",
         "lib/anchors.bin": "\0\1",
         "train.py": QUIET,
+        "configs/small.yaml": "width: 8",
     }
     names = "lib/.env lib/.ssh/config lib/id_rsa lib/id_ed25519.pub lib/deploy.PEM lib/credentials.json lib/prod.env"
     hidden = (*names.split(), ".env", ".netrc", "notes.txt", "data/rows.csv", "lib/secrets.yaml", "id_rsa", "key.pem")

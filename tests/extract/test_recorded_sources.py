@@ -74,12 +74,14 @@ class LoadsAll(dict[str, object]):
 
 def write(folder: Path) -> None:
     files = dict(FILES)
-    for name, width in {"Listed": 21, "Made": 23, "Main": 25, "Shown": 27, "Proven": 29, "Checked": 31}.items():
+    widths = {"Listed": 21, "Made": 23, "Main": 25, "Shown": 27, "Proven": 29, "Checked": 31, "Filed": 33}
+    for name, width in widths.items():
         part = name.lower()
         files[f"folding/parts/{part}.py"] = PART.format(name=name)
         files[f"folding/models/{part}.py"] = MODEL.format(name=name, part=part, width=width)
     files["folding/models/main.py"] += MAIN
     files["folding/models/a_trainer.py"] = TRAINER
+    files["folding/models/assembled.py"] = TEXTS["CONFIGURED"]
     for path, text in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
@@ -91,7 +93,7 @@ def test_registries_factories_scripts_examples_and_tests_show_true_arguments(tmp
     write(tmp_path / "project")
     with (tmp_path / "project" / "folding" / "__init__.py").open("a") as file:
         file.write(COMPILED)
-    names = ["Listed", "Made", "Main", "Shown", "Proven", "Checked"]
+    names = ["Listed", "Made", "Main", "Shown", "Proven", "Checked", "Filed"]
     with BlockExtractor(sources=[str(tmp_path / "project")], level="forward", jobs=1) as extractor:
         rows = {result.row.name: result.row for result in extractor.extract_multiple_blocks(names)}
         assert extractor.facts.notes == []
@@ -128,7 +130,9 @@ def test_examples_of_a_readme(tmp_path: Path) -> None:
     (documents / "guide").mkdir(parents=True)
     text = "Use\n\n.. code-block:: python\n   :linenos:\n\n   y = 2\n   z = [\n      y]\n\nThen rest.\n"
     (documents / "guide" / "use.rst").write_text(text)
-    _denied, _waits, shown, typed, documented = list_fenced(open_source(str(tmp_path)), documents, ())
+    source = open_source(str(tmp_path))
+    assert list_fenced(source, documents, ()) == ["y = 2\nz = [\n   y]\n"]
+    _denied, _waits, shown, typed, documented = list_fenced(source, None, [tmp_path])
     assert documented == "y = 2\nz = [\n   y]\n"
     assert shown.startswith("import torch\nfrom folding.models.shown")
     assert typed == "x = 1\nx"
@@ -212,6 +216,11 @@ def test_values(width, rate, a, b=7, *, c=9):
     RAN.append((width, rate, a, b, c))
 def test_unknown(tmp_path):
     RAN.append("unknown")
+from nobody_has_this import measure
+def test_absent():
+    RAN.append("absent")
+    measure(2)
+    RAN.append("measured")
 def test_expected():
     with pytest.raises(KeyError, match="x"):
         {}["x"]
@@ -234,7 +243,8 @@ def test_tests_run_once_with_first_values_and_simple_fixtures(tmp_path: Path, mo
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "test_folding_suite.py").write_text(SUITE)
     run_tests("test_folding_suite", False)
-    assert sys.modules.pop("test_folding_suite").RAN == [(6, 0.5, 1, 2, 9), "set up"]
+    assert "nobody_has_this" not in sys.modules
+    assert sys.modules.pop("test_folding_suite").RAN == [(6, 0.5, 1, 2, 9), "absent", "set up"]
 
 
 def test_an_extraction_itself_imports_no_torch() -> None:

@@ -236,6 +236,24 @@ def test_as_many_items_as_the_message_names(constructor: MakeConstructor, body: 
     assert made_value(constructor(text("kernel_size: list", body))) == expected
 
 
+def test_items_of_a_dict_that_have_the_attributes_that_are_read(constructor: MakeConstructor) -> None:
+    body = "stage = input_shape.popitem()[1]\nself.a = nn.Conv2d(stage.channels, 8, 3, stage.stride)"
+    plan = first(constructor(text("input_shape: dict", body)))
+    assert dict(plan.kwargs) == {"input_shape": "{'0': types.SimpleNamespace(stride=1, channels=32)}"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "assert dim % 64 == 0, 'the width must be a multiple of 64'",
+        "self.a = nn.Linear(dim // 64 * 4, 64 // (dim // 64))",
+        "torch.zeros(64).reshape(8, dim // 64, -1)",
+    ],
+)
+def test_a_width_of_which_a_fraction_is_none(constructor: MakeConstructor, body: str) -> None:
+    assert dict(first(constructor(text("dim", body))).kwargs) == {"dim": "128"}
+
+
 def made_value(made: Constructor) -> str:
     return repr(tuple(made.names.value(dict(first(made).kwargs)["kernel_size"])))
 

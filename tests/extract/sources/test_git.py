@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from extract.sources import open_source
-from extract.sources.git import GitError, GitSpec, _explain, parse_git  # noqa: F401 (the page names them)
+from extract.sources.git import GitError, GitSpec, _explain, others_of, parse_git  # noqa: F401 (the page names them)
 from extract.sources.store import store_folder
 from lemur_core.files.errors import RetryableError, UserError
 from tests.builders.suites import read_table, table
@@ -32,6 +32,11 @@ def test_a_commit(repository: Any) -> None:
         repository.git("rev-parse", f"{commit}:{file.path}") for file in source.files
     ]
     assert source.read(source.files[1]) == b"class DETR: ...\n"
+    others = others_of(source)
+    assert {path.relative_to(others).as_posix(): path.read_text() for path in others.rglob("*.*")} == {
+        "tests/test_detr.py": "",
+        "configs/small.yaml": "width: 8\n",
+    }
     assert open_source(f"git+{repository.url}@{commit}", name="detr").name == f"detr@{commit[:12]}"
 
 
@@ -65,7 +70,8 @@ def test_weights_and_history_are_not_transferred(repository: Any, monkeypatch: p
     assert [file.path for file in source.files] == ["models/__init__.py", "models/detr.py", "new.py"]
     kinds = [line.split()[0] for line in fetched]
     assert kinds.count("commit") == 1
-    assert kinds.count("blob") == len({b"", *map(str.encode, ("class DETR: ...\n", "x = 2\n", MIT, "torch>=1.5\n"))})
+    texts = ("", "class DETR: ...\n", "x = 2\n", MIT, "torch>=1.5\n", "width: 8\n")
+    assert kinds.count("blob") == len(set(texts))
     assert max(int(line.split()[1]) for line in fetched) < 10_000
 
 
