@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from extract.sources import walk
-from extract.sources.contents import MAX_FILE_BYTES, MAX_TOTAL_BYTES, PackageSource, is_beside_code
+from extract.sources.contents import MAX_FILE_BYTES, MAX_TOTAL_BYTES, PackageSource, is_about_code
 from extract.sources.git import others_of
 from extract.sources.store import place, workspace
 from lemur_core.files.cache import cache_folder
@@ -23,7 +23,7 @@ _INIT = "__init__.py"
 
 
 def copy_importable(source: PackageSource) -> Path:
-    """Return a folder of the cache with the Python files of a source, and what is beside them (`is_beside_code`).
+    """Return a folder of the cache with the Python files of a source, and the files next to them (`is_about_code`).
 
     Of a local source, all data files inside its packages are copied. Hidden files, files with names of secrets
     (`may_hold_secrets`), and data files of more than 32 MiB are left out; so are all further ones once they have a GiB.
@@ -58,7 +58,7 @@ def _read_others(source: PackageSource) -> Iterator[tuple[str, bytes]]:
     for path in sorted(set(walk(root)) - known):
         name = path.rpartition("/")[2]
         is_data = not name.endswith(".py") and path.startswith(packages) and not may_hold_secrets(name)
-        if not (is_data or is_beside_code(path)):
+        if not (is_data or is_about_code(path)):
             continue
         file = root / path
         try:

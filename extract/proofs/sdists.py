@@ -7,7 +7,7 @@ Nothing of an sdist is run. Setuptools writes the names of its top-level modules
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-from extract.sources.contents import PackageSource, is_beside_code
+from extract.sources.contents import PackageSource, is_about_code
 from extract.sources.metadata import PackageFacts, is_text, read_facts
 from extract.sources.package import read_archive
 from extract.sources.store import place, workspace
@@ -91,4 +91,4 @@ def fetch_tests(source: PackageSource) -> Path | None:
 
 
 def _choose_tests(names: list[str]) -> Iterable[str]:
-    return (name for name in names if is_beside_code(name.partition("/")[2]))
+    return (name for name in names if is_about_code(name.partition("/")[2]))

@@ -150,7 +150,7 @@ class Contents:
 
     python: Mapping[str, bytes]
     texts: Mapping[str, bytes]  # license files and metadata
-    others: Mapping[str, bytes] = field(default_factory=dict)  # `is_beside_code`
+    others: Mapping[str, bytes] = field(default_factory=dict)  # `is_about_code`
 
 
 def check_bounds(where: str, sizes: Iterable[int]) -> None:
@@ -216,7 +216,7 @@ def keep_paths(paths: Iterable[str]) -> list[str]:
     return sorted({path for path in python if is_kept(path)})
 
 
-def is_beside_code(path: str, packages: Collection[str] = ()) -> bool:
+def is_about_code(path: str, packages: Collection[str] = ()) -> bool:
     """Return whether a file says how the code of a source is used: a test, a document, a configuration.
 
     For example, of `net/anchors.json`, `configs/small.yaml`, `configs/classes.txt`, `docs/usage.md` and

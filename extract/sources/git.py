@@ -1,6 +1,6 @@
 """Commits of git repositories: texts only, at depth one, without a checkout, so that filters and links have no effect.
 
-The Python files of a commit are a source. Its tests, documents and configurations lie beside it: what runs its own
+The Python files of a commit are a source. Its tests, documents and configurations are kept, too: what runs its own
 models reads them.
 
 git is prevented from prompting and from running anything that a repository contains.
@@ -20,7 +20,7 @@ from extract.sources.contents import (
     Contents,
     PackageSource,
     check_bounds,
-    is_beside_code,
+    is_about_code,
     is_safe,
     keep_paths,
     package_folders,
@@ -36,7 +36,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHORT = 12
 _FETCH = ("fetch", "--quiet", "--no-tags", "--recurse-submodules=no")
 _WITHOUT_BLOBS = ("--filter=blob:none",)
-#: Files beside the code: how many, and how large one may be.
+#: Files that are no code: how many, and how large one may be.
 _MAX_OTHERS, _MAX_OTHER_BYTES = 4_000, 1 << 20
 #: A transfer below this many bytes per second for this many seconds has failed.
 _SLOW_BYTES, _SLOW_SECONDS = 1000, 60
@@ -194,7 +194,7 @@ def _read_commit(git: GitSpec, commit: str, run: Run) -> Contents:
     python = keep_paths(blobs)
     texts = [path for path in blobs if is_text(path)]
     packages = package_folders(python)
-    others = [path for path in blobs.keys() - set(python) if is_beside_code(path, packages)]
+    others = [path for path in blobs.keys() - set(python) if is_about_code(path, packages)]
     others = sorted(others)[:_MAX_OTHERS]
     data = _read_blobs(git, commit, run, sorted({blobs[path] for path in (*python, *texts, *others)}))
     small = [path for path in others if len(data[blobs[path]]) <= _MAX_OTHER_BYTES]
