@@ -225,8 +225,12 @@ class StageContext:
         """Provide the folders from which the originals of these blocks can be imported."""
         sources = {block.target.module.source.name: block.target.module.source for block in blocks.values()}
         self.originals = {name: original_folders(source, self.facts.unreached) for name, source in sources.items()}
-        fetched = {name: fetch_tests(source) for name, source in sources.items()}
+        fetched = {
+            name: fetch_tests(source, self.originals[name], self.facts.unreached) for name, source in sources.items()
+        }
         self.tests = {name: folder for name, folder in fetched.items() if folder is not None}
+        for name in self.tests:
+            self.originals[name] += tuple(runtime_for(_OF_PYTEST, unreached=self.facts.unreached).folders)
 
     def provide(self, source: PackageSource, package: str) -> Sequence[Path]:
         """Return folders with a package that a source turns out to need: another source, or what an extra has."""
@@ -318,6 +322,7 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
             block.arguments_from = find_origin(block.verdict.arguments, context.hints(block.target))
 
 
+_OF_PYTEST = ("packaging",)  # tests import it, too, since whoever has pytest has it
 _PROOFS = (RECORD_SOURCE, RECORD, TRACE, REBUILD, WATCH, SIGN)
 _MOST_RUNS = 3  # running blocks in which the calls of one class are recorded
 
@@ -330,7 +335,9 @@ def _add_calls_of_sources(blocks: Mapping[str, PendingBlock], context: StageCont
     missing: dict[str, str] = {}
     targets = [block.target for block in blocks.values()]
     named = context.finder.list_naming
-    places = context.originals, context.tests
+    # Imports inside functions are the blocks' imports, too.
+    originals = {name: (*folders, *context.runtime.folders) for name, folders in context.originals.items()}
+    places = originals, context.tests
     calls = record_sources(targets, *places, named, context.index, missing, context.provide, **context.comparison)
     for item in calls:
         context.add_calls(item.target, item.calls, item.places)

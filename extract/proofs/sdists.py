@@ -4,10 +4,15 @@ Nothing of an sdist is run. Setuptools writes the names of its top-level modules
 `NAME.egg-info/top_level.txt`. Their files are what a wheel would hold.
 """
 
-from collections.abc import Iterable
+import email.parser
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from extract.sources.contents import PackageSource, is_about_code
+from packaging.version import Version
+
+from extract.sources.contents import PackageSource, is_about_code, is_test
+from extract.sources.git import fetch_files
 from extract.sources.metadata import PackageFacts, is_text, read_facts
 from extract.sources.package import read_archive
 from extract.sources.store import place, workspace
@@ -20,6 +25,8 @@ from lemur_core.sandbox.runtime import DECLARED
 _COMPILED = frozenset({".c", ".cc", ".cpp", ".cu", ".cxx", ".f", ".f90", ".pyx", ".rs"})
 _MAX_SDIST_BYTES = 40 << 20
 _MAX_SECONDS = 120.0
+#: At the end of a line of metadata, such as `repository, https://…/OWNER/NAME.git`.
+_REPOSITORY = re.compile(r"https://git(?:hub|lab)\.com/[\w.-]+/[\w.-]+$")
 _ABSENT = "there is no wheel of it for this Python and platform, and its sdist"
 
 
@@ -52,19 +59,41 @@ def _list_module(files: dict[str, bytes], root: PurePosixPath, name: str) -> dic
     return {path[start:]: data for path, data in files.items() if path == own[0] or path.startswith(own[1])}
 
 
-def fetch_tests(source: PackageSource) -> Path | None:
-    """Return a folder with the tests, documents and configurations in the sdist of a release; wheels mostly lack them.
+def fetch_tests(source: PackageSource, folders: Sequence[Path], unreached: list[str]) -> Path | None:
+    """Return a folder with the tests, documents and configurations of a release; wheels mostly lack them.
 
-    Returns: the folder, laid out as in the sdist, in the cache; None if the index does not have it or is out of reach.
+    They are in its sdist or, if that has no tests, in the repository that its metadata states.
+
+    Args:
+        folders: from which the source can be imported.
+        unreached: to which is added, in place, what was out of reach.
+    Returns: the folder, laid out as in the sdist, in the cache; None if there is none, or it is out of reach.
     """
     name, _, version = source.name.partition("@")
     if source.kind != "package" or name in DECLARED:
         return None
     target = cache_folder("runtime", "v1", "beside") / f"{name}-{version}"
-    if target.is_dir():
+    try:
+        if not target.is_dir():
+            _keep_tests(target, _read_tests(name, version))
+        repository = target.with_name(f"{target.name}-repository")
+        if not repository.is_dir() and not any(is_test(path.name) for path in target.rglob("*.py")):
+            url = next(filter(None, (_find_repository(folder, name) for folder in folders)), None)
+            files = fetch_files(url, Version(version), _choose_tests) if url is not None else {}
+            _keep_tests(repository, files)
+    except RetryableError as error:
+        note(f"{name}=={version}: without its tests: {error}")
+        unreached.append(name)
+        return target if target.is_dir() else None
+    except UserError as error:  # a repository that is gone
+        note(f"{name}=={version}: without its tests: {error}")
         return target
+    return repository if repository.is_dir() and any(repository.iterdir()) else target
+
+
+def _read_tests(name: str, version: str) -> dict[str, bytes]:
+    """Return the tests in the sdist of a release, by path; none if there is no sdist. Raises: RetryableError."""
     note(f"fetching the tests of {name}=={version} with pip download")
-    files: dict[str, bytes] = {}
     with workspace() as work:
         try:
             archive = download(
@@ -76,19 +105,36 @@ def fetch_tests(source: PackageSource) -> Path | None:
                 max_seconds=_MAX_SECONDS,
                 retries=1,
             )
-            files = {path.partition("/")[2]: data for path, data in read_archive(archive, _choose_tests).items()}
+            files = read_archive(archive, lambda names: _choose_tests(names, 1))
+            return {path.partition("/")[2]: data for path, data in files.items()}
         except RetryableError:
-            return None
+            raise
         except UserError as error:
-            note(f"{name}=={version}: without its tests: {error}")
+            note(f"{name}=={version}: without the tests of its sdist: {error}")
+            return {}
+
+
+def _keep_tests(target: Path, files: Mapping[str, bytes]) -> None:
+    with workspace() as work:
+        (work / "tests").mkdir()
         for path, data in files.items():
             file = work / "tests" / path.removeprefix("src/")
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(data)
-        (work / "tests").mkdir(exist_ok=True)
         place(work / "tests", target)
-    return target
 
 
-def _choose_tests(names: list[str]) -> Iterable[str]:
-    return (name for name in names if is_about_code(name.partition("/")[2]))
+def _find_repository(folder: Path, name: str) -> str | None:
+    """Return the address of the repository that the metadata of an installed release states."""
+    wanted = f"{name.replace('-', '_').lower()}-"
+    for file in sorted(folder.glob("*.dist-info/METADATA")):
+        if file.parent.name.lower().startswith(wanted):
+            fields = email.parser.Parser().parsestr(file.read_text("utf-8", "replace"), headersonly=True)
+            stated = [*fields.get_all("Project-URL", []), *fields.get_all("Home-page", [])]
+            return next((match[0] for line in stated if (match := _REPOSITORY.search(line))), None)
+    return None
+
+
+def _choose_tests(names: list[str], depth: int = 0) -> Iterable[str]:
+    """Yield the names of what is about code. Args: depth: of the project in the archive."""
+    return (name for name in names if is_about_code(str(PurePosixPath(*PurePosixPath(name).parts[depth:]))))

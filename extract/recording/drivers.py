@@ -13,6 +13,7 @@ import inspect
 import re
 import sys
 import types
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -298,7 +299,9 @@ def _run_code(code: str, space: Mapping[str, Any], on_meta: bool) -> None:
         statements = ast.parse(code).body
     except (SyntaxError, ValueError) as error:
         raise AttemptError(error) from None
-    names = {**space, "__name__": "__main__"}
+    top = str(space.get("__name__", "")).partition(".")[0]
+    usual = {"torch": torch, "nn": nn, "OrderedDict": OrderedDict, top: sys.modules.get(top)}
+    names = {**usual, **space, "__name__": "__main__"}
     seed_all()
     with LightTensors(on_meta=on_meta), torch.no_grad(), quiet():
         for statement in statements:

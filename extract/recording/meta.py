@@ -17,11 +17,11 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-#: Functions whose results are random or unset, and have no values worth keeping.
-_WITHOUT_VALUES = frozenset(
-    (torch.empty, torch.rand, torch.randn, torch.empty_strided, torch.normal, torch.Tensor.new_empty, torch.randint)
-)
-_MOST_KEPT = 1 << 14  # elements of a tensor of zeros or ones that keeps its values
+_NEW_EMPTY = torch.Tensor.new_empty
+#: Functions whose results are random or unset, and have no values worth keeping; those of a size that is an argument.
+_DRAWN = frozenset((torch.empty, torch.rand, torch.randn, torch.randint, _NEW_EMPTY))
+_WITHOUT_VALUES = frozenset((torch.empty_strided, torch.normal))
+_MOST_KEPT = 1 << 14  # elements of a tensor that keeps its values
 _FILLED = frozenset((torch.zeros, torch.ones, torch.full))
 _MOVES = frozenset((torch.Tensor.cuda, torch.Tensor.cpu))
 _TO = torch.Tensor.to
@@ -32,12 +32,17 @@ class LightTensors(TorchFunctionMode):
 
     A move to a device does nothing: the model stays where it was constructed.
 
-    Args: on_meta: False to keep all tensors on the CPU, and only drop moves to other devices.
+    Args:
+        on_meta: False to keep all tensors on the CPU, and only drop moves to other devices.
+        keeps_drawn: keep the values of small random tensors, too, so that a small model runs with its values, by which
+            it may select edges, boxes or experts.
     """
 
-    def __init__(self, *, on_meta: bool = True) -> None:
+    def __init__(self, *, on_meta: bool = True, keeps_drawn: bool = False) -> None:
         super().__init__()
         self._on_meta = on_meta
+        self._sized = _FILLED | _DRAWN if keeps_drawn else _FILLED
+        self._without_values = _WITHOUT_VALUES if keeps_drawn else _WITHOUT_VALUES | _DRAWN
 
     def __torch_function__(
         self,
@@ -57,7 +62,7 @@ class LightTensors(TorchFunctionMode):
             named["device"] = torch.device("cpu")
         if not self._on_meta:
             return func(*args, **named)
-        if func in _WITHOUT_VALUES or (func in _FILLED and _count(func, args, named) > _MOST_KEPT):
+        if func in self._without_values or (func in self._sized and _count(func, args, named) > _MOST_KEPT):
             if named.get("out") is None:
                 named["device"] = torch.device("meta")
             named.pop("generator", None)
@@ -85,7 +90,10 @@ def _is_meta(device: Any) -> bool:
 
 def _count(func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> int:
     """Return how many elements a new tensor has; 0 if its size is unclear."""
-    sizes = args[:1] if func is torch.full else args
+    if func is torch.randint:  # `randint(high, size)`, `randint(low, high, size)`
+        sizes: Sequence[Any] = [value for value in args if not isinstance(value, int)]
+    else:
+        sizes = args[1:] if func is _NEW_EMPTY else args[:1] if func is torch.full else args
     size = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], list | tuple) else sizes or named.get("size", ())
     try:
         return int(torch.Size(size).numel())

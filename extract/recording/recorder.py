@@ -1,5 +1,7 @@
 """Inside the sandbox: record the constructor and forward calls of modules, as expressions that give them again."""
 
+import contextlib
+import copyreg
 import enum
 import functools
 import inspect
@@ -68,6 +70,7 @@ class CallRecorder:
         # The modules are held, since the id of one that is gone would be given again.
         self._constructed: dict[int, tuple[nn.Module, _Description | None]] = {}
         self._names: dict[str, str] = {}  # in the expressions of the call that is being described
+        self._optional = False  # whether the argument that is being described can be left out
         self._call = nn.Module.__call__
 
     def key(self, cls: type[nn.Module]) -> str | None:
@@ -88,8 +91,14 @@ class CallRecorder:
         def new(cls: type[nn.Module], *args: Any, **kwargs: Any) -> nn.Module:
             recorder._step()
             module: nn.Module = object.__new__(cls)
-            passed = (args, kwargs) if args or kwargs else _list_passed(sys._getframe(1), cls)
-            recorder._constructed[id(module)] = (module, recorder._describe(*passed, cls))
+            caller = sys._getframe(1)
+            copied = _find_copied(caller)
+            if copied is not None:
+                description = recorder._constructed.get(id(copied), (None, None))[1]
+            else:
+                passed = (args, kwargs) if args or kwargs else _list_passed(caller, cls)
+                description = recorder._describe(*passed, cls)
+            recorder._constructed[id(module)] = (module, description)
             return module
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -135,6 +144,7 @@ class CallRecorder:
     def _describe(self, args: Sequence[Any], kwargs: Mapping[str, Any], called: Any) -> _Description | None:
         """Return a call as expressions, without defaults by name; None if there is none for one of its arguments."""
         self._names = {}
+        self._optional = False
         try:
             texts = [self._text(value) for value in args]
             named = self._describe_named(kwargs, _read_defaults(called)) if kwargs else {}
@@ -150,10 +160,11 @@ class CallRecorder:
         named = {}
         for name, value in kwargs.items():
             if not _is_same(value, defaults.get(name, _UNSET)):
+                self._optional = defaults.get(name) is not inspect.Parameter.empty
                 try:
                     named[name] = self._text(value)
                 except _UnnamedError:  # such as a cache of a decoder
-                    if defaults.get(name) is inspect.Parameter.empty:
+                    if not self._optional:
                         raise
         return named
 
@@ -222,7 +233,20 @@ class CallRecorder:
             return repr(value)
         if isinstance(value, int | str):  # a constant with a name of its own
             return repr(int(value) if isinstance(value, int) else str(value))
-        raise _UnnamedError
+        return self._namespace(value, depth + 1)
+
+    def _namespace(self, value: Any, depth: int) -> str:
+        """Return an expression for what holds tensors by name, such as a batch of graphs, without its class.
+
+        Raises: _UnnamedError if it has none that can be expressed.
+        """
+        texts = {}
+        for name, held in _read_fields(value).items():
+            with contextlib.suppress(_UnnamedError):
+                texts[name] = self._expression(held, depth)
+        if self._optional or not any("torch." in text for text in texts.values()):
+            raise _UnnamedError
+        return f"types.SimpleNamespace({_join([], texts)})"
 
     def _name(self, value: Any) -> str:
         """Return the name of a class or function: of the file, or of the runtime."""
@@ -316,6 +340,15 @@ def _count_parameters(module: nn.Module) -> int:
     return sum(tensor.numel() for tensor in nn.Module.parameters(module) if has_shape(tensor)) if whole else 0
 
 
+def _find_copied(caller: types.FrameType) -> object | None:
+    """Return the object that `copy` is making a copy of, which is not constructed; None if it does not."""
+    outer = caller.f_back
+    if caller.f_code is not copyreg.__newobj__.__code__ or outer is None:  # type: ignore[attr-defined]
+        return None
+    copied: object = outer.f_locals.get("x", caller)
+    return copied
+
+
 def _list_passed(frame: types.FrameType, cls: type) -> tuple[Sequence[Any], Mapping[str, Any]]:
     """Return the arguments of the `__new__` of a class itself, which often passes none of them on."""
     if frame.f_code.co_name != "__new__" or not frame.f_code.co_argcount:
@@ -325,6 +358,15 @@ def _list_passed(frame: types.FrameType, cls: type) -> tuple[Sequence[Any], Mapp
         return (), {}  # of another class, or it has deleted them
     args = [values[name] for name in names[1:]] + list(values[rest] if rest else ())
     return args, dict(values[keywords] if keywords else {})
+
+
+def _read_fields(value: Any) -> dict[str, Any]:
+    """Return the values that an object holds by name: its items if its keys are names, else its attributes."""
+    try:
+        fields = {key: value[key] for key in value.keys()}  # noqa: SIM118 (it need not be a mapping)
+    except Exception:  # noqa: BLE001 (what is foreign raises anything)
+        fields = dict(getattr(value, "__dict__", {}))
+    return {name: held for name, held in fields.items() if isinstance(name, str) and name.isidentifier()}
 
 
 _UNSET = object()

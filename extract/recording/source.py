@@ -22,7 +22,7 @@ from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open
 
 _MAX_MODULES = 60  # imported besides those of the classes
 _MAX_EXAMPLES = 200
-_MAX_TESTS = 400  # files
+_MAX_TESTS = 1000  # files
 _MAX_CONFIGURATIONS, _MAX_CONFIGURATION_BYTES = 300, 64 << 10
 _MAX_ROUNDS = 6  # each with one more package
 _REASON_CHARACTERS = 200

@@ -131,6 +131,8 @@ def _read_tests(request: SourceRecording) -> dict[str, str]:
     for path in request.tests:
         root = next(folder for folder in request.folders if Path(folder, path).exists())
         file = Path(root, path)
+        if path.partition("/")[0] == "test":  # Python has a package of this name, too
+            importlib.import_module("test")
         for parent in list(Path(path).parents)[-2::-1]:
             searched = getattr(sys.modules.get(".".join(parent.parts)), "__path__", None)
             if searched is not None and str(Path(root, parent)) not in searched:

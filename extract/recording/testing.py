@@ -178,7 +178,7 @@ def run_tests(name: str, on_meta: bool) -> None:
         tried += 1
         seed_all()
         try:
-            with LightTensors(on_meta=on_meta), torch.no_grad():
+            with LightTensors(on_meta=on_meta, keeps_drawn=True), torch.no_grad():
                 attempt(test, _SECONDS)
         except AttemptError as error:
             failed, failure = failed + 1, error

@@ -6,15 +6,18 @@ models reads them.
 git is prevented from prompting and from running anything that a repository contains.
 """
 
+import contextlib
 import hashlib
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
 
 from extract.sources.contents import (
     Contents,
@@ -177,6 +180,33 @@ def _fetch(git: GitSpec, commit: str, folder: Path) -> PackageSource:
     )
 
 
+def fetch_files(url: str, version: Version, choose: Callable[[list[str]], Iterable[str]]) -> dict[str, bytes]:
+    """Return files of a repository as they were at a release, or at the last one before it of the same series.
+
+    Args: choose: which of its paths are wanted.
+    Returns: contents by path; none if no tag is of that series.
+    Raises: as `run_git` does; UserError if the files are too large.
+    """
+    git = parse_git(f"git+{url}")
+    tags = {}
+    for name, commit in _list_remote(git, "refs/tags/*").items():
+        # `v1.2`, `release-1.2`; the commit of an annotated tag is listed last.
+        with contextlib.suppress(InvalidVersion):
+            tags[Version(re.sub(r"\A\D*", "", name.removeprefix("refs/tags/").removesuffix("^{}")))] = commit
+    last = max((tag for tag in tags if tag <= version and tag.release[:2] == version.release[:2]), default=None)
+    if last is None:
+        return {}
+    note(f"fetching the tests of {git.name} at {last} with git")
+    with workspace() as work:
+        run = _make_repository(git, work / "lean")
+        run("config", "remote.origin.promisor", "true")
+        run(*_FETCH, *_WITHOUT_BLOBS, "--depth=1", "origin", tags[last])
+        blobs = _list_blobs(run, tags[last])
+        wanted = list(choose(sorted(blobs)))
+        data = _read_blobs(git, tags[last], run, sorted({blobs[path] for path in wanted}))
+    return {path: data[blobs[path]] for path in wanted}
+
+
 def _make_repository(git: GitSpec, repository: Path) -> Run:
     """Create an empty repository; return `run_git` for it."""
     run_git(git.origin, None, "init", "--quiet", "--bare", "--template=", str(repository))
@@ -184,13 +214,19 @@ def _make_repository(git: GitSpec, repository: Path) -> Run:
     return partial(run_git, git.origin, repository)
 
 
-def _read_commit(git: GitSpec, commit: str, run: Run) -> Contents:
+def _list_blobs(run: Run, commit: str) -> dict[str, str]:
+    """Return the ids of plain files by path: neither links nor submodules."""
     blobs: dict[str, str] = {}
     for line in run("ls-tree", "-r", "-z", commit).split(b"\0"):
         head, _, raw = line.partition(b"\t")
         path = raw.decode("utf-8", "surrogateescape")
-        if head.startswith(b"100") and is_safe(path):  # plain files; neither links nor submodules
+        if head.startswith(b"100") and is_safe(path):
             blobs[path] = head.split()[2].decode()
+    return blobs
+
+
+def _read_commit(git: GitSpec, commit: str, run: Run) -> Contents:
+    blobs = _list_blobs(run, commit)
     python = keep_paths(blobs)
     texts = [path for path in blobs if is_text(path)]
     packages = package_folders(python)

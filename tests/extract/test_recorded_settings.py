@@ -1,5 +1,6 @@
 """Calls that are recorded in models that are built from settings, or from other models."""
 
+import copy
 import dataclasses
 import os
 import sys
@@ -88,3 +89,36 @@ def test_settings_are_written_without_defaults_and_what_has_no_expression_is_lef
     pair = "(torch.randn((3, 2)), torch.randn((3, 2)))"
     assert call.calls["forward"] == {"args": ["torch.randn((2, 3, 8))", pair], "kwargs": {}}
     assert call.names == {"Settings": "reading.settings"}
+
+
+class Graph:
+    """Items by name, and no attribute that tells how it was made."""
+
+    def __init__(self, **stored: object) -> None:
+        self.stored = {**stored, "made by": "hand", "origin": object()}
+
+    def keys(self) -> list[str]:
+        return list(self.stored)
+
+    def __getitem__(self, name: str) -> object:
+        return self.stored[name]
+
+
+class Convolution(torch.nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(width, width)
+
+    def forward(self, graph: Graph) -> torch.Tensor:
+        return self.layer(graph["x"])  # type: ignore[no-any-return]
+
+
+def test_a_copy_was_made_as_what_it_is_copied_from_and_a_batch_is_written_by_its_names() -> None:
+    recorder = SourceRecorder(frozenset({__name__.partition(".")[0]}), 100)
+    with recorder:
+        copied = copy.deepcopy([Convolution(4), Convolution(6)])
+        copied[1](Graph(x=torch.ones(2, 6), edge_index=torch.tensor([[0, 1], [1, 0]])))
+    (call,) = recorder.calls[f"{__name__}:Convolution"]
+    assert call.calls["init"] == {"args": ["6"], "kwargs": {}}
+    names = "x=torch.randn((2, 6)), edge_index=torch.tensor([[0, 1], [1, 0]], dtype=torch.int64)"
+    assert call.calls["forward"] == {"args": [f"types.SimpleNamespace({names})"], "kwargs": {}}

@@ -151,6 +151,12 @@ def test_light_tensors_keep_small_values_and_drop_large_ones() -> None:
         assert output.shape == (2, 2**20)
         assert torch.zeros(3).cuda().tolist() == torch.zeros(3, device="cuda").to("cuda").tolist() == [0, 0, 0]
         assert torch.zeros(3).to("cuda", torch.float64).dtype == torch.float64
+    with LightTensors(keeps_drawn=True), torch.no_grad():
+        assert torch.randint(3, 4, (2,)).tolist() == torch.randint(3, 4, size=(2,)).tolist() == [3, 3]
+        assert nn.Linear(8, 8)(torch.randn(2, 8)).nonzero().shape == (16, 2)
+        assert torch.randn(2).new_empty(3, 5).shape == (3, 5)
+        large = (torch.randint(9, (2**20,)), torch.randn(2).new_empty((2**20,)), nn.Linear(2**10, 2**10).weight)
+        assert all(tensor.is_meta for tensor in large)
     with LightTensors(on_meta=False):
         assert not torch.randn(3, device="cuda").is_meta
 

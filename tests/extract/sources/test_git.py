@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from extract.proofs.runtime import original_folders
+from extract.proofs.sdists import fetch_tests
 from extract.sources import open_source
 from extract.sources.git import GitError, GitSpec, _explain, others_of, parse_git  # noqa: F401 (the page names them)
 from extract.sources.store import store_folder
@@ -213,3 +215,52 @@ def test_not_a_spec(spec: str) -> None:
 @table(__file__, "git.md", "What may work later", globals())
 def test_what_may_work_later(stderr: str, kind: type[UserError]) -> None:
     assert type(_explain("https://h/o/n", stderr)) is kind
+
+
+def test_the_tests_of_a_release_come_from_the_repository_that_its_metadata_states(
+    repository: Any, make_wheel: Any, make_sdist: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gitconfig").write_text(f'[url "{repository.url}"]\n\tinsteadOf = https://github.com/o/tiny.git\n')
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
+    for version, tag in (("1.1", "v1.1.9"), ("1.2", "v1.2.0"), ("1.2", "1.2.1rc1"), ("1.2", "nightly"), ("1.3", "1.3")):
+        repository.commit({"test/nn/test_x.py": f"# {tag}\n", "test/data.json": "[]", "tiny.py": f"# {version}\n"})
+        repository.git("tag", "-a", "-m", "release", tag)
+    stated = "Project-URL: homepage, https://tiny.example\nProject-URL: repository, https://github.com/o/tiny.git\n"
+    for version in ("1.2.1", "2.0"):
+        make_wheel("tiny", version, {"tiny/__init__.py": ""}, stated)
+        make_sdist(
+            "tiny",
+            version,
+            {"tiny.egg-info/top_level.txt": "tiny", "tiny/__init__.py": "", "README.md": "Hi", "setup.py": ""},
+        )
+    source = open_source("tiny@1.2.1")
+    unreached: list[str] = []
+    for _ in range(2):
+        folder = fetch_tests(source, original_folders(source), unreached)
+        assert folder is not None
+        files = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+        assert files == {"test/nn/test_x.py": "# 1.2.1rc1\n", "test/data.json": "[]"}
+        repository.folder.rename(tmp_path / "moved") if repository.folder.exists() else None  # the second is cached
+    other = open_source("tiny@2.0")
+    assert fetch_tests(other, original_folders(other), unreached) == folder.with_name("tiny-2.0")
+    assert unreached == []
+
+
+def test_tests_whose_repository_is_out_of_reach_are_asked_for_again(
+    make_wheel: Any, make_sdist: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "gitconfig").write_text('[url "http://127.0.0.1:1/"]\n\tinsteadOf = https://github.com/\n')
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
+    make_wheel("tiny", "1.0", {"tiny/__init__.py": ""}, "Home-page: https://github.com/o/tiny\n")
+    make_sdist(
+        "tiny",
+        "1.0",
+        {"tiny.egg-info/top_level.txt": "tiny", "tiny/__init__.py": "", "README.md": "Hi", "setup.py": ""},
+    )
+    source = open_source("tiny@1.0")
+    unreached: list[str] = []
+    for _ in range(2):
+        folder = fetch_tests(source, original_folders(source), unreached)
+        assert folder is not None
+        assert (folder / "README.md").read_text() == "Hi"
+    assert unreached == ["tiny", "tiny"]
