@@ -33,7 +33,10 @@ def copy_importable(source: PackageSource) -> Path:
     Raises: UserError if a file cannot be read, has changed since the source was opened, or cannot be copied.
     """
     content = {file.path: source.read(file) for file in source.files}
-    content |= dict(_read_others(source))
+    try:
+        content |= dict(_read_others(source))
+    except FileNotFoundError as error:
+        raise UserError(f"{source.name}: {error.filename} was removed while it was read; run again") from error
     digests = {path: hashlib.sha256(data).hexdigest() for path, data in content.items()}
     digest = hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()[:32]
     target = cache_folder("runtime", _FORMAT, "originals") / digest

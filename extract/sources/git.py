@@ -100,7 +100,9 @@ def find_commit(spec: str, digests: Collection[str]) -> PackageSource:
     git = parse_git(spec)
     folder = _find_folder(git.origin)
     commit = git.revision if _COMMIT.fullmatch(git.revision) else _look_up(git, folder)
-    source = read_source(folder / f"{commit}.json") or _fetch(git, commit, folder)
+    source = read_source(folder / f"{commit}.json")
+    if source is None or not others_of(source).is_dir():
+        source = _fetch(git, commit, folder)
     if digests and source.digest not in digests:
         raise UserError(
             f"{git.origin}: the Python files of {commit[:_SHORT]} have the digest {source.digest}, not the pinned "

@@ -49,6 +49,12 @@ def test_a_warm_commit_needs_no_git(repository: Any, monkeypatch: pytest.MonkeyP
     assert open_source(spec, digest=first.digest) == first
 
 
+def test_a_commit_that_lost_its_tests_is_fetched_again(repository: Any) -> None:
+    spec = f"git+{repository.url}@{repository.commit(FILES)}"
+    shutil.rmtree(others_of(open_source(spec)))
+    assert (others_of(open_source(spec)) / "configs" / "small.yaml").is_file()
+
+
 def test_weights_and_history_are_not_transferred(repository: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     repository.commit({**FILES, "old.py": "x = 1\n"})
     (repository.folder / "old.py").unlink()
