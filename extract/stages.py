@@ -46,7 +46,7 @@ from extract.proofs.validate import (
     validate_all,
 )
 from extract.recording.blocks import RECORD, ArgumentsFrom, RecordedCalls, find_origin, record_all
-from extract.recording.source import RECORD_SOURCE, record_sources
+from extract.recording.source import RECORD_SOURCE, is_recorded, record_sources
 from extract.resolve.discover import TargetClass
 from extract.resolve.distributions import list_distributions, make_guess
 from extract.resolve.index import FactsIndex
@@ -225,8 +225,9 @@ class StageContext:
         """Provide the folders from which the originals of these blocks can be imported."""
         sources = {block.target.module.source.name: block.target.module.source for block in blocks.values()}
         self.originals = {name: original_folders(source, self.facts.unreached) for name, source in sources.items()}
+        recorded = {block.target.module.source.name for block in blocks.values() if is_recorded(block.target)}
         fetched = {
-            name: fetch_tests(source, self.originals[name], self.facts.unreached) for name, source in sources.items()
+            name: fetch_tests(sources[name], self.originals[name], self.facts.unreached) for name in sorted(recorded)
         }
         self.tests = {name: folder for name, folder in fetched.items() if folder is not None}
         for name in self.tests:

@@ -18,8 +18,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
-import time
 import zipfile
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
@@ -34,8 +32,8 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from extract.proofs.local_files import copy_importable
-from extract.proofs.sdists import read_sdist
-from extract.resolve.distributions import is_stated, parse_requirements
+from extract.proofs.sdists import read_sdist, remembering_absence
+from extract.resolve.distributions import find_extra
 from extract.sources import PackageSource
 from extract.sources.contents import is_safe
 from extract.sources.metadata import PackageFacts, read_facts
@@ -67,8 +65,6 @@ _MAX_MEMBERS = 50_000
 _TOO_LARGE = f"it unpacks to more than {MAX_UNPACKED_BYTES >> 20} MiB or {_MAX_MEMBERS:,} files, the limits"
 _MAX_SECONDS = 600.0
 _COMPILE_SECONDS = 300.0
-#: How long to cache the index's answer that there is no wheel.
-_ABSENT_SECONDS = 24 * 3600.0
 
 #: Part of the cache's path; to be changed together with the way that wheels are unpacked.
 _FORMAT = "v1"
@@ -162,13 +158,8 @@ def extra_folders(source: PackageSource, package: str) -> list[Path]:
 
     What would have to be compiled is left out.
     """
-    stated = [item for item in parse_requirements(source.requires) if "extra" in str(item.marker or "")]
-    wanted = next((item for item in stated if is_stated(package, [str(item)])), None)
-    if wanted is None:
-        return []
-    wanted = Requirement(str(wanted))
-    wanted.marker = None
-    return runtime_for([str(wanted)], incomplete=True).folders
+    wanted = find_extra(source.requires, package)
+    return [] if wanted is None else runtime_for([wanted], incomplete=True).folders
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,34 +350,27 @@ def _fetch_wheel(
     picked = read_record(pick)
     if picked is not None and (cached := _read_distribution(_cache("distributions") / str(picked))) is not None:
         return cached
-    # Remember for a while only that there is no wheel: it may be published later.
-    absent = pick.with_suffix(".absent")
-    if absent.is_file() and time.time() - absent.stat().st_mtime < _ABSENT_SECONDS:
-        raise AbsentError(str(read_record(absent)))
-    if cached_only:
-        raise UserError("it is not in the cache")
-    note(f"fetching {wanted} for the runtime with pip download")
-    with workspace() as work:
-        try:
-            distribution = _download(name, str(specifier), work, incomplete=incomplete)
-        except AbsentError as error:
-            record(absent, str(error))
-            raise
-    record(pick, distribution.id)
-    return distribution
+    with remembering_absence(pick), workspace() as work:
+        if cached_only:
+            raise UserError("it is not in the cache")
+        note(f"fetching {wanted} for the runtime with pip download")
+        unpacked = _download(name, str(specifier), work, incomplete=incomplete)
+        _keep([unpacked])
+    record(pick, unpacked[0].id)
+    return unpacked[0]
 
 
-def _download(name: str, specifier: str, work: Path, *, incomplete: bool) -> Distribution:
+def _download(name: str, specifier: str, work: Path, *, incomplete: bool) -> tuple[Distribution, Path]:
     fetch = partial(download, max_bytes=MAX_WHEEL_BYTES, max_seconds=_MAX_SECONDS, retries=1)
     try:
-        return _unpack(fetch(name, specifier, work), name, work)
+        return _unpack(fetch(name, specifier, work), name, work / "unpacked")
     except NoWheelError as error:
         absent = error
     try:
         archive = fetch(name, specifier, work, sdists=True)
     except AbsentError:
         raise absent from None
-    return _unpack_sdist(archive, name, work, incomplete=incomplete)
+    return _unpack_sdist(archive, name, work / "unpacked", incomplete=incomplete)
 
 
 def _pick_file(name: str, specifier: SpecifierSet, *, incomplete: bool = False) -> Path:
@@ -400,11 +384,15 @@ def _fetch_together(wanted: Mapping[str, str]) -> None:
     requirements = [name + specifier for name, specifier in wanted.items()]
     note(f"fetching {', '.join(requirements)} for the runtime with pip download")
     with workspace() as work:
+        unpacked: dict[str, tuple[Distribution, Path]] = {}
         for wheel in download_wheels(requirements, work, max_bytes=MAX_WHEEL_BYTES, max_seconds=_MAX_SECONDS):
             name = canonicalize_name(wheel.name.partition("-")[0])
-            with contextlib.suppress(UserError), tempfile.TemporaryDirectory(dir=work) as folder:
-                distribution = _unpack(wheel, name, Path(folder))
-                record(_pick_file(name, SpecifierSet(wanted[name])), distribution.id)
+            with contextlib.suppress(UserError):
+                unpacked[name] = _unpack(wheel, name, work / "unpacked" / name)
+        with contextlib.suppress(UserError):
+            _keep(unpacked.values())
+            for key, (distribution, _) in unpacked.items():
+                record(_pick_file(key, SpecifierSet(wanted[key])), distribution.id)
 
 
 def _read_distribution(folder: Path) -> Distribution | None:
@@ -412,32 +400,29 @@ def _read_distribution(folder: Path) -> Distribution | None:
     return None if data is None else Distribution(**{**data, "requires": tuple(data["requires"])})
 
 
-def _unpack(wheel: Path, name: str, work: Path) -> Distribution:
-    """Unpack a wheel into the cache, unless it is there already."""
+def _unpack(wheel: Path, name: str, folder: Path) -> tuple[Distribution, Path]:
+    """Unpack a wheel into a folder, unless it is in the cache already."""
     digest = sha256_file(wheel)
-    folder = work / "distribution"
     try:
         with zipfile.ZipFile(wheel) as archive:
             members = [name for name in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name)]
             if len(members) != 1 or archive.getinfo(members[0]).file_size > MAX_UNPACKED_BYTES // 100:
                 raise UserError("its wheel holds no readable METADATA")
             distribution = _check(read_facts({members[0]: archive.read(members[0])}), name, digest)
-            if _read_distribution(distribution.folder.parent) is not None:
-                return distribution
-            _extract(archive, wheel.stat().st_size, folder / "files")
+            if _read_distribution(distribution.folder.parent) is None:
+                _extract(archive, wheel.stat().st_size, folder / "files")
     except (zipfile.BadZipFile, EOFError, RuntimeError, NotImplementedError, ValueError) as error:
         raise UserError(f"its wheel is not readable: {error}") from error
     except OSError as error:
         raise UserError(f"its wheel cannot be unpacked: {error.strerror or error}") from error
-    return _keep(distribution, folder)
+    return distribution, folder
 
 
-def _unpack_sdist(archive: Path, name: str, work: Path, *, incomplete: bool) -> Distribution:
+def _unpack_sdist(archive: Path, name: str, folder: Path, *, incomplete: bool) -> tuple[Distribution, Path]:
     facts, modules = read_sdist(archive, incomplete=incomplete)
-    distribution = _check(facts, name, sha256_file(archive))
     for path, data in modules.items():
-        _write(work / "distribution" / "files" / path, io.BytesIO(data))
-    return _keep(distribution, work / "distribution")
+        _write(folder / "files" / path, io.BytesIO(data))
+    return _check(facts, name, sha256_file(archive)), folder
 
 
 def _check(facts: PackageFacts, name: str, digest: str) -> Distribution:
@@ -447,12 +432,15 @@ def _check(facts: PackageFacts, name: str, digest: str) -> Distribution:
     return Distribution(name, str(Version(facts.version)), digest, facts.requires)
 
 
-def _keep(distribution: Distribution, folder: Path) -> Distribution:
-    target = distribution.folder.parent
-    _compile(folder / "files")
-    _write(folder / "distribution.json", io.BytesIO(json.dumps(asdict(distribution), indent=1).encode()))
-    place(folder, target, lambda: _read_distribution(target) is not None)
-    return distribution
+def _keep(unpacked: Collection[tuple[Distribution, Path]]) -> None:
+    """Put unpacked distributions into the cache; those without a folder are there."""
+    new = [(distribution, folder) for distribution, folder in unpacked if folder.is_dir()]
+    if new:
+        _compile([folder / "files" for _, folder in new])
+    for distribution, folder in new:
+        target = distribution.folder.parent
+        _write(folder / "distribution.json", io.BytesIO(json.dumps(asdict(distribution), indent=1).encode()))
+        place(folder, target, lambda target=target: _read_distribution(target) is not None)  # type: ignore[misc]
 
 
 def _extract(archive: zipfile.ZipFile, packed: int, folder: Path) -> None:
@@ -479,10 +467,11 @@ def _write(file: Path, source: IO[bytes]) -> None:
         os.fsync(out.fileno())
 
 
-def _compile(folder: Path) -> None:
+def _compile(folders: Sequence[Path]) -> None:
     """Write bytecode once for all jobs, in a separate process because it parses foreign source."""
-    command = [sys.executable, "-P", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", str(folder)]
+    command = [sys.executable, "-P", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
     try:
-        subprocess.run(command, capture_output=True, check=False, timeout=_COMPILE_SECONDS)
+        subprocess.run([*command, *map(str, folders)], capture_output=True, check=False, timeout=_COMPILE_SECONDS)
     except subprocess.TimeoutExpired:
-        note(f"{folder.parent.name}: compiling its bytecode took too long; its modules are compiled on import")
+        names = ", ".join(folder.parent.name for folder in folders)
+        note(f"{names}: compiling the bytecode took too long; modules are compiled on import")

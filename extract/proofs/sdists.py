@@ -4,10 +4,13 @@ Nothing of an sdist is run. Setuptools writes the names of its top-level modules
 `NAME.egg-info/top_level.txt`. Their files are what a wheel would hold.
 """
 
+import contextlib
 import email.parser
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from packaging.version import Version
 
@@ -15,7 +18,7 @@ from extract.sources.contents import PackageSource, is_about_code, is_test
 from extract.sources.git import fetch_files
 from extract.sources.metadata import PackageFacts, is_text, read_facts
 from extract.sources.package import read_archive
-from extract.sources.store import place, workspace
+from extract.sources.store import place, read_record, record, workspace
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.pip import AbsentError, download
@@ -27,6 +30,7 @@ _MAX_SDIST_BYTES = 40 << 20
 _MAX_SECONDS = 120.0
 #: At the end of a line of metadata, such as `repository, https://…/OWNER/NAME.git`.
 _REPOSITORY = re.compile(r"https://git(?:hub|lab)\.com/[\w.-]+/[\w.-]+$")
+_ABSENT_SECONDS = 24 * 3600.0
 _ABSENT = "there is no wheel of it for this Python and platform, and its sdist"
 
 
@@ -73,45 +77,52 @@ def fetch_tests(source: PackageSource, folders: Sequence[Path], unreached: list[
     if source.kind != "package" or name in DECLARED:
         return None
     target = cache_folder("runtime", "v1", "beside") / f"{name}-{version}"
+    repository = target.with_name(f"{target.name}-repository")
     try:
         if not target.is_dir():
-            _keep_tests(target, _read_tests(name, version))
-        repository = target.with_name(f"{target.name}-repository")
+            try:
+                with remembering_absence(target):
+                    _keep_tests(target, _read_tests(name, version))
+            except RetryableError:
+                raise
+            except UserError as error:
+                note(f"{name}=={version}: without the tests of its sdist: {error}")
         if not repository.is_dir() and not any(is_test(path.name) for path in target.rglob("*.py")):
             url = next(filter(None, (_find_repository(folder, name) for folder in folders)), None)
             files = fetch_files(url, Version(version), _choose_tests) if url is not None else {}
             _keep_tests(repository, files)
-    except RetryableError as error:
+    except UserError as error:  # out of reach, or a repository that is gone
         note(f"{name}=={version}: without its tests: {error}")
-        unreached.append(name)
-        return target if target.is_dir() else None
-    except UserError as error:  # a repository that is gone
-        note(f"{name}=={version}: without its tests: {error}")
-        return target
-    return repository if repository.is_dir() and any(repository.iterdir()) else target
+        if isinstance(error, RetryableError):
+            unreached.append(name)
+    return next((folder for folder in (repository, target) if folder.is_dir() and any(folder.iterdir())), None)
 
 
 def _read_tests(name: str, version: str) -> dict[str, bytes]:
-    """Return the tests in the sdist of a release, by path; none if there is no sdist. Raises: RetryableError."""
+    """Return the tests in the sdist of a release, by path. Raises: as `download`."""
     note(f"fetching the tests of {name}=={version} with pip download")
+    limits: Any = {"max_bytes": _MAX_SDIST_BYTES, "max_seconds": _MAX_SECONDS, "retries": 1}
     with workspace() as work:
-        try:
-            archive = download(
-                name,
-                f"=={version}",
-                work,
-                sdists="only",
-                max_bytes=_MAX_SDIST_BYTES,
-                max_seconds=_MAX_SECONDS,
-                retries=1,
-            )
-            files = read_archive(archive, lambda names: _choose_tests(names, 1))
-            return {path.partition("/")[2]: data for path, data in files.items()}
-        except RetryableError:
-            raise
-        except UserError as error:
-            note(f"{name}=={version}: without the tests of its sdist: {error}")
-            return {}
+        archive = download(name, f"=={version}", work, sdists="only", **limits)
+        files = read_archive(archive, lambda names: _choose_tests(names, 1))
+    return {path.partition("/")[2]: data for path, data in files.items()}
+
+
+@contextlib.contextmanager
+def remembering_absence(file: Path) -> Iterator[None]:
+    """Remember for a day only that the index does not have what a block fetches: it may be published later.
+
+    Args: file: of what is fetched; the reason is stored beside it.
+    Raises: AbsentError if the block does, or did within a day; it is not run then.
+    """
+    absent = file.with_name(f"{file.name.removesuffix('.json')}.absent")
+    if absent.is_file() and time.time() - absent.stat().st_mtime < _ABSENT_SECONDS:
+        raise AbsentError(str(read_record(absent)))
+    try:
+        yield
+    except AbsentError as error:
+        record(absent, str(error))
+        raise
 
 
 def _keep_tests(target: Path, files: Mapping[str, bytes]) -> None:

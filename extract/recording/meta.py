@@ -25,6 +25,8 @@ _MOST_KEPT = 1 << 14  # elements of a tensor that keeps its values
 _FILLED = frozenset((torch.zeros, torch.ones, torch.full))
 _MOVES = frozenset((torch.Tensor.cuda, torch.Tensor.cpu))
 _TO = torch.Tensor.to
+#: Functions whose kernels for the meta device are in Python, where only the first argument says what they return.
+_INITIALIZATIONS = frozenset((torch.Tensor.normal_, torch.Tensor.uniform_))
 
 
 class LightTensors(TorchFunctionMode):
@@ -74,7 +76,17 @@ class LightTensors(TorchFunctionMode):
                 args, named = tree_map(_to_meta, (args, named))
             if named.get("device") is not None:
                 named["device"] = torch.device("meta")
+            if func in _INITIALIZATIONS and torch.is_floating_point(args[0]):
+                return args[0]
+            if func is torch.batch_norm and _fits_norm(*args[:5]):
+                return torch.empty_like(args[0])
         return func(*args, **named)
+
+
+def _fits_norm(tensor: torch.Tensor, *states: torch.Tensor | None) -> bool:
+    """Return whether a tensor can be normalized by these states, so that the result is as it is."""
+    of_channels = (tensor.dtype, tensor.shape[1:2]) if tensor.is_floating_point() else None
+    return all(state is None or (state.dtype, state.shape) == of_channels for state in states)
 
 
 def _dtype(value: object) -> torch.dtype | None:

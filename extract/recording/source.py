@@ -109,8 +109,7 @@ def record_sources(
     """
     by_source: dict[str, list[TargetClass]] = {}
     for target in targets:
-        # Nothing drives PyTorch itself, and what uses what in it takes long to find.
-        if not target.outer and target.stem.partition(".")[0] != FOUNDATION:
+        if is_recorded(target):
             by_source.setdefault(target.module.source.name, []).append(target)
     requests = {}
     for name, members in by_source.items():
@@ -174,6 +173,11 @@ def _complete(request: SourceRecording, absent: str, folders: Sequence[str]) -> 
     if more:
         return replace(request, folders=[*request.folders, *more])
     return replace(request, replaced=[*request.replaced, absent])
+
+
+def is_recorded(target: TargetClass) -> bool:
+    """Return whether the calls of a class can be recorded: nothing drives PyTorch, where users take long to find."""
+    return not target.outer and target.stem.partition(".")[0] != FOUNDATION
 
 
 def _key(target: TargetClass) -> str:

@@ -137,8 +137,15 @@ def is_stated(package: str, requires: Iterable[str], confirmed: Mapping[str, str
 @functools.cache
 def is_required(requires: tuple[str, ...], package: str) -> bool:
     """Return whether the metadata of a source, with these requirements, lists a package as a hard requirement."""
-    hard = tuple(str(item) for item in parse_requirements(requires) if "extra" not in str(item.marker or ""))
+    hard = tuple(text for text in requires if "extra" not in text.partition(";")[2])
     return _find_stated(package.split(".")[0], hard) is not None
+
+
+def find_extra(requires: tuple[str, ...], package: str) -> str | None:
+    """Return the requirement, without its marker, of the metadata for an extra that names a package's distribution."""
+    extra = tuple(text for text in requires if "extra" in text.partition(";")[2])
+    found = _find_stated(package.split(".")[0], extra)
+    return None if found is None else str(found).partition(";")[0]
 
 
 @functools.cache

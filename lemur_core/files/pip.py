@@ -4,11 +4,16 @@ The wheel of `nn-dataset` stays in the cache: it is downloaded once, its checksu
 installed.
 """
 
+import atexit
+import contextlib
 import json
 import os
 import re
+import select
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -70,7 +75,7 @@ def download(
     options += [] if retries is None else ["--retries", str(retries)]
     try:
         done = _download_to(folder, f"{name}-", max_bytes, max_seconds, [*options, name + specifier])
-    except subprocess.TimeoutExpired as error:
+    except TimeoutError as error:
         raise RetryableError(f"pip took more than {max_seconds:.0f} s to fetch it; run again") from error
     # pip would build the sdist to read its metadata; the guard ends it there, with the archive on disk.
     if sdists and done.returncode == EXIT_ARCHIVE and result.is_file():
@@ -82,9 +87,7 @@ def download(
 
 
 def download_wheels(requirements: Sequence[str], folder: Path, *, max_bytes: int, max_seconds: float) -> list[Path]:
-    """Download the wheels that pip chooses for requirements of different names, in one process.
-
-    Starting pip takes longer than fetching a small wheel with it.
+    """Download the wheels that pip chooses for requirements of different names, at once.
 
     Args: see `download`.
     Returns: the paths of the wheels; none if one of them is unavailable.
@@ -92,7 +95,7 @@ def download_wheels(requirements: Sequence[str], folder: Path, *, max_bytes: int
     options = ["--only-binary", ":all:", "--retries", "1"]
     try:
         done = _download_to(folder, "-", max_bytes, max_seconds, [*options, *requirements])
-    except subprocess.TimeoutExpired:
+    except TimeoutError:
         return []
     return [] if done.returncode else sorted((folder / "archives").glob("*.whl"))
 
@@ -103,9 +106,9 @@ def _download_to(
     archives, scratch = folder / "archives", folder / "scratch"
     for subfolder in (archives, scratch):
         subfolder.mkdir(exist_ok=True)
-    script = [str(_SCRIPT), stem, str(folder / "result"), str(max_bytes), "download", "--dest", str(archives)]
+    guard = [stem, str(folder / "result"), str(max_bytes), "download", "--dest", str(archives)]
     options = ["--quiet", "--no-deps", "--no-cache-dir", "--no-input", "--progress-bar", "off"]
-    return _run([*script, *options, "--disable-pip-version-check", *arguments], scratch, max_seconds)
+    return _PIP.run([*guard, *options, "--disable-pip-version-check", *arguments], scratch, max_seconds)
 
 
 def latest_version(name: str, scratch: Path) -> str | None:
@@ -116,20 +119,63 @@ def latest_version(name: str, scratch: Path) -> str | None:
         scratch: an existing folder that pip may fill.
     Returns: such as `1.0`; None also if the index cannot be reached.
     """
-    done = _run(["-m", "pip", "index", "versions", "--disable-pip-version-check", name], scratch)
+    done = _PIP.run(["-", "", "0", "index", "versions", "--disable-pip-version-check", name], scratch)
     match = re.match(r"\S+ \(([^)]+)\)", done.stdout)
     return match[1] if done.returncode == 0 and match else None
 
 
-def _run(arguments: list[str], scratch: Path, max_seconds: float | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "TMPDIR": str(scratch), "PYTHONIOENCODING": "utf-8"}
-    # Nothing is installed, so a ban on installing outside of an environment must not apply.
-    environment.pop("PIP_REQUIRE_VIRTUALENV", None)
-    command = [sys.executable, "-P", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, errors="replace", check=False, cwd=scratch, env=environment,
-        timeout=max_seconds,
-    )  # fmt: skip
+class _Pip:
+    """The process that runs pip: started by the first request, ended with this process."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self._lock = threading.Lock()
+        atexit.register(self.close)
+
+    def run(
+        self, arguments: Sequence[str], scratch: Path, max_seconds: float | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run pip in a folder, which it may fill. Raises: TimeoutError; UserError if it was ended from outside."""
+        environment = {**os.environ, "TMPDIR": str(scratch), "PYTHONIOENCODING": "utf-8"}
+        # Nothing is installed, so a ban on installing outside of an environment must not apply.
+        environment.pop("PIP_REQUIRE_VIRTUALENV", None)
+        request = {"arguments": arguments, "environment": environment, "folder": str(scratch)}
+        with self._lock:
+            try:
+                code = self._ask(json.dumps(request) + "\n", max_seconds)
+            except BaseException:
+                self.close()
+                raise
+        texts = [(scratch / name).read_text(encoding="utf-8", errors="replace") for name in ("stdout", "stderr")]
+        return subprocess.CompletedProcess(arguments, code, *texts)
+
+    def _ask(self, request: str, max_seconds: float | None) -> int:
+        if self._process is None:
+            pipe = subprocess.PIPE
+            command = [sys.executable, "-P", str(_SCRIPT)]
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(request)
+            self._process.stdin.flush()
+        if not select.select([self._process.stdout], [], [], max_seconds)[0]:
+            raise TimeoutError
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise UserError("pip was ended from outside; run again")
+        return int(answer)
+
+    def close(self) -> None:
+        """End the process, and a pip that still runs in it."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.communicate()
+            self._process = None
+
+
+_PIP = _Pip()
 
 
 def _explain(stderr: str, sdists: bool | Literal["only"], max_bytes: int) -> UserError:

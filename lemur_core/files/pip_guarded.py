@@ -2,6 +2,10 @@
 
     python -P pip_guarded.py STEM RESULT MAX_BYTES PIP-ARGUMENT...
 
+Without arguments it imports pip, which takes longer than a small download, and runs it in a fork for each line of
+standard input: a JSON object with `arguments` as above, `environment`, and `folder`, to work in and for the files
+`stdout` and `stderr`. It answers with a line that holds the exit code.
+
 `pip download` of an sdist always starts its build backend in a subprocess to get metadata. Here an audit hook, which
 code in the same interpreter cannot remove, refuses that subprocess. The archive is on disk by then: if one whose file
 name starts with STEM was opened, its path is written to the file RESULT and pip ends at once with exit code 77, before
@@ -11,6 +15,9 @@ than MAX_BYTES can be written (0: no limit).
 Source: https://docs.python.org/3/library/audit_events.html
 """
 
+import contextlib
+import importlib
+import json
 import os
 import re
 import resource
@@ -29,9 +36,27 @@ def _normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def main() -> None:
-    """Install the hook and become pip."""
-    stem, result, max_bytes = _normal(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+def serve() -> None:
+    """Run pip for each request on standard input."""
+    with contextlib.suppress(ImportError):  # another version of pip, which is imported when it runs
+        importlib.import_module("pip._internal.commands.download")
+    for line in sys.stdin:
+        process = os.fork()
+        if not process:
+            request = json.loads(line)
+            os.environ.clear()
+            os.environ.update(request["environment"])
+            os.chdir(request["folder"])
+            for number, name in (1, "stdout"), (2, "stderr"):
+                os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
+            become_pip(request["arguments"])
+            sys.exit()
+        print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
+
+
+def become_pip(arguments: list[str]) -> None:
+    """Install the hook and become pip. Args: arguments: STEM, RESULT, MAX_BYTES, those of pip."""
+    stem, result, max_bytes = _normal(arguments[0]), arguments[1], int(arguments[2])
     opened = ""
 
     def refuse(event: str, arguments: tuple[object, ...]) -> None:
@@ -52,9 +77,9 @@ def main() -> None:
     if max_bytes:
         resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, max_bytes))
     sys.addaudithook(refuse)
-    sys.argv = ["pip", *sys.argv[4:]]
+    sys.argv = ["pip", *arguments[3:]]
     runpy.run_module("pip", run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":
-    main()
+    become_pip(sys.argv[1:]) if sys.argv[1:] else serve()

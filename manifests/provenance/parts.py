@@ -105,7 +105,9 @@ def find_blocked_blocks(folder: Path, parts: Parts) -> dict[str, tuple[str, str]
     Returns: source and the licenses that forbid it, joined with AND, by block id; blocks without code are left out.
     """
     blocked = {}
-    for row in pq.read_table(folder / TABLE, columns=["block", "source", "license", "code_sha256"]).to_pylist():
+    # `pq.read_table` would import pandas.
+    table = pq.ParquetFile(folder / TABLE).read(["block", "source", "license", "code_sha256"])
+    for row in table.to_pylist():
         if row["code_sha256"] is None:
             continue
         if wrong := find_blocking_licenses(parts.licenses(row["block"], row["license"])):

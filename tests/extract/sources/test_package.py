@@ -1,18 +1,21 @@
 """Packages from a folder as index: wheels, sdists, pinned digests, and errors."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from extract.sources import open_source
 from extract.sources.package import near_versions, read_installed
-from lemur_core.files import pip_guarded
+from lemur_core.files import pip, pip_guarded
 from lemur_core.files.errors import RetryableError, UserError
+from lemur_core.files.pip import AbsentError, download
 from manifests.provenance.swhid import blob_sha1, directory_swhid
 from tests.builders.suites import read_table, table
 
@@ -116,6 +119,33 @@ def test_nothing_else_can_be_started(tmp_path: Path, marker: Path) -> None:
     assert done.returncode == 0, done.stderr
     names = ["Popen", "system", "execv", "fork", "forkpty", "posix_spawn", "popen", "spawn"]
     assert done.stdout.splitlines() == [f"{name} refused" for name in names]
+
+
+def test_one_process_runs_pip_for_all_requests(make_wheel: Make, tmp_path: Path) -> None:
+    """Whatever ends a request, the next one is answered."""
+    make_wheel("pkg", "1.0", FILES)
+
+    def fetch(number: int, **options: Any) -> Path:
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        return download("pkg", "", folder, **options)
+
+    assert fetch(1).name == fetch(2).name == "pkg-1.0-py3-none-any.whl"
+    process = pip._PIP._process
+    assert process is not None
+    with pytest.raises(AbsentError, match="its archive has more than 0 MiB"):
+        fetch(3, max_bytes=300)
+    assert pip._PIP._process is process
+    with pytest.raises(RetryableError, match="pip took more than 0 s"):
+        fetch(4, max_seconds=0.001)
+    assert process.poll() == -signal.SIGKILL
+    assert fetch(5).is_file()
+    again = pip._PIP._process
+    assert again is not None
+    again.kill()
+    with pytest.raises(UserError, match="pip was ended from outside; run again"):
+        fetch(6)
+    assert fetch(7).is_file()
 
 
 def test_the_newest_release(

@@ -1,5 +1,6 @@
 """Runtimes of blocks, from a folder of generated wheels as index."""
 
+import os
 import subprocess
 import sys
 import zipfile
@@ -12,7 +13,9 @@ from typing import Any
 import pytest
 
 import extract.proofs.runtime
+import extract.proofs.sdists
 from extract.proofs.runtime import BlockRuntime, extra_folders, runtime_for
+from extract.proofs.sdists import fetch_tests
 from extract.resolve.distributions import find_requirement
 from extract.sources import open_source
 from lemur_core.files.cache import cache_folder
@@ -299,6 +302,33 @@ def test_without_a_network_a_run_goes_on_and_the_next_one_asks_again(
     later: list[str] = []
     assert runtime_for(["tinyb"], unreached=later).installed == ("tinyb==1.0",)
     assert later == []
+
+
+def test_the_tests_of_a_release_are_asked_for_once_a_day(
+    wheel: Wheel, make_sdist: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wheel("tiny")
+    source, unreached = open_source("tiny@1.0"), list[str]()
+    with monkeypatch.context() as patch:
+        patch.delenv("PIP_NO_INDEX")
+        patch.delenv("PIP_FIND_LINKS")
+        patch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+        assert fetch_tests(source, [], unreached) is None
+    assert unreached == ["tiny"]
+    assert "tiny==1.0: without its tests: the package index cannot be reached" in capsys.readouterr().err
+    assert fetch_tests(source, [], unreached) is None  # there is none
+    make_sdist("tiny", "1.0", {"tests/test_tiny.py": "import tiny\n", "tiny.py": "", "setup.py": ""})
+    assert fetch_tests(source, [], unreached) is None  # remembered
+    assert capsys.readouterr().err.count("fetching") == 1
+    (absent,) = cache_folder("runtime", "v1", "beside").glob("*.absent")
+    yesterday = absent.stat().st_mtime - 25 * 3600
+    os.utime(absent, (yesterday, yesterday))
+    folder = fetch_tests(source, [], unreached)
+    assert folder is not None
+    assert [path.relative_to(folder).as_posix() for path in folder.rglob("*.py")] == ["tests/test_tiny.py"]
+    monkeypatch.setattr(extract.proofs.sdists, "download", None)
+    assert fetch_tests(source, [], unreached) == folder
+    assert unreached == ["tiny"]
 
 
 def test_two_at_once_agree_and_leave_nothing_behind(wheel: Wheel) -> None:
