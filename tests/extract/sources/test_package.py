@@ -123,7 +123,7 @@ def test_nothing_else_can_be_started(tmp_path: Path, marker: Path) -> None:
 
 def test_one_process_runs_pip_for_all_requests(make_wheel: Make, tmp_path: Path) -> None:
     """Whatever ends a request, the next one is answered."""
-    make_wheel("pkg", "1.0", FILES)
+    make_wheel("pkg", "1.0", {"pkg.py": f"DATA = '{os.urandom(50_000).hex()}'"})
 
     def fetch(number: int, **options: Any) -> Path:
         folder = tmp_path / str(number)
@@ -134,7 +134,7 @@ def test_one_process_runs_pip_for_all_requests(make_wheel: Make, tmp_path: Path)
     process = pip._PIP._process
     assert process is not None
     with pytest.raises(AbsentError, match="its archive has more than 0 MiB"):
-        fetch(3, max_bytes=300)
+        fetch(3, max_bytes=20_000)
     assert pip._PIP._process is process
     with pytest.raises(RetryableError, match="pip took more than 0 s"):
         fetch(4, max_seconds=0.001)
