@@ -112,7 +112,7 @@ def _read_tests(name: str, version: str) -> dict[str, bytes]:
 def remembering_absence(file: Path) -> Iterator[None]:
     """Remember for a day only that the index does not have what a block fetches: it may be published later.
 
-    Args: file: of what is fetched; the reason is stored beside it.
+    Args: file: of what is fetched; the reason is stored in one of the same name, with the suffix `.absent`.
     Raises: AbsentError if the block does, or did within a day; it is not run then.
     """
     absent = file.with_name(f"{file.name.removesuffix('.json')}.absent")

@@ -144,8 +144,8 @@ def is_required(requires: tuple[str, ...], package: str) -> bool:
 def find_extra(requires: tuple[str, ...], package: str) -> str | None:
     """Return the requirement, without its marker, of the metadata for an extra that names a package's distribution."""
     extra = tuple(text for text in requires if "extra" in text.partition(";")[2])
-    found = _find_stated(package.split(".")[0], extra)
-    return None if found is None else str(found).partition(";")[0]
+    requirement = _find_stated(package.split(".")[0], extra)
+    return None if requirement is None else str(requirement).partition(";")[0]
 
 
 @functools.cache
