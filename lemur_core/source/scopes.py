@@ -22,6 +22,7 @@ BUILTINS = frozenset(dir(builtins)) | {
 _SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Return, ast.Delete, ast.Assert, ast.Raise)
 _BRANCHING = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.TryStar, ast.With, ast.AsyncWith, ast.Match)
 _MODULE, _FUNCTION, _CLASS, _COMPREHENSION = range(4)
+_WORD = re.compile(rb"(?<![\w.\x80-\xff])[\w\x80-\xff]+")
 
 
 class _NameScope:
@@ -170,9 +171,10 @@ class ScopeNames:
 
     def _word(self, name: str, start: int, end: int) -> NameStore:
         """Return the position of a name as a whole word between two offsets."""
-        match = re.compile(rb"(?<![\w.])" + re.escape(name.encode()) + rb"(?!\w)").search(self._lines.text, start, end)
-        at = match.start() if match else start
-        return NameStore(name, at, at + len(name.encode()))
+        words = _WORD.finditer(self._lines.text, start, end)
+        word = name.encode()
+        at = next((match.start() for match in words if match[0] == word), start)
+        return NameStore(name, at, at + len(word))
 
     # -- the walk ------------------------------------------------------------------------------------------------
 
