@@ -66,7 +66,6 @@ def verify_folder(
         against: the parents of a delta, if they are not next to it.
         jobs: worker processes; all cores by default.
         recompute: for a snapshot, how many networks are traced and measured again in the sandbox.
-
     Raises: UserError if it has no valid manifest, or is not a delta to one of `against`.
     """
     # The folder of a run has no manifest itself; only the finished folders in it have one.
@@ -137,7 +136,6 @@ def list_items(folder: Path, pattern: str = "*") -> list[ListedItem]:
     """Return the items of a finished folder with a name that matches a pattern, in the order of its tables.
 
     Args: pattern: as in a shell, for any name of an item; upper and lower case are equal.
-
     Raises: UserError if the folder is not finished, its kind has no items, or none matches.
     """
     manifest = read_manifest(folder)
@@ -161,7 +159,6 @@ def trace(wanted: str, folders: Sequence[Path]) -> list[FolderLink]:
             name of the network or one of the blocks of a training run; a run of a study; or a Python file with
             comments that name blocks, as written by `lemur migrate` and `lemur train assemble`.
         folders: the folder with the row, then its possible parents; for a file, the folders with its blocks.
-
     Raises: UserError if a folder is not finished, or nothing has that name.
     """
     if Path(wanted).suffix == ".py" and Path(wanted).is_file():

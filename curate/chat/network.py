@@ -57,9 +57,7 @@ class Lab:
     ) -> list["NetworkFacts | NetFailure"]:
         """Return the answers of `curate.chat.probe`, in order.
 
-        Args:
-            what: what is done, for the progress line.
-
+        Args: what: what is done, for the progress line.
         Raises: UserError if no sandbox is available.
         """
         stage = replace(self._stage, guest=f"curate.chat.probe:{method}", label=what)

@@ -176,9 +176,7 @@ class _Screen:
     def admits(self, row: int, fresh: Sequence[int], candidates: Sequence[int]) -> bool:
         """Return whether a row is unlike all kept ones.
 
-        Args:
-            fresh: rows kept since the last call.
-            candidates: all rows that will be checked.
+        Args: fresh: rows kept since the last call. candidates: all rows that will be checked.
         """
         kept = [other for other in fresh if self._counts(other)]
         if kept:
@@ -201,8 +199,7 @@ def rescue_for_prefixes(
 
     Rows without tokens are similar to none. A kept row counts for the first prefix that it begins with.
 
-    Args:
-        removed: in the order of removal.
+    Args: removed: in the order of removal.
     """
     rescued: list[int] = []
     limits = [_near_threshold(options, family) for family in rows.families]
@@ -220,8 +217,7 @@ def top_up(rows: RowSets, kept: Sequence[int], removed: Sequence[int], options: 
 
     Rows without tokens count as lexically unlike all others.
 
-    Args:
-        removed: in the order of removal.
+    Args: removed: in the order of removal.
     """
     limits = (options.topup_lexical_max, options.topup_structural_max)
     # nn-dup rejects rows that exceed a limit, a screen those that reach it: the next larger number makes them agree.

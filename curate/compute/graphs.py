@@ -196,7 +196,6 @@ class NetworkTracer:
             names: for the progress.
             wider: let a network take all of the seconds that the stage allows, not a quarter, and run it again if it
                 crashes.
-
         Raises: UserError if no sandbox is available.
         """
         stage = TRACE
@@ -257,7 +256,6 @@ class NetworkTracer:
         """Yield the behavior of networks by their number; None if unknown.
 
         Args: payloads: as for `run`. answers: of their traces.
-
         Raises: UserError if no sandbox is available.
         """
         yield from measure(
@@ -273,7 +271,6 @@ class NetworkTracer:
         """Return traces with the numbers of those that may compute what another one does, unless they have them.
 
         Args: read_records: returns the records of some of the networks, as for `trace_records`.
-
         Raises: UserError if no sandbox is available.
         """
         records = read_records(find_candidates({number: trace.answer for number, trace in traces.items()}))
@@ -293,8 +290,7 @@ def _get_names(records: Mapping[int, Json]) -> dict[int, str]:
 class GraphTracer(NetworkTracer):
     """Traces the codes of a corpus on demand, and remembers the results.
 
-    Args:
-        answers: answers of the sandbox known already, by id.
+    Args: answers: answers of the sandbox known already, by id.
     """
 
     def __init__(
@@ -374,7 +370,6 @@ def build_payload(task: str | None, dataset: str | None, prm: Mapping[str, objec
     Args:
         task, dataset: as the record states them; None if it states none.
         prm: hyperparameters; its `transform` sizes the images of the second case.
-
     Returns: `cases`, one or two kinds of input (those shared by all networks of the task, then those of `prm` if they
         differ), and `prm` with the batch size of the cases and one rate of dropout for all networks; or a reason in one
         line if neither case is known.
@@ -396,8 +391,7 @@ def build_payload(task: str | None, dataset: str | None, prm: Mapping[str, objec
 def choose_traced(records: Records, choose: Callable[[Records], Rescue], tracer: GraphTracer) -> Rescue:
     """Select until every kept record was traced: the outcome is the same as tracing all of them first.
 
-    Args:
-        choose: the selection by text and by the graphs that the tracer knows.
+    Args: choose: the selection by text and by the graphs that the tracer knows.
     """
     while True:
         chosen = choose(records)

@@ -29,7 +29,6 @@ def keep_groups(
         order: codes, best first.
         select: as for `curate.model.select.rescue`.
         known: what codes compute. If members of groups are missing, these are in `untraced`, and nothing else changes.
-
     Returns: the kept set with `leaders`: the leader of each further record.
     """
     members: dict[int, list[int]] = {}

@@ -49,9 +49,7 @@ def explain(folder: Path, name_or_id: str, against: Sequence[Path] = (), *, part
         name_or_id: an exact name, an id, or the first six or more digits of one.
         against: the folders that a delta extends, unless they lie next to it under their names.
         partial: ignore missing parents.
-
     Returns: the full explanation, with the difference between the two codes if the network is a duplicate.
-
     Raises: UserError if the folder is not a snapshot, a parent of a delta is missing, or no or several networks match.
     """
     with SNAPSHOT.reading(folder):
@@ -63,7 +61,6 @@ class SnapshotTables:
     """The tables of a snapshot folder; code is read for single ids only.
 
     Args: parents: of a delta, the folders that it extends; records, graphs and codes are looked up there too.
-
     Raises: UserError if the folder is not a snapshot.
     """
 

@@ -46,7 +46,6 @@ def verify(folder: Path, *, against: Sequence[Path] = (), jobs: int | None = Non
         against: the folders that a delta extends, unless they lie next to it under their names; also deltas that were
             made in parallel with it, to check whether they can be used together.
         recompute: how many networks are traced and measured again, in the sandbox.
-
     Raises: UserError if the folder has no valid manifest, or a parent is missing or was created by other rules.
     """
     manifest = read_manifest(folder)

@@ -75,9 +75,7 @@ def read_corpus(
 ) -> LoadedRecords:
     """Read all rows of a source and load or compute the features of every distinct code.
 
-    Args:
-        store: where features are kept; by default the user's cache.
-
+    Args: store: where features are kept; by default the user's cache.
     Raises: UserError if there are no rows, or the source cannot be read.
     """
     store = store or FeatureStore(detail)

@@ -40,9 +40,7 @@ def find_left_out(corpus: LoadedRecords, options: CurateOptions, usable: npt.NDA
 
     `include` counts only in profile strict: profile nn-dup applies it as nn-dup does.
 
-    Args:
-        usable: whether each row is usable; the others are ignored.
-
+    Args: usable: whether each row is usable; the others are ignored.
     Raises: UserError if no usable row has a requested value.
     """
     names: list[str] = [nn or "" for nn in corpus.rows.column("nn").to_pylist()]
@@ -178,7 +176,6 @@ def choose_fitting(
     Args:
         choose: the selection; its outcome depends on the records alone.
         find_reasons: returns why to leave out some of these codes, which are given with their representative rows.
-
     Returns: the records that were not left out, and the selection among them.
     """
     while True:
@@ -315,8 +312,7 @@ def rank_rows(rows: pa.Table, usable: npt.NDArray[np.bool_]) -> RowRanks:
 def score_codes(rows: pa.Table, code_of_row: npt.NDArray[np.int64], ranks: RowRanks) -> dict[int, float]:
     """Return the score of each code, in (0, 1), from its rows that have a rank; a code without such rows has none.
 
-    Args:
-        code_of_row: the code of each row; negative for rows that do not count.
+    Args: code_of_row: the code of each row; negative for rows that do not count.
     """
     chosen = np.flatnonzero((code_of_row >= 0) & np.isfinite(ranks.percentiles))
     benchmark, dataset = (_number_values(rows, columns)[chosen] for columns in (_BENCHMARK, _DATASET))
@@ -334,8 +330,7 @@ def find_best_rows(corpus: LoadedRecords, shown: Mapping[int, int]) -> dict[int,
 
     Of equal ones it is that of the fewest epochs. A code without an accuracy there is missing.
 
-    Args:
-        shown: code -> the row that represents it.
+    Args: shown: code -> the row that represents it.
     """
     home = np.full(len(corpus.ids), -1)
     home[list(shown)] = list(shown.values())

@@ -48,9 +48,7 @@ class Support:
 def rescue(order: Sequence[int], supports: Sequence[Support], features: FeatureTable, select: Select) -> Rescue:
     """Select, then raise each support to its minimum as far as its members allow.
 
-    Args:
-        order: codes, best first.
-        select: decides codes in order; used on the whole order and on trial subsets.
+    Args: order: codes, best first. select: decides codes in order; used on the whole order and on trial subsets.
     """
     first = select(order, ())
     result = Rescue(first)

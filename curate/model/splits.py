@@ -32,8 +32,7 @@ from manifests.records import JoinedCluster
 def split_groups(kept: Sequence[int], features: FeatureTable, graphs: Sequence[str | None] | None = None) -> list[int]:
     """Return the group number of each kept code; codes of one group must share a split.
 
-    Args:
-        graphs: what each kept code computes up to widths; None if unknown.
+    Args: graphs: what each kept code computes up to widths; None if unknown.
     """
     count = len(kept)
     codes = np.array(kept, np.int64)
@@ -138,8 +137,7 @@ def _fill(
 ) -> list[int]:
     """Choose the groups of a held-out split: the first, in order, for which it is short of all their kinds.
 
-    Args:
-        holdings: the records of each group by kind. total: of all groups.
+    Args: holdings: the records of each group by kind. total: of all groups.
     """
     shares = {kind: count * SPLIT_RATIOS[split] for kind, count in total.items()}
     quota = round(shares.get(_ALL, 0.0))

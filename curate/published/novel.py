@@ -56,7 +56,6 @@ def novel(
         jobs: parallel processes; None for one per core.
         unsafe: run the networks without the sandbox.
         runtime: packages that the networks can import in addition to the declared runtime.
-
     Returns: the lines to print, the facts for JSON, and the nearest codes of each network, in the order of `codes`.
     Raises:
         UserError: A file is not valid Python, or a folder cannot be compared with.

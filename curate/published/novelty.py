@@ -193,7 +193,6 @@ class NoveltyIndex:
             tracer: runs them; None: they are compared by text and structure alone.
             neighbours: run them with the hyperparameters of their nearest records, too, where that may decide.
             untraced: why they are not traced if there is no tracer; None: there are no graphs here.
-
         Returns: one result for each query.
         Raises: NoSandboxError if nothing can be run here; UserError if `tracer` fails.
         """

@@ -139,9 +139,7 @@ def _count_graphs(outcome: CurationOutcome) -> Json:
 def count_runs(results: Iterable[RunResult], reasons: Iterable[tuple[Hashable, str]]) -> Json:
     """Count the kept records that run, do not run or could not be tried, and the codes that were left out for it.
 
-    Args:
-        results: the results of the kept records.
-        reasons: the reasons of all decisions, each with its code.
+    Args: results: the results of the kept records. reasons: the reasons of all decisions, each with its code.
     """
     checked = list(results)
     errors = Counter(result.category for result in checked if result.category is not None)

@@ -56,7 +56,6 @@ def curate(
         origins: extractions whose blocks each code is compared with to find its origin.
         store: where the features are read; None: the user's cache, which they are computed into.
         answers: answers of the sandbox on graphs that are known already, by id.
-
     Returns: the manifest that was written.
     Raises: UserError for bad input or an `out` that cannot be written; nothing is left behind then.
     """

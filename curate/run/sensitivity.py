@@ -79,8 +79,7 @@ def decide_grid(
 ) -> Grid:
     """Decide all records at every pair of thresholds.
 
-    Args:
-        lexical, structural: rising; None, for no structural stage, last.
+    Args: lexical, structural: rising; None, for no structural stage, last.
     """
     features = corpus.features
     truth = exact_pairs(features, corpus.sets(records.order), min(lexical))
@@ -180,9 +179,7 @@ def sensitivity(
 ) -> Manifest:
     """Write the kept counts over the grid, as a table and a report, into the folder `out`.
 
-    Args:
-        structural: thresholds; None is a grid column without the structural stage.
-
+    Args: structural: thresholds; None is a grid column without the structural stage.
     Returns: the manifest that was written; its counts hold the grid.
     Raises: UsageError for thresholds outside 0.5 to 1; UserError for a source without usable records, or an `out` that
         cannot be written.

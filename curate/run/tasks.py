@@ -218,7 +218,6 @@ def curate_in_tasks(
         distributed: the executor and how it divides the codes; an interrupted run resumes from its work folder.
         against: finished snapshots and deltas that all tasks can read; `out` becomes a delta to them.
         origins: extractions that the last task can read.
-
     Returns: the manifest; None if jobs were queued.
     Raises: UserError for bad input, a task that fails or was killed, or a work folder of another run.
     """

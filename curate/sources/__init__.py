@@ -90,7 +90,6 @@ def open_source(spec: str, of_files: Mapping[str, str] = {}) -> RecordSource:
     Returns: the source, which reads its rows batch by batch.
 
     Reserved words (`lemur`, `installed`) win over a file of that name: write `./lemur` for the file.
-
     Raises: UserError if `spec` is not a valid SOURCE, or names a path that cannot be used.
     """
     name, at, version = spec.partition("@")

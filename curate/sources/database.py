@@ -74,9 +74,7 @@ def is_database(path: Path) -> bool:
 def read_database(path: Path, where: str) -> Iterator[SourceRow]:
     """Yield the rows of a database, opened read-only.
 
-    Args:
-        where: its name in messages.
-
+    Args: where: its name in messages.
     Raises: UserError if it is not a SQLite database, not one of LEMUR, or locked; or if it has runs, but a column is
         null in all of them, or one in each.
     """
@@ -239,9 +237,7 @@ _CHUNK = 2_048
 def unpack(packed: Path, target: Path, where: str) -> None:
     """Decompress a database into a file, atomically.
 
-    Args:
-        where: the packed file's name in messages.
-
+    Args: where: the packed file's name in messages.
     Raises: UserError if it is not a complete Zstandard file of a SQLite database, its content is out of proportion or
         does not fit on the disk, or the package that decompresses is not installed.
     """

@@ -257,8 +257,7 @@ class _Listing:
 class LemurDatabase(RowSource):
     """The rows of one version of LEMUR's database, as the LEMUR API returns them, in its order.
 
-    Args:
-        version: the version of the database; None for the newest on the Hub.
+    Args: version: the version of the database; None for the newest on the Hub.
     """
 
     def __init__(self, version: str | None = None, *, hub: Hub | None = None) -> None:

@@ -89,7 +89,6 @@ def export_folder(folder: Path, form: ExportForm, out: Path, *, force: bool = Fa
         form: the form.
         out: the folder to write; it is written completely or not at all.
         force: replace a folder that exists.
-
     Raises: UserError if the folder is of another kind or damaged, has nothing to export, or may not be redistributed.
     """
     watch = Stopwatch()

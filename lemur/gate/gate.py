@@ -95,7 +95,6 @@ def gate(
         jobs: parallel processes; None for one per core.
         unsafe: run the networks without the sandbox.
         runtime: packages that the networks can import in addition to the declared runtime.
-
     Returns: the findings by file.
     Raises: UserError if a path or a reference cannot be read, or no sandbox is available.
     """

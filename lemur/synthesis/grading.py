@@ -82,7 +82,6 @@ class Grader:
         Args:
             answer: its text, with the code in a fence.
             requests: the requested blocks, each with `spec` and `arguments` as JSON.
-
         Returns:
             The steps that it passed, and how it failed.
         """

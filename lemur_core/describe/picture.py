@@ -63,10 +63,7 @@ def check_picture(path: Path) -> None:
 def draw(graph: Graph, path: Path, title: str, limit: int = MAX_BOXES) -> int:
     """Draw a graph into an SVG file, with the same bytes for the same graph.
 
-    Args:
-        title: shown above the picture.
-        limit: maximum number of boxes, not counting inputs and outputs.
-
+    Args: title: shown above the picture. limit: maximum number of boxes, not counting inputs and outputs.
     Returns: the number of boxes, including inputs and outputs.
     Raises: UsageError as `check_picture` does.
     """

@@ -299,9 +299,7 @@ def number_step(step: Step, number: int) -> None:
 def check_memory(memory: Mapping[str, int], kinds: Sequence[str]) -> None:
     """Check the kinds of steps that memory is to be reserved for.
 
-    Args:
-        memory: MiB by kind of step; "" for all other steps.
-        kinds: the kinds of steps that the command has.
+    Args: memory: MiB by kind of step; "" for all other steps. kinds: the kinds of steps that the command has.
     Raises: UsageError if the command does not have one of them.
     """
     unknown = next((kind for kind in memory if kind and kind not in kinds), None)
@@ -326,8 +324,7 @@ def is_done(step: Step, rank: int) -> bool:
 def fetch_parts(wanted: Sequence[PartFile], files: Exchange) -> list[Path]:
     """Return local paths of files that finished tasks wrote, each as its task left it.
 
-    Args:
-        wanted: the files, in the order of the result.
+    Args: wanted: the files, in the order of the result.
     Returns: paths in the folder itself, or of copies that disappear with the task.
     Raises: UserError naming the first file that is missing or differs; the parts of all such files are not done then.
     """

@@ -284,9 +284,7 @@ class _ArrayTasks(ListedTasks, SlurmPipelineExecutor):  # type: ignore[misc]  # 
     def submit(self, after: Sequence[str], memory: int) -> Iterator[str]:
         """Queue the tasks that are not done, and yield the id of each array.
 
-        Args:
-            after: the jobs of the previous step.
-            memory: MiB for a task; 0 for what the site gives.
+        Args: after: the jobs of the previous step. memory: MiB for a task; 0 for what the site gives.
         Raises: UserError with Slurm's reason if it refuses a job.
         """
         ranks = self.get_incomplete_ranks()

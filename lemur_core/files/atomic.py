@@ -52,8 +52,7 @@ def own(folder: Path, lock: str, at_work: str, option: str = "--out") -> Iterato
 def hold_lock(lock: Path, where: Path, at_work: str, option: str = "--out") -> Iterator[None]:
     """Lock a file, created if needed, for this process until the block or the process ends.
 
-    Args:
-        where: the file or folder that the lock protects, for messages. at_work, option: as for `own`.
+    Args: where: the file or folder that the lock protects, for messages. at_work, option: as for `own`.
     Returns: a context manager.
     Raises: UserError that names the process that holds the lock, if there is one.
     """
@@ -287,9 +286,7 @@ def check_writable(out: Path) -> None:
 def check_free(out: Path, *, force: bool) -> None:
     """Check, before hours of work, that an output folder can be put in place afterwards.
 
-    Args:
-        out: an output folder.
-        force: accept a folder that holds only files that lemur wrote.
+    Args: out: an output folder. force: accept a folder that holds only files that lemur wrote.
     Raises: UserError if `out` cannot be created, is a file, or is a folder with files in it that may not be replaced.
     """
     check_writable(out)

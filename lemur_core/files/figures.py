@@ -47,9 +47,7 @@ def save_figure(path: Path, draw: Callable[["Figure"], None]) -> None:
 
     The style does not depend on the user's Matplotlib settings; the file has no date, so equal figures are equal bytes.
 
-    Args:
-        path: replaced as a whole, or not at all.
-        draw: called once with an empty figure.
+    Args: path: replaced as a whole, or not at all. draw: called once with an empty figure.
     """
     import matplotlib  # imported here: slower than the rest of a report
     from matplotlib.figure import Figure

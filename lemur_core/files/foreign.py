@@ -17,9 +17,7 @@ def locate_inside(folder: Path, path: Path) -> Path:
 
     A hard link cannot be distinguished from a file.
 
-    Args:
-        folder: the folder that is read.
-        path: listed there without entering links to folders.
+    Args: folder: the folder that is read. path: listed there without entering links to folders.
     Returns: an existing plain file.
     Raises: OSError, with a `strerror` for people, if a link leaves the folder, or there is no plain file.
     """

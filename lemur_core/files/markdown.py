@@ -20,9 +20,7 @@ def count(number: int) -> str:
 def percent(part: float, whole: float) -> str:
     """Format a share as percent.
 
-    Args:
-        part: from 0 to `whole`.
-        whole: 0 or more.
+    Args: part: from 0 to `whole`. whole: 0 or more.
     Returns: one decimal; 0 and 100 only for exact values, else `< 0.1 %` or `> 99.9 %`; a dash if `whole` is 0.
     """
     if not whole:
@@ -114,9 +112,7 @@ def plain(text: str) -> str:
 def block(lines: Sequence[str], language: str) -> list[str]:
     """Format lines as a fenced block that none of them can close.
 
-    Args:
-        lines: any text, without line endings.
-        language: for highlighting; empty for none.
+    Args: lines: any text, without line endings. language: for highlighting; empty for none.
     Returns: the lines of Markdown, and an empty one.
     """
     longest = max((len(run) for line in lines for run in _TICKS.findall(line)), default=0)

@@ -65,7 +65,6 @@ def download(
         max_bytes: size limit of the archive; 0 for none.
         max_seconds: for all of pip's work; None for no limit.
         retries: connection retries; None for the user's setting.
-
     Returns: the path of the archive.
     Raises: AbsentError if there is no such package, version or wheel, or it is too large; RetryableError if the index
         cannot be reached or takes too long; UserError with pip's message otherwise. No message repeats the name.
@@ -114,9 +113,7 @@ def _download_to(
 def latest_version(name: str, scratch: Path) -> str | None:
     """Return the newest release that pip would choose; None if it is unknown.
 
-    Args:
-        name: the name of a package.
-        scratch: an existing folder that pip may fill.
+    Args: name: the name of a package. scratch: an existing folder that pip may fill.
     Returns: such as `1.0`; None also if the index cannot be reached.
     """
     done = _PIP.run(["-", "", "0", "index", "versions", "--disable-pip-version-check", name], scratch)

@@ -335,7 +335,6 @@ def select(order: Sequence[int], kept: KeptSet, admit: Admit | None = None) -> d
         order: code numbers, each once, best first; the result depends on this order alone.
         kept: an empty set of kept codes.
         admit: called last, for each record that duplicates no kept one.
-
     Returns: a verdict for each code number, in that order.
     """
     verdicts: dict[int, Verdict] = {}

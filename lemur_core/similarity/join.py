@@ -74,9 +74,7 @@ def exact_pairs(shingle_sets: ShingleSets, sets: IntArray, threshold: float) -> 
     sample is drawn by position: sets in order of first occurrence (`in_order`) give the same sample, however they are
     numbered.
 
-    Args:
-        sets: distinct numbers of shingle sets.
-        threshold: the least Jaccard similarity, above 0.
+    Args: sets: distinct numbers of shingle sets. threshold: the least Jaccard similarity, above 0.
     Returns: the pairs as numbers of shingle sets, each once, the smaller number first.
     """
     total = len(sets)
@@ -130,9 +128,7 @@ def pairs_between(shingle_sets: ShingleSets, new: IntArray, other: IntArray, thr
 def iterate_pairs(shingle_sets: ShingleSets, sets: IntArray, threshold: float) -> Iterator[PairBlock]:
     """Yield all pairs of distinct sets at or above a threshold, however many sets there are, some at a time.
 
-    Args:
-        sets: distinct numbers of shingle sets.
-        threshold: the least Jaccard similarity, above 0.
+    Args: sets: distinct numbers of shingle sets. threshold: the least Jaccard similarity, above 0.
     Returns: blocks of places in `sets`, each pair once, the smaller place first, with the Jaccard similarity.
     """
     for first in range(0, len(sets), MAX_SETS):

@@ -50,8 +50,7 @@ class StoredItems(ShingleSets, Protocol):
 def write_index(folder: Path, items: StoredItems, lowest: float, structural: float) -> None:
     """Write the index of all items into an empty folder.
 
-    Args:
-        lowest: the lowest Jaccard of shingles that queries will use. structural: that of elements.
+    Args: lowest: the lowest Jaccard of shingles that queries will use. structural: that of elements.
     """
     count = len(items.tree)
     digests = [np.frombuffer(b"".join(items.digests(view)), np.uint8).reshape(-1, 16) for view in VIEWS]

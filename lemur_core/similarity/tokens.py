@@ -363,9 +363,7 @@ def shingles(text: str) -> Numbers:
 def near_pairs(sets: Sequence[Numbers], threshold: float) -> Iterator[tuple[Numbers, Numbers]]:
     """Yield all ordered pairs of different indices whose sets are near each other, in blocks.
 
-    Args:
-        sets: as from `shingles`.
-        threshold: the least Jaccard similarity, above 0.
+    Args: sets: as from `shingles`. threshold: the least Jaccard similarity, above 0.
     Returns: two arrays of equal length per block; each pair occurs in both orders.
     """
     if len(sets) < 2:

@@ -43,9 +43,7 @@ class Views:
 def compute_views(code: str, outline: Outline, detail: Detail = "abstract") -> Views | str:
     """Return the views of a code, or a short reason why it has none.
 
-    Args:
-        outline: the outline of `code`.
-        detail: what the shingles keep of names and values.
+    Args: outline: the outline of `code`. detail: what the shingles keep of names and values.
     Returns: a reason only if the code has no tokens.
     """
     tokens, declared = region_tokens(code, outline)

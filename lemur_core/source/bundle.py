@@ -90,9 +90,7 @@ def bundle(parts: Sequence[Part]) -> Bundle:
     are merged and sorted. `from __future__ import annotations` is added if a part has it: annotations are then strings
     everywhere, which changes nothing for code that does not read them as objects.
 
-    Args:
-        parts: with distinct keys; the order only decides which part keeps a name.
-
+    Args: parts: with distinct keys; the order only decides which part keeps a name.
     Returns: the text, and by the part's key the new names.
     Raises: UserError if a part cannot share a file, naming it and the line: star and relative imports, `globals()`
         and the like, code that reads annotations as objects, names inside strings that would have to change.

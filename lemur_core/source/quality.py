@@ -66,7 +66,6 @@ def code_quality(code: str, name: str, *, python: str | None = sys.executable) -
     Args:
         name: the name of the network; Pylint also checks the file name.
         python: the interpreter whose Pylint is used, if it has one; None to always use Pyflakes.
-
     Returns: 1 minus a hundredth per point of cost, at least 0, with the number of findings of each kind.
     Raises: UserError if Pylint is installed and fails.
     """

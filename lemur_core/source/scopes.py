@@ -435,9 +435,7 @@ class ScopeNames:
 def fresh_name(wanted: str, taken: Container[str]) -> str:
     """Return the name with the lowest number that makes it unique, such as `Block_2`.
 
-    Args:
-        wanted: the name to be numbered, even if it is free itself.
-        taken: all names that the result must differ from.
+    Args: wanted: the name to be numbered, even if it is free itself. taken: all names that the result must differ from.
     Returns: a name that ends in `_2` or a higher number.
     """
     number = 2

@@ -42,7 +42,6 @@ def parse_code(code: str | bytes, max_depth: int | None = MAX_DEPTH) -> ast.Modu
     Args:
         code: any text, or bytes in the encoding that they declare.
         max_depth: levels of the tree; None where it is not unparsed or walked by a recursive visitor.
-
     Returns: a tree that any visitor can walk, unless `max_depth` is None.
     Raises: SyntaxError, also for null bytes, a broken encoding, or code that is nested more deeply.
     """

@@ -154,7 +154,6 @@ def finish(
         kinds: all kinds, in the order of the counts.
         comparison: which texts of two conversations are compared, and how a duplicate is reported.
         max_tokens: maximum length of a conversation, in the tokens of `count_tokens`.
-
     Returns: the conversations, a drop with its reason for each of the other drafts, and the number of near-duplicates.
     """
     results = [(subject, kind, _check_length(subject, kind, draft, max_tokens)) for subject, kind, draft in drafts]

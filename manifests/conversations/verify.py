@@ -58,7 +58,6 @@ def find_conversation(folder: Path, wanted: str, record: type[Record], columns: 
         wanted: 6 to 64 hexadecimal digits, upper or lower case.
         record: the type of the rows.
         columns: the columns to return; `id` must be among them.
-
     Returns: a row; None if no id matches, or `wanted` cannot be the beginning of an id.
     Raises: UserError if several ids match; OSError or pyarrow.ArrowException if a table cannot be read.
     """
@@ -87,10 +86,7 @@ def contents(row: Row) -> tuple[str, str, str]:
 def form_faults(row: Row, subject: str) -> Iterator[str]:
     """Yield the faults in the roles, the id and the length of one conversation.
 
-    Args:
-        row: the conversation.
-        subject: the column with the id of its subject.
-
+    Args: row: the conversation. subject: the column with the id of its subject.
     Returns: an iterator over one line per fault; empty if there is none.
     """
     if tuple(message["role"] for message in row["messages"]) != CHAT_ROLES:
@@ -130,7 +126,6 @@ def check_rows(
         kinds: every kind that each subject has a conversation or a drop of.
         faults: returns the faults of one conversation.
         facts: the name of the check of these faults, and its text after the number of conversations.
-
     Returns: five checks: the faults, splits, ids, drops and counts.
     """
     ids: Counter[str] = Counter()
@@ -191,7 +186,6 @@ def chat_card(
         meanings: the description of each kind.
         promise: sentences that are true of all conversations.
         compared: whose near-duplicates were counted: `rows whose question …`.
-
     Returns: lines of Markdown: sizes, lengths, near-duplicates, licenses, skipped conversations, five short examples.
     """
     one, many = subjects

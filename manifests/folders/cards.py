@@ -175,7 +175,6 @@ def card_yaml(
         views: configurations that `datasets` filters when it reads a table: its name, a column and a value of it.
         licenses: SPDX expressions of the contents.
         source_datasets: `original` or `extended`, as the Hub names where data come from.
-
     Returns: the block with its two lines of `---`, and a newline at its end.
     """
     data_files = {

@@ -120,7 +120,6 @@ def check_table(folder: Path, pattern: str, record: type[Record]) -> Check:
         folder: the folder of the tables.
         pattern: a glob relative to it, such as `data/records/*.parquet`; no match is a fault.
         record: the type of a row.
-
     Returns: one check; it reports only the first wrong row of a file, and no rows after a file with wrong columns.
     """
     show_item(name := f"schema {record.__name__}")
@@ -169,7 +168,6 @@ def check_faults(name: str, wrong: list[str], passed: str) -> Check:
         name: the name of the check.
         wrong: all faults, each a short text without a full stop.
         passed: the detail if there are no faults.
-
     Returns: a check whose detail is one line.
     """
     if not wrong:

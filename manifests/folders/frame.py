@@ -308,7 +308,6 @@ def finish(folder: Path, manifest: Manifest, page: Callable[[Path, Manifest], Pa
         manifest: complete except for the measured times.
         page: builds the page from both.
         watch: the stopwatch of the whole run.
-
     Returns: the manifest that was written.
     """
     write_page(folder, page(folder, manifest))

@@ -74,7 +74,6 @@ def read_rows(
         columns: the fields to read; all by default. Reading is fast without code. Any other field then has no value;
             one that an older table lacks has its default.
         ids: only the rows with one of these values in column `id`.
-
     Returns: an iterator over the rows in the order of the files.
     Raises: OSError or pyarrow.ArrowException if a table cannot be read, lacks a column that has no default, or holds
         what does not fit a column.
@@ -228,7 +227,6 @@ def write_tables(
         record: the type of the rows.
         rows: exactly `count` rows, taken one by one.
         count: known beforehand, because every name states the number of files.
-
     Returns: rows by file name.
     """
     schema = arrow_schema(record)

@@ -150,7 +150,6 @@ def license_of_code(code: str, source: str, stated: str | None = None, *, in_sou
         source: the license of all codes of the source.
         stated: the user's license for codes that state none; it does not apply to a code that does.
         in_source: the file lies where it was published, with the license of the source: "see LICENSE" means that one.
-
     Returns: the expressions joined as by `combine_licenses`; a source of unknown license adds nothing.
     """
     head = read_head(code)

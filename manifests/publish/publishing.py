@@ -82,7 +82,6 @@ def publish(
         confirm: called with the planned changes; nothing is published if it returns False.
         show: called by a dry run with what would be sent if there are findings for which it fails.
         hub: the connection to the Hub.
-
     Returns: what was changed, or would be; `commit` is None after a dry run, or if it was not confirmed.
     Raises: UserError if the folder fails a check, contains what must not be published or changes meanwhile, somebody
         else changed the repository, or the Hub refuses; RetryableError if the Hub cannot be reached.

@@ -38,9 +38,7 @@ def write_report(
 ) -> None:
     """Write `report.md` and `figures/*` into `folder`; the same outcome gives the same bytes.
 
-    Args:
-        counts: from `curate.published.outcome.count_decisions`.
-        name: the name of the source.
+    Args: counts: from `curate.published.outcome.count_decisions`. name: the name of the source.
     """
     facts = gather_facts(corpus, outcome)
     captions = {"funnel.png": _FUNNEL} if draw_funnel(folder / "figures", facts) else {}

@@ -107,8 +107,7 @@ class NetworkProposal:
 class Prover:
     """Runs many candidates at a time through the steps. A context manager; sandboxes start when needed.
 
-    Args:
-        folders: snapshots and extractions that a network must differ from.
+    Args: folders: snapshots and extractions that a network must differ from.
     """
 
     def __init__(self, folders: Sequence[Path], *, jobs: int | None = None, unsafe: bool = False) -> None:
