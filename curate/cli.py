@@ -158,12 +158,6 @@ def sensitivity(
       lemur sensitivity lemur --out thresholds
     """
     report = package.commands.sensitivity(
-        source,
-        out,
-        lexical=lexical or (),
-        structural=structural or (),
-        jobs=jobs,
-        force=force,
-        as_json=as_json,
+        source, out, lexical=lexical or (), structural=structural or (), jobs=jobs, force=force, as_json=as_json
     )
     print(report)

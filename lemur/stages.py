@@ -133,11 +133,7 @@ def plan_stages(plan: Plan) -> list[Stage]:
 def make_blocks(plan: Plan, out: Path) -> None:
     """Extract the corpus and the recipe's blocks, with specs."""
     options = Options(
-        corpus=plan.corpus,
-        sources=plan.sources,
-        paths=plan.paths,
-        jobs=plan.jobs,
-        unsafe_no_sandbox=plan.unsafe,
+        corpus=plan.corpus, sources=plan.sources, paths=plan.paths, jobs=plan.jobs, unsafe_no_sandbox=plan.unsafe
     )
     extract_to(out / BLOCKS, options, force=True)
 

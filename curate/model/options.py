@@ -80,8 +80,7 @@ class CurateOptions:
     dataset: Annotated[Names, Option("Only rows of this data set (see --task).", metavar="D", panel=_ROWS)] = ()
     metric: Annotated[Names, Option("Only rows of this metric (see --task).", metavar="M", panel=_ROWS)] = ()
     prm: Annotated[
-        str | None,
-        Option("Hyperparameters for a folder's files.", metavar="JSON", panel=_ROWS, read=_read_prm),
+        str | None, Option("Hyperparameters for a folder's files.", metavar="JSON", panel=_ROWS, read=_read_prm)
     ] = None
     include: Annotated[Names, Option("Only names with this prefix (repeatable).", metavar="PREFIX", panel=_ROWS)] = ()
     nn_prefixes: Names = ()  # whole prefixes in both profiles; with profile nn-dup, `include` matches like nn-dup

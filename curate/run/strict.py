@@ -253,11 +253,7 @@ def _measure_recall(
 
 
 def _selector(
-    corpus: LoadedRecords,
-    options: CurateOptions,
-    recall: Recall,
-    tracer: GraphTracer | None,
-    guard: SplitGuard | None,
+    corpus: LoadedRecords, options: CurateOptions, recall: Recall, tracer: GraphTracer | None, guard: SplitGuard | None
 ) -> Select:
     features, banding = corpus.features, Banding(recall.bands, recall.rows)
     lexical = LexicalIndex(features, options.lexical_threshold, banding)

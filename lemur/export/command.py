@@ -69,10 +69,7 @@ _EXPORTERS: Mapping[ExportForm, Mapping[str, Callable[[Path, Staged], ExportCont
         "snapshot": lambda folder, _: export_completions(folder, "snapshot"),
         "extraction": lambda folder, _: export_completions(folder, "extraction"),
     },
-    "preference": {
-        "snapshot": lambda folder, _: export_preferences(folder, "snapshot"),
-        "synthesis": _from_attempts,
-    },
+    "preference": {"snapshot": lambda folder, _: export_preferences(folder, "snapshot"), "synthesis": _from_attempts},
     "eval": {
         "snapshot": lambda folder, _: export_evaluation(folder, "snapshot"),
         "extraction": lambda folder, _: export_evaluation(folder, "extraction"),

@@ -18,8 +18,7 @@ _PANEL = "LEMUR: contributions"
 @app.command(rich_help_panel=_PANEL)
 def gate(
     paths: Annotated[
-        list[str],
-        typer.Argument(metavar="PATH", help="A file, a folder, or commits A..B: what B adds or changes."),
+        list[str], typer.Argument(metavar="PATH", help="A file, a folder, or commits A..B: what B adds or changes.")
     ],
     against: Annotated[
         list[str],

@@ -26,14 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lemur_core.similarity import Detail
-from lemur_core.similarity.minhash import (
-    ESTIMATE_MARGIN,
-    PERMUTATIONS,
-    band_keys,
-    banding_for,
-    jaccard,
-    signature,
-)
+from lemur_core.similarity.minhash import ESTIMATE_MARGIN, PERMUTATIONS, band_keys, banding_for, jaccard, signature
 from lemur_core.similarity.outline import CONTRACT_FUNCTIONS, ClassOutline, Outline, outline_code
 
 #: Tokens per shingle, as published.

@@ -84,12 +84,7 @@ def _make_parameter(name: str, default: Any, kind: Any, option: Option) -> Param
     # The flag is always named: for a bool, Typer would add its opposite.
     flag = option.flag or f"--{name.replace('_', '-')}"
     parameter = typer.Option(
-        flag,
-        metavar=option.metavar,
-        help=option.help,
-        rich_help_panel=option.panel,
-        min=option.least,
-        max=option.most,
+        flag, metavar=option.metavar, help=option.help, rich_help_panel=option.panel, min=option.least, max=option.most
     )
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, parameter])
 

@@ -215,12 +215,7 @@ class Repository:
         ]
 
     def commit(
-        self,
-        remote: Remote,
-        changes: Changes,
-        files: Mapping[str, Path],
-        local: Mapping[str, LocalFile],
-        message: str,
+        self, remote: Remote, changes: Changes, files: Mapping[str, Path], local: Mapping[str, LocalFile], message: str
     ) -> str:
         """Commit our files, and return the commit at the head of the branch that has them.
 

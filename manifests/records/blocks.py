@@ -61,10 +61,7 @@ class Block(Record):
     graph_widths: Sha256 | None = Field(default=None, description="identity of the computation, ignoring widths (G1)")
     lean_error: str | None = Field(default=None, description="why a block that runs forward has no lean_code")
     quality: float | None = Field(
-        default=None,
-        ge=0,
-        le=1,
-        description="LEMUR's code score by Pyflakes and Radon; null if it does not parse",
+        default=None, ge=0, le=1, description="LEMUR's code score by Pyflakes and Radon; null if it does not parse"
     )
     arguments_from: Literal["default", "recorded", "call site", "search"] | None = Field(
         default=None,

@@ -188,8 +188,7 @@ class GraphRow(Record):
     graph_widths: Sha256 | None = Field(description="the same, ignoring widths (G1)")
     graph_repeats: Sha256 | None = Field(description="the same, ignoring widths and repeats (G2)")
     behavior: Behavior | None = Field(
-        default=None,
-        description="the same in numbers; null if no other traced code could compute the same",
+        default=None, description="the same in numbers; null if no other traced code could compute the same"
     )
     error: str | None = Field(description="why there is no graph: category and one line")
     train_error: str | None = Field(description="why there is no graph of train mode")

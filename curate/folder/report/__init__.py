@@ -29,12 +29,7 @@ _FUNNEL = "Codes that remain after each stage; in a light color, those removed."
 
 
 def write_report(
-    folder: Path,
-    corpus: LoadedRecords,
-    outcome: CurationOutcome,
-    counts: Json,
-    options: CurateOptions,
-    name: str,
+    folder: Path, corpus: LoadedRecords, outcome: CurationOutcome, counts: Json, options: CurateOptions, name: str
 ) -> None:
     """Write `report.md` and `figures/*` into `folder`; the same outcome gives the same bytes.
 

@@ -21,15 +21,7 @@ import httpx2
 from pydantic import BaseModel, Field, ValidationError
 
 from lemur.experts.local_models import find_model, import_transformers, load_model, model_name
-from lemur.synthesis.attempts.asking import (
-    MAX_ANSWER,
-    Answer,
-    NoAnswer,
-    Request,
-    Take,
-    TokenBudget,
-    read_answer,
-)
+from lemur.synthesis.attempts.asking import MAX_ANSWER, Answer, NoAnswer, Request, Take, TokenBudget, read_answer
 from lemur.synthesis.attempts.options import Sampling, Service
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.sandbox.server.foreign import one_line

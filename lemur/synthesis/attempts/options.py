@@ -63,8 +63,7 @@ class AttemptOptions:
     goal: Annotated[str, Option("The purpose of the network.", metavar="TEXT", panel=_REQUEST)] = ""
     blocks: Annotated[int, Option("Number of blocks per network.", metavar="K", least=0, most=8, panel=_REQUEST)] = 1
     parents: Annotated[
-        Path | None,
-        Option("Let the model change networks of this snapshot.", metavar="SNAPSHOT", panel=_REQUEST),
+        Path | None, Option("Let the model change networks of this snapshot.", metavar="SNAPSHOT", panel=_REQUEST)
     ] = None
     rounds: Annotated[
         int, Option("Maximum number of repair rounds.", metavar="R", least=0, most=10, panel=_REQUEST)
