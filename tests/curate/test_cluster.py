@@ -33,7 +33,7 @@ from lemur_core.distributed.exchange import Exchange, Step, begin, run_part
 from lemur_core.graphs.graph import FORM, TORCH
 from manifests.folders.manifest import package_versions
 from tests.curate.test_graphs import rows as graph_rows
-from tests.curate.test_origins import extraction
+from tests.curate.test_rights import extraction
 
 Row = dict[str, Any]
 LEMUR = str(Path(sys.executable).with_name("lemur"))

@@ -24,7 +24,7 @@ from curate.sources.lemur import LemurRelease
 from curate.sources.rows import RecordSource
 from lemur_core.similarity.tokens import class_texts
 from manifests.folders.manifest import Input, Manifest
-from tests.curate.test_origins import extraction
+from tests.curate.test_rights import extraction
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 

@@ -5,8 +5,11 @@ import itertools
 import json
 import random
 import shutil
+import sqlite3
+import zipfile
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from contextlib import closing
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -18,11 +21,14 @@ import pytest
 from curate import CurateOptions, Snapshot, curate
 from curate.folder.networks import find_pairs
 from curate.model.features import Features, code_features
+from curate.sources import open_sources
+from curate.sources.rows import read_release
 from lemur_core.describe.cost import count_multiply_adds, count_parameters
 from lemur_core.graphs.graph import Graph, Node, Ref, TensorType
 from lemur_core.similarity import nearest
 from lemur_core.similarity.minhash import signature
 from manifests.records import BANDS
+from tests.curate.test_sources_database import make, packed, run
 
 Row = dict[str, Any]
 
@@ -237,3 +243,99 @@ def test_cost_of_a_graph() -> None:
     graph = Graph(nodes, (Ref(6),))
     assert count_parameters(graph) == 8 * 27 + 80
     assert count_multiply_adds(graph) == 8 * 8 * 8 * 27 + 80 + 80
+
+
+# What sources measured on devices, of layers, and after pruning: read from releases and databases, never dropped.
+
+_PHONE = {"model_name": "a_b", "device_type": "phone", "valid": True, "duration": 155, "emulator": None}
+_LATER = {"device_type": "laptop", "valid": False, "unit": "ms", "duration": 2.5}
+
+MORE = """
+CREATE TABLE run (id TEXT PRIMARY KEY, model_name TEXT, device_type TEXT, valid BOOLEAN, duration INTEGER, error_message TEXT);
+INSERT INTO run VALUES ('r2', 'one', 'phone', 0, 7, NULL), ('r1', 'two', NULL, 1, 8, 'no');
+CREATE TABLE per_layer_stat (id TEXT, stat_id TEXT, grad_norm REAL, PRIMARY KEY (id, stat_id));
+INSERT INTO per_layer_stat VALUES ('conv', '00000001', 0.5), ('conv', '00000000', 1.5), ('conv', 'none', 2.5);
+CREATE TABLE tflite (id TEXT PRIMARY KEY, accuracy REAL);
+"""
+
+
+@pytest.fixture(scope="module")
+def database(network: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    codes = {"one": network(range(6)), "two": network(range(3, 12)), "alias": network(range(6))}
+    path = make(tmp_path_factory.mktemp("measured") / "ab.nn.db", codes, [run(name) for name in codes])
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(MORE)
+    return path
+
+
+def test_every_file_of_a_release_that_is_not_training_is_read(tmp_path: Path) -> None:
+    files: dict[str, Any] = {
+        "ab/nn/stat/train/img-classification_cifar-10_acc_x/1.json": [{"accuracy": 0.5}],
+        "ab/nn/stat/img-classification_cifar-10_acc_x/2.json": [{"accuracy": 0.5}],
+        "ab/nn/stat/run/img-classification_a_b/phone.json": _PHONE,
+        "ab/nn/stat/run/onnx/fp32/img-classification_cifar-10_acc_c/laptop.json": _LATER,
+        "ab/nn/stat/nn/d.json": [{"flops": 3}, {"flops": 4}, 5],
+        "ab/nn/stat/README.md": "text",
+        "ab/nn/nn/x.py": "text",
+    }
+    with zipfile.ZipFile(tmp_path / "wheel.whl", "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, json.dumps(content))
+        archive.writestr("ab/nn/stat/run/img-classification_e/broken.json", "{")
+    assert [tuple(measured) for measured in read_release(tmp_path / "wheel.whl")] == [
+        ("d", "nn", "d.json", {"flops": 3}),
+        ("d", "nn", "d.json#1", {"flops": 4}),
+        ("d", "nn", "d.json#2", {"value": 5}),
+        ("a_b", "run", "img-classification_a_b/phone.json", _PHONE),
+        ("e", "run", "img-classification_e/broken.json", {"unreadable": "{"}),
+        ("c", "run/onnx/fp32", "img-classification_cifar-10_acc_c/laptop.json", _LATER),
+    ]
+
+
+def test_a_database_is_read_by_network_or_by_run(database: Path) -> None:
+    expected = [
+        ("two", "run", "r1", {"id": "r1", "model_name": "two", "valid": 1, "duration": 8, "error_message": "no"}),
+        ("one", "run", "r2", {"id": "r2", "model_name": "one", "device_type": "phone", "valid": 0, "duration": 7}),
+        ("one", "per_layer_stat", "00000000/conv", {"id": "conv", "stat_id": "00000000", "grad_norm": 1.5}),
+        ("two", "per_layer_stat", "00000001/conv", {"id": "conv", "stat_id": "00000001", "grad_norm": 0.5}),
+        ("", "per_layer_stat", "none/conv", {"id": "conv", "stat_id": "none", "grad_norm": 2.5}),
+    ]
+    for path in (database, packed(database)):
+        assert [tuple(measured) for measured in open_sources([str(path)]).measurements()] == expected
+    both = open_sources([str(database), str(packed(database))])
+    assert [tuple(measured) for measured in both.measurements()] == expected * 2
+
+
+def test_a_snapshot_holds_them(database: Path, tmp_path: Path) -> None:
+    snapshot = curate(database, out=tmp_path / "out", options=CurateOptions(graph="off"), jobs=1)
+    (path,) = (tmp_path / "out" / "data" / "measurements").iterdir()
+    rows = pq.read_table(path).to_pylist()
+    ids = {decision.nn: decision.id for decision in snapshot.decisions}
+    assert [(row["nn"], row["id"]) for row in rows] == [(n, ids.get(n)) for n in ("two", "one", "one", "two", "")]
+    assert [row["valid"] for row in rows] == [True, False, None, None, None]
+    assert snapshot.manifest.counts["measurements"] == {"rows": 5, "codes": 2, "kinds": {"per_layer_stat": 3, "run": 2}}
+    assert json.loads(rows[0]["facts"])["error_message"] == "no"
+    assert all(check.ok for check in snapshot.verify(jobs=1)), snapshot.verify(jobs=1)
+    lines = [line for line in snapshot.explain("one").lines if line.startswith("measured")]
+    assert lines == ["measured    run: phone, failed, duration 7", "measured    per_layer_stat: 00000000/conv"]
+    assert "measurements" in (tmp_path / "out" / "README.md").read_text()
+    for column, value, wrong in (
+        ("id", ids["one"], "of another code"),
+        ("kind", "x", "counts"),
+        ("facts", "1", "facts"),
+    ):
+        shutil.copytree(tmp_path / "out", tmp_path / column)
+        changed = [{**rows[0], column: value}, *rows[1:]]
+        table = pq.read_table(path)
+        target = tmp_path / column / path.relative_to(tmp_path / "out")
+        pq.write_table(table.from_pylist(changed, schema=table.schema), target)
+        faults = {check.name: check.detail for check in Snapshot(tmp_path / column).verify(jobs=1) if not check.ok}
+        assert wrong in faults["measurements"], faults
+
+
+def test_a_source_without_any_has_no_table(tmp_path: Path, network: Callable[..., str]) -> None:
+    row = {"nn": "a", "nn_code": network(range(4)), "task": "t", "dataset": "d", "metric": "m", "epoch": 1}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row | {"accuracy": 0.5, "duration": 1, "prm": "{}"}) + "\n")
+    snapshot = curate(tmp_path / "rows.jsonl", out=tmp_path / "out", options=CurateOptions(graph="off"), jobs=1)
+    assert not (tmp_path / "out" / "data" / "measurements").exists()
+    assert "measurements" not in snapshot.manifest.counts

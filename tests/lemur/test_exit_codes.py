@@ -4,6 +4,7 @@ Either is told in one line on stderr, nothing goes to stdout, and the working fo
 enumerations are tried for every option that takes one; options of text or paths stand in the table, or take any text.
 """
 
+import os
 import shlex
 import subprocess
 import sys
@@ -14,8 +15,16 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
+from extract.extractor import read_names
+from extract.migrate.network import read_target_network
+from lemur.experts.settings import load_settings
+from lemur.synthesis.attempts.plan import read_block_names
+from lemur_core.files.errors import SpecialFileError
+from manifests.folders.reading import read_bytes
+from manifests.records.corpus import load_corpus
 from tests.builders import commands, extractions
-from tests.builders.suites import read_files
+from tests.builders.suites import read_files, read_table, table
+from train.model.recipe import load_recipe, read_code, read_prm
 
 TEXTS = read_files(__file__, "exit_codes_cases.md")
 NET = TEXTS["NET"]
@@ -151,3 +160,48 @@ def test_a_signal_during_a_finalizer_is_not_lost() -> None:
     """Python ignores what a `__del__` raises: Ctrl-C went by, and the command ran to its end."""
     done = subprocess.run([sys.executable, "-c", _IN_A_FINALIZER], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("ended 130\n", "")
+
+
+# Pipes and devices where a command reads or writes a file: refused in one line, before anything waits for them.
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Path:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe.py")
+    return tmp_path / "pipe.py"
+
+
+@table(__file__, "pipes.md", "A command refuses pipes and devices", globals())
+def test_a_command_refuses_pipes_and_devices(line: str, pipe: Path, lemur_here: Command) -> None:
+    done = lemur_here(*line.replace("PIPE", "pipe.py").split(), cwd=pipe.parent)
+    assert (done.returncode, done.stdout) == (1, "")
+    name = "/dev/zero" if "/dev/zero" in line else "pipe.py"
+    assert done.stderr == f"lemur: {name}: is a pipe, a socket or a device, not a file; name a file\n"
+
+
+READERS: dict[str, Callable[[Path], Any]] = read_table(
+    __file__,
+    "pipes.md",
+    "Readers",
+    globals()
+    | {
+        "load_corpus": load_corpus,
+        "load_recipe": load_recipe,
+        "load_settings": load_settings,
+        "read_block_names": read_block_names,
+        "read_bytes": read_bytes,
+        "read_code": read_code,
+        "read_names": read_names,
+        "read_prm": read_prm,
+        "read_target_network": read_target_network,
+    },
+)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_function_refuses_pipes(reader: str, pipe: Path) -> None:
+    with pytest.raises(SpecialFileError, match=r"pipe\.py: is a pipe, a socket or a device, not a file"):
+        READERS[reader](pipe)

@@ -9,7 +9,11 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
+from lemur_core.files.atomic import atomic_file
+from lemur_core.files.cache import cache_folder, open_database
+from lemur_core.files.progress import progress, show_longest
 from lemur_core.files.workers import check_workers, process_pool, submit
 from tests.builders.suites import read_files
 
@@ -55,3 +59,62 @@ def test_a_killed_pool_leaves_no_thread_and_no_worker() -> None:
     assert time.monotonic() - started < 20
     assert set(threading.enumerate()) <= before
     assert not psutil.pid_exists(worker)
+
+
+# The cache folder: what it holds is the user's alone.
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+@pytest.mark.parametrize("before", [None, 0o755, 0o777])
+def test_only_the_user_can_enter_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int | None) -> None:
+    root = tmp_path / "home" / "cache"
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(root))
+    if before is not None:
+        root.mkdir(parents=True)
+        root.chmod(before)
+    umask = os.umask(0)
+    try:
+        folder = cache_folder("sandbox", "v1/x")
+        open_database(folder / "outcomes.sqlite", "cache", ["t (x)"]).close()
+        for path in (folder / "table", tmp_path / "output"):
+            with atomic_file(path) as part:
+                part.write_text("x")
+    finally:
+        os.umask(umask)
+    assert {mode(each) for each in (root, root / "sandbox", root / "sandbox" / "v1", folder)} == {0o700}
+    assert {mode(each) for each in folder.iterdir()} == {0o600}
+    assert mode(tmp_path / "output") == 0o666
+
+
+def test_a_folder_that_all_share_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As /tmp is: where everybody may write, but only remove their own."""
+    tmp_path.chmod(0o1777)
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path))
+    assert mode(cache_folder("sandbox")) == 0o700
+    assert mode(tmp_path) == 0o777
+
+
+# Progress: the lines that are shown where there is no terminal.
+
+VISIBLE = "a\\x1b[2Jb\\n" + "c" * 49
+
+
+def test_it_names_what_has_been_running_longest(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the innermost display, every five seconds at first, then less often; its name is foreign text."""
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    show_longest("nobody looks", 9)
+    with progress("graphs", 1000, "networks") as advance, progress("inner", 2, "things"):
+        advance(3)
+        for seconds in (4, 6, 8, 12, 100, 120, 140):
+            now = float(seconds)
+            show_longest("a\x1b[2Jb\n" + "c" * 100, now)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(VISIBLE) == 60
+    assert lines[:4] == [f"inner: 0 of 2 things; longest: {VISIBLE}, {seconds} s" for seconds in (6, 12, 100, 140)]
+    assert lines[4:] == ["inner: 0 things in 140.0 s", "graphs: 3 networks in 140.0 s"]

@@ -1,6 +1,15 @@
 """Which global names a statement reads, when it reads them, and which it binds."""
 
+import ast
+import builtins
+import symtable
+from collections.abc import Iterator
+
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from pyflakes import messages
+from pyflakes.checker import Checker
 
 from lemur_core.source.facts import AT_CALL, AT_DEFINITION, IN_ANNOTATION, FileFacts, Use
 from lemur_core.source.parse import parse_file
@@ -92,3 +101,183 @@ def test_what_is_no_python(raw: bytes, message: str) -> None:
 @table(__file__, "scopes.md", "What is python", globals())
 def test_what_is_python(raw: bytes) -> None:
     assert len(parse_file(raw).statements) == raw.count(b"= ")
+
+
+# Generated modules: the global names that are read are those that CPython's compiler and pyflakes see.
+
+NAMES = st.sampled_from("abcde")
+
+
+def indented(lines: list[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
+
+
+def expressions() -> st.SearchStrategy[str]:
+    def extend(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+        return st.one_of(
+            st.builds("({} + {})".format, inner, inner),
+            st.builds("{}.{}".format, NAMES, NAMES),
+            st.builds("{}({}, {}={})".format, NAMES, inner, NAMES, inner),
+            st.builds("[{} for {} in {} if {}]".format, inner, NAMES, inner, inner),
+            st.builds(
+                "{{{}: {} for {}, *{} in {} for {} in {}}}".format, inner, inner, NAMES, NAMES, inner, NAMES, inner
+            ),
+            st.builds(
+                "(lambda {}, *{}, {}={}: {})".format,
+                NAMES,
+                NAMES.map("{}_".format),
+                NAMES.map("k{}".format),
+                inner,
+                inner,
+            ),
+            st.builds("({} := {})".format, NAMES, inner),
+            st.builds("({} if {} else {})".format, inner, inner, inner),
+            st.builds("f'{{{}}} {{{}!r:>{{{}}}}}'".format, NAMES, NAMES, NAMES),
+        )
+
+    return st.recursive(st.one_of(NAMES, st.just("0")), extend, max_leaves=4)
+
+
+EXPRESSIONS = expressions()
+
+
+def simple() -> st.SearchStrategy[list[str]]:
+    lines = st.one_of(
+        st.builds("{} = {}".format, NAMES, EXPRESSIONS),
+        st.builds("{}, *{} = {}".format, NAMES, NAMES, EXPRESSIONS),
+        st.builds("{}: {} = {}".format, NAMES, NAMES, EXPRESSIONS),
+        st.builds("{}.x = {}".format, NAMES, EXPRESSIONS),
+        st.builds("{}[{}] = {}".format, NAMES, EXPRESSIONS, EXPRESSIONS),
+        EXPRESSIONS,
+        st.builds("import {}.x, m as {}".format, NAMES, NAMES),
+        st.builds("from m import {} as {}, {}".format, NAMES, NAMES, NAMES),
+        st.builds("global {}".format, NAMES),
+        st.builds("nonlocal {}".format, NAMES),
+        st.builds("assert {}".format, EXPRESSIONS),
+    )
+    return lines.map(lambda line: [line])
+
+
+def blocks(inner: st.SearchStrategy[list[str]]) -> st.SearchStrategy[list[str]]:
+    body = st.lists(inner, min_size=1, max_size=4).map(
+        lambda parts: indented([line for part in parts for line in part])
+    )
+
+    def block(head: st.SearchStrategy[str]) -> st.SearchStrategy[list[str]]:
+        return st.builds(lambda first, rest: [first, *rest], head, body)
+
+    return st.one_of(
+        block(st.builds("def {}({}, *{}, {}: {} = {}) -> {}:".format, NAMES, NAMES, NAMES.map("{}_".format), NAMES.map("k{}".format), NAMES, EXPRESSIONS, NAMES)),
+        block(st.builds("class {}({}):".format, NAMES, EXPRESSIONS)),
+        st.builds(lambda deco, rest: [f"@{deco}", *rest], NAMES, block(st.builds("def {}():".format, NAMES))),
+        block(st.builds("for {} in {}:".format, NAMES, EXPRESSIONS)),
+        block(st.builds("with {} as ({}, {}):".format, EXPRESSIONS, NAMES, NAMES)),
+        block(st.builds("if {}:".format, NAMES)),
+        st.builds(lambda a, b, e: ["try:", *a, f"except {e} as error:", *b], body, body, NAMES),
+        st.builds(
+            lambda subject, x, y, z, rest: [f"match {subject}:", f"    case [{x}, {{'k': {y}, **{z}}}]:", *indented(rest)],
+            EXPRESSIONS, st.just("a"), st.just("b"), st.just("c"), body,
+        ),
+    )  # fmt: skip
+
+
+MODULES = st.lists(st.recursive(simple(), blocks, max_leaves=8), min_size=1, max_size=4).map(
+    lambda parts: "".join(f"{line}\n" for part in parts for line in part)
+)
+
+
+def tables(names: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
+    yield names
+    for child in names.get_children():
+        yield from tables(child)
+
+
+def read_by_python(text: str) -> tuple[set[str], set[str]]:
+    """The global names that are surely read, and those that a class body may read before it binds them."""
+    surely: set[str] = set()
+    perhaps: set[str] = set()
+    for names in tables(symtable.symtable(text, "module", "exec")):
+        for symbol in names.get_symbols():
+            if symbol.is_referenced():
+                if names.get_type() == "module" or symbol.is_global():
+                    surely.add(symbol.get_name())
+                elif names.get_type() == "class" and symbol.is_local():
+                    perhaps.add(symbol.get_name())
+    return surely, perhaps
+
+
+def read_by_us(text: str) -> set[str]:
+    facts = parse_file(text.encode())
+    return {use.name for part in (*facts.statements, *facts.blocks) for use in part.uses if use.local < 0}
+
+
+def compiles(text: str) -> bool:
+    try:
+        compile(text, "module", "exec")
+    except SyntaxError:
+        return False
+    return True
+
+
+GIVEN = set(dir(builtins))
+
+
+def check_reads(text: str) -> None:
+    """As of the symbol table."""
+    surely, perhaps = read_by_python(text)
+    ours = read_by_us(text)
+    assert surely - GIVEN <= ours
+    assert ours <= surely | perhaps
+
+
+def check_bindings(text: str) -> None:
+    """As of the symbol table."""
+    facts = parse_file(text.encode())
+    ours = {name for statement in facts.statements for name in (*statement.binds, *statement.late)}
+    bound = set()
+    for names in tables(symtable.symtable(text, "module", "exec")):
+        for symbol in names.get_symbols():
+            binds = symbol.is_assigned() or symbol.is_imported()
+            if binds and (names.get_type() == "module" or symbol.is_declared_global()):
+                bound.add(symbol.get_name())
+    assert bound - {"error"} <= ours
+    assert ours - bound <= declared_global(text), "a name that is declared global, and never bound"
+
+
+def declared_global(text: str) -> set[str]:
+    return {name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Global) for name in node.names}
+
+
+def check_undefined(text: str) -> None:
+    """pyflakes also minds the order: it may find more, but only names that are bound somewhere."""
+    found = {m.message_args[0] for m in Checker(ast.parse(text)).messages if isinstance(m, messages.UndefinedName)}
+    facts = parse_file(text.encode())
+    bound = {name for statement in facts.statements for name in (*statement.binds, *statement.late)}
+    ours = read_by_us(text) - bound - GIVEN
+    _, perhaps = read_by_python(text)
+    assert ours <= found | perhaps
+    inner = {name for statement in facts.statements for name in statement.shadows}
+    assert found <= ours | bound | inner
+
+
+def check_offsets(text: str) -> None:
+    """Where a use or a store has an offset, the name stands there."""
+    data = text.encode()
+    facts = parse_file(data)
+    for statement in facts.statements:
+        for use in statement.uses:
+            if use.start >= 0:
+                assert data[use.start : use.ends[0]].decode() == use.name
+        for store in statement.stores:
+            assert data[store.start : store.end].decode() == store.name
+
+
+@settings(max_examples=60)
+@given(MODULES)
+def test_names_are_those_of_python_and_pyflakes(text: str) -> None:
+    assume(compiles(text))
+    check_reads(text)
+    check_bindings(text)
+    if "nonlocal" not in text:  # which pyflakes takes for `global`
+        check_undefined(text)
+    check_offsets(text)
