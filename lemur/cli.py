@@ -312,9 +312,7 @@ def search(
     ] = None,
     source: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="S", help="Only this source, NAME or NAME@VERSION (repeatable).", rich_help_panel=_FILTERS
-        ),
+        typer.Option(metavar="S", help="Only this source, NAME[@VERSION] (repeatable).", rich_help_panel=_FILTERS),
     ] = None,
     like: Annotated[
         str | None,

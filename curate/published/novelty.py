@@ -227,16 +227,16 @@ class NoveltyIndex:
         if self._has_blocks:
             yield from _iter_modules(forms)
 
-    def _find_nearest(self, query: Query) -> "list[_Compared]":
+    def _find_nearest(self, query: Query) -> "list[_NearCode]":
         """Return the nearest codes by each measure and all that make it known, nearest first."""
         return sorted((near for corpus in self.corpora for near in _find_nearest_in(query, corpus)), key=_nearness)
 
     def _try_neighbours(
-        self, tracer: NetworkTracer, queries: Sequence[Query], nearest: "list[list[_Compared]]"
+        self, tracer: NetworkTracer, queries: Sequence[Query], nearest: "list[list[_NearCode]]"
     ) -> None:
         """Compare networks again with their nearest neighbors by graph, using the neighbors' hyperparameters."""
         requests: list[Json] = []
-        tried: list[tuple[Query, list[_Compared], int]] = []
+        tried: list[tuple[Query, list[_NearCode], int]] = []
         for query, near in zip(queries, nearest, strict=True):
             if near and near[0].neighbour.known:
                 continue  # no further graph changes that
@@ -250,7 +250,7 @@ class NoveltyIndex:
         for near in nearest:
             near.sort(key=_nearness)
 
-    def _measure(self, tracer: NetworkTracer, queries: Sequence[Query], nearest: "list[list[_Compared]]") -> None:
+    def _measure(self, tracer: NetworkTracer, queries: Sequence[Query], nearest: "list[list[_NearCode]]") -> None:
         """Compare the numbers of networks with those of records, where that may change the verdict."""
         requests: dict[int, Json] = {}
         for number, (query, near) in enumerate(zip(queries, nearest, strict=True)):
@@ -281,7 +281,7 @@ def _iter_modules(forms: Mapping[str, Graph]) -> Iterator[Computation]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Compared:
+class _NearCode:
     """A code that a network was compared with, and where it is."""
 
     corpus: ReferenceCorpus
@@ -289,7 +289,7 @@ class _Compared:
     code: ReferenceCode
     neighbour: NovelNeighbor
 
-    def compare(self, query: Query, computations: Sequence[Computation]) -> "_Compared":
+    def compare(self, query: Query, computations: Sequence[Computation]) -> "_NearCode":
         """Compare the code again, with other computations of the network."""
         similarity = self.corpus.compare(computations)[self.position]
         own = self.neighbour
@@ -297,11 +297,11 @@ class _Compared:
         return replace(self, neighbour=again)
 
 
-def _nearness(near: _Compared) -> tuple[object, ...]:
+def _nearness(near: _NearCode) -> tuple[object, ...]:
     return (*near.neighbour.nearness, near.neighbour.folder)
 
 
-def _find_nearest_in(query: Query, corpus: ReferenceCorpus) -> Iterator[_Compared]:
+def _find_nearest_in(query: Query, corpus: ReferenceCorpus) -> Iterator[_NearCode]:
     features = query.features[corpus.detail]
     lexical, structural = (corpus.similar(measure, features) for measure in ("lexical", "structural"))
     compared = corpus.compare(query.computations)
@@ -321,11 +321,11 @@ def _find_nearest_in(query: Query, corpus: ReferenceCorpus) -> Iterator[_Compare
     for place in sorted(map(int, chosen)):
         similarities = float(lexical[place]), float(structural[place])
         code = corpus.codes[place]
-        yield _Compared(corpus, place, code, _make_neighbour(query, corpus, code, *similarities, compared[place]))
+        yield _NearCode(corpus, place, code, _make_neighbour(query, corpus, code, *similarities, compared[place]))
     if query.id in corpus.removed and not own.any():
         code = corpus.removed[query.id]
         structure = 1.0 if len(features.elements) else 0.0
-        yield _Compared(corpus, -1, code, _make_neighbour(query, corpus, code, 1.0, structure, None))
+        yield _NearCode(corpus, -1, code, _make_neighbour(query, corpus, code, 1.0, structure, None))
 
 
 def _make_neighbour(
@@ -361,7 +361,7 @@ def _make_neighbour(
     )
 
 
-def _list_trials(query: Query, near: Sequence[_Compared]) -> Iterator[tuple[int, Json]]:
+def _list_trials(query: Query, near: Sequence[_NearCode]) -> Iterator[tuple[int, Json]]:
     """Yield the places of neighbors whose hyperparameters may lead to another graph, and what to trace for each."""
     read = [name for name in query.traced.answer.get("prm_read", ()) if name != "batch"]
     records = [place for place, other in enumerate(near) if other.neighbour.graph and other.code.prm is not None]
@@ -382,7 +382,7 @@ _HOW = {
 }
 
 
-def _summarize(query: Query, compared: Sequence[_Compared]) -> Novelty:
+def _summarize(query: Query, compared: Sequence[_NearCode]) -> Novelty:
     near = tuple(other.neighbour for other in compared)
     known = bool(near and near[0].known)
     if not near:

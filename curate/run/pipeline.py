@@ -75,23 +75,13 @@ def curate(
             removed = _add_rights(corpus, outcome, source, options, origins, jobs)
             if origins:
                 watch.lap("origins")
-            if options.chat:
-                from curate.chat.build import build_chat  # LibCST takes 0.5 s to import
-
-                outcome.chat = build_chat(corpus, outcome, options, jobs=jobs)
-                watch.lap("chat")
-            measured = source.measurements()
-            rows, results = write_snapshot_tables(folder, corpus, outcome, options.pairs_per_band, measured), None
-            if options.predict:
-                results = choose_results(corpus, outcome)
-                rows |= write_prediction(folder, corpus, outcome, results)
+            _add_chat(corpus, outcome, options, jobs, watch)
+            rows, section = _write_tables(folder, corpus, outcome, source, options)
             watch.lap("write tables")
             counts = count_decisions(corpus, outcome) | outcome.rights.count(outcome.kept, removed)
-            if MEASUREMENTS in rows:
-                counts["measurements"] = count_measurements(iterate_rows(folder / MEASUREMENTS, ("id", "kind")))
+            counts |= _count_measured(folder, rows)
             write_report(folder, corpus, outcome, counts, options, source.name)
             watch.lap("report")
-        section = "" if results is None else prediction_card(corpus, outcome, results)
         inputs = source.inputs()
         write_snapshot_card(folder, source.name, outcome, rows, inputs, section)
         parents = [*find_source_parents(source), *(published.parents if published else ()), *repositories]
@@ -107,6 +97,35 @@ def curate(
             measured=watch.measure(),
         )
         return finish(folder, manifest, snapshot_page, watch)
+
+
+def _add_chat(
+    corpus: LoadedRecords, outcome: CurationOutcome, options: CurateOptions, jobs: int | None, watch: Stopwatch
+) -> None:
+    if not options.chat:
+        return
+    from curate.chat.build import build_chat  # LibCST takes 0.5 s to import
+
+    outcome.chat = build_chat(corpus, outcome, options, jobs=jobs)
+    watch.lap("chat")
+
+
+def _write_tables(
+    folder: Path, corpus: LoadedRecords, outcome: CurationOutcome, source: RecordSource, options: CurateOptions
+) -> tuple[dict[str, int], str]:
+    """Write all tables. Returns: rows by path, and the section of the card on the table for predictions."""
+    rows = write_snapshot_tables(folder, corpus, outcome, options.pairs_per_band, source.measurements())
+    if not options.predict:
+        return rows, ""
+    results = choose_results(corpus, outcome)
+    rows |= write_prediction(folder, corpus, outcome, results)
+    return rows, prediction_card(corpus, outcome, results)
+
+
+def _count_measured(folder: Path, rows: Mapping[str, int]) -> Json:
+    if MEASUREMENTS not in rows:
+        return {}
+    return {"measurements": count_measurements(iterate_rows(folder / MEASUREMENTS, ("id", "kind")))}
 
 
 def _ran_code(options: CurateOptions, outcome: CurationOutcome) -> bool:

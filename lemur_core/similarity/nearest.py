@@ -160,10 +160,10 @@ def iterate_nearest(
         return
     clusters = _build_clusters(shingle_sets, sets)
     for start in range(0, len(sets), _BLOCK):
-        yield _Block(clusters, start, lower_ends, per_band).find()
+        yield _NearestSets(clusters, start, lower_ends, per_band).find()
 
 
-class _Block:
+class _NearestSets:
     """Some sets, one after another in the order of clusters, and the nearest that are known so far.
 
     `least` is, by set and band, the similarity below which no other is among the nearest any more.

@@ -30,7 +30,7 @@ _MOST_ALIASES = 8  # length of a chain of aliases
 _Aliases = dict[str, list[ast.expr]]  # name -> the expressions that it may refer to
 
 
-class _Frame:
+class _Body:
     """The names of one function, and the method and class that contain it."""
 
     def __init__(self, node: _Function, method: str, owner: str) -> None:
@@ -67,7 +67,7 @@ def find_changes(node: ast.stmt) -> tuple[ObjectChange, ...]:
 
 
 def _changes(
-    node: ast.AST, loops: _Aliases, frames: tuple[_Frame, ...], kind: str, method: str
+    node: ast.AST, loops: _Aliases, frames: tuple[_Body, ...], kind: str, method: str
 ) -> Iterator[ObjectChange]:
     """Yield the changes inside a node.
 
@@ -79,7 +79,7 @@ def _changes(
     elif isinstance(node, _FUNCTIONS):
         named = "" if isinstance(node, ast.Lambda) else node.name
         within = named if kind and not frames else method
-        frames = (*frames, _Frame(node, within, _owner(node, kind) if kind and not frames else ""))
+        frames = (*frames, _Body(node, within, _owner(node, kind) if kind and not frames else ""))
         method = within
     else:
         when = AT_CALL if frames else AT_DEFINITION
@@ -136,7 +136,7 @@ def _direct_changes(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
             yield call.value, call.attr
 
 
-def _resolve(node: ast.expr, loops: _Aliases, frames: tuple[_Frame, ...], depth: int = 0) -> Iterator[tuple[str, ...]]:
+def _resolve(node: ast.expr, loops: _Aliases, frames: tuple[_Body, ...], depth: int = 0) -> Iterator[tuple[str, ...]]:
     """Yield the objects that an expression may refer to, as chains like in `ObjectChange`; none for a function's own
     objects.
     """

@@ -68,7 +68,6 @@ def publish(
     """Publish a finished folder as a dataset repository of the Hub, in one commit or not at all.
 
     Args:
-        folder: the finished folder.
         repo_id: `OWNER/NAME`; created if it does not exist.
         verify: runs all checks of the folder; one that fails forbids publishing.
         revision: the branch; created from `main` if it does not exist.
@@ -81,7 +80,6 @@ def publish(
         page: also publish its HTML page.
         confirm: called with the planned changes; nothing is published if it returns False.
         show: called by a dry run with what would be sent if there are findings for which it fails.
-        hub: the connection to the Hub.
     Returns: what was changed, or would be; `commit` is None after a dry run, or if it was not confirmed.
     Raises: UserError if the folder fails a check, contains what must not be published or changes meanwhile, somebody
         else changed the repository, or the Hub refuses; RetryableError if the Hub cannot be reached.
