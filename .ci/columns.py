@@ -30,7 +30,6 @@ _FILES = {
         "Stat": "data/stats/*.parquet",
         "Measurement": "data/measurements/*.parquet",
         "Prediction": "data/prediction/*.parquet",
-        "Removed": "removed.parquet, in older folders",
         "JoinedCluster": "clusters.parquet",
         "ChatRow": "data/chat/*.parquet",
         "ChatDrop": "chat_drops.parquet",

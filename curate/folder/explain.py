@@ -26,7 +26,7 @@ from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import differences, share
 from manifests.folders.formats import SNAPSHOT
 from manifests.folders.tables import R, as_records, find_row, read_table
-from manifests.records import Decision, GraphRow, LemurRecord, Measurement, Removed
+from manifests.records import Decision, GraphRow, LemurRecord, Measurement, NetworkRow
 
 #: Hexadecimal digits that an abbreviated id must have.
 MIN_ID_DIGITS = 6
@@ -93,7 +93,7 @@ class SnapshotTables:
 
     def code(self, digest: str) -> str | None:
         """Return the code of an id, kept or removed."""
-        match = self.find(digest, Removed, ["records", "removed"], ("nn_code",))  # records have this column, too
+        match = self.find(digest, NetworkRow, ["records", "networks"], ("nn_code",))  # records have this column, too
         return match and match[0].nn_code
 
 
@@ -206,8 +206,7 @@ def _explain(snapshot: SnapshotTables, wanted: str) -> Explanation:
     if row.kept or row.canonical is None or digest is None:
         return Explanation(facts)
     canonical = _describe_canonical(snapshot, row.canonical)
-    files = SNAPSHOT.files(snapshot.folder, "removed") or [snapshot.folder / "networks.parquet"]  # read though missing
-    removed = find_row(files, Removed, digest, ("score",))
+    removed = find_row([snapshot.folder / "networks.parquet"], NetworkRow, digest, ("score",))  # also if it is missing
     has_threshold = row.stage in ("lexical", "structural")
     facts |= {
         "canonical": canonical,

@@ -35,7 +35,7 @@ from manifests.folders.frame import (
 from manifests.folders.frame import results as result_view
 from manifests.folders.manifest import Manifest
 from manifests.folders.tables import as_records, read_table
-from manifests.records import SPLITS, Decision, GraphRow, LemurRecord, NetworkRow, Removed, Stat
+from manifests.records import SPLITS, Decision, GraphRow, LemurRecord, NetworkRow, Stat
 
 #: The stages that remove codes, in order, with their labels.
 _STAGES = {
@@ -273,7 +273,7 @@ def _list_views(
     others = {duplicate.id or "" for _, removed in duplicates.values() for duplicate in removed}
     columns = ("id", "nn_code", "license")
     texts = _pack_codes(SNAPSHOT.rows(folder, LemurRecord, columns, ids=wanted), shared)
-    texts |= _pack_codes(SNAPSHOT.rows(folder, Removed, columns, ids=others), shared)
+    texts |= _pack_codes(SNAPSHOT.rows(folder, NetworkRow, columns, ids=others), shared)
     graphs = _read_graphs(folder, wanted & texts.keys())
     for row in listed:
         number, removed = duplicates[row.id]
@@ -352,7 +352,7 @@ def _describe_removal(row: Decision) -> str:
     return f"{row.stage}{similarity}{f', {agrees}' if agrees else ''}"
 
 
-def _pack_codes(rows: Iterable[LemurRecord | Removed], shared: str) -> dict[str, bytes]:
+def _pack_codes(rows: Iterable[LemurRecord | NetworkRow], shared: str) -> dict[str, bytes]:
     """Return the publishable codes of some rows by id, compressed because there may be many."""
     return {
         row.id: zlib.compress(row.nn_code.encode("utf-8", "surrogatepass"), 1)

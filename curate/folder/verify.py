@@ -111,13 +111,11 @@ def _check_form(member: Member) -> list[Check]:
     checks = [check_files(folder, manifest)]
     if manifest.kind == "snapshot":
         tables = {
-            **dict.fromkeys(("records", "stats", "decisions"), True),
-            "removed": not SNAPSHOT.files(folder, "networks"),
+            **dict.fromkeys(("records", "stats", "decisions", "networks"), True),
             **dict.fromkeys(("chat", "chat_drops"), bool(manifest.parameters.get("chat"))),
             "graphs": manifest.parameters["graph"] != "off" and "graphs" in manifest.counts,
             **{
-                name: bool(SNAPSHOT.files(folder, name))
-                for name in ("networks", "pairs", "measurements", "prediction", "clusters")
+                name: bool(SNAPSHOT.files(folder, name)) for name in ("pairs", "measurements", "prediction", "clusters")
             },
         }
         checks += SNAPSHOT.check_tables(folder, [name for name, expected in tables.items() if expected])
@@ -126,7 +124,7 @@ def _check_form(member: Member) -> list[Check]:
 
 def _check_content(snapshot: "_VerifiedSnapshot") -> list[Check]:
     manifest, folder = snapshot.manifest, snapshot.member.path
-    codes = {"kept": SNAPSHOT.files(folder, "records"), "removed": SNAPSHOT.files(folder, "removed")}
+    codes = {"kept": SNAPSHOT.files(folder, "records"), "removed": SNAPSHOT.files(folder, "networks")}
     checks = [
         *run_checks(CROISSANT, lambda: check_description(folder, manifest, SNAPSHOT.tables)),
         *run_checks("counts", lambda: _check_counts(snapshot)),
@@ -155,10 +153,8 @@ def _check_content(snapshot: "_VerifiedSnapshot") -> list[Check]:
 
 
 def _check_all_networks(snapshot: "_VerifiedSnapshot") -> list[Check]:
-    """Check the tables of all networks and of near pairs, which older folders and those without pairs lack."""
+    """Check the tables of all networks and of near pairs, which a folder may lack."""
     folder, parameters = snapshot.member.path, snapshot.manifest.parameters
-    if not SNAPSHOT.files(folder, "networks"):
-        return []
     networks = read_networks(folder)
     code_of, features = snapshot.delta_check.code_of, snapshot.delta_check.features
     compared = parameters["profile"] == "strict" and not snapshot.withheld
@@ -254,11 +250,9 @@ def _check_ids(snapshot: _VerifiedSnapshot) -> Check:
 
 def _check_counts(snapshot: _VerifiedSnapshot) -> Check:
     """Check guarantee 6, first half: the decisions add up to the input, and to the manifest's counts."""
-    kept = {record["id"] for record in snapshot.records}
     stages: Counter[str] = Counter()
     networks, names, codes = set(), set(), set()
     evaluations, in_order = 0, True
-    whole = bool(SNAPSHOT.files(snapshot.member.path, "networks"))  # older folders have the results of kept ones only
     for decision in snapshot.decisions:
         in_order &= decision["row"] == stages.total()
         stages[decision["stage"] or "kept"] += 1
@@ -267,7 +261,7 @@ def _check_counts(snapshot: _VerifiedSnapshot) -> Check:
         networks.add((decision["nn"], decision["id"]))
         names.add(decision["nn"])
         codes.add(decision["id"])
-        evaluations += whole or decision["id"] in kept or bool(snapshot.published.records("id", decision["id"]))
+        evaluations += 1
     stated = snapshot.manifest.counts
     counts = {f"rows.{stage}": stages[stage] for stage in stated["rows"]} | {
         "rows.input": stages.total(),

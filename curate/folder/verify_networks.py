@@ -22,7 +22,7 @@ from manifests.folders.checks import Check, check_faults
 from manifests.folders.formats import SNAPSHOT
 from manifests.folders.manifest import Manifest
 from manifests.folders.tables import iterate_rows
-from manifests.records import BANDS, Decision, GraphRow, LemurRecord, NetworkRow, Removed
+from manifests.records import BANDS, Decision, GraphRow, LemurRecord, NetworkRow
 
 Row = Mapping[str, Any]
 
@@ -32,7 +32,7 @@ _SHARED = ("nn", "prefix", "family", "split", "graph", "graph_widths", "behavior
 
 
 def read_networks(folder: Path) -> list[Json]:
-    """Return the rows of the table of networks without their codes; none if an older folder lacks it."""
+    """Return the rows of the table of networks without their codes."""
     return [row for path in SNAPSHOT.files(folder, "networks") for row in iterate_rows(path, _READ)]
 
 
@@ -256,7 +256,7 @@ def recompute(folder: Path, manifest: Manifest, count: int, jobs: int | None) ->
     chosen = sorted(records)[:count]
     wanted = {removed for id_ in chosen for removed in removals[id_]}
     codes = {
-        row.id: row.nn_code for row in SNAPSHOT.rows(folder, Removed, ("id", "nn_code"), ids=wanted) if row.nn_code
+        row.id: row.nn_code for row in SNAPSHOT.rows(folder, NetworkRow, ("id", "nn_code"), ids=wanted) if row.nn_code
     }
     stored = {
         row.id: row

@@ -27,7 +27,7 @@ from lemur_core.similarity.minhash import Banding, IntArray
 from manifests.folders.formats import SNAPSHOT
 from manifests.folders.manifest import Manifest
 from manifests.folders.tables import read_rows, read_table
-from manifests.records import LemurRecord, Removed
+from manifests.records import LemurRecord, NetworkRow
 
 Row = Mapping[str, Any]
 
@@ -72,8 +72,8 @@ class DeltaCheck:
         for member in self.members:
             related = (member, *(self.members[number] for number in member.parents))
             may_withhold = any(other.manifest.details.get("withheld") for other in related)
-            for path in (*SNAPSHOT.files(member.path, "records"), *SNAPSHOT.files(member.path, "removed")):
-                for row in read_rows([path], Removed, ("id", "nn", "nn_code")):  # records have these columns, too
+            for path in (*SNAPSHOT.files(member.path, "records"), *SNAPSHOT.files(member.path, "networks")):
+                for row in read_rows([path], NetworkRow, ("id", "nn", "nn_code")):  # records have these columns, too
                     if row.id in member.ids:  # of a record, among all networks
                         continue
                     digest = hashlib.sha256(row.nn_code.encode()).digest()

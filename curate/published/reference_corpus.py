@@ -41,7 +41,7 @@ from manifests.folders.manifest import Manifest, read_manifest
 from manifests.folders.reading import READ_ERRORS, reading
 from manifests.folders.tables import read_table
 from manifests.provenance import SPECS
-from manifests.records import Agreement, Block, Decision, LemurRecord, Removed
+from manifests.records import Agreement, Block, Decision, LemurRecord, NetworkRow
 
 #: Part of the name of cached graphs; to be increased whenever what is computed from them changes.
 _VERSION = 1
@@ -116,7 +116,7 @@ class ReferenceCorpus:
             far = {id_ for id_, code in corpus.removed.items() if code.stage == "graph"}
             far |= {id_ for id_, _ in computations} & corpus.removed.keys()
             if far:
-                rows = SNAPSHOT.rows(folder, Removed, ("id", "nn_code"), ids=far)
+                rows = SNAPSHOT.rows(folder, NetworkRow, ("id", "nn_code"), ids=far)
                 codes |= {corpus.removed[row.id]: row.nn_code for row in rows if row.nn_code}
             corpus.codes = list(codes)
             corpus._read_features([(bytes.fromhex(code.id), text) for code, text in codes.items()], jobs)

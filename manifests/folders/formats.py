@@ -43,7 +43,6 @@ from manifests.records import (
     NetworkRow,
     Pair,
     Prediction,
-    Removed,
     SpecChatDrop,
     SpecChatRow,
     SpecRow,
@@ -61,7 +60,6 @@ class FolderFormat:
         tables: its Parquet tables by name; a table that a folder may lack is listed, too.
         default: the table that `datasets.load_dataset` opens without a name.
         tags: the tags of its dataset card.
-        inside: for a table of older folders the one whose rows have all of it now, which is read where a folder has it.
         views: further configurations of the card: the rows of a table with one value in a column, by name.
     """
 
@@ -70,7 +68,6 @@ class FolderFormat:
     tables: Configs = field(default_factory=dict)
     default: str = ""
     tags: tuple[str, ...] = ()
-    inside: Mapping[str, str] = field(default_factory=dict)
     views: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
     disclosure: Disclosure = Disclosure()  # noqa: RUF009 (frozen)
     source_datasets: tuple[str, ...] = ("original",)
@@ -92,9 +89,8 @@ class FolderFormat:
 
     def files(self, folder: Path, table: str) -> list[Path]:
         """Return the files of a table, sorted by name; none if the folder does not have it."""
-        newer = self.files(folder, self.inside[table]) if table in self.inside else []
         _, patterns = self.tables[table]
-        return newer or sorted(path for pattern in patterns.values() for path in folder.glob(pattern))
+        return sorted(path for pattern in patterns.values() for path in folder.glob(pattern))
 
     def rows(
         self, folder: Path, record: type[R], columns: Sequence[str] = (), *, ids: Collection[str] | None = None
@@ -192,7 +188,6 @@ SNAPSHOT = FolderFormat(
         "prediction": (Prediction, files_by_split("data/prediction")),
         "decisions": (Decision, {_WHOLE: "decisions.parquet"}),
         "graphs": (GraphRow, {_WHOLE: "graphs.parquet"}),
-        "removed": (Removed, {_WHOLE: "removed.parquet"}),
         "clusters": (JoinedCluster, {_WHOLE: "clusters.parquet"}),
         "chat": (ChatRow, _CHAT),
         "chat_drops": (ChatDrop, _CHAT_DROPS),
@@ -201,7 +196,6 @@ SNAPSHOT = FolderFormat(
     tags=("pytorch", "code", "deduplicated", "lemur"),
     disclosure=SNAPSHOT_DISCLOSURE,
     source_datasets=("extended",),
-    inside={"removed": "networks"},
     views={f"pairs-{band}": ("pairs", "band", band) for band in BANDS},
 )
 

@@ -155,7 +155,7 @@ def _read_licenses(network: Path) -> tuple[dict[str, set[str]], set[str]]:
 
 
 #: The tables of a snapshot that contain networks, and the columns to empty if a network is withheld.
-_CODES = ("data/records/*.parquet", "networks.parquet", "removed.parquet")
+_CODES = ("data/records/*.parquet", "networks.parquet")
 _EMPTIED: Mapping[str, Mapping[str, str | None]] = {
     **{pattern: {"nn_code": ""} for pattern in _CODES},
     "graphs.parquet": {"eval": None, "train": None},

@@ -46,7 +46,6 @@ from manifests.records.networks import (
     NetworkRow,
     Pair,
     Prediction,
-    Removed,
     Stat,
     drop_outcomes,
     split_outcomes,
@@ -54,7 +53,7 @@ from manifests.records.networks import (
 from manifests.records.runs import ExpertAnswer, ExpertFact, Ingredient, SynthesisAttempt, Synthesized, TrainingRecord
 
 RECORD_TYPES: tuple[type[Record], ...] = (
-    *(LemurRecord, NetworkRow, Pair, Decision, GraphRow, Stat, Measurement, Prediction, Removed, JoinedCluster),
+    *(LemurRecord, NetworkRow, Pair, Decision, GraphRow, Stat, Measurement, Prediction, JoinedCluster),
     *(ChatRow, ChatDrop, Block, Observed, Algorithm, Spec, SpecRow, SpecChatRow, SpecChatDrop),
     *(Ingredient, TrainingRecord, SynthesisAttempt, Synthesized, ExpertFact, ExpertAnswer),
 )
@@ -63,7 +62,7 @@ __all__ = [
     "BANDS", "CHAT_KINDS", "CHAT_ROLES", "LEVELS", "RECORD_TYPES", "SPEC_CHAT_KINDS", "SPLITS", "Agreement",
     "Algorithm", "Band", "Block", "Case", "ChatDrop", "ChatKind", "ChatMessage", "ChatRow", "Decision",
     "ExpertAnswer", "ExpertFact", "GraphRow", "Ingredient", "JoinedCluster", "LemurRecord", "Level", "Measurement",
-    "NetworkRow", "Observed", "Pair", "Prediction", "Ratio", "Record", "Removed", "Seconds", "Sha256", "Spec",
+    "NetworkRow", "Observed", "Pair", "Prediction", "Ratio", "Record", "Seconds", "Sha256", "Spec",
     "SpecArgument", "SpecArguments", "SpecChatDrop", "SpecChatKind", "SpecChatRow", "SpecRow", "Split", "Stage",
     "Stat", "SynthesisAttempt", "Synthesized", "TrainingRecord", "arrow_schema", "describe_fault", "drop_outcomes",
     "first_fault", "split_outcomes",

@@ -242,19 +242,6 @@ class Prediction(Record):
     split: Split = Field(description="split of the whole corpus, as in the table of networks")
 
 
-class Removed(Record):
-    """The code of a removed record, in older snapshots; the table of networks has it now."""
-
-    id: Sha256 = Field(description="SHA-256 of nn_code, UTF-8")
-    nn: str = Field(description="name of the network")
-    nn_code: str = Field(description="Python source of the network")
-    score: Ratio | None = Field(description="as for kept records, to compare with the canonical's")
-    license: str | None = Field(default=None, description=_LICENSE)
-    origin: str | None = Field(default=None, description=_ORIGIN)
-    origin_similarity: Ratio | None = Field(default=None, description=_ORIGIN_SIMILARITY)
-    origin_license: str | None = Field(default=None, description=_ORIGIN_LICENSE)
-
-
 class JoinedCluster(Record):
     """A group of records published earlier that later records have made one with another."""
 

@@ -27,7 +27,7 @@ from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import read_manifest
 from manifests.folders.tables import read_rows
-from manifests.records import Removed
+from manifests.records import NetworkRow
 from tests.builders.suites import table
 
 Row = dict[str, Any]
@@ -491,7 +491,7 @@ def test_verify_of_a_chain_reads_each_folder_once(pool: Pool, make: Make, monkey
         chain.append(make([row(pool, 27 * place, 0.9), row(pool, 27 * place + 1, 0.2), row(pool, 0, 0.1)], *chain))
     read: list[Path] = []
 
-    def counted(files: list[Path], *further: Any) -> Iterator[Removed]:
+    def counted(files: list[Path], *further: Any) -> Iterator[NetworkRow]:
         read.extend(files)
         return read_rows(files, *further)
 

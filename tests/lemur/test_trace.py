@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -31,7 +32,7 @@ from manifests.records import (
     ChatRow,
     Decision,
     LemurRecord,
-    Removed,
+    NetworkRow,
     SpecChatRow,
     arrow_schema,
 )
@@ -83,8 +84,9 @@ def snapshot(folder: Path, networks: dict[str, str], source: str, inputs: list[I
     canonical = {nn: first if nn == gone else code for nn, code in networks.items()}
     decisions = [decision(row, nn, networks[nn], canonical[nn]) for row, nn in enumerate(names)]
     write_table(folder / "decisions.parquet", arrow_schema(Decision), iter(decisions))
-    removed = Removed(id=digest(networks[gone]), nn=gone, nn_code=networks[gone], score=None).model_dump()
-    write_table(folder / "removed.parquet", arrow_schema(Removed), iter([removed]))
+    removed = {"id": digest(networks[gone]), "nn": gone, "nn_code": networks[gone], "score": None}
+    columns = pa.schema([arrow_schema(NetworkRow).field(name) for name in removed])
+    write_table(folder / "networks.parquet", columns, iter([removed]))
     turns = tuple(ChatMessage(role=role, content="x") for role in ("system", "user", "assistant"))
     chat = ChatRow(
         messages=turns, id=CHAT, task="design", variant="file", nn=names[0], record=digest(first), license="MIT",

@@ -26,7 +26,7 @@ from manifests.folders.manifest import (
     write_manifest,
 )
 from manifests.folders.tables import ROWS_PER_FILE, Table, select_tables, write_tables
-from manifests.records import RECORD_TYPES, Decision, LemurRecord, Record, Removed, Stat, arrow_schema
+from manifests.records import RECORD_TYPES, Decision, LemurRecord, Record, Stat, arrow_schema
 from manifests.records.corpus import Corpus
 from manifests.schemas import FOLDER, schema_texts
 from tests.builders.suites import table
@@ -149,11 +149,11 @@ def test_further_columns_may_follow(tmp_path: Any) -> None:
 
 def test_what_has_no_rows_is_not_offered() -> None:
     configs = {
-        "some": (Removed, {"train": "some/train-*.parquet", "test": "some/test-*.parquet"}),
-        "none": (Removed, {"train": "none.parquet"}),
+        "some": (Stat, {"train": "some/train-*.parquet", "test": "some/test-*.parquet"}),
+        "none": (Stat, {"train": "none.parquet"}),
     }
     rows = {"some/train-0.parquet": 3, "some/test-0.parquet": 0, "none.parquet": 0}
-    assert select_tables(configs, rows) == [Table("some", Removed, {"train": "some/train-*.parquet"})]
+    assert select_tables(configs, rows) == [Table("some", Stat, {"train": "some/train-*.parquet"})]
 
 
 @pytest.mark.parametrize(
@@ -161,8 +161,8 @@ def test_what_has_no_rows_is_not_offered() -> None:
 )
 def test_card_yaml(rows: int, label: str) -> None:
     tables = [
-        Table("records", Removed, {"train": "a-*.parquet", "test": "b.parquet"}),
-        Table("more", Removed, {"train": "c.parquet"}),
+        Table("records", Stat, {"train": "a-*.parquet", "test": "b.parquet"}),
+        Table("more", Stat, {"train": "c.parquet"}),
     ]
     assert card_yaml(tables, default="records", pretty_name="Name", tags=["t"], size=rows) == (
         "---\npretty_name: Name\nlanguage:\n- en\n- code\nannotations_creators:\n- machine-generated\n"

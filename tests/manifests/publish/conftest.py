@@ -19,7 +19,7 @@ from manifests.folders.cards import card_yaml
 from manifests.folders.tables import Table, write_tables
 from manifests.publish.hub import Hub
 from manifests.publish.publishing import PublishReport, Pulled, publish, pull
-from manifests.records import Removed
+from manifests.records import Record
 from tests.builders import hub_server
 
 REPO = "owner/data"
@@ -59,6 +59,15 @@ def hub(server: Any, sleeps: list[float]) -> Hub:
     return Hub(server.endpoint, answer_seconds=0.5, sleep=sleeps.append)
 
 
+class Code(Record):
+    """A row of the sample."""
+
+    id: str
+    nn: str
+    nn_code: str
+    score: float
+
+
 def rows(count: int, start: int = 0) -> list[dict[str, object]]:
     return [
         {
@@ -76,9 +85,9 @@ def sample(tmp_path: Path, finished: Callable[..., Path]) -> Path:
     """A finished folder as a snapshot looks: a card, tables in splits, a page, a figure."""
     folder = tmp_path / "sample"
     for place, (split, count) in enumerate({"train": 30, "test": 7}.items()):
-        write_tables(folder / "data", split, Removed, rows(count, 100 * place), count)
+        write_tables(folder / "data", split, Code, rows(count, 100 * place), count)
     files = {"train": "data/train-*.parquet", "test": "data/test-*.parquet"}
-    card = card_yaml([Table("records", Removed, files)], default="", pretty_name="Sample", tags=["code"], size=37)
+    card = card_yaml([Table("records", Code, files)], default="", pretty_name="Sample", tags=["code"], size=37)
     (folder / "README.md").write_text(f"{card}\n# Sample\n")
     (folder / "report.md").write_text("# Report\n")
     (folder / "empty.txt").touch()
