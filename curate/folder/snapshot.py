@@ -14,26 +14,12 @@ from curate.model.records import find_best_rows
 from curate.published.outcome import CurationOutcome
 from curate.sources.rows import MeasuredFacts
 from lemur_core.files.markdown import code_span, plain, plural
+from manifests import records
 from manifests.conversations.conversation import Chat, write_chat_tables
 from manifests.conversations.verify import chat_card
 from manifests.folders.formats import SNAPSHOT, Card
 from manifests.folders.manifest import Input
 from manifests.folders.tables import write_table, write_tables
-from manifests.records import (
-    Agreement,
-    ChatDrop,
-    ChatRow,
-    Decision,
-    GraphRow,
-    JoinedCluster,
-    LemurRecord,
-    Measurement,
-    NetworkRow,
-    Pair,
-    Record,
-    Stat,
-    arrow_schema,
-)
 
 MEASUREMENTS = "data/measurements/train-00000-of-00001.parquet"
 _API_COLUMNS = ("nn", "task", "dataset", "metric", "epoch", "accuracy", "duration", "prm")
@@ -51,38 +37,42 @@ def write_snapshot_tables(
     best = find_best_rows(corpus, outcome.representatives)
     for split in SPLIT_RATIOS:
         codes = [code for code in outcome.kept if outcome.splits[code] == split]
-        records = _records(corpus, outcome, codes, best)
-        written = write_tables(folder / "data" / "records", split, LemurRecord, records, len(codes))
+        kept = _records(corpus, outcome, codes, best)
+        written = write_tables(folder / "data" / "records", split, records.LemurRecord, kept, len(codes))
         rows |= {f"data/records/{name}": count for name, count in written.items()}
     networks = list_networks(corpus, outcome)
     usable = {*networks, *outcome.further}
     stat_rows = [row for row, code in enumerate(corpus.code_of_row.tolist()) if code in usable]
-    written = write_tables(folder / "data" / "stats", "train", Stat, _stats(corpus, stat_rows), len(stat_rows))
+    written = write_tables(folder / "data" / "stats", "train", records.Stat, _stats(corpus, stat_rows), len(stat_rows))
     rows |= {f"data/stats/{name}": count for name, count in written.items()}
     if (first := next(measured, None)) is not None:
         rows |= _write_measurements(folder, corpus, chain([first], measured))
 
-    def write(table: str, record: type[Record], values: Iterator[dict[str, object]], count: int) -> None:
-        write_table(folder / f"{table}.parquet", arrow_schema(record), values)
+    def write(table: str, record: type[records.Record], values: Iterator[dict[str, object]], count: int) -> None:
+        write_table(folder / f"{table}.parquet", records.arrow_schema(record), values)
         rows[f"{table}.parquet"] = count
 
-    write("networks", NetworkRow, network_rows(corpus, outcome, networks), len(networks))
+    write("networks", records.NetworkRow, network_rows(corpus, outcome, networks), len(networks))
     pairs, count = list_pairs(corpus, outcome, pairs_per_band)
     if outcome.details["pairs"]["per_band"]:
-        write("pairs", Pair, pairs, count)
-    write("decisions", Decision, _decisions(corpus, outcome), len(outcome.decisions))
+        write("pairs", records.Pair, pairs, count)
+    write("decisions", records.Decision, _decisions(corpus, outcome), len(outcome.decisions))
     if outcome.graphs is not None:
-        write("graphs", GraphRow, graph_rows(corpus, outcome.graphs), len(outcome.graphs))
+        write("graphs", records.GraphRow, graph_rows(corpus, outcome.graphs), len(outcome.graphs))
     if outcome.joined:
         joined: Iterator[dict[str, object]] = ({"cluster": old, "joined": new} for old, new in outcome.joined.items())
-        write("clusters", JoinedCluster, joined, len(outcome.joined))
-    return rows if outcome.chat is None else rows | write_chat_tables(folder, outcome.chat, ChatRow, ChatDrop)
+        write("clusters", records.JoinedCluster, joined, len(outcome.joined))
+    return (
+        rows
+        if outcome.chat is None
+        else rows | write_chat_tables(folder, outcome.chat, records.ChatRow, records.ChatDrop)
+    )
 
 
 def _write_measurements(folder: Path, corpus: LoadedRecords, measured: Iterator[MeasuredFacts]) -> dict[str, int]:
     path = folder / MEASUREMENTS
     path.parent.mkdir(parents=True)
-    write_table(path, arrow_schema(Measurement), measurement_rows(corpus, measured))
+    write_table(path, records.arrow_schema(records.Measurement), measurement_rows(corpus, measured))
     return {MEASUREMENTS: pq.read_metadata(path).num_rows}
 
 
@@ -238,7 +228,7 @@ def _records(
 _GRAPH_COLUMNS = ("graph", "graph_widths", "behavior", "dead_classes", "unused_parameters")
 
 
-def _agreement(outcome: CurationOutcome, code: int, canonical: int | None) -> Agreement | None:
+def _agreement(outcome: CurationOutcome, code: int, canonical: int | None) -> records.Agreement | None:
     """Return how the graphs of a removed code and its canonical compare."""
     if canonical is None or canonical == code:
         return None

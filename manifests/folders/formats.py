@@ -13,6 +13,7 @@ from lemur_core.files import Json
 from lemur_core.files.atomic import sha256_file, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article, make_visible, plain
+from manifests import records
 from manifests.folders.cards import (
     EXTRACTION_DISCLOSURE,
     PAPER,
@@ -29,25 +30,6 @@ from manifests.folders.manifest import FILE_NAME, Manifest, check_stated, packag
 from manifests.folders.reading import reading
 from manifests.folders.tables import Configs, R, read_rows, select_tables
 from manifests.provenance import TABLE
-from manifests.records import (
-    BANDS,
-    SPLITS,
-    Block,
-    ChatDrop,
-    ChatRow,
-    Decision,
-    GraphRow,
-    JoinedCluster,
-    LemurRecord,
-    Measurement,
-    NetworkRow,
-    Pair,
-    Prediction,
-    SpecChatDrop,
-    SpecChatRow,
-    SpecRow,
-    Stat,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +152,7 @@ def files_by_split(folder: str) -> dict[str, str]:
     Args: folder: of the table, below the finished folder.
     Returns: a pattern by split.
     """
-    return {split: f"{folder}/{split}-*.parquet" for split in SPLITS}
+    return {split: f"{folder}/{split}-*.parquet" for split in records.SPLITS}
 
 
 #: Conversations have other rows in each format, but the same files.
@@ -180,33 +162,33 @@ SNAPSHOT = FolderFormat(
     name="snapshot",
     command="lemur curate",
     tables={
-        "records": (LemurRecord, files_by_split("data/records")),
-        "networks": (NetworkRow, {_WHOLE: "networks.parquet"}),
-        "pairs": (Pair, {_WHOLE: "pairs.parquet"}),
-        "stats": (Stat, {"train": "data/stats/train-*.parquet"}),
-        "measurements": (Measurement, {"train": "data/measurements/train-*.parquet"}),
-        "prediction": (Prediction, files_by_split("data/prediction")),
-        "decisions": (Decision, {_WHOLE: "decisions.parquet"}),
-        "graphs": (GraphRow, {_WHOLE: "graphs.parquet"}),
-        "clusters": (JoinedCluster, {_WHOLE: "clusters.parquet"}),
-        "chat": (ChatRow, _CHAT),
-        "chat_drops": (ChatDrop, _CHAT_DROPS),
+        "records": (records.LemurRecord, files_by_split("data/records")),
+        "networks": (records.NetworkRow, {_WHOLE: "networks.parquet"}),
+        "pairs": (records.Pair, {_WHOLE: "pairs.parquet"}),
+        "stats": (records.Stat, {"train": "data/stats/train-*.parquet"}),
+        "measurements": (records.Measurement, {"train": "data/measurements/train-*.parquet"}),
+        "prediction": (records.Prediction, files_by_split("data/prediction")),
+        "decisions": (records.Decision, {_WHOLE: "decisions.parquet"}),
+        "graphs": (records.GraphRow, {_WHOLE: "graphs.parquet"}),
+        "clusters": (records.JoinedCluster, {_WHOLE: "clusters.parquet"}),
+        "chat": (records.ChatRow, _CHAT),
+        "chat_drops": (records.ChatDrop, _CHAT_DROPS),
     },
     default="records",
     tags=("pytorch", "code", "deduplicated", "lemur"),
     disclosure=SNAPSHOT_DISCLOSURE,
     source_datasets=("extended",),
-    views={f"pairs-{band}": ("pairs", "band", band) for band in BANDS},
+    views={f"pairs-{band}": ("pairs", "band", band) for band in records.BANDS},
 )
 
 EXTRACTION = FolderFormat(
     name="extraction",
     command="lemur extract",
     tables={
-        "blocks": (Block, {"train": TABLE}),
-        "specs": (SpecRow, files_by_split("data/specs")),
-        "chat": (SpecChatRow, _CHAT),
-        "chat_drops": (SpecChatDrop, _CHAT_DROPS),
+        "blocks": (records.Block, {"train": TABLE}),
+        "specs": (records.SpecRow, files_by_split("data/specs")),
+        "chat": (records.SpecChatRow, _CHAT),
+        "chat_drops": (records.SpecChatDrop, _CHAT_DROPS),
     },
     default="blocks",
     tags=("pytorch", "code", "lemur"),
