@@ -16,23 +16,8 @@ from lemur_core.describe.patterns import describe_graph
 from lemur_core.describe.picture import Box, boxes
 from lemur_core.files.markdown import count, percent, plural, ratio
 from lemur_core.graphs.graph import Graph
+from manifests.folders import frame
 from manifests.folders.formats import SNAPSHOT
-from manifests.folders.frame import (
-    Entry,
-    EntryLibrary,
-    Page,
-    Results,
-    View,
-    bars,
-    code,
-    facts,
-    graph,
-    link,
-    sentences,
-    table,
-    versions,
-)
-from manifests.folders.frame import results as result_view
 from manifests.folders.manifest import Manifest
 from manifests.folders.tables import as_records, read_table
 from manifests.records import SPLITS, Decision, GraphRow, LemurRecord, NetworkRow, Stat
@@ -73,7 +58,7 @@ _RECORD_COLUMNS = (
 )
 
 
-def snapshot_page(folder: Path, manifest: Manifest) -> Page:
+def snapshot_page(folder: Path, manifest: Manifest) -> frame.Page:
     """Build the page of a snapshot from some columns of its tables, and from whole rows only of the listed records."""
     decisions = _best_decisions(folder)
     records = read_table(SNAPSHOT.files(folder, "records"), LemurRecord, _COUNTED)
@@ -81,7 +66,7 @@ def snapshot_page(folder: Path, manifest: Manifest) -> Page:
     rows, source = manifest.counts["rows"]["input"], str(manifest.parameters.get("source"))
     kept, codes = records.num_rows, stages.total()
     views = [
-        facts("Overview", _list_overview(manifest, kept, codes)),
+        frame.facts("Overview", _list_overview(manifest, kept, codes)),
         _chart_stages(stages, rows),
         *(_chart_similarities(decisions, stage) for stage in ("lexical", "structural")),
         _tabulate_splits(records, stages["leak"]),
@@ -92,7 +77,7 @@ def snapshot_page(folder: Path, manifest: Manifest) -> Page:
     duplicates = _choose_duplicates(removed, listed)
     results = _read_results(folder, {row.id for row in listed})
     sizes = _read_sizes(folder, {row.id for row in listed})
-    library = EntryLibrary(
+    library = frame.EntryLibrary(
         title="Records",
         noun="records",
         facets=("split", "prefix", "family", "graph", "pretrained"),
@@ -111,7 +96,9 @@ def snapshot_page(folder: Path, manifest: Manifest) -> Page:
         f"{count(kept)} distinct networks of {plural(codes, 'code')} ({percent(kept, codes)}), from"
         f" {plural(rows, 'row')}: {split_counts}. Click a record to compare it with the codes that it represents."
     )
-    return Page(f"Curated snapshot of {source}", "snapshot", lead, [view for view in views if view["rows"]], library)
+    return frame.Page(
+        f"Curated snapshot of {source}", "snapshot", lead, [view for view in views if view["rows"]], library
+    )
 
 
 def _list_overview(manifest: Manifest, kept: int, codes: int) -> list[tuple[str, Any]]:
@@ -127,7 +114,7 @@ def _list_overview(manifest: Manifest, kept: int, codes: int) -> list[tuple[str,
         ("graphs traced", f"{count(graphs['kept'])} of the kept, no two the same" if graphs else None),
         ("license", manifest.details.get("license")),
         ("made with", f"lemur-curator {manifest.versions.get('lemur-curator')}, seed {parameters.get('seed')}"),
-        ("in words", [link("report.md", "report.md"), link("manifest.json", "manifest.json")]),
+        ("in words", [frame.link("report.md", "report.md"), frame.link("manifest.json", "manifest.json")]),
     ]
 
 
@@ -152,7 +139,7 @@ def _count_values(column: pa.ChunkedArray) -> tuple[list[str], list[int]]:
     return counts.field("values").to_pylist(), counts.field("counts").to_pylist()
 
 
-def _chart_stages(stages: Counter[str], rows: int) -> View:
+def _chart_stages(stages: Counter[str], rows: int) -> frame.View:
     left, kept = stages.total(), stages["kept"]
     lines = [("distinct codes", float(left), float(left), count(left))]
     for stage, label in _STAGES.items():
@@ -161,19 +148,19 @@ def _chart_stages(stages: Counter[str], rows: int) -> View:
             lines.append((label, float(left), float(before), f"−{count(stages[stage])}"))
     lines.append(("kept", float(kept), float(kept), count(kept)))
     intro = f"Codes that remain after each step. They come from {plural(rows, 'row')}."
-    return bars("From rows to records", lines, intro, ("remain", "removed"))
+    return frame.bars("From rows to records", lines, intro, ("remain", "removed"))
 
 
-def _chart_similarities(decisions: pa.Table, stage: str) -> View:
+def _chart_similarities(decisions: pa.Table, stage: str) -> frame.View:
     """Chart the similarity of removed codes to their canonical records."""
     values = decisions.filter(pc.equal(decisions["stage"], stage))["similarity"].drop_null().to_numpy()
     bins, numbers = np.unique(np.minimum((values * 100 + 1e-9).astype(int), 100), return_counts=True)
     rows = [(f"{at / 100:.2f}", float(n), 0.0, count(int(n))) for at, n in zip(bins, numbers, strict=True)]
     intro = "Removed codes by similarity to the kept record that represents them, rounded down."
-    return bars(f"{stage.capitalize()} similarity", rows, intro)
+    return frame.bars(f"{stage.capitalize()} similarity", rows, intro)
 
 
-def _tabulate_splits(records: pa.Table, leaks: int) -> View:
+def _tabulate_splits(records: pa.Table, leaks: int) -> frame.View:
     groups = records.group_by(["cluster", "split"]).aggregate([("id", "count")])
     _, splits = _count_values(groups["cluster"])
     rows = []
@@ -186,10 +173,10 @@ def _tabulate_splits(records: pa.Table, leaks: int) -> View:
         "Codes that are alike by text, structure or graph form a group, which stays in one split:"
         f" {plural(sum(number > 1 for number in splits), 'group')} of {count(len(splits))} in more than one.{leak_note}"
     )
-    return table("Splits and leaks", ["split", "records", "share", "groups", "largest group"], rows, intro)
+    return frame.table("Splits and leaks", ["split", "records", "share", "groups", "largest group"], rows, intro)
 
 
-def _groups(manifest: Manifest, name: str, title: str) -> View:
+def _groups(manifest: Manifest, name: str, title: str) -> frame.View:
     groups = sorted(manifest.counts.get(name, {}).items(), key=lambda item: (-item[1]["before"], item[0]))
     what = "networks" if name == "prefixes" else "codes"
     rows = [
@@ -197,7 +184,7 @@ def _groups(manifest: Manifest, name: str, title: str) -> View:
         for label, n in groups[:_LARGEST]
     ]
     more = f", the largest {_LARGEST} of {count(len(groups))}" if len(groups) > _LARGEST else ""
-    return bars(title, rows, f"Records kept of the {what} that came in{more}.", ("kept", "removed"))
+    return frame.bars(title, rows, f"Records kept of the {what} that came in{more}.", ("kept", "removed"))
 
 
 # -- records ------------------------------------------------------------------------------------------------------
@@ -245,8 +232,8 @@ def _read_sizes(folder: Path, wanted: set[str]) -> dict[str, tuple[int | None, i
 
 def _make_entry(
     row: LemurRecord, number: int, removed: Sequence[Decision], sizes: tuple[int | None, int | None]
-) -> Entry:
-    return Entry(
+) -> frame.Entry:
+    return frame.Entry(
         name=row.nn or row.id[:16],
         note=f"{row.family}, {row.split}",
         facets=(
@@ -267,7 +254,7 @@ def _list_views(
     duplicates: Mapping[str, tuple[int, list[Decision]]],
     results: Mapping[str, _ResultRows],
     shared: str,
-) -> Iterator[list[View]]:
+) -> Iterator[list[frame.View]]:
     """Yield the views of each record, without code that may not be published. Args: shared: license of the folder."""
     wanted = {row.id for row in listed}
     others = {duplicate.id or "" for _, removed in duplicates.values() for duplicate in removed}
@@ -278,13 +265,15 @@ def _list_views(
     for row in listed:
         number, removed = duplicates[row.id]
         text = _unpack(texts, row.id)
-        views = [facts("Record", _list_record_facts(row))]
+        views = [frame.facts("Record", _list_record_facts(row))]
         if row.id in results:
-            views.append(result_view("Results", results[row.id], "All results by data set, without repeats."))
+            views.append(frame.results("Results", results[row.id], "All results by data set, without repeats."))
         if row.id in graphs:
             described, drawn = graphs[row.id]
             if described:
-                views.append(sentences("What it computes", described, "From its graph, without names of its source."))
+                views.append(
+                    frame.sentences("What it computes", described, "From its graph, without names of its source.")
+                )
         if removed:
             some = f"; {count(len(removed))} of them here, all in decisions.parquet" if len(removed) < number else ""
             intro = (
@@ -292,8 +281,8 @@ def _list_views(
                 " Left: the kept code; right: the removed one."
             )
             compared = [(_describe_removal(duplicate), _unpack(texts, duplicate.id or "")) for duplicate in removed]
-            views.append(versions("Represents", text, compared, intro))
-        views += [*([graph("Graph", drawn)] if row.id in graphs else []), code("Code", text)]
+            views.append(frame.versions("Represents", text, compared, intro))
+        views += [*([frame.graph("Graph", drawn)] if row.id in graphs else []), frame.code("Code", text)]
         yield views
 
 
@@ -337,7 +326,7 @@ def _read_results(folder: Path, wanted: set[str]) -> dict[str, _ResultRows]:
     }
 
 
-def _list_benchmarks(listed: Sequence[LemurRecord], results: Mapping[str, _ResultRows]) -> Results:
+def _list_benchmarks(listed: Sequence[LemurRecord], results: Mapping[str, _ResultRows]) -> frame.Results:
     """Return the same results by benchmark, and by the number of the entry."""
     benchmarks: dict[tuple[str, str, str], dict[int, Sequence[tuple[int | None, float]]]] = {}
     for number, row in enumerate(listed):
