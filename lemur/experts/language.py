@@ -126,13 +126,14 @@ class Language:
         """
         ids = [self.answer_ids(answer) for answer in answers]
         rows = [torch.cat(pair) for pair in zip(inputs, self.embed(ids), strict=True)]
-        embedded, mask, positions = _pad(rows)
+        embedded, mask, positions = pad_rows(rows)
         # Rows end together, so only the last positions predict answers; with a real vocabulary, the logits of all
         # positions would not fit in memory.
         kept = max(map(len, ids)) + 1
         scores = self.model(
-            inputs_embeds=embedded, attention_mask=mask, position_ids=positions, use_cache=False, logits_to_keep=kept
-        ).logits[:, :-1]
+            inputs_embeds=embedded, attention_mask=mask, position_ids=positions, use_cache=False,
+            logits_to_keep=last_places(embedded.shape[1], kept),
+        ).logits[:, :-1]  # fmt: skip
         wanted = torch.tensor([[_IGNORED] * (kept - 1 - len(row)) + row for row in ids], device=scores.device)
         return torch.nn.functional.cross_entropy(scores.flatten(0, 1).float(), wanted.flatten(), ignore_index=_IGNORED)
 
@@ -154,7 +155,7 @@ class Language:
                 whole = self.embed([[*row, *tail] for row, tail in zip(rows, tails, strict=True)])
             else:
                 whole = self.embed(rows)
-            embedded, mask, positions = _pad(whole)
+            embedded, mask, positions = pad_rows(whole)
             states = self.model(
                 inputs_embeds=embedded, attention_mask=mask, position_ids=positions, output_hidden_states=True,
                 use_cache=False, logits_to_keep=1,
@@ -182,7 +183,7 @@ class Language:
 
     def _generate(self, inputs: Sequence[Tensor]) -> Any:
         """Generate greedy continuations of a batch; returns `sequences` and `scores` of `transformers`."""
-        embedded, mask, _ = _pad(inputs)
+        embedded, mask, _ = pad_rows(inputs)
         pad = self.tokenizer.pad_token_id
         return self.model.generate(
             inputs_embeds=embedded,
@@ -203,7 +204,12 @@ class Language:
         self.tokenizer.save_pretrained(folder)
 
 
-def _pad(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+def last_places(length: int, kept: int) -> Tensor:
+    """Return the last places of rows, as `logits_to_keep`; for a number, torch would copy the head for each row."""
+    return torch.arange(length - kept, length)
+
+
+def pad_rows(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """Left-pad rows to one tensor; also return the mask and the position ids."""
     longest = max(map(len, rows))
     embedded = torch.stack([torch.nn.functional.pad(row, (0, 0, longest - len(row), 0)) for row in rows])

@@ -32,8 +32,8 @@ _CLIP = 1.0  # norm of the whole gradient
 class Projector(nn.Module):
     """Maps background embeddings of an expert to slots of the base: a two-layer MLP.
 
-    Several layers of the expert are mixed with learned weights; with a gate, the output is a linear map plus a learned
-    share of the MLP. Outputs are scaled to the mean norm of the base's embeddings, times a learned factor.
+    Several layers of the expert are mixed with learned weights. Outputs are scaled to the mean norm of the base's
+    embeddings, times a learned factor.
     """
 
     def __init__(self, settings: ProjectorSettings, expert_width: int, base_width: int, norm: float) -> None:
@@ -43,19 +43,12 @@ class Projector(nn.Module):
         self.mix = nn.Parameter(torch.zeros(len(settings.layers)))
         self.enter = nn.LayerNorm(expert_width)
         self.mlp = nn.Sequential(nn.Linear(expert_width, settings.width), nn.GELU(), nn.Linear(settings.width, out))
-        self.straight = nn.Linear(expert_width, out) if settings.gate else None
-        self.gate = nn.Parameter(torch.zeros(out)) if settings.gate else None
-        if self.straight is not None:
-            nn.init.eye_(self.straight.weight)  # an expert that started from the base shares its directions
         self.scale = nn.Parameter(torch.full((settings.slots, 1), norm))
 
     def forward(self, background: Tensor) -> Tensor:
         """Map (batch, layers, expert width) to (batch, slots, base width)."""
         mixed = self.enter((background * torch.softmax(self.mix, 0)[:, None]).sum(1))
-        output = self.mlp(mixed)
-        if self.straight is not None and self.gate is not None:
-            output = self.straight(mixed) + torch.sigmoid(self.gate) * output
-        slots = output.view(len(background), self._slots, self._width)
+        slots = self.mlp(mixed).view(len(background), self._slots, self._width)
         return normalize(slots, dim=-1) * self.scale
 
 
@@ -168,14 +161,20 @@ def _factor(step: int, steps: int) -> float:
 
 def _keep(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, losses: list[float]) -> None:
     with atomic_file(path) as part:
-        torch.save({"module": module.state_dict(), "optimizer": optimizer.state_dict(), "losses": losses}, part)
+        torch.save({"module": _trained(module), "optimizer": optimizer.state_dict(), "losses": losses}, part)
+
+
+def _trained(module: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters that are trained; the others, with LoRA most of a model, stay as they are."""
+    return {name: own.detach() for name, own in module.named_parameters() if own.requires_grad}
 
 
 def _resume(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, list[float]]:
     # A checkpoint that is missing or damaged, or fits another model, only costs time.
     with contextlib.suppress(OSError, RuntimeError, KeyError, ValueError, EOFError, pickle.UnpicklingError):
         checkpoint = torch.load(path, weights_only=True)
-        module.load_state_dict(checkpoint["module"])
+        for name, own in _trained(module).items():
+            own.copy_(checkpoint["module"][name])
         optimizer.load_state_dict(checkpoint["optimizer"])
         losses = [float(loss) for loss in checkpoint["losses"]]
         return len(losses), losses

@@ -81,7 +81,6 @@ class ProjectorSettings(_FrozenSettings):
     layers: tuple[int, ...] = Field(default=(-1,), min_length=1, description="layers of the expert; several are mixed")
     slots: int = Field(default=1, ge=1, le=16)
     width: int = Field(default=256, ge=1)
-    gate: bool = False
     training: TuningSettings = TuningSettings(steps=600)
 
 

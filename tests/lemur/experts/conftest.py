@@ -23,7 +23,6 @@ training = {{steps = 6, batch = 8}}
 [projector]
 slots = 2
 layers = [0, -1]
-gate = true
 training = {{steps = 6, batch = 8}}
 [tuned]
 steps = 2

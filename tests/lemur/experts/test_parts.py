@@ -142,9 +142,9 @@ def test_a_run_that_was_ended_goes_on_to_the_same_weights(curator_cache: Path, m
     assert all(torch.equal(whole[key], ended[key]) for key in whole)
 
 
-@pytest.mark.parametrize(("slots", "layers", "gate"), [(1, (-1,), False), (4, (0, 1, -1), True)])
-def test_the_budget_is_constant(slots: int, layers: tuple[int, ...], gate: bool) -> None:
-    chosen = ProjectorSettings(slots=slots, layers=layers, gate=gate)
+@pytest.mark.parametrize(("slots", "layers"), [(1, (-1,)), (4, (0, 1, -1))])
+def test_the_budget_is_constant(slots: int, layers: tuple[int, ...]) -> None:
+    chosen = ProjectorSettings(slots=slots, layers=layers)
     projector = Projector(chosen, expert_width=6, base_width=10, norm=2.5)
     made = projector(torch.randn(7, len(layers), 6))
     assert made.shape == (7, slots, 10)
