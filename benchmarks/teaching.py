@@ -4,11 +4,10 @@
 
 Arms: LEMUR as released, a random part of it, the selection of nn-dup, our snapshot without and with graphs, and that
 with the lean blocks of an extraction. Groups of records are held out with all their neighbors, and networks of the
-release without theirs. On both every model is judged: bits a byte; and what it writes after the headers of the first:
-does it parse, construct, run in the sandbox, is it new, is it copied? Snapshots that are not given are made. Every arm
+release without theirs. On both every model is judged, by bits a byte. Snapshots that are not given are made. Every arm
 and seed is a folder of its own: a study that is interrupted goes on when it is called again, and several calls may work
-on one folder. Each model lies there as `transformers` loads it. `--pack` writes the runs for a machine with an
-accelerator and torch alone (`benchmarks.teaching_packed`), `--unpack` takes in what it gave.
+on one folder. `--pack` writes the runs for a machine with an accelerator and torch alone, `--unpack` takes in what it
+gave (`benchmarks.teaching_packed`).
 """
 
 import argparse
@@ -31,7 +30,7 @@ import numpy as np
 
 from benchmarks.environment import make_environment
 from benchmarks.teaching_corpus import ARMS, LIBRARY, Corpus, Text, read_corpus
-from benchmarks.teaching_judge import COPIED, TASK, Learned, copied, counts, header_of, run_all, windows
+from benchmarks.teaching_judge import COPIED, copied, windows
 from benchmarks.teaching_model import (
     TRAINED,
     Shape,
@@ -39,14 +38,11 @@ from benchmarks.teaching_model import (
     bits,
     encode,
     load_decoder,
-    load_model,
     make_stream,
     make_tokenizer,
     train,
-    write,
 )
 from benchmarks.teaching_packed import Pack
-from extract.model.results import wilson
 from lemur_core.files.atomic import own, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import percent, table
@@ -56,16 +52,17 @@ from train.studies.ablation import Difference
 
 _PACKAGES = ("transformers~=5.23.0",)
 _HERE = "LEMUR_TEACHING_HERE"  # set for the second process, whose environment has these packages
-_CURATE = {"nndup": ("--profile", "nn-dup"), "plain": ("--graph", "off"), "graphs": ()}
+_CURATE = {"nndup": ("--profile", "nn-dup"), "plain": ("--graph", "off"), "graphs": (), "groups": ("--per-group", "3")}
+_SNAPSHOTS = ("nndup", "plain", "graphs")
 _CONTAINED = 0.8  # share of a held-out file's windows that occur in the texts of an arm
-_JUDGED, _SAMPLES = "judged.json", "samples.jsonl"
+_JUDGED = "judged.json"
 
 
 def main() -> None:
     """Train and judge what is not known yet, print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
-    for name in _CURATE:
+    for name in _SNAPSHOTS:
         parser.add_argument(f"--{name}", type=Path, metavar="SNAPSHOT", help="default: made, under --out")
     parser.add_argument("--library", type=Path, metavar="EXTRACTION", help="without it there is no such arm")
     parser.add_argument("--arm", action="append", choices=list(ARMS), help="default: all")
@@ -73,9 +70,6 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="then stop; the next call goes on")
     parser.add_argument("--held", type=int, default=100, help="records to hold out")
     parser.add_argument("--draw", type=int, default=0, help="the seed that draws them")
-    parser.add_argument("--samples", type=int, default=64, help="an arm and seed")
-    parser.add_argument("--temperature", type=float, default=0.8)
-    parser.add_argument("--longest", type=int, default=2048, help="tokens of a sample")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--pack", type=Path, metavar="FILE", help="write what another machine trains on")
     parser.add_argument(
@@ -106,7 +100,8 @@ def study(given: argparse.Namespace) -> list[str]:
 
     until = time.monotonic() + 60 * given.minutes
     torch.set_num_threads(given.threads)
-    corpus = read_corpus(_folders(given), given.held, given.draw)
+    folders = make_snapshots(given, _SNAPSHOTS) | ({LIBRARY: given.library} if given.library else {})
+    corpus = read_corpus(folders, given.held, given.draw)
     shape = Shape(**{name: getattr(given, name) for name in asdict(Shape())})
     _check_settings(given, corpus, shape)
     for arm, texts in corpus.arms.items():
@@ -184,22 +179,22 @@ def _in_turn(folder: Path) -> Iterator[None]:
         yield
 
 
-def _folders(given: argparse.Namespace) -> dict[str, Path]:
-    folders = {"library": given.library} if given.library else {}
-    for name, options in _CURATE.items():
+def make_snapshots(given: argparse.Namespace, names: Sequence[str]) -> dict[str, Path]:
+    """The snapshots of some arms: where the options say so, else made under `--out`."""
+    folders = {}
+    for name in names:
         folder = getattr(given, name) or given.out / "snapshots" / name
         if getattr(given, name) is None and not folder.exists():
             folder.parent.mkdir(parents=True, exist_ok=True)
-            lemur = str(Path(sys.executable).with_name("lemur"))
-            subprocess.run([lemur, "curate", "lemur", *options, "--out", str(folder)], stdout=sys.stderr, check=True)
+            command = [sys.executable, "-P", "-m", "lemur.cli", "curate", "lemur", *_CURATE[name], "--out", str(folder)]
+            subprocess.run(command, stdout=sys.stderr, check=True)
         folders[name] = folder
     return folders
 
 
 def _check_settings(given: argparse.Namespace, corpus: Corpus, shape: Shape) -> None:
     """One folder holds runs of one kind; the library may be given later. Raises: UserError."""
-    names = ("held", "draw", "samples", "temperature", "longest")
-    settings = {**asdict(shape), **{name: getattr(given, name) for name in names}}
+    settings = {**asdict(shape), "held": given.held, "draw": given.draw}
     settings["corpus"] = corpus.digest(_lemur(corpus))
     if LIBRARY in corpus.arms:
         settings[LIBRARY] = corpus.digest([LIBRARY])
@@ -225,55 +220,27 @@ def _run(
     """Train and judge one arm with one seed, as far as that is not done."""
     folder = given.out / "runs" / f"{arm}-{seed}"
     file = folder / _JUDGED
-    known = _read(file)
-    if "samples" in known or (known and (folder / TRAINED).is_file() and not (folder / "model").is_dir()):
-        return  # or of another machine, without its weights
+    if _read(file):
+        return
     with own(folder, ".lock", "another call is at it"):
         stream = _stream(corpus.arms[arm], tokenizer, shape, seed)
         place = choose_context("cpu")
-        if train(folder, shape, stream, tokenizer, seed, place, until, f"{arm} {seed}") is None:
+        if train(folder, shape, stream, seed, place, until, f"{arm} {seed}") is None:
             return
-        learned = np.unique(windows(stream.rows))
-        judged = _read(file)
-        if not judged:
-            held = [*corpus.held, *corpus.common]
-            tokens = [encode(tokenizer, text.code) for text in held]
-            needed = bits(load_decoder(folder, shape, place), tokens, shape, place)
-            judged = {
-                "bits": {text.id: value for text, value in zip(held, needed, strict=True)},
-                "held_copied": copied([ids[1:] for ids in tokens[: len(corpus.held)]], learned),
-            }
-            write_text(file, json.dumps(judged))
-            print(f"{arm} {seed}: {sum(needed) / _size(held):.3f} bits a byte", flush=True)
-        if not (folder / _SAMPLES).is_file():
-            _keep(folder, _samples(given, corpus, seed, shape, tokenizer, load_model(folder)))
-        rows = [json.loads(line) for line in (folder / _SAMPLES).read_text(encoding="utf-8").splitlines()]
-        texts = Learned(corpus, corpus.arms[arm])
-        for row, outcome in zip(rows, run_all([row["code"] for row in rows]), strict=True):
-            row |= outcome | {"nearest": texts.nearest(row["code"]) if outcome["parses"] else None}
-        share = copied([encode(tokenizer, row["code"][row["given"] :])[1:] for row in rows], learned)
-        _keep(folder, rows)
-        write_text(file, json.dumps({**judged, "copied": share, **counts(rows)}))
-        print(f"{arm} {seed}: {len(rows)} samples tried", flush=True)
-
-
-def _keep(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    write_text(folder / _SAMPLES, "".join(json.dumps(row) + "\n" for row in rows))
+        held = [*corpus.held, *corpus.common]
+        tokens = [encode(tokenizer, text.code) for text in held]
+        needed = bits(load_decoder(folder, shape, place), tokens, shape, place)
+        judged = {
+            "bits": {text.id: value for text, value in zip(held, needed, strict=True)},
+            "held_copied": copied([ids[1:] for ids in tokens[: len(corpus.held)]], np.unique(windows(stream.rows))),
+        }
+        write_text(file, json.dumps(judged))
+        print(f"{arm} {seed}: {sum(needed) / _size(held):.3f} bits a byte", flush=True)
 
 
 def _read(file: Path) -> dict[str, Any]:
     """A file of a run; nothing where there is none yet."""
     return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
-
-
-def _samples(
-    given: argparse.Namespace, corpus: Corpus, seed: int, shape: Shape, tokenizer: Any, model: Any
-) -> list[dict[str, Any]]:
-    """What the model writes after the headers of held-out networks; the same headers for every arm."""
-    headers = [header for text in corpus.held if text.task == TASK and (header := header_of(text.code))]
-    prompts = [f"{headers[number % len(headers)]}\n\n\n" for number in range(given.samples)]
-    made = write(model, tokenizer, prompts, given.longest, given.temperature, seed, shape.context)
-    return [{"code": f"{prompt}{text}", "given": len(prompt)} for prompt, text in zip(prompts, made, strict=True)]
 
 
 # -- the table -------------------------------------------------------------------------------------------------------
@@ -283,15 +250,14 @@ Runs = Mapping[int, Mapping[str, Any]]  # by seed: what is told of the training,
 
 
 def report(out: Path, corpus: Corpus, given: argparse.Namespace, tokenizer: Any) -> list[str]:
-    """The runs that are judged, by arm; samples of those of which they are tried."""
+    """The runs that are judged, by arm."""
     found = {arm: runs for arm in corpus.arms if (runs := _judged(out, arm))}
     if not found:
         return ["no run is judged; call again"]
-    head = ["arm", "texts", "MB", "epochs", "seeds", "parse", "construct", "run", "novel of parsed", "copied"]
+    head = ["arm", "texts", "MB", "epochs", "seeds", "windows of held-out code that were learned"]
     rows = []
     for arm, runs in found.items():
-        tried = [run for run in runs.values() if "samples" in run]
-        sums = {name: sum(run[name] for run in tried) for name in ("samples", "parses", "constructs", "runs", "novel")}
+        there = [run["held_copied"] for run in runs.values() if "held_copied" in run]
         rows.append(
             [
                 ARMS[arm],
@@ -299,10 +265,7 @@ def report(out: Path, corpus: Corpus, given: argparse.Namespace, tokenizer: Any)
                 f"{_size(corpus.arms[arm]) / 1e6:.1f}",
                 f"{statistics.fmean(run['epochs'] for run in runs.values()):.2f}",
                 str(len(runs)),
-                *(_share(sums[name], sums["samples"]) for name in ("parses", "constructs", "runs")),
-                _share(sums["novel"], sums["parses"]),
-                percent(*(sum(run["copied"][at] for run in tried) for at in (0, 1))) if tried else "–",
-                percent(*(sum(run["held_copied"][at] for run in tried) for at in (0, 1))) if tried else "–",
+                percent(*(sum(pair[at] for pair in there) for at in (0, 1))) if there else "–",
             ]
         )
     trained = [run for runs in found.values() for run in runs.values()]
@@ -310,10 +273,8 @@ def report(out: Path, corpus: Corpus, given: argparse.Namespace, tokenizer: Any)
         f"\n{trained[0]['parameters']:,} parameters, {trained[0]['tokens']:,} tokens a run,"
         f" {trained[0]['flop']:.2e} FLOP; {trained[0]['place']}, torch {trained[0]['torch']};"
         f" {statistics.median(run['cpu_seconds'] for run in trained):.0f} CPU seconds in the median;"
-        f" digest {corpus.digest(corpus.arms)}",
-        f"draw {given.draw}; {given.samples} samples a run at temperature"
-        f" {given.temperature:g}, {given.longest:,} tokens at most\n",
-        *table([*head, "of held-out code"], rows, 1),
+        f" digest {corpus.digest(corpus.arms)}; draw {given.draw}\n",
+        *table(head, rows, 1),
     ]
     known = np.unique(np.concatenate([windows(encode(tokenizer, text.code)[1:]) for text in corpus.arms["released"]]))
     contained = {text.id: _is_contained(encode(tokenizer, text.code)[1:], known) for text in corpus.held}
@@ -328,7 +289,7 @@ def report(out: Path, corpus: Corpus, given: argparse.Namespace, tokenizer: Any)
     for name, texts in sets.items():
         groups = len({text.group for text in texts})
         lines += [f"\nheld out: {name}: {len(texts)} of {groups} groups, {_size(texts):,} bytes\n"]
-        lines += _compare(found, texts) if texts else []
+        lines += compare(found, texts) if texts else []
     return lines
 
 
@@ -339,12 +300,17 @@ def _is_contained(tokens: Sequence[int], known: Any) -> bool:
     return int(there.sum()) >= _CONTAINED * max(1, len(hashes))
 
 
-def _compare(found: Mapping[str, Runs], texts: Sequence[Text]) -> list[str]:
-    """Bits a byte of each arm, and its difference to two of them; of the seeds that both have."""
+def compare(
+    found: Mapping[str, Runs],
+    texts: Sequence[Text],
+    bases: Sequence[str] = ("graphs", "nndup"),
+    names: Mapping[str, str] = ARMS,
+) -> list[str]:
+    """Bits a byte of each arm, and its difference to some of them; of the seeds that both have."""
     rows = []
     for arm, runs in found.items():
-        row = [ARMS[arm], str(len(runs)), _bits(texts, runs)]
-        for base in ("graphs", "nndup"):
+        row = [names[arm], str(len(runs)), _bits(texts, runs)]
+        for base in bases:
             if base not in found or base == arm:
                 row += ["–", "–"]
                 continue
@@ -352,7 +318,8 @@ def _compare(found: Mapping[str, Runs], texts: Sequence[Text]) -> list[str]:
             each = [_mean(texts, found[base][seed], runs[seed]) for seed in both]
             row += [_difference(_paired(texts, found[base], runs)), f"{min(each):+.3f} to {max(each):+.3f}"]
         rows.append(row)
-    return table(["arm", "seeds", "bits a byte", "minus graphs", "by seed", "minus nn-dup", "by seed"], rows, 1)
+    heads = [head for base in bases for head in (f"minus {base}", "by seed")]
+    return table(["arm", "seeds", "bits a byte", *heads], rows, 1)
 
 
 def _judged(out: Path, arm: str) -> Runs:
@@ -403,11 +370,6 @@ def _difference(found: Difference | None) -> str:
     if found is None or found.mean is None or found.low is None or found.high is None:
         return "–"
     return f"{found.mean:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
-
-
-def _share(part: int, whole: int) -> str:
-    low, high = wilson(part, whole)
-    return f"{percent(part, whole)} ({100 * low:.1f} to {100 * high:.1f})" if whole else "–"
 
 
 def _size(texts: Sequence[Text]) -> int:

@@ -33,6 +33,7 @@ ARMS = {
     "nndup": "the selection of nn-dup",
     "plain": "our snapshot without graphs",
     "graphs": "our snapshot with graphs",
+    "groups": "our snapshot with up to three of a group",
     "library": "that, and lean blocks",
 }
 #: The arm that may be added to a study later: the tokens are made of the others.
@@ -61,18 +62,12 @@ class Corpus:
     held: Sequence[Text]
     common: Sequence[Text]  # held out, too: of the release
     before: Mapping[str, int]  # texts of each arm with those
-    features: FeatureTable
-    place: Mapping[str, int]  # of an id in the features
 
     def digest(self, arms: Iterable[str]) -> str:
         """Names all that these arms learn, and what is held out."""
         parts = [*(self.arms[arm] for arm in arms), self.held, self.common]
         told = "\n".join(" ".join(text.id for text in texts) for texts in parts)
         return hashlib.sha256(told.encode()).hexdigest()[:16]
-
-    def shingle_sets(self, texts: Iterable[Text]) -> list[int]:
-        """The numbers of the distinct shingle sets of some texts."""
-        return sorted({int(self.features.shingle_set[self.place[text.id]]) for text in texts})
 
 
 def read_corpus(folders: Mapping[str, Path], held: int, drawn_by: int) -> Corpus:
@@ -85,7 +80,8 @@ def read_corpus(folders: Mapping[str, Path], held: int, drawn_by: int) -> Corpus
 
     Raises: UserError if a folder is no such thing, or all of an arm would be held out.
     """
-    snapshots = {name: read_snapshot(folders[name]) for name in ("nndup", "plain", "graphs")}
+    wanted = ("nndup", "plain", "graphs", *(["groups"] if "groups" in folders else []))
+    snapshots = {name: read_snapshot(folders[name]) for name in wanted}
     arms = {
         "released": read_released(folders["graphs"], snapshots["graphs"]),
         **snapshots,
@@ -113,7 +109,7 @@ def read_corpus(folders: Mapping[str, Path], held: int, drawn_by: int) -> Corpus
     left = {name: part if name == "random" else left[name] for name in ARMS if name == "random" or name in left}
     if not all(left.values()):
         raise UserError(f"--held {held}: leaves an arm without texts; hold out fewer")
-    return Corpus(left, chosen, list(common.values()), before | {"random": before["released"]}, table, place)
+    return Corpus(left, chosen, list(common.values()), before | {"random": before["released"]})
 
 
 def read_snapshot(folder: Path) -> list[Text]:

@@ -1,11 +1,9 @@
-"""The model of `benchmarks.teaching`: a small decoder, its tokens, its training, what it writes.
+"""The model of `benchmarks.teaching`: a small decoder, its tokens, its training.
 
-It is the Llama of `transformers` written out, with the same names of weights, so that a machine with torch alone can
-train and judge it; what is written here with a tokenizer is a model that `transformers` loads.
+It is a Llama written out, so that a machine with torch alone can train and judge it.
 
-A run is a folder. It goes on from its last checkpoint, which is at most half a minute old, and ends in `model`, which
-`transformers` loads. Equal settings and seed give equal weights, interrupted or not: there is no dropout, and the order
-of the texts follows from the seed alone.
+A run is a folder. It goes on from its last checkpoint, which is at most half a minute old. Equal settings and seed give
+equal weights, interrupted or not: there is no dropout, and the order of the texts follows from the seed alone.
 """
 
 import contextlib
@@ -25,7 +23,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.teaching_speed import causal_attention, mean_loss
 from lemur_core.files.atomic import atomic_file, write_text
 
 Tokens = npt.NDArray[np.uint16]
@@ -130,7 +127,7 @@ def make_stream(sizes: Sequence[int], tokens: Callable[[int], Sequence[int]], sh
 
 
 class Decoder(nn.Module):
-    """A Llama whose weights are named as in `transformers`; before training the same for every arm."""
+    """A Llama; before training the same for every arm."""
 
     def __init__(self, shape: Shape, seed: int) -> None:
         super().__init__()
@@ -172,11 +169,8 @@ class Decoder(nn.Module):
         projected = (layer.q_proj(seen), layer.k_proj(seen), layer.v_proj(seen))
         query, key, value = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in projected)
         query, key = (part * turn[0] + _half_turned(part) * turn[1] for part in (query, key))
-        if seen.is_cuda:
-            query, key = query.to(value.dtype), key.to(value.dtype)
-            found = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        else:
-            found = causal_attention(query, key, value, query.shape[3] ** -0.5)
+        query, key = query.to(value.dtype), key.to(value.dtype)
+        found = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         return cast(Tensor, layer.o_proj(found.transpose(1, 2).flatten(2)))
 
 
@@ -192,31 +186,6 @@ def _half_turned(part: Tensor) -> Tensor:
     return torch.cat([-second, first], -1)
 
 
-def _save(model: Decoder, shape: Shape, tokenizer: Any, folder: Path) -> None:
-    """Write it so that `transformers` loads it."""
-    transformers: Any = importlib.import_module("transformers")
-    llama = transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(
-            vocab_size=shape.vocabulary,
-            hidden_size=shape.width,
-            intermediate_size=shape.inner,
-            num_hidden_layers=shape.layers,
-            num_attention_heads=shape.heads,
-            max_position_embeddings=shape.context,
-            rms_norm_eps=_EPS,
-            rope_theta=_BASE,
-            tie_word_embeddings=True,
-            bos_token_id=tokenizer.bos_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
-    )
-    weights = {name: weight.cpu() for name, weight in model.state_dict().items()}
-    llama.load_state_dict(weights | {"lm_head.weight": weights["model.embed_tokens.weight"]})
-    llama.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-
-
 def flops_a_token(shape: Shape, parameters: int) -> float:
     """Of training: six for each parameter, and attention over half a context, forward and backward."""
     return 6.0 * parameters + 6.0 * shape.layers * shape.width * shape.context
@@ -226,7 +195,6 @@ def train(
     folder: Path,
     shape: Shape,
     stream: Stream,
-    tokenizer: Any | None,
     seed: int,
     place: Place,
     until: float,
@@ -235,7 +203,6 @@ def train(
     """Learn a stream, or go on with it.
 
     Args:
-        tokenizer: to be written with the model; without it the weights alone are, for `load_decoder`.
         until: of the monotonic clock; then what is done so far is saved.
         label: of the progress lines.
 
@@ -265,7 +232,7 @@ def train(
         for group in optimizer.param_groups:
             group["lr"] = shape.rate * rate_at(step, shape.steps)
         batch = rows[step * shape.batch : (step + 1) * shape.batch]
-        loss = _training_loss(model, batch, place)
+        loss = _losses(model, batch, place).mean()
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), _CLIPPED)
         optimizer.step()
@@ -305,8 +272,6 @@ def train(
         "losses": state["losses"],
     }
     torch.save(model.state_dict(), folder / _WEIGHTS)
-    if tokenizer is not None:
-        _save(model, shape, tokenizer, folder / "model")
     write_text(done, json.dumps(told))
     (folder / _CHECKPOINT).unlink()
     return told
@@ -325,23 +290,6 @@ def load_decoder(folder: Path, shape: Shape, place: Place) -> Decoder:
     model = Decoder(shape, 0)
     model.load_state_dict(torch.load(folder / _WEIGHTS, weights_only=True))
     return model.to(place.device).eval()
-
-
-def load_model(folder: Path) -> Any:
-    """The trained model of a run as `transformers` loads it, to write."""
-    transformers: Any = importlib.import_module("transformers")
-    return transformers.AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32).eval()
-
-
-def _training_loss(model: Decoder, rows: Tensor, place: Place) -> Tensor:
-    """The mean of what `_losses` gives; on a CPU quicker, and with a gradient."""
-    if rows.is_cuda:
-        return _losses(model, rows, place).mean()
-    with place.autocast():
-        hidden = model(rows[:, :-1])
-    precision: torch.dtype = getattr(torch, place.precision)
-    weight = cast(nn.Embedding, model.model.embed_tokens).weight
-    return mean_loss(hidden.flatten(0, 1), weight, rows[:, 1:].flatten(), precision)
 
 
 def _losses(model: Decoder, rows: Tensor, place: Place) -> Tensor:
@@ -383,37 +331,3 @@ def _windows(texts: Sequence[Sequence[int]], context: int) -> Iterator[tuple[int
             window = ids[start : start + context + 1]
             yield number, window, known - start
             known = start + len(window)
-
-
-@torch.inference_mode()
-def write(
-    model: Any, tokenizer: Any, prompts: Sequence[str], limit: int, temperature: float, seed: int, context: int
-) -> list[str]:
-    """How the model goes on after each prompt, until it ends the file or has written `limit` tokens.
-
-    What it sees is half a context at least, as far as there is so much.
-    """
-    torch.manual_seed(seed)
-    given = [encode(tokenizer, prompt) for prompt in prompts]
-    written: list[list[int]] = [[] for _ in prompts]
-    going = list(range(len(prompts)))
-    end, chunk = tokenizer.eos_token_id, context // 2
-    for done in range(0, limit, chunk):
-        seen = [(given[place] + written[place])[-chunk:] for place in going]
-        longest = max(map(len, seen))
-        ids = torch.tensor([[end] * (longest - len(one)) + one for one in seen])
-        mask = torch.tensor([[0] * (longest - len(one)) + [1] * len(one) for one in seen])
-        count = min(chunk, limit - done)
-        made = model.generate(
-            ids, attention_mask=mask, max_new_tokens=count, do_sample=True, temperature=temperature, top_k=0
-        )
-        still = []
-        for place, row in zip(going, made[:, longest:].tolist(), strict=True):
-            ended = end in row
-            written[place] += row[: row.index(end)] if ended else row
-            if not ended:
-                still.append(place)
-        going = still
-        if not going:
-            break
-    return [tokenizer.decode(ids) for ids in written]

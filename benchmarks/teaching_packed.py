@@ -101,7 +101,7 @@ def run(pack: Pack, work: Path, wanted: tuple[int, str, int], until: float) -> N
         sizes = [int(pack.sizes[text]) for text in texts]
         stream = make_stream(sizes, lambda at: pack.text(texts[at]), shape, seed)
         folder = work / name
-        facts = train(folder, shape, stream, None, seed, place, until, name)
+        facts = train(folder, shape, stream, seed, place, until, name)
         if facts is None:
             return
         needed = bits(load_decoder(folder, shape, place), [pack.text(at) for at in pack.held], shape, place)

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.teaching_corpus import Corpus, Text, read_corpus, read_released, read_snapshot, without_head
-from benchmarks.teaching_judge import COPIED, Learned, copied, header_of, is_novel, run_all, windows
+from benchmarks.teaching_corpus import Text, read_corpus, read_released, read_snapshot, without_head
+from benchmarks.teaching_judge import COPIED, copied, run_all, windows
 from benchmarks.teaching_model import (
     Decoder,
     Shape,
@@ -25,13 +25,11 @@ from benchmarks.teaching_model import (
     bits,
     encode,
     load_decoder,
-    load_model,
     make_stream,
     make_tokenizer,
     rate_at,
     train,
 )
-from benchmarks.teaching_speed import causal_attention, mean_loss
 from lemur_core.files.errors import UserError
 from tests.builders.suites import read_files
 from train.runs.process import choose_context
@@ -168,21 +166,6 @@ def test_what_is_copied_is_counted_by_windows() -> None:
     assert copied([list(range(15, 15 + COPIED))], learned) == (0, 1), "from one row into the next"
 
 
-def test_new_is_what_curation_would_keep_beside_the_arm(tmp_path: Path) -> None:
-    corpus: Corpus = read_corpus(folders(tmp_path), held=1, drawn_by=3)
-    (held,) = corpus.held
-    known = Learned(corpus, corpus.arms["plain"])
-    other = corpus.arms["plain"][0].code
-    assert known.nearest(other) == 1
-    assert known.nearest(other.replace("import torch\n", "import torch  # again\n")) == 1
-    nearest = known.nearest(held.code)
-    assert nearest is not None
-    assert 0 < nearest < 0.7
-    assert is_novel(nearest)
-    assert not is_novel(known.nearest(other))
-    assert known.nearest("# nothing") is None
-
-
 def test_samples_are_tried_as_networks() -> None:
     runs = CODE.format(layers="nn.Conv2d(3, 8, 3)", width=8)
     told = run_all([runs, runs.replace("x).mean", "x, x).mean"), runs.replace("Net(", "Block("), "class Net(:", ""])
@@ -193,11 +176,6 @@ def test_samples_are_tried_as_networks() -> None:
         (False, False, False, "no_python"),
         (True, False, False, "no_net"),
     ]
-
-
-def test_a_header_is_what_stands_before_the_first_definition() -> None:
-    assert header_of("import os\nX = 1\n\n@no\nclass A:\n    pass\n") == "import os\nX = 1"
-    assert header_of("class A:\n    pass\n") is None
 
 
 def test_the_rate_rises_and_falls() -> None:
@@ -219,26 +197,6 @@ def test_each_token_is_told_once_from_half_a_context(length: int) -> None:
     assert told == list(range(1, length + 1))
 
 
-@pytest.mark.parametrize("tokens", [1, 511, 513, 1100])  # about one block of queries, and over two
-def test_attention_and_loss_have_the_values_and_derivatives_of_torch(tokens: int) -> None:
-    import torch
-    from torch.nn.functional import cross_entropy, scaled_dot_product_attention
-
-    draw = torch.Generator().manual_seed(tokens)
-    query, key, value, given = (torch.randn(2, 3, tokens, 4, generator=draw).requires_grad_() for _ in range(4))
-    ours = causal_attention(query, key, value, 0.5)
-    theirs = scaled_dot_product_attention(query, key, value, is_causal=True, scale=0.5)
-    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
-    of_ours, of_theirs = (torch.autograd.grad(out, (query, key, value), given) for out in (ours, theirs))
-    torch.testing.assert_close(of_ours, of_theirs, rtol=1e-4, atol=1e-5)
-    hidden, weight = (torch.randn(count, 5, generator=draw).requires_grad_() for count in (tokens, 7))
-    wanted = torch.randint(7, (tokens,), generator=draw)
-    ours, theirs = mean_loss(hidden, weight, wanted, torch.float32), cross_entropy(hidden @ weight.T, wanted)
-    torch.testing.assert_close(ours, theirs)
-    of_ours, of_theirs = (torch.autograd.grad(3 * loss, (hidden, weight)) for loss in (ours, theirs))
-    torch.testing.assert_close(of_ours, of_theirs, rtol=1e-4, atol=1e-6)
-
-
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
 TINY = Shape(vocabulary=300, width=16, inner=32, layers=1, heads=1, context=32, batch=2, tokens=512)
 
@@ -255,7 +213,7 @@ def test_training_ends_the_same_wherever_it_was_interrupted(tmp_path: Path) -> N
     place = choose_context("cpu")
 
     def run(name: str, until: float) -> dict[str, Any] | None:
-        return train(tmp_path / name, TINY, stream, tokenizer, 1, place, until, name)
+        return train(tmp_path / name, TINY, stream, 1, place, until, name)
 
     whole = run("whole", time.monotonic() + 600)
     assert whole is not None
@@ -265,24 +223,20 @@ def test_training_ends_the_same_wherever_it_was_interrupted(tmp_path: Path) -> N
     assert parts is not None
     assert parts["losses"] == whole["losses"]
     assert whole["losses"][-1] < whole["losses"][0]
-    one, other = ((tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "parts"))
-    assert one == other
+    one, other = (load_decoder(tmp_path / name, TINY, place).state_dict() for name in ("whole", "parts"))
+    assert all(torch.equal(weight, other[name]) for name, weight in one.items())
     model = load_decoder(tmp_path / "whole", TINY, place)
     (needed,) = bits(model, texts[:1], TINY, place)
     (before,) = bits(Decoder(TINY, 1).eval(), texts[:1], TINY, place)
     assert before == pytest.approx(math.log2(TINY.vocabulary) * len(texts[0][1:]), rel=0.05)
     assert needed < before
-    ids = torch.tensor([texts[0][:32]])
-    with torch.inference_mode():  # `transformers` computes the same
-        ours = torch.nn.functional.linear(model(ids), model.get_parameter("model.embed_tokens.weight"))
-        torch.testing.assert_close(load_model(tmp_path / "whole")(ids).logits, ours, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow
 def test_a_study_trains_judges_and_goes_on(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     given = folders(tmp_path)
-    settings = {**{name: getattr(TINY, name) for name in TINY.__slots__}, "held": 1, "samples": 2, "longest": 40}
+    settings = {**{name: getattr(TINY, name) for name in TINY.__slots__}, "held": 1}
     options = [
         f"--{name}={value}" for name, value in {**given, **settings, "seeds": 2, "out": tmp_path / "out"}.items()
     ]
@@ -308,9 +262,6 @@ def test_a_study_trains_judges_and_goes_on(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "runs" / "nndup-0" / "judged.json").exists()
     judged = tmp_path / "out" / "runs" / "graphs-0" / "judged.json"
     before = judged.stat().st_mtime_ns
-    halfway = judged.parent.parent / "plain-0" / "judged.json"  # as if killed between its bits and its samples
-    halfway.parent.mkdir()
-    halfway.write_text(json.dumps({name: json.loads(judged.read_text())[name] for name in ("bits", "held_copied")}))
     options.append(library)  # it may come later
     second = study()
     assert second.returncode == 0, second.stderr
@@ -320,9 +271,6 @@ def test_a_study_trains_judges_and_goes_on(tmp_path: Path) -> None:
     assert len(tables) >= 1 + 3, "of both kinds that are held out, and a part of the first"
     for lines in tables:
         assert all(line.count("|") == lines[0].count("|") for line in lines)
-    other_machine = tmp_path / "out" / "runs" / "nndup-0" / "judged.json"
-    assert "samples" not in json.loads(other_machine.read_text()), "its weights are not here"
-    assert json.loads(halfway.read_text())["samples"] == 2
     told = json.loads(judged.read_text())
     assert len(told["bits"]) == 2, "a record, and a network of the release"
     bits = next(iter(told["bits"].values())) / len(code_of(0))

