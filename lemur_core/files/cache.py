@@ -83,8 +83,8 @@ def find_marker(room: Path) -> Path:
     return room.parent / _MARKERS / room.name
 
 
-def _open_marker(room: Path) -> int:
-    marker = find_marker(room)
+def _open_marker(room: Path, suffix: str = "") -> int:
+    marker = find_marker(room).with_suffix(suffix)
     marker.parent.mkdir(mode=0o700, exist_ok=True)
     return os.open(marker, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
@@ -110,23 +110,26 @@ def claim_room(room: Path) -> Iterator[bool]:
     Returns: a context manager, whose value is True if the room is free.
     """
     own = _held.get(room)
-    try:
-        handle = own if own is not None else _open_marker(room)
-    except OSError:
-        yield False
-        return
-    try:
+    with contextlib.ExitStack() as opened:
         try:
+            turn = _open_marker(room, ".turn")
+            opened.callback(os.close, turn)
+            handle = own if own is not None else _open_marker(room)
+        except OSError:
+            yield False
+            return
+        if own is None:
+            opened.callback(os.close, handle)
+        else:
+            opened.callback(fcntl.flock, handle, fcntl.LOCK_SH)
+        try:
+            # A failed attempt loses the shared lock for a moment, in which nobody else may try.
+            fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             free = True
         except OSError:
             free = False
         yield free
-    finally:
-        if own is None:
-            os.close(handle)
-        else:
-            fcntl.flock(handle, fcntl.LOCK_SH)
 
 
 def is_cached(path: Path) -> bool:
