@@ -47,7 +47,9 @@ _UNCALLABLE = re.compile(
     r"object is not callable|must be Tensor, not [A-Z]|forward\(\) got an unexpected keyword"
     r"|forward\(\) takes \d+ positional arguments? but \d+ were given"
 )
+_OUTSIDE = re.compile(r"out of (?:range|bounds)")
 _LENGTH = re.compile(r"unpack \(expected (\d+)|of (?:length|size|len) (\d+)|(\d+) (?:elements|values|items)")
+_FEW_TRIES = 3
 _MAX_LENGTH = 8
 _MAX_GROWN = 64
 #: Sizes that a kernel or a pool does not fit into.
@@ -81,12 +83,13 @@ class Arguments:
 
 @dataclass(slots=True)
 class Constructed:
-    """A constructed module."""
+    """A constructed module. Args: tries: of inputs, if it is not worth as many as others."""
 
     arguments: Arguments
     module: nn.Module
     size: int
     on_meta: bool
+    tries: int | None = None
 
 
 @dataclass(slots=True)
@@ -157,7 +160,10 @@ class Constructor:
         seen: set[Arguments] = set()
         succeeded = False
         hinted = [(call["way"], _call(call)) for call in self.hints.get("init", ())]
+        called = [call.get("init") for call in self.hints.get("forward", ())]
         recorded = [arguments for way, arguments in hinted if way != "call"]
+        # Nobody saw a call of these: the likeliest inputs, and the others where nothing else works.
+        uncalled = [a for a in recorded if a != Arguments() and a.as_json() not in called]
         calls = [arguments for way, arguments in hinted if way == "call"]
         default = [] if self.required else [Arguments()]
         small = [] if self.required else [Arguments(kwargs=tuple(self._shrink_defaults().items()))]
@@ -170,14 +176,17 @@ class Constructor:
             if built.on_meta and built.arguments in default:
                 late.append(built)
             else:
+                built.tries = _FEW_TRIES if built.arguments in uncalled else None
                 yield built
         yield from late
         if not self.required:
             if succeeded:
+                yield from self._construct_unchanged(uncalled, set())
                 return
             seen.discard(small[0])  # start the repairs from its failure
         yield from self._repair_required(seen)
         yield from self._construct_unchanged(calls, seen)
+        yield from self._construct_unchanged(uncalled, set())
 
     def _construct_unchanged(self, ways: Sequence[Arguments], seen: set[Arguments]) -> Iterator[Constructed]:
         """Yield the modules constructed from these arguments, without repairing them."""
@@ -234,7 +243,9 @@ class Constructor:
             named = [name for name in self.parameters if any(map(partial(_may_match, name), called))] + named
             named = list(dict.fromkeys(named))
         for name in [n for n in named if n not in list(self.parameters)[:positional]][:3]:
-            for text in (*layers, *self._choices(name)[:6]):
+            # The first index is everywhere.
+            inside = [re.sub(r"\b\d+\b", "1", before.get(name, ""))] if _OUTSIDE.search(str(failure)) else []
+            for text in (*layers, *filter(None, inside), *self._choices(name)[:6]):
                 if text == before.get(name) or self.spent:
                     continue
                 kwargs = _order_arguments(self.parameters, {**before, name: text}).kwargs

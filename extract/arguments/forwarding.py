@@ -44,6 +44,7 @@ _SECONDS = 1.0  # of CPU time for one attempt
 _MAX_ELEMENTS = 500_000  # in all inputs together, after a repair
 _MAX_AT_START = 8_000_000
 _MAX_REPAIRS = 16  # taken from one failure
+_RAN = 10**6  # progress of a call that ended, and whose output shows nothing
 _MAX_STUCK = 4  # failures that no input can repair, before another module is tried
 
 
@@ -101,7 +102,7 @@ class Forward:
         heap: list[tuple[tuple[int, ...], int, Inputs]] = []
         seen: set[Inputs] = set()
         stuck = 0
-        for turn in range(_MAX_TRIES):
+        for turn in range(self.built.tries or _MAX_TRIES):
             if self.budget.forwards <= 0 or self.budget.late():
                 return
             inputs = None
@@ -123,7 +124,7 @@ class Forward:
                 yield called
                 if self.rejected is None:
                     continue
-                failure = AttemptError(ValueError(self.rejected))
+                failure = AttemptError(ValueError(self.rejected), _RAN)
             failed = FailedCall(failure, inputs, self.parameters, layers, loss)
             stuck += is_module_fault(failed)
             if stuck == _MAX_STUCK:
@@ -284,7 +285,7 @@ def run(
     seed_all(seed)
     output = attempt(action, seconds)
     if not flatten(output):
-        raise AttemptError(ValueError(f"no_output: forward returned {type(output).__name__} without a tensor"), 10**6)
+        raise AttemptError(ValueError(f"no_output: forward returned {type(output).__name__} without a tensor"), _RAN)
     return output
 
 

@@ -16,7 +16,8 @@ from torch import nn
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 #: Kinds of tensors, by the use of their numbers.
-FLOAT, INDEX, MASK, POSITIVE, BYTE, COMPLEX = "float", "index", "mask", "positive", "byte", "complex"
+FLOAT, INDEX, POSITIVE, BYTE, COMPLEX = "float", "index", "positive", "byte", "complex"
+MASK, UNMASKED = "mask", "unmasked"  # where True leaves an element, and where it takes one out
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class Tensor:
             return f"torch.randint(0, {self.below}, {shape})"
         if self.kind == MASK:
             return f"torch.ones({shape}, dtype=torch.bool)"
+        if self.kind == UNMASKED:
+            return f"torch.zeros({shape}, dtype=torch.bool)"
         if self.kind == BYTE:
             return f"torch.randint(0, 256, {shape}, dtype=torch.uint8)"
         if self.kind == COMPLEX:

@@ -26,6 +26,7 @@ class NameRule(NamedTuple):
 
 
 NAMES: tuple[NameRule, ...] = (
+    NameRule(r".*(token_id|token_index|pad_idx|padding_idx)", "1|0|None|32"),
     NameRule(
         r".*heads?|head_num|(output|out|roi|pool(ed|ing)?|patch|tubelet|grid|cell|win(dow)?)_?(size|shape)|ps|ws"
         r"|(.*_)?(ratio|factor|reduction)",
@@ -58,7 +59,7 @@ ANNOTATIONS: tuple[NameRule, ...] = (
     NameRule(r".*int.*", "32|4|2|1"),
     NameRule(r".*str.*", "'mean'|'relu'|''"),
 )
-ANYTHING = "32|[32, 32, 32]|2|None|nn.Identity()|[32, 32]|(32, 32)|[32, 32, 32, 32]|@block|'mean'|0.5"
+ANYTHING = "32|[32, 32, 32]|2|None|nn.Identity()|[32, 32]|(32, 32)|[32, 32, 32, 32]|@block|'mean'|0.5|3"
 
 
 #: Patterns of annotations, and of the start of expressions with a matching type.

@@ -26,6 +26,7 @@ from extract.arguments.inputs import (
     INDEX,
     MASK,
     POSITIVE,
+    UNMASKED,
     FieldValues,
     Inputs,
     Layers,
@@ -238,6 +239,19 @@ def _resize_axis(tensor: Tensor, axis: int, size: int) -> Tensor:
     if len(shape) in (4, 5) and pixels and shape[-1] != shape[-2] and old in shape[-2:]:
         shape[-1] = shape[-2] = size
     return tensor.with_shape(shape)
+
+
+_BOUNDS = re.compile(r"index (\d+) is out of bounds for dimension \d+ with size (\d+)")
+
+
+def bounds(at: FailedCall) -> Iterator[Inputs]:
+    """Use a dimension with as many items as the message's index needs: five numbers a box, six if it is rotated."""
+    if match := _BOUNDS.search(at.text):
+        index, size = map(int, match.groups())
+        yield from resize(at, size, index + 1)
+        for name, value in at.inputs:
+            if isinstance(value, Literal) and value.text.startswith("torch.tensor("):
+                yield with_value(at.inputs, name, Tensor((2, index + 1), POSITIVE))
 
 
 def any_pair(at: FailedCall) -> Iterator[Inputs]:
@@ -468,6 +482,9 @@ def kinds(at: FailedCall) -> Iterator[Inputs]:
     lower = at.text.lower()
     for pattern, kind in KINDS:
         if re.search(pattern, lower):
+            if kind == POSITIVE:
+                yield from at.all_with(lambda tensor: _of_kind(tensor, POSITIVE) if tensor.kind == FLOAT else None)
+                yield from at.all_with(lambda tensor: _of_kind(tensor, UNMASKED) if tensor.kind == MASK else None)
             for name in at.suspects():
                 yield from at.with_tensors(name, partial(_of_kind, kind=kind))
                 for rank in (2, 1) if kind == INDEX else ():
@@ -546,6 +563,7 @@ RULES: tuple[Callable[[FailedCall], Iterator[Inputs]], ...] = (
     grow,
     shares,
     views,
+    bounds,
     records,
     zipped,
     ranks,

@@ -208,7 +208,7 @@ def _plans(constructor: Constructor) -> Iterator[_FailedModule]:
                 break
             plan = _FailedModule(waiting.pop())
             yield plan
-            if plan.failure is not None:
+            if plan.failure is not None and built.tries is None:
                 message = str(plan.failure)
                 fresh = list(itertools.islice(constructor.variants(plan.built, plan.failure), _MAX_VARIANTS))[::-1]
                 if plan.built is built:  # each variant makes more progress than the last
@@ -224,7 +224,7 @@ def _run(constructor: Constructor, built: Constructed, goal: str) -> tuple[dict[
     forward = Forward(built, constructor, constructor.names, constructor.hints, constructor.budget)
     best = _start_result(built)
     for number, called in enumerate(itertools.islice(forward.search(), _MAX_DOUBTFUL_TRIES)):
-        if number >= _MAX_BACKWARD_TRIES and not best["doubtful"]:
+        if number >= _MAX_BACKWARD_TRIES and best["kind"] != "no_result" and not best["doubtful"]:
             break
         confirmed = _confirm_refined(constructor, built, called, goal, forward.work)
         if confirmed["kind"] == "no_result":

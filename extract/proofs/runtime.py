@@ -33,7 +33,7 @@ from packaging.version import Version
 
 from extract.proofs.local_files import copy_importable
 from extract.proofs.sdists import read_sdist, remembering_absence
-from extract.resolve.distributions import find_extra
+from extract.resolve.distributions import find_extra, find_requirement
 from extract.sources import PackageSource
 from extract.sources.contents import is_safe
 from extract.sources.metadata import PackageFacts, read_facts
@@ -46,6 +46,7 @@ from lemur_core.files.foreign import check_growth
 from lemur_core.files.pip import AbsentError, NoWheelError, download, download_wheels
 from lemur_core.files.progress import note
 from lemur_core.sandbox.runtime import DECLARED, find_runtime, read_requirements
+from manifests.provenance import is_guess
 
 #: Packages that every block may import; never fetched, also not as dependencies.
 PROVIDED = frozenset({*DECLARED, "triton"})
@@ -154,12 +155,23 @@ def original_folders(source: PackageSource, unreached: list[str] | None = None) 
 
 
 def extra_folders(source: PackageSource, package: str) -> list[Path]:
-    """Return a folder with a package that a source requires for one of its extras, or nothing if none requires it.
+    """Return a folder with a package that a source requires for one of its extras, or that is generally known.
 
     What would have to be compiled is left out.
+
+    Args: package: an import name, or a requirement.
+    Returns: nothing if nobody knows the package's distribution.
     """
-    wanted = find_extra(source.requires, package)
-    return [] if wanted is None else runtime_for([wanted], incomplete=True).folders
+    try:
+        needed = Requirement(package)
+    except InvalidRequirement:
+        return []
+    text = find_extra(source.requires, needed.name) or find_requirement(needed.name, ())
+    if is_guess(text):
+        return []
+    wanted = Requirement(text)
+    wanted.specifier &= needed.specifier
+    return runtime_for([str(wanted)], incomplete=True).folders
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,10 +30,11 @@ from extract.arguments.search_guest import namespace
 from extract.arguments.trials import AttemptError, TimeBudget, attempt, count_elements, quiet, seed_all
 from extract.recording.configured import ConfigurationFile, list_accepted
 from extract.recording.meta import LightTensors
+from extract.recording.stated import StatedModels
 from extract.recording.testing import run_tests
 from extract.recording.users import read_names
 
-CONFIGURED, WRITTEN, TESTS = -3, -2, -1  # efforts
+CONFIGURED, WRITTEN, TESTS, STATED = -4, -3, -2, -1  # efforts
 _SECONDS = 5.0  # of CPU time for one construction, example, or search of inputs; the numbers of attempts end most
 _CONSTRUCTIONS, _FORWARDS = 30, 45  # attempts with one model
 _MAX_KEYS = 4  # names tried with one factory
@@ -145,6 +147,11 @@ def drive_tests(name: str) -> Driver:
     return Driver(f"{name} tests", TESTS, functools.partial(run_tests, name))
 
 
+def drive_stated(models: StatedModels, path: Path) -> Driver:
+    """Return the driver that builds and runs the models that a file states as dicts."""
+    return Driver(str(path), STATED, functools.partial(_run_stated, models, path))
+
+
 def list_examples(definition: Any) -> list[str]:
     """Return the code of the examples in a docstring."""
     text = inspect.getdoc(definition) or ""
@@ -208,6 +215,26 @@ def _run_models(calls: Sequence[Callable[[], Any]], on_meta: bool) -> None:
                 failure = error
             else:
                 break
+    if failure is not None:
+        raise failure
+
+
+def _run_stated(models: StatedModels, path: Path, on_meta: bool) -> None:
+    """Build and run the models of a file; of one that cannot be built, its parts. Raises: AttemptError."""
+    failure: AttemptError | None = None
+    with LightTensors(on_meta=on_meta), torch.no_grad(), quiet():
+        waiting = attempt(functools.partial(models.read_parts, path), _SECONDS)
+        for part in waiting:  # grows meanwhile
+            seed_all()
+            try:
+                model = attempt(part.build, _SECONDS)
+            except AttemptError:
+                waiting += part.inner
+                continue
+            try:
+                run_forward(model, Arguments())
+            except AttemptError as error:
+                failure = error
     if failure is not None:
         raise failure
 

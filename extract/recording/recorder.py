@@ -35,7 +35,7 @@ class RecordedCall(NamedTuple):
     """The calls of one module.
 
     Attributes:
-        calls: `init` and `forward`, as expressions.
+        calls: `init` and, if it was called, `forward`, as expressions.
         names: by each name of a source in the expressions, the module that defines it.
         size: the number of elements of its parameters and inputs.
     """
@@ -328,6 +328,15 @@ class SourceRecorder(CallRecorder):
             kept.append(record)
             kept.sort(key=lambda other: (len(other.calls["init"]["kwargs"]), other.size))
             del kept[MOST_CALLS:]
+
+    def forget(self) -> None:
+        """Let go of the modules that were constructed so far; keep how those were whose class was never called."""
+        called = set(self.calls)
+        for module, init in self._constructed.values():
+            key = self.key(type(module))
+            if key is not None and init is not None and key not in called:
+                self.keep(key, RecordedCall({"init": init.call}, init.names, _count_parameters(module)))
+        super().forget()
 
     def _is_own(self, cls: type[nn.Module]) -> bool:
         return cls.__module__.partition(".")[0] in self._packages

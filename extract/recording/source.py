@@ -51,7 +51,7 @@ class SourceCalls:
 
     Args:
         missing: why no module of them can be imported.
-        absent: the module that one of them lacks; then nothing was run yet.
+        absent: the module that one of them lacks, or a requirement that the folders do not meet; then nothing ran yet.
     """
 
     calls: Mapping[str, Sequence[NamedCalls]]
@@ -171,7 +171,8 @@ def _complete(request: SourceRecording, absent: str, folders: Sequence[str]) -> 
     """Return a request with a package that it lacks; that is replaced if it is in none of these folders."""
     more = [folder for folder in folders if folder not in request.folders]
     if more:
-        return replace(request, folders=[*request.folders, *more])
+        # A version that fits is found before the one that does not.
+        return replace(request, folders=[*more, *request.folders] if "=" in absent else [*request.folders, *more])
     return replace(request, replaced=[*request.replaced, absent])
 
 

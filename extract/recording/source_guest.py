@@ -4,9 +4,11 @@ The same request gives the same records: attempts and steps are counted, and the
 """
 
 import importlib
+import re
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -22,6 +24,7 @@ from extract.arguments.trials import AttemptError, attempt, seed_all
 from extract.recording.configured import ConfigurationFile, find_file_parameter, read_configurations
 from extract.recording.drivers import (
     CONFIGURED,
+    STATED,
     TESTS,
     WRITTEN,
     Driver,
@@ -29,20 +32,24 @@ from extract.recording.drivers import (
     drive_code,
     drive_definition,
     drive_file,
+    drive_stated,
     drive_tests,
     find_main,
     list_examples,
 )
 from extract.recording.messages import MOST_CALLS, SourceRecording
 from extract.recording.recorder import RecordedCall, SourceRecorder
+from extract.recording.stated import StatedModels
 from extract.recording.testing import ReplacedModule, find_absent
 from extract.recording.users import UseGraph
 from lemur_core.sandbox.server.foreign import one_line
 
+#: "MMCV==2.1.0 is used but incompatible. Please install mmcv>=2.0.0rc4, <2.1.0."
+_REQUIRED = re.compile(r"(?i)\b(?:install|require[sd]?) ([\w-]+(?:,? ?[<>=!~]=?=? ?\d(?:[\w.]*\w)?)+)")
 _IMPORT_SECONDS = 120.0
 _MAX_STEPS = 60_000  # modules constructed and called by one driver
 _MAX_ALL_STEPS = 2_000_000
-_MAX_DRIVERS = {CONFIGURED: 3, WRITTEN: 4, TESTS: 3, 0: 8, 1: 2, 2: 2}  # tried for one class, by effort
+_MAX_DRIVERS = {CONFIGURED: 3, WRITTEN: 4, TESTS: 3, STATED: 2, 0: 8, 1: 2, 2: 2}  # tried for one class, by effort
 _ROUNDS = (2, sum(_MAX_DRIVERS.values()))  # drivers that each class tries
 _MAX_TRIED = 400  # in all
 _MOST_ON_CPU = 2_000_000  # elements of a model that runs there after it failed on the meta device
@@ -65,8 +72,8 @@ Calls = Mapping[str, list[RecordedCall]]
 def record_source(request: SourceRecording) -> dict[str, Any]:
     """Return `calls`, those nearest to the defaults of each class by its key, where a driver reaches it.
 
-    If no module of the classes can be imported, `missing` states why. If one lacks a module, `absent` is that, and
-    nothing is run.
+    If no module of the classes can be imported, `missing` states why. `absent` is the module that one of them lacks, or
+    the requirement that the package there does not meet: then nothing is run.
     """
     compile_nothing()
     torch.jit._state.disable()
@@ -89,18 +96,26 @@ def record_source(request: SourceRecording) -> dict[str, Any]:
                 attempt(partial(_import_module, name, request.folders), _IMPORT_SECONDS)
         except _FAILURES as failure:
             # What it would have shown stays unknown.
-            cause = failure.cause if isinstance(failure, AttemptError) else None
-            if absent is None and name in own:
-                absent = find_absent(cause)
             failures[name] = failure.message if isinstance(failure, AttemptError) else one_line(repr(failure), 200)
+            if absent is None and name in own:
+                absent = _find_lacking(failure, failures[name])
     if absent in request.replaced or request.last:
         absent = None
     if absent or all(name in failures for name in own):
         return {"calls": {}, "missing": failures[next(name for name in own if name in failures)], "absent": absent}
     packages = frozenset(name.partition(".")[0] for name in own)
     files = read_configurations(request.configurations)
-    recording = _Recording(packages, request.examples, _read_tests(request), files)
+    recording = _Recording(
+        packages, request.examples, _read_tests(request), files, StatedModels(request.folders, packages)
+    )
     return {"calls": recording.record(request.classes), "missing": None}
+
+
+def _find_lacking(failure: BaseException, message: str) -> str | None:
+    """Return the module that an import lacks, or the requirement that its message states; None if it is neither."""
+    required = _REQUIRED.search(message)
+    absent = find_absent(failure.cause) if isinstance(failure, AttemptError) else None
+    return absent or (required[1] if required else None)
 
 
 def _load_nothing(*_: Any, **__: Any) -> Any:
@@ -108,7 +123,10 @@ def _load_nothing(*_: Any, **__: Any) -> Any:
 
 
 def _import_module(name: str, folders: Sequence[str]) -> None:
-    """Import a module; the compiled modules that its packages lack are replaced, such as `mmcv._ext`."""
+    """Import a module; the compiled modules that its packages lack, such as `mmcv._ext`, are replaced.
+
+    So are those that were compiled for another version of numpy.
+    """
     while True:
         try:
             importlib.import_module(name)
@@ -118,6 +136,13 @@ def _import_module(name: str, folders: Sequence[str]) -> None:
             if not known or not rest.rpartition(".")[2].startswith("_") or error.name in sys.modules:
                 raise
             sys.modules[f"{top}.{rest}"] = ReplacedModule(f"{top}.{rest}")
+        except ValueError as error:
+            # Cython names the frame of a module's initialization `init xtcocotools._mask`.
+            frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+            compiled = next((frame.removeprefix("init ") for frame in frames if frame.startswith("init ")), "")
+            if not compiled or isinstance(sys.modules.get(compiled), ReplacedModule):
+                raise
+            sys.modules[compiled] = ReplacedModule(compiled)
         else:
             return
 
@@ -187,6 +212,7 @@ class _Recording:
         examples: Sequence[str],
         tests: Mapping[str, str],
         files: Sequence[ConfigurationFile],
+        stated: StatedModels,
     ) -> None:
         self._packages = packages
         self._graph = UseGraph(packages)
@@ -194,6 +220,7 @@ class _Recording:
         self._examples = examples
         self._tests = tests
         self._files = files
+        self._stated = stated
         takers = ((item, find_file_parameter(item)) for item in self._graph.definitions if files)
         self._takers = {id(item): (item, name) for item, name in takers if name is not None}
         self._known: dict[str, Calls] = {}
@@ -202,6 +229,8 @@ class _Recording:
     def record(self, keys: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
         """Return the calls of each class in the first of its drivers that shows some, or else in any that ran.
 
+        A class that was never called shows how it was constructed.
+
         Each class has its own list of drivers, whatever else is wanted. All classes try the first ones before one tries
         many, since the seconds are for all of them.
         """
@@ -209,16 +238,15 @@ class _Recording:
         shown: dict[str, list[RecordedCall]] = {}
         for tries in _ROUNDS:
             for key, drivers in list(waiting.items()):
-                calls = next(
-                    (calls for driver in islice(drivers, tries) if (calls := self._run(driver).get(key))), None
-                )
+                tried = (self._run(driver).get(key, []) for driver in islice(drivers, tries))
+                calls = next((calls for calls in tried if _has_forward(calls)), None)
                 if calls is not None:
                     shown[key] = calls
                     del waiting[key]
         for key in waiting:
-            calls = next((calls for calls_of in self._known.values() if (calls := calls_of.get(key))), None)
-            if calls is not None:
-                shown[key] = calls
+            ran = [calls for calls_of in self._known.values() if (calls := calls_of.get(key))]
+            if ran:
+                shown[key] = max(ran, key=_has_forward)
         return {
             key: [{**call.calls, "names": call.names} for call in shown[key][:MOST_CALLS]]
             for key in keys
@@ -248,7 +276,10 @@ class _Recording:
             (driver.effort, turn, driver) for drivers in places.values() for turn, driver in enumerate(spread(drivers))
         ]
         ready = [driver for _, _, driver in sorted(turns, key=lambda item: item[:2])]
-        for driver in (*self._list_configured(cls, reaching), *self._list_written(cls, reaching), *ready):
+        stating = self._stated.list_naming([item.__name__ for item in (cls, *reaching)])
+        stated = [drive_stated(self._stated, path) for path in stating]
+        written = self._list_written(cls, reaching)
+        for driver in (*self._list_configured(cls, reaching), *written, *stated, *ready):
             if count[driver.effort] < _MAX_DRIVERS[driver.effort]:
                 count[driver.effort] += 1
                 yield driver
@@ -285,25 +316,27 @@ class _Recording:
         if driver.key not in self._known:
             if len(self._known) >= _MAX_TRIED or self._steps > _MAX_ALL_STEPS or time.process_time() > _LAST_SECONDS:
                 return {}
-            calls: Calls = {}
+            known: dict[str, list[RecordedCall]] = {}
             for on_meta in (True, False):
                 recorder = SourceRecorder(self._packages, _MAX_STEPS)
                 try:
                     with _ending_waits(), recorder:
                         driver.run(on_meta)
                 except (Exception, _WaitingError):  # noqa: BLE001 (what is foreign raises anything, outside of attempts, too)
-                    calls = calls or recorder.calls
+                    ends = bool(recorder.calls) or recorder.count_largest() > _MOST_ON_CPU
                 else:
-                    calls = recorder.calls
+                    ends = True
+                self._steps += recorder.steps
+                recorder.forget()
+                known |= recorder.calls
+                if ends:
                     break
-                finally:
-                    self._steps += recorder.steps
-                    large = recorder.count_largest() > _MOST_ON_CPU
-                    recorder.forget()
-                if calls or large:
-                    break
-            self._known[driver.key] = calls
+            self._known[driver.key] = known
         return self._known[driver.key]
+
+
+def _has_forward(calls: Sequence[RecordedCall]) -> bool:
+    return any("forward" in call.calls for call in calls)
 
 
 def spread(items: Sequence[T]) -> list[T]:

@@ -1,5 +1,6 @@
 """Calls that are recorded while the models of a source run: which code is run, and what it shows."""
 
+import importlib
 import itertools
 import os
 import subprocess
@@ -14,9 +15,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from extract.extractor import BlockExtractor
-from extract.recording.drivers import Driver, Tables, list_examples, list_keys
+from extract.recording.drivers import Driver, Tables, drive_stated, list_examples, list_keys
 from extract.recording.meta import LightTensors
+from extract.recording.recorder import SourceRecorder
 from extract.recording.source_guest import spread
+from extract.recording.stated import StatedModels
 from extract.recording.testing import run_tests
 from extract.recording.users import UseGraph
 from extract.sources import open_source
@@ -32,6 +35,8 @@ if __name__ == "__main__":
     model = MainNet({"Main": (3, 5)}, 25).to("cuda")
     print(model(torch.randn(2, 25, 6, device="cuda")).shape)
 """
+WIDTHS = {"Listed": 21, "Made": 23, "Main": 25, "Shown": 27, "Proven": 29, "Checked": 31}
+WIDTHS |= {"Filed": 33, "Stated": 33, "Held": 35}
 #: Nobody compiled the operators of this package.
 COMPILED = """
 import importlib
@@ -74,8 +79,7 @@ class LoadsAll(dict[str, object]):
 
 def write(folder: Path) -> None:
     files = dict(FILES)
-    widths = {"Listed": 21, "Made": 23, "Main": 25, "Shown": 27, "Proven": 29, "Checked": 31, "Filed": 33}
-    for name, width in widths.items():
+    for name, width in WIDTHS.items():
         part = name.lower()
         files[f"folding/parts/{part}.py"] = PART.format(name=name)
         files[f"folding/models/{part}.py"] = MODEL.format(name=name, part=part, width=width)
@@ -93,7 +97,7 @@ def test_registries_factories_scripts_examples_and_tests_show_true_arguments(tmp
     write(tmp_path / "project")
     with (tmp_path / "project" / "folding" / "__init__.py").open("a") as file:
         file.write(COMPILED)
-    names = ["Listed", "Made", "Main", "Shown", "Proven", "Checked", "Filed"]
+    names = list(WIDTHS)
     with BlockExtractor(sources=[str(tmp_path / "project")], level="forward", jobs=1) as extractor:
         rows = {result.row.name: result.row for result in extractor.extract_multiple_blocks(names)}
         assert extractor.facts.notes == []
@@ -181,6 +185,42 @@ def test_what_reaches_a_class_and_which_names_a_factory_takes() -> None:
     assert sorted(reaching[2:]) == ["create", "register"]
     assert list_keys(factory.build) == ["tiny"]
     assert list_keys(factory.create) == ["listed_small"]
+
+
+def test_files_that_state_models_build_them_or_their_parts(package: Path) -> None:
+    from folding.models.held import HeldNet  # type: ignore[import-not-found]
+    from folding.models.stated import StatedNet  # type: ignore[import-not-found]
+
+    importlib.import_module("folding.models.factory")
+    files = StatedModels([str(package)], frozenset({"folding"}))
+    folder = package / "folding" / "configs"
+    # Those of few types first; a base counts for what adds to it.
+    assert files.list_naming(["StatedNet"]) == [folder / name for name in ("base.py", "whole.py", "broken.py")]
+    assert files.list_naming(["HeldNet", "StatedNet"])[0] == folder / "broken.py"
+    (whole,) = files.read_parts(folder / "whole.py")
+    assert type(whole.build()) is StatedNet
+    (broken,) = files.read_parts(folder / "broken.py")
+    with pytest.raises(TypeError):
+        broken.build()
+    assert [type(part.build()) for part in broken.inner] == [HeldNet]
+    recorder = SourceRecorder(frozenset({"folding"}), 100)
+    with recorder:
+        drive_stated(files, folder / "broken.py").run(False)
+    recorder.forget()
+    assert "forward" in recorder.calls["folding.parts.held:Held"][0].calls
+
+
+@pytest.mark.usefixtures("package")
+def test_a_class_that_is_never_called_shows_how_it_is_constructed() -> None:
+    from folding.parts.listed import Listed  # type: ignore[import-not-found]
+
+    recorder = SourceRecorder(frozenset({"folding"}), 100)
+    with recorder:
+        Listed({"Listed": (3, 5)})
+    assert recorder.calls == {}
+    recorder.forget()
+    (record,) = recorder.calls["folding.parts.listed:Listed"]
+    assert record.calls == {"init": {"args": ["{'Listed': (3, 5)}"], "kwargs": {}}}
 
 
 @pytest.mark.usefixtures("package")

@@ -103,6 +103,16 @@ def test_what_the_corpus_passes_comes_first(constructor: MakeConstructor) -> Non
     assert "NoneType" in made.best_failure[0].message
 
 
+def test_a_recorded_constructor_of_what_nobody_called_gets_few_tries_before_guesses(
+    constructor: MakeConstructor,
+) -> None:
+    recorded = [{"args": [size], "kwargs": [], "way": "recorded"} for size in ("7", "9")]
+    calls = [{"args": [], "kwargs": [], "init": {"args": ["9"], "kwargs": {}}}]
+    made = constructor(text("dim", "self.dim = dim"), init=recorded, forward=calls)
+    plans = [(plan.arguments.args or plan.arguments.kwargs, plan.tries) for plan in made.plans()]
+    assert plans == [(("7",), 3), (("9",), None), ((("dim", "32"),), None), (("7",), None)]
+
+
 def test_an_optional_argument_that_an_error_names(constructor: MakeConstructor) -> None:
     made = constructor(text("dim, groups=5", "self.a = nn.Conv2d(dim, dim, 1, groups=groups)"))
     found = dict(first(made).kwargs)
@@ -272,6 +282,14 @@ def test_variants_change_what_forward_s_failure_names(constructor: MakeConstruct
     found = [dict(variant.arguments.kwargs) for variant in made.variants(plan, mistake)]
     assert [kwargs.get("window_size") for kwargs in found][:3] == ["4", "(4, 4)", "2"]
     assert any(kwargs["dim"] != "32" for kwargs in found)
+
+
+def test_an_index_that_is_out_of_bounds_becomes_small(constructor: MakeConstructor) -> None:
+    made = constructor(text("joints", "self.joints = joints"))
+    plan = next(made.plans())
+    mistake = AttemptError(IndexError("index 32 is out of bounds for dimension 0 with size 16"))
+    mistake.lines = ("x - x[:, self.joints]",)
+    assert next(dict(variant.arguments.kwargs)["joints"] for variant in made.variants(plan, mistake)) == "1"
 
 
 def test_a_large_module_stays_on_meta(constructor: MakeConstructor) -> None:

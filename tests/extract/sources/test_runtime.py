@@ -213,10 +213,10 @@ def test_the_modules_of_an_sdist_where_there_is_no_wheel(make_sdist: Callable[..
 
 
 def test_for_recording_what_an_extra_requires_needs_not_be_compiled(
-    make_sdist: Callable[..., Path], tmp_path: Path
+    make_sdist: Callable[..., Path], wheel: Callable[..., Path], tmp_path: Path
 ) -> None:
     files = {"tinyb.egg-info/top_level.txt": "tinyb", "tinyb/__init__.py": "", "tinyb/fast.pyx": "", "setup.py": ""}
-    for version in ("1.0", "2.0"):
+    for version in ("0.5", "1.0", "2.0"):
         make_sdist("tinyb", version, {**files, f"tinyb/v{version[0]}.py": ""})
     (tmp_path / "own.py").write_text("import tinyb\n")
     requires = ("numpy", "tinyb<2 ; extra == 'all'", "tinyc ; extra == 'all'")
@@ -225,6 +225,12 @@ def test_for_recording_what_an_extra_requires_needs_not_be_compiled(
     assert {path.name for path in (folder / "tinyb").iterdir() if path.is_file()} == {"__init__.py", "v1.py"}
     assert extra_folders(source, "numpy") == extra_folders(source, "tinyc") == []
     assert runtime_for(["tinyb<2"]).folder is None
+    # A message may ask for less, and a package that is generally known need not be stated.
+    (older,) = extra_folders(source, "tinyb>=0.1, <1")
+    assert (older / "tinyb" / "v0.py").is_file()
+    wheel("six", "1.0")
+    (known,) = extra_folders(source, "six")
+    assert any(known.glob("six*"))
 
 
 @table(__file__, "runtime.md", "What cannot be had", globals())
