@@ -8,7 +8,7 @@ import inspect
 import math
 import sys
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from extract.recording.configured import read_settings
 from extract.recording.messages import MOST_CALLS
 
 _DEPTH = 8  # of nested values
-_CHARACTERS = 2_000  # of one argument
+_CHARACTERS = 4_000  # of one argument
 _RUNTIME = frozenset({"torch", "numpy", "math", "builtins"})
 _MOST_ELEMENTS = 32_000_000  # of parameters and inputs: what is larger takes minutes to prove
 _EXACT = 16  # elements of a tensor of integers whose values are kept: sizes, offsets
@@ -69,6 +69,7 @@ class CallRecorder:
         self._most_steps = most_steps
         # The modules are held, since the id of one that is gone would be given again.
         self._constructed: dict[int, tuple[nn.Module, _Description | None]] = {}
+        self._made: dict[int, tuple[object, Sequence[Any], Mapping[str, Any]]] = {}  # other objects, with arguments
         self._names: dict[str, str] = {}  # in the expressions of the call that is being described
         self._optional = False  # whether the argument that is being described can be left out
         self._call = nn.Module.__call__
@@ -124,8 +125,9 @@ class CallRecorder:
         return max((_count_parameters(module) for module, _ in self._constructed.values()), default=0)
 
     def forget(self) -> None:
-        """Let go of the modules that were constructed so far."""
+        """Let go of what was constructed so far."""
         self._constructed.clear()
+        self._made.clear()
 
     def _step(self) -> None:
         self.steps += 1
@@ -238,14 +240,23 @@ class CallRecorder:
     def _namespace(self, value: Any, depth: int) -> str:
         """Return an expression for what holds tensors by name, such as a batch of graphs, without its class.
 
+        Any other object is made as it was: settings of layers, for example, which only a factory makes.
+
         Raises: _UnnamedError if it has none that can be expressed.
         """
         texts = {}
         for name, held in _read_fields(value).items():
             with contextlib.suppress(_UnnamedError):
                 texts[name] = self._expression(held, depth)
-        if self._optional or not any("torch." in text for text in texts.values()):
+        if self._optional:
             raise _UnnamedError
+        if not any("torch." in text for text in texts.values()):
+            made = self._made.get(id(value))
+            if made is None:
+                raise _UnnamedError
+            args, kwargs = made[1:]
+            write = functools.partial(self._expression, depth=depth)
+            return f"{self._name(type(value))}({_join(list(map(write, args)), _write_all(write, kwargs))})"
         return f"types.SimpleNamespace({_join([], texts)})"
 
     def _name(self, value: Any) -> str:
@@ -307,6 +318,26 @@ class SourceRecorder(CallRecorder):
         self.calls: dict[str, list[RecordedCall]] = {}
         self._packages = packages
 
+    def __enter__(self) -> None:
+        super().__enter__()
+        for cls, init in _list_plain_classes(self._packages):
+            cls.__init__ = self._noting(init)  # type: ignore[misc]
+
+    def __exit__(self, *failure: object) -> None:
+        super().__exit__(*failure)
+        for cls, init in _list_plain_classes(self._packages):
+            cls.__init__ = init  # type: ignore[misc]
+
+    def _noting(self, init: Callable[..., None]) -> Callable[..., None]:
+        """Return a constructor that notes its arguments; of those that call each other, the first."""
+
+        @functools.wraps(init)
+        def note(made: object, *args: Any, **kwargs: Any) -> None:
+            self._made.setdefault(id(made), (made, args, kwargs))
+            init(made, *args, **kwargs)
+
+        return note
+
     def key(self, cls: type[nn.Module]) -> str | None:
         """Return `MODULE:QUALNAME`."""
         return f"{cls.__module__}:{cls.__qualname__}" if self._is_own(cls) else None
@@ -367,6 +398,24 @@ def _list_passed(frame: types.FrameType, cls: type) -> tuple[Sequence[Any], Mapp
         return (), {}  # of another class, or it has deleted them
     args = [values[name] for name in names[1:]] + list(values[rest] if rest else ())
     return args, dict(values[keywords] if keywords else {})
+
+
+@functools.cache
+def _list_plain_classes(packages: frozenset[str]) -> list[tuple[type, Callable[..., None]]]:
+    """Return the classes of some packages that are no modules, with their own constructors."""
+    spaces = [vars(module) for name, module in sorted(sys.modules.items()) if name.partition(".")[0] in packages]
+    classes = dict.fromkeys(
+        value
+        for space in spaces
+        for value in list(space.values())
+        if isinstance(value, type) and value.__module__ in sys.modules and vars(sys.modules[value.__module__]) is space
+    )
+    return [
+        (cls, init)
+        for cls in classes
+        if not issubclass(cls, nn.Module | torch.Tensor | BaseException)
+        and isinstance(init := vars(cls).get("__init__"), types.FunctionType)
+    ]
 
 
 def _read_fields(value: Any) -> dict[str, Any]:

@@ -122,3 +122,35 @@ def test_a_copy_was_made_as_what_it_is_copied_from_and_a_batch_is_written_by_its
     assert call.calls["init"] == {"args": ["6"], "kwargs": {}}
     names = "x=torch.randn((2, 6)), edge_index=torch.tensor([[0, 1], [1, 0]], dtype=torch.int64)"
     assert call.calls["forward"] == {"args": [f"types.SimpleNamespace({names})"], "kwargs": {}}
+
+
+class Level:
+    """Its width is no attribute."""
+
+    def __init__(self, width: int, *, half: bool = False) -> None:
+        self.channels = width // 2 if half else width
+
+
+class Fine(Level):
+    def __init__(self, width: int) -> None:
+        super().__init__(width, half=True)
+
+
+class Levels(torch.nn.Module):
+    def __init__(self, levels: list[Level]) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(level.channels, 3) for level in levels)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers[0](x)  # type: ignore[no-any-return]
+
+
+def test_settings_that_their_attributes_do_not_tell_are_made_as_they_were() -> None:
+    constructors = Level.__init__, Fine.__init__
+    recorder = SourceRecorder(frozenset({__name__.partition(".")[0]}), 100)
+    with recorder:
+        Levels([Level(8, half=True), Fine(6)])(torch.ones(2, 4))
+    (call,) = recorder.calls[f"{__name__}:Levels"]
+    assert call.calls["init"] == {"args": ["[Level(8, half=True), Fine(6)]"], "kwargs": {}}
+    assert call.names == {"Level": __name__, "Fine": __name__}
+    assert (Level.__init__, Fine.__init__) == constructors
