@@ -28,9 +28,8 @@ from extract.arguments.inputs import is_variadic, list_required
 from extract.arguments.name_values import read_parameters
 from extract.arguments.search_guest import namespace
 from extract.arguments.trials import AttemptError, TimeBudget, attempt, count_elements, quiet, seed_all
-from extract.recording.configured import ConfigurationFile, list_accepted
+from extract.recording.configured import ConfigurationFile, StatedModels, list_accepted
 from extract.recording.meta import LightTensors
-from extract.recording.stated import StatedModels
 from extract.recording.testing import run_tests
 from extract.recording.users import read_names
 

@@ -69,7 +69,7 @@ class CallRecorder:
         self._most_steps = most_steps
         # The modules are held, since the id of one that is gone would be given again.
         self._constructed: dict[int, tuple[nn.Module, _Description | None]] = {}
-        self._made: dict[int, tuple[object, Sequence[Any], Mapping[str, Any]]] = {}  # other objects, with arguments
+        self._built: dict[int, tuple[object, Sequence[Any], Mapping[str, Any]]] = {}  # other objects, with arguments
         self._names: dict[str, str] = {}  # in the expressions of the call that is being described
         self._optional = False  # whether the argument that is being described can be left out
         self._call = nn.Module.__call__
@@ -127,7 +127,7 @@ class CallRecorder:
     def forget(self) -> None:
         """Let go of what was constructed so far."""
         self._constructed.clear()
-        self._made.clear()
+        self._built.clear()
 
     def _step(self) -> None:
         self.steps += 1
@@ -251,10 +251,10 @@ class CallRecorder:
         if self._optional:
             raise _UnnamedError
         if not any("torch." in text for text in texts.values()):
-            made = self._made.get(id(value))
-            if made is None:
+            built = self._built.get(id(value))
+            if built is None:
                 raise _UnnamedError
-            args, kwargs = made[1:]
+            args, kwargs = built[1:]
             write = functools.partial(self._expression, depth=depth)
             return f"{self._name(type(value))}({_join(list(map(write, args)), _write_all(write, kwargs))})"
         return f"types.SimpleNamespace({_join([], texts)})"
@@ -332,9 +332,9 @@ class SourceRecorder(CallRecorder):
         """Return a constructor that notes its arguments; of those that call each other, the first."""
 
         @functools.wraps(init)
-        def note(made: object, *args: Any, **kwargs: Any) -> None:
-            self._made.setdefault(id(made), (made, args, kwargs))
-            init(made, *args, **kwargs)
+        def note(value: object, *args: Any, **kwargs: Any) -> None:
+            self._built.setdefault(id(value), (value, args, kwargs))
+            init(value, *args, **kwargs)
 
         return note
 

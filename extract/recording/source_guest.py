@@ -21,7 +21,12 @@ from torch import nn
 
 from extract.arguments.search_guest import compile_nothing
 from extract.arguments.trials import AttemptError, attempt, seed_all
-from extract.recording.configured import ConfigurationFile, find_file_parameter, read_configurations
+from extract.recording.configured import (
+    ConfigurationFile,
+    StatedModels,
+    find_file_parameter,
+    read_configurations,
+)
 from extract.recording.drivers import (
     CONFIGURED,
     STATED,
@@ -39,7 +44,6 @@ from extract.recording.drivers import (
 )
 from extract.recording.messages import MOST_CALLS, SourceRecording
 from extract.recording.recorder import RecordedCall, SourceRecorder
-from extract.recording.stated import StatedModels
 from extract.recording.testing import ReplacedModule, find_absent
 from extract.recording.users import UseGraph
 from lemur_core.sandbox.server.foreign import one_line

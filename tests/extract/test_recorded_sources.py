@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from extract.extractor import BlockExtractor
+from extract.recording.configured import StatedModels
 from extract.recording.drivers import Driver, Tables, drive_stated, list_examples, list_keys
 from extract.recording.meta import LightTensors
 from extract.recording.recorder import SourceRecorder
 from extract.recording.source_guest import spread
-from extract.recording.stated import StatedModels
 from extract.recording.testing import run_tests
 from extract.recording.users import UseGraph
 from extract.sources import open_source
