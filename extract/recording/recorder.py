@@ -408,7 +408,8 @@ def _list_plain_classes(packages: frozenset[str]) -> list[tuple[type, Callable[.
         value
         for space in spaces
         for value in list(space.values())
-        if isinstance(value, type) and value.__module__ in sys.modules and vars(sys.modules[value.__module__]) is space
+        if isinstance(value, type)
+        and getattr(sys.modules.get(getattr(value, "__module__", "")), "__dict__", None) is space
     )
     return [
         (cls, init)
