@@ -8,7 +8,7 @@ import contextlib
 import email.parser
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -18,7 +18,7 @@ from extract.sources.contents import PackageSource, is_about_code, is_test
 from extract.sources.git import fetch_files
 from extract.sources.metadata import PackageFacts, is_text, read_facts
 from extract.sources.package import read_archive
-from extract.sources.store import place, read_record, record, workspace
+from extract.sources.store import keep_files, read_record, record, workspace
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.pip import AbsentError, download
@@ -82,7 +82,7 @@ def fetch_tests(source: PackageSource, folders: Sequence[Path], unreached: list[
         if not target.is_dir():
             try:
                 with remembering_absence(target):
-                    _keep_tests(target, _read_tests(name, version))
+                    keep_files(_read_tests(name, version), target, name)
             except RetryableError:
                 raise
             except UserError as error:
@@ -90,7 +90,7 @@ def fetch_tests(source: PackageSource, folders: Sequence[Path], unreached: list[
         if not repository.is_dir() and not any(is_test(path.name) for path in target.rglob("*.py")):
             url = next(filter(None, (_find_repository(folder, name) for folder in folders)), None)
             files = fetch_files(url, Version(version), _choose_tests) if url is not None else {}
-            _keep_tests(repository, files)
+            keep_files({path.removeprefix("src/"): data for path, data in files.items()}, repository, name)
     except UserError as error:  # out of reach, or a repository that is gone
         note(f"{name}=={version}: without its tests: {error}")
         if isinstance(error, RetryableError):
@@ -105,7 +105,7 @@ def _read_tests(name: str, version: str) -> dict[str, bytes]:
     with workspace() as work:
         archive = download(name, f"=={version}", work, sdists="only", **limits)
         files = read_archive(archive, lambda names: _choose_tests(names, 1))
-    return {path.partition("/")[2]: data for path, data in files.items()}
+    return {path.partition("/")[2].removeprefix("src/"): data for path, data in files.items()}
 
 
 @contextlib.contextmanager
@@ -125,24 +125,18 @@ def remembering_absence(file: Path) -> Iterator[None]:
         raise
 
 
-def _keep_tests(target: Path, files: Mapping[str, bytes]) -> None:
-    with workspace() as work:
-        (work / "tests").mkdir()
-        for path, data in files.items():
-            file = work / "tests" / path.removeprefix("src/")
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(data)
-        place(work / "tests", target)
+def list_metadata(folder: Path, name: str) -> list[Path]:
+    """Return the files with the metadata of a distribution that is installed in a folder: one, or none."""
+    wanted = f"{name.replace('-', '_').lower()}-"
+    return [path for path in sorted(folder.glob("*.dist-info/METADATA")) if path.parent.name.lower().startswith(wanted)]
 
 
 def _find_repository(folder: Path, name: str) -> str | None:
     """Return the address of the repository that the metadata of an installed release states."""
-    wanted = f"{name.replace('-', '_').lower()}-"
-    for file in sorted(folder.glob("*.dist-info/METADATA")):
-        if file.parent.name.lower().startswith(wanted):
-            fields = email.parser.Parser().parsestr(file.read_text("utf-8", "replace"), headersonly=True)
-            stated = [*fields.get_all("Project-URL", []), *fields.get_all("Home-page", [])]
-            return next((match[0] for line in stated if (match := _REPOSITORY.search(line))), None)
+    for file in list_metadata(folder, name)[:1]:
+        fields = email.parser.Parser().parsestr(file.read_text("utf-8", "replace"), headersonly=True)
+        stated = [*fields.get_all("Project-URL", []), *fields.get_all("Home-page", [])]
+        return next((match[0] for line in stated if (match := _REPOSITORY.search(line))), None)
     return None
 
 

@@ -167,38 +167,41 @@ class StatedModels:
 
     def __init__(self, folders: Sequence[str], packages: frozenset[str]) -> None:
         self._package = min(packages)
+        modules = [module for name, module in sys.modules.items() if name.partition(".")[0] in packages]
+        values = [value for module in modules for value in list(getattr(module, "__dict__", {}).values())]
+        self._registries = list({id(value): value for value in values if _is_registry(value)}.values())
+        self._read = _find_reader() if self._registries else None
+        self._types = self._find_types(folders, packages) if self._read is not None else {}
+
+    @staticmethod
+    def _find_types(folders: Sequence[str], packages: frozenset[str]) -> dict[Path, frozenset[str]]:
+        """Return by file the types that it states, itself or in a file that it adds to."""
         roots = [root for name in packages for folder in folders if (root := Path(folder, name)).is_dir()]
         files = islice(dict.fromkeys(path for root in roots for path in sorted(root.rglob("*.py"))), _MAX_FILES)
         texts = {path: path.read_text("utf-8", "replace") for path in files}
         states = re.compile(f"{_TYPE.pattern}|{_BASES.pattern}", re.MULTILINE).search
         texts = {path: text for path, text in texts.items() if states(text) and not _DEFINES.search(text)}
-        self._types = {path: frozenset(_TYPE.findall(text)) for path, text in texts.items()}
-        self._bases = {
+        own = {path: frozenset(_TYPE.findall(text)) for path, text in texts.items()}
+        bases = {
             path: [(path.parent / base).resolve() for part in _BASES.findall(text) for base in _BASE.findall(part)]
             for path, text in texts.items()
         }
-        modules = [module for name, module in sys.modules.items() if name.partition(".")[0] in packages]
-        values = [value for module in modules for value in list(getattr(module, "__dict__", {}).values())]
-        self._registries = list({id(value): value for value in values if _is_registry(value)}.values())
-        self._read = _find_reader() if self._registries else None
+
+        def list_all(path: Path, seen: frozenset[Path]) -> frozenset[str]:
+            inner = [list_all(base, seen | {path}) for base in bases.get(path, ()) if base not in seen]
+            return own.get(path, frozenset()).union(*inner)
+
+        return {path: list_all(path, frozenset()) for path in own}
 
     def list_naming(self, names: Sequence[str]) -> list[Path]:
         """Return the files that state a model with one of these classes: the first classes first, small files first."""
-        if self._read is None:
-            return []
         places = {name: place for place, name in reversed(list(enumerate(names)))}
         ranked = []
-        for path in self._types:
-            types_of = self._list_types(path, frozenset())
-            known = [places[name] for name in types_of if name in places]
+        for path, stated in self._types.items():
+            known = [places[name] for name in stated if name in places]
             if known:
-                ranked.append((min(known), len(types_of), str(path)))
+                ranked.append((min(known), len(stated), str(path)))
         return [Path(path) for _, _, path in sorted(ranked)]
-
-    def _list_types(self, path: Path, seen: frozenset[Path]) -> frozenset[str]:
-        """Return the types that a file states itself or in a file that it adds to."""
-        inner = [self._list_types(base, seen | {path}) for base in self._bases.get(path, ()) if base not in seen]
-        return self._types.get(path, frozenset()).union(*inner)
 
     def read_parts(self, path: Path) -> list[StatedPart]:
         """Return the outermost models that a file states."""

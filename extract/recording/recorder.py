@@ -403,13 +403,12 @@ def _list_passed(frame: types.FrameType, cls: type) -> tuple[Sequence[Any], Mapp
 @functools.cache
 def _list_plain_classes(packages: frozenset[str]) -> list[tuple[type, Callable[..., None]]]:
     """Return the classes of some packages that are no modules, with their own constructors."""
-    spaces = [vars(module) for name, module in sorted(sys.modules.items()) if name.partition(".")[0] in packages]
+    modules = [(name, module) for name, module in sorted(sys.modules.items()) if name.partition(".")[0] in packages]
     classes = dict.fromkeys(
         value
-        for space in spaces
-        for value in list(space.values())
-        if isinstance(value, type)
-        and getattr(sys.modules.get(getattr(value, "__module__", "")), "__dict__", None) is space
+        for name, module in modules
+        for value in list(vars(module).values())
+        if isinstance(value, type) and getattr(value, "__module__", None) == name
     )
     return [
         (cls, init)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Unpack
 
+from extract.proofs.sdists import list_metadata
 from extract.proofs.validate import ReportedCalls
 from extract.recording.blocks import RecordedCalls
 from extract.recording.messages import SourceRecording
@@ -187,14 +188,14 @@ def _key(target: TargetClass) -> str:
 
 def list_examples(source: PackageSource, tests: Path | None, folders: Sequence[Path]) -> list[str]:
     """Return the Python code in the documents of a source: its README first, or the metadata of its release."""
-    name = source.name.partition("@")[0].replace("-", "_").lower()
+    name = source.name.partition("@")[0]
     files: list[Path] = []
     for folder in folders[:1]:
-        files += [folder / item / "METADATA" for item in sorted(_list_names(folder)) if _is_metadata(item, name)]
+        files += list_metadata(folder, name)
     for folder in [tests] if tests is not None else folders[:1] if source.kind != "package" else []:
         files += [folder / item for item in sorted(_list_names(folder)) if _README.fullmatch(item)]
         files += sorted(path for path in folder.rglob("*") if path.suffix in (".md", ".rst"))
-    codes = [code for file in files for code in _list_codes(_read_text(file))]
+    codes = [code for file in dict.fromkeys(files) for code in _list_codes(_read_text(file))]
     return list(dict.fromkeys(codes))[:_MAX_EXAMPLES]
 
 
@@ -234,10 +235,6 @@ def _list_names(folder: Path) -> list[str]:
         return [path.name for path in folder.iterdir()]
     except OSError as error:
         raise UserError(f"{folder}: cannot be read: {error.strerror}") from error
-
-
-def _is_metadata(item: str, name: str) -> bool:
-    return item.endswith(".dist-info") and item.partition("-")[0].replace("-", "_").lower() == name
 
 
 def _read_text(file: Path) -> str:

@@ -223,6 +223,11 @@ def test_what_may_work_later(stderr: str, kind: type[UserError]) -> None:
     assert type(_explain("https://h/o/n", stderr)) is kind
 
 
+SDIST_WITHOUT_TESTS = {
+    "tiny.egg-info/top_level.txt": "tiny", "tiny/__init__.py": "", "README.md": "Hi", "setup.py": ""
+}  # fmt: skip
+
+
 def test_the_tests_of_a_release_come_from_the_repository_that_its_metadata_states(
     repository: Any, make_wheel: Any, make_sdist: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,11 +239,7 @@ def test_the_tests_of_a_release_come_from_the_repository_that_its_metadata_state
     stated = "Project-URL: homepage, https://tiny.example\nProject-URL: repository, https://github.com/o/tiny.git\n"
     for version in ("1.2.1", "2.0"):
         make_wheel("tiny", version, {"tiny/__init__.py": ""}, stated)
-        make_sdist(
-            "tiny",
-            version,
-            {"tiny.egg-info/top_level.txt": "tiny", "tiny/__init__.py": "", "README.md": "Hi", "setup.py": ""},
-        )
+        make_sdist("tiny", version, SDIST_WITHOUT_TESTS)
     source = open_source("tiny@1.2.1")
     unreached: list[str] = []
     for _ in range(2):
@@ -258,11 +259,7 @@ def test_tests_whose_repository_is_out_of_reach_are_asked_for_again(
     (tmp_path / "gitconfig").write_text('[url "http://127.0.0.1:1/"]\n\tinsteadOf = https://github.com/\n')
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
     make_wheel("tiny", "1.0", {"tiny/__init__.py": ""}, "Home-page: https://github.com/o/tiny\n")
-    make_sdist(
-        "tiny",
-        "1.0",
-        {"tiny.egg-info/top_level.txt": "tiny", "tiny/__init__.py": "", "README.md": "Hi", "setup.py": ""},
-    )
+    make_sdist("tiny", "1.0", SDIST_WITHOUT_TESTS)
     source = open_source("tiny@1.0")
     unreached: list[str] = []
     for _ in range(2):
