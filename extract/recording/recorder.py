@@ -21,6 +21,7 @@ from extract.arguments.name_values import read_parameters
 from extract.arguments.probe import MODULE_NAME
 from extract.recording.configured import read_settings
 from extract.recording.messages import MOST_CALLS
+from extract.recording.users import is_of
 
 _DEPTH = 8  # of nested values
 _CHARACTERS = 4_000  # of one argument
@@ -340,7 +341,7 @@ class SourceRecorder(CallRecorder):
 
     def key(self, cls: type[nn.Module]) -> str | None:
         """Return `MODULE:QUALNAME`."""
-        return f"{cls.__module__}:{cls.__qualname__}" if self._is_own(cls) else None
+        return f"{cls.__module__}:{cls.__qualname__}" if is_of(cls, self._packages) else None
 
     def name(self, value: Any) -> str | None:
         """Return the name of a definition at module level, and note its module."""
@@ -368,9 +369,6 @@ class SourceRecorder(CallRecorder):
             if key is not None and init is not None and key not in called:
                 self.keep(key, RecordedCall({"init": init.call}, init.names, _count_parameters(module)))
         super().forget()
-
-    def _is_own(self, cls: type[nn.Module]) -> bool:
-        return cls.__module__.partition(".")[0] in self._packages
 
 
 def _count_parameters(module: nn.Module) -> int:

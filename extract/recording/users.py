@@ -53,12 +53,12 @@ class UseGraph:
 
     def _is_defined_in(self, value: Any, module: str) -> bool:
         kinds = isinstance(value, type | types.FunctionType)
-        return kinds and value.__module__ == module and "<" not in value.__qualname__
+        return kinds and getattr(value, "__module__", None) == module and "<" not in value.__qualname__
 
     def _is_own(self, value: Any) -> bool:
         if not isinstance(value, type | types.FunctionType):
             return False
-        return isinstance(value.__module__, str) and value.__module__.partition(".")[0] in self._packages
+        return is_of(value, self._packages)
 
     def _list_used(self, user: Any) -> Iterator[Any]:
         if isinstance(user, type):
@@ -84,7 +84,7 @@ class UseGraph:
                     yield from self._list_held(vars(value).get(attribute))
             elif value is not None:
                 yield from self._list_held(value)
-                if type(value).__module__.partition(".")[0] in self._packages:  # such as a registry
+                if is_of(type(value), self._packages):  # such as a registry
                     yield from self._list_held(list(getattr(value, "__dict__", {}).values()))
 
     def _list_held(self, value: Any, depth: int = _DEPTH) -> Iterator[Any]:
@@ -97,6 +97,12 @@ class UseGraph:
             stored = dict.values(value) if isinstance(value, dict) else getattr(value, "values", value.__iter__)()
             for item in list(stored):
                 yield from self._list_held(item, depth - 1)
+
+
+def is_of(value: Any, packages: frozenset[str]) -> bool:
+    """Return whether some packages define a class or function; classes that code generates may state no module."""
+    module = getattr(value, "__module__", None)
+    return isinstance(module, str) and module.partition(".")[0] in packages
 
 
 def read_names(code: types.CodeType) -> Iterator[str]:

@@ -167,6 +167,16 @@ def test_only_calls_that_return_and_few_of_a_kind(recorder: ArgumentRecorder, mo
     assert len(recorder.calls["Taker"]) == 3
 
 
+def test_classes_that_state_no_module_are_passed() -> None:
+    space: dict[str, Any] = {"nn": nn}  # without a `__name__`, as of generated code
+    exec("Made = type('Made', (nn.Sequential,), {})", space)
+    recorder = SourceRecorder(frozenset({"net"}), 100)
+    with recorder:
+        space["Made"]()(torch.ones(1))
+    recorder.forget()
+    assert recorder.calls == {}
+
+
 PACKAGE = read_files(__file__, "record.md", "Package")
 
 
