@@ -23,9 +23,10 @@ from extract.arguments.name_values import (
     configuration_expressions,
     format_call,
     read_compared,
+    read_items,
     read_parameters,
+    read_settings,
     shrunk_arguments,
-    suggest_value,
 )
 from extract.arguments.trials import (
     AttemptError,
@@ -251,7 +252,7 @@ class Constructor:
                 kwargs = _order_arguments(self.parameters, {**before, name: text}).kwargs
                 with contextlib.suppress(AttemptError):
                     yield self.make(Arguments(built.arguments.args, kwargs))
-        changes = [{name: text} for name, text in self._add_attribute(failure, before)]
+        changes = [{name: text} for name, text in self._improve(failure, before)]
         for change in (*changes, *_widen(failure, before)):
             with contextlib.suppress(AttemptError):
                 yield self.make(Arguments(built.arguments.args, tuple({**before, **change}.items())))
@@ -274,6 +275,11 @@ class Constructor:
             wanted = [name for name in missing if name not in self.parameters and name not in extra]
             if wanted:
                 yield dict(picks), {**extra, **{name: self._choices(name)[0] for name in wanted}}
+        known, companions = {**texts, **extra}, self._companions()
+        better = self._improve(failure, known)
+        # What is read by key is a dict; what has an attribute may be anything.
+        sure = [n not in companions and (t.startswith("{") or read_settings(known[n]) is not None) for n, t in better]
+        yield from ((dict(picks), {**extra, name: text}) for name, text in itertools.compress(better, sure))
         named = [word for word in dict.fromkeys(words) if word in picks]
         optional = [w for w in dict.fromkeys(words) if w in self.parameters and w not in picks]
         optional = [name for name in optional if not is_variadic(self.parameters[name])][:3]
@@ -288,15 +294,18 @@ class Constructor:
         for name in named:
             yield from (({**picks, name: index}, dict(extra)) for index in _other_indices(choices[name], picks[name]))
         # A configuration of the wrong class fails anywhere: where what it lacks is read.
-        for name, proposed in self._companions().items():
+        for name, proposed in companions.items():
             others = _other_indices(choices[name], picks[name]) if name in picks and name not in named else ()
             yield from (({**picks, name: index}, dict(extra)) for index in others if choices[name][index] in proposed)
         for name in [*optional[:_MAX_OPTIONAL], *passed_on]:
             yield from (
                 (dict(picks), {**extra, name: text}) for text in self._choices(name)[:4] if extra.get(name) != text
             )
-        for name, text in self._add_attribute(failure, {**texts, **extra}):
-            yield dict(picks), {**extra, name: text}
+        yield from ((dict(picks), {**extra, name: text}) for name, text in better)
+
+    def _improve(self, failure: AttemptError, texts: Mapping[str, str]) -> list[tuple[str, str]]:
+        """Return arguments with better values: with what was read of them by name."""
+        return list(read_items(self.cls).improve(failure, texts, self.names.value))  # type: ignore[arg-type]
 
     def _choices(self, name: str) -> tuple[str, ...]:
         texts: list[str] = [
@@ -312,17 +321,6 @@ class Constructor:
         for text in candidates(name, annotation):
             texts += self.blocks[:4] if text == BLOCK else [text]
         return tuple(dict.fromkeys(texts))
-
-    def _add_attribute(self, failure: AttemptError, texts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-        """Yield the parameters whose value lacks the attribute that was read, with a module that has it instead."""
-        cause = failure.cause
-        if not isinstance(cause, AttributeError) or not (cause.name or "_").isidentifier():
-            return
-        for name, text in texts.items():
-            value = self.names.value(text)
-            items = [value, *(value.values() if isinstance(value, dict) else ())]
-            if type(cause.obj).__name__ in [type(item).__name__ for item in items]:
-                yield from ((name, better) for better in _with_attribute(text, str(cause.name)))
 
     def _companions(self) -> dict[str, tuple[str, ...]]:
         """Return expressions for parameters that take a class of the corpus, or an instance of one."""
@@ -390,34 +388,6 @@ def _fit_length(failure: AttemptError, text: str) -> list[str]:
         items[min(number, len(items) - 1)] for number in range(min(int(length[length.lastindex or 0]), _MAX_LENGTH))
     )
     return [f"({fitted},)", f"[{fitted}]"]
-
-
-#: Values whose methods and attributes plain numbers are asked for where their kind was guessed wrong.
-_KINDS: tuple[tuple[str, object], ...] = (
-    ("nn.Identity()", nn.Identity()),
-    ("{'0': 32}", {}),
-    ("torch.rand((32, 32))", torch.rand(0)),
-    ("'mean'", ""),
-)
-
-
-def _with_attribute(text: str, name: str) -> list[str]:
-    """Return expressions for a value with one more attribute: of another kind, or a stub of a module.
-
-    `nn.Identity()` becomes `type('Stub', (nn.Identity,), {'dim': 32})()`.
-    """
-    value = suggest_value(name)
-    if text.startswith("type('Stub'"):
-        return [] if f"{name!r}: " in text else [text.replace("{", f"{{{name!r}: {value}, ", 1)]
-    if re.match(r"\{'\w+': \w", text):  # the items of a dict
-        inside = text.replace("SimpleNamespace(", f"SimpleNamespace({name}={value}, ", 1)
-        return [inside if inside != text else re.sub(r": \d+", f": types.SimpleNamespace({name}={value})", text)]
-    call = re.fullmatch(r"(nn\.\w+)(\(.*\))", text)
-    if call is None and not text.isdecimal():
-        return []
-    kinds = [other for other, example in _KINDS if call is None and hasattr(example, name)]
-    base, rest = (call[1], call[2]) if call else ("nn.Identity", "()")
-    return kinds or [f"type('Stub', ({base},), {{{name!r}: {value}}}){rest}"]
 
 
 def _call(call: Mapping[str, Any]) -> Arguments:

@@ -239,7 +239,8 @@ Layout = Callable[[int], tuple[int, ...]]
 def layouts(layers: Layers, documented: Sequence[int], name: str) -> list[Layout]:
     """Return layouts to try for the main input, most likely first."""
     by_name = [4] if _IMAGES.fullmatch(name.lower()) else [3] if _SEQUENCES.fullmatch(name.lower()) else []
-    ranks = dict.fromkeys([*documented, *by_name, *layers.ranks, 4, 3, 2, 5, 1])
+    first = [2, 3] if layers.embeds else []
+    ranks = dict.fromkeys([*documented, *first, *by_name, *layers.ranks, 4, 3, 2, 5, 1])
     return [layout for rank in ranks for layout in _LAYOUTS.get(rank, ())]
 
 
@@ -250,6 +251,7 @@ _MASK = re.compile(r".*mask.*|valid.*")
 _LISTS = re.compile(r"inputs|feats|features|xs|hidden_states_list|feature_(maps|list)|laterals")
 _DICTS = re.compile(r"(typing\.)?([Dd]ict|(Mutable)?Mapping)\b")
 _POSITIONS = re.compile(r"_*(pos(itions?)?|coord(inate)?s?|xyz|points|r|r_ij|rij|offsets?|vec(tors?)?)")
+_LENGTHS = re.compile(r"(.*_)?(len(gth)?s?|seqlens?)")
 _TARGETS = re.compile(r"targets?|labels?|gt|y_true")
 
 #: Values of arguments with the same meaning everywhere, for the small graph or for a 4 x 4 feature map.
@@ -335,6 +337,8 @@ def propose_like_main(name: str, main: Tensor, *, loss: bool) -> list[Value]:
             Tensor((rows[0], 1, tokens, tokens)),
             Tensor((tokens, tokens), MASK),
         ]
+    if _LENGTHS.fullmatch(lower):  # of sequences, each of which has one token or more
+        return [Literal(f"torch.arange({rows[0]}, 0, -1)"), Literal("4"), main]
     if _INDEX.fullmatch(lower):
         return [Tensor((rows[0], tokens), INDEX), Tensor(rows, INDEX), main, Literal("None")]
     return [main, Literal("None"), Literal("1"), Tensor((rows[0], tokens), INDEX)]
@@ -346,11 +350,28 @@ def guess_field(name: str, main: Tensor, *, loss: bool) -> Value:
     Rows come first: each item has one for each node, word or user.
     """
     plain = name.lower().strip("_")
+    value = meaning(plain)
+    if value is not None and plain.startswith("edge"):
+        return value
     if _POSITIONS.fullmatch(plain):
         return Tensor((main.shape[0], 3))
     if _INDEX.fullmatch(plain) or re.match(r"(n|num|idx|index|len)_|.*_(len|lengths?|n|i|j|m)$", plain):
         return Tensor(main.shape[:1], INDEX)
     return propose_like_main(plain, main, loss=loss)[0]
+
+
+def fit_graph(record: FieldValues) -> FieldValues:
+    """Return a record that holds edges with one row for each node or edge of the small graph; any other as it is."""
+    if not any(name.startswith("edge_index") for name, _ in record.fields):
+        return record
+
+    def fit(name: str, value: Value) -> Value:
+        if not isinstance(value, Tensor) or name.startswith("edge_index") or meaning(name) is not None:
+            return value
+        rows = _EDGES if name.lower().startswith("e") or "edge" in name else _NODES
+        return value.with_shape((rows,) if value.kind == INDEX else (rows, value.shape[-1]))
+
+    return replace(record, fields=tuple((name, fit(name, value)) for name, value in record.fields))
 
 
 def guess_item(name: str) -> Value:

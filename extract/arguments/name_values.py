@@ -5,6 +5,8 @@ multiple of each number of heads.
 """
 
 import ast
+import contextlib
+import enum
 import functools
 import inspect
 import re
@@ -12,7 +14,11 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import torch
+from torch import nn
+
 from extract.arguments.inputs import list_required
+from extract.arguments.messages import NAME
 from extract.arguments.trials import AttemptError, attempt
 
 BLOCK = "@block"  # placeholder for a class of the block's file
@@ -44,6 +50,8 @@ NAMES: tuple[NameRule, ...] = (
     NameRule(r"(act(ivation)?|norm|conv|attn|block|layer)_?(class|cls)", "nn.ReLU|nn.Identity|@block|nn.BatchNorm2d"),
     NameRule(r"(.*_)?(loss|criterion)(_?(fn|fcn|func|function))?", "nn.MSELoss()|nn.BCEWithLogitsLoss()"),
     NameRule(r"(is|use|add|with|has|return|output|enable|tie)_.*|_?apply_.*", "False|True"),
+    NameRule(r"(.*_)?act(ivation)?(_?(fn|func|function))?", "'relu'|nn.ReLU()|nn.ReLU"),
+    NameRule(r"(.*_)?device", "'cpu'|torch.device('cpu')"),
 )
 ANNOTATIONS: tuple[NameRule, ...] = (
     NameRule(r"bool", "False|True"),
@@ -77,11 +85,6 @@ def candidates(name: str, annotation: object = inspect.Parameter.empty) -> tuple
     kind = next((start for pattern, start in _KINDS if re.fullmatch(pattern, spelling)), "")
     texts.sort(key=lambda text: bool(kind) and re.match(kind, text) is None)
     return tuple(dict.fromkeys(texts if len(texts) > 3 else [*texts, *ANYTHING.split("|")]))
-
-
-def suggest_value(name: str) -> str:
-    """Return an expression for an attribute, which holds a plain value rather than a layer."""
-    return next((text for text in candidates(name) if not text.startswith(("nn.", "F.", "@"))), "None")
 
 
 def _match_rules(rules: Iterable[NameRule], text: str) -> list[str]:
@@ -186,6 +189,167 @@ def read_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter
         return {}
 
 
+# -- values that are read by name ------------------------------------------------------------------------------------
+
+_NAMES_TEXT = re.compile(r"(?i).+_(field|key|column|name|prefix|suffix)")
+_METHOD = "lambda *_, **__: "
+_INDEXED = re.compile(r"'(\w+)' object is not subscript|argument of type '(\w+)' is not|^(\w+) ind\w+ must be integers")
+_ASSIGNED = re.compile(r"^\s*(?:self\.)?(\w+)(?:: [^=\n]+)? = (.+)", re.MULTILINE)
+_TENSOR = ("nn.Identity()", "torch.rand((32, 32))")
+#: Values whose methods and attributes plain numbers are asked for where their kind was guessed wrong.
+_OTHER_KINDS: tuple[tuple[str, object], ...] = (
+    ("nn.Identity()", nn.Identity()),
+    ("{'0': 32}", {}),
+    ("torch.rand((32, 32))", torch.rand(0)),
+    ("'mean'", ""),
+)
+
+
+class Settings(NamedTuple):
+    """A value that is read by name, as an expression: a dict, or an object with more attributes than its class has.
+
+        {'width': 32}      type('Stub', (nn.Identity,), {'width': 32, 'count': lambda *_, **__: 32})()
+
+    Args: items: expressions by name. base: the class of the object, or "". call: the arguments of its constructor.
+    """
+
+    items: Mapping[Any, str]
+    base: str = ""
+    call: str = "()"
+
+    def expression(self) -> str:
+        """Return Python code that creates it."""
+        inside = f"{{{', '.join(f'{name!r}: {text}' for name, text in self.items.items())}}}"
+        return f"type('Stub', ({self.base},), {inside}){self.call}" if self.base else inside
+
+    def add(self, items: Mapping[Any, str]) -> str:
+        """Return the expression with these items, the new ones first."""
+        fresh = {name: text for name, text in items.items() if name not in self.items}
+        return self._replace(items={**fresh, **self.items, **items}).expression()
+
+
+def read_settings(text: str) -> Settings | None:
+    """Return the parts of such an expression; None if it is another one."""
+    try:
+        node = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        return None
+    base, call = "", "()"
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Call) and len(node.func.args) == 3:
+        call = text[len(ast.get_source_segment(text, node.func) or "") :]
+        base, node = ast.unparse(node.func.args[1]).strip("(),"), node.func.args[2]
+    if not isinstance(node, ast.Dict) or not all(isinstance(key, ast.Constant) for key in node.keys):
+        return None
+    pairs = zip(node.keys, node.values, strict=True)
+    return Settings(
+        {key.value: ast.unparse(value) for key, value in pairs if isinstance(key, ast.Constant)}, base, call
+    )
+
+
+class ReadItems(NamedTuple):
+    """What the code of a class reads by name. Args: assigned: the words of what each name is assigned."""
+
+    module: str
+    text: str
+    assigned: Mapping[str, frozenset[str]]
+
+    def improve(
+        self, failure: AttemptError, texts: Mapping[str, str], evaluate: Callable[[str], Any]
+    ) -> Iterator[tuple[str, str]]:
+        """Yield the arguments that lack what was read of them, with a value that has it.
+
+        Then those whose items the failing lines read, with other items. Args: texts: the arguments as expressions.
+        """
+        line, cause = "".join(failure.lines[-1:]), failure.cause
+        lack = _find_lack(cause)
+        after = r"\[" if lack is None or lack[2] else rf"\.{lack[0]}\b"
+        held = [name for name in texts if re.search(rf"\b{name}{after}|\bin {name}\b", line)] or list(texts)
+        if lack is not None:
+            for name in held:
+                yield from ((name, text) for text in self._complete(texts[name], lack, line, name, evaluate))
+        if "Identity" in str(failure):  # a tensor was wanted
+            yield from ((name, text.replace(*_TENSOR)) for name, text in texts.items() if _TENSOR[0] in text)
+        words = {word for text in (*failure.lines, str(failure)) for word in NAME.findall(text)}
+        words |= {word for name in words for word in self.assigned.get(name, ())}
+        for name, text in texts.items():
+            settings = read_settings(text)
+            items = settings.items if settings is not None else {}
+            mentioned = [key for key in items if str(key) in words]
+            for key in mentioned or items:
+                method = _METHOD if items[key].startswith(_METHOD) else ""
+                plain = items[key].removeprefix(method)
+                better = list(self._complete(plain, lack, line, str(key), evaluate)) if lack is not None else []
+                better += self._list_plain(key) if mentioned and not better else []
+                yield from ((name, settings.add({key: method + other})) for other in better if other != plain)
+
+    def _complete(
+        self, text: str, lack: tuple[Any, str, bool], line: str, name: str, evaluate: Callable[[str], Any]
+    ) -> Iterator[str]:
+        """Yield expressions for a value with what it lacks, if it is of the kind that lacks it."""
+        wanted, holder, is_item = lack
+        try:
+            value = attempt(functools.partial(evaluate, text))
+        except AttemptError:  # the expression of a class that fails itself
+            return
+        if isinstance(value, list) and value and holder == "int" == type(value[0]).__name__ and not is_item:
+            for better in self._complete(repr(value[0]), lack, line, name, evaluate):
+                yield f"[{', '.join([better] * len(value))}]"
+        if type(value).__name__ != holder:
+            return
+        settings = read_settings(text)
+        if is_item:
+            keys = [wanted] if wanted is not None else self._list_keys(name)
+            known = read_compared(self.module).get(name, Compared()).constants  # of what the items are compared with
+            fresh = {key: [*known, *self._list_plain(key if isinstance(key, str) else name)][0] for key in keys}
+            if settings is None or wanted not in settings.items:
+                yield (settings or Settings({})).add(fresh)
+            return
+        method = _METHOD if re.search(rf"\.{wanted}\(", line) else ""
+        item = {wanted: method + self._list_plain(wanted)[0]}
+        call = re.fullmatch(r"(nn\.\w+)(\(.*\))", text)
+        if settings is not None:
+            yield from [settings.add(item)] if settings.base and wanted not in settings.items else []
+        elif call is not None:
+            yield Settings(item, call[1], call[2]).expression()
+        elif text.isdecimal():
+            kinds = [other for other, example in _OTHER_KINDS if hasattr(example, wanted)]
+            yield from kinds or [Settings(item, "nn.Identity").expression()]
+
+    def _list_keys(self, name: str) -> list[str]:
+        """Return the keys of the items that are read of a value: `config["width"]`."""
+        return list(dict.fromkeys(re.findall(rf"\b{name}\[['\"](\w+)['\"]\](?! *=[^=])", self.text)))
+
+    def _list_plain(self, key: Any) -> list[str]:
+        """Return expressions of plain values to try for an item, the likeliest first."""
+        name = str(key)
+        texts = [*read_compared(self.module).get(name, Compared()).constants]
+        texts += [repr(name.lower())] if _NAMES_TEXT.fullmatch(name) else []
+        return [*texts, *(text for text in candidates(name) if not text.startswith(("nn.", "F.", "@")))] or ["None"]
+
+
+def _find_lack(cause: BaseException) -> tuple[Any, str, bool] | None:
+    """Return what was read of a value that lacks it (None if unknown), the value's type, and whether it is an item."""
+    if isinstance(cause, KeyError) and cause.args and isinstance(cause.args[0], str | int):
+        return cause.args[0], "dict", True
+    if isinstance(cause, AttributeError) and cause.name and cause.name.isidentifier():
+        return cause.name, type(cause.obj).__name__, False
+    match = _INDEXED.search(str(cause)) if isinstance(cause, TypeError) else None
+    return (None, (match[1] or match[2] or match[3]).replace("string", "str"), True) if match else None
+
+
+@functools.cache
+def read_items(cls: Any) -> ReadItems:
+    """Return what the code of a class and of its bases in the same file reads."""
+    texts = []
+    for owner in cls.__mro__:
+        with contextlib.suppress(OSError, TypeError):
+            texts += [inspect.getsource(owner)] if owner.__module__ == cls.__module__ else []
+    text = "\n".join(texts)
+    return ReadItems(
+        cls.__module__, text, {name: frozenset(NAME.findall(value)) for name, value in _ASSIGNED.findall(text)}
+    )
+
+
 # -- values that code compares with -----------------------------------------------------------------------------------
 
 _MAX_VALUES = 6
@@ -247,6 +411,8 @@ def _find_name(node: ast.expr) -> str:
     """Return the name that an expression is about: that of `mode`, `self.mode`, `mode.lower()`, or ""."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.args:
         node = node.func.value
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute):  # an item of a table
+        return node.value.attr
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
@@ -265,6 +431,8 @@ def _list_constants(node: ast.expr, space: Mapping[str, Any], *, tables: bool = 
         )
     else:
         value = _find_value(ast.unparse(node), space)
+        if isinstance(value, enum.Enum) and isinstance(node, ast.Attribute) and not tables:
+            yield ast.unparse(node)
         if isinstance(value, dict | list | tuple | set | frozenset):
             yield from sorted(repr(key) for key in value if isinstance(key, str))
 

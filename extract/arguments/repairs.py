@@ -35,6 +35,7 @@ from extract.arguments.inputs import (
     Tensor,
     Value,
     change_tensors,
+    fit_graph,
     guess_field,
     guess_item,
     is_variadic,
@@ -170,7 +171,7 @@ def _grow_axes(tensor: Tensor, axes: Sequence[int], factor: int) -> Tensor | Non
 
 
 def shares(at: FailedCall) -> Iterator[Inputs]:
-    """Use sizes that are a part or a sum of input sizes: heads, halves, `x[:2]` and `x[2:]`, chunks."""
+    """Use sizes that are a part or a sum of input sizes: heads, halves, `x[:2]` and `x[2:]`, chunks, `cat((x, y))`."""
     sizes = {size for _, value in at.inputs for tensor in tensors_in(value) for size in tensor.shape}
     for pattern, have, want in SIZES:
         if match := re.search(pattern, at.text):
@@ -179,6 +180,8 @@ def shares(at: FailedCall) -> Iterator[Inputs]:
                 wanted, rest = divmod(size * int(match[want]), max(part, 1))
                 if not rest and part and not (size % part and part % size):
                     yield from resize(at, size, wanted)
+                elif size < part:
+                    yield from resize(at, size, size + int(match[want]) - part)
     if match := re.search(r"tensor a \((\d+)\) must match the size of tensor b \((\d+)\)", at.text):
         whole = int(match[1]) + int(match[2])
         if whole in sizes:
@@ -188,9 +191,12 @@ def shares(at: FailedCall) -> Iterator[Inputs]:
 
 
 def views(at: FailedCall) -> Iterator[Inputs]:
-    """Use the shape that a tensor could not be viewed in."""
-    if match := re.search(r"shape '\[([\d, ]+)\]' is invalid for input of size", at.text):
+    """Use the shape that a tensor could not be viewed in, or another size of one of its axes, so that it can be."""
+    if match := re.search(r"shape '\[([\d, ]+)\]' is invalid for input of size (\d+)", at.text):
         shape = tuple(map(int, match[1].split(",")))
+        for size in dict.fromkeys(size for size in shape if size > 1 and all(shape)):
+            wanted, rest = divmod(int(match[2]) * size, math.prod(shape))
+            yield from resize(at, size, wanted) if wanted > 1 and not rest else ()
         yield from at.each_with(lambda tensor: tensor.with_shape(shape) if tensor.shape != shape else None)
 
 
@@ -208,7 +214,7 @@ def resize(at: FailedCall, have: int, want: int) -> Iterator[Inputs]:
 
         everywhere = list(at.all_with(change))
         yield from everywhere
-        if everywhere and len(at.inputs) > 1:
+        if everywhere and (len(at.inputs) > 1 or any(isinstance(value, FieldValues) for _, value in at.inputs)):
             yield from at.each_with(change)
     square = math.isqrt(want)
     if square * square == want:
@@ -294,8 +300,20 @@ RANKS: tuple[tuple[str, int], ...] = (
 )
 
 
+#: Patterns of messages that state the number of dimensions of a tensor that was made of an input, and another number.
+_RELATIVE = (
+    r"input\.dim\(\) = (\d+) is not equal to len\(dims\) = (\d+)",
+    r"same number of dimensions: got (\d+) and (\d+)",
+    r"repeat dims can not be (smaller) than number of dimensions (of) tensor",
+)
+
+
 def ranks(at: FailedCall) -> Iterator[Inputs]:
     """Use messages, also of failed unpacking, that state the expected number of dimensions."""
+    for relative in filter(None, (re.search(pattern, at.text) for pattern in _RELATIVE)):
+        more = int(relative[2]) - int(relative[1]) if relative[1].isdecimal() else -1
+        shift = partial(_shift_rank, more=more)
+        yield from (*at.each_with(shift), *at.all_with(shift))
     named = [int(n) for n in re.findall(r"(\d)-?D(?:\b| )", at.text.split(" got ")[0])]
     stated = [int(match[1]) + more for pattern, more in RANKS if (match := re.search(pattern, at.text))]
     if match := re.search(r"\(expected (?:at least )?(\d+), got (\d+)\)", at.text):  # `*x.shape, dim` has one name more
@@ -307,10 +325,14 @@ def ranks(at: FailedCall) -> Iterator[Inputs]:
                 yield from at.all_with(partial(change_rank, rank=rank))
 
 
+def _shift_rank(tensor: Tensor, more: int) -> Tensor | None:
+    return change_rank(tensor, len(tensor.shape) + more)
+
+
 def change_rank(tensor: Tensor, rank: int) -> Tensor | None:
-    """Return a tensor of this rank with the same channels, or None if it has this rank already."""
+    """Return a tensor of this rank with the same channels, or None if it has this rank already, or none can have it."""
     shape = tensor.shape
-    if len(shape) == rank:
+    if len(shape) == rank or not 1 <= rank <= _MAX_RANK:
         return None
     channels = shape[-1] if len(shape) != 4 else shape[1]
     fresh = {
@@ -436,10 +458,8 @@ def records(at: FailedCall) -> Iterator[Inputs]:
         if name in indexed or field in _OF_DICTS:
             yield with_value(at.inputs, name, FieldValues(known))
         elif field and field not in dict(known):
-            is_dict = not lacks
-            yield with_value(
-                at.inputs, name, FieldValues((*known, (field, guess_field(field, main, loss=at.loss))), is_dict=is_dict)
-            )
+            record = FieldValues((*known, (field, guess_field(field, main, loss=at.loss))), is_dict=not lacks)
+            yield with_value(at.inputs, name, fit_graph(record))
 
 
 def _records_in_lists(at: FailedCall, indexed: Sequence[str], item: str) -> Iterator[Inputs]:
@@ -491,6 +511,22 @@ def kinds(at: FailedCall) -> Iterator[Inputs]:
                     yield from at.with_tensors(name, partial(_indices, rank=rank))
     if "index out of range" in lower or "out of bounds" in lower:
         yield from at.each_with(lambda tensor: replace(tensor, below=1) if tensor.kind == INDEX else None)
+        yield from at.all_with(
+            lambda tensor: _of_kind(tensor, POSITIVE) if tensor.kind == FLOAT else None
+        )  # `x.long()`
+
+
+_WANTS_NUMBER = re.compile(
+    r"arange\(\)|type must be .*ints?\b.*got Tensor|takes \d positional argument|must be int, not Tensor"
+)
+
+
+def numbers(at: FailedCall) -> Iterator[Inputs]:
+    """Use a number for a tensor that is passed on as a size: `torch.arange(n)`, `x.view(-1, height)`."""
+    named = [name for name, value in at.inputs if isinstance(value, Tensor) and name in NAME.findall(at.line)]
+    for text in ("16", "4", "1") if _WANTS_NUMBER.search(at.text) else ():
+        yield tuple((name, Literal(text) if name in named[-2:] else value) for name, value in at.inputs)
+        yield from (with_value(at.inputs, name, Literal(text)) for name in named)
 
 
 def _of_kind(tensor: Tensor, kind: str) -> Tensor:
@@ -568,6 +604,7 @@ RULES: tuple[Callable[[FailedCall], Iterator[Inputs]], ...] = (
     zipped,
     ranks,
     missing,
+    numbers,
     kinds,
     lists,
     comparisons,

@@ -106,7 +106,8 @@ def _can_be_constructed(value: type) -> bool:
 def read_settings(value: Any) -> dict[str, Any] | None:
     """Return the arguments that give an object, by name; None if its attributes do not tell them."""
     if dataclasses.is_dataclass(value):  # it may have slots, or no fields
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+        return fields if fields.keys() >= set(list_required(read_parameters(type(value)))) else None
     kind = type(value)
     names = [name for name, parameter in read_parameters(kind).items() if not is_variadic(parameter)]
     known = getattr(value, "__dict__", {})

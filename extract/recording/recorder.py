@@ -421,7 +421,8 @@ def _read_fields(value: Any) -> dict[str, Any]:
     try:
         fields = {key: value[key] for key in value.keys()}  # noqa: SIM118 (it need not be a mapping)
     except Exception:  # noqa: BLE001 (what is foreign raises anything)
-        fields = dict(getattr(value, "__dict__", {}))
+        slots = copyreg._slotnames(type(value))  # type: ignore[attr-defined]
+        fields = {name: getattr(value, name, None) for name in slots} | dict(getattr(value, "__dict__", {}))
     return {name: held for name, held in fields.items() if isinstance(name, str) and name.isidentifier()}
 
 

@@ -53,6 +53,21 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
         del sys.modules[name]
 
 
+@dataclasses.dataclass(slots=True)
+class Batch:
+    rows: dataclasses.InitVar[list[list[float]]]
+    nodes: torch.Tensor = dataclasses.field(init=False)
+
+    def __post_init__(self, rows: list[list[float]]) -> None:
+        self.nodes = torch.tensor(rows)
+
+
+def test_an_object_with_slots_is_recorded_by_its_tensors() -> None:
+    batch = Batch([[1.0, 2.0]])
+    assert read_settings(batch) is None  # its fields do not tell what it was made of
+    assert SourceRecorder(frozenset(), 9)._text(batch) == "types.SimpleNamespace(nodes=torch.randn((1, 2)))"
+
+
 def test_which_parameters_take_what_can_be_made(models: ModuleType) -> None:
     assert list_accepted(models.Reader) == [("given", models.Settings)]  # annotated, as text
     assert list_accepted(models.Tagger) == [("settings", models.Settings)]  # by an attribute of the class

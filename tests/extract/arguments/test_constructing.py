@@ -249,7 +249,34 @@ def test_as_many_items_as_the_message_names(constructor: MakeConstructor, body: 
 def test_items_of_a_dict_that_have_the_attributes_that_are_read(constructor: MakeConstructor) -> None:
     body = "stage = input_shape.popitem()[1]\nself.a = nn.Conv2d(stage.channels, 8, 3, stage.stride)"
     plan = first(constructor(text("input_shape: dict", body)))
-    assert dict(plan.kwargs) == {"input_shape": "{'0': types.SimpleNamespace(stride=1, channels=32)}"}
+    assert dict(plan.kwargs) == {"input_shape": "{'0': type('Stub', (nn.Identity,), {'stride': 1, 'channels': 32})()}"}
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (
+            "self.a = nn.Linear(config['width'], config['hidden_size'])",
+            {"config": "{'width': 32, 'hidden_size': 32}"},
+        ),
+        (
+            "key = config['user_field']\nwidths = config['widths']\n[w.bit_length() for w in widths + [1]]",
+            {"config": "{'user_field': 'user_field', 'widths': [32, 32, 32]}"},
+        ),
+        (
+            "self.a = nn.Linear(config.count('users'), 2)\nself.b = nn.Linear(config.size_of('users'), 2)",
+            {
+                "config": "type('Stub', (nn.Identity,), {'size_of': lambda *_, **__: 32, 'count': lambda *_, **__: 32})()"
+            },
+        ),
+        (
+            "for key in ('a', 'b'):\n    self.c = nn.Linear(config[key], 2)",
+            {"config": "{'b': 32, 'a': 32}"},
+        ),
+    ],
+)
+def test_what_is_read_by_name(constructor: MakeConstructor, body: str, expected: dict[str, str]) -> None:
+    assert dict(first(constructor(text("config", body))).kwargs) == expected
 
 
 @pytest.mark.parametrize(

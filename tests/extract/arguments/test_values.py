@@ -20,13 +20,13 @@ from extract.arguments.name_values import (
     read_compared,
     shrunk,
     shrunk_arguments,
-    suggest_value,
 )
 from tests.builders.suites import table
 
 #: A file that compares its parameters.
 COMPARES = """
-import fractions, numbers
+import enum, fractions, numbers
+Kind = enum.Enum("Kind", ["FLAT", "DEEP"])
 SCALES = {"small": 1, "large": 2, 3: 4}
 class A:
     sizes = NotImplemented
@@ -35,6 +35,7 @@ class A:
         assert mode.lower() in ("mean", "max")
         self.scale = SCALES[scale]
         self.size = self.sizes[size]
+        self.deep = [one for one in space if space.kinds[one] == Kind.DEEP]
         if isinstance(space, (fractions.Fraction, numbers.Real, int)) or isinstance(mode, str):
             pass
     def forward(self, x):
@@ -98,14 +99,6 @@ def test_every_rule_has_values() -> None:
     for rule in (*values.NAMES, *values.ANNOTATIONS):
         assert re.compile(rule.pattern)
         assert all(rule.values.split("|"))
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [("hidden_size", "32"), ("num_heads", "4")],
-)
-def test_attributes_hold_plain_values(name: str, text: str) -> None:
-    assert suggest_value(name) == text
 
 
 @table(__file__, "values.md", "Shrunk", globals())
@@ -180,6 +173,7 @@ def test_what_a_parameter_is_compared_with(tmp_path: Path, monkeypatch: pytest.M
     assert read["mode"].constants == ("'mean'", "'max'", "'none'")
     assert read["scale"].constants == ("'large'", "'small'")
     assert read["size"].constants == ("'wide'",)
+    assert read["kinds"].constants == ("Kind.DEEP",)  # of its items
     assert read["space"].classes == ("fractions.Fraction",)
     assert read["mode"].list_fitting("int") == ()
     assert read["mode"].list_fitting("Optional[str]") == read["mode"].constants
