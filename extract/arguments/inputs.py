@@ -374,12 +374,6 @@ def fit_graph(record: FieldValues) -> FieldValues:
     return replace(record, fields=tuple((name, fit(name, value)) for name, value in record.fields))
 
 
-def guess_item(name: str) -> Value:
-    """Return a value for an item of one of several images."""
-    value = meaning(name.removeprefix("original_"))
-    return value if value is not None else Tensor((3, 32, 32) if "im" in name else (_TOKENS,))
-
-
 def main_values(name: str, annotation: str, shape: tuple[int, ...], channels: int, layers: Layers) -> Iterator[Value]:
     """Yield values for the first argument in one layout."""
     lower = name.lower()

@@ -291,8 +291,9 @@ class ReadItems(NamedTuple):
             value = attempt(functools.partial(evaluate, text))
         except AttemptError:  # the expression of a class that fails itself
             return
-        if isinstance(value, list) and value and holder == "int" == type(value[0]).__name__ and not is_item:
-            for better in self._complete(repr(value[0]), lack, line, name, evaluate):
+        node = ast.parse(text, mode="eval").body
+        if isinstance(node, ast.List) and value and type(value[0]).__name__ == holder:
+            for better in self._complete(ast.unparse(node.elts[0]), lack, line, name, evaluate):
                 yield f"[{', '.join([better] * len(value))}]"
         if type(value).__name__ != holder:
             return

@@ -19,7 +19,6 @@ from typing import Any
 
 from extract.arguments.constructing import TOO_SMALL
 from extract.arguments.inputs import (
-    BATCH,
     BYTE,
     COMPLEX,
     FLOAT,
@@ -37,7 +36,6 @@ from extract.arguments.inputs import (
     change_tensors,
     fit_graph,
     guess_field,
-    guess_item,
     is_variadic,
     propose_like_main,
     pyramid,
@@ -149,6 +147,25 @@ def sizes_in_message(at: FailedCall) -> Iterator[Inputs]:
     for pattern, have, want in SIZES:
         if match := re.search(pattern, at.text):
             yield from resize(at, int(match[have]), int(match[want]))
+
+
+_PARTS = (((0, 1), 4), ((-2, -1), 2), ((0, 1, -2, -1), 4))
+
+
+def shorten(at: FailedCall) -> Iterator[Inputs]:
+    """Use a smaller batch with fewer frames, then smaller images, where forward takes too long."""
+    if isinstance(at.failure.cause, TimeoutError):
+        for axes, factor in _PARTS:
+            yield from at.all_with(partial(_divide_axes, axes=axes, factor=factor))
+
+
+def _divide_axes(tensor: Tensor, axes: Sequence[int], factor: int) -> Tensor | None:
+    shape = list(tensor.shape)
+    for axis in axes if len(shape) > 2 else ():
+        # Channels of images and of tokens stay.
+        if (axis != 1 or len(shape) in (3, 5)) and (axis >= 0 or len(shape) > 3):
+            shape[axis] = max(shape[axis] // factor, 1 if axis == 0 else 2)
+    return tensor.with_shape(shape)
 
 
 _GROWTH = (4, 16, 2)
@@ -447,7 +464,6 @@ def records(at: FailedCall) -> Iterator[Inputs]:
     held = re.findall(rf"(\w+)\.{lacks[1]}\b", at.line) if lacks else []
     main = at.main if len(at.main.shape) > 1 else Tensor((_ROWS, *(at.layers.channels or (32,))[:1]))
     names = dict(at.inputs)
-    yield from _records_in_lists(at, indexed, item)
     if (indexed or held) and not names.keys() & {*indexed, *held}:
         held, indexed = (list(names)[:1] if read else [] for read in (held, indexed))  # another name, in a helper
     for name, value in names.items():
@@ -460,30 +476,6 @@ def records(at: FailedCall) -> Iterator[Inputs]:
         elif field and field not in dict(known):
             record = FieldValues((*known, (field, guess_field(field, main, loss=at.loss))), is_dict=not lacks)
             yield with_value(at.inputs, name, fit_graph(record))
-
-
-def _records_in_lists(at: FailedCall, indexed: Sequence[str], item: str) -> Iterator[Inputs]:
-    """Use a list of dicts for what is looped over, `[x["image"] for x in inputs]`, and add the item that is missing."""
-    lines = " ".join(at.failure.lines)
-    looped = dict(re.findall(r"\bfor (\w+) in (\w+)", lines))
-    for name, value in at.inputs:
-        variables = [variable for variable in indexed if looped.get(variable) == name]
-        records = [one for one in getattr(value, "values", ()) if isinstance(one, FieldValues)]
-        if variables:
-            read = dict.fromkeys(re.findall(rf"\b(?:{'|'.join(variables)})\[['\"](\w+)['\"]\]", lines))
-            record = FieldValues(tuple((field, guess_item(field)) for field in read))
-            yield with_value(at.inputs, name, ListOfValues((record,) * BATCH))
-        elif item and records and item not in dict(records[0].fields):
-            fresh = [replace(one, fields=(*one.fields, (item, guess_item(item)))) for one in records]
-            yield with_value(at.inputs, name, ListOfValues(tuple(fresh)))
-
-
-def zipped(at: FailedCall) -> Iterator[Inputs]:
-    """Use the same list for other arguments with a plural name: they are mostly looped over together."""
-    lists = [value for _, value in at.inputs if isinstance(value, ListOfValues)]
-    for name, value in at.inputs if lists else ():
-        if isinstance(value, Tensor) and name.endswith("s"):
-            yield with_value(at.inputs, name, lists[0])
 
 
 #: Patterns of messages about dtypes, and the kind of tensor that they ask for.
@@ -595,13 +587,13 @@ def _falling(values: Sequence[Value]) -> tuple[Value, ...]:
 
 #: Most likely first.
 RULES: tuple[Callable[[FailedCall], Iterator[Inputs]], ...] = (
+    shorten,
     sizes_in_message,
     grow,
     shares,
     views,
     bounds,
     records,
-    zipped,
     ranks,
     missing,
     numbers,

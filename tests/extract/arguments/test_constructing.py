@@ -252,6 +252,9 @@ def test_items_of_a_dict_that_have_the_attributes_that_are_read(constructor: Mak
     assert dict(plan.kwargs) == {"input_shape": "{'0': type('Stub', (nn.Identity,), {'stride': 1, 'channels': 32})()}"}
 
 
+STUB = "type('Stub', (nn.Identity,), {'depth': 2, 'width': 32})()"
+
+
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
@@ -268,6 +271,10 @@ def test_items_of_a_dict_that_have_the_attributes_that_are_read(constructor: Mak
             {
                 "config": "type('Stub', (nn.Identity,), {'size_of': lambda *_, **__: 32, 'count': lambda *_, **__: 32})()"
             },
+        ),
+        (
+            "for item in config:\n    self.c = nn.Linear(item.width, item.depth)",
+            {"config": f"[{', '.join([STUB] * 3)}]"},
         ),
         (
             "for key in ('a', 'b'):\n    self.c = nn.Linear(config[key], 2)",
