@@ -272,12 +272,11 @@ class ReadItems(NamedTuple):
         words = {word for text in (*failure.lines, str(failure)) for word in NAME.findall(text)}
         words |= {word for name in words for word in self.assigned.get(name, ())}
         for name, text in texts.items():
-            settings = read_settings(text)
-            items = settings.items if settings is not None else {}
-            mentioned = [key for key in items if str(key) in words]
-            for key in mentioned or items:
-                method = _METHOD if items[key].startswith(_METHOD) else ""
-                plain = items[key].removeprefix(method)
+            settings = read_settings(text) or Settings({})
+            mentioned = [key for key in settings.items if str(key) in words]
+            for key in mentioned or settings.items:
+                method = _METHOD if settings.items[key].startswith(_METHOD) else ""
+                plain = settings.items[key].removeprefix(method)
                 better = list(self._complete(plain, lack, line, str(key), evaluate)) if lack is not None else []
                 better += self._list_plain(key) if mentioned and not better else []
                 yield from ((name, settings.add({key: method + other})) for other in better if other != plain)
