@@ -247,7 +247,7 @@ def read_settings(text: str) -> Settings | None:
 
 
 class ReadItems(NamedTuple):
-    """What the code of a class reads by name. Args: assigned: the words of what each name is assigned."""
+    """The names that the code of a class reads of values. Args: assigned: by name, the words of what it is assigned."""
 
     module: str
     text: str
