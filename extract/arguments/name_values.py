@@ -46,7 +46,7 @@ NAMES: tuple[NameRule, ...] = (
         "2|1|3|4|[2, 2, 2, 2]|[1, 2]|(2, 2)",
     ),
     NameRule(r"(num|n)?_?class(es)?|nc|(num|n)_(labels|outputs?)", "10|4"),
-    NameRule(r".*drop(out)?(_?(prob|rate|path|p|ratio|out))?|prob|dpr|(.*_)?eps", "0.1|[0.1, 0.1]|0.0|1e-05"),
+    NameRule(r".*drop(out)?(_?(prob|rate|path|p|ratio|out))?s?|prob|dpr|(.*_)?eps", "0.1|[0.1, 0.1]|0.0|1e-05"),
     NameRule(r"(act(ivation)?|norm|conv|attn|block|layer)_?(class|cls)", "nn.ReLU|nn.Identity|@block|nn.BatchNorm2d"),
     NameRule(r"(.*_)?(loss|criterion)(_?(fn|fcn|func|function))?", "nn.MSELoss()|nn.BCEWithLogitsLoss()"),
     NameRule(r"(is|use|add|with|has|return|output|enable|tie)_.*|_?apply_.*", "False|True"),

@@ -17,6 +17,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
+import torch
+
 from extract.arguments.constructing import TOO_SMALL
 from extract.arguments.inputs import (
     BYTE,
@@ -121,7 +123,12 @@ class FailedCall:
 
 def repairs(at: FailedCall) -> Iterator[Inputs]:
     """Yield other inputs to try after a failure; may contain duplicates."""
-    for rule in RULES:
+    cause = at.failure.cause
+    read = cause.name if isinstance(cause, AttributeError) else ""
+    # No other size supplies what is read by name.
+    complete = list(records(at)) if isinstance(cause, KeyError) or (read and not hasattr(torch.Tensor, read)) else []
+    yield from complete
+    for rule in RULES if not complete else ():
         yield from rule(at)
 
 
@@ -189,7 +196,9 @@ def _grow_axes(tensor: Tensor, axes: Sequence[int], factor: int) -> Tensor | Non
 
 def shares(at: FailedCall) -> Iterator[Inputs]:
     """Use sizes that are a part or a sum of input sizes: heads, halves, `x[:2]` and `x[2:]`, chunks, `cat((x, y))`."""
-    sizes = {size for _, value in at.inputs for tensor in tensors_in(value) for size in tensor.shape}
+    tensors = [tensor for _, value in at.inputs for tensor in tensors_in(value)]
+    sizes = {size for tensor in tensors for size in tensor.shape}
+    channels = {size for tensor in tensors for size in (*tensor.shape[-1:], *tensor.shape[1:-1][:1])}
     for pattern, have, want in SIZES:
         if match := re.search(pattern, at.text):
             part = int(match[have])
@@ -197,7 +206,7 @@ def shares(at: FailedCall) -> Iterator[Inputs]:
                 wanted, rest = divmod(size * int(match[want]), max(part, 1))
                 if not rest and part and not (size % part and part % size):
                     yield from resize(at, size, wanted)
-                elif size < part:
+                elif size < part and size in channels:
                     yield from resize(at, size, size + int(match[want]) - part)
     if match := re.search(r"tensor a \((\d+)\) must match the size of tensor b \((\d+)\)", at.text):
         whole = int(match[1]) + int(match[2])
