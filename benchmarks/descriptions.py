@@ -48,15 +48,17 @@ def telling(query: str) -> int:
     return sum(word.lower() not in FILLER for word in plain_words(query))
 
 
-def docstring_in(folder: Path, spec: dict[str, Any]) -> tuple[str | None, str | None]:
-    """The docstring of a spec's class, and the rest of the class in a form without layout and comments."""
+def docstring_in(folder: Path, spec: dict[str, Any]) -> tuple[str | None, str | None, str]:
+    """The docstring of a spec's class, the rest of the class without layout, the file without that docstring."""
     if not spec["file"]:
-        return None, None
-    tree = ast.parse((folder / spec["file"]).read_text(encoding="utf-8"))
-    for node in tree.body:
+        return None, None, ""
+    code = (folder / spec["file"]).read_text(encoding="utf-8")
+    for node in ast.parse(code).body:
         if isinstance(node, ast.ClassDef) and node.name == spec["name"]:
             told = ast.get_docstring(node)
             if told is not None:
-                node.body = node.body[1:] or [ast.Pass()]
-            return told, ast.dump(node)
-    return None, None
+                first, lines = node.body[0], code.split("\n")
+                lines[first.lineno - 1 : first.end_lineno] = [f"{' ' * first.col_offset}pass"]
+                code, node.body = "\n".join(lines), node.body[1:] or [ast.Pass()]
+            return told, ast.dump(node), code
+    return None, None, code

@@ -2,11 +2,12 @@
 
     python -m benchmarks.search DIR...
 
-DIR: extraction folders; their blocks are searched together. Queries are the docstrings of their classes, which no spec
-holds: the first sentences, without links and markup, with at least three telling words (`benchmarks/descriptions.py`).
-They are asked as they are, and without the words of the block's own name (as written, whole or in part; at least five
-telling words must be left, since fewer describe nothing). Right answers are the block, those that compute the same
-(G0), and those whose class has the same code but for docstring, comments and layout.
+DIR: extraction folders; their blocks are searched together. Queries are the docstrings of their classes, which are
+taken out of the code before it is indexed: the first sentences, without links and markup, with at least three telling
+words (`benchmarks/descriptions.py`). They are asked as they are, and without the words of the block's own name (as
+written, whole or in part; at least five telling words must be left, since fewer describe nothing). Right answers are
+the block, those that compute the same (G0), and those whose class has the same code but for docstring, comments and
+layout.
 
 Three groups of packages are told apart: `fitted`, whose docstrings the ranking was fitted to; `chosen`, by which the
 numbers of rounds and weights were chosen; `held out`, which played no part. Intervals are 95 % by bootstrap over the
@@ -15,6 +16,7 @@ queries of a group, 1,000 draws.
 
 import argparse
 import json
+import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -62,6 +64,7 @@ def main() -> None:
     parser.add_argument("--misses", type=int, default=0, help="Also print this many that are not among the first ten.")
     given = parser.parse_args()
     with TemporaryDirectory() as made:
+        os.environ["LEMUR_CURATOR_CACHE"] = f"{made}/cache"  # the index lacks the docstrings: not for the user's cache
         joined, specs, queries = together(given.folders, Path(made) / "joined")
         index = open_index(joined)
         rank(index, "convolution")  # so that all is loaded
@@ -100,7 +103,10 @@ def together(folders: Sequence[Path], joined: Path) -> tuple[Path, list[dict[str
             for line in (folder / SPECS).read_text(encoding="utf-8").splitlines(keepends=True):
                 file.write(line)
                 spec = json.loads(line)
-                docstring, code = docstring_in(folder, spec)
+                docstring, code, rest = docstring_in(folder, spec)
+                if spec["file"]:
+                    (joined / spec["file"]).parent.mkdir(parents=True, exist_ok=True)
+                    (joined / spec["file"]).write_text(rest, encoding="utf-8")
                 for key in (code, spec.get("graph")):
                     if key is not None:
                         same[key].add(len(specs))

@@ -33,6 +33,7 @@ from torch.nn.functional import cross_entropy, embedding_bag, normalize
 
 from benchmarks.descriptions import description, docstring_in
 from extract.model.categories import split_words
+from extract.search.class_words import iterate_classes, stems_of_class
 from extract.search.index import read_graph, stems_by_field
 from extract.search.meaning import KINDS, weigh_stems
 from extract.search.words import FILLER, name_stems, stem, stems
@@ -48,11 +49,15 @@ _RATE_APART = 1.5e-3  # of what a stem means in a query beside what it means in 
 _AT_LEAST = 8  # pairs that a stem occurs in
 _TOLD = 12  # letters of a docstring at least
 _SHORT = 2  # stems of a docstring that many classes may have
-_FIRST_KINDS = (1.0, 0.5, 0.3, 0.5, 0.5, 0.5, 0.5, 0.3)
+_OF_PACKAGE = 800  # classes of one package at most: copies of one model after another would fill the batches
+_FIRST_KINDS = (1.0, 0.5, 0.3, 0.5, 0.5, 0.5, 0.5, 0.3, 0.5)
 _FILLER = frozenset(stem(word) for word in FILLER)
 _BASE = re.compile(
     "Module|Layer|Block|Net|Attention|Conv|Loss|Norm|Head|Model|Embed|Backbone|Encoder|Decoder|Transform|Pool|Act"
 )
+
+#: Most files hold no such class with a docstring, and are not parsed.
+_DERIVED = re.compile(rf"^class \w+\([^)]*(?:{_BASE.pattern})[^)]*\):\s+r?[\"']", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,22 +103,29 @@ def _blocks(folders: Sequence[Path]) -> Iterator[Pair]:
             spec: dict[str, Any] = json.loads(line)
             if told := docstring_in(folder, spec)[0]:
                 source = spec["source"].partition("@")[0]
-                yield Pair(source, spec["name"], _asked(told), stems_by_field(spec, read_graph(spec)))
+                fields = stems_by_field(spec, read_graph(spec), folder, described=False)
+                yield Pair(source, spec["name"], _asked(told), fields)
 
 
 def _classes(packages: Sequence[Path]) -> Iterator[Pair]:
     for package in packages:
         name = package.name.partition("-")[0].replace("_", "-") if package.suffix == ".whl" else package.name
+        read = 0
         for path, text in _files(package):
-            try:
-                tree = ast.parse(text)
-            except (SyntaxError, ValueError):
-                continue
-            for node in tree.body:
-                if not isinstance(node, ast.ClassDef) or not any(map(_BASE.search, _bases(node))):
-                    continue
-                if len(told := ast.get_docstring(node) or "") >= _TOLD:
-                    yield Pair(name, node.name, _asked(told), _fields_of_class(node, path))
+            for node, own in iterate_classes(text) if _DERIVED.search(text) else ():
+                told = ast.get_docstring(node) or ""
+                if read < _OF_PACKAGE and len(told) >= _TOLD and any(map(_BASE.search, _bases(node))):
+                    read += 1
+                    yield Pair(name, node.name, _asked(told), _fields(node, own, path))
+
+
+def _fields(node: ast.ClassDef, text: str, path: str) -> dict[str, list[str]]:
+    """What a spec would say, as far as the code tells it."""
+    named = {"name": [node.name], "place": path.removesuffix(".py").split("/")[1:]}
+    named["bases"] = [base for base in _bases(node) if base != "Module"]
+    found = {field: [one for name in names for one in name_stems(name)] for field, names in named.items()}
+    found |= stems_of_class(node, text, described=False)
+    return {field: found.get(field, []) for kind in KINDS for field in kind}
 
 
 def _files(package: Path) -> Iterator[tuple[str, str]]:
@@ -131,34 +143,6 @@ def _files(package: Path) -> Iterator[tuple[str, str]]:
 
 def _bases(node: ast.ClassDef) -> list[str]:
     return [base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "") for base in node.bases]
-
-
-def _fields_of_class(cls: ast.ClassDef, path: str) -> dict[str, list[str]]:
-    """What a spec would say, as far as the names in the code tell it."""
-    parts, layers, operations, arguments = (dict[str, None]() for _ in range(4))
-    for node in ast.walk(cls):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            if isinstance(node.value, ast.Name) and node.value.id == "self":
-                parts[node.attr] = None
-        elif isinstance(node, ast.Call):
-            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if called[:1].isupper():
-                layers[called] = None
-            elif called and not (isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call)):
-                operations[called] = None
-        elif isinstance(node, ast.FunctionDef) and node.name in ("__init__", "forward"):
-            arguments |= dict.fromkeys(arg.arg for arg in [*node.args.args, *node.args.kwonlyargs] if arg.arg != "self")
-    named = {
-        "name": [cls.name],
-        "place": path.removesuffix(".py").split("/")[1:],
-        "bases": [base for base in _bases(cls) if base != "Module"],
-        "arguments": arguments,
-        "parts": parts,
-        "layers": layers,
-        "operations": operations,
-    }
-    found = {field: [one for name in names for one in name_stems(name)] for field, names in named.items()}
-    return {field: found.get(field, []) for kind in KINDS for field in kind}
 
 
 class _Vectors(nn.Module):

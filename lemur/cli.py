@@ -341,7 +341,9 @@ def search(
     """
     from extract.search import command, ranking
 
-    filters = ranking.Filters(tuple(category or ()), level, tuple(license_ or ()), tuple(source or ()))
+    filters = ranking.Filters(
+        tuple(category or ()), level, tuple(license_ or ()), tuple(source or ()), spec is not None
+    )
     if like is not None:
         if query or spec is not None:
             raise UsageError("--like: cannot be combined with QUERY or --spec; omit them")

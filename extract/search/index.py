@@ -1,15 +1,17 @@
-"""Search index of an extraction folder: weighted stems of each spec, its meaning vector, and the labels of its graph.
+"""Search index of an extraction folder: stems of each spec and its code, a meaning vector, labels of its graph.
 
-The index is built once for the specs of a folder and kept in the user's cache under the digest from the manifest. A
-search reads the whole index, but only those lines of the specs that it shows.
+The index is built once for a folder and kept in the user's cache under the digest from the manifest. A search reads the
+whole index, but only those lines of the specs that it shows.
 """
 
+import ast
+import functools
+import itertools
 import json
 import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from extract.search import meaning
+from extract.search.class_words import iterate_classes, stems_of_class
 from extract.search.words import name_stems, shape_words, split_name, stems
 from lemur_core.files.atomic import atomic_file
 from lemur_core.files.cache import cache_folder
@@ -39,8 +42,11 @@ FIELDS = {
     "layers": 0.1,
     "sentences": 0.08,
     "bases": 0.05,
+    "text": 0.2,
 }
-_VERSION = 2  # of the index format
+#: Fields that the code of a class adds to: what was traced is only a part of it, or nothing.
+_NAMES = ("arguments", "parts", "operations")
+_VERSION = 3  # of the index format
 _LENGTHS = 0.6  # length normalization, as in BM25
 _NEAR_WORDS = 50_000
 _IN_PROCESS = 400  # maximum number of specs to read without worker processes
@@ -99,7 +105,7 @@ class SearchIndex:
         span = slice(self._starts[index], self._starts[index + 1])
         return Hits(self._blocks[span], self._weights[span])
 
-    @cached_property
+    @functools.cached_property
     def by_start(self) -> dict[str, list[str]]:
         """Stems by their first four letters."""
         groups: dict[str, list[str]] = {}
@@ -108,12 +114,12 @@ class SearchIndex:
                 groups.setdefault(stem[:_START], []).append(stem)
         return groups
 
-    @cached_property
+    @functools.cached_property
     def words(self) -> list[str]:
         """Unstemmed words of names, modules and layers, the most common first."""
         return _texts(*self._read("words"))
 
-    @cached_property
+    @functools.cached_property
     def labels(self) -> "FeatureIndex":
         """Labels of the graphs of the blocks."""
         return FeatureIndex(*self._read("label_names", "label_starts", "label_blocks", "label_counts", "label_totals"))
@@ -206,12 +212,13 @@ def open_index(folder: Path) -> SearchIndex:
     # Compare sizes, not digests: a search must not read the whole file.
     if actual != size:
         raise UserError(f"{path}: is not the file that the manifest states; run `lemur verify`, or create it again")
-    kept = cache_folder("search") / f"v{_VERSION}-{meaning.VERSION}-{digest[:40]}.npz"
+    read = "code" if (folder / "blocks").is_dir() else "specs"
+    kept = cache_folder("search") / f"v{_VERSION}-{meaning.VERSION}-{read}-{digest[:40]}.npz"
     try:
         return SearchIndex(kept, path)
     except (OSError, ValueError, KeyError, zipfile.BadZipFile):
         pass  # missing or damaged, so it is built
-    arrays = _build_arrays(path)
+    arrays = _build_arrays(folder)
     with atomic_file(kept) as part, part.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
     return SearchIndex(kept, path)
@@ -239,15 +246,16 @@ def _read_manifest(folder: Path) -> tuple[int, str]:
     return outputs[SPECS]
 
 
-def _build_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """Build the arrays of the index of these specs.
+def _build_arrays(folder: Path) -> dict[str, npt.NDArray[Any]]:
+    """Build the arrays of the index of a folder.
 
     Raises: UserError if a line is broken.
     """
+    path = folder / SPECS
     # Bytes: the index stores offsets, by which a search reads single lines.
     lines = path.read_bytes().splitlines(keepends=True)
     reads: list[IndexedSpec] = []
-    for number, read in enumerate(_read_all(lines)):
+    for number, read in enumerate(_read_all(lines, folder)):
         if isinstance(read, str):
             raise _invalid_line(path, number, read)
         reads.append(read)
@@ -263,27 +271,28 @@ def _build_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
     }
 
 
-def _read_all(lines: Sequence[bytes]) -> Iterator[IndexedSpec | str]:
+def _read_all(lines: Sequence[bytes], folder: Path) -> Iterator[IndexedSpec | str]:
+    read = functools.partial(read_line, folder=folder)
     if len(lines) <= _IN_PROCESS:
-        yield from map(read_line, lines)
+        yield from map(read, lines)
         return
     from lemur_core.files.workers import map_chunks  # loads slowly, and a search in a known folder does not need it
 
     chunks = (lines[start : start + _CHUNK] for start in range(0, len(lines), _CHUNK))
     with progress("index", len(lines), "blocks") as advance:
-        for chunk in map_chunks(read_line, chunks, None):
+        for chunk in map_chunks(read, chunks, None):
             yield from chunk
             advance(len(chunk))
 
 
-def read_line(line: bytes) -> IndexedSpec | str:
-    """Return the indexed parts of a spec line, or a message if it is invalid."""
+def read_line(line: bytes, folder: Path) -> IndexedSpec | str:
+    """Return the indexed parts of a spec line and of its block's code, or a message if it is invalid."""
     try:
         spec = json.loads(line)
         graph = read_graph(spec)
         return IndexedSpec(
             tuple(str(spec[name]) for name in FACTS),
-            stems_by_field(spec, graph),
+            stems_by_field(spec, graph, folder),
             [word for name in _list_names(spec) for word in split_name(name).split()],
             graph_labels(graph),
         )
@@ -324,13 +333,18 @@ def _list_names(spec: SpecLine) -> list[str]:
     return [spec["name"], *dict.fromkeys(module), *spec["builds"], *(spec["layers"] or {})]
 
 
-def stems_by_field(spec: SpecLine, graph: Any) -> dict[str, list[str]]:
-    """Return the stems of each field of a spec, one for each occurrence."""
+def stems_by_field(spec: SpecLine, graph: Any, folder: Path, *, described: bool = True) -> dict[str, list[str]]:
+    """Return the stems of each field of a spec, one for each occurrence.
+
+    Args:
+        folder: the extraction folder; a folder without files of code is searched by specs alone.
+        described: with the docstring of the class.
+    """
     algorithm = spec.get("algorithm") or {}
     arguments = [item["name"] for group in ("constructor", "forward") for item in spec[group]]
     nodes = graph.nodes if graph is not None else ()
     scopes = dict.fromkeys(part for node in nodes for part in node.scope.split(".") if not part.isdigit())
-    return {
+    fields = {
         "name": list(name_stems(spec["name"])),
         "category": list(name_stems(spec["category"])),
         "arguments": _stems_of_names(arguments),
@@ -343,7 +357,20 @@ def stems_by_field(spec: SpecLine, graph: Any) -> dict[str, list[str]]:
         "layers": _stems_of_names({**spec["builds"], **(spec["layers"] or {})}),
         "sentences": stems(" ".join([*algorithm.get("sentences", ()), *algorithm.get("motifs", ())])),
         "bases": _stems_of_names(base for base in spec["bases"] if base != "Module"),
+        "text": [],
     }
+    for node, text in _read_class(spec, folder):
+        read = stems_of_class(node, text, described=described)
+        fields |= {name: [*fields[name], *(stem for stem in read[name] if stem not in fields[name])] for name in _NAMES}
+        fields["text"] = read["text"]
+    return fields
+
+
+def _read_class(spec: SpecLine, folder: Path) -> Iterable[tuple[ast.ClassDef, str]]:
+    """Return the class of a spec and its text; nothing without a file."""
+    if not spec["file"] or not (path := folder / spec["file"]).is_file():
+        return []
+    return itertools.islice(iterate_classes(path.read_text(encoding="utf-8"), [spec["name"]]), 1)
 
 
 def _stems_of_names(names: Iterable[str]) -> list[str]:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 #: Version of the vectors; an index built with other vectors is rebuilt.
-VERSION = 2
+VERSION = 3
 
 #: Groups of fields whose stems share a weight.
 KINDS = (
@@ -29,6 +29,7 @@ KINDS = (
     ("layers", "needs"),
     ("operations",),
     ("sentences", "shape", "category"),
+    ("text",),
 )
 FILE = Path(__file__).with_name("meaning.npz")
 

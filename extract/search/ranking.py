@@ -2,8 +2,8 @@
 
 A word is weighted by its rarity and by the fields that contain it (BM25 over several fields). Synonyms match each
 other, a prefix matches its word (`conv` matches convolutional), and initials match what they abbreviate. The similarity
-of the query and the block by the vectors of `meaning` is added to the score. A short query requires all of its words; a
-longer one is a description, for which the nearest blocks come first even if they lack some words.
+of the query and the block by the vectors of `meaning` is added to the score. A block that contains all words gains by
+it. A long query is a description: blocks that are near by meaning match it without any of its words.
 """
 
 import difflib
@@ -24,7 +24,8 @@ from manifests.options import Level
 
 _DESCRIPTION = 5  # minimum number of terms of a description
 _MEANING = 2.0  # weight of the meaning relative to words
-_MEANING_TIES = 0.2  # its weight if all words of a short query match
+_NEAR_ENOUGH = 0.2  # similarity of meaning that needs no common word
+_WHOLE = 1.0  # what a block gains that contains all words: a long class may contain them by chance
 _BEGINNING = (0.3, 0.5)  # weight of a prefix: a constant, and a factor of its share of the word
 _SHORTEST = 4  # minimum letters of a prefix
 _CUT = 3  # minimum letters missing from a prefix, so that misspelled words do not count as prefixes
@@ -45,11 +46,12 @@ class Filters:
     level: str | None = None  # or higher
     licenses: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()  # with or without version
+    all_words: bool = False  # only blocks with all words of a short query, if there are any
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The best hits, the total number of matches, and whether they contain all words of the query."""
+    """The best hits, the total number of matches, and whether one contains all words of the query."""
 
     hits: list[SpecLine]
     matched: int
@@ -57,10 +59,9 @@ class SearchResult:
 
 
 def search(index: SearchIndex, query: str, filters: Filters, limit: int | None) -> SearchResult:
-    """Return the blocks that contain all words of a query, best first.
+    """Return the blocks that contain words of a query, or are near to a description, best first.
 
-    If there are none, or the query is a description, return the nearest. Without a query, return all blocks that pass
-    the filters, in the order of the table.
+    Without a query, return all blocks that pass the filters, in the order of the table.
 
     Args:
         index: from `open_index`.
@@ -68,7 +69,7 @@ def search(index: SearchIndex, query: str, filters: Filters, limit: int | None) 
         filters: conditions that a hit meets.
         limit: maximum number of hits; None for all.
 
-    Returns: the hits, the number of matches before `limit`, and whether they contain all words.
+    Returns: the hits, the number of matches before `limit`, and whether one of them contains all words.
     Raises: UserError if nothing matches, or no block has the value of a filter.
     """
     allowed = filter_mask(index, filters)
@@ -83,7 +84,7 @@ def search(index: SearchIndex, query: str, filters: Filters, limit: int | None) 
             raise UserError(what)
         indices = np.flatnonzero(allowed)
         return SearchResult([index.spec(int(number)) for number in indices[:limit]], len(indices))
-    ranked, complete, without = _rank_blocks(index, query, terms, allowed)
+    ranked, complete, without = _rank_blocks(index, query, terms, allowed, filters.all_words)
     if not len(ranked):
         raise UserError(_explain_no_match(index, query, terms, without))
     return SearchResult([index.spec(int(number)) for number in ranked[:limit]], len(ranked), complete)
@@ -95,7 +96,11 @@ def rank(index: SearchIndex, query: str) -> npt.NDArray[np.int64]:
 
 
 def _rank_blocks(
-    index: SearchIndex, query: str, terms: Sequence[tuple[str, ...]], allowed: npt.NDArray[np.bool_]
+    index: SearchIndex,
+    query: str,
+    terms: Sequence[tuple[str, ...]],
+    allowed: npt.NDArray[np.bool_],
+    strict: bool = False,
 ) -> tuple[npt.NDArray[np.int64], bool, int]:
     """Rank the allowed blocks that match.
 
@@ -116,14 +121,15 @@ def _rank_blocks(
         scores[hits.blocks] += share * _rarity(len(hits.blocks), len(index)) * hits.weights
     # Comparable with the similarity of meanings, whatever the number of terms.
     scores = scores / np.float32(max(rare, 1e-9) ** 0.5)
-    matches, whole = has > 0, has == len(terms)
-    complete = bool((whole & allowed).any())
-    described = len(terms) >= _DESCRIPTION
-    if complete and not described:
-        matches = whole
     near = index.meanings @ meaning.query_vector(_query_stems(query))
-    scores += (_MEANING if described or not complete else _MEANING_TIES) * near
-    complete |= described  # a block need not contain every word of a description
+    matches, whole = has > 0, has == len(terms)
+    described = len(terms) >= _DESCRIPTION
+    complete = described or bool((whole & allowed).any())  # a block need not contain every word of a description
+    if strict and complete and not described:
+        matches = whole
+    elif described and matches.any():  # also those that say the same in other words
+        matches |= near > _NEAR_ENOUGH
+    scores += _MEANING * near + _WHOLE * whole
     name = "".join(query.split()).lower()
     chosen = np.flatnonzero(matches & allowed)
     first = np.array([index.facts["name"][number].lower() == name for number in chosen], bool)
@@ -192,7 +198,8 @@ def _match_joined(index: SearchIndex, query: str) -> dict[str, float]:
     content_words = [word for word in all_words if word not in FILLER]
     weights: dict[str, float] = {}
     for one, other in itertools.pairwise(content_words):
-        weights |= {joined: _JOINED for joined in (one + other, stem(one) + other) if joined in index}
+        pairs = itertools.product(_single_words(one), _single_words(other))  # `channelattn` for channel attention
+        weights |= {joined: _JOINED for first, second in pairs if (joined := first + second) in index}
     for words in (content_words, all_words):
         for many, share in _INITIALS.items():
             for start in range(len(words) - many + 1):
@@ -201,6 +208,10 @@ def _match_joined(index: SearchIndex, query: str) -> dict[str, float]:
                 if initials.isalpha() and initials in index and initials not in all_words:
                     weights.setdefault(initials, share)
     return weights
+
+
+def _single_words(word: str) -> set[str]:
+    return {word, stem(word), *(phrase for term in split_query(word) for phrase in term if " " not in phrase)}
 
 
 # --- filters and error messages ------------------------------------------------------------------------------------

@@ -148,7 +148,7 @@ def test_an_index_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (kept,) = (tmp_path / "cache" / "search").iterdir()
     made_first = kept.read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr("extract.search.index.read_line", lambda line: pytest.fail("read again"))
+        patch.setattr("extract.search.index.read_line", lambda line, folder: pytest.fail("read again"))
         assert names(where, "window attention") == first
     kept.write_bytes(made_first[: len(made_first) // 2])
     assert names(where, "window attention") == first, "a file that is not whole is made anew"
@@ -156,6 +156,24 @@ def test_an_index_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     specs.write_bytes(specs.read_bytes().replace(b"WindowMSA", b"WindowMSB"))  # same size, other text
     with pytest.raises(UserError, match=r"specs\.jsonl:\d: not a spec: another block is there; run `lemur verify`"):
         names(where, "window attention")
+
+
+def test_code_is_read_where_the_folder_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "cache"))
+    code = 'class DropPath:\n    """Survivors."""\n    def forward(self, x):\n        self.kept = x  # by a lottery\n'
+    specs = [json.loads(to_line(make_spec(row))) for row in blocks()]
+    lines = [json.dumps(spec | {"file": f"blocks/{spec['name']}.py"}) for spec in specs]
+    where = write(tmp_path / "out", lines)
+    for query in ("survivor", "lottery", "kept"):
+        assert "nothing matches" in answer(where, query)
+    (where / "blocks").mkdir()
+    other = '"""\nclass DropPath:\n    lottery = 1\n"""\n'  # of the file, not of the class
+    (where / "blocks" / "DropPath.py").write_text(f"# jackpot\n{code}\n\nwinner = 1\n", encoding="utf-8")
+    (where / "blocks" / "SEModule.py").write_text(f"{other}class SEModule:\n    pass\n", encoding="utf-8")
+    for query in ("survivor", "lottery", "kept"):
+        assert names(where, query) == ["DropPath"]
+    for query in ("jackpot", "winner"):
+        assert "nothing matches" in answer(where, query)
 
 
 def test_many_specs_are_read_by_workers(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +202,7 @@ def test_words_in_turn_joined_and_by_initials(folder: Path) -> None:
 
 
 def test_lines_and_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    search_folder(folder, "squeeze excitation", Filters(), count=1)
+    search_folder(folder, "se module", Filters(), count=1)
     block = "timm@1.0.30::alpha.layers.squeeze_excite.SEModule"
     told = capsys.readouterr().out.split("\n")
     assert told[0] == f"  1  {block}"
@@ -195,7 +213,7 @@ def test_lines_and_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
     load = f"from extract import load_block; SEModule = load_block('{folder}', '{block}')"
     assert told[6:] == [f"import it  {load}", ""]
     compile(load, "told", "exec")
-    search_folder(folder, "squeeze excitation", Filters(), as_json=True)
+    search_folder(folder, "se module", Filters(), as_json=True)
     facts = json.loads(capsys.readouterr().out)
     assert (facts["matched"], facts["all_words"], [hit["rank"] for hit in facts["hits"]]) == (2, True, [1, 2])
     assert facts["hits"][0].keys() >= {"block", "category", "level", "license", "source", "summary", "file", "load"}

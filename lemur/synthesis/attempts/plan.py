@@ -105,7 +105,9 @@ def list_eligible(library: Path, options: AttemptOptions) -> list[RequestedBlock
     if options.spec is not None:
         wanted = set(read_block_names(options.spec))
     elif options.query is not None:
-        wanted = {hit["block"] for hit in search(open_index(library), options.query, Filters(), _HITS).hits}
+        wanted = {
+            hit["block"] for hit in search(open_index(library), options.query, Filters(all_words=True), _HITS).hits
+        }
     try:
         columns = ("block", "level", "arguments", "license", "lean_license", "code")
         rows = {row.block: row for row in EXTRACTION.rows(library, Block, columns) if row.level in _RUNS}
