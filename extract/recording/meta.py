@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
@@ -27,6 +28,10 @@ _MOVES = frozenset((torch.Tensor.cuda, torch.Tensor.cpu))
 _TO = torch.Tensor.to
 #: Functions whose kernels for the meta device are in Python, where only the first argument says what they return.
 _INITIALIZATIONS = frozenset((torch.Tensor.normal_, torch.Tensor.uniform_))
+_ACTIVATIONS = frozenset((
+    functional.elu, functional.gelu, functional.hardsigmoid, functional.hardswish, functional.leaky_relu,
+    functional.relu, functional.relu6,
+))  # fmt: skip
 
 
 class LightTensors(TorchFunctionMode):
@@ -78,15 +83,27 @@ class LightTensors(TorchFunctionMode):
                 named["device"] = torch.device("meta")
             if func in _INITIALIZATIONS and torch.is_floating_point(args[0]):
                 return args[0]
-            if func is torch.batch_norm and _fits_norm(*args[:5]):
+            if not torch.is_grad_enabled() and _gives_alike(func, args, named):
                 return torch.empty_like(args[0])
         return func(*args, **named)
 
 
-def _fits_norm(tensor: torch.Tensor, *states: torch.Tensor | None) -> bool:
-    """Return whether a tensor can be normalized by these states, so that the result is as it is."""
-    of_channels = (tensor.dtype, tensor.shape[1:2]) if tensor.is_floating_point() else None
-    return all(state is None or (state.dtype, state.shape) == of_channels for state in states)
+def _gives_alike(func: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]) -> bool:
+    """Return whether a function runs, and returns what only its first argument says."""
+    if func in _ACTIVATIONS:
+        return bool(args) and torch.is_floating_point(args[0])
+    if func is functional.batch_norm and args[0].dim() > 1:
+        states, shape = args[1:], args[0].shape[1:2]
+        # It takes statistics, or more than one value a channel to compute them from.
+        runs = args[0].numel() > shape.numel() if named["training"] else not any(state is None for state in states)
+    elif func is functional.layer_norm:
+        states, shape = (), torch.Size(args[1])
+        runs = 0 < len(shape) and args[0].shape[-len(shape) :] == shape
+    else:
+        return False
+    of_channels = (args[0].dtype, shape) if torch.is_floating_point(args[0]) else None
+    states = [state for state in (*states, named["weight"], named["bias"]) if state is not None]
+    return runs and all((state.dtype, state.shape) == of_channels for state in states)
 
 
 def _dtype(value: object) -> torch.dtype | None:

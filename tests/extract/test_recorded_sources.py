@@ -1,5 +1,6 @@
 """Calls that are recorded while the models of a source run: which code is run, and what it shows."""
 
+import copy
 import importlib
 import itertools
 import os
@@ -163,6 +164,35 @@ def test_light_tensors_keep_small_values_and_drop_large_ones() -> None:
         assert all(tensor.is_meta for tensor in large)
     with LightTensors(on_meta=False):
         assert not torch.randn(3, device="cuda").is_meta
+
+
+@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize("shape", [(2, 4), (1, 4), (2, 4, 3, 4), (1, 4, 1, 1), (2, 5, 4), (4,)])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.BatchNorm1d(4), nn.BatchNorm2d(4, affine=False), nn.BatchNorm2d(4, track_running_stats=False),
+        nn.LayerNorm(4), nn.LayerNorm((3, 4)), nn.LayerNorm(5, elementwise_affine=False),
+        nn.GELU(), nn.ReLU(inplace=True), nn.Hardswish(), nn.LeakyReLU(0.1), nn.ELU(), nn.ReLU6(), nn.Hardsigmoid(),
+    ],
+)  # fmt: skip
+def test_layers_run_on_the_meta_device_as_they_do_on_the_cpu(
+    layer: nn.Module, shape: tuple[int, ...], train: bool
+) -> None:
+    def run(device: str) -> tuple[torch.Size, torch.dtype] | None:
+        try:
+            output = copied.train(train)(torch.empty(shape, device=device))
+        except (RuntimeError, ValueError):
+            return None
+        assert output.device.type == device
+        return output.shape, output.dtype
+
+    copied = copy.deepcopy(layer)
+    with torch.no_grad():
+        expected = run("cpu")
+        copied.to_empty(device="meta")
+        with LightTensors():
+            assert run("meta") == expected
 
 
 @pytest.fixture
