@@ -231,7 +231,8 @@ class StageContext:
         }
         self.tests = {name: folder for name, folder in fetched.items() if folder is not None}
         for name in self.tests:
-            self.originals[name] += tuple(runtime_for(_OF_PYTEST, unreached=self.facts.unreached).folders)
+            if not any((folder / _OF_PYTEST).is_dir() for folder in self.originals[name]):
+                self.originals[name] += tuple(runtime_for([_OF_PYTEST], unreached=self.facts.unreached).folders)
 
     def provide(self, source: PackageSource, package: str) -> Sequence[Path]:
         """Return folders with a package that a source turns out to need: another source, or what an extra has."""
@@ -323,7 +324,7 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
             block.arguments_from = find_origin(block.verdict.arguments, context.hints(block.target))
 
 
-_OF_PYTEST = ("packaging",)  # tests import it, too, since whoever has pytest has it
+_OF_PYTEST = "packaging"  # tests import it, too, since whoever has pytest has it
 _PROOFS = (RECORD_SOURCE, RECORD, TRACE, REBUILD, WATCH, SIGN)
 _MOST_RUNS = 3  # running blocks in which the calls of one class are recorded
 

@@ -66,11 +66,14 @@ class EntryLoader(importlib.abc.MetaPathFinder):
                 defer_compiler()
         for entry in entries:
             self.load(entry)
-        gc.enable()
-        for name in dict.fromkeys(entry.partition(":")[0] for entry in entries):
-            getattr(sys.modules[name], "warm_up", lambda: None)()
-        gc.collect()
+        names = dict.fromkeys(entry.partition(":")[0] for entry in entries)
+        warming = [vars(sys.modules[name])["warm_up"] for name in names if hasattr(sys.modules[name], "warm_up")]
+        for warm_up in warming:
+            warm_up()
+        if warming:
+            gc.collect()
         gc.freeze()  # so that a collection in a child does not copy the pages that it visits
+        gc.enable()
 
     def load(self, name: str) -> Entry:
         """Return the function that "package.module:function" names.
