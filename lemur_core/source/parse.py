@@ -182,7 +182,7 @@ class _FactsVisitor:
         """Remove the bodies of the functions in a statement, except of those that bind global names."""
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             first, last = node.body[0], node.body[-1].end_lineno or node.lineno
-            if not any(b"global" in self.lines.line(number) for number in range(first.lineno, last + 1)):
+            if self.lines.text.find(b"global", self.lines.start(first.lineno), self.lines.start(last + 1)) < 0:
                 node.body = [ast.copy_location(ast.Pass(), first)]
         elif isinstance(node, ast.ClassDef | ast.If | ast.Try | ast.With | ast.For | ast.While):
             for child in ast.iter_child_nodes(node):
@@ -224,6 +224,9 @@ def returns_its_argument(node: ast.FunctionDef) -> bool:
 
     Such a decorator only registers a class or function; removing it does not change the decorated object itself.
     """
+    last = node.body[-1]
+    if isinstance(last, ast.Return) and not isinstance(last.value, ast.Name):  # most functions
+        return False
     own = list(walk_scope(node.body))
     returned = [item.value for item in own if isinstance(item, ast.Return)]
     if not returned or any(not isinstance(value, ast.Name) for value in returned):
