@@ -26,6 +26,7 @@ def main() -> None:
     for _ in range(arguments.rounds):
         with tempfile.TemporaryDirectory() as folder:
             environment = {**os.environ, "LEMUR_CURATOR_CACHE": str(Path(folder, "cache"))}
+            environment.pop("PYTHONDONTWRITEBYTECODE", None)  # it compiles our own modules in each process
             command = [str(Path(sys.executable).with_name("lemur")), "extract", "--source", package, "--force"]
             out = ["--out", str(Path(folder, "blocks"))]
             costs = [measure([*command, name, *out], environment) for name in (first, second, first)]

@@ -92,18 +92,19 @@ def _gives_alike(func: Callable[..., Any], args: Sequence[Any], named: Mapping[s
     """Return whether a function runs, and returns what only its first argument says."""
     if func in _ACTIVATIONS:
         return bool(args) and torch.is_floating_point(args[0])
+    states: Sequence[Any] = ()
     if func is functional.batch_norm and args[0].dim() > 1:
         states, shape = args[1:], args[0].shape[1:2]
         # It takes statistics, or more than one value a channel to compute them from.
         runs = args[0].numel() > shape.numel() if named["training"] else not any(state is None for state in states)
     elif func is functional.layer_norm:
-        states, shape = (), torch.Size(args[1])
-        runs = 0 < len(shape) and args[0].shape[-len(shape) :] == shape
+        shape = torch.Size(args[1])
+        runs = len(shape) > 0 and args[0].shape[-len(shape) :] == shape
     else:
         return False
     of_channels = (args[0].dtype, shape) if torch.is_floating_point(args[0]) else None
-    states = [state for state in (*states, named["weight"], named["bias"]) if state is not None]
-    return runs and all((state.dtype, state.shape) == of_channels for state in states)
+    present = (state for state in (*states, named["weight"], named["bias"]) if state is not None)
+    return bool(runs) and all((state.dtype, state.shape) == of_channels for state in present)
 
 
 def _dtype(value: object) -> torch.dtype | None:

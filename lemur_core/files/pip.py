@@ -6,16 +6,13 @@ installed.
 
 import atexit
 import contextlib
-import functools
 import json
 import os
 import re
 import select
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -73,10 +70,6 @@ def download(
         cannot be reached or takes too long; UserError with pip's message otherwise. No message repeats the name.
     """
     archives, result = folder / "archives", folder / "result"
-    kept = Path(_kept_wheels().name, name + specifier)  # what code is read from is mostly imported, too
-    for wheel in kept.glob("*.whl") if not sdists else ():
-        if not max_bytes or wheel.stat().st_size <= max_bytes:
-            return Path(shutil.copy(wheel, folder))
     options = {True: [], False: ["--only-binary", ":all:"], "only": ["--no-binary", ":all:"]}[sdists]
     options += [] if retries is None else ["--retries", str(retries)]
     try:
@@ -89,16 +82,7 @@ def download(
     fetched = sorted(archives.iterdir())
     if done.returncode != 0 or not fetched:
         raise _explain(done.stderr, sdists, max_bytes)
-    if sdists is True and fetched[0].suffix == ".whl":
-        kept.mkdir(exist_ok=True)
-        shutil.copy(fetched[0], kept)
     return fetched[0]
-
-
-@functools.cache
-def _kept_wheels() -> "tempfile.TemporaryDirectory[str]":
-    """Return the folder of the wheels of sources, by requirement, which ends with this process."""
-    return make_scratch(Path(tempfile.gettempdir()), "wheels")
 
 
 def download_wheels(requirements: Sequence[str], folder: Path, *, max_bytes: int, max_seconds: float) -> list[Path]:
