@@ -5,7 +5,6 @@ multiple of each number of heads.
 """
 
 import ast
-import contextlib
 import enum
 import functools
 import inspect
@@ -340,11 +339,11 @@ def _find_lack(cause: BaseException) -> tuple[Any, str, bool] | None:
 @functools.cache
 def read_items(cls: Any) -> ReadItems:
     """Return what the code of a class and of its bases in the same file reads."""
-    texts = []
-    for owner in cls.__mro__:
-        with contextlib.suppress(OSError, TypeError):
-            texts += [inspect.getsource(owner)] if owner.__module__ == cls.__module__ else []
-    text = "\n".join(texts)
+    source, tree = _parse_module(cls.__module__)
+    names = {owner.__name__ for owner in cls.__mro__ if owner.__module__ == cls.__module__}
+    nodes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name in names]
+    lines = source.splitlines()
+    text = "\n".join(line for node in nodes for line in lines[node.lineno - 1 : node.end_lineno])
     return ReadItems(
         cls.__module__, text, {name: frozenset(NAME.findall(value)) for name, value in _ASSIGNED.findall(text)}
     )
@@ -367,6 +366,18 @@ class Compared(NamedTuple):
         return self.constants if not annotation or re.search(r"(?i)str|literal|any\b|enum", annotation) else ()
 
 
+def _parse_module(module: str) -> tuple[str, ast.Module]:
+    """Return the text of an imported module with its tree; both empty if the text is unavailable."""
+    try:
+        source = inspect.getsource(sys.modules[module])
+        return source, _parse_text(source)
+    except (KeyError, OSError, TypeError, SyntaxError, ValueError, RecursionError):
+        return "", ast.Module([], [])
+
+
+_parse_text = functools.cache(ast.parse)  # a large file takes a tenth of a second
+
+
 @functools.cache
 def read_compared(module: str) -> Mapping[str, Compared]:
     """Return what the names in an imported module are compared with; empty if its text is unavailable.
@@ -379,11 +390,7 @@ def read_compared(module: str) -> Mapping[str, Compared]:
 
     A name means the same wherever a file uses it, so its functions and other classes count, too.
     """
-    space = vars(sys.modules.get(module, object))
-    try:
-        tree = ast.parse(inspect.getsource(sys.modules[module]))
-    except (KeyError, OSError, TypeError, SyntaxError, ValueError, RecursionError):
-        return {}
+    space, (_, tree) = vars(sys.modules.get(module, object)), _parse_module(module)
     constants: dict[str, dict[str, None]] = {}
     classes: dict[str, dict[str, None]] = {}
     for node in ast.walk(tree):
