@@ -1,6 +1,7 @@
 """Search for constructor arguments: those the corpus passes, then guesses from names, repaired after each failure."""
 
 import contextlib
+import dataclasses
 import heapq
 import inspect
 import itertools
@@ -51,6 +52,7 @@ _UNCALLABLE = re.compile(
 _OUTSIDE = re.compile(r"out of (?:range|bounds)")
 _LENGTH = re.compile(r"unpack \(expected (\d+)|of (?:length|size|len) (\d+)|(\d+) (?:elements|values|items)")
 _FEW_TRIES = 3
+_FEW = 4  # of the values for a name
 _MAX_LENGTH = 8
 _MAX_GROWN = 64
 #: Sizes that a kernel or a pool does not fit into.
@@ -180,12 +182,10 @@ class Constructor:
                 built.tries = _FEW_TRIES if built.arguments in uncalled else None
                 yield built
         yield from late
-        if not self.required:
-            if succeeded:
-                yield from self._construct_unchanged(uncalled, set())
-                return
-            seen.discard(small[0])  # start the repairs from its failure
-        yield from self._repair_required(seen)
+        if not self.required and succeeded:
+            yield from self._construct_unchanged(uncalled, set())
+            return
+        yield from self._repair_required(seen if succeeded else set())  # repairs may start from what failed
         yield from self._construct_unchanged(calls, seen)
         yield from self._construct_unchanged(uncalled, set())
 
@@ -280,6 +280,7 @@ class Constructor:
         # What is read by key is a dict; what has an attribute may be anything.
         sure = [n not in companions and (t.startswith("{") or read_settings(known[n]) is not None) for n, t in better]
         yield from ((dict(picks), {**extra, name: text}) for name, text in itertools.compress(better, sure))
+        yield from ((dict(picks), {**extra, name: text}) for name, text in self._fill_settings(words, extra))
         named = [word for word in dict.fromkeys(words) if word in picks]
         optional = [w for w in dict.fromkeys(words) if w in self.parameters and w not in picks]
         optional = [name for name in optional if not is_variadic(self.parameters[name])][:3]
@@ -306,6 +307,25 @@ class Constructor:
     def _improve(self, failure: AttemptError, texts: Mapping[str, str]) -> list[tuple[str, str]]:
         """Return arguments with better values: with what was read of them by name."""
         return list(read_items(self.cls).improve(failure, texts, self.names.value))  # type: ignore[arg-type]
+
+    def _fill_settings(self, words: Sequence[str], texts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        """Yield the parameters whose default is an object with settings, with those set that are None and read.
+
+        `Stage(width, settings=Settings())` gets `settings=Settings(window_size=4, grid_size=4)`: such go together.
+        """
+        for name, parameter in self.parameters.items():
+            kind = type(parameter.default)
+            if dataclasses.is_dataclass(kind) and self.names.names.get(kind.__name__) is kind:
+                text = texts.get(name, f"{kind.__name__}()")
+                value = None
+                with contextlib.suppress(AttemptError):  # it may need arguments
+                    value = attempt(partial(self.names.value, text))
+                unset = [n for n, held in vars(value).items() if held is None] if isinstance(value, kind) else []
+                for word in (word for word in dict.fromkeys(words) if word in unset):
+                    alike = [other for other in unset if candidates(other) == candidates(word)]
+                    for item in (item for item in candidates(word)[:_FEW] if item != BLOCK):
+                        settings = ", ".join(f"{other}={item}" for other in alike)
+                        yield name, f"{text[:-1]}, {settings})".replace("(, ", "(")
 
     def _choices(self, name: str) -> tuple[str, ...]:
         texts: list[str] = [

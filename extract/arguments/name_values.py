@@ -133,7 +133,8 @@ def shrunk(name: str, default: object) -> str | None:
     size = 2 if re.search(r"depth|layers|blocks|repeats", lower) else small if 0 < small < 32 else 32
     if max(default) <= size * 2:
         return None
-    fresh = [min(item, size) for item in default]
+    # Numbers of heads divide widths.
+    fresh = [size if size < 32 and size % max(min(item, size), 1) else min(item, size) for item in default]
     return str(tuple(fresh) if isinstance(default, tuple) else fresh)
 
 

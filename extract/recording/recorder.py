@@ -24,9 +24,9 @@ from extract.recording.messages import MOST_CALLS
 from extract.recording.users import is_of
 
 _DEPTH = 8  # of nested values
-_CHARACTERS = 4_000  # of one argument
+_CHARACTERS = 16_000  # of one argument
 _RUNTIME = frozenset({"torch", "numpy", "math", "builtins"})
-_MOST_ELEMENTS = 32_000_000  # of parameters and inputs: what is larger takes minutes to prove
+_MOST_ELEMENTS = 100_000_000  # of parameters and inputs: what is larger takes minutes to prove
 _EXACT = 16  # elements of a tensor of integers whose values are kept: sizes, offsets
 #: Where expressions find functions and classes of the runtime, shortest name first.
 _NAMESPACES: Mapping[str, Any] = {"nn": nn, "F": nn.functional, "torch": torch, "math": math, "np": np}

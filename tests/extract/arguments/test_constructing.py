@@ -113,11 +113,41 @@ def test_a_recorded_constructor_of_what_nobody_called_gets_few_tries_before_gues
     assert plans == [(("7",), 3), (("9",), None), ((("dim", "32"),), None), (("7",), None)]
 
 
+def test_repairs_start_from_a_recorded_constructor_that_failed(constructor: MakeConstructor) -> None:
+    recorded = [{"args": [], "kwargs": [("dim", "32")], "way": "recorded"}]
+    made = constructor(text("dim, mult=None", "self.a = nn.Linear(dim, int(dim * mult))"), init=recorded)
+    assert dict(first(made).kwargs)["mult"] == "32"
+
+
 def test_an_optional_argument_that_an_error_names(constructor: MakeConstructor) -> None:
     made = constructor(text("dim, groups=5", "self.a = nn.Conv2d(dim, dim, 1, groups=groups)"))
     found = dict(first(made).kwargs)
     assert found["dim"] == "32"
     assert int(found["groups"]) in (1, 4, 32)
+
+
+SETTINGS = """
+import dataclasses
+@dataclasses.dataclass
+class Settings:
+    heads: int = 2
+    window_size: object = None
+    grid_size: object = None
+"""
+
+
+def test_settings_that_are_none_where_a_failure_names_them(constructor: MakeConstructor) -> None:
+    body = "self.area = settings.window_size * 2\nassert settings.window_size == settings.grid_size"
+    made = constructor(text("dim, settings: Settings = Settings()", body, SETTINGS))
+    assert dict(first(made).kwargs) == {"dim": "32", "settings": "Settings(window_size=4, grid_size=4)"}
+
+
+def test_settings_that_need_arguments_are_left_alone(constructor: MakeConstructor) -> None:
+    settings = SETTINGS.replace("heads: int = 2", "heads: int")
+    made = constructor(
+        text("dim, settings: Settings = Settings(3)", "self.area = settings.window_size * dim", settings)
+    )
+    assert "Settings(" not in dict(first(made).kwargs)["settings"]
 
 
 BLOCKS = """
