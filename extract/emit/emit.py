@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from extract.emit.closure import Closure, StatementGroup, collect, try_to_collect
-from extract.emit.lookups import list_settings, resolve_lookups
+from extract.emit.lookups import list_package_settings, list_settings, resolve_lookups
 from extract.emit.order import order_statements
 from extract.emit.render import BlockNames, Renderer, annotation_name, choose_names, describe_changes, describe_files
 from extract.resolve.dependencies import DependencyGraph
@@ -102,14 +102,17 @@ class Emitter:
         late = _list_late_imports(closure, graph)
         pieces = [(group, renderer.render(group).strip("\n")) for group in closure.groups]
         settings = list_settings([(node.module, node.statement) for node in closure.nodes_in_order])
+        around = list_package_settings(closure.modules) if closure.requires else {}
         body = _set_variables(settings, names)
         body += _with_glue(pieces, closure, graph, names, late) + _namespaces(names, graph)
         body += [*_alias_lines(names, closure), *_bind_nested(names, target)]
-        changes = _list_changes(closure, names, renderer, settings)
+        changes = _list_changes(closure, names, renderer, {**around, **settings})
         head = [*_header(closure, changes), *_future_lines(closure, graph, names)]
         # Packages that no statement needs on import are imported further down.
         at_once = (symbol for symbol in names.of if isinstance(symbol, Import) and symbol not in late)
-        head += import_section(symbol._replace(bound=names.of[symbol]) for symbol in at_once)
+        imports = import_section(symbol._replace(bound=names.of[symbol]) for symbol in at_once)
+        before = _set_before_imports(around)
+        head += [*before, *(line for line in imports if line not in before or not line)]
 
         def write(annotations: Iterable[str]) -> str:
             lines = [f"{name} = object" for name in sorted(annotations)]
@@ -270,6 +273,12 @@ def _set_variables(settings: Mapping[str, tuple[str, str]], names: BlockNames) -
     function = next((f"{names.of[symbol]}{ways[symbol.thing]}" for symbol in imports), "")
     lines = [f"{function}({name!r}, {value!r})" for name, (value, _) in settings.items()]
     return ["\n".join(lines)] if function and lines else []
+
+
+def _set_before_imports(settings: Mapping[str, tuple[str, str]]) -> list[str]:
+    """Return the lines that set what the block's packages set before the packages that they require are imported."""
+    lines = [f"os.environ.setdefault({name!r}, {value!r})" for name, (value, _) in settings.items()]
+    return ["import os", "", *lines, ""] if lines else []
 
 
 def _with_glue(

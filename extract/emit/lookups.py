@@ -16,7 +16,7 @@ empty without it, and `Pool2d`, the only value of the computed string. A name th
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from extract.emit.closure import Closure, try_to_collect
 from extract.resolve.dependencies import DependencyGraph
@@ -206,10 +206,12 @@ def _fill_containers(closure: Closure, graph: DependencyGraph) -> None:
 # --- environment variables --------------------------------------------------------------------------------------------
 
 # A file that reads `os.environ["ACME_SIZE"]` gets `os.environ.setdefault("ACME_SIZE", "64")` where another file of its
-# source assigns "64" to it, so that it can be imported alone; a variable that is set keeps its value.
+# source assigns "64" to it, so that it can be imported alone; a variable that is set keeps its value. A file that
+# imports other packages first sets what the packages of its classes set when they are imported: those may read it.
 
 
 _READ = re.compile(rb"environ\[\s*(?P<quote>['\"])(\w+)(?P=quote)\s*\](?!\s*=[^=])")
+_AT_TOP = re.compile(rb"^(?:os\.)?(?=environ)", re.MULTILINE)
 _SET = re.compile(
     rb"environ(?:\[\s*(?P<quote>['\"])(?P<name>\w+)(?P=quote)\s*\]\s*=|\.setdefault\(\s*(?P<other>['\"])(?P<key>\w+)(?P=other)\s*,)"
     rb"\s*(?P<value>'[^'\\\n]*'|\"[^\"\\\n]*\")\s*[)#;\r\n]"
@@ -230,6 +232,23 @@ def list_settings(statements: Sequence[tuple[Module, Statement]]) -> Mapping[str
                 settings[name] = value, file.path
                 break
     return settings
+
+
+def list_package_settings(modules: Iterable[Module]) -> Mapping[str, tuple[str, str]]:
+    """Return the variables that the packages around these modules set on import, with the value and the file."""
+    settings: dict[str, tuple[str, str]] = {}
+    around: dict[str, set[str]] = {}
+    sources = {module.source.name: module.source for module in modules}
+    for module in modules:
+        parts = module.name.split(".")
+        around.setdefault(module.source.name, set()).update(".".join(parts[:n]) for n in range(1, len(parts)))
+    for name, source in sorted(sources.items()):
+        for file in source.files if name != SOURCE_NAME else ():
+            text = source.read(file) if file.module in around[name] else b""
+            for match in filter(None, (_SET.match(text, line.end()) for line in _AT_TOP.finditer(text))):
+                value = str(ast.literal_eval(match["value"].decode("utf-8", "replace")))
+                settings.setdefault((match["name"] or match["key"]).decode(), (value, file.path))
+    return dict(sorted(settings.items()))
 
 
 def _find_value(text: bytes, name: bytes) -> str | None:

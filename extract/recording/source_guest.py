@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 import traceback
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -82,9 +83,13 @@ def record_source(request: SourceRecording) -> dict[str, Any]:
     compile_nothing()
     torch.jit._state.disable()
     torch.backends.mha.set_fastpath_enabled(False)
-    # No weights are there, and none are needed. Whoever imported the functions gets the new code, too.
-    for function in (torch.load, torch.hub.load_state_dict_from_url):
-        function.__code__ = _load_nothing.__code__
+    # No weights are there, and none are needed; tables beside the code are. Whoever imported the functions gets the new
+    # code, too, which finds its names in the modules of torch.
+    loading = types.FunctionType(torch.load.__code__, vars(torch.serialization), "load", torch.load.__defaults__)
+    loading.__kwdefaults__ = torch.load.__kwdefaults__
+    vars(torch.serialization)["_load_there"] = loading
+    torch.load.__code__ = _load_there_or_nothing.__code__
+    torch.hub.load_state_dict_from_url.__code__ = _load_nothing.__code__
     nn.Module.load_state_dict = _load_nothing  # type: ignore[method-assign]
     sys.argv = sys.argv[:1]
     time.sleep = _SLEEP
@@ -124,6 +129,13 @@ def _find_lacking(failure: BaseException, message: str) -> str | None:
 
 def _load_nothing(*_: Any, **__: Any) -> Any:
     return {}
+
+
+def _load_there_or_nothing(*args: Any, **kwargs: Any) -> Any:
+    try:
+        return _load_there(*args, **kwargs)  # type: ignore[name-defined]  # noqa: F821
+    except Exception:  # noqa: BLE001 - a file that is absent or cannot be read holds nothing
+        return {}
 
 
 def _import_module(name: str, folders: Sequence[str]) -> None:

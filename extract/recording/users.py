@@ -92,11 +92,15 @@ class UseGraph:
             yield value
         elif isinstance(value, functools.partial):
             yield from self._list_held([value.func, *value.args, *value.keywords.values()], depth)
-        elif depth and isinstance(value, _CONTAINERS) and len(value) <= _MAX_ITEMS:
-            # As it is stored: the tables of some packages import all that they name when they are asked.
-            stored = dict.values(value) if isinstance(value, dict) else getattr(value, "values", value.__iter__)()
-            for item in list(stored):
+        elif depth and isinstance(value, _CONTAINERS):
+            for item in list_stored(value)[:_MAX_ITEMS]:
                 yield from self._list_held(item, depth - 1)
+
+
+def list_stored(value: Any) -> list[Any]:
+    """Return the items of a container as it stores them: a class of its own may import or refuse when it is asked."""
+    base = next(kind for kind in _CONTAINERS if isinstance(value, kind))
+    return list(base.values(value) if issubclass(base, dict | types.MappingProxyType) else base.__iter__(value))
 
 
 def is_of(value: Any, packages: frozenset[str]) -> bool:

@@ -6,6 +6,8 @@ import itertools
 import os
 import subprocess
 import sys
+import types
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from extract.recording.meta import LightTensors
 from extract.recording.recorder import SourceRecorder
 from extract.recording.source_guest import spread
 from extract.recording.testing import run_tests
-from extract.recording.users import UseGraph
+from extract.recording.users import UseGraph, list_stored
 from extract.sources import open_source
 from tests.builders.suites import read_files
 
@@ -43,6 +45,13 @@ COMPILED = """
 import importlib
 OPERATORS = importlib.import_module("folding._ext")
 assert callable(OPERATORS.add) and not hasattr(OPERATORS, "__path__")
+"""
+#: A table beside the code is read, weights that are not there hold nothing.
+TABLE = """
+import os
+import torch
+assert torch.load(os.path.join(os.path.dirname(__file__), "table.pt"))["a"].sum() == 2
+assert torch.load("gone.pt") == {}
 """
 #: The first model that is tried with the part `Made`: it cannot be put into evaluation mode.
 TRAINER = """
@@ -97,7 +106,8 @@ def write(folder: Path) -> None:
 def test_registries_factories_scripts_examples_and_tests_show_true_arguments(tmp_path: Path) -> None:
     write(tmp_path / "project")
     with (tmp_path / "project" / "folding" / "__init__.py").open("a") as file:
-        file.write(COMPILED)
+        file.write(COMPILED + TABLE)
+    torch.save({"a": torch.ones(2)}, tmp_path / "project" / "folding" / "table.pt")
     names = list(WIDTHS)
     with BlockExtractor(sources=[str(tmp_path / "project")], level="forward", jobs=1) as extractor:
         rows = {result.row.name: result.row for result in extractor.extract_multiple_blocks(names)}
@@ -215,6 +225,22 @@ def test_what_reaches_a_class_and_which_names_a_factory_takes() -> None:
     assert sorted(reaching[2:]) == ["create", "register"]
     assert list_keys(factory.build) == ["tiny"]
     assert list_keys(factory.create) == ["listed_small"]
+
+
+class Refusing(tuple[Any, ...]):
+    """Such as the representations of a group: their numbers are no sizes."""
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def __iter__(self) -> Any:
+        raise NotImplementedError
+
+
+def test_containers_that_refuse_to_be_read_are_read_as_they_are_stored() -> None:
+    assert list_stored(Refusing((1, 2))) == [1, 2]
+    assert list_stored(OrderedDict(a=3)) == [3]
+    assert list_stored(types.MappingProxyType({"a": 4})) == [4]
 
 
 def test_files_that_state_models_build_them_or_their_parts(package: Path) -> None:

@@ -97,6 +97,23 @@ def test_a_variable_has_the_value_that_its_source_assigns(corpus: Any, run: Any,
     assert run(emitted.code)["A"]()(2) == 12
 
 
+def test_what_the_packages_of_a_class_set_is_set_before_others_are_imported(corpus: Any) -> None:
+    files = {
+        "acme/__init__.py": "import os\nfrom .net import A\nos.environ['ACME_MODE'] = 'old'\n",
+        "acme/net.py": "import os\nfrom torch import nn\nfrom gone import f\nclass A(nn.Module):\n"
+        "    def forward(self, x): return f(x, os.sep)\n",
+        "other/__init__.py": "import os\nos.environ['OTHER'] = '1'\n",
+        "setup.py": "setup(install_requires=['gone'])",
+    }
+    lines = corpus(files, bare=True).emit("A").code.splitlines()
+    set_at, imported_at = lines.index("os.environ.setdefault('ACME_MODE', 'old')"), lines.index("from gone import f")
+    assert set_at < imported_at
+    assert lines.count("import os") == 1
+    assert not any("OTHER" in line for line in lines)
+    alone = corpus(files | {"acme/net.py": files["acme/net.py"].replace("from gone import f", "f = max")}, bare=True)
+    assert "ACME_MODE" not in alone.emit("A").code  # nothing that is imported could read it
+
+
 def test_a_variable_without_a_value_stays_wanted(corpus: Any) -> None:
     emitted = corpus({"net.py": VARIABLES["net.py"]}, bare=True).emit("A")
     assert "setdefault" not in emitted.code
