@@ -99,7 +99,7 @@ class UseGraph:
 
 def list_stored(value: Any) -> list[Any]:
     """Return the items of a container as it stores them: a class of its own may import or refuse when it is asked."""
-    base = next(kind for kind in _CONTAINERS if isinstance(value, kind))
+    base: Any = next(kind for kind in _CONTAINERS if isinstance(value, kind))
     return list(base.values(value) if issubclass(base, dict | types.MappingProxyType) else base.__iter__(value))
 
 
