@@ -31,6 +31,7 @@ from extract.resolve.symbols import (
     Reason,
     Registries,
     RegistrySymbol,
+    StatementNode,
     Undefined,
 )
 from extract.sources import PackageSource
@@ -100,7 +101,9 @@ class Emitter:
         names = choose_names(closure, graph)
         renderer = Renderer(closure, graph, names)
         late = _list_late_imports(closure, graph)
-        pieces = [(group, renderer.render(group).strip("\n")) for group in closure.groups]
+        # A name that is deleted in the author's file is in no one's way here, and another order may still need it.
+        groups = [group for group in closure.groups if not all(map(_is_deletion, group.nodes))]
+        pieces = [(group, renderer.render(group).strip("\n")) for group in groups]
         settings = list_settings([(node.module, node.statement) for node in closure.nodes_in_order])
         around = list_package_settings(closure.modules) if closure.requires else {}
         body = _set_variables(settings, names)
@@ -273,6 +276,10 @@ def _set_variables(settings: Mapping[str, tuple[str, str]], names: BlockNames) -
     function = next((f"{names.of[symbol]}{ways[symbol.thing]}" for symbol in imports), "")
     lines = [f"{function}({name!r}, {value!r})" for name, (value, _) in settings.items()]
     return ["\n".join(lines)] if function and lines else []
+
+
+def _is_deletion(node: StatementNode) -> bool:
+    return node.module.text[node.statement.start : node.statement.end].startswith(b"del ")
 
 
 def _set_before_imports(settings: Mapping[str, tuple[str, str]]) -> list[str]:

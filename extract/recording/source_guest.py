@@ -83,8 +83,8 @@ def record_source(request: SourceRecording) -> dict[str, Any]:
     compile_nothing()
     torch.jit._state.disable()
     torch.backends.mha.set_fastpath_enabled(False)
-    # No weights are there, and none are needed; tables beside the code are. Whoever imported the functions gets the new
-    # code, too, which finds its names in the modules of torch.
+    # No weights are there, and none are needed; tables that come with the code are. Whoever imported the functions gets
+    # the new code, too, which finds its names in the modules of torch.
     loading = types.FunctionType(torch.load.__code__, vars(torch.serialization), "load", torch.load.__defaults__)
     loading.__kwdefaults__ = torch.load.__kwdefaults__
     vars(torch.serialization)["_load_there"] = loading

@@ -57,6 +57,27 @@ def test_an_entry_that_cannot_come_along_is_said(corpus, closed, run) -> None:  
     assert "absent: " in told
 
 
+def test_a_deleted_name_is_there_for_what_fills_by_it(corpus, closed, run) -> None:  # type: ignore[no-untyped-def]
+    """A table that loops fill through one name, which the file deletes afterwards."""
+    made = corpus(
+        """
+        --- p/a.py
+        from torch import nn
+        LAYERS = {}
+        def one(x): return x
+        def two(x): return x
+        for _f in (one,):
+            LAYERS[_f.__name__] = _f
+        for _f in (two,):
+            LAYERS[_f.__name__] = _f
+        del _f
+        class A(nn.Module):
+            def forward(self, x): return sorted(LAYERS)
+        """
+    )
+    assert run(closed(made.emit("A")))["A"]()(1) == ["one", "two"]
+
+
 def test_a_search_that_cannot_be_known_is_said(corpus, closed) -> None:  # type: ignore[no-untyped-def]
     made = corpus(
         """
