@@ -4,6 +4,7 @@ The same request gives the same records: attempts and steps are counted, and the
 """
 
 import importlib
+import itertools
 import re
 import signal
 import sys
@@ -20,6 +21,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from extract.arguments.name_values import read_parameters
 from extract.arguments.search_guest import compile_nothing
 from extract.arguments.trials import AttemptError, attempt, seed_all
 from extract.recording.configured import (
@@ -46,7 +48,9 @@ from extract.recording.drivers import (
 from extract.recording.messages import MOST_CALLS, SourceRecording
 from extract.recording.recorder import RecordedCall, SourceRecorder
 from extract.recording.testing import ReplacedModule, find_absent
-from extract.recording.users import UseGraph
+from extract.recording.users import UseGraph, is_of
+from extract.standins.neighbours import radius_graph
+from extract.standins.sparse import SparseTensor, torch_sparse
 from lemur_core.sandbox.server.foreign import one_line
 
 #: "MMCV==2.1.0 is used but incompatible. Please install mmcv>=2.0.0rc4, <2.1.0."
@@ -113,11 +117,26 @@ def record_source(request: SourceRecording) -> dict[str, Any]:
     if absent or all(name in failures for name in own):
         return {"calls": {}, "missing": failures[next(name for name in own if name in failures)], "absent": absent}
     packages = frozenset(name.partition(".")[0] for name in own)
+    _stand_in(packages)
     files = read_configurations(request.configurations)
     recording = _Recording(
         packages, request.examples, _read_tests(request), files, StatedModels(request.folders, packages)
     )
     return {"calls": recording.record(request.classes), "missing": None}
+
+
+def _stand_in(packages: frozenset[str]) -> None:
+    """Put what blocks have for operators of compiled packages into the modules that define or import them."""
+    modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] in packages]
+    for module, ours in itertools.product(modules, (radius_graph, SparseTensor, torch_sparse)):
+        theirs = vars(module).get(ours.__name__)
+        if isinstance(theirs, type(ours)) and is_of(theirs, packages) and _list_parts(theirs) <= _list_parts(ours):
+            setattr(module, ours.__name__, ours)
+
+
+def _list_parts(item: type | types.FunctionType) -> set[str]:
+    """Return the parameters of a function, or the public attributes of a class."""
+    return {name for name in dir(item) if name[0] != "_"} if isinstance(item, type) else set(read_parameters(item))
 
 
 def _find_lacking(failure: BaseException, message: str) -> str | None:

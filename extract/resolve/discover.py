@@ -43,8 +43,11 @@ class TargetClass:
 
     @property
     def lines(self) -> tuple[int, int]:
-        """First and last line of the class."""
-        at: Statement | Nested = self.nested or self.module.facts.statements[self.facts.statement]
+        """First and last line of the class, or of a function that comes along with one."""
+        facts = find_class_facts(Definition(self.module, self.name))
+        at: Statement | Nested | None = self.nested
+        if at is None:
+            at = self.module.facts.statements[facts.statement] if facts else self.module.find_binders(self.name)[-1]
         return at.line, at.end_line
 
     @property

@@ -64,6 +64,13 @@ DEFINITIONS: Mapping[str, Replacement] = {
     **_table("attention.py", "AttentionInterface AttentionInterface: get_interface"),
     **_table("neighbours.py", "radius_graph radius_graph: x r batch loop max_num_neighbors flow"),
     **_table(
+        "sparse.py",
+        """
+        SparseTensor SparseTensor: coo csr set_value fill_value has_value
+        torch_sparse torch_sparse: matmul sum mul set_diag fill_diag masked_select_nnz
+        """,
+    ),
+    **_table(
         "frameworks.py",
         """
         AutoConfig AutoClass: from_pretrained

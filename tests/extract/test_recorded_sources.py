@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from extract.extractor import BlockExtractor
+from extract.recording import source_guest
 from extract.recording.configured import StatedModels
 from extract.recording.drivers import Driver, Tables, drive_stated, list_examples, list_keys
 from extract.recording.meta import LightTensors
@@ -26,6 +27,7 @@ from extract.recording.source_guest import spread
 from extract.recording.testing import run_tests
 from extract.recording.users import UseGraph, list_stored
 from extract.sources import open_source
+from extract.standins import sparse
 from tests.builders.suites import read_files
 
 #: A part whose arguments nobody guesses: the text says which code passes them.
@@ -133,6 +135,25 @@ def test_a_source_that_cannot_be_imported_shows_nothing_and_says_so(tmp_path: Pa
     # A call in the corpus shows how `Made` is constructed, and nothing how it is called.
     assert rows == {"Listed": "executed", "Made": "constructed", "Main": "forward", "Shown": "executed"}
     assert notes == ["project: its own models were not run: RuntimeError: not today"]
+
+
+def test_what_replaces_compiled_packages_is_there_while_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    class SparseTensor:
+        def coo(self) -> None: ...
+
+    def radius_graph(x: Any, r: float, another: int) -> None: ...
+
+    kept = {"torch_sparse": torch, "radius_graph": radius_graph}
+    package = __name__.partition(".")[0]
+    modules = {f"{package}.defining": {"SparseTensor": SparseTensor, **kept}, "other": {"SparseTensor": SparseTensor}}
+    for name, values in modules.items():
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+        vars(sys.modules[name]).update(values)
+    source_guest._stand_in(frozenset({package}))
+    assert sys.modules[f"{package}.defining"].SparseTensor is sparse.SparseTensor
+    assert sys.modules["other"].SparseTensor is SparseTensor
+    # One takes what ours does not, the other is no class.
+    assert {name: vars(sys.modules[f"{package}.defining"])[name] for name in kept} == kept
 
 
 def test_examples_of_a_readme(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from extract.arguments.messages import CompanionCode
 from extract.emit.emit import Emitted, Emitter
 from extract.resolve.discover import Hierarchy, TargetClass, find_class_facts, follow
 from extract.resolve.modules import Definition, Module
+from lemur_core.source.facts import CLASS, FUNCTION
 from lemur_core.source.text import parse_expression
 
 _TRANSPARENT = frozenset({"Optional", "Union", "Annotated", "Final"})
@@ -72,10 +73,10 @@ class Companions:
                     yield from self._emit_companion(wanted, "")
 
     def list_defined(self, places: Iterable[tuple[Module, str]], block: TargetClass) -> Iterator[Companion]:
-        """Yield the classes that these files define under these names, without the block itself."""
+        """Yield the classes and functions that these files define under these names, without the block itself."""
         for module, name in places:
             own = module is block.module and name == block.name
-            if not own and find_class_facts(Definition(module, name)) is not None:
+            if not own and any(item.kind in (CLASS, FUNCTION) for item in module.find_binders(name)):
                 yield from self._emit_companion(Wanted(module, name, True), "")
 
     def emit_with(self, block: TargetClass, companions: Iterable[CompanionCode]) -> Emitted | None:

@@ -1,5 +1,7 @@
 """Classes that parameters want."""
 
+from typing import Any
+
 import pytest
 
 CONFIGS = """
@@ -63,6 +65,18 @@ def test_classes_that_expressions_name_come_along(hints_for) -> None:
     found = hints_for("Block", a=block, b="from p.a import Block, Norm\nb = Block(Norm())\n", configs=CONFIGS)
     assert found.init[0].args == ("Norm()",)
     assert [(c.parameter, c.name) for c in found.companions] == [("", "Norm")]
+
+
+def test_functions_and_classes_that_recorded_calls_name(finder_for) -> None:
+    functions = "RATE = 2\ndef gate(x):\n    return x * RATE\n"
+    finder, found = finder_for("Block", a=BLOCK.format(name="Block", parameter="act"), functions=functions)
+    module = next(item for item in finder.companions._usage.library.by_path.values() if item.name == "p.functions")
+    places = [(module, "gate"), (module, "RATE"), (found.module, "Norm"), (found.module, "Block")]
+    gate, norm = finder.companions.list_defined(places, found)
+    assert (norm.name, norm.wants_class) == ("Norm", True)
+    names: dict[str, Any] = {"__name__": "companion"}
+    exec(compile(gate.code, "companion.py", "exec", dont_inherit=True), names)
+    assert names[gate.name](3) == 6
 
 
 PRETRAINED = """
