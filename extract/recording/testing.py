@@ -30,7 +30,7 @@ from torch import nn
 from extract.arguments.trials import AttemptError, attempt, seed_all
 from extract.recording.meta import LightTensors
 
-_IMPORT_SECONDS, _SECONDS = 30.0, 5.0  # of CPU time
+_IMPORT_SECONDS, _SECONDS = 30.0, 10.0  # of CPU time
 _MAX_TESTS = 24  # of one file
 _MAX_FAILED = 12
 _MAX_REPLACED = 8  # modules that one file lacks
