@@ -164,6 +164,36 @@ def test_a_package_that_only_functions_need_does_not_stop_the_file(corpus: Any) 
     assert early.requires == ('lemurearly; extra == "guess"',)
 
 
+def test_what_stands_in_comes_before_annotations_that_name_it(corpus: Any, closed: Any, run: Any) -> None:
+    """Else these would have to become text, which TorchScript cannot read."""
+    made = corpus(
+        """
+        --- p/typing.py
+        try:
+            from torch_sparse import SparseTensor
+        except ImportError:
+            class SparseTensor:
+                def coo(self): raise ImportError
+                def csr(self): raise ImportError
+                def has_value(self): raise ImportError
+                def set_value(self, value): raise ImportError
+                def fill_value(self, value): raise ImportError
+        --- p/a.py
+        from torch import nn
+        from .typing import SparseTensor
+        class Index:
+            def take(self, other: SparseTensor): return other
+        class A(nn.Module):
+            def forward(self, x): return Index().take(SparseTensor.from_dense(x)).sum(dim=1)
+        """
+    )
+    outcome = made.emit("A")
+    code = closed(outcome)
+    assert ("lemur-curator", "sparse.py") in outcome.files
+    assert "__future__" not in code
+    assert run(code)["A"]()(torch.eye(2)).tolist() == [1, 1]
+
+
 def test_settings_need_no_validating_decorator(corpus: Any) -> None:
     made = corpus(
         {
