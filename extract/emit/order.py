@@ -102,9 +102,9 @@ class _Ordering:
                     if isinstance(target, Definition):
                         needs.hard.update(self._list_groups(node, target, True))
                 for use, noted in links.notes:
-                    symbol = self._graph.symbol(noted) if isinstance(noted, Definition) else None
-                    if use.start >= 0 and isinstance(symbol, Definition):
-                        needs.noted.update(self._list_groups(node, symbol, True))
+                    named = self._graph.symbol(noted) if isinstance(noted, Definition) else None
+                    if use.start >= 0 and isinstance(named, Definition):
+                        needs.noted.update(self._list_groups(node, named, True))
             needs.hard.update(self._list_earlier(node))
         return needs
 

@@ -128,13 +128,14 @@ def record_source(request: SourceRecording) -> dict[str, Any]:
 def _stand_in(packages: frozenset[str]) -> None:
     """Put what blocks have for operators of compiled packages into the modules that define or import them."""
     modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] in packages]
-    for module, ours in itertools.product(modules, (radius_graph, SparseTensor, torch_sparse)):
+    replacements: tuple[Any, ...] = (radius_graph, SparseTensor, torch_sparse)
+    for module, ours in itertools.product(modules, replacements):
         theirs = vars(module).get(ours.__name__)
         if isinstance(theirs, type(ours)) and is_of(theirs, packages) and _list_parts(theirs) <= _list_parts(ours):
             setattr(module, ours.__name__, ours)
 
 
-def _list_parts(item: type | types.FunctionType) -> set[str]:
+def _list_parts(item: Any) -> set[str]:
     """Return the parameters of a function, or the public attributes of a class."""
     return {name for name in dir(item) if name[0] != "_"} if isinstance(item, type) else set(read_parameters(item))
 
