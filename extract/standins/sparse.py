@@ -128,7 +128,7 @@ class SparseTensor:
         return SparseTensor(self._row.to(device), None, self._col.to(device), value, self._sizes, True)
 
     def _ordered(self, value, layout):
-        """What is given by column, in the order of the entries."""
+        """Return values in the order of the entries, whatever the order they are given in."""
         if layout != "csc" or value is None:
             return value
         order = torch.argsort(self._col * self._sizes[0] + self._row, stable=True)
