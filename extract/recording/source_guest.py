@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 import traceback
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
