@@ -15,6 +15,7 @@ from torch import nn
 
 from extract.arguments.constructing import META_SHAPES, Constructed, Constructor, fails_only_on_meta
 from extract.arguments.inputs import (
+    RECORD,
     Inputs,
     Layers,
     ListOfValues,
@@ -325,4 +326,4 @@ def as_call(inputs: Inputs, parameters: Mapping[str, inspect.Parameter] | None =
 def call_text(called: ForwardCall) -> str:
     """Return the arguments of a call in one line."""
     parts = [*called.args, *(f"{name}={text}" for name, text in called.kwargs)]
-    return ", ".join(parts)[:200] or "no arguments"
+    return ", ".join(parts).replace(RECORD, "Record")[:200] or "no arguments"

@@ -79,16 +79,26 @@ class ListOfValues:
 
 @dataclass(frozen=True, slots=True)
 class FieldValues:
-    """Values by name: a dict or, if they are read as attributes, a namespace."""
+    """Values by name: a dict, a namespace if they are read as attributes, or a dict that is read both ways."""
 
     fields: tuple[tuple[str, "Value"], ...] = ()
-    is_dict: bool = True
+    by_key: bool = True
+    by_attribute: bool = False
 
     def expression(self) -> str:
         """Return Python code that creates it."""
-        if self.is_dict:
+        if not self.by_attribute:
             return f"{{{', '.join(f'{name!r}: {value.expression()}' for name, value in self.fields)}}}"
-        return f"types.SimpleNamespace({', '.join(f'{name}={value.expression()}' for name, value in self.fields)})"
+        kind = RECORD if self.by_key else "types.SimpleNamespace"
+        return f"{kind}({', '.join(f'{name}={value.expression()}' for name, value in self.fields)})"
+
+
+#: A class of dicts whose items are attributes, too, as those of a batch of graphs. What is missing is an
+#: AttributeError, so that `hasattr` and copies work.
+RECORD = (
+    "type('Record', (dict,), {'__getattr__': lambda self, key: "
+    "self[key] if key in self else object.__getattribute__(self, key), '__setattr__': dict.__setitem__})"
+)
 
 
 Value = Tensor | Literal | ListOfValues | FieldValues
@@ -257,7 +267,8 @@ _TARGETS = re.compile(r"targets?|labels?|gt|y_true")
 #: Values of arguments with the same meaning everywhere, for the small graph or for a 4 x 4 feature map.
 MEANINGS: tuple[tuple[str, Value], ...] = (
     (r"edge_index.*|adj_t|edge_label_index|edges", Tensor((2, _EDGES), INDEX, _NODES)),
-    (r"batch(_idx)?|index|ptr", Tensor((_NODES,), INDEX, 1)),
+    (r"batch(_idx)?|index", Tensor((_NODES,), INDEX, 1)),
+    (r"ptr", Literal(f"torch.arange({_NODES + 1})")),  # each node is a graph
     (
         r"(box|bbox)(es)?|rois|proposals|anchors",
         Literal("torch.tensor([[0.0, 1.0, 1.0, 6.0, 6.0], [1.0, 2.0, 2.0, 7.0, 7.0]])"),
@@ -355,21 +366,24 @@ def guess_field(name: str, main: Tensor, *, loss: bool) -> Value:
         return value
     if _POSITIONS.fullmatch(plain):
         return Tensor((main.shape[0], 3))
+    if re.fullmatch(r"(.*_)?weights?", plain):
+        return Tensor(main.shape[:1], POSITIVE)
     if _INDEX.fullmatch(plain) or re.match(r"(n|num|idx|index|len)_|.*_(len|lengths?|n|i|j|m)$", plain):
         return Tensor(main.shape[:1], INDEX)
     return propose_like_main(plain, main, loss=loss)[0]
 
 
 def fit_graph(record: FieldValues) -> FieldValues:
-    """Return a record that holds edges with one row for each node or edge of the small graph; any other as it is."""
-    if not any(name.startswith("edge_index") for name, _ in record.fields):
+    """Return a record of a graph with one row for each node or edge of the small graph; any other as it is."""
+    edges = any(name.startswith("edge_index") for name, _ in record.fields)
+    if not edges and "ptr" not in dict(record.fields):
         return record
 
     def fit(name: str, value: Value) -> Value:
         if not isinstance(value, Tensor) or name.startswith("edge_index") or meaning(name) is not None:
             return value
-        rows = _EDGES if name.lower().startswith("e") or "edge" in name else _NODES
-        return value.with_shape((rows,) if value.kind == INDEX else (rows, value.shape[-1]))
+        rows = _EDGES if edges and (name.lower().startswith("e") or "edge" in name) else _NODES
+        return value.with_shape((rows,) if value.kind == INDEX or len(value.shape) == 1 else (rows, value.shape[-1]))
 
     return replace(record, fields=tuple((name, fit(name, value)) for name, value in record.fields))
 

@@ -126,7 +126,8 @@ def repairs(at: FailedCall) -> Iterator[Inputs]:
     cause = at.failure.cause
     read = cause.name if isinstance(cause, AttributeError) else ""
     # No other size supplies what is read by name.
-    complete = list(records(at)) if isinstance(cause, KeyError) or (read and not hasattr(torch.Tensor, read)) else []
+    by_name = isinstance(cause, KeyError) or (read and not hasattr(torch.Tensor, read))
+    complete = list(records(at)) if by_name or (_INDEXED.search(at.text) and _KEY.search(at.line)) else []
     yield from complete
     for rule in RULES if not complete else ():
         yield from rule(at)
@@ -460,12 +461,16 @@ _INDEXED = re.compile(
     r"(?:indices must be integers or slices, not str|too many indices for tensor|invalid data type 'str'"
     r"|only integers, slices|is not subscriptable)"
 )
-_LACKS = re.compile(r"'(?:Tensor|list|dict|SimpleNamespace|types\.SimpleNamespace)' object has no attribute '(\w+)'")
+_KEY = re.compile(r"\w\[[\"']")
+_LACKS = re.compile(r"'(?:Tensor|list|dict|Record|(?:types\.)?SimpleNamespace)' object has no attribute '(\w+)'")
 _OF_DICTS = frozenset({"items", "keys", "values", "get", "update", "copy", "pop"})
 
 
 def records(at: FailedCall) -> Iterator[Inputs]:
-    """Use a dict or an object with attributes where a value is read like one, and add the item that is missing."""
+    """Use a dict or an object with attributes where a value is read like one, and add the item that is missing.
+
+    What has been read by key or as an attribute so far is read both ways from then on.
+    """
     cause = at.failure.cause
     lacks = _LACKS.search(at.text)
     item = cause.args[0] if isinstance(cause, KeyError) and cause.args and isinstance(cause.args[0], str) else ""
@@ -476,14 +481,19 @@ def records(at: FailedCall) -> Iterator[Inputs]:
     if (indexed or held) and not names.keys() & {*indexed, *held}:
         held, indexed = (list(names)[:1] if read else [] for read in (held, indexed))  # another name, in a helper
     for name, value in names.items():
-        known = value.fields if isinstance(value, FieldValues) else ()
+        record = value if isinstance(value, FieldValues) and value.fields else FieldValues(by_key=False)
+        known = record.fields
         field = item if item and isinstance(value, FieldValues) else lacks[1] if lacks and name in held else ""
         if not known and "no_output" in at.text and isinstance(value, FieldValues):
             field = "x"
         if name in indexed or field in _OF_DICTS:
-            yield with_value(at.inputs, name, FieldValues(known))
+            yield with_value(at.inputs, name, replace(record, by_key=True))
         elif field and field not in dict(known):
-            record = FieldValues((*known, (field, guess_field(field, main, loss=at.loss))), is_dict=not lacks)
+            record = FieldValues(
+                (*known, (field, guess_field(field, main, loss=at.loss))),
+                by_key=record.by_key or not lacks,
+                by_attribute=record.by_attribute or lacks is not None,
+            )
             yield with_value(at.inputs, name, fit_graph(record))
 
 

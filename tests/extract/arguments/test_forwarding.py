@@ -62,9 +62,10 @@ def test_no_arguments(forward: MakeForward) -> None:
         ("a, b = x\nreturn self.a(a) + b", "self.a = nn.Linear(7, 7)"),
         ("assert x.shape[-2:] == (28, 28)\nreturn self.a(x)", "self.a = nn.Conv2d(5, 8, 3)"),
         ("b, n, c = x.shape\nassert n == 49\nreturn self.a(x)", "self.a = nn.Linear(20, 4)"),
+        ("n = x.ptr[1:] - x.ptr[:-1]\nreturn x.weight * x['energy'] / n + x.pos.sum()", "pass"),
         ("return self.b(self.a(x).flatten(1))", "self.a = nn.Conv2d(3, 4, 1)\nself.b = nn.Linear(4 * 32 * 32, 2)"),
     ],
-    ids=["a pair", "an image's size", "a number of tokens", "flattened maps"],
+    ids=["a pair", "an image's size", "a number of tokens", "a batch of graphs", "flattened maps"],
 )
 def test_inputs_that_take_several_steps(forward: MakeForward, body: str, init: str) -> None:
     search = forward(text("x", body, init))

@@ -1,5 +1,6 @@
 """Descriptions of inputs: what they say is what Python makes of them."""
 
+import copy
 import types
 from collections import OrderedDict, namedtuple  # noqa: F401 (the page names it)
 from collections.abc import Callable
@@ -18,11 +19,13 @@ from extract.arguments.inputs import (
     INDEX,
     MASK,
     POSITIVE,
+    FieldValues,
     Layers,
     ListOfValues,
     Literal,
     Tensor,
     Value,
+    change_nested,
     change_tensors,
     flatten,
     is_loss,
@@ -114,6 +117,18 @@ def _round() -> list[Any]:
 @table(__file__, "inputs.md", "Flatten", globals())
 def test_flatten(value: object, found: list[int]) -> None:
     assert [int(tensor) for tensor in flatten(value)] == found
+
+
+def test_what_is_read_by_key_and_as_attribute() -> None:
+    """Its text alone makes it; copies and changes leave it as it is, and what it lacks is an attribute that it lacks."""
+    written = FieldValues((("a", Tensor((2,))), ("b", Literal("3"))), by_attribute=True).expression()
+    made = eval(written, {"torch": torch})
+    for record in (made, copy.deepcopy(made), change_nested(made, lambda tensor: tensor * 1)):
+        assert record.a is record["a"]
+        assert (record.b, flatten(record)) == (3, [record.a])
+        assert not hasattr(record, "c")
+        record.c = 4
+        assert record["c"] == 4
 
 
 def test_flatten_ends() -> None:

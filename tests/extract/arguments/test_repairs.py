@@ -79,11 +79,13 @@ CASES: tuple[tuple[str, str, Inputs, int], ...] = (
     ("a kernel that is larger than the image", layer("nn.Conv2d(32, 8, 40)"), (("x", IMAGE),), 3),
     ("items of a dict", module("return x['a'] * x['b'].sum()"), (("x", FieldValues((("a", ROWS),))),), 1),
     ("attributes of an object", module("return x.pos + 1"), (("x", IMAGE),), 1),
-    ("another attribute of an object", module("return x.a + x.b.sum()"), (("x", FieldValues((("a", ROWS),), is_dict=False)),), 1),
+    ("another attribute of an object", module("return x.a + x.b.sum()"), (("x", FieldValues((("a", ROWS),), by_key=False, by_attribute=True)),), 1),
+    ("an item of an object", module("return x.a + x['a']"), (("x", FieldValues((("a", ROWS),), by_key=False, by_attribute=True)),), 1),
+    ("an attribute of a dict", module("return x['a'] + x.b.sum()"), (("x", FieldValues((("a", ROWS),))),), 1),
     (
         "nodes and edges of a graph",
         module("return x.V[x.edge_index[0]] * x.E"),
-        (("x", FieldValues((("V", TOKENS), ("E", TOKENS)), is_dict=False)),),
+        (("x", FieldValues((("V", TOKENS), ("E", TOKENS)), by_key=False, by_attribute=True)),),
         1,
     ),
     (
