@@ -5,6 +5,7 @@
 
 import hashlib
 import json
+import re
 import warnings
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,6 +42,8 @@ from lemur_core.source.facts import AT_DEFINITION
 from lemur_core.source.quality import drop_unevaluated, find_undefined_names
 from lemur_core.source.text import Import, import_section, parse_code
 from manifests.provenance.licenses import combine_licenses
+
+_DELETION = re.compile(rb"del\b[\s(]*\w+(?:\s*,\s*\w+)*[\s,)]*")  # of names, not of items
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +282,7 @@ def _set_variables(settings: Mapping[str, tuple[str, str]], names: BlockNames) -
 
 
 def _is_deletion(node: StatementNode) -> bool:
-    return node.module.text[node.statement.start : node.statement.end].startswith(b"del ")
+    return _DELETION.fullmatch(node.module.text, node.statement.start, node.statement.end) is not None
 
 
 def _set_before_imports(settings: Mapping[str, tuple[str, str]]) -> list[str]:
