@@ -21,7 +21,7 @@ from extract.sources import PackageSource, SourceFile
 from lemur_core.files.cache import cache_folder, open_database
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
-from lemur_core.files.workers import map_chunks, process_pool, submit
+from lemur_core.files.workers import check_workers, map_chunks, process_pool, submit
 from lemur_core.source import facts as facts_module
 from lemur_core.source.facts import FACTS_VERSION, FileFacts
 from lemur_core.source.parse import parse_file
@@ -162,6 +162,7 @@ class FactsIndex:
                 raise
         except ProcessExpired:
             pass  # the file ended its worker
+        check_workers()
         return _crash_row(file)
 
     # -- results that depend only on the files ----------------------------------------------------------------------

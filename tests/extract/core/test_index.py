@@ -91,6 +91,33 @@ def test_a_file_that_exhausts_the_parser_is_a_fault(source: PackageSource, path:
     assert faults["deep.py"] == "nested 902 levels deep, more than 150"
 
 
+def test_a_script_that_workers_import_again_is_told_so_and_stores_no_fault(tmp_path: Path, path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\nfrom pathlib import Path\n"
+        "from extract.resolve.index import FactsIndex\nfrom extract.sources import open_source\n"
+        "source = open_source(sys.argv[1])\n"
+        "with FactsIndex(Path(sys.argv[2])) as index:\n"
+        "    index.add([(source, file) for file in source.files])\n"
+    )
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "net.py").write_text("X = 1\n")
+    done = subprocess.run(
+        [sys.executable, script, folder, path],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+    )
+    assert done.returncode == 1
+    assert "put what runs under" in done.stderr
+    project = open_source(str(folder))
+    with FactsIndex(path) as index:
+        index.add([(project, file) for file in project.files])
+        assert index.faults([(project, file) for file in project.files]) == []
+
+
 def test_policies(source: PackageSource, path: Path) -> None:
     assert add_all(source, path, "skip") == (0, 0)
     assert add_all(source, path) == (0, 3)
