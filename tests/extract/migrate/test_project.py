@@ -229,7 +229,7 @@ def test_a_block_of_one_package_in_another(released: tuple[Path, Path]) -> None:
     for name in ("Conv2dStaticSamePadding", "MemoryEfficientSwish"):
         facts = json.loads(migrate_into_project(blocks, name, host, MigrateOptions(as_json=True)))
         assert facts["proof"]["tests"] == 1
-        assert facts["proof"]["steps"] >= 8
+        assert facts["proof"]["steps"] >= 7  # of one input in both modes
         assert facts["license"] == "Apache-2.0"
         (module,) = [path for path in facts["files"] if path.startswith("pytorch_tcn/") and "__init__" not in path]
         assert f"class {name}(" in (host / module).read_text(encoding="utf-8")
