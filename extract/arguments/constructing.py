@@ -23,10 +23,10 @@ from extract.arguments.name_values import (
     candidates,
     configuration_expressions,
     format_call,
+    parse_settings,
     read_compared,
     read_items,
     read_parameters,
-    read_settings,
     shrunk_arguments,
 )
 from extract.arguments.trials import (
@@ -278,7 +278,7 @@ class Constructor:
         known, companions = {**texts, **extra}, self._companions()
         better = self._improve(failure, known)
         # What is read by key is a dict; what has an attribute may be anything.
-        sure = [n not in companions and (t.startswith("{") or read_settings(known[n]) is not None) for n, t in better]
+        sure = [n not in companions and (t.startswith("{") or parse_settings(known[n]) is not None) for n, t in better]
         yield from ((dict(picks), {**extra, name: text}) for name, text in itertools.compress(better, sure))
         yield from ((dict(picks), {**extra, name: text}) for name, text in self._fill_settings(words, extra))
         named = [word for word in dict.fromkeys(words) if word in picks]

@@ -228,7 +228,7 @@ class Settings(NamedTuple):
         return self._replace(items={**fresh, **self.items, **items}).expression()
 
 
-def read_settings(text: str) -> Settings | None:
+def parse_settings(text: str) -> Settings | None:
     """Return the parts of such an expression; None if it is another one."""
     try:
         node = ast.parse(text, mode="eval").body
@@ -272,7 +272,7 @@ class ReadItems(NamedTuple):
         words = {word for text in (*failure.lines, str(failure)) for word in NAME.findall(text)}
         words |= {word for name in words for word in self.assigned.get(name, ())}
         for name, text in texts.items():
-            settings = read_settings(text) or Settings({})
+            settings = parse_settings(text) or Settings({})
             mentioned = [key for key in settings.items if str(key) in words]
             for key in mentioned or settings.items:
                 method = _METHOD if settings.items[key].startswith(_METHOD) else ""
@@ -296,7 +296,7 @@ class ReadItems(NamedTuple):
                 yield f"[{', '.join([better] * len(value))}]"
         if type(value).__name__ != holder:
             return
-        settings = read_settings(text)
+        settings = parse_settings(text)
         if is_item:
             keys = [wanted] if wanted is not None else self._list_keys(name)
             known = read_compared(self.module).get(name, Compared()).constants  # of what the items are compared with

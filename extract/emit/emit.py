@@ -116,9 +116,7 @@ class Emitter:
         head = [*_header(closure, changes), *_future_lines(closure, graph, names)]
         # Packages that no statement needs on import are imported further down.
         at_once = (symbol for symbol in names.of if isinstance(symbol, Import) and symbol not in late)
-        imports = import_section(symbol._replace(bound=names.of[symbol]) for symbol in at_once)
-        before = _set_before_imports(around)
-        head += [*before, *(line for line in imports if line not in before or not line)]
+        head += _import_after(around, (symbol._replace(bound=names.of[symbol]) for symbol in at_once))
 
         def write(annotations: Iterable[str]) -> str:
             lines = [f"{name} = object" for name in sorted(annotations)]
@@ -285,10 +283,13 @@ def _is_deletion(node: StatementNode) -> bool:
     return _DELETION.fullmatch(node.module.text, node.statement.start, node.statement.end) is not None
 
 
-def _set_before_imports(settings: Mapping[str, tuple[str, str]]) -> list[str]:
-    """Return the lines that set what the block's packages set before the packages that they require are imported."""
-    lines = [f"os.environ.setdefault({name!r}, {value!r})" for name, (value, _) in settings.items()]
-    return ["import os", "", *lines, ""] if lines else []
+def _import_after(settings: Mapping[str, tuple[str, str]], imports: Iterable[Import]) -> list[str]:
+    """Return the import lines, after those that set these environment variables."""
+    lines = import_section(imports)
+    if not settings:
+        return lines
+    assignments = [f"os.environ.setdefault({name!r}, {value!r})" for name, (value, _) in settings.items()]
+    return ["import os", "", *assignments, "", *(line for line in lines if line != "import os")]
 
 
 def _with_glue(

@@ -236,18 +236,17 @@ def list_settings(statements: Sequence[tuple[Module, Statement]]) -> Mapping[str
 
 def list_package_settings(modules: Iterable[Module]) -> Mapping[str, tuple[str, str]]:
     """Return the variables that the packages around these modules set on import, with the value and the file."""
-    settings: dict[str, tuple[str, str]] = {}
-    around: dict[str, set[str]] = {}
-    sources = {module.source.name: module.source for module in modules}
+    around: dict[str, Module] = {}
     for module in modules:
         parts = module.name.split(".")
-        around.setdefault(module.source.name, set()).update(".".join(parts[:n]) for n in range(1, len(parts)))
-    for name, source in sorted(sources.items()):
-        for file in source.files if name != SOURCE_NAME else ():
-            text = source.read(file) if file.module in around[name] else b""
-            for match in filter(None, (_SET.match(text, line.end()) for line in _AT_TOP.finditer(text))):
-                value = str(ast.literal_eval(match["value"].decode("utf-8", "replace")))
-                settings.setdefault((match["name"] or match["key"]).decode(), (value, file.path))
+        names = [".".join(parts[:n]) for n in range(1, len(parts))]
+        packages = (module.library.modules.get((module.source.name, name)) for name in names)
+        around |= {f"{item.source.name} {item.file.path}": item for item in packages if item is not None}
+    settings: dict[str, tuple[str, str]] = {}
+    for _, module in sorted(around.items()):
+        for match in filter(None, (_SET.match(module.text, line.end()) for line in _AT_TOP.finditer(module.text))):
+            value = str(ast.literal_eval(match["value"].decode("utf-8", "replace")))
+            settings.setdefault((match["name"] or match["key"]).decode(), (value, module.file.path))
     return dict(sorted(settings.items()))
 
 

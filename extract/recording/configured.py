@@ -43,6 +43,7 @@ from torch import nn
 from extract.arguments.inputs import is_variadic, list_required
 from extract.arguments.name_values import read_parameters
 from extract.arguments.trials import AttemptError, attempt
+from extract.recording.users import is_of
 
 _MOST_CLASSES = 4  # for one parameter
 _LEAST_LETTERS = 3  # of a parameter that is named after a class
@@ -71,7 +72,7 @@ def list_accepted(cls: Any) -> list[tuple[str, type]]:
 
 def _list_classes(cls: Any, name: str, annotation: Any) -> Iterator[type]:
     """Yield the classes that a parameter may take: annotated, in an attribute of the class, named alike."""
-    space = vars(sys.modules[cls.__module__])
+    space, package = vars(sys.modules[cls.__module__]), frozenset({cls.__module__.partition(".")[0]})
     if isinstance(annotation, str):
         with contextlib.suppress(Exception):  # it may name what exists for a type checker alone
             annotation = eval(annotation, dict(space))
@@ -83,12 +84,8 @@ def _list_classes(cls: Any, name: str, annotation: Any) -> Iterator[type]:
         if isinstance(value, type) and len(word) >= _LEAST_LETTERS and value.__name__.lower().endswith(word)
     ]
     for value in (annotation, *typing.get_args(annotation), *held, *named):
-        if isinstance(value, type) and value is not cls and _is_own(value, cls) and _can_be_constructed(value):
+        if isinstance(value, type) and value is not cls and is_of(value, package) and _can_be_constructed(value):
             yield value
-
-
-def _is_own(value: type, cls: type) -> bool:
-    return value.__module__.partition(".")[0] == cls.__module__.partition(".")[0]
 
 
 def _can_be_constructed(value: type) -> bool:

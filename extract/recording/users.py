@@ -93,7 +93,8 @@ class UseGraph:
         elif isinstance(value, functools.partial):
             yield from self._list_held([value.func, *value.args, *value.keywords.values()], depth)
         elif depth and isinstance(value, _CONTAINERS):
-            for item in list_stored(value)[:_MAX_ITEMS]:
+            stored = list_stored(value)
+            for item in stored if len(stored) <= _MAX_ITEMS else ():
                 yield from self._list_held(item, depth - 1)
 
 

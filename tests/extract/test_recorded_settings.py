@@ -73,6 +73,10 @@ def test_which_parameters_take_what_can_be_made(models: ModuleType) -> None:
     assert list_accepted(models.Tagger) == [("settings", models.Settings)]  # by an attribute of the class
     assert list_accepted(models.Twice) == [("pooled", models.Pooled)]  # by its name
     assert list_accepted(models.Cell) == list_accepted(models.Pooled) == []
+    space: dict[str, type] = {}
+    exec("Generated = type('Generated', (), {})", space)
+    models.Twice.pooled_kind = space["Generated"]
+    assert list_accepted(models.Twice) == [("pooled", models.Pooled)]  # generated code may state no module
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ def test_a_file_that_exhausts_the_parser_is_a_fault(source: PackageSource, path:
     assert faults["deep.py"] == "nested 902 levels deep, more than 150"
 
 
-def test_a_script_that_workers_import_again_is_told_so_and_stores_no_fault(tmp_path: Path, path: Path) -> None:
+def test_a_script_without_a_main_guard_is_an_error_and_stores_no_fault(tmp_path: Path, path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import sys\nfrom pathlib import Path\n"
