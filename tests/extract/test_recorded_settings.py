@@ -76,6 +76,7 @@ def test_which_parameters_take_what_can_be_made(models: ModuleType) -> None:
     space: dict[str, type] = {}
     exec("Generated = type('Generated', (), {})", space)
     models.Twice.pooled_kind = space["Generated"]
+    list_accepted.cache_clear()
     assert list_accepted(models.Twice) == [("pooled", models.Pooled)]  # generated code may state no module
 
 
