@@ -6,12 +6,14 @@ Nothing of an sdist is run. Setuptools writes the names of its top-level modules
 
 import contextlib
 import email.parser
+import itertools
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from extract.sources.contents import PackageSource, is_about_code, is_test
@@ -28,8 +30,8 @@ from lemur_core.sandbox.runtime import DECLARED
 _COMPILED = frozenset({".c", ".cc", ".cpp", ".cu", ".cxx", ".f", ".f90", ".pyx", ".rs"})
 _MAX_SDIST_BYTES = 40 << 20
 _MAX_SECONDS = 120.0
-#: At the end of a line of metadata, such as `repository, https://…/OWNER/NAME.git`.
-_REPOSITORY = re.compile(r"https://git(?:hub|lab)\.com/[\w.-]+/[\w.-]+$")
+#: At the end of a line of metadata, such as `repository, https://…/OWNER/NAME.git`; pages of it, such as its issues, too.
+_REPOSITORY = re.compile(r"(https://git(?:hub|lab)\.com/[\w.-]+/([\w.-]+?)(?:\.git)?)(?=[/\s\")\]#?]|$)")
 _ABSENT_SECONDS = 24 * 3600.0
 _ABSENT = "there is no wheel of it for this Python and platform, and its sdist"
 
@@ -132,11 +134,17 @@ def list_metadata(folder: Path, name: str) -> list[Path]:
 
 
 def _find_repository(folder: Path, name: str) -> str | None:
-    """Return the address of the repository that the metadata of an installed release states."""
+    """Return the address of the repository that the metadata of an installed release states.
+
+    If no field of it does, the description may link to one that has the name of the release.
+    """
     for file in list_metadata(folder, name)[:1]:
-        fields = email.parser.Parser().parsestr(file.read_text("utf-8", "replace"), headersonly=True)
+        fields = email.parser.Parser().parsestr(file.read_text("utf-8", "replace"))
         stated = [*fields.get_all("Project-URL", []), *fields.get_all("Home-page", [])]
-        return next((match[0] for line in stated if (match := _REPOSITORY.search(line))), None)
+        linked = _REPOSITORY.finditer(str(fields.get_payload()))
+        named = (match for match in linked if canonicalize_name(match[2]) == canonicalize_name(name))
+        matches = filter(None, map(_REPOSITORY.search, stated))
+        return next((match[1] for match in itertools.chain(matches, named)), None)
     return None
 
 

@@ -185,27 +185,31 @@ def _fetch(git: GitSpec, commit: str, folder: Path) -> PackageSource:
 def fetch_files(url: str, version: Version, choose: Callable[[list[str]], Iterable[str]]) -> dict[str, bytes]:
     """Return files of a repository as they were at a release, or at the last one before it of the same series.
 
+    If no tag is of that series, then as they are now.
+
     Args: choose: which of its paths are wanted.
-    Returns: contents by path; none if no tag is of that series.
+    Returns: contents by path.
     Raises: as `run_git` does; UserError if the files are too large.
     """
     git = parse_git(f"git+{url}")
-    tags = {}
-    for name, commit in _list_remote(git, "refs/tags/*").items():
+    tags: dict[Version, str] = {}
+    listed = _list_remote(git, "HEAD", "refs/tags/*")
+    for name, commit in listed.items():
         # `v1.2`, `release-1.2`; the commit of an annotated tag is listed last.
         with contextlib.suppress(InvalidVersion):
             tags[Version(re.sub(r"\A\D*", "", name.removeprefix("refs/tags/").removesuffix("^{}")))] = commit
     last = max((tag for tag in tags if tag <= version and tag.release[:2] == version.release[:2]), default=None)
-    if last is None:
+    commit = tags[last] if last is not None else listed.get("HEAD")
+    if commit is None:
         return {}
-    note(f"fetching the tests of {git.name} at {last} with git")
+    note(f"fetching the tests of {git.name} at {last or commit[:_SHORT]} with git")
     with workspace() as work:
         run = _make_repository(git, work / "lean")
         run("config", "remote.origin.promisor", "true")
-        run(*_FETCH, *_WITHOUT_BLOBS, "--depth=1", "origin", tags[last])
-        blobs = _list_blobs(run, tags[last])
+        run(*_FETCH, *_WITHOUT_BLOBS, "--depth=1", "origin", commit)
+        blobs = _list_blobs(run, commit)
         wanted = list(choose(sorted(blobs)))
-        data = _read_blobs(git, tags[last], run, sorted({blobs[path] for path in wanted}))
+        data = _read_blobs(git, commit, run, sorted({blobs[path] for path in wanted}))
     return {path: data[blobs[path]] for path in wanted}
 
 

@@ -237,9 +237,8 @@ def test_the_tests_of_a_release_come_from_the_repository_that_its_metadata_state
         repository.commit({"test/nn/test_x.py": f"# {tag}\n", "test/data.json": "[]", "tiny.py": f"# {version}\n"})
         repository.git("tag", "-a", "-m", "release", tag)
     stated = "Project-URL: homepage, https://tiny.example\nProject-URL: repository, https://github.com/o/tiny.git\n"
-    for version in ("1.2.1", "2.0"):
-        make_wheel("tiny", version, {"tiny/__init__.py": ""}, stated)
-        make_sdist("tiny", version, SDIST_WITHOUT_TESTS)
+    make_wheel("tiny", "1.2.1", {"tiny/__init__.py": ""}, stated)
+    make_sdist("tiny", "1.2.1", SDIST_WITHOUT_TESTS)
     source = open_source("tiny@1.2.1")
     unreached: list[str] = []
     for _ in range(2):
@@ -248,9 +247,24 @@ def test_the_tests_of_a_release_come_from_the_repository_that_its_metadata_state
         files = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
         assert files == {"test/nn/test_x.py": "# 1.2.1rc1\n", "test/data.json": "[]"}
         repository.folder.rename(tmp_path / "moved") if repository.folder.exists() else None  # the second is cached
-    other = open_source("tiny@2.0")
-    assert fetch_tests(other, original_folders(other), unreached) == folder.with_name("tiny-2.0")
     assert unreached == []
+
+
+def test_tests_come_from_the_newest_commit_where_no_tag_is_near_and_only_the_description_links_to_the_repository(
+    repository: Any, make_wheel: Any, make_sdist: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gitconfig").write_text(f'[url "{repository.url}"]\n\tinsteadOf = https://github.com/o/tiny_net\n')
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
+    repository.commit({"tests/test_x.py": "# old\n"})
+    repository.git("tag", "v1.0")
+    repository.commit({"tests/test_x.py": "# new\n"})
+    linked = "[![x](https://github.com/a/badges)](https://github.com/o/tiny_net/actions/x.yml) (https://github.com/b/c)"
+    make_wheel("tiny_net", "2.0", {"tiny_net/__init__.py": ""}, f"\n{linked}\n")
+    make_sdist("tiny-net", "2.0", SDIST_WITHOUT_TESTS)
+    source = open_source("tiny-net@2.0")
+    folder = fetch_tests(source, original_folders(source), [])
+    assert folder is not None
+    assert (folder / "tests/test_x.py").read_text() == "# new\n"
 
 
 def test_tests_whose_repository_is_out_of_reach_are_asked_for_again(
