@@ -30,7 +30,7 @@ from lemur_core.sandbox.runtime import DECLARED
 _COMPILED = frozenset({".c", ".cc", ".cpp", ".cu", ".cxx", ".f", ".f90", ".pyx", ".rs"})
 _MAX_SDIST_BYTES = 40 << 20
 _MAX_SECONDS = 120.0
-#: At the end of a line of metadata, such as `repository, https://…/OWNER/NAME.git`; pages of it, such as its issues, too.
+#: In metadata, such as `repository, https://…/OWNER/NAME.git`; pages of a repository, such as its issues, count, too.
 _REPOSITORY = re.compile(r"(https://git(?:hub|lab)\.com/[\w.-]+/([\w.-]+?)(?:\.git)?)(?=[/\s\")\]#?]|$)")
 _ABSENT_SECONDS = 24 * 3600.0
 _ABSENT = "there is no wheel of it for this Python and platform, and its sdist"

@@ -194,10 +194,10 @@ def fetch_files(url: str, version: Version, choose: Callable[[list[str]], Iterab
     git = parse_git(f"git+{url}")
     tags: dict[Version, str] = {}
     listed = _list_remote(git, "HEAD", "refs/tags/*")
-    for name, commit in listed.items():
+    for name, tagged in listed.items():
         # `v1.2`, `release-1.2`; the commit of an annotated tag is listed last.
         with contextlib.suppress(InvalidVersion):
-            tags[Version(re.sub(r"\A\D*", "", name.removeprefix("refs/tags/").removesuffix("^{}")))] = commit
+            tags[Version(re.sub(r"\A\D*", "", name.removeprefix("refs/tags/").removesuffix("^{}")))] = tagged
     last = max((tag for tag in tags if tag <= version and tag.release[:2] == version.release[:2]), default=None)
     commit = tags[last] if last is not None else listed.get("HEAD")
     if commit is None:
