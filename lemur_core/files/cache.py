@@ -6,6 +6,7 @@ import os
 import sqlite3
 import stat
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -25,6 +26,7 @@ ROOMS: Mapping[str, int] = {
 _MARKERS = ".lemur"
 
 _held: dict[Path, int] = {}  # the marker, open and locked, of each room that this process uses
+_holding = threading.Lock()  # a second thread, too, waits until the first one has the lock
 
 
 def cache_folder(*parts: str) -> Path:
@@ -68,7 +70,7 @@ def uses_rooms() -> bool:
 
 def _hold(room: Path) -> None:
     """Mark a room as ours, and lock it as used by this process."""
-    with contextlib.suppress(OSError):  # a file system without locks, or a folder of another user
+    with contextlib.suppress(OSError), _holding:  # a file system without locks, or a folder of another user
         if room not in _held and (is_ours(room) or not any(room.iterdir())):
             _held[room] = _open_marker(room)
             fcntl.flock(_held[room], fcntl.LOCK_SH)  # waits while another process removes entries

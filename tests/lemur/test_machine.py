@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,22 @@ def test_only_one_process_at_a_time_claims_a_room_that_it_uses_itself(
                 fcntl.flock(third, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the room was ours all the time
     with marker.open("r+") as third, pytest.raises(BlockingIOError):
         fcntl.flock(third, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_all_threads_wait_for_a_room_of_which_entries_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "cache"
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(root))
+    write(root / "pages" / "one", 1000, 1)
+    marker = find_marker(root / "pages")
+    marker.parent.mkdir()
+    with ThreadPoolExecutor(4) as pool, marker.open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)  # another process removes entries
+        asked = [pool.submit(cache_folder, "pages") for _ in range(4)]
+        assert not wait(asked, timeout=0.3).done
+        fcntl.flock(other, fcntl.LOCK_UN)
+        assert {one.result(timeout=10) for one in asked} == {root / "pages"}
 
 
 def test_what_a_running_command_uses_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
