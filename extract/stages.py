@@ -45,7 +45,7 @@ from extract.proofs.validate import (
     compare_all,
     validate_all,
 )
-from extract.recording.blocks import RECORD, ArgumentsFrom, RecordedCalls, find_origin, record_all
+from extract.recording.blocks import RECORD, RECORDED, ArgumentsFrom, RecordedCalls, find_origin, record_all
 from extract.recording.source import RECORD_SOURCE, is_recorded, record_sources
 from extract.resolve.discover import TargetClass
 from extract.resolve.distributions import list_distributions, make_guess
@@ -263,6 +263,19 @@ class StageContext:
         words = set(NAME.findall(block.verdict.arguments))
         return tuple(item for item in self.hints(block.target)["companions"] if item["name"] in words)
 
+    def named(self, block: PendingBlock) -> tuple[CompanionCode, ...]:
+        """Return the companions that the recorded arguments of a block that does not run name, in strings, too.
+
+        A registry finds the latter, and `isinstance` knows the classes of one file alone.
+        """
+        hints = self.hints(block.target)
+        if not hints["companions"] or at_least(block.verdict.level, "forward"):
+            return ()
+        recorded = [call for call in (*hints["init"], *hints["forward"]) if call["way"] == RECORDED]
+        texts = [text for call in recorded for text in (*call["args"], *dict(call["kwargs"]).values())]
+        words = {word for text in texts for word in NAME.findall(text)}
+        return tuple(item for item in hints["companions"] if item["name"] in words)
+
     def pair(self, block: PendingBlock) -> BlockWithOriginal:
         """Return how to run a block that reaches `forward`, and its original, without the folders of the latter."""
         if block.pair is None:
@@ -315,10 +328,11 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
         facts.validations_run += not verdict.reused
     if running:
         _use_recorded_calls(ready, context)
+        _define(ready, context, context.named)
         ended = _reaching(ready.values(), "forward")
         stopped = {block.target.module.source.name for key, block in ready.items() if key not in ended}
         facts.notes += [f"{name}: its own models were not run: {unshown[name]}" for name in unshown if name in stopped]
-    _define_arguments(ready, context)
+    _define(ready, context, context.companions)
     for block in ready.values():
         if block.verdict.arguments is not None:
             block.arguments_from = find_origin(block.verdict.arguments, context.hints(block.target))
@@ -414,7 +428,11 @@ def _validate_again(
             block.pair = None
 
 
-def _define_arguments(blocks: Mapping[str, PendingBlock], context: StageContext) -> None:
+def _define(
+    blocks: Mapping[str, PendingBlock],
+    context: StageContext,
+    choose: Callable[[PendingBlock], Sequence[CompanionCode]],
+) -> None:
     """Add the classes that the arguments of a block name to its file, so that the call runs as it is printed.
 
     A block keeps its file where the larger one reaches a lower level.
@@ -422,7 +440,7 @@ def _define_arguments(blocks: Mapping[str, PendingBlock], context: StageContext)
     larger: dict[str, Emitted] = {}
     available = frozenset().union(*context.packages.values())
     for key, block in blocks.items():
-        companions = [item for item in context.companions(block) if item["name"] not in block.places]
+        companions = [item for item in choose(block) if item["name"] not in block.places]
         emitted = context.finder.companions.emit_with(block.target, companions) if companions else None
         emitted = _drop_others(emitted, context.runtime.without_package)
         if emitted is not None and emitted.packages.keys() <= available:

@@ -51,7 +51,7 @@ _UNCALLABLE = re.compile(
 )
 _OUTSIDE = re.compile(r"out of (?:range|bounds)")
 _LENGTH = re.compile(r"unpack \(expected (\d+)|of (?:length|size|len) (\d+)|(\d+) (?:elements|values|items)")
-_FEW_TRIES = 3
+_FEW_TRIES = 12
 _FEW = 4  # of the values for a name
 _MAX_LENGTH = 8
 _MAX_GROWN = 64

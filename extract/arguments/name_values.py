@@ -107,7 +107,7 @@ SMALL: tuple[tuple[str, int, int], ...] = (
     (r".*(vocab_size|num_embeddings|n_vocab|vocab)", 128, 128),
     (r".*(layers?|num_blocks|depth)", 2, 2),
     (r".*(heads?|n_head)", 4, 4),
-    (r".*head_dim|head_size", 8, 8),
+    (r"d_[kqv]|.*head_dim|head_size", 8, 8),
     (r".*(image_size|img_size)", 32, 64),
     (r".*(patch_size|patch)", 4, 4),
     (r".*(positions?|_positions_?.*|position_embeddings|n_ctx|max_.*_?len.*|sliding_window)", 64, 64),

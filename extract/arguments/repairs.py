@@ -11,6 +11,7 @@ import itertools
 import linecache
 import math
 import re
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +22,7 @@ import torch
 
 from extract.arguments.constructing import TOO_SMALL
 from extract.arguments.inputs import (
+    BATCH,
     BYTE,
     COMPLEX,
     FLOAT,
@@ -51,7 +53,10 @@ from lemur_core.sandbox.server.foreign import read_traceback
 
 _MAX_SIZE = 8192  # of one axis
 _MAX_RANK = 6
+_MAX_LISTED = 8  # items of a list
 _ROWS = 8  # of the tensors in a dict
+_SIDE = 64  # of an image in a dict of a batch
+_FILE = f"{MODULE_NAME}.py"
 _NONE = Literal("None")
 
 
@@ -86,9 +91,9 @@ class FailedCall:
         return list(dict.fromkeys(words + NAME.findall(self.text)))
 
     def suspects(self) -> list[str]:
-        """Return the arguments, first those that the failing lines name, innermost line first."""
+        """Return the arguments, first those that the failing lines name, innermost line first; also one item of them."""
         names = [name for name, _ in self.inputs]
-        named = [word for word in self.words() if word in names]
+        named = list(dict.fromkeys(n for word in self.words() for n in (word, f"{word}s") if n in names))
         return named + [name for name in names if name not in named]
 
     def with_tensors(self, name: str, change: Callable[[Tensor], Value | None]) -> Iterator[Inputs]:
@@ -289,8 +294,7 @@ def bounds(at: FailedCall) -> Iterator[Inputs]:
 
 def any_pair(at: FailedCall) -> Iterator[Inputs]:
     """Use any two numbers of the message, one of which is a size of an input."""
-    # At most ten numbers: a printed tensor has thousands.
-    numbers = [int(n) for n in re.findall(r"(?<![\w.])\d+(?![\w.])", at.text)][:10]
+    numbers = _read_numbers(at)
     sizes = {size for _, value in at.inputs for tensor in tensors_in(value) for size in tensor.shape}
     for have in dict.fromkeys(n for n in numbers if n in sizes and n > 2):
         for want in dict.fromkeys(n for n in numbers if n != have):
@@ -327,25 +331,26 @@ RANKS: tuple[tuple[str, int], ...] = (
 )
 
 
-#: Patterns of messages that state the number of dimensions of a tensor that was made of an input, and another number.
+#: Patterns of messages that state the number of dimensions of a tensor that was made of an input, and the one wanted.
 _RELATIVE = (
-    r"input\.dim\(\) = (\d+) is not equal to len\(dims\) = (\d+)",
-    r"same number of dimensions: got (\d+) and (\d+)",
-    r"repeat dims can not be (smaller) than number of dimensions (of) tensor",
+    r"input\.dim\(\) = (?P<have>\d+) is not equal to len\(dims\) = (?P<want>\d+)",
+    r"same number of dimensions: got (?P<have>\d+) and (?P<want>\d+)",
+    r"\(expected (?:at least )?(?P<want>\d+), got (?P<have>\d+)\)",
+    r"sizes provided \((?P<want>\d+)\) must be greater or equal to the number of dimensions in the tensor \((?P<have>\d+)",
+    r"repeat dims can not be smaller than number of dimensions of tensor",
 )
 
 
 def ranks(at: FailedCall) -> Iterator[Inputs]:
     """Use messages, also of failed unpacking, that state the expected number of dimensions."""
     for relative in filter(None, (re.search(pattern, at.text) for pattern in _RELATIVE)):
-        more = int(relative[2]) - int(relative[1]) if relative[1].isdecimal() else -1
+        stated = relative.groupdict()
+        more = int(stated["want"]) - int(stated["have"]) if stated else -1
         shift = partial(_shift_rank, more=more)
-        yield from (*at.each_with(shift), *at.all_with(shift))
+        yield from (*at.each_with(shift), *at.all_with(shift), *(at.each_with(_add_column) if more == 1 else ()))
     named = [int(n) for n in re.findall(r"(\d)-?D(?:\b| )", at.text.split(" got ")[0])]
-    stated = [int(match[1]) + more for pattern, more in RANKS if (match := re.search(pattern, at.text))]
-    if match := re.search(r"\(expected (?:at least )?(\d+), got (\d+)\)", at.text):  # `*x.shape, dim` has one name more
-        stated.insert(0, len(at.main.shape) + int(match[1]) - int(match[2]))
-    for rank in dict.fromkeys([*stated, *sorted(named, reverse=True)]):
+    absolute = [int(match[1]) + more for pattern, more in RANKS if (match := re.search(pattern, at.text))]
+    for rank in dict.fromkeys([*absolute, *sorted(named, reverse=True)]):
         if 1 <= rank <= _MAX_RANK:
             yield from at.each_with(partial(change_rank, rank=rank))
             if len(at.inputs) > 1:
@@ -354,6 +359,10 @@ def ranks(at: FailedCall) -> Iterator[Inputs]:
 
 def _shift_rank(tensor: Tensor, more: int) -> Tensor | None:
     return change_rank(tensor, len(tensor.shape) + more)
+
+
+def _add_column(tensor: Tensor) -> Tensor | None:
+    return tensor.with_shape((*tensor.shape, 1)) if len(tensor.shape) < _MAX_RANK else None
 
 
 def change_rank(tensor: Tensor, rank: int) -> Tensor | None:
@@ -373,10 +382,18 @@ def change_rank(tensor: Tensor, rank: int) -> Tensor | None:
     return tensor.with_shape(fresh)
 
 
+def other_ranks(at: FailedCall) -> Iterator[Inputs]:
+    """Try other numbers of dimensions of one of several inputs, those first that the failing lines name."""
+    for rank in (3, 2, 4) if len(at.inputs) > 1 else ():
+        yield from at.each_with(partial(change_rank, rank=rank))
+    yield from at.each_with(_add_column) if len(at.inputs) > 1 else ()
+
+
 def comparisons(at: FailedCall) -> Iterator[Inputs]:
     """Use the numbers that a failed assertion or condition compares: sizes, or the rank of an argument."""
     for have, want, name in read_compared_numbers(read_traceback(at.failure.cause)):
         if not name:
+            yield from _change_lengths(at, have, want)
             yield from resize(at, have, want)
         elif 1 <= want <= _MAX_RANK:
             for known in [name] if name in dict(at.inputs) else at.suspects():
@@ -390,7 +407,7 @@ def read_compared_numbers(trace: TracebackType | None) -> list[tuple[int, int, s
     """
     frames = []
     while trace is not None:
-        if trace.tb_frame.f_code.co_filename.endswith(f"{MODULE_NAME}.py"):
+        if trace.tb_frame.f_code.co_filename.endswith(_FILE):
             frames.append((trace.tb_frame, trace.tb_lineno))
         trace = trace.tb_next
     pairs: list[tuple[int, int, str]] = []
@@ -477,24 +494,41 @@ def records(at: FailedCall) -> Iterator[Inputs]:
     indexed = re.findall(r"(\w+)\[", at.line) if _INDEXED.search(at.text) else []
     held = re.findall(rf"(\w+)\.{lacks[1]}\b", at.line) if lacks else []
     main = at.main if len(at.main.shape) > 1 else Tensor((_ROWS, *(at.layers.channels or (32,))[:1]))
-    names = dict(at.inputs)
+    names, loops = dict(at.inputs), _find_loops(at.failure.cause)
+    held, indexed = ([loops.get(word, word) for word in words] for words in (held, indexed))
     if (indexed or held) and not names.keys() & {*indexed, *held}:
         held, indexed = (list(names)[:1] if read else [] for read in (held, indexed))  # another name, in a helper
     for name, value in names.items():
-        record = value if isinstance(value, FieldValues) and value.fields else FieldValues(by_key=False)
+        single = value.values[0] if isinstance(value, ListOfValues) and value.values else value
+        is_listed = name in loops.values() or single is not value
+        record = single if isinstance(single, FieldValues) and single.fields else FieldValues(by_key=False)
         known = record.fields
-        field = item if item and isinstance(value, FieldValues) else lacks[1] if lacks and name in held else ""
+        field = item if item and isinstance(single, FieldValues) else lacks[1] if lacks and name in held else ""
         if not known and "no_output" in at.text and isinstance(value, FieldValues):
             field = "x"
         if name in indexed or field in _OF_DICTS:
-            yield with_value(at.inputs, name, replace(record, by_key=True))
+            record = replace(record, by_key=True)
         elif field and field not in dict(known):
+            sample = Tensor((*(at.layers.channels or (3,))[:1], _SIDE, _SIDE)) if is_listed else main
             record = FieldValues(
-                (*known, (field, guess_field(field, main, loss=at.loss))),
+                (*known, (field, guess_field(field, sample, loss=at.loss))),
                 by_key=record.by_key or not lacks,
                 by_attribute=record.by_attribute or lacks is not None,
             )
-            yield with_value(at.inputs, name, fit_graph(record))
+        else:
+            continue
+        yield with_value(at.inputs, name, ListOfValues((record,) * BATCH) if is_listed else fit_graph(record))
+
+
+def _find_loops(cause: BaseException) -> dict[str, str]:
+    """Return what is looped over in the failing function, by the name of an item: `for x in batch` is `x: batch`."""
+    frames = [frame for frame in traceback.walk_tb(read_traceback(cause)) if frame[0].f_code.co_filename.endswith(_FILE)]
+    loops: dict[str, str] = {}
+    for frame, last in frames[-1:]:
+        lines = range(frame.f_code.co_firstlineno, last + 1)
+        text = "".join(linecache.getline(frame.f_code.co_filename, number) for number in lines)
+        loops |= dict(re.findall(r"\bfor (\w+) in (?:enumerate\()?(\w+)", text))
+    return loops
 
 
 #: Patterns of messages about dtypes, and the kind of tensor that they ask for.
@@ -550,24 +584,51 @@ def _indices(tensor: Tensor, rank: int) -> Tensor | None:
 
 def lists(at: FailedCall) -> Iterator[Inputs]:
     """Replace a tensor with a list, or change the length of a list."""
+    values = dict(at.inputs)
     short = re.search(r"\(expected (\d+), got (\d+)\)", at.text)  # a tensor that was looped over lost one dimension
     looped = short is not None and int(short[1]) == int(short[2]) + 1 == len(at.main.shape)
     stored = re.match(r"(\w+)\[\w+\] = ", at.line)  # an item was assigned, so it should be a list
-    looped = looped or (stored is not None and stored[1] in dict(at.inputs))
+    looped = looped or (stored is not None and stored[1] in values)
     lines = " ".join(at.failure.lines)
     taken = [name for name, _ in at.inputs if re.search(rf"(?<![\w.]){name}\[\w+\]", lines)]
     looped = looped or bool(taken and re.search(r"expected \dD .*\(got \dD", at.text))  # an item of a tensor
+    of_item = re.search(r"in range of \[-(\d), \d\], but got", at.text)
+    looped = looped or (of_item is not None and int(of_item[1]) + 1 == len(at.main.shape))
+    suspects = at.suspects()[:3]
+    listed = next((value for _, value in at.inputs if isinstance(value, ListOfValues)), None)
+    if listed is not None:  # what is looped over together
+        yield from (with_value(at.inputs, name, listed) for name in suspects if isinstance(values[name], Tensor))
+        numbers = _read_numbers(at)
+        for want in dict.fromkeys(numbers) if len(listed.values) in numbers else ():
+            yield from _change_lengths(at, len(listed.values), want)
     pattern = r"list|tuple|sequence|len\(|zip|enumerate|isinstance|index out of range|for .* in "
     if not looped and not re.search(pattern, f"{at.text} {at.line}"):
         return
-    for name in at.suspects()[:3]:
-        value = dict(at.inputs)[name]
+    for name in suspects:
+        value = values[name]
         if isinstance(value, Tensor):
             yield from (with_value(at.inputs, name, item) for item in _list_variants(value, at.layers))
         elif isinstance(value, ListOfValues):
             longer = _falling((*value.values, value.values[-1]))
-            for values in (longer, value.values[:-1] or value.values, _falling((*longer, longer[-1]))):
-                yield with_value(at.inputs, name, replace(value, values=values))
+            for items in (longer, value.values[:-1] or value.values, _falling((*longer, longer[-1]))):
+                yield with_value(at.inputs, name, replace(value, values=items))
+
+
+def _change_lengths(at: FailedCall, have: int, want: int) -> Iterator[Inputs]:
+    """Yield the inputs with another number of items in all lists that have some number of them."""
+    fresh = {}
+    for name, value in at.inputs if 0 < want <= _MAX_LISTED else ():
+        if isinstance(value, ListOfValues) and len(value.values) == have != want:
+            items = value.values[:want]
+            while len(items) < want:
+                items = _falling((*items, items[-1]))
+            fresh[name] = replace(value, values=items)
+    yield from [tuple((name, fresh.get(name, value)) for name, value in at.inputs)] if fresh else []
+
+
+def _read_numbers(at: FailedCall) -> list[int]:
+    """Return the numbers of a message; at most ten, since a printed tensor has thousands."""
+    return [int(number) for number in re.findall(r"(?<![\w.])\d+(?![\w.])", at.text)][:10]
 
 
 _CALLED = re.compile(r"([A-Za-z_]\w*)(\[\w+\])?\(")
@@ -620,5 +681,6 @@ RULES: tuple[Callable[[FailedCall], Iterator[Inputs]], ...] = (
     lists,
     comparisons,
     any_pair,
+    other_ranks,
     other_sizes,
 )

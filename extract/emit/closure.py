@@ -34,6 +34,7 @@ from extract.resolve.symbols import (
     StatementNode,
     Symbol,
 )
+from extract.sources import PackageSource
 
 MOST_STATEMENTS = 3_000
 _TOO_MANY = f"needs more than {MOST_STATEMENTS} statements"
@@ -65,6 +66,7 @@ class Closure:
     nodes: dict[NodeKey, StatementNode] = field(default_factory=dict)
     symbols: dict[Symbol, None] = field(default_factory=dict)  # all linked symbols, in order of first use
     entries: dict[tuple[RegistrySymbol, str], RegistryEntry] = field(default_factory=dict)  # of registries, by string
+    keys: Sequence[tuple[str, PackageSource]] = ()  # further strings that registries may be asked for
     requires: set[str] = field(default_factory=set)
     problems: dict[Problem, None] = field(default_factory=dict)
     # Pass 2.
@@ -166,11 +168,11 @@ def _list_new_entries(closure: Closure, graph: DependencyGraph) -> list[Registry
     """Return the new entries of the closure's registries under the strings that the closure contains."""
     new = []
     for registry in [symbol for symbol in closure.symbols if isinstance(symbol, RegistrySymbol)]:
-        for node in closure.nodes.values():
-            for key in node.statement.types:
-                if (registry, key) not in closure.entries:
-                    entry = graph.registries.entry(Definition(*registry), key, node.module.source)
-                    if entry is not None:
-                        closure.entries[registry, key] = entry
-                        new.append(entry)
+        stated = ((key, node.module.source) for node in closure.nodes.values() for key in node.statement.types)
+        for key, source in (*closure.keys, *stated):
+            if (registry, key) not in closure.entries:
+                entry = graph.registries.entry(Definition(*registry), key, source)
+                if entry is not None:
+                    closure.entries[registry, key] = entry
+                    new.append(entry)
     return new

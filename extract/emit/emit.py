@@ -94,7 +94,9 @@ class Emitter:
         closure, graph = Closure(target), self.graph
         collect(closure, graph, [target.root])
         if also and not closure.problems:
-            try_to_collect(closure, graph, also)
+            closure.keys = [(item.name, item.module.source) for item in also]
+            if try_to_collect(closure, graph, also):
+                closure.keys = ()
         if not closure.problems:
             resolve_lookups(closure, graph)
         if closure.problems:

@@ -168,6 +168,7 @@ class StatedModels:
         modules = [module for name, module in sys.modules.items() if name.partition(".")[0] in packages]
         values = [value for module in modules for value in list(getattr(module, "__dict__", {}).values())]
         self._registries = list({id(value): value for value in values if _is_registry(value)}.values())
+        self._found: dict[str, type | None] = {}
         self._read = _find_reader() if self._registries else None
         self._types = self._find_types(folders, packages) if self._read is not None else {}
 
@@ -220,15 +221,23 @@ class StatedModels:
             settings = {**value, "_scope_": scope or self._package} if hasattr(registry, "scope") else value
             yield StatedPart(functools.partial(registry.build, settings), inner)
 
+    def find_type(self, name: str) -> type | None:
+        """Return the class that a registry finds by its own name; None if none does."""
+        if name not in self._found:
+            self._found[name] = next((kind for _, kind in self._list_known(name) if kind.__name__ == name), None)
+        return self._found[name]
+
     def _find_registry(self, name: str) -> Any:
         """Return the registry that knows a type as a module; None if none does."""
+        return next((registry for registry, kind in self._list_known(name) if issubclass(kind, nn.Module)), None)
+
+    def _list_known(self, name: str) -> Iterator[tuple[Any, type]]:
         for registry in self._registries:
             kind = None
             with contextlib.suppress(Exception):  # it may import what is not installed
                 kind = registry.get(name)
-            if isinstance(kind, type) and issubclass(kind, nn.Module):
-                return registry
-        return None
+            if isinstance(kind, type):
+                yield registry, kind
 
 
 def _is_registry(value: Any) -> bool:

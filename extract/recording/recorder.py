@@ -39,11 +39,13 @@ class RecordedCall(NamedTuple):
         calls: `init` and, if it was called, `forward`, as expressions.
         names: by each name of a source in the expressions, the module that defines it.
         size: the number of elements of its parameters and inputs.
+        worked: whether the call returned.
     """
 
     calls: dict[str, Any]
     names: dict[str, str]
     size: int
+    worked: bool = True
 
 
 class StepsError(Exception):
@@ -62,11 +64,17 @@ class _UnnamedError(Exception):
 class CallRecorder:
     """Record calls of some classes while they run. A context manager; subclasses say of which, and how to name things.
 
-    Args: most_steps: modules that may be constructed and called, so that what runs ends after the same work everywhere.
+    Args:
+        most_steps: modules that may be constructed and called, so that what runs ends after the same work everywhere.
+        find_type: returns the class that a registry finds by a name.
     """
 
-    def __init__(self, most_steps: int | None = None) -> None:
+    def __init__(
+        self, most_steps: int | None = None, find_type: Callable[[str], type | None] = lambda _: None
+    ) -> None:
         self.steps = 0
+        self._depth = 0  # of calls inside each other
+        self._find_type = find_type
         self._most_steps = most_steps
         # The modules are held, since the id of one that is gone would be given again.
         self._constructed: dict[int, tuple[nn.Module, _Description | None]] = {}
@@ -84,7 +92,7 @@ class CallRecorder:
         raise NotImplementedError
 
     def keep(self, key: str, record: RecordedCall) -> None:
-        """Keep the record of a call that worked."""
+        """Keep the record of a call."""
         raise NotImplementedError
 
     def __enter__(self) -> None:
@@ -105,12 +113,18 @@ class CallRecorder:
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             recorder._step()
-            # Described before the call, which may write to its inputs; kept after it, since only what works counts.
-            key = recorder.key(type(module))
-            record = recorder._describe_both(module, args, kwargs) if key is not None else None
-            output = recorder._call(module, *args, **kwargs)
-            if key is not None and record is not None:
-                recorder.keep(key, record)
+            # Described before the call, which may write to its inputs; kept after it, since what works counts most.
+            records = recorder.describe(module, args, kwargs)
+            is_inner, worked = recorder._depth > 0, False
+            recorder._depth += 1
+            try:
+                output = recorder._call(module, *args, **kwargs)
+                worked = True
+            finally:
+                recorder._depth -= 1
+                # A call from outside that fails may be a guess.
+                for key, record in records.items() if worked or is_inner else ():
+                    recorder.keep(key, record._replace(worked=worked))
             return output
 
         nn.Module.__new__ = staticmethod(new)  # type: ignore[method-assign,assignment]
@@ -135,9 +149,18 @@ class CallRecorder:
         if self._most_steps is not None and self.steps > self._most_steps:
             raise StepsError("constructs and calls too many modules")
 
-    def _describe_both(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> RecordedCall | None:
+    def describe(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, RecordedCall]:
+        """Return the record of a call by its key; none if the class is not recorded, or an argument has no text."""
+        key = self.key(type(module))
         init = self._constructed.get(id(module), (None, None))[1]
-        forward = self._describe(args, kwargs, type(module).forward)
+        record = self._describe_both(init, module, args, kwargs) if key is not None else None
+        return {key: record} if key is not None and record is not None else {}
+
+    def _describe_both(
+        self, init: _Description | None, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> RecordedCall | None:
+        """Return the record of a call. Args: init: the call of its constructor, if that is known."""
+        forward = self._describe(args, kwargs, type(module).forward) if init is not None else None
         if init is None or forward is None or any(forward.names.get(n, m) != m for n, m in init.names.items()):
             return None
         tensors = [*nn.Module.parameters(module), *flatten([args, kwargs])]
@@ -193,6 +216,9 @@ class CallRecorder:
             init = self._constructed.get(id(value), (None, None))[1]
             if init is None:
                 raise _UnnamedError
+            if kind in (nn.ModuleList, nn.Sequential) and not init.call["args"]:  # filled later
+                inside = ", ".join(map(write, value))
+                return f"nn.ModuleList([{inside}])" if kind is nn.ModuleList else f"nn.Sequential({inside})"
             for name, module in init.names.items():
                 self._use(name, module)
             return f"{self._name(kind)}({_join(init.call['args'], init.call['kwargs'])})"
@@ -231,6 +257,9 @@ class CallRecorder:
         if kind is list:
             return f"[{', '.join(map(write, value))}]"
         if isinstance(value, dict):
+            found = self._find_type(value["type"]) if isinstance(value.get("type"), str) else None
+            if found is not None:
+                self.name(found)  # noted
             return "{" + ", ".join(f"{write(key)}: {write(item)}" for key, item in value.items()) + "}"
         if kind is range or kind is slice:
             return repr(value)
@@ -303,7 +332,7 @@ class ArgumentRecorder(CallRecorder):
 
     def keep(self, key: str, record: RecordedCall) -> None:
         """Keep the first calls that differ."""
-        kept = self.calls.setdefault(key, [])
+        kept = self.calls.setdefault(key, []) if record.worked else []
         if record.calls not in kept and len(kept) < MOST_CALLS:
             kept.append(record.calls)
 
@@ -311,23 +340,58 @@ class ArgumentRecorder(CallRecorder):
 class SourceRecorder(CallRecorder):
     """Record the calls of all classes of some packages; `calls` has those nearest to the defaults, by module and name.
 
-    Args: packages: the top-level packages.
+    Args:
+        packages: the top-level packages.
+        most_steps, find_type: as of any recorder.
+        bases: classes whose calls those of their subclasses show, which may be all that is ever constructed.
     """
 
-    def __init__(self, packages: frozenset[str], most_steps: int) -> None:
-        super().__init__(most_steps)
+    def __init__(
+        self,
+        packages: frozenset[str],
+        most_steps: int,
+        find_type: Callable[[str], type | None] = lambda _: None,
+        bases: Sequence[type[nn.Module]] = (),
+    ) -> None:
+        super().__init__(most_steps, find_type)
         self.calls: dict[str, list[RecordedCall]] = {}
         self._packages = packages
+        self._bases = [(cls, cls.__init__) for cls in bases]
+        self._inits: dict[tuple[int, type], _Description | None] = {}
 
     def __enter__(self) -> None:
         super().__enter__()
         for cls, init in _list_plain_classes(self._packages):
             cls.__init__ = self._noting(init)  # type: ignore[misc]
+        for base, init in self._bases:
+            base.__init__ = self._noting_base(base, init)  # type: ignore[misc]
 
     def __exit__(self, *failure: object) -> None:
         super().__exit__(*failure)
-        for cls, init in _list_plain_classes(self._packages):
+        for cls, init in (*_list_plain_classes(self._packages), *self._bases):
             cls.__init__ = init  # type: ignore[misc]
+
+    def _noting_base(self, cls: type[nn.Module], init: Callable[..., None]) -> Callable[..., None]:
+        """Return a constructor that notes what a subclass passes to it."""
+
+        @functools.wraps(init)
+        def note(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+            if type(module) is not cls:
+                self._inits[id(module), cls] = self._describe(args, kwargs, cls)
+            init(module, *args, **kwargs)
+
+        return note
+
+    def describe(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, RecordedCall]:
+        """Return the record of a call, and of the same for the bases whose `forward` runs."""
+        records = super().describe(module, args, kwargs)
+        for base, _ in self._bases:
+            init = self._inits.get((id(module), base))
+            key = self.key(base)
+            record = self._describe_both(init, module, args, kwargs) if type(module).forward is base.forward else None
+            if key is not None and record is not None:
+                records[key] = record
+        return records
 
     def _noting(self, init: Callable[..., None]) -> Callable[..., None]:
         """Return a constructor that notes its arguments; of those that call each other, the first."""
@@ -353,12 +417,15 @@ class SourceRecorder(CallRecorder):
     def keep(self, key: str, record: RecordedCall) -> None:
         """Keep calls that differ: those with the fewest settings that are no defaults, the smallest of them.
 
-        What a setting such as `apply_act=False` switches off would not be seen.
+        What a setting such as `apply_act=False` switches off would not be seen. Calls that failed come last, one of each
+        constructor call: they may lack a compiled operator, or values on the meta device.
         """
         kept = self.calls.setdefault(key, [])
-        if record.size <= _MOST_ELEMENTS and all(record.calls != other.calls for other in kept):
+        same = [other for other in kept if other.calls["init"] == record.calls["init"]]
+        is_known = any(other.calls == record.calls for other in same) if record.worked else bool(same)
+        if record.size <= _MOST_ELEMENTS and not is_known:
             kept.append(record)
-            kept.sort(key=lambda other: (len(other.calls["init"]["kwargs"]), other.size))
+            kept.sort(key=lambda other: (not other.worked, len(other.calls["init"]["kwargs"]), other.size))
             del kept[MOST_CALLS:]
 
     def forget(self) -> None:

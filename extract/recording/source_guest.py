@@ -260,6 +260,7 @@ class _Recording:
         takers = ((item, find_file_parameter(item)) for item in self._graph.definitions if files)
         self._takers = {id(item): (item, name) for item, name in takers if name is not None}
         self._known: dict[str, Calls] = {}
+        self._bases: list[type[nn.Module]] = []
         self._steps = 0
 
     def record(self, keys: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
@@ -270,7 +271,9 @@ class _Recording:
         Each class has its own list of drivers, whatever else is wanted. All classes try the first ones before one tries
         many, since the seconds are for all of them.
         """
-        waiting = {key: self._choose(cls) for key in keys if (cls := self._find(key)) is not None}
+        classes = {key: cls for key in keys if (cls := self._find(key)) is not None}
+        self._bases = [cls for cls in classes.values() if cls.__subclasses__()]
+        waiting = {key: self._choose(cls) for key, cls in classes.items()}
         shown: dict[str, list[RecordedCall]] = {}
         for tries in _ROUNDS:
             for key, drivers in list(waiting.items()):
@@ -282,7 +285,7 @@ class _Recording:
         for key in waiting:
             ran = [calls for calls_of in self._known.values() if (calls := calls_of.get(key))]
             if ran:
-                shown[key] = max(ran, key=_has_forward)
+                shown[key] = min(ran, key=lambda calls: ("forward" not in calls[0].calls, calls[0].size))
         return {
             key: [{**call.calls, "names": call.names} for call in shown[key][:MOST_CALLS]]
             for key in keys
@@ -354,12 +357,13 @@ class _Recording:
                 return {}
             known: dict[str, list[RecordedCall]] = {}
             for on_meta in (True, False):
-                recorder = SourceRecorder(self._packages, _MAX_STEPS)
+                recorder = SourceRecorder(self._packages, _MAX_STEPS, self._stated.find_type, self._bases)
                 try:
                     with _ending_waits(), recorder:
                         driver.run(on_meta)
                 except (Exception, _WaitingError):  # noqa: BLE001 (what is foreign raises anything, outside of attempts, too)
-                    ends = bool(recorder.calls) or recorder.count_largest() > _MOST_ON_CPU
+                    worked = any(map(_has_forward, recorder.calls.values()))
+                    ends = worked or recorder.count_largest() > _MOST_ON_CPU
                 else:
                     ends = True
                 self._steps += recorder.steps
@@ -372,7 +376,7 @@ class _Recording:
 
 
 def _has_forward(calls: Sequence[RecordedCall]) -> bool:
-    return any("forward" in call.calls for call in calls)
+    return any("forward" in call.calls and call.worked for call in calls)
 
 
 def spread(items: Sequence[T]) -> list[T]:

@@ -1,10 +1,12 @@
 """Calls that are recorded while blocks run: expressions that give the same values, and blocks that run by them."""
 
+import contextlib
 import dataclasses
 import enum
 import functools
 import os
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -178,6 +180,7 @@ def test_classes_that_state_no_module_are_passed() -> None:
 
 
 PACKAGE = read_files(__file__, "record.md", "Package")
+DETECTORS = read_files(__file__, "record.md", "Classes in arguments")
 
 
 @pytest.mark.slow
@@ -198,6 +201,25 @@ def test_a_block_runs_by_what_a_model_passes_to_it(tmp_path: Path, names: list[s
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="the sandbox needs Linux")
+def test_classes_in_recorded_arguments_are_in_the_file_when_it_is_tried(tmp_path: Path) -> None:
+    """`Pyramid` checks the class of its part, and a registry finds `Scaled` by a string."""
+    package = tmp_path / "detectors"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    for name, text in DETECTORS.items():
+        (package / name).write_text(text)
+    with BlockExtractor(sources=[str(tmp_path)], level="forward", jobs=1) as extractor:
+        rows = {result.row.name: result.row for result in extractor.extract_multiple_blocks(["Detector", "Both"])}
+    assert {name: (row.level, row.arguments_from) for name, row in rows.items()} == {
+        "Detector": ("forward", "recorded"),
+        "Both": ("forward", "recorded"),
+    }
+    assert "Pyramid(Last(8))" in (rows["Detector"].arguments or "")
+    assert "MODELS.register_module('Scaled', module=Scaled)" in (rows["Both"].code or "")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="the sandbox needs Linux")
 def test_nothing_is_searched_for_blocks_that_are_only_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hints read every file of the source; a run that constructs nothing does without them."""
     (tmp_path / "parts.py").write_text(PACKAGE["parts.py"])
@@ -205,6 +227,93 @@ def test_nothing_is_searched_for_blocks_that_are_only_executed(tmp_path: Path, m
     with BlockExtractor(sources=[str(tmp_path)], level="executed", jobs=1) as extractor:
         (result,) = extractor.extract_multiple_blocks(["Fold"])
     assert result.row.level == "executed"
+
+
+class Scorer(nn.Module):
+    """A base of which only subclasses are constructed."""
+
+    def __init__(self, part: nn.Module, width: int = 1) -> None:
+        super().__init__()
+        self.part, self.width = part, width
+
+    def forward(self, x: torch.Tensor, scale: int = 1) -> torch.Tensor:
+        return self.part(x) / scale
+
+
+class PlainScorer(Scorer):
+    pass
+
+
+class WideScorer(Scorer):
+    def __init__(self, width: int) -> None:
+        super().__init__(nn.ReLU(), width=width)
+
+
+class OtherScorer(WideScorer):
+    def forward(self, x: torch.Tensor, scale: int = 1) -> torch.Tensor:
+        return x
+
+
+class Outer(nn.Module):
+    """A model that calls its part."""
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, x: torch.Tensor, scale: Any) -> torch.Tensor:
+        return self.part(x, scale)
+
+
+def record_scorers(calls: Callable[[], object]) -> list[tuple[dict[str, Any], list[str], bool]]:
+    recorder = SourceRecorder(frozenset({__name__.partition(".")[0]}), 100, bases=[Scorer])
+    init = Scorer.__init__
+    with recorder:
+        calls()
+    assert Scorer.__init__ is init
+    recorder.forget()
+    records = recorder.calls.get(f"{__name__}:Scorer", [])
+    return [(r.calls["init"], r.calls.get("forward", {"args": []})["args"], r.worked) for r in records]
+
+
+@pytest.mark.parametrize(
+    ("made", "kwargs"),
+    [(lambda: PlainScorer(nn.ReLU()), {}), (lambda: WideScorer(4), {"width": "4"})],
+    ids=["inherited", "of its own"],
+)
+def test_calls_of_subclasses_are_those_of_their_base(made: Callable[[], nn.Module], kwargs: dict[str, str]) -> None:
+    recorded = record_scorers(lambda: made()(torch.ones(1)))
+    assert recorded == [({"args": ["nn.ReLU()"], "kwargs": kwargs}, ["torch.randn((1,))"], True)]
+
+
+def test_a_base_whose_forward_never_runs_has_no_calls() -> None:
+    assert record_scorers(lambda: OtherScorer(4)(torch.ones(1))) == []
+
+
+def test_inner_calls_that_fail_come_after_those_that_work() -> None:
+    """They may lack what a block has: a compiled operator, or values. An outer one may be a guess."""
+    init = {"args": ["nn.Linear(1, 1)"], "kwargs": {}}
+
+    def call(outer: bool, *scales: int) -> None:
+        scorer = Scorer(nn.Linear(1, 1))
+        for scale in scales:
+            with contextlib.suppress(TypeError):
+                (Outer(scorer) if outer else scorer)(torch.ones(1), scale or [])
+
+    assert [worked for _, _, worked in record_scorers(lambda: call(True, 0, 0))] == [False]
+    both = record_scorers(lambda: call(True, 0, 2))
+    assert both == [(init, ["torch.randn((1,))", "2"], True), (init, ["torch.randn((1,))", "[]"], False)]
+    assert record_scorers(lambda: call(False, 0)) == [(init, [], True)]
+
+
+def test_containers_that_are_filled_later_are_written_with_what_they_hold(recorder: ArgumentRecorder) -> None:
+    with recorder:
+        for kind in (nn.ModuleList, nn.Sequential):
+            layers: Any = kind()
+            layers.append(nn.ReLU())
+            Taker(layers)(torch.ones(1))
+    texts = [call["init"]["args"] for call in recorder.calls["Taker"]]
+    assert texts == [["nn.ModuleList([nn.ReLU()])"], ["nn.Sequential(nn.ReLU())"]]
 
 
 def test_calls_nearest_to_the_defaults_go_before_smaller_ones() -> None:

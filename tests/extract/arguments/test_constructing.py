@@ -110,7 +110,7 @@ def test_a_recorded_constructor_of_what_nobody_called_gets_few_tries_before_gues
     calls = [{"args": [], "kwargs": [], "init": {"args": ["9"], "kwargs": {}}}]
     made = constructor(text("dim", "self.dim = dim"), init=recorded, forward=calls)
     plans = [(plan.arguments.args or plan.arguments.kwargs, plan.tries) for plan in made.plans()]
-    assert plans == [(("7",), 3), (("9",), None), ((("dim", "32"),), None), (("7",), None)]
+    assert plans == [(("7",), 12), (("9",), None), ((("dim", "32"),), None), (("7",), None)]
 
 
 def test_repairs_start_from_a_recorded_constructor_that_failed(constructor: MakeConstructor) -> None:
