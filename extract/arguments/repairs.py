@@ -522,13 +522,16 @@ def records(at: FailedCall) -> Iterator[Inputs]:
 
 def _find_loops(cause: BaseException) -> dict[str, str]:
     """Return what is looped over in the failing function, by the name of an item: `for x in batch` is `x: batch`."""
-    frames = [frame for frame in traceback.walk_tb(read_traceback(cause)) if frame[0].f_code.co_filename.endswith(_FILE)]
-    loops: dict[str, str] = {}
-    for frame, last in frames[-1:]:
-        lines = range(frame.f_code.co_firstlineno, last + 1)
-        text = "".join(linecache.getline(frame.f_code.co_filename, number) for number in lines)
-        loops |= dict(re.findall(r"\bfor (\w+) in (?:enumerate\()?(\w+)", text))
-    return loops
+    frames = [
+        (frame.f_code, last)
+        for frame, last in traceback.walk_tb(read_traceback(cause))
+        if frame.f_code.co_filename.endswith(_FILE)
+    ]
+    if not frames:
+        return {}
+    code, last = frames[-1]
+    lines = [linecache.getline(code.co_filename, number) for number in range(code.co_firstlineno, last + 1)]
+    return dict(re.findall(r"\bfor (\w+) in (?:enumerate\()?(\w+)", "".join(lines)))
 
 
 #: Patterns of messages about dtypes, and the kind of tensor that they ask for.

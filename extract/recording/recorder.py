@@ -417,8 +417,8 @@ class SourceRecorder(CallRecorder):
     def keep(self, key: str, record: RecordedCall) -> None:
         """Keep calls that differ: those with the fewest settings that are no defaults, the smallest of them.
 
-        What a setting such as `apply_act=False` switches off would not be seen. Calls that failed come last, one of each
-        constructor call: they may lack a compiled operator, or values on the meta device.
+        What a setting such as `apply_act=False` switches off would not be seen. Calls that failed come last, one of
+        each constructor call: they may lack a compiled operator, or values on the meta device.
         """
         kept = self.calls.setdefault(key, [])
         same = [other for other in kept if other.calls["init"] == record.calls["init"]]
