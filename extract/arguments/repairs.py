@@ -91,7 +91,7 @@ class FailedCall:
         return list(dict.fromkeys(words + NAME.findall(self.text)))
 
     def suspects(self) -> list[str]:
-        """Return the arguments, first those that the failing lines name, innermost line first; also one item of them."""
+        """Return the arguments, first those that failing lines name, innermost line first, or name an item of."""
         names = [name for name, _ in self.inputs]
         named = list(dict.fromkeys(n for word in self.words() for n in (word, f"{word}s") if n in names))
         return named + [name for name in names if name not in named]
@@ -336,7 +336,7 @@ _RELATIVE = (
     r"input\.dim\(\) = (?P<have>\d+) is not equal to len\(dims\) = (?P<want>\d+)",
     r"same number of dimensions: got (?P<have>\d+) and (?P<want>\d+)",
     r"\(expected (?:at least )?(?P<want>\d+), got (?P<have>\d+)\)",
-    r"sizes provided \((?P<want>\d+)\) must be greater or equal to the number of dimensions in the tensor \((?P<have>\d+)",
+    r"sizes provided \((?P<want>\d+)\) must be .* the number of dimensions in the tensor \((?P<have>\d+)",
     r"repeat dims can not be smaller than number of dimensions of tensor",
 )
 
