@@ -69,9 +69,7 @@ class CallRecorder:
         find_type: returns the class that a registry finds by a name.
     """
 
-    def __init__(
-        self, most_steps: int | None = None, find_type: Callable[[str], type | None] = lambda _: None
-    ) -> None:
+    def __init__(self, most_steps: int | None = None, find_type: Callable[[str], type | None] = lambda _: None) -> None:
         self.steps = 0
         self._depth = 0  # of calls inside each other
         self._find_type = find_type
