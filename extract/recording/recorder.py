@@ -215,7 +215,7 @@ class CallRecorder:
             if init is None:
                 raise _UnnamedError
             if kind in (nn.ModuleList, nn.Sequential) and not init.call["args"]:  # filled later
-                inside = ", ".join(map(write, value))
+                inside = ", ".join(map(write, value.children()))
                 return f"nn.ModuleList([{inside}])" if kind is nn.ModuleList else f"nn.Sequential({inside})"
             for name, module in init.names.items():
                 self._use(name, module)
@@ -366,8 +366,10 @@ class SourceRecorder(CallRecorder):
 
     def __exit__(self, *failure: object) -> None:
         super().__exit__(*failure)
-        for cls, init in (*_list_plain_classes(self._packages), *self._bases):
+        for cls, init in _list_plain_classes(self._packages):
             cls.__init__ = init  # type: ignore[misc]
+        for base, init in self._bases:
+            base.__init__ = init  # type: ignore[method-assign]
 
     def _noting_base(self, cls: type[nn.Module], init: Callable[..., None]) -> Callable[..., None]:
         """Return a constructor that notes what a subclass passes to it."""
