@@ -215,7 +215,7 @@ class CallRecorder:
             if init is None:
                 raise _UnnamedError
             if kind in (nn.ModuleList, nn.Sequential) and not init.call["args"]:  # filled later
-                inside = ", ".join(map(write, value.children()))
+                inside = ", ".join(map(write, value._modules.values()))
                 return f"nn.ModuleList([{inside}])" if kind is nn.ModuleList else f"nn.Sequential({inside})"
             for name, module in init.names.items():
                 self._use(name, module)
@@ -362,7 +362,7 @@ class SourceRecorder(CallRecorder):
         for cls, init in _list_plain_classes(self._packages):
             cls.__init__ = self._noting(init)  # type: ignore[misc]
         for base, init in self._bases:
-            base.__init__ = self._noting_base(base, init)  # type: ignore[misc]
+            base.__init__ = self._noting_base(base, init)  # type: ignore[method-assign]
 
     def __exit__(self, *failure: object) -> None:
         super().__exit__(*failure)
