@@ -168,7 +168,7 @@ class StatedModels:
         modules = [module for name, module in sys.modules.items() if name.partition(".")[0] in packages]
         values = [value for module in modules for value in list(getattr(module, "__dict__", {}).values())]
         self._registries = list({id(value): value for value in values if _is_registry(value)}.values())
-        self._found: dict[str, type | None] = {}
+        self._types_by_name: dict[str, type | None] = {}
         self._read = _find_reader() if self._registries else None
         self._types = self._find_types(folders, packages) if self._read is not None else {}
 
@@ -223,9 +223,11 @@ class StatedModels:
 
     def find_type(self, name: str) -> type | None:
         """Return the class that a registry finds by its own name; None if none does."""
-        if name not in self._found:
-            self._found[name] = next((kind for _, kind in self._list_known(name) if kind.__name__ == name), None)
-        return self._found[name]
+        if name not in self._types_by_name:
+            self._types_by_name[name] = next(
+                (kind for _, kind in self._list_known(name) if kind.__name__ == name), None
+            )
+        return self._types_by_name[name]
 
     def _find_registry(self, name: str) -> Any:
         """Return the registry that knows a type as a module; None if none does."""

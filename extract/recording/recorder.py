@@ -255,9 +255,9 @@ class CallRecorder:
         if kind is list:
             return f"[{', '.join(map(write, value))}]"
         if isinstance(value, dict):
-            found = self._find_type(value["type"]) if isinstance(value.get("type"), str) else None
-            if found is not None:
-                self.name(found)  # noted
+            registered = self._find_type(value["type"]) if isinstance(value.get("type"), str) else None
+            if registered is not None:
+                self.name(registered)  # noted
             return "{" + ", ".join(f"{write(key)}: {write(item)}" for key, item in value.items()) + "}"
         if kind is range or kind is slice:
             return repr(value)
