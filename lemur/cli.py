@@ -3,6 +3,7 @@
 import contextlib
 import difflib
 import errno
+import gc
 import importlib.abc
 import importlib.metadata
 import importlib.util
@@ -470,6 +471,7 @@ def main() -> NoReturn:
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
         signal.signal(signal.SIGHUP, _hang_up)
     sys.unraisablehook = _deliver_again
+    gc.set_threshold(100_000, 10, 10)  # tables and graphs are many small objects and hold no cycles
     sys.meta_path.insert(0, _WithoutPandas())
     try:
         _check_names()

@@ -8,6 +8,7 @@ Selection uses the text and the graphs known so far; the survivors are traced, a
 are. Codes that were never traced are near a kept record by text, so the outcome is the same as if all were traced.
 """
 
+import base64
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -33,6 +34,7 @@ from lemur_core.files import Json
 from lemur_core.files.progress import progress
 from lemur_core.graphs.graph import Graph, unpack
 from lemur_core.sandbox import META_PRELOAD, Job, Limits, Status
+from lemur_core.sandbox.server.received import inflate
 from lemur_core.sandbox.stage import Retries, SandboxStage
 from lemur_core.similarity.index import Differ
 from manifests.records import Agreement, GraphRow
@@ -141,9 +143,14 @@ class GraphTrace:
         """The category of `error`."""
         return (self.error or "").partition(":")[0]
 
+    def read_stored(self, mode: str = "eval") -> Json:
+        """Return the graph of a mode as it is stored; `NetGraphs` has checked it. Raises: KeyError if there is none."""
+        stored: Json = json.loads(inflate(base64.b64decode(self.answer[mode])))
+        return stored
+
     def read_graph(self, mode: str = "eval") -> Graph:
         """Return the graph of a mode. Raises: KeyError if there is none."""
-        return Graph.from_json(unpack(str(self.answer[mode])))
+        return Graph.from_json(self.read_stored(mode))
 
     def with_behavior(self, behavior: str | None) -> "GraphTrace":
         """Return it with what was measured; None if that failed."""
@@ -406,7 +413,7 @@ def graph_rows(corpus: LoadedRecords, traced: Mapping[int, GraphTrace]) -> Itera
     """Yield the rows of `GraphRow`, by id."""
     for code in sorted(traced, key=corpus.ids.__getitem__):
         answer = traced[code].answer
-        graphs = {mode: unpack(answer[mode]) for mode in ("eval", "train") if mode in answer}
+        graphs = {mode: traced[code].read_stored(mode) for mode in ("eval", "train") if mode in answer}
         versions = {name: graphs["eval"][name] for name in ("torch", "form")} if graphs else {}
         texts = {mode: json.dumps(graph, separators=(",", ":")) for mode, graph in graphs.items()}
         columns = {name: answer.get(name) for name in GraphRow.model_fields}

@@ -22,7 +22,7 @@ from lemur_core.describe.picture import draw as draw_graph
 from lemur_core.files import Json
 from lemur_core.files.figures import INK, save_figure
 from lemur_core.files.markdown import code_span, count, plural, ratio
-from lemur_core.graphs.graph import LEAVES, unpack
+from lemur_core.graphs.graph import LEAVES
 from lemur_core.similarity.minhash import jaccard
 
 _FUNNEL = "Codes that remain after each stage; in a light color, those removed."
@@ -191,4 +191,4 @@ def _lexical(corpus: LoadedRecords, *codes: int) -> float:
 
 def _size(trace: GraphTrace) -> int:
     """Count the operations in eval mode."""
-    return sum(op not in LEAVES for op, *_ in unpack(trace.answer["eval"])["nodes"])
+    return sum(op not in LEAVES for op, *_ in trace.read_stored()["nodes"])

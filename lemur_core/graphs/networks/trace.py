@@ -237,7 +237,7 @@ def _observe(
         storages = [find_storage(tensor) for tensor in (*net.parameters(), *net.buffers())]
         shared = len(set(storages)) < len(storages)  # a step of training changes both
         marks = recorder.marks | drew | ({"parameters that share memory"} if shared else set())
-        if not again:
+        if not (again or marks):  # a graph that is unique already need not be found so again
             marks |= _compare_batches(recorder, net, case, ran, list_batches(payload["code"]))
     train_error = None if error is None else f"{error.category}: {error.detail}"
     graphs = {mode: _without_constant_reads(graph) for mode, graph in note_values(graphs, initial).items()}
@@ -252,7 +252,7 @@ def _answer(payload: Mapping[str, Any], case: Mapping[str, Any], first: _ModeRun
     """Return the answer about a network that ran, after the runs that have to agree with the first."""
     marks = set(first.marks) | find_marks(payload["code"])
     used, parameters = first.used, {name for name, _ in first.traced.net.named_parameters()}
-    if first.may_vary and not marks:  # a graph that is unique already need not be found so again
+    if first.may_vary and not marks:
         own = compute_identities(first.forms)
         for other_seed in range(seed + 1, seed + _SEEDS):
             try:
@@ -336,22 +336,46 @@ def _compare_batches(
     for batch in sizes:
         with recorder.pause():
             inputs = make_inputs(_with_batch(case, batch))
+        compared = _ComparedLog(ran, batch, ends=batch == sizes[0])
         try:
-            with step("forward_failed"), recorder.logging(light=True) as other:
+            with step("forward_failed"), recorder.logging(light=True):
+                recorder.log = compared
                 net.train(False)(inputs)
+        except _OtherComputation:
+            pass
         except NetError:
             if batch == sizes[0]:
                 return {"it takes one batch size only"}
             continue  # it need not take a batch of one, say
-        agree = len(ran) == len(other) and all(
-            len(one) == len(two)
-            and one[0] is two[0]
-            and all(_agree(*pair, batch) for pair in zip(one, two, strict=True))
-            for one, two in zip(ran, other, strict=True)
-        )
-        if not agree:
+        if compared.differs or compared.length != len(ran):
             return {"another batch size leads to another computation"}
     return set()
+
+
+class _OtherComputation(BaseException):
+    """Ends a run that did something else than the run that it is compared with."""
+
+
+class _ComparedLog(list[tuple[Any, ...]]):
+    """A log that keeps nothing, and compares each operation with that of a run of the batch `BATCH`.
+
+    Args: ends: whether the first difference ends the run: whatever follows, even a failure, changes nothing.
+    """
+
+    def __init__(self, ran: Sequence[tuple[Any, ...]], batch: int, *, ends: bool) -> None:
+        super().__init__()
+        self._ran, self._batch, self._ends = ran, batch, ends
+        self.length, self.differs = 0, False
+
+    def append(self, operation: tuple[Any, ...], /) -> None:
+        """Compare the next operation. Raises: _OtherComputation if it differs and the run need not go on."""
+        known = self._ran[self.length] if self.length < len(self._ran) else ()
+        self.length += 1
+        agrees = len(known) == len(operation) and known[0] is operation[0]
+        if not agrees or not all(_agree(*pair, self._batch) for pair in zip(known, operation, strict=True)):
+            self.differs = True
+        if self.differs and self._ends:
+            raise _OtherComputation
 
 
 def _agree(one: Any, two: Any, batch: int) -> bool:
