@@ -368,7 +368,7 @@ class _ComparedLog(list[tuple[Any, ...]]):
         self.length, self.differs = 0, False
 
     def append(self, operation: tuple[Any, ...], /) -> None:
-        """Compare the next operation. Raises: _OtherComputation if it differs and the run need not go on."""
+        """Compare the next operation. Raises: _OtherComputation if that ends the run."""
         known = self._ran[self.length] if self.length < len(self._ran) else ()
         self.length += 1
         agrees = len(known) == len(operation) and known[0] is operation[0]
