@@ -43,6 +43,9 @@ from lemur_core.graphs.composites import MetaShapes
 
 _MISSING_ARGUMENTS = re.compile(r"missing \d+ required (positional|keyword-only) arguments?")
 _NAMED = re.compile(r"[`'\"](\w+)[`'\"] (?:must be|needs to be|has to be) (?:passed|given|provided|specified|set)")
+#: Parameters that say whether weights are loaded, and messages of what cannot load them.
+_WEIGHTS = re.compile(r"(.*_)?(pre_?trained|weights|checkpoint|ckpt|download)(_.*)?")
+_UNREACHED = re.compile(r"(?i)urlopen|name resolution|download|connection|offline|huggingface|No such file")
 _MAX_OPTIONAL = 8  # optional parameters to try after one failure
 _LAYERS = ("nn.Identity()", "lambda x, *_, **__: x", "[nn.Identity()]", "F.relu")
 _UNCALLABLE = re.compile(
@@ -107,6 +110,7 @@ class Constructor:
     best_failure: tuple[AttemptError, Arguments] | None = None
     parameters: dict[str, inspect.Parameter] = field(default_factory=dict)
     required: list[str] = field(default_factory=list)
+    _expressions: dict[str, tuple[str, ...]] | None = None
 
     def __post_init__(self) -> None:
         self.parameters = read_parameters(self.cls)
@@ -130,6 +134,25 @@ class Constructor:
 
         Raises: AttemptError.
         """
+        try:
+            return self._make(arguments, real)
+        except (PermissionError, AttemptError) as failure:
+            without = self._without_weights(arguments)
+            if without == arguments or not (isinstance(failure, PermissionError) or _UNREACHED.search(str(failure))):
+                raise
+        return self._make(without, real)
+
+    def _without_weights(self, arguments: Arguments) -> Arguments:
+        """Return the arguments without what loads weights, which are not there."""
+        passed = dict(arguments.kwargs)
+        loading = {
+            name: "False" if parameter.default is True or passed.get(name) == "True" else "None"
+            for name, parameter in list(self.parameters.items())[len(arguments.args) :]
+            if _WEIGHTS.fullmatch(name) and (name in passed or parameter.default not in (None, False, parameter.empty))
+        }
+        return Arguments(arguments.args, tuple({**passed, **loading}.items()))
+
+    def _make(self, arguments: Arguments, real: bool) -> Constructed:
         self.budget.constructions -= 1
         size = 0
         if not real:
@@ -171,7 +194,7 @@ class Constructor:
         default = [] if self.required else [Arguments()]
         small = [] if self.required else [Arguments(kwargs=tuple(self._shrink_defaults().items()))]
         # A class that takes only a configuration is tried with a small one first.
-        configured = len(self.required) == 1 and self.required[0] in self._companions()
+        configured = len(self.required) == 1 and self.required[0] in self.companions()
         late: list[Constructed] = []
         for built in self._construct_unchanged([*default, *recorded, *small, *(calls if not configured else ())], seen):
             succeeded = True
@@ -275,7 +298,7 @@ class Constructor:
             wanted = [name for name in missing if name not in self.parameters and name not in extra]
             if wanted:
                 yield dict(picks), {**extra, **{name: self._choices(name)[0] for name in wanted}}
-        known, companions = {**texts, **extra}, self._companions()
+        known, companions = {**texts, **extra}, self.companions()
         better = self._improve(failure, known)
         # What is read by key is a dict; what has an attribute may be anything.
         sure = [n not in companions and (t.startswith("{") or parse_settings(known[n]) is not None) for n, t in better]
@@ -329,7 +352,7 @@ class Constructor:
 
     def _choices(self, name: str) -> tuple[str, ...]:
         texts: list[str] = [
-            *self._companions().get(name, ()),
+            *self.companions().get(name, ()),
         ]
         parameter = self.parameters.get(name)
         compared = read_compared(self.cls.__module__).get(name, Compared())
@@ -342,16 +365,16 @@ class Constructor:
             texts += self.blocks[:4] if text == BLOCK else [text]
         return tuple(dict.fromkeys(texts))
 
-    def _companions(self) -> dict[str, tuple[str, ...]]:
+    def companions(self) -> dict[str, tuple[str, ...]]:
         """Return expressions for parameters that take a class of the corpus, or an instance of one."""
-        expressions: dict[str, tuple[str, ...]] = {}
-        for item in self.hints.get("companions", ()):
-            if not item["parameter"] or item["name"] not in self.names.names:
-                continue
-            cls = self.names.names[item["name"]]
-            texts = [item["name"]] if item["wants_class"] else instances(item["name"], cls)
-            expressions[item["parameter"]] = (*expressions.get(item["parameter"], ()), *texts)
-        return expressions
+        if self._expressions is None:
+            self._expressions = {}
+            for item in self.hints.get("companions", ()):
+                if item["parameter"] and item["name"] in self.names.names:
+                    cls, known = self.names.names[item["name"]], self._expressions.get(item["parameter"], ())
+                    texts = [item["name"]] if item["wants_class"] else instances(item["name"], cls)
+                    self._expressions[item["parameter"]] = (*known, *texts)
+        return self._expressions
 
     def _remember(self, failure: AttemptError, arguments: Arguments) -> None:
         if self.best_failure is None or failure.progress > self.best_failure[0].progress:

@@ -158,7 +158,8 @@ class Forward:
         shapes = layouts(layers, [2] if graph else ranks or ([2] if loss else []), names[0])
         for position, layout in enumerate(shapes[:1] if graph else shapes):
             for size in channels[: 2 if position < 2 else 1]:
-                for value in main_values(names[0], annotation, layout(size), size, layers):
+                values = main_values(names[0], annotation, layout(size), size, layers)
+                for value in itertools.chain(map(Literal, self._companions(names[0])), values):
                     main: Value = graph_main(size) if graph and isinstance(value, Tensor) else value
                     tensor = next(tensors_in(main), Tensor((2, size, 16, 16)))
                     choices = [
@@ -176,12 +177,16 @@ class Forward:
                         for alternative in choices[0][1:3] if choices else ():
                             yield ((names[0], main), (names[1], alternative), *likeliest[1:])
 
+    def _companions(self, name: str) -> Sequence[str]:
+        """Return expressions for an argument that takes an instance of a class of the corpus."""
+        return self.constructor.companions().get(name, ())
+
     def _values(self, name: str, main: Tensor, *, loss: bool) -> list[Value]:
         """Return values for a further argument, from its annotation and its name."""
         parameter = self.parameters.get(name)
         annotation = annotation_text(parameter.annotation) if parameter is not None else ""
         compared = read_compared(type(self.built.module).__module__).get(name, Compared())
-        constants = [Literal(text) for text in compared.list_fitting(annotation)]
+        constants = [Literal(text) for text in (*self._companions(name), *compared.list_fitting(annotation))]
         by_annotation = values_from_annotation(annotation, main)
         by_name = [*constants, *propose_like_main(name, main, loss=loss)]
         if re.search(r"\bNone\b|Optional\[", annotation) and "Tensor" not in annotation:

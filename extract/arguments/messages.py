@@ -8,6 +8,8 @@ from typing import Any, NotRequired, TypedDict
 #: A name in a call, in a line of code, or in a message.
 NAME = re.compile(r"[A-Za-z_]\w*")
 
+MOST_CHARACTERS = 16_000  # of one argument
+
 #: The rate of dropout where models or defaults have none.
 RAISED_RATE = "0.1"
 ZERO_RATES = ("0", "0.0")

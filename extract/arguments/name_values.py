@@ -55,6 +55,11 @@ NAMES: tuple[NameRule, ...] = (
 ANNOTATIONS: tuple[NameRule, ...] = (
     NameRule(r"bool", "False|True"),
     NameRule(
+        r"(torch\.)?(float|long)?tensor\b.*",
+        "torch.rand((32, 32))|torch.rand((32,))|torch.rand((2, 32, 16, 16))|torch.tensor(1.0)",
+    ),
+    NameRule(r".*ndarray.*", "np.ones((32, 32), dtype='float32')|np.ones((32,), dtype='float32')"),
+    NameRule(
         r".*(list|sequence|iterable)\[.*(callable|module).*",
         "[nn.Identity(), nn.Identity()]|nn.ModuleList([nn.Identity()])",
     ),

@@ -479,7 +479,8 @@ _INDEXED = re.compile(
     r"|only integers, slices|is not subscriptable)"
 )
 _KEY = re.compile(r"\w\[[\"']")
-_LACKS = re.compile(r"'(?:Tensor|list|dict|Record|(?:types\.)?SimpleNamespace)' object has no attribute '(\w+)'")
+_LACKS = re.compile(r"'([\w.]+)' object has no attribute '(\w+)'")
+_OPEN_KINDS = frozenset({"Tensor", "NoneType", "list", "dict", "Record", "SimpleNamespace", "types.SimpleNamespace"})
 _OF_DICTS = frozenset({"items", "keys", "values", "get", "update", "copy", "pop"})
 
 
@@ -489,13 +490,18 @@ def records(at: FailedCall) -> Iterator[Inputs]:
     What has been read by key or as an attribute so far is read both ways from then on.
     """
     cause = at.failure.cause
-    lacks = _LACKS.search(at.text)
+    names, lack = dict(at.inputs), _LACKS.search(at.text)
+    texts = [value.text for value in names.values() if isinstance(value, Literal)]
+    is_kind = lack and (lack[1] in _OPEN_KINDS or any(text.startswith(f"{lack[1]}(") for text in texts))
+    lacks = lack[2] if lack and is_kind else ""
     item = cause.args[0] if isinstance(cause, KeyError) and cause.args and isinstance(cause.args[0], str) else ""
     indexed = re.findall(r"(\w+)\[", at.line) if _INDEXED.search(at.text) else []
-    held = re.findall(rf"(\w+)\.{lacks[1]}\b", at.line) if lacks else []
+    held = re.findall(rf"(\w+)\.{lacks}\b", at.line) if lacks else []
     main = at.main if len(at.main.shape) > 1 else Tensor((_ROWS, *(at.layers.channels or (32,))[:1]))
-    names, loops = dict(at.inputs), _find_loops(at.failure.cause)
+    loops = _find_loops(at.failure.cause)
     held, indexed = ([loops.get(word, word) for word in words] for words in (held, indexed))
+    if lacks and "NoneType" in at.text and (hasattr(torch.Tensor, lacks) or not names.keys() & {*held}):
+        return  # a tensor that was left out
     if (indexed or held) and not names.keys() & {*indexed, *held}:
         held, indexed = (list(names)[:1] if read else [] for read in (held, indexed))  # another name, in a helper
     for name, value in names.items():
@@ -503,17 +509,18 @@ def records(at: FailedCall) -> Iterator[Inputs]:
         is_listed = name in loops.values() or single is not value
         record = single if isinstance(single, FieldValues) and single.fields else FieldValues(by_key=False)
         known = record.fields
-        field = item if item and isinstance(single, FieldValues) else lacks[1] if lacks and name in held else ""
+        field = item if item and isinstance(single, FieldValues) else lacks if name in held else ""
         if not known and "no_output" in at.text and isinstance(value, FieldValues):
             field = "x"
         if name in indexed or field in _OF_DICTS:
             record = replace(record, by_key=True)
         elif field and field not in dict(known):
             sample = Tensor((*(at.layers.channels or (3,))[:1], _SIDE, _SIDE)) if is_listed else main
+            method = re.search(rf"\.{re.escape(field)}\(", at.line)
             record = FieldValues(
-                (*known, (field, guess_field(field, sample, loss=at.loss))),
+                (*known, (field, _CALLABLE if method else guess_field(field, sample, loss=at.loss))),
                 by_key=record.by_key or not lacks,
-                by_attribute=record.by_attribute or lacks is not None,
+                by_attribute=record.by_attribute or bool(lacks),
             )
         else:
             continue
@@ -532,6 +539,19 @@ def _find_loops(cause: BaseException) -> dict[str, str]:
     code, last = frames[-1]
     lines = [linecache.getline(code.co_filename, number) for number in range(code.co_firstlineno, last + 1)]
     return dict(re.findall(r"\bfor (\w+) in (?:enumerate\()?(\w+)", "".join(lines)))
+
+
+_CALLABLE = Literal("lambda x, *_, **__: x")
+
+
+def callables(at: FailedCall) -> Iterator[Inputs]:
+    """Use a function for what is called: an operator, a model, or a method of either."""
+    if "object is not callable" not in at.text:
+        return
+    called = _CALLED.findall(at.line)
+    for name, value in at.inputs:
+        if name in (match[0] for match in called) and not isinstance(value, Literal):
+            yield from (with_value(at.inputs, name, function) for function in (_CALLABLE, Literal("nn.Identity()")))
 
 
 #: Patterns of messages about dtypes, and the kind of tensor that they ask for.
@@ -677,6 +697,7 @@ RULES: tuple[Callable[[FailedCall], Iterator[Inputs]], ...] = (
     views,
     bounds,
     records,
+    callables,
     ranks,
     missing,
     numbers,

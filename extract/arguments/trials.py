@@ -169,7 +169,8 @@ def counting_work() -> Iterator[list[int]]:
     total = [0]
 
     def count(module: torch.nn.Module, _inputs: object, output: object) -> None:
-        weight = vars(module).get("_parameters", {}).get("weight")  # a script module has none there
+        parameters = vars(module).get("_parameters", {})  # of a script module not a dict
+        weight = parameters["weight"] if "weight" in parameters else None  # noqa: SIM401
         tensors = flatten(output)
         if weight is not None and has_shape(weight) and weight.dim() > 1 and tensors:
             total[0] += tensors[0].numel() // max(weight.shape[0], 1) * weight.numel()

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
-from extract.arguments.messages import BlockRun, CallsToRun, CompanionCode, Original, Originals
+from extract.arguments.messages import MOST_CHARACTERS, BlockRun, CallsToRun, CompanionCode, Original, Originals
 from extract.emit.emit import Emitted
 from extract.model.results import at_least
 from extract.resolve.index import FactsIndex
@@ -22,7 +22,6 @@ from manifests.records import Level, Observed
 
 _BACK_OFF_SECONDS = 0.5
 _MAX_ERROR = 400  # characters
-_MAX_EXPRESSION = 10_000
 _TRANSIENT = frozenset({Status.CRASHED})  # a search would exceed its limits again
 
 # Executing a file takes milliseconds, the search for arguments a few seconds; anything longer hangs. CPU seconds
@@ -53,8 +52,8 @@ class WorkingCall:
     def __post_init__(self) -> None:
         """Raise ValueError unless each argument is an expression, and each keyword an identifier."""
         for text in (*self.args, *self.kwargs.values()):
-            if len(text) > _MAX_EXPRESSION:
-                raise ValueError(f"an argument has more than {_MAX_EXPRESSION:,} characters")
+            if len(text) > MOST_CHARACTERS:
+                raise ValueError(f"an argument has more than {MOST_CHARACTERS:,} characters")
             try:
                 parse_expression(text)
             except SyntaxError:

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from extract.arguments.inputs import flatten, has_shape
+from extract.arguments.inputs import RECORD, flatten, has_shape
+from extract.arguments.messages import MOST_CHARACTERS
 from extract.arguments.name_values import read_parameters
 from extract.arguments.probe import MODULE_NAME
 from extract.recording.configured import read_settings
@@ -24,7 +25,6 @@ from extract.recording.messages import MOST_CALLS
 from extract.recording.users import is_of
 
 _DEPTH = 8  # of nested values
-_CHARACTERS = 16_000  # of one argument
 _RUNTIME = frozenset({"torch", "numpy", "math", "builtins"})
 _MOST_ELEMENTS = 100_000_000  # of parameters and inputs: what is larger takes minutes to prove
 _EXACT = 16  # elements of a tensor of integers whose values are kept: sizes, offsets
@@ -79,6 +79,7 @@ class CallRecorder:
         self._built: dict[int, tuple[object, Sequence[Any], Mapping[str, Any]]] = {}  # other objects, with arguments
         self._names: dict[str, str] = {}  # in the expressions of the call that is being described
         self._optional = False  # whether the argument that is being described can be left out
+        self._space: Mapping[str, Any] = {}  # the names of the module whose class is called
         self._call = nn.Module.__call__
 
     def key(self, cls: type[nn.Module]) -> str | None:
@@ -169,6 +170,7 @@ class CallRecorder:
         """Return a call as expressions, without defaults by name; None if there is none for one of its arguments."""
         self._names = {}
         self._optional = False
+        self._space = vars(sys.modules.get(getattr(called, "__module__", ""), object))
         try:
             texts = [self._text(value) for value in args]
             named = self._describe_named(kwargs, _read_defaults(called)) if kwargs else {}
@@ -183,6 +185,8 @@ class CallRecorder:
         """
         named = {}
         for name, value in kwargs.items():
+            if not name.isidentifier():
+                raise _UnnamedError
             if not _is_same(value, defaults.get(name, _UNSET)):
                 self._optional = defaults.get(name) is not inspect.Parameter.empty
                 try:
@@ -194,7 +198,7 @@ class CallRecorder:
 
     def _text(self, value: object) -> str:
         text = self._expression(value, 0)
-        if len(text) > _CHARACTERS:
+        if len(text) > MOST_CHARACTERS:
             raise _UnnamedError
         return text
 
@@ -229,6 +233,8 @@ class CallRecorder:
             return repr(value)
         if isinstance(value, torch.device):
             return "torch.device('cpu')"
+        if kind is torch.Generator:
+            return "torch.Generator().manual_seed(0)"
         if isinstance(value, np.generic):
             return repr(value.item())
         if isinstance(value, np.ndarray) and value.dtype != object and value.size <= _EXACT:
@@ -263,6 +269,8 @@ class CallRecorder:
             return repr(value)
         if isinstance(value, int | str):  # a constant with a name of its own
             return repr(int(value) if isinstance(value, int) else str(value))
+        if _restores_from_text(value):
+            return f"{self._name(kind)}({str(value)!r})"
         return self._namespace(value, depth + 1)
 
     def _namespace(self, value: Any, depth: int) -> str:
@@ -285,7 +293,8 @@ class CallRecorder:
             args, kwargs = built[1:]
             write = functools.partial(self._expression, depth=depth)
             return f"{self._name(type(value))}({_join(list(map(write, args)), _write_all(write, kwargs))})"
-        return f"types.SimpleNamespace({_join([], texts)})"
+        kind = RECORD if callable(getattr(type(value), "__getitem__", None)) else "types.SimpleNamespace"
+        return f"{kind}({_join([], texts)})"
 
     def _name(self, value: Any) -> str:
         """Return the name of a class or function: of the file, or of the runtime."""
@@ -412,6 +421,12 @@ class SourceRecorder(CallRecorder):
         name, module = getattr(value, "__name__", None), getattr(value, "__module__", None)
         if not isinstance(name, str) or not isinstance(module, str) or module.partition(".")[0] in _RUNTIME:
             return None
+        if not is_of(value, self._packages):
+            for alias, item in self._space.items():
+                if item is value:
+                    return alias
+                if isinstance(item, types.ModuleType) and vars(item).get(name) is value:
+                    return f"{alias}.{name}"
         return self._use(name, module) if vars(sys.modules.get(module, object)).get(name) is value else None
 
     def keep(self, key: str, record: RecordedCall) -> None:
@@ -493,6 +508,17 @@ def _read_fields(value: Any) -> dict[str, Any]:
     return {name: held for name, held in fields.items() if isinstance(name, str) and name.isidentifier()}
 
 
+def _restores_from_text(value: Any) -> bool:
+    """Return whether the class of a value makes it from its text, as classes of versions and representations do."""
+    kind = type(value)
+    if "__str__" not in vars(kind) and "__repr__" not in vars(kind):
+        return False
+    try:
+        return bool(kind(str(value)) == value)
+    except Exception:  # noqa: BLE001 (what is foreign raises anything)
+        return False
+
+
 _UNSET = object()
 
 
@@ -524,14 +550,23 @@ def _join(args: Sequence[str], kwargs: Mapping[str, str]) -> str:
 
 
 def _tensor(value: torch.Tensor) -> str:
-    """Return an expression for a tensor of the same shape and type, and of the same range if it holds integers."""
+    """Return an expression for a tensor of the same shape and type, of the same range if it holds whole numbers.
+
+    None is negative if none of the tensor is.
+    """
     shape, dtype = tuple(value.shape), value.dtype
     if value.layout is not torch.strided:
         raise _UnnamedError
     if dtype is torch.bool:
         return f"torch.ones({shape}, dtype=torch.bool)"
     if dtype.is_floating_point or dtype.is_complex:
-        return f"torch.randn({shape})" if dtype is torch.float32 else f"torch.randn({shape}, dtype={dtype})"
+        dtype = torch.float32 if dtype is torch.get_default_dtype() else dtype
+        kind = "" if dtype is torch.float32 else f", dtype={dtype}"
+        if value.is_meta or dtype.is_complex or not value.numel() or not 0 <= (least := value.min()) < value.max():
+            return f"torch.randn({shape}{kind})"
+        if (value == value.round()).all() and value.max() < 2**31:
+            return f"torch.randint({int(least)}, {int(value.max()) + 1}, {shape}, dtype={dtype})"
+        return f"torch.rand({shape}{kind})"
     if value.is_meta or not value.numel():
         return f"torch.zeros({shape}, dtype={dtype})"
     if value.numel() <= _EXACT:

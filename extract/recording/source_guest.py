@@ -361,14 +361,15 @@ class _Recording:
                 try:
                     with _ending_waits(), recorder:
                         driver.run(on_meta)
-                except (Exception, _WaitingError):  # noqa: BLE001 (what is foreign raises anything, outside of attempts, too)
-                    worked = any(map(_has_forward, recorder.calls.values()))
+                except (Exception, _WaitingError) as failure:  # noqa: BLE001 (what is foreign raises anything, outside of attempts, too)
+                    worked = any(map(_has_forward, recorder.calls.values())) and "meta" not in str(failure)
                     ends = worked or recorder.count_largest() > _MOST_ON_CPU
                 else:
                     ends = True
                 self._steps += recorder.steps
                 recorder.forget()
-                known |= recorder.calls
+                torch.set_default_dtype(torch.float32)
+                known = recorder.calls | {key: calls for key, calls in known.items() if _has_forward(calls)}
                 if ends:
                     break
             self._known[driver.key] = known

@@ -8,20 +8,24 @@
     def test_gate(width, rate):
         assert Gate(width, rate=rate)(torch.randn(2, width, 6, 6)).shape[1] == width
 
-This runs once, with the first values: `test_gate(width=8, rate=0.0)`. What a test claims does not matter, but what it
-calls does. A test whose arguments are unknown is left out. `pytest` is replaced, so that results do not depend on
-whether it is installed; classes of `unittest` run, too.
+All tests run with their first values, `test_gate(width=8, rate=0.0)`, and then with the other ones. What a test claims
+does not matter, but what it calls does. A test whose arguments are unknown is left out. `pytest` is replaced, so that
+results do not depend on whether it is installed; classes of `unittest` run, too.
 """
 
 import contextlib
 import functools
 import importlib
 import inspect
+import itertools
 import re
 import sys
+import tempfile
+import time
 import types
 import unittest
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -30,11 +34,12 @@ from torch import nn
 from extract.arguments.trials import AttemptError, attempt, seed_all
 from extract.recording.meta import LightTensors
 
-_IMPORT_SECONDS, _SECONDS = 30.0, 10.0  # of CPU time
-_MAX_TESTS = 24  # of one file
-_MAX_FAILED = 12
+_IMPORT_SECONDS, _SECONDS = 30.0, 4.0  # of CPU time
+_MAX_TESTS, _MAX_ROWS = 120, 12  # of one file, and of one test
+_FILE_SECONDS = 8.0  # of CPU time; the counts end ordinary files
+_MAX_FAILED = 40
 _MAX_REPLACED = 8  # modules that one file lacks
-_UNKNOWN = object()
+_NEEDS_VALUES = re.compile(r"meta tensor|on meta|'meta'|does not require grad|numpy")
 
 
 class _SkipTest(BaseException):
@@ -54,18 +59,18 @@ class _Anything:
 
 
 class _Marks(_Anything):
-    """`pytest.mark`, which keeps the first values of parameters with the test."""
+    """`pytest.mark`, which keeps the values of parameters with the test."""
 
     @staticmethod
     def parametrize(names: Any, values: Any, **_: Any) -> Callable[[Any], Any]:
-        """Keep the first value of each name."""
+        """Keep the values of each name."""
         listed = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
-        first = next(iter(values), _UNKNOWN)
-        row = [first] if len(listed) == 1 else list(first) if isinstance(first, tuple | list) else []
+        rows = [[value] if len(listed) == 1 else value for value in itertools.islice(values, _MAX_ROWS)]
 
         def keep(test: Any) -> Any:
-            if first is not _UNKNOWN and len(row) == len(listed):
-                test.first_values = {**dict(zip(listed, row, strict=True)), **getattr(test, "first_values", {})}
+            if all(isinstance(row, tuple | list) and len(row) == len(listed) for row in rows):
+                mine = [dict(zip(listed, row, strict=True)) for row in rows]
+                test.known_values = [*vars(test).get("known_values", ()), *([mine] if mine else ())]
             return test
 
         return keep
@@ -126,10 +131,11 @@ def _import_file(name: str) -> types.ModuleType:
             sys.modules.pop(absent, None)
 
 
-def _fixture(function: Any = None, **_: Any) -> Any:
+def _fixture(function: Any = None, *, name: str | None = None, params: Any = (), **_: Any) -> Any:
     if function is None:
-        return _fixture
-    function.is_fixture = True
+        return functools.partial(_fixture, name=name, params=params)
+    function.fixture_name = name or function.__name__
+    function.values = list(itertools.islice(params or (), _MAX_ROWS))
     return function
 
 
@@ -165,35 +171,60 @@ def stand_in() -> types.ModuleType:
 def run_tests(name: str, on_meta: bool) -> None:
     """Import a file of tests and run them. Raises: AttemptError if it cannot be imported, or nothing in it runs."""
     sys.modules["pytest"] = stand_in()
-    around = f"{name.rpartition('.')[0]}.conftest".lstrip(".")
-    with contextlib.suppress(AttemptError):  # most folders have none
-        _import_file(around)
+    parents = list(itertools.accumulate(name.split(".")[:-1], "{}.{}".format))[::-1]
+    around = [*(f"{parent}.conftest" for parent in parents), "conftest"]
+    for space in around:
+        with contextlib.suppress(AttemptError):  # most folders have none
+            _import_file(space)
     module = _import_file(name)
-    spaces = [vars(sys.modules[space]) for space in (name, around) if space in sys.modules]
-    tried = failed = 0
+    spaces = [_list_fixtures(vars(sys.modules[space])) for space in (name, *around) if space in sys.modules]
+    ends = time.process_time() + _FILE_SECONDS
+    failed, runs = 0, False
     failure = AttemptError(ValueError("no tests that can be run"))
-    for test in _list_tests(module, spaces):
-        if tried == _MAX_TESTS or failed == _MAX_FAILED:
+    tests = list(_list_tests(module, spaces))
+    # Each with its first values before one with others.
+    turns = ((turn, test) for turn in range(_MAX_ROWS) for turns, test in tests if turn < turns)
+    for turn, test in itertools.islice(turns, _MAX_TESTS):
+        if failed == _MAX_FAILED or time.process_time() > ends:
             break
-        tried += 1
-        seed_all()
-        try:
-            with LightTensors(on_meta=on_meta, keeps_drawn=True), torch.no_grad():
-                attempt(test, _SECONDS)
-        except AttemptError as error:
-            failed, failure = failed + 1, error
-    if failed == tried:
+        error = _attempt_test(functools.partial(test, turn), on_meta)
+        if error is None:
+            runs = True
+        else:
+            failed, failure = failed + (not isinstance(error.cause, _SkipTest)), error
+    if not runs:
         raise failure
 
 
-def _list_tests(module: types.ModuleType, spaces: list[dict[str, Any]]) -> Iterator[Callable[[], Any]]:
+def _attempt_test(test: Callable[[], None], on_meta: bool) -> AttemptError | None:
+    """Run one test; what only real values, or gradients, allow runs again with them. Returns: the failure."""
+    failure = None
+    for light in (True, False) if on_meta else (False,):
+        seed_all()
+        try:
+            with LightTensors(on_meta=light, keeps_drawn=True), torch.set_grad_enabled(not light):
+                attempt(test, _SECONDS)
+        except (AttemptError, PermissionError) as error:  # what the sandbox denies it, it denies to no other test
+            failure = error if isinstance(error, AttemptError) else AttemptError(error)
+            if not _NEEDS_VALUES.search(str(error)):
+                break
+        else:
+            return None
+    return failure
+
+
+_Test = tuple[int, Callable[[int], None]]  # with how many values, and what takes the number of one
+
+
+def _list_tests(module: types.ModuleType, spaces: Sequence[Mapping[str, Any]]) -> Iterator[_Test]:
     for name, value in list(vars(module).items()):
         if inspect.isfunction(value) and name.startswith("test"):
-            yield functools.partial(_run, value, spaces)
+            yield _count_values(value, spaces), functools.partial(_run, value, spaces)
         elif isinstance(value, type) and not issubclass(value, nn.Module) and _is_suite(name, value):
             for part in list(dict.fromkeys(part for owner in value.__mro__ for part in vars(owner))):
                 if part.startswith("test") and callable(getattr(value, part)):
-                    yield functools.partial(_run_method, value, part, spaces)
+                    own = [{"known_values": getattr(value, "known_values", ())}, *spaces]
+                    yield _count_values(getattr(value, part), own), functools.partial(_run_method, value, part, spaces)
 
 
 def _is_suite(name: str, cls: type) -> bool:
@@ -201,35 +232,82 @@ def _is_suite(name: str, cls: type) -> bool:
     return own or (name.startswith("Test") and inspect.getattr_static(cls, "__init__", None) is object.__init__)
 
 
-def _run_method(cls: type, name: str, spaces: list[dict[str, Any]]) -> None:
+def _run_method(cls: type, name: str, spaces: Sequence[Mapping[str, Any]], turn: int) -> None:
     """Run one test of a class, on a new instance that was set up."""
     case = cls(name) if issubclass(cls, unittest.TestCase) else cls()
     for before in ("setUpClass", "setup_class", "setUp", "setup_method"):
         prepare = getattr(case, before, None)
         if prepare is not None:
-            _run(prepare, spaces)
-    own = {part: getattr(case, part) for part in dir(cls) if hasattr(getattr(cls, part, None), "is_fixture")}
-    _run(getattr(case, name), [own, *spaces])
+            _run(prepare, spaces, turn)
+    own = _list_fixtures(
+        {part: getattr(case, part) for part in dir(cls) if hasattr(getattr(cls, part, None), "fixture_name")}
+    )
+    _run(getattr(case, name), [own | {"known_values": getattr(cls, "known_values", ())}, *spaces], turn)
 
 
-def _run(function: Callable[..., Any], spaces: list[dict[str, Any]]) -> None:
-    function(**_find_arguments(function, spaces))
+def _run(function: Callable[..., Any], spaces: Sequence[Mapping[str, Any]], turn: int) -> None:
+    function(**_find_arguments(function, spaces, turn))
 
 
-def _find_arguments(function: Callable[..., Any], spaces: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return first values and the results of fixtures. Raises: _SkipTest if a required argument has neither."""
-    known: Mapping[str, Any] = getattr(function, "first_values", {})
+def _list_fixtures(space: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fixtures of a module or class by the names that tests use."""
+    return {
+        value.fixture_name: value
+        for value in list(space.values())
+        if inspect.isroutine(value) and hasattr(value, "fixture_name")
+    }
+
+
+def _list_known(function: Any, spaces: Sequence[Mapping[str, Any]]) -> list[list[dict[str, Any]]]:
+    return [*getattr(function, "known_values", ()), *(spaces[0].get("known_values", ()) if spaces else ())]
+
+
+def _count_values(function: Any, spaces: Sequence[Mapping[str, Any]]) -> int:
+    """Return with how many values a test can run: as many as the parameter or fixture with the most has."""
+    names = inspect.signature(function).parameters
+    fixtures = (space[name] for name in names for space in spaces if name in space)
+    return max(map(len, (*_list_known(function, spaces), *(fixture.values for fixture in fixtures))), default=1) or 1
+
+
+def _find_arguments(function: Callable[..., Any], spaces: Sequence[Mapping[str, Any]], turn: int) -> dict[str, Any]:
+    """Return values and the results of fixtures. Raises: _SkipTest if a required argument has neither."""
+    known: dict[str, Any] = {}
+    for rows in _list_known(function, spaces):
+        known |= rows[turn % len(rows)]
     arguments: dict[str, Any] = {}
     for name, parameter in inspect.signature(function).parameters.items():
-        fixture = next((space[name] for space in spaces if hasattr(space.get(name), "is_fixture")), None)
+        fixture = next((space[name] for space in spaces if name in space), None)
         if name in known:
             arguments[name] = known[name]
         elif fixture is not None:
-            value = fixture(**_find_arguments(fixture, spaces))
-            arguments[name] = next(value) if inspect.isgenerator(value) else value
+            arguments[name] = _find_result(fixture, spaces, turn)
+        elif name == "request":
+            values = getattr(function, "values", ()) or (None,)
+            arguments[name] = _Request(values[turn % len(values)], spaces, turn)
+        elif name in ("tmp_path", "tmpdir"):
+            arguments[name] = Path(tempfile.mkdtemp(dir=".")).resolve()
+        elif name in ("monkeypatch", "capsys", "caplog", "recwarn"):
+            arguments[name] = _Anything()
         elif parameter.default is parameter.empty and parameter.kind not in (
             parameter.VAR_POSITIONAL,
             parameter.VAR_KEYWORD,
         ):
             raise _SkipTest
     return arguments
+
+
+def _find_result(fixture: Callable[..., Any], spaces: Sequence[Mapping[str, Any]], turn: int) -> Any:
+    value = fixture(**_find_arguments(fixture, spaces, turn))
+    return next(value) if inspect.isgenerator(value) else value
+
+
+class _Request(_Anything):
+    """The `request` of a fixture, with its value and other fixtures."""
+
+    def __init__(self, param: Any, spaces: Sequence[Mapping[str, Any]], turn: int) -> None:
+        self.param = param
+        self._spaces, self._turn = spaces, turn
+
+    def getfixturevalue(self, name: str) -> Any:
+        """Return the result of another fixture."""
+        return _find_result(next(space[name] for space in self._spaces if name in space), self._spaces, self._turn)

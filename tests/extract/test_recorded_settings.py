@@ -10,7 +10,9 @@ from types import ModuleType
 
 import pytest
 import torch
+from packaging import version
 
+from extract.arguments.inputs import RECORD
 from extract.extractor import BlockExtractor
 from extract.recording.configured import list_accepted, read_settings
 from extract.recording.recorder import SourceRecorder
@@ -65,7 +67,10 @@ class Batch:
 def test_an_object_with_slots_is_recorded_by_its_tensors() -> None:
     batch = Batch([[1.0, 2.0]])
     assert read_settings(batch) is None  # its fields do not tell what it was made of
-    assert SourceRecorder(frozenset(), 9)._text(batch) == "types.SimpleNamespace(nodes=torch.randn((1, 2)))"
+    assert (
+        SourceRecorder(frozenset(), 9)._text(batch)
+        == "types.SimpleNamespace(nodes=torch.randint(1, 3, (1, 2), dtype=torch.float32))"
+    )
 
 
 def test_which_parameters_take_what_can_be_made(models: ModuleType) -> None:
@@ -141,7 +146,33 @@ def test_a_copy_was_made_as_what_it_is_copied_from_and_a_batch_is_written_by_its
     (call,) = recorder.calls[f"{__name__}:Convolution"]
     assert call.calls["init"] == {"args": ["6"], "kwargs": {}}
     names = "x=torch.randn((2, 6)), edge_index=torch.tensor([[0, 1], [1, 0]], dtype=torch.int64)"
-    assert call.calls["forward"] == {"args": [f"types.SimpleNamespace({names})"], "kwargs": {}}
+    assert call.calls["forward"] == {"args": [f"{RECORD}({names})"], "kwargs": {}}
+
+
+def test_values_of_other_packages_are_written_by_their_text_and_tensors_keep_their_sign() -> None:
+    recorder = SourceRecorder(frozenset({__name__.partition(".")[0]}), 100)
+    torch.set_default_dtype(torch.float64)
+    try:
+        with recorder:
+            Released(version.Version("1.2"), torch.Generator())(
+                torch.randn(9, 4), torch.rand(9, 4), torch.tensor([0.0, 3.0]), torch.rand(2, dtype=torch.float16)
+            )
+    finally:
+        torch.set_default_dtype(torch.float32)
+    (call,) = recorder.calls[f"{__name__}:Released"]
+    assert call.calls["init"]["args"] == ["version.Version('1.2')", "torch.Generator().manual_seed(0)"]
+    whole = "torch.randint(0, 4, (2,), dtype=torch.float32)"
+    positive = ["torch.rand((9, 4))", whole, "torch.rand((2,), dtype=torch.float16)"]
+    assert call.calls["forward"]["args"] == ["torch.randn((9, 4))", *positive]
+
+
+class Released(torch.nn.Module):
+    def __init__(self, release: version.Version, generator: torch.Generator) -> None:
+        super().__init__()
+        self.release, self.generator = release, generator
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return inputs[0]
 
 
 class Level:

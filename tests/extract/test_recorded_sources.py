@@ -337,8 +337,14 @@ def width(base):
 @pytest.mark.parametrize(("a", "b"), [pytest.param(1, 2, id="first"), (3, 4)])
 def test_values(width, rate, a, b=7, *, c=9):
     RAN.append((width, rate, a, b, c))
-def test_unknown(tmp_path):
+def test_unknown(unknown):
     RAN.append("unknown")
+@pytest.fixture(name="side", params=[5, 6, 7])
+def _side(request, tmp_path):
+    (tmp_path / "side").write_text(str(request.param))
+    return request.param, request.getfixturevalue("base")
+def test_sides(side, kind):
+    RAN.append((*side, kind))
 from nobody_has_this import measure
 def test_absent():
     RAN.append("absent")
@@ -349,25 +355,32 @@ def test_expected():
         {}["x"]
     pytest.skip("enough")
     RAN.append("skipped")
+@pytest.mark.parametrize("scale", [1, 2])
 class TestAll:
     def setup_method(self):
         self.name = "set up"
     @pytest.fixture
     def own(self):
         return self.name
-    def test_method(self, own):
-        RAN.append(own)
+    def test_method(self, own, scale):
+        RAN.append((own, scale))
         assert False
 """
 
 
-def test_tests_run_once_with_first_values_and_simple_fixtures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tests_run_with_their_first_values_then_with_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pytest", sys.modules["pytest"])
+    monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "test_folding_suite.py").write_text(SUITE)
-    run_tests("test_folding_suite", False)
-    assert "nobody_has_this" not in sys.modules
-    assert sys.modules.pop("test_folding_suite").RAN == [(6, 0.5, 1, 2, 9), "absent", "set up"]
+    suite = tmp_path / "folding_tests" / "inner"
+    suite.mkdir(parents=True)
+    (suite / "test_folding_suite.py").write_text(SUITE)
+    kinds = "import pytest\n@pytest.fixture\ndef kind():\n    return 'outer'\n"
+    (suite.parent / "conftest.py").write_text(kinds)
+    run_tests("folding_tests.inner.test_folding_suite", on_meta=False)
+    first = [(6, 0.5, 1, 2, 9), (5, 3, "outer"), "absent", ("set up", 1)]
+    others = [(6, 0.0, 3, 4, 9), (6, 3, "outer"), ("set up", 2), (7, 3, "outer")]
+    assert [*first, *others] == sys.modules["folding_tests.inner.test_folding_suite"].RAN
 
 
 def test_an_extraction_itself_imports_no_torch() -> None:

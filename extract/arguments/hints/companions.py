@@ -40,14 +40,15 @@ class Companions:
         self._definitions: dict[tuple[str, str], Definition] = {}  # by name and qualified name
 
     def list_for(self, module: Module, name: str) -> Iterator[Companion]:
-        """Yield the companions of a class, in the order of its parameters."""
-        definer = self._usage.find_definer(module, name, "__init__")
-        for parameter in definer[1] if definer is not None else ():
-            assert definer is not None
-            unannotated = parameter.annotation is None and parameter.default is None
-            inferred = self._infer_from_names(module, name, parameter.name) if unannotated else []
-            for wanted in inferred or self._list_annotated(module, name, definer[0], parameter):
-                yield from self._emit_companion(wanted, parameter.name)
+        """Yield the companions of a class, in the order of its parameters; then those of its forward."""
+        for method in ("__init__", "forward"):
+            definer = self._usage.find_definer(module, name, method)
+            for parameter in definer[1] if definer is not None else ():
+                assert definer is not None
+                unannotated = parameter.annotation is None and parameter.default is None and method == "__init__"
+                inferred = self._infer_from_names(module, name, parameter.name) if unannotated else []
+                for wanted in inferred or self._list_annotated(module, name, definer[0], parameter):
+                    yield from self._emit_companion(wanted, parameter.name)
 
     def emit_for(self, block: TargetClass) -> Iterator[Emitted]:
         """Yield the files of the companions of a class, which need packages of their own."""

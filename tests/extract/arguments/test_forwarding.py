@@ -72,6 +72,27 @@ def test_inputs_that_take_several_steps(forward: MakeForward, body: str, init: s
     assert next(search.search(), None) is not None, search.best_failure
 
 
+@pytest.mark.parametrize(
+    ("arguments", "body"),
+    [
+        ("x, physics", "return self.a(physics.A_adjoint(x)) - physics.A(x)"),
+        ("x, physics=None, *, model", "return model(self.a(x), physics)"),
+    ],
+)
+def test_operators_and_models_are_functions(forward: MakeForward, arguments: str, body: str) -> None:
+    search = forward(text(arguments, body, "self.a = nn.Conv2d(3, 3, 1)"))
+    called = next(search.search(), None)
+    assert called is not None, search.best_failure
+    assert "lambda x, *_, **__: x" in dict(called.kwargs)[arguments.split()[-1]]
+
+
+def test_an_argument_that_a_class_of_the_corpus_annotates_is_an_instance_of_it(forward: MakeForward) -> None:
+    code = "class Operator:\n    def __init__(self, scale=2.0):\n        self.scale = scale\n"
+    companion = {"parameter": "physics", "name": "Operator", "code": code, "wants_class": False}
+    block = text("x, physics: 'Operator'", "return self.a(x) * physics.scale", "self.a = nn.Linear(6, 6)")
+    assert dict(next(forward(block, companions=[companion]).search()).kwargs)["physics"] == "Operator()"
+
+
 # --- what the corpus tells --------------------------------------------------------------------------------------------
 
 

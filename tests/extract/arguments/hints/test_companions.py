@@ -53,6 +53,12 @@ def test_companions(hints_for, parameter: str, expected: tuple[str, bool] | None
         assert companion.parameter == parameter.split(":")[0].split("=")[0].strip()
 
 
+def test_companions_of_what_forward_takes(hints_for) -> None:
+    code = BLOCK.format(name="TinyBlock", parameter="x: int").replace("(self, x)", "(self, x, mode: Mode, other)")
+    found = hints_for("TinyBlock", a=code, configs=CONFIGS).companions
+    assert [(item.parameter, item.name) for item in found] == [("mode", "Mode")]
+
+
 def test_an_inherited_constructor_is_read_where_it_is_written(hints_for) -> None:
     base = BLOCK.format(name="Base", parameter="config: TinyConfig")
     code = "from p.a import Base\nclass Child(Base):\n    pass\n"
