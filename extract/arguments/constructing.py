@@ -54,6 +54,8 @@ _UNCALLABLE = re.compile(
 )
 _OUTSIDE = re.compile(r"out of (?:range|bounds)")
 _LENGTH = re.compile(r"unpack \(expected (\d+)|of (?:length|size|len) (\d+)|(\d+) (?:elements|values|items)")
+_NO_PAIR = re.compile(r"cannot unpack non-iterable (?:int|float|str) ")
+_LOOP = re.compile(r"\bfor (?:\w+, \()?(\w+(?:, \w+)+)\)? in ")
 _FEW_TRIES = 12
 _FEW = 4  # of the values for a name
 _MAX_LENGTH = 8
@@ -69,6 +71,7 @@ _TOO_NARROW = re.compile(
 _LEAST_WIDTH = 8
 _SHARED_PREFIX = 3  # letters
 _MAX_TRIES = 80  # sets of required arguments
+_NUMBER = re.compile(r"(n|num|nb|number)_.*")
 LARGE = 400_000  # elements; for larger modules, inputs are searched on meta tensors
 TOO_LARGE = 300_000_000
 #: Python computes most shapes of initializations, milliseconds each, and the layers of a model repeat them.
@@ -313,6 +316,11 @@ class Constructor:
             larger = {n: str(4 * size) for n, size in sizes.items() if size <= _MAX_GROWN}
             yield from [(dict(picks), {**extra, **larger})] if larger else []
         yield from ((dict(picks), {**extra, **wider}) for wider in _widen(failure, {**texts, **extra}))
+        if isinstance(failure.cause, IndexError):  # more items are counted than a list has
+            numbers = [
+                name for name, text in {**texts, **extra}.items() if _NUMBER.fullmatch(name) and text.isdecimal()
+            ]
+            yield from [(dict(picks), {**extra, **dict.fromkeys(numbers, "2")})] if numbers else ()
         for name in named:
             yield from ((dict(picks), {**extra, name: text}) for text in _fit_length(failure, texts[name]))
         for name in named:
@@ -357,10 +365,15 @@ class Constructor:
         parameter = self.parameters.get(name)
         compared = read_compared(self.cls.__module__).get(name, Compared())
         annotation = parameter.annotation if parameter is not None else inspect.Parameter.empty
+        texts += map(read_items(self.cls).complete(name), compared.settings)  # type: ignore[arg-type]
         texts += compared.list_fitting(annotation_text(annotation))
-        for text in compared.classes:
+        tables = read_compared(self.cls.__module__).items()
+        items = [text for known, other in tables if name.endswith(known) for text in other.items]
+        for text, number in (*((text, 0) for text in compared.classes), *((text, 2) for text in items)):
             with contextlib.suppress(Exception):  # its name may mean something only where it was compared
-                texts += instances(text, self.names.value(text))
+                objects = instances(text, self.names.value(text))
+                names = [one.replace("name='x'", "name='y'") for one in objects]
+                texts += map("[{}, {}]".format, objects, names) if number else objects
         for text in candidates(name, annotation):
             texts += self.blocks[:4] if text == BLOCK else [text]
         return tuple(dict.fromkeys(texts))
@@ -422,7 +435,14 @@ def _widen(failure: AttemptError, texts: Mapping[str, str]) -> list[dict[str, st
 
 
 def _fit_length(failure: AttemptError, text: str) -> list[str]:
-    """Return a tuple and a list of the length that a message names, with the items of a value."""
+    """Return a tuple and a list of the length that a message names, with the items of a value.
+
+    Where a loop unpacks the items, each becomes a tuple: `for width, depth in stages`.
+    """
+    loop = _LOOP.search("".join(failure.lines[-1:])) if _NO_PAIR.search(str(failure)) else None
+    if loop is not None:
+        pair = ", ".join([r"\g<0>"] * len(loop[1].split(",")))
+        return [re.sub(r"[^\[\](), ]+", f"({pair})", text)]
     length = _LENGTH.search(str(failure))
     if length is None:
         return []

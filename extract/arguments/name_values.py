@@ -32,6 +32,7 @@ class NameRule(NamedTuple):
 
 NAMES: tuple[NameRule, ...] = (
     NameRule(r".*(token_id|token_index|pad_idx|padding_idx)", "1|0|None|32"),
+    NameRule(r"(.*_)?name", "'x'|32"),
     NameRule(
         r".*heads?|head_num|(output|out|roi|pool(ed|ing)?|patch|tubelet|grid|cell|win(dow)?)_?(size|shape)|ps|ws"
         r"|(.*_)?(ratio|factor|reduction)",
@@ -308,6 +309,7 @@ class ReadItems(NamedTuple):
             fresh = {key: [*known, *self._list_plain(key if isinstance(key, str) else name)][0] for key in keys}
             if settings is None or wanted not in settings.items:
                 yield (settings or Settings({})).add(fresh)
+            yield from [f"[{text}, {text}]"] if text.isdecimal() and not keys else ()
             return
         method = _METHOD if re.search(rf"\.{wanted}\(", line) else ""
         item = {wanted: method + self._list_plain(wanted)[0]}
@@ -319,6 +321,18 @@ class ReadItems(NamedTuple):
         elif text.isdecimal():
             kinds = [other for other, example in _OTHER_KINDS if hasattr(example, wanted)]
             yield from kinds or [Settings(item, "nn.Identity").expression()]
+
+    def complete(self, name: str) -> Callable[[str], str]:
+        """Return what adds the items that are read of a value to a dict, or to a list of dicts."""
+        indexed = set(re.findall(rf"\b{name}\[['\"](\w+)['\"]\]\[", self.text))
+        items = {key: "[32, 32]" if key in indexed else self._list_plain(key)[0] for key in self._list_keys(name)}
+
+        def add(text: str) -> str:
+            inside = text.removeprefix("[").removesuffix("] * 3")
+            settings = parse_settings(inside)
+            return text if settings is None else text.replace(inside, settings.add(items))
+
+        return add
 
     def _list_keys(self, name: str) -> list[str]:
         """Return the keys of the items that are read of a value: `config["width"]`."""
@@ -362,10 +376,15 @@ _PLAIN = frozenset({"Tensor", "Module", "Parameter"})
 
 
 class Compared(NamedTuple):
-    """The expressions of constants and of classes that one name is compared with."""
+    """Expressions for one name: constants and classes that it is compared with, dicts as which it is unpacked.
+
+    Args: items: the classes that its items are compared with, where a loop goes over it.
+    """
 
     constants: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+    items: tuple[str, ...] = ()
 
     def list_fitting(self, annotation: str) -> tuple[str, ...]:
         """Return the constants, unless an annotation asks for something else than a string."""
@@ -393,13 +412,19 @@ def read_compared(module: str) -> Mapping[str, Compared]:
                 assert mode.lower() in ("mean", "max")              # mode: 'mean', 'max'
                 if not isinstance(space, spaces.Discrete): ...      # space: spaces.Discrete
                 self.scale = SCALES[mode]                           # mode: the keys of SCALES
+                self.mlp = MLP(32, **layers)                        # layers: what else MLP requires: {'depth': 2}
+                [c for c in columns if isinstance(c, Column)]       # columns: items of Column
 
     A name means the same wherever a file uses it, so its functions and other classes count, too.
     """
     space, (_, tree) = vars(sys.modules.get(module, object)), _parse_module(module)
     constants: dict[str, dict[str, None]] = {}
     classes: dict[str, dict[str, None]] = {}
+    settings: dict[str, dict[str, None]] = {}
+    loops: dict[str, set[str]] = {}
     for node in ast.walk(tree):
+        for item, looped in _list_loops(node):
+            loops.setdefault(looped, set()).add(item)
         if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq | ast.In | ast.NotIn):
             constants.setdefault(_find_name(node.left), {}).update(
                 dict.fromkeys(_list_constants(node.comparators[0], space))
@@ -413,11 +438,37 @@ def read_compared(module: str) -> Mapping[str, Compared]:
             classes.setdefault(_find_name(node.args[0]), {}).update(
                 dict.fromkeys(t for t in texts if _is_class(t, space))
             )
-    names = (constants.keys() | classes.keys()) - {""}
-    return {
-        name: Compared(tuple(constants.get(name, ()))[:_MAX_VALUES], tuple(classes.get(name, ()))[:_MAX_VALUES])
-        for name in names
-    }
+        elif isinstance(node, ast.Call):
+            for keyword in (keyword for keyword in node.keywords if keyword.arg is None):
+                text = _list_required_by(node, space)
+                listed = isinstance(keyword.value, ast.Subscript)
+                name = _find_name(keyword.value.value if isinstance(keyword.value, ast.Subscript) else keyword.value)
+                settings.setdefault(name, {})[f"[{text}] * 3" if listed else text] = None
+    items = {name: {text: None for each in sorted(loops[name]) for text in classes.get(each, ())} for name in loops}
+    seen = (constants, classes, settings, items)
+    names = {name for table in seen for name in table} - {""}
+    return {name: Compared(*(tuple(table.get(name, ()))[:_MAX_VALUES] for table in seen)) for name in names}
+
+
+def _list_loops(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield the item and what a loop, a comprehension, or `filter` with a lambda goes over, by name."""
+    looped: ast.expr | None = None
+    if isinstance(node, ast.For | ast.comprehension):
+        item, looped = _find_name(node.target), node.iter
+    elif isinstance(node, ast.Call) and len(node.args) == 2 and isinstance(node.args[0], ast.Lambda):
+        item, looped = "".join(each.arg for each in node.args[0].args.args), node.args[1]
+    for part in ast.walk(looped) if looped is not None else ():
+        if isinstance(part, ast.Name | ast.Attribute) and _find_name(part) and item:
+            yield item, _find_name(part)
+
+
+def _list_required_by(call: ast.Call, space: Mapping[str, Any]) -> str:
+    """Return a dict of the arguments that a call requires beyond those that it states, as an expression."""
+    parameters = read_parameters(_find_value(ast.unparse(call.func), space))
+    stated = {keyword.arg for keyword in call.keywords} | {*list(parameters)[: len(call.args)]}
+    missing = [name for name in list_required(parameters) if name not in stated]
+    texts = {name: candidates(name, parameters[name].annotation) for name in missing}
+    return Settings({name: next(t for t in tried if t != BLOCK) for name, tried in texts.items()}).expression()
 
 
 def _find_name(node: ast.expr) -> str:

@@ -58,6 +58,7 @@ _ROWS = 8  # of the tensors in a dict
 _SIDE = 64  # of an image in a dict of a batch
 _FILE = f"{MODULE_NAME}.py"
 _NONE = Literal("None")
+_EMPTY = "every tensor that it returned is empty"
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +180,18 @@ def _divide_axes(tensor: Tensor, axes: Sequence[int], factor: int) -> Tensor | N
         if (axis != 1 or len(shape) in (3, 5)) and (axis >= 0 or len(shape) > 3):
             shape[axis] = max(shape[axis] // factor, 1 if axis == 0 else 2)
     return tensor.with_shape(shape)
+
+
+def nothing(at: FailedCall) -> Iterator[Inputs]:
+    """Use more rows, of two classes, where every output is empty: no pair of rows has the same or another label."""
+    if _EMPTY in at.text:
+        yield from at.all_with(partial(_label_rows, labels=True))
+        yield from at.all_with(partial(_label_rows, labels=False))
+
+
+def _label_rows(tensor: Tensor, *, labels: bool) -> Tensor:
+    kind = INDEX if labels and len(tensor.shape) == 1 else tensor.kind
+    return replace(tensor, shape=(_ROWS, *tensor.shape[1:]), kind=kind)
 
 
 _GROWTH = (4, 16, 2)
@@ -348,6 +361,7 @@ def ranks(at: FailedCall) -> Iterator[Inputs]:
         more = int(stated["want"]) - int(stated["have"]) if stated else -1
         shift = partial(_shift_rank, more=more)
         yield from (*at.each_with(shift), *at.all_with(shift), *(at.each_with(_add_column) if more == 1 else ()))
+        yield from at.each_with(partial(_shift_rank, more=-more)) if stated else ()
     named = [int(n) for n in re.findall(r"(\d)-?D(?:\b| )", at.text.split(" got ")[0])]
     absolute = [int(match[1]) + more for pattern, more in RANKS if (match := re.search(pattern, at.text))]
     for rank in dict.fromkeys([*absolute, *sorted(named, reverse=True)]):
@@ -478,7 +492,8 @@ _INDEXED = re.compile(
     r"(?:indices must be integers or slices, not str|too many indices for tensor|invalid data type 'str'"
     r"|only integers, slices|is not subscriptable)"
 )
-_KEY = re.compile(r"\w\[[\"']")
+_KEY = re.compile(r"\w\[[\"']|[\"'] in ")
+_TESTED = re.compile(r"[\"'](\w+)[\"'] in (\w+)\b")
 _LACKS = re.compile(r"'([\w.]+)' object has no attribute '(\w+)'")
 _OPEN_KINDS = frozenset({"Tensor", "NoneType", "list", "dict", "Record", "SimpleNamespace", "types.SimpleNamespace"})
 _OF_DICTS = frozenset({"items", "keys", "values", "get", "update", "copy", "pop"})
@@ -496,13 +511,16 @@ def records(at: FailedCall) -> Iterator[Inputs]:
     lacks = lack[2] if lack and is_kind else ""
     item = cause.args[0] if isinstance(cause, KeyError) and cause.args and isinstance(cause.args[0], str) else ""
     indexed = re.findall(r"(\w+)\[", at.line) if _INDEXED.search(at.text) else []
+    tested: dict[str, list[str]] = {}  # of a failed assertion: `"width" in sizes`
+    for key, known in _TESTED.findall(at.line):
+        tested.setdefault(known, []).append(key)
     held = re.findall(rf"(\w+)\.{lacks}\b", at.line) if lacks else []
     main = at.main if len(at.main.shape) > 1 else Tensor((_ROWS, *(at.layers.channels or (32,))[:1]))
     loops = _find_loops(at.failure.cause)
     held, indexed = ([loops.get(word, word) for word in words] for words in (held, indexed))
     if lacks and "NoneType" in at.text and (hasattr(torch.Tensor, lacks) or not names.keys() & {*held}):
         return  # a tensor that was left out
-    if (indexed or held) and not names.keys() & {*indexed, *held}:
+    if (indexed or held) and not names.keys() & {*indexed, *held, *tested}:
         held, indexed = (list(names)[:1] if read else [] for read in (held, indexed))  # another name, in a helper
     for name, value in names.items():
         single = value.values[0] if isinstance(value, ListOfValues) and value.values else value
@@ -510,15 +528,16 @@ def records(at: FailedCall) -> Iterator[Inputs]:
         record = single if isinstance(single, FieldValues) and single.fields else FieldValues(by_key=False)
         known = record.fields
         field = item if item and isinstance(single, FieldValues) else lacks if name in held else ""
+        lacking = [key for key in (field, *tested.get(name, ())) if key and key not in dict(known)]
         if not known and "no_output" in at.text and isinstance(value, FieldValues):
-            field = "x"
+            lacking = ["x"]
         if name in indexed or field in _OF_DICTS:
             record = replace(record, by_key=True)
-        elif field and field not in dict(known):
+        elif lacking:
             sample = Tensor((*(at.layers.channels or (3,))[:1], _SIDE, _SIDE)) if is_listed else main
             method = re.search(rf"\.{re.escape(field)}\(", at.line)
             record = FieldValues(
-                (*known, (field, _CALLABLE if method else guess_field(field, sample, loss=at.loss))),
+                (*known, *((key, _CALLABLE if method else guess_field(key, sample, loss=at.loss)) for key in lacking)),
                 by_key=record.by_key or not lacks,
                 by_attribute=record.by_attribute or bool(lacks),
             )
@@ -691,6 +710,7 @@ def _falling(values: Sequence[Value]) -> tuple[Value, ...]:
 #: Most likely first.
 RULES: tuple[Callable[[FailedCall], Iterator[Inputs]], ...] = (
     shorten,
+    nothing,
     sizes_in_message,
     grow,
     shares,

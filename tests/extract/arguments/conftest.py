@@ -16,6 +16,7 @@ from extract.arguments import search_guest as entry
 from extract.arguments.constructing import Arguments, Constructor
 from extract.arguments.forwarding import Forward, as_call, run
 from extract.arguments.inputs import Inputs, read_layers
+from extract.arguments.name_values import read_compared
 from extract.arguments.repairs import FailedCall, repairs
 from extract.arguments.trials import AttemptError, BlockNamespace, TimeBudget
 
@@ -45,6 +46,7 @@ def load() -> Callable[..., type[nn.Module]]:
 
     def loaded(text: str, name: str = "A") -> type[nn.Module]:
         linecache.clearcache()
+        read_compared.cache_clear()
         cls, stopped = entry.define({"code": IMPORTS + textwrap.dedent(text), "name": name})
         assert cls is not None, stopped
         return cls

@@ -77,6 +77,8 @@ CASES: tuple[tuple[str, str, Inputs, int], ...] = (
     ("a pool that is longer than the sequence", layer("nn.AvgPool1d(40)"), (("x", TOKENS),), 1),
     ("a kernel that is longer than the sequence", layer("nn.Conv1d(16, 8, 100)"), (("x", TOKENS),), 2),
     ("a kernel that is larger than the image", layer("nn.Conv2d(32, 8, 40)"), (("x", IMAGE),), 3),
+    ("one dimension less", module("return torch.cat([x[:, None], y], 1)", arguments="x, y"), (("x", ROWS), ("y", IMAGE)), 8),
+    ("items that an assertion names", module("assert 'a' in x and 'b' in x\nreturn x['b']"), (("x", ROWS),), 1),
     ("items of a dict", module("return x['a'] * x['b'].sum()"), (("x", FieldValues((("a", ROWS),))),), 1),
     ("attributes of an object", module("return x.pos + 1"), (("x", IMAGE),), 1),
     ("another attribute of an object", module("return x.a + x.b.sum()"), (("x", FieldValues((("a", ROWS),), by_key=False, by_attribute=True)),), 1),
@@ -305,3 +307,8 @@ def test_kinds_by_message(message: str, kind: str, expected: str) -> None:
     at = FailedCall(AttemptError(RuntimeError(message)), inputs, parameters, Layers((), (), embeds=False), loss=False)
     kinds = [tensor.kind for item in repairs(at) for _, value in item for tensor in tensors_in(value)]
     assert expected in kinds[:3]
+
+
+def test_labels_are_classes_of_more_rows_where_nothing_comes_out(fails: Any) -> None:
+    _, at = fails(module("raise ValueError('every tensor that it returned is empty')", arguments="x, y"), (("x", ROWS), ("y", Tensor((2,)))))  # fmt: skip
+    assert next(repairs(at)) == (("x", Tensor((8, 32))), ("y", Tensor((8,), INDEX)))
