@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -272,7 +273,7 @@ def run(
     seconds: float = 10.0,
     seed: int = SEED,
 ) -> Any:
-    """Call a module without gradients, with inputs and draws of one seed.
+    """Call a module without gradients, unless it computes some, with inputs and draws of one seed.
 
     Returns: the output of forward.
     Raises: AttemptError if it fails, or if the output contains no tensor.
@@ -284,12 +285,19 @@ def run(
         # Expressions such as `torch.tensor(...)` ignore the default device.
         args, kwargs = change_nested([args, kwargs], lambda tensor: tensor.to("meta"))
 
-    def action() -> Any:
-        with torch.no_grad(), META_SHAPES if on_meta else nullcontext():
+    def action(*, live: bool = False) -> Any:
+        with torch.set_grad_enabled(live), META_SHAPES if on_meta else nullcontext():
             return module(*args, **kwargs)
 
     seed_all(seed)
-    output = attempt(action, seconds)
+    try:
+        output = attempt(action, seconds)
+    except AttemptError as failure:
+        if "does not require grad" not in str(failure):
+            raise
+        # It computes gradients itself, such as forces from an energy.
+        seed_all(seed)
+        output = attempt(partial(action, live=True), seconds)
     if not flatten(output):
         raise AttemptError(ValueError(f"no_output: forward returned {type(output).__name__} without a tensor"), _RAN)
     return output

@@ -72,6 +72,11 @@ def test_inputs_that_take_several_steps(forward: MakeForward, body: str, init: s
     assert next(search.search(), None) is not None, search.best_failure
 
 
+def test_a_model_that_computes_gradients_runs_with_them(forward: MakeForward) -> None:
+    body = "x.requires_grad_(True)\nreturn torch.autograd.grad(self.a(x).sum(), x)[0]"
+    assert found_shapes(forward(text("x", body, "self.a = nn.Linear(6, 6)")))
+
+
 @pytest.mark.parametrize(
     ("arguments", "body"),
     [
