@@ -627,15 +627,14 @@ def _indices(tensor: Tensor, rank: int) -> Tensor | None:
 def lists(at: FailedCall) -> Iterator[Inputs]:
     """Replace a tensor with a list, or change the length of a list."""
     values = dict(at.inputs)
-    short = re.search(r"\(expected (\d+), got (\d+)\)", at.text)  # a tensor that was looped over lost one dimension
-    looped = short is not None and int(short[1]) == int(short[2]) + 1 == len(at.main.shape)
+    # A tensor that was looped over lost one dimension.
+    rank = re.search(r"\(expected \d+, got (\d+)\)|in range of \[-(\d), \d\], but got", at.text)
+    looped = rank is not None and int(rank[1] or rank[2]) + 1 == len(at.main.shape)
     stored = re.match(r"(\w+)\[\w+\] = ", at.line)  # an item was assigned, so it should be a list
     looped = looped or (stored is not None and stored[1] in values)
     lines = " ".join(at.failure.lines)
     taken = [name for name, _ in at.inputs if re.search(rf"(?<![\w.]){name}\[\w+\]", lines)]
     looped = looped or bool(taken and re.search(r"expected \dD .*\(got \dD", at.text))  # an item of a tensor
-    of_item = re.search(r"in range of \[-(\d), \d\], but got", at.text)
-    looped = looped or (of_item is not None and int(of_item[1]) + 1 == len(at.main.shape))
     suspects = at.suspects()[:3]
     listed = next((value for _, value in at.inputs if isinstance(value, ListOfValues)), None)
     if listed is not None:  # what is looped over together

@@ -23,7 +23,7 @@ from extract.recording.configured import StatedModels
 from extract.recording.drivers import Driver, Tables, drive_stated, list_examples, list_keys
 from extract.recording.meta import LightTensors
 from extract.recording.recorder import SourceRecorder
-from extract.recording.source_guest import spread
+from extract.recording.source_guest import _Recording, spread
 from extract.recording.testing import run_tests
 from extract.recording.users import UseGraph, list_stored
 from extract.sources import open_source
@@ -280,11 +280,17 @@ def test_files_that_state_models_build_them_or_their_parts(package: Path) -> Non
     with pytest.raises(TypeError):
         broken.build()
     assert [type(part.build()) for part in broken.inner] == [HeldNet]
-    recorder = SourceRecorder(frozenset({"folding"}), 100)
+    assert files.find_type("StatedNet") is StatedNet
+    assert files.find_type("Unknown") is None
+    recorder = SourceRecorder(frozenset({"folding"}), 100, files.find_type)
     with recorder:
         drive_stated(files, folder / "broken.py").run(False)
     recorder.forget()
     assert "forward" in recorder.calls["folding.parts.held:Held"][0].calls
+    # A registry would look this name up.
+    description = recorder._describe([{"type": "StatedNet"}, {"type": "Unknown"}], {}, StatedNet)
+    assert description is not None
+    assert description.names == {"StatedNet": "folding.models.stated"}
 
 
 @pytest.mark.usefixtures("package")
@@ -298,6 +304,15 @@ def test_a_class_that_is_never_called_shows_how_it_is_constructed() -> None:
     recorder.forget()
     (record,) = recorder.calls["folding.parts.listed:Listed"]
     assert record.calls == {"init": {"args": ["{'Listed': (3, 5)}"], "kwargs": {}}}
+
+
+@pytest.mark.usefixtures("package")
+def test_a_class_that_nothing_makes_gets_what_another_of_its_module_gets() -> None:
+    importlib.import_module("folding.models.variants")
+    packages = frozenset({"folding"})
+    recording = _Recording(packages, [], {}, [], StatedModels([], packages))
+    (calls,) = recording.record(["folding.models.variants:Features"])["folding.models.variants:Features"]
+    assert calls == {"init": {"args": [], "kwargs": {"plan": "[5, 7]"}}, "names": {}}
 
 
 @pytest.mark.usefixtures("package")
