@@ -477,7 +477,7 @@ def fails_only_on_meta(failure: AttemptError) -> bool:
     text = str(failure)
     return (
         isinstance(failure.cause, NotImplementedError | UnboundLocalError)  # the latter: its own handler passed over it
-        or "meta" in text
+        or "meta" in text.lower()
         or "_local_scalar_dense" in text
         or "numpy" in text
     )
