@@ -86,19 +86,33 @@ def choose_names(closure: Closure, graph: DependencyGraph) -> BlockNames:
         used.add(names[symbol])
         if same is not None:
             shared[same] = names[symbol]
-    return BlockNames(names, _annotation_names(closure, graph, names, used))
+    imports = {same: name for same, name in shared.items() if same is not None}
+    return BlockNames(names, _annotation_names(closure, graph, names, used, imports, taken_words))
 
 
-def _annotation_names(closure: Closure, graph: DependencyGraph, names: dict[Symbol, str], used: set[str]) -> list[str]:
-    """Return the names that annotations use: imports of the runtime are kept, classes of the corpus not copied."""
+def _annotation_names(
+    closure: Closure,
+    graph: DependencyGraph,
+    names: dict[Symbol, str],
+    used: set[str],
+    imports: dict[tuple[str, str], str],
+    taken_words: set[str],
+) -> list[str]:
+    """Return the names that annotations use: imports of the runtime are kept, classes of the corpus not copied.
+
+    An import whose name means something else in this file gets another one.
+    """
     unknown: dict[str, None] = {}
     for node, links in closure.linked:
         for use, target in links.notes:
             imported = graph.note_import(node.module, use, target)
             for symbol in imported:
-                if symbol not in names and symbol.bound not in used:
-                    names[symbol] = symbol.bound
-                    used.add(symbol.bound)
+                same = symbol.thing, symbol.bound
+                if same not in imports:
+                    taken = symbol.bound in used
+                    imports[same] = fresh_name(symbol.bound, used | taken_words) if taken else symbol.bound
+                    used.add(imports[same])
+                names.setdefault(symbol, imports[same])
             if not imported:
                 unknown[annotation_name(use.name, use.attributes, target, names)] = None
     return [name for name in unknown if name not in used and name not in BUILTINS]
@@ -194,7 +208,7 @@ class Renderer:
             return self._import(module, statement, links)
         edits = [
             *self._link_edits(links, statement),
-            *self._note_edits(links),
+            *self._note_edits(module, links),
             *self._local_edits(module, statement, links),
             *self._error_edits(module, statement, links),
         ]
@@ -220,9 +234,12 @@ class Renderer:
                 edits.append(Edit(use.start, use.ends[link.consumed], name))
         return edits
 
-    def _note_edits(self, links: StatementLinks) -> list[Edit]:
+    def _note_edits(self, module: Module, links: StatementLinks) -> list[Edit]:
         edits = []
         for use, target in links.notes:
+            imported = [item for item in self.graph.note_import(module, use, target) if item.bound == use.name]
+            if imported and use.start >= 0 and self.names.of.get(imported[0], use.name) != use.name:
+                edits.append(Edit(use.start, use.ends[0], self.names.of[imported[0]]))
             if use.start < 0 or not isinstance(target, Definition):
                 continue
             name = annotation_name(use.name, use.attributes, target, self.names.of)
