@@ -273,6 +273,8 @@ class ReadItems(NamedTuple):
         if lack is not None:
             for name in held:
                 yield from ((name, text) for text in self._complete(texts[name], lack, line, name, evaluate))
+        if "before Module.__init__" in str(failure):  # no module can be assigned yet
+            yield from ((n, t.replace("(nn.Identity,)", "(types.SimpleNamespace,)")) for n, t in texts.items())
         if "Identity" in str(failure):  # a tensor was wanted
             yield from ((name, text.replace(*_TENSOR)) for name, text in texts.items() if _TENSOR[0] in text)
         words = {word for text in (*failure.lines, str(failure)) for word in NAME.findall(text)}

@@ -76,6 +76,15 @@ class Column:
     assert found.args == (("32",) if "/" in signature else ())
 
 
+def test_settings_that_are_kept_before_the_module_is_initialized(constructor: MakeConstructor) -> None:
+    early = text("config", "self.a = nn.Linear(self.config.width, 2)").replace(
+        "super()", "self.config = config; super()"
+    )
+    assert dict(first(constructor(early)).kwargs) == {
+        "config": "type('Stub', (types.SimpleNamespace,), {'width': 32})()"
+    }
+
+
 def test_defaults_first_but_small_ones_where_they_make_a_large_model(constructor: MakeConstructor) -> None:
     small = Arguments(kwargs=(("embed_dim", "32"), ("num_heads", "4")))
     made = constructor(text("embed_dim=768, num_heads=12", "self.a = nn.Linear(embed_dim, num_heads)"))
