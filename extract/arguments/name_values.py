@@ -208,6 +208,7 @@ _OTHER_KINDS: tuple[tuple[str, object], ...] = (
     ("{'0': 32}", {}),
     ("torch.rand((32, 32))", torch.rand(0)),
     ("'mean'", ""),
+    ("'32'", ""),
 )
 
 
