@@ -11,7 +11,6 @@ import itertools
 import linecache
 import math
 import re
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +21,6 @@ import torch
 
 from extract.arguments.constructing import TOO_SMALL
 from extract.arguments.inputs import (
-    BATCH,
     BYTE,
     COMPLEX,
     FLOAT,
@@ -55,8 +53,6 @@ _MAX_SIZE = 8192  # of one axis
 _MAX_RANK = 6
 _MAX_LISTED = 8  # items of a list
 _ROWS = 8  # of the tensors in a dict
-_SIDE = 64  # of an image in a dict of a batch
-_FILE = f"{MODULE_NAME}.py"
 _NONE = Literal("None")
 _EMPTY = "every tensor that it returned is empty"
 
@@ -349,7 +345,6 @@ _RELATIVE = (
     r"input\.dim\(\) = (?P<have>\d+) is not equal to len\(dims\) = (?P<want>\d+)",
     r"same number of dimensions: got (?P<have>\d+) and (?P<want>\d+)",
     r"\(expected (?:at least )?(?P<want>\d+), got (?P<have>\d+)\)",
-    r"sizes provided \((?P<want>\d+)\) must be .* the number of dimensions in the tensor \((?P<have>\d+)",
     r"repeat dims can not be smaller than number of dimensions of tensor",
 )
 
@@ -421,7 +416,7 @@ def read_compared_numbers(trace: TracebackType | None) -> list[tuple[int, int, s
     """
     frames = []
     while trace is not None:
-        if trace.tb_frame.f_code.co_filename.endswith(_FILE):
+        if trace.tb_frame.f_code.co_filename.endswith(f"{MODULE_NAME}.py"):
             frames.append((trace.tb_frame, trace.tb_lineno))
         trace = trace.tb_next
     pairs: list[tuple[int, int, str]] = []
@@ -516,48 +511,27 @@ def records(at: FailedCall) -> Iterator[Inputs]:
         tested.setdefault(known, []).append(key)
     held = re.findall(rf"(\w+)\.{lacks}\b", at.line) if lacks else []
     main = at.main if len(at.main.shape) > 1 else Tensor((_ROWS, *(at.layers.channels or (32,))[:1]))
-    loops = _find_loops(at.failure.cause)
-    held, indexed = ([loops.get(word, word) for word in words] for words in (held, indexed))
     if lacks and "NoneType" in at.text and (hasattr(torch.Tensor, lacks) or not names.keys() & {*held}):
         return  # a tensor that was left out
     if (indexed or held) and not names.keys() & {*indexed, *held, *tested}:
         held, indexed = (list(names)[:1] if read else [] for read in (held, indexed))  # another name, in a helper
     for name, value in names.items():
-        single = value.values[0] if isinstance(value, ListOfValues) and value.values else value
-        is_listed = name in loops.values() or single is not value
-        record = single if isinstance(single, FieldValues) and single.fields else FieldValues(by_key=False)
+        record = value if isinstance(value, FieldValues) and value.fields else FieldValues(by_key=False)
         known = record.fields
-        field = item if item and isinstance(single, FieldValues) else lacks if name in held else ""
+        field = item if item and isinstance(value, FieldValues) else lacks if name in held else ""
         lacking = [key for key in (field, *tested.get(name, ())) if key and key not in dict(known)]
         if not known and "no_output" in at.text and isinstance(value, FieldValues):
             lacking = ["x"]
         if name in indexed or field in _OF_DICTS:
-            record = replace(record, by_key=True)
+            yield with_value(at.inputs, name, replace(record, by_key=True))
         elif lacking:
-            sample = Tensor((*(at.layers.channels or (3,))[:1], _SIDE, _SIDE)) if is_listed else main
             method = re.search(rf"\.{re.escape(field)}\(", at.line)
             record = FieldValues(
-                (*known, *((key, _CALLABLE if method else guess_field(key, sample, loss=at.loss)) for key in lacking)),
+                (*known, *((key, _CALLABLE if method else guess_field(key, main, loss=at.loss)) for key in lacking)),
                 by_key=record.by_key or not lacks,
                 by_attribute=record.by_attribute or bool(lacks),
             )
-        else:
-            continue
-        yield with_value(at.inputs, name, ListOfValues((record,) * BATCH) if is_listed else fit_graph(record))
-
-
-def _find_loops(cause: BaseException) -> dict[str, str]:
-    """Return what is looped over in the failing function, by the name of an item: `for x in batch` is `x: batch`."""
-    frames = [
-        (frame.f_code, last)
-        for frame, last in traceback.walk_tb(read_traceback(cause))
-        if frame.f_code.co_filename.endswith(_FILE)
-    ]
-    if not frames:
-        return {}
-    code, last = frames[-1]
-    lines = [linecache.getline(code.co_filename, number) for number in range(code.co_firstlineno, last + 1)]
-    return dict(re.findall(r"\bfor (\w+) in (?:enumerate\()?(\w+)", "".join(lines)))
+            yield with_value(at.inputs, name, fit_graph(record))
 
 
 _CALLABLE = Literal("lambda x, *_, **__: x")

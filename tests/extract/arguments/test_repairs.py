@@ -160,7 +160,6 @@ CASES: tuple[tuple[str, str, Inputs, int], ...] = (
         (("x", Tensor((2, 32, 8))), ("at", Tensor((2, 16), INDEX))),
         8,
     ),
-    ("pairs of rows", module("return x.unsqueeze(1).expand(-1, 4, -1)"), (("x", TOKENS),), 8),
     ("maps with a last axis of one", module("return torch.cat([x, y[..., :1]], 1)", arguments="x, y"), (("x", Tensor((2, 8, 5))), ("y", Tensor((2, 8, 5, 4)))), 8),
     ("rows beside maps", module("if y.shape[1:] != (16,):\n    raise ValueError('no rows')\nreturn x * y.sum()", arguments="x, y"), (("x", IMAGE), ("y", Tensor((2, 16, 16)))), 16),
     (
@@ -171,8 +170,6 @@ CASES: tuple[tuple[str, str, Inputs, int], ...] = (
     ),
     ("as many maps as levels", module("assert len(xs) == self.levels\nreturn xs[0]", "self.levels = 4", arguments="xs"), (("xs", ListOfValues((IMAGE, IMAGE))),), 8),
     ("tokens of several levels", module("return [t.flatten(2) for t in x]"), (("x", TOKENS),), 12),
-    ("a batch of dicts", module("return torch.stack([item['image'] - 1 for item in x])"), (("x", ListOfValues((FieldValues(), FieldValues()))),), 1),
-    ("a batch that is no tensor", module("for item in x:\n    y = item['image'] * 2\nreturn y"), (("x", ListOfValues((FieldValues(),))),), 1),
     ("maps to concatenate", module("return torch.cat(x, 1)"), (("x", IMAGE),), 8),
     ("maps of falling sizes", module("return x[0] + F.interpolate(x[1], scale_factor=2)"), (("x", IMAGE),), 16),
     ("more maps", module("return x[2].mean() + x[0].mean()"), (("x", ListOfValues((IMAGE, IMAGE))),), 4),
