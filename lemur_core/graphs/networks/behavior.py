@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lemur_core.graphs.graph import RANDOM, Graph, unpack
-from lemur_core.graphs.networks.order import list_state, order_parameters
+from lemur_core.graphs.networks.order import order_parameters
 from lemur_core.graphs.trace import flatten_tensors
 from lemur_core.sandbox.net import (
     NetError,
@@ -80,7 +80,7 @@ def measure_behavior(payload: dict[str, Any]) -> dict[str, Any]:
     stub_weights()
     keep_memory()
     forms = {mode: Graph.from_json(unpack(payload[mode])) for mode in ("eval", "train") if payload[mode] is not None}
-    order, state = order_parameters(forms), list_state(forms)
+    order, state = order_parameters(forms)
     # A draw that changes nothing yet may do so later in a training: a rate that grows, say.
     draws = [sum(n.op in RANDOM or n.get("draw") is not None for n in form.nodes) for form in forms.values()]
     failure: NetError | None = None

@@ -13,18 +13,20 @@ from lemur_core.graphs.graph import Graph, Node, Ref
 from lemur_core.graphs.identity import compute_colors, label, number_nodes, order_inputs
 
 
-def order_parameters(forms: Mapping[str, Graph]) -> list[str]:
-    """Return the names of the parameters that results depend on, as the walk meets them; eval mode comes first."""
-    graphs = [forms[mode] for mode in sorted(forms)]  # eval, then train
-    nodes = (graph.nodes[index] for graph in graphs for index in _walk(graph))
-    return list(dict.fromkeys(node.scope for node in nodes if node.op == "parameter"))
+def order_parameters(forms: Mapping[str, Graph]) -> tuple[list[str], list[str]]:
+    """Return the names of the parameters that results depend on, and of the buffers that some run updates.
 
-
-def list_state(forms: Mapping[str, Graph]) -> list[str]:
-    """Return the names of the buffers that some run updates, in the order of the walk."""
-    graphs = [(forms[mode], {target.node for target, _ in forms[mode].writes}) for mode in sorted(forms)]
-    nodes = (graph.nodes[index] for graph, written in graphs for index in _walk(graph) if index in written)
-    return list(dict.fromkeys(node.scope for node in nodes if node.op == "buffer"))
+    Both are in the order in which the walk meets them; eval mode comes first.
+    """
+    parameters: dict[str, None] = {}
+    state: dict[str, None] = {}
+    for mode in sorted(forms):  # eval, then train
+        graph, written = forms[mode], {target.node for target, _ in forms[mode].writes}
+        for index in _walk(graph):
+            node = graph.nodes[index]
+            if node.op == "parameter" or (node.op == "buffer" and index in written):
+                (parameters if node.op == "parameter" else state)[node.scope] = None
+    return list(parameters), list(state)
 
 
 def count_weights(forms: Mapping[str, Graph]) -> list[int]:

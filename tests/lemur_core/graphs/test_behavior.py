@@ -7,7 +7,7 @@ import pytest
 
 from lemur_core.graphs.graph import Graph, unpack
 from lemur_core.graphs.networks.behavior import measure_behavior
-from lemur_core.graphs.networks.order import count_weights, list_state, order_parameters
+from lemur_core.graphs.networks.order import count_weights, order_parameters
 from lemur_core.graphs.networks.trace import trace_network
 from tests.builders.twins import CASE, DIFFERENT, NET, PLAIN, SAME
 
@@ -23,8 +23,8 @@ def behavior(changes: dict[str, str]) -> str:
     traced = trace_network({"code": code, "prm": {}, "cases": [CASE]})
     forms = {mode: Graph.from_json(unpack(traced[mode])) for mode in ("eval", "train")}
     assert count_weights(forms) == [8, 8, 10, 24, 80, 216]
-    assert len(order_parameters(forms)) == 6
-    assert len(list_state(forms)) == 3  # of the normalization
+    parameters, state = order_parameters(forms)
+    assert (len(parameters), len(state)) == (6, 3)  # of the normalization
     answer = measure_behavior({**traced, "code": code, "prm": {}, "cases": [CASE]})
     assert answer["runs"] is True
     found: str = answer["behavior"]
