@@ -347,7 +347,7 @@ def _compare_batches(
             if batch == sizes[0]:
                 return {"it takes one batch size only"}
             continue  # it need not take a batch of one, say
-        if compared.differs or compared.length != len(ran):
+        if compared.differs or next(compared.rest, None) is not None:
             return {"another batch size leads to another computation"}
     return set()
 
@@ -357,23 +357,20 @@ class _OtherComputation(BaseException):
 
 
 class _ComparedLog(list[tuple[Any, ...]]):
-    """A log that keeps nothing, and compares each operation with that of a run of the batch `BATCH`.
+    """A log that compares each operation with the next one of a run of the batch `BATCH`, and keeps nothing.
 
-    Args: ends: whether the first difference ends the run: whatever follows, even a failure, changes nothing.
+    Args: ends: whether a difference ends the run: whatever follows, even a failure, changes nothing.
     """
 
     def __init__(self, ran: Sequence[tuple[Any, ...]], batch: int, *, ends: bool) -> None:
         super().__init__()
-        self._ran, self._batch, self._ends = ran, batch, ends
-        self.length, self.differs = 0, False
+        self.rest, self.differs, self._batch, self._ends = iter(ran), False, batch, ends
 
     def append(self, operation: tuple[Any, ...], /) -> None:
         """Compare the next operation. Raises: _OtherComputation if that ends the run."""
-        known = self._ran[self.length] if self.length < len(self._ran) else ()
-        self.length += 1
+        known = next(self.rest, ())
         agrees = len(known) == len(operation) and known[0] is operation[0]
-        if not agrees or not all(_agree(*pair, self._batch) for pair in zip(known, operation, strict=True)):
-            self.differs = True
+        self.differs |= not (agrees and all(_agree(*pair, self._batch) for pair in zip(known, operation, strict=True)))
         if self.differs and self._ends:
             raise _OtherComputation
 
