@@ -3,8 +3,9 @@
 The steps between a fact and the frozen base's answer, each measured alone; what is in the folder is not made again:
 
 - `reading`: the fact as text in the prompt, with 0, 1, 4 and 8 answered examples: can the base say what it reads?
-- `codebook`: one free vector per number, for all questions that have this answer: can the base say what it is given?
-- `expert`: each domain's expert alone, on what it was trained on and in other wordings.
+- `codebook`: vectors for each number, trained on made-up facts of the general set: can the base say what it is given?
+- `expert`: each domain's expert alone, while it learns, on what it was trained on and in other wordings.
+- `projector`: the answer read from the expert's states, and injected as the codebook's vector, with all controls.
 - `routing`: prototypes of the base's own states of the bare question, and questions about nothing of the kind.
 
 Claim (docs/experts-explained.md): each of these figures, with a real base. All arms have the same examples before the
@@ -16,7 +17,7 @@ import copy
 import json
 import random
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,32 +28,26 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from benchmarks.experts_framed import LAYERS, Framed, Vectors, probe, read_states
 from extract.model.results import wilson
+from lemur.experts.evaluate import Bm25, next_alike
 from lemur.experts.facts import Question, ask, documents, questions, read_facts, wordings
 from lemur.experts.folder import read_number
-from lemur.experts.language import (
-    Frame,
-    Language,
-    add_adapters,
-    last_places,
-    open_language,
-    pad_rows,
-    plain_prompt,
-    prompt_with,
-)
-from lemur.experts.parts import PrototypeRouter, centres, fit
+from lemur.experts.language import Frame, Language, add_adapters, open_language, plain_prompt, prompt_with
+from lemur.experts.parts import Projector, PrototypeRouter, centres, fit
 from lemur.experts.settings import GENERAL, MixtureSettings, TuningSettings, load_settings
 from lemur_core.files import Json
 from lemur_core.files.atomic import write_text
 
-_ROOM = 9  # tokens of an answer: a blank and the digits of the largest mark, and the end of the line
-_BATCH = 96
 _SHOTS = (0, 1, 4, 8)
-_READ = 96  # questions
 _ENCODERS = (0, 2, 4, 6, 8, 10, 12, 15, -1)  # layers of the base whose states a router compares
+_READ = 96  # questions
 _RATE = 0.1  # of free vectors
+_ASKED = 40  # steps between two tests of an expert and of vectors
+_IMITATED = 400  # steps of a projector
 _TURN = 7  # questions, to shuffle
-_WORDINGS = 4  # of fifteen of a fact, for vectors and prototypes
+_CODEBOOK = "codebook-{}.pt"  # by slots
+_WORDINGS = 4  # of fifteen of a fact, for vectors, projectors and prototypes
 #: Questions that no domain is about.
 ELSEWHERE = (
     "What is the capital of France ?", "Who wrote Hamlet ?", "How many legs has a spider ?", "When did Rome fall ?",
@@ -63,61 +58,6 @@ ELSEWHERE = (
     "Why is the sky blue ?", "Which language is spoken in Brazil ?", "What is inflation ?", "Who was Ada Lovelace ?",
     "How do vaccines work ?", "Is a tomato a fruit ?",
 )  # fmt: skip
-
-
-class Framed:
-    """The frozen base behind the same answered examples, whose states are computed once."""
-
-    def __init__(self, base: Language, frame: Frame, *, background: bool) -> None:
-        self.base = base
-        start = frame.with_background("") if background else frame.plain("")
-        own = prompt_with("") if background else plain_prompt("")
-        (self._end,) = base.bare_ids("\n")
-        self._ids = base.bare_ids(start.removesuffix(own))
-        with torch.no_grad():
-            self._cache = (
-                base.model(input_ids=torch.tensor([self._ids]), use_cache=True).past_key_values if self._ids else None
-            )
-
-    def _run(self, rows: Sequence[Tensor], kept: int) -> Any:
-        embedded, mask, positions = pad_rows(rows)
-        cache, before = None, len(self._ids)
-        if self._cache is not None:
-            cache = copy.deepcopy(self._cache)
-            cache.batch_repeat_interleave(len(rows))
-            mask = torch.cat([mask.new_ones(len(rows), before), mask], 1)
-        output = self.base.model(
-            inputs_embeds=embedded, attention_mask=mask, position_ids=positions + before, past_key_values=cache,
-            use_cache=True, logits_to_keep=last_places(embedded.shape[1], kept),
-        )  # fmt: skip
-        return output, mask, positions[:, -1:] + before
-
-    def loss(self, inputs: Sequence[Tensor], answers: Sequence[str]) -> Tensor:
-        """Return the mean negative log-likelihood of the answers and the end of their lines, in nats a token."""
-        ids = [self.base.bare_ids(f" {answer}\n") for answer in answers]
-        kept = max(map(len, ids)) + 1
-        rows = [torch.cat(pair) for pair in zip(inputs, self.base.embed(ids), strict=True)]
-        scores = self._run(rows, kept)[0].logits[:, :-1]
-        wanted = torch.tensor([[-100] * (kept - 1 - len(row)) + row for row in ids])
-        return nn.functional.cross_entropy(scores.flatten(0, 1).float(), wanted.flatten())
-
-    @torch.no_grad()
-    def answers(self, inputs: Sequence[Tensor]) -> list[str]:
-        """Return the greedy first line after each embedded prompt."""
-        texts: list[str] = []
-        for start in range(0, len(inputs), _BATCH):
-            output, mask, at = self._run(inputs[start : start + _BATCH], 1)
-            tokens = [output.logits[:, -1].argmax(-1)]
-            while len(tokens) < _ROOM and not all((torch.stack(tokens, 1) == self._end).any(1)):
-                mask, at = torch.cat([mask, mask.new_ones(len(mask), 1)], 1), at + 1
-                output = self.base.model(
-                    input_ids=tokens[-1][:, None], attention_mask=mask, position_ids=at,
-                    past_key_values=output.past_key_values, use_cache=True,
-                )  # fmt: skip
-                tokens.append(output.logits[:, -1].argmax(-1))
-            decoded = self.base.tokenizer.batch_decode(torch.stack(tokens, 1), skip_special_tokens=True)
-            texts += [next(iter(text.strip().splitlines()), "").strip() for text in decoded]
-        return texts
 
 
 def tell(texts: Sequence[str], rows: Sequence[Question]) -> Json:
@@ -138,12 +78,13 @@ def tell(texts: Sequence[str], rows: Sequence[Question]) -> Json:
 
 @dataclass(frozen=True)
 class Bounds:
-    """The facts, the base, and the folder of results. `steps`: of the codebook."""
+    """The facts, the base, and the folder of results. `steps`, `slots`: of the codebook."""
 
     settings: MixtureSettings
     out: Path
     only: tuple[str, ...]
     steps: int
+    slots: tuple[int, ...]
 
     @cached_property
     def facts(self) -> list[Any]:
@@ -217,33 +158,48 @@ class Bounds:
                 )
         return found
 
+    @cached_property
+    def numbers(self) -> list[str]:
+        """All answers of all questions."""
+        return sorted({fact.answer for fact in self.facts if fact.asked}, key=int)
+
     def codebook(self) -> Json:
-        """One vector per number."""
-        framed, seen = self.framed(background=True), [row for domain in self.domains for row in self.seen(domain)]
-        numbers = sorted({row.fact.answer for row in seen}, key=int)
-        vectors = Vectors(len(numbers), self.base)
+        """Vectors for each number, which say it whatever is asked: none of the questions is of a domain."""
+        framed = self.framed(background=True)
+        return {f"{slots} slots": self._fit_vectors(slots, framed) for slots in self.slots}
+
+    def _fit_vectors(self, slots: int, framed: Framed) -> Json:
+        vectors, rows = Vectors(self.numbers, slots, self.base), self.seen(GENERAL)
+        found: Json = {"numbers": len(self.numbers)}
         losses: list[float] = []
 
-        def inject(rows: Sequence[Question], answers: Sequence[str]) -> list[Tensor]:
-            slots = vectors()[[numbers.index(answer) for answer in answers]]
-            return self.base.embed_injected([prompt_with(row.text) for row in rows], slots[:, None])
-
         def compute_loss(rng: random.Random) -> Tensor:
-            drawn = rng.sample(seen, training.batch)
-            answers = [row.fact.answer for row in drawn]
-            loss = framed.loss(inject(drawn, answers), answers)
+            if losses and len(losses) % _ASKED == 0:
+                self._ask_numbers(found, len(losses), framed, vectors, slots)
+            answers = rng.choices(self.numbers, k=training.batch)
+            loss = framed.loss(self._inject(rng.choices(rows, k=training.batch), vectors(answers)), answers)
             losses.append(float(loss.detach()))
             return loss
 
-        training = TuningSettings(steps=self.steps, rate=_RATE, decay=0, batch=32)
-        fit(vectors, compute_loss, training, label="vectors", key=f"bounds {self.out.name} {self.steps}", seed=0)
-        rows = [row for row in self._all_held() if row.fact.answer in numbers]
-        own = [row.fact.answer for row in rows]
-        found: Json = {"numbers": len(numbers), "losses": losses[::10] + losses[-1:]}
-        with torch.no_grad():
-            for arm, answers in {"own": own, "shuffled": own[_TURN:] + own[:_TURN]}.items():
-                found[arm] = report(tell(framed.answers(inject(rows, answers)), rows), arm)
-        return found
+        self._ask_numbers(found, 0, framed, vectors, slots)
+        if self.steps:
+            training = TuningSettings(steps=self.steps, rate=_RATE, decay=0, batch=32)
+            key = f"bounds {self.out.name} codebook {slots} {self.steps}"
+            fit(vectors, compute_loss, training, label="vectors", key=key, seed=self.settings.seed)
+            self._ask_numbers(found, len(losses), framed, vectors, slots)
+        torch.save(vectors.state_dict(), self.out / _CODEBOOK.format(slots))
+        return found | {"losses": losses[::10] + losses[-1:]}
+
+    def _inject(self, rows: Sequence[Question], slots: Tensor) -> list[Tensor]:
+        return self.base.embed_injected([prompt_with(row.text) for row in rows], slots)
+
+    @torch.no_grad()
+    def _ask_numbers(self, found: Json, steps: int, framed: Framed, vectors: Vectors, slots: int) -> None:
+        rows = self._all_held()
+        right = [row.fact.answer for row in rows]
+        for arm, answers in {"own": right, "shuffled": right[_TURN:] + right[:_TURN]}.items():
+            texts = framed.answers(self._inject(rows, vectors(answers)))
+            found[f"{arm}, {steps} steps"] = report(tell(texts, rows), slots, "slots", arm, steps)
 
     def _all_held(self) -> list[Question]:
         return [row for domain in self.domains for row in self.held(domain)]
@@ -260,20 +216,110 @@ class Bounds:
         trained = add_adapters(language.model, training.rank)
         alone = Framed(language, Frame(), background=False)
         facts = [fact for fact in self.facts if fact.domain == domain and fact.asked]
+        held = self.held(domain)
+        known = random.Random(0).sample(questions(facts, held=False), len(held))
+        found: Json = {"facts": len(facts), "majority": majority(held)}
+        losses: list[float] = []
+
+        def ask_both() -> None:
+            for name, rows in {"trained wordings": known, "other wordings": held}.items():
+                texts = alone.answers(language.embed_prompts([plain_prompt(row.text) for row in rows]))
+                found[f"{name}, {len(losses)} steps"] = report(tell(texts, rows), domain, name, len(losses))
 
         def compute_loss(rng: random.Random) -> Tensor:
+            if losses and len(losses) % _ASKED == 0:
+                ask_both()
             drawn = [rng.choice(facts) for _ in range(training.batch)]
             rows = [ask(fact, rng.choice(wordings(fact.relation, held=False))) for fact in drawn]
             inputs = language.embed_prompts([plain_prompt(row.text) for row in rows])
-            return alone.loss(inputs, [row.fact.answer for row in rows])
+            loss = alone.loss(inputs, [row.fact.answer for row in rows])
+            losses.append(float(loss.detach()))
+            return loss
 
-        key = f"bounds {self.out.name} {domain} {training.steps}"
-        found: Json = {"facts": len(facts), "loss": fit(trained, compute_loss, training, label=domain, key=key, seed=0)}
-        known = random.Random(0).sample(questions(facts, held=False), len(self.held(domain)))
-        for name, rows in {"trained wordings": known, "other wordings": self.held(domain)}.items():
-            texts = alone.answers(language.embed_prompts([plain_prompt(row.text) for row in rows]))
-            found[name] = report(tell(texts, rows), domain, name)
+        fit(trained, compute_loss, training, label=domain, key=f"bounds {self.out.name} expert {domain}", seed=0)
+        ask_both()
+        trained.merge_and_unload()
+        language.save(self.out / f"expert-{domain}")
+        return found | {"losses": losses[::10] + losses[-1:]}
+
+    def projector(self) -> Json:
+        """Read the answer from the experts' states, and inject it, with all controls."""
+        return {domain: self._align(domain) for domain in self.domains}
+
+    def _align(self, domain: str) -> Json:
+        expert = open_language(str(self.out / f"expert-{domain}"), self.settings.base)
+        held, seen = self.held(domain), self.seen(domain)
+        own, drawn = (
+            [row.fact.answer for row in seen],
+            random.Random(self.settings.seed).choices(self.numbers, k=len(seen)),
+        )
+        (known, _), (asked, said) = (read_states(expert, rows) for rows in (seen, held))
+        forced, _ = read_states(expert, seen, drawn)
+        found: Json = {"expert": report(tell(said, held), "expert"), "majority": majority(held)}
+        for pool in known:
+            for at, layer in enumerate(LAYERS):
+                texts = probe(known[pool][:, at], own, asked[pool][:, at])
+                found[f"linear, {pool}, layer {layer}"] = report(tell(texts, held), pool, layer)
+        framed = self.framed(background=True)
+        found |= self._ask_with_text(held, said, framed)
+        read = probe(known["answer"][:, 0], own, asked["answer"][:, 0])
+        relations = [row.fact.relation for row in held]
+        arms = {
+            "own": read,
+            "shuffled": read[_TURN:] + read[:_TURN],
+            "shuffled in relation": [read[next_alike(relations, at)] for at in range(len(held))],
+        }
+        for slots in self.slots:
+            book = Vectors(self.numbers, slots, self.base)
+            book.load_state_dict(torch.load(self.out / _CODEBOOK.format(slots), weights_only=True))
+            for arm, numbers in arms.items():
+                found[f"{slots} slots, {arm}"] = self._ask_injected(book(numbers), held, framed, slots, arm)
+            for arm, states, wanted in (
+                ("projector", known["answer"], own),
+                ("projector, other answers too", torch.cat([known["answer"], forced["answer"]]), own + drawn),
+            ):
+                made = self._imitate(states, wanted, book, f"{slots} {arm}")
+                found[f"{slots} slots, {arm}"] = self._ask_injected(made(asked["answer"]), held, framed, slots, arm)
         return found
+
+    def _imitate(self, states: Tensor, wanted: Sequence[str], book: Vectors, arm: str) -> Projector:
+        """Return a projector that finds the codebook's vectors of each answer; the base takes no part."""
+        vectors = book(self.numbers).detach()
+        norms, all_ = vectors.norm(dim=-1).mean(0), normalize(vectors.flatten(1), dim=-1)
+        torch.manual_seed(self.settings.seed)
+        settings = self.settings.projector.model_copy(update={"slots": len(norms), "layers": LAYERS})
+        made = Projector(settings, states.shape[-1], self.base.width, 1.0)
+        made.scale.data = norms[:, None]
+        made.scale.requires_grad_(requires_grad=False)
+        places = torch.tensor([self.numbers.index(answer) for answer in wanted])
+
+        def compute_loss(rng: random.Random) -> Tensor:
+            at = [rng.randrange(len(states)) for _ in range(128)]
+            near = normalize(made(states[at]).flatten(1), dim=-1) @ all_.T
+            return nn.functional.cross_entropy(near / 0.05, places[at]) + (1 - near[range(128), places[at]]).mean()
+
+        training = TuningSettings(steps=_IMITATED, rate=1e-3, decay=0.1)
+        fit(made, compute_loss, training, label="projector", key=f"bounds {self.out.name} {arm}", seed=0)
+        return made.eval()
+
+    def _ask_injected(self, slots: Tensor, rows: Sequence[Question], framed: Framed, *names: object) -> Json:
+        return report(tell(framed.answers(self._inject(rows, slots.detach())), rows), *names)
+
+    def _ask_with_text(self, rows: Sequence[Question], said: Sequence[str], framed: Framed) -> Json:
+        texts = list(self.documents.values())
+        index = Bm25(texts)
+        backgrounds = {
+            "expert as text": said,
+            "told": [self.documents[row.fact.block] for row in rows],
+            "retrieved": [texts[index.best(row.text)] for row in rows],
+        }
+        found: Json = {}
+        for arm, own in backgrounds.items():
+            prompts = [prompt_with(row.text, text) for row, text in zip(rows, own, strict=True)]
+            found[arm] = report(tell(framed.answers(self.base.embed_prompts(prompts)), rows), arm)
+        plain = self.framed(background=False)
+        inputs = self.base.embed_prompts([plain_prompt(row.text) for row in rows])
+        return found | {"closed": report(tell(plain.answers(inputs), rows), "closed")}
 
     def routing(self) -> Json:
         """Prototypes of mean states of the bare question, by layer."""
@@ -306,19 +352,11 @@ class Bounds:
         return found
 
 
-class Vectors(nn.Module):
-    """Free vectors of one learned length, at first the mean length of the base's embeddings, as a projector's are."""
-
-    def __init__(self, number: int, base: Language) -> None:
-        super().__init__()
-        table = base.model.get_input_embeddings().weight.float()
-        self.scale = nn.Parameter(torch.zeros(()))
-        self._norm = float(table.norm(dim=1).mean())
-        self.free = nn.Parameter(torch.randn(number, table.shape[1], generator=torch.Generator().manual_seed(0)))
-
-    def forward(self) -> Tensor:
-        """Return the vectors, (number, width)."""
-        return normalize(self.free, dim=-1) * self._norm * self.scale.exp()
+def majority(rows: Sequence[Question]) -> float:
+    """Return the share that the most frequent answer of each relation among these very questions is right."""
+    counted = Counter((row.fact.relation, row.fact.answer) for row in rows)
+    most = {relation: max(n for (other, _), n in counted.items() if other == relation) for relation, _ in counted}
+    return round(sum(most.values()) / len(rows), 3)
 
 
 def report(found: Json, *names: object) -> Json:
@@ -331,16 +369,21 @@ def report(found: Json, *names: object) -> Json:
 def main() -> None:
     """Make the steps that are not there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("steps", nargs="*", default=["reading", "codebook", "expert", "routing"])
+    parser.add_argument("steps", nargs="*", default=["reading", "codebook", "expert", "projector", "routing"])
     parser.add_argument("--settings", type=Path, required=True, help="as for lemur experts, with a real base")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--domain", action="append", default=[], help="only these (repeatable; default: all)")
-    parser.add_argument("--steps", dest="number", type=int, default=40, help="of the codebook")
+    parser.add_argument("--steps", dest="number", type=int, default=160, help="of the codebook")
+    parser.add_argument(
+        "--slots", type=int, action="append", default=[], help="injected vectors of an answer (repeatable; default: 1)"
+    )
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    bounds = Bounds(load_settings(given.settings), given.out, tuple(given.domain), given.number)
+    bounds = Bounds(
+        load_settings(given.settings), given.out, tuple(given.domain), given.number, tuple(given.slots) or (1,)
+    )
     for name in given.steps:
-        path = given.out / f"{name}.json"
+        path = given.out / f"{name}{''.join(f'-{slots}' for slots in given.slots)}.json"
         if path.is_file():
             continue
         step: Callable[[], Json] = getattr(bounds, name)

@@ -41,10 +41,19 @@ def test_every_held_out_question_is_counted(
     _draw([f"Background: {fact.name}\n{fact.relation} {fact.answer}\nAnswer: 0123456789" for fact in facts]).save(base)
     monkeypatch.setattr(experts_bounds, "_ENCODERS", (0, -1))
     shots = loaded.base.model_copy(update={"model": str(base), "shots": 1})
-    bounds = Bounds(loaded.model_copy(update={"base": shots}), tmp_path, (), 3)
+    bounds = Bounds(loaded.model_copy(update={"base": shots}), tmp_path, (), 3, (2,))
     held = sum(len(bounds.held(domain)) for domain in bounds.domains)
-    read, found, routed = bounds.reading(), bounds.codebook(), bounds.routing()
+    for name in ("experts_bounds", "experts_framed"):
+        monkeypatch.setattr(f"benchmarks.{name}.LAYERS", (0, 1, -1))
+    monkeypatch.setattr(experts_bounds, "_IMITATED", 2)
+    for domain in bounds.domains:
+        bounds.base.save(tmp_path / f"expert-{domain}")
+    read, found, routed = bounds.reading(), bounds.codebook()["2 slots"], bounds.routing()
     assert {one["of"] for one in read.values()} == {min(held, 96)}
     assert len(found["losses"]) == 2
-    assert 0 < found["own"]["of"] <= held
+    assert found["own, 3 steps"]["of"] == found["shuffled, 0 steps"]["of"] == held
     assert all(one["all"][1] == held + len(bounds.held("general")) for one in routed.values())
+    for domain, aligned in bounds.projector().items():
+        counted = {name: one["of"] for name, one in aligned.items() if isinstance(one, dict)}
+        assert set(counted.values()) == {len(bounds.held(domain))}
+        assert {"2 slots, own", "2 slots, shuffled", "2 slots, projector", "linear, answer, layer -1"} <= counted.keys()
