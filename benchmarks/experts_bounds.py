@@ -290,7 +290,7 @@ class Bounds:
         settings = self.settings.projector.model_copy(update={"slots": len(norms), "layers": LAYERS})
         made = Projector(settings, states.shape[-1], self.base.width, 1.0)
         made.scale.data = norms[:, None]
-        made.scale.requires_grad_(requires_grad=False)
+        made.scale.requires_grad = False
         places = torch.tensor([self.numbers.index(answer) for answer in wanted])
 
         def compute_loss(rng: random.Random) -> Tensor:

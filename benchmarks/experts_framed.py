@@ -29,7 +29,7 @@ def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor,
     flat = asked.transpose(0, 1).reshape(groups, -1, width)
     seen = (flat @ before.mT).view(groups, rows, -1, before.shape[1]).transpose(0, 1)
     weights = torch.cat([seen, scores], -1).softmax(-1)
-    first, last = weights.split([before.shape[1], key.shape[2]], -1)
+    first, last = weights[..., : before.shape[1]], weights[..., before.shape[1] :]
     read = (first.transpose(0, 1).reshape(groups, -1, before.shape[1]) @ known).view(groups, rows, -1, width)
     return _rows(read.transpose(0, 1) + last @ value, heads), None
 
