@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from extract.arguments import inputs, repairs
-from extract.arguments import name_values as values
+from extract.arguments import repairs, resizing
 from extract.arguments.hints import HintFinder, companions, finder, interpreter, usage
+from extract.arguments.values import inputs
+from extract.arguments.values import names as values
 from extract.emit.emit import Emitted, Emitter
 from extract.extractor import read_names
 from extract.model.results import at_least
@@ -49,8 +50,8 @@ PATTERNS: tuple[str, ...] = (
     *(rule.pattern for rule in (*values.NAMES, *values.ANNOTATIONS)),
     *(pattern for pattern, *_ in values.SMALL),
     *(pattern for pattern, _ in inputs.MEANINGS),
-    *(pattern for pattern, *_ in repairs.SIZES),
-    *(pattern for pattern, _ in (*repairs.RANKS, *repairs.KINDS)),
+    *(pattern for pattern, *_ in resizing.SIZES),
+    *(pattern for pattern, _ in (*resizing.RANKS, *repairs.KINDS)),
     *(rule.__name__ for rule in repairs.RULES),
 )
 #: Rules about the corpus: what is put in the place of which function.

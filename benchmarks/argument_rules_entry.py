@@ -3,9 +3,10 @@
 import re
 from typing import Any
 
-from extract.arguments import inputs, repairs
-from extract.arguments import name_values as values
+from extract.arguments import repairs, resizing
 from extract.arguments import search_guest as entry
+from extract.arguments.values import inputs
+from extract.arguments.values import names as values
 
 
 class _Patterns:
@@ -40,11 +41,11 @@ def climb_without(payload: dict[str, Any]) -> dict[str, Any]:
     """
     off, used = set(payload.pop("off")), set[str]()
     patterns = _Patterns(off, used)
-    for module in (inputs, repairs, values):
+    for module in (inputs, repairs, resizing, values):
         module.re = patterns  # type: ignore[attr-defined]
 
     def counted(rule: Any) -> Any:
-        def suggested(at: repairs.FailedCall) -> Any:
+        def suggested(at: resizing.FailedCall) -> Any:
             for item in rule(at):
                 used.add(rule.__name__)
                 yield item

@@ -14,21 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from extract.arguments.inputs import is_variadic, list_required
 from extract.arguments.messages import NAME
-from extract.arguments.name_values import (
-    BLOCK,
-    Compared,
-    annotation_text,
-    candidates,
-    configuration_expressions,
-    format_call,
-    parse_settings,
-    read_compared,
-    read_items,
-    read_parameters,
-    shrunk_arguments,
-)
+from extract.arguments.settings import configuration_expressions, parse_settings, read_items
 from extract.arguments.trials import (
     AttemptError,
     BlockNamespace,
@@ -38,6 +25,16 @@ from extract.arguments.trials import (
     fill_unset,
     seed_all,
     unset_is_nan,
+)
+from extract.arguments.values.compared import Compared, read_compared
+from extract.arguments.values.inputs import is_variadic, list_required
+from extract.arguments.values.names import (
+    BLOCK,
+    annotation_text,
+    candidates,
+    format_call,
+    read_parameters,
+    shrunk_arguments,
 )
 from lemur_core.graphs.composites import MetaShapes
 

@@ -15,7 +15,11 @@ import torch
 from torch import nn
 
 from extract.arguments.constructing import META_SHAPES, Constructed, Constructor, fails_only_on_meta
-from extract.arguments.inputs import (
+from extract.arguments.repairs import is_module_fault, repairs
+from extract.arguments.resizing import FailedCall
+from extract.arguments.trials import SEED, AttemptError, BlockNamespace, TimeBudget, attempt, counting_work, seed_all
+from extract.arguments.values.compared import Compared, read_compared
+from extract.arguments.values.inputs import (
     RECORD,
     Inputs,
     Layers,
@@ -37,9 +41,7 @@ from extract.arguments.inputs import (
     tensors_in,
     values_from_annotation,
 )
-from extract.arguments.name_values import Compared, annotation_text, read_compared
-from extract.arguments.repairs import FailedCall, is_module_fault, repairs
-from extract.arguments.trials import SEED, AttemptError, BlockNamespace, TimeBudget, attempt, counting_work, seed_all
+from extract.arguments.values.names import annotation_text
 
 _MAX_TRIES = 70  # for one module
 _SECONDS = 1.0  # of CPU time for one attempt

@@ -23,7 +23,6 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from extract.arguments.constructing import TOO_LARGE, Arguments, Constructed, Constructor, confirm
 from extract.arguments.forwarding import Forward, ForwardCall, call_text, evaluate, run
-from extract.arguments.inputs import change_nested, flatten, has_shape, value_text
 from extract.arguments.messages import CompanionCode
 from extract.arguments.probe import MODULE_NAME, classify_error, hide, load, one_line
 from extract.arguments.refine import WorkingCalls, refine, vary
@@ -37,6 +36,7 @@ from extract.arguments.trials import (
     is_finite,
     seed_all,
 )
+from extract.arguments.values.inputs import change_nested, flatten, has_shape, value_text
 
 _MAX_VARIANTS = 12
 _LIKELY = 2  # variants, tried at once

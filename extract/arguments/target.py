@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from extract.arguments.forwarding import ForwardCall, evaluate
-from extract.arguments.inputs import change_nested, flatten, has_shape
 from extract.arguments.messages import BlockRun, CallTexts
 from extract.arguments.probe import MODULE_NAME, hide
 from extract.arguments.search_guest import compile_nothing, define, namespace
 from extract.arguments.trials import SEED, AttemptError, BlockNamespace, attempt, fill_unset, seed_all
+from extract.arguments.values.inputs import change_nested, flatten, has_shape
 
 Shape = tuple[int, ...]
 _SECONDS = 60.0  # of CPU time, for one step; the sandbox sets the hard limit
@@ -67,7 +67,7 @@ class Target:
         """Create the arguments of forward.
 
         Args:
-            shapes: shapes of their tensors, in the order of `extract.arguments.inputs.flatten`; None: unchanged.
+            shapes: shapes of their tensors, in the order of `extract.arguments.values.inputs.flatten`; None: unchanged.
             live: require gradients; the tensors are not leaves of autograd, so that they may be written to.
             seed: of the numbers that they hold.
 

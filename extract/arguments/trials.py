@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from extract.arguments.inputs import flatten, has_shape
 from extract.arguments.probe import MODULE_NAME, classify_error
+from extract.arguments.values.inputs import flatten, has_shape
 from lemur_core.sandbox.server.foreign import name_type, read_message, read_traceback
 
 SEED = 0

@@ -19,9 +19,7 @@ from torch import nn
 
 from extract.arguments.constructing import Arguments, Constructor
 from extract.arguments.forwarding import Forward, ForwardCall, evaluate, run
-from extract.arguments.inputs import change_nested, flatten, has_shape, list_required
 from extract.arguments.messages import BlockUses, CallsToRun, CallTexts
-from extract.arguments.name_values import read_parameters
 from extract.arguments.probe import MODULE_NAME, hide, load
 from extract.arguments.search_guest import compile_nothing, namespace
 from extract.arguments.target import construct
@@ -36,6 +34,8 @@ from extract.arguments.trials import (
     seed_all,
     unset_is_nan,
 )
+from extract.arguments.values.inputs import change_nested, flatten, has_shape, list_required
+from extract.arguments.values.names import read_parameters
 from extract.proofs.equivalence_guest import digest
 from lemur_core.sandbox.server.foreign import name_type, one_line
 

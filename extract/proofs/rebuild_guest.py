@@ -9,10 +9,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from extract.arguments.inputs import change_nested, flatten
 from extract.arguments.messages import BlockRun, SpecRebuild
 from extract.arguments.target import Shape, Target, prepare
 from extract.arguments.trials import SEED, AttemptError, attempt, draw_state, seed_all, unset_is_nan
+from extract.arguments.values.inputs import change_nested, flatten
 from lemur_core.graphs.canonical import canonical
 from lemur_core.graphs.graph import Graph, Node
 from lemur_core.graphs.identity import compute_identities

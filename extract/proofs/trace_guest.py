@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from extract.arguments.inputs import flatten
 from extract.arguments.messages import BlockRun
 from extract.arguments.target import Shape, Target, prepare
 from extract.arguments.trials import AttemptError, attempt, seed_all
+from extract.arguments.values.inputs import flatten
 from lemur_core.graphs.canonical import canonical
 from lemur_core.graphs.graph import DRAWS, LEAVES, Graph, Ref, reachable
 from lemur_core.graphs.recorder import Recorder

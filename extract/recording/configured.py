@@ -40,9 +40,9 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from extract.arguments.inputs import is_variadic, list_required
-from extract.arguments.name_values import read_parameters
 from extract.arguments.trials import AttemptError, attempt
+from extract.arguments.values.inputs import is_variadic, list_required
+from extract.arguments.values.names import read_parameters
 from extract.recording.users import is_of
 
 _MOST_CLASSES = 4  # for one parameter

@@ -24,10 +24,10 @@ from torch import nn
 
 from extract.arguments.constructing import Arguments, Constructed, Constructor
 from extract.arguments.forwarding import Forward
-from extract.arguments.inputs import is_variadic, list_required
-from extract.arguments.name_values import read_parameters
 from extract.arguments.search_guest import namespace
 from extract.arguments.trials import AttemptError, TimeBudget, attempt, count_elements, quiet, seed_all
+from extract.arguments.values.inputs import is_variadic, list_required
+from extract.arguments.values.names import read_parameters
 from extract.recording.configured import ConfigurationFile, StatedModels, list_accepted
 from extract.recording.meta import LightTensors
 from extract.recording.testing import run_tests

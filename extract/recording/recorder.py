@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from extract.arguments.inputs import RECORD, flatten, has_shape
 from extract.arguments.messages import MOST_CHARACTERS
-from extract.arguments.name_values import read_parameters
 from extract.arguments.probe import MODULE_NAME
+from extract.arguments.values.inputs import RECORD, flatten, has_shape
+from extract.arguments.values.names import read_parameters
 from extract.recording.configured import read_settings
 from extract.recording.messages import MOST_CALLS
 from extract.recording.users import is_of

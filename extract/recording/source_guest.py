@@ -21,10 +21,10 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from extract.arguments.inputs import list_required
-from extract.arguments.name_values import read_parameters
 from extract.arguments.search_guest import compile_nothing
 from extract.arguments.trials import AttemptError, attempt, seed_all
+from extract.arguments.values.inputs import list_required
+from extract.arguments.values.names import read_parameters
 from extract.recording.configured import (
     ConfigurationFile,
     StatedModels,

@@ -12,7 +12,7 @@ import pytest
 import torch
 from packaging import version
 
-from extract.arguments.inputs import RECORD
+from extract.arguments.values.inputs import RECORD
 from extract.extractor import BlockExtractor
 from extract.recording.configured import list_accepted, read_settings
 from extract.recording.recorder import SourceRecorder

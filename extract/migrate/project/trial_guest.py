@@ -8,11 +8,11 @@ from pathlib import Path
 
 import torch
 
-from extract.arguments.inputs import flatten
 from extract.arguments.messages import BlockRun, BlockUses
 from extract.arguments.search_guest import compile_nothing, namespace
 from extract.arguments.target import Target
 from extract.arguments.trials import AttemptError, attempt, seed_all
+from extract.arguments.values.inputs import flatten
 from extract.migrate.messages import ModuleToSign, SeenBlock
 from extract.minimize.watch_guest import exercise
 from lemur_core.sandbox.server.foreign import load, one_line

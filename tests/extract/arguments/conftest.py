@@ -15,10 +15,11 @@ from torch import nn
 from extract.arguments import search_guest as entry
 from extract.arguments.constructing import Arguments, Constructor
 from extract.arguments.forwarding import Forward, as_call, run
-from extract.arguments.inputs import Inputs, read_layers
-from extract.arguments.name_values import read_compared
-from extract.arguments.repairs import FailedCall, repairs
+from extract.arguments.repairs import repairs
+from extract.arguments.resizing import FailedCall
 from extract.arguments.trials import AttemptError, BlockNamespace, TimeBudget
+from extract.arguments.values.compared import read_compared
+from extract.arguments.values.inputs import Inputs, read_layers
 
 IMPORTS = """\
 import torch

@@ -12,9 +12,9 @@ from torch import nn
 
 from extract.arguments import search_guest as entry
 from extract.arguments.forwarding import as_call
-from extract.arguments.inputs import INDEX, Inputs, ListOfValues, Literal, Tensor
 from extract.arguments.search_guest import describe, describe_case, further_cases, same
 from extract.arguments.trials import BlockNamespace
+from extract.arguments.values.inputs import INDEX, Inputs, ListOfValues, Literal, Tensor
 from tests.builders.suites import table
 
 Climb = Callable[..., dict[str, Any]]

@@ -12,8 +12,8 @@ from torch import nn
 from extract.arguments import forwarding
 from extract.arguments.constructing import Arguments
 from extract.arguments.forwarding import Forward, ForwardCall, as_call, call_text, evaluate, run
-from extract.arguments.inputs import Inputs, ListOfValues, Literal, Tensor
 from extract.arguments.trials import AttemptError, BlockNamespace
+from extract.arguments.values.inputs import Inputs, ListOfValues, Literal, Tensor
 from tests.builders.suites import table
 
 MakeForward = Callable[..., Forward]

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from extract.arguments import inputs
-from extract.arguments.inputs import (
+from extract.arguments.values import inputs
+from extract.arguments.values.inputs import (
     FLOAT,
     INDEX,
     MASK,

@@ -8,7 +8,10 @@ import pytest
 import torch
 
 from extract.arguments.forwarding import as_call
-from extract.arguments.inputs import (
+from extract.arguments.repairs import read_compared_numbers, repairs
+from extract.arguments.resizing import FailedCall, _resize_axis, change_rank
+from extract.arguments.trials import AttemptError, attempt
+from extract.arguments.values.inputs import (
     FLOAT,
     INDEX,
     MASK,
@@ -22,8 +25,6 @@ from extract.arguments.inputs import (
     Tensor,
     tensors_in,
 )
-from extract.arguments.repairs import FailedCall, _resize_axis, change_rank, read_compared_numbers, repairs
-from extract.arguments.trials import AttemptError, attempt
 from tests.builders.suites import table
 
 IMAGE, TOKENS, ROWS = Tensor((2, 32, 16, 16)), Tensor((2, 16, 32)), Tensor((2, 32))

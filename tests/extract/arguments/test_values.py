@@ -13,14 +13,10 @@ import pytest
 import torch
 from torch import nn
 
-from extract.arguments import name_values as values
-from extract.arguments.name_values import (
-    candidates,
-    configuration_expressions,
-    read_compared,
-    shrunk,
-    shrunk_arguments,
-)
+from extract.arguments.settings import configuration_expressions
+from extract.arguments.values import names as values
+from extract.arguments.values.compared import read_compared
+from extract.arguments.values.names import candidates, shrunk, shrunk_arguments
 from tests.builders.suites import table
 
 #: A file that compares its parameters.

@@ -1,0 +1,1 @@
+"""Values that arguments may have, as expressions."""
