@@ -30,6 +30,7 @@ from lemur_core.sandbox.runtime import DECLARED
 _COMPILED = frozenset({".c", ".cc", ".cpp", ".cu", ".cxx", ".f", ".f90", ".pyx", ".rs"})
 _MAX_SDIST_BYTES = 40 << 20
 _MAX_SECONDS = 120.0
+_FEW_TESTS = 8  # files: an sdist may have those of one folder, without what they import from another
 #: In metadata, such as `repository, https://…/OWNER/NAME.git`; pages of a repository, such as its issues, count, too.
 _REPOSITORY = re.compile(r"(https://git(?:hub|lab)\.com/[\w.-]+/([\w.-]+?)(?:\.git)?)(?=[/\s\")\]#?]|$)")
 _ABSENT_SECONDS = 24 * 3600.0
@@ -68,7 +69,7 @@ def _list_module(files: dict[str, bytes], root: PurePosixPath, name: str) -> dic
 def fetch_tests(source: PackageSource, folders: Sequence[Path], unreached: list[str]) -> Path | None:
     """Return a folder with the tests, documents and configurations of a release; wheels mostly lack them.
 
-    They are in its sdist or, if that has no tests, in the repository that its metadata states.
+    They are in its sdist or, if that has few tests, in the repository that its metadata states.
 
     Args:
         folders: from which the source can be imported.
@@ -89,7 +90,7 @@ def fetch_tests(source: PackageSource, folders: Sequence[Path], unreached: list[
                 raise
             except UserError as error:
                 note(f"{name}=={version}: without the tests of its sdist: {error}")
-        if not repository.is_dir() and not any(is_test(path.name) for path in target.rglob("*.py")):
+        if not repository.is_dir() and sum(is_test(path.name) for path in target.rglob("*.py")) < _FEW_TESTS:
             url = next(filter(None, (_find_repository(folder, name) for folder in folders)), None)
             files = fetch_files(url, Version(version), _choose_tests) if url is not None else {}
             keep_files({path.removeprefix("src/"): data for path, data in files.items()}, repository, name)

@@ -260,7 +260,8 @@ def test_tests_come_from_the_newest_commit_where_no_tag_is_near_and_only_the_des
     repository.commit({"tests/test_x.py": "# new\n"})
     linked = "[![x](https://github.com/a/badges)](https://github.com/o/tiny_net/actions/x.yml) (https://github.com/b/c)"
     make_wheel("tiny_net", "2.0", {"tiny_net/__init__.py": ""}, f"\n{linked}\n")
-    make_sdist("tiny-net", "2.0", SDIST_WITHOUT_TESTS)
+    # One test, whose helpers are elsewhere.
+    make_sdist("tiny-net", "2.0", {**SDIST_WITHOUT_TESTS, "tests/inner/test_y.py": "from ..utils import check\n"})
     source = open_source("tiny-net@2.0")
     folder = fetch_tests(source, original_folders(source), [])
     assert folder is not None
