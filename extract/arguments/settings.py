@@ -19,6 +19,7 @@ _NAMES_TEXT = re.compile(r"(?i).+_(field|key|column|name|prefix|suffix)")
 _METHOD = "lambda *_, **__: "
 _INDEXED = re.compile(r"'(\w+)' object is not subscript|argument of type '(\w+)' is not|^(\w+) ind\w+ must be integers")
 _ASSIGNED = re.compile(r"^\s*(?:self\.)?(\w+)(?:: [^=\n]+)? = (.+)", re.MULTILINE)
+_OF_DICTS = frozenset({"items", "keys", "values"})
 _TENSOR = ("nn.Identity()", "torch.rand((32, 32))")
 #: Values whose methods and attributes plain numbers are asked for where their kind was guessed wrong.
 _OTHER_KINDS: tuple[tuple[str, object], ...] = (
@@ -123,6 +124,8 @@ class ReadItems(NamedTuple):
                 yield f"[{', '.join([better] * len(value))}]"
         if type(value).__name__ != holder:
             return
+        if wanted in _OF_DICTS and isinstance(value, int | list):
+            yield from (f"{{'x': {item}, 'y': {item}}}" for item in dict.fromkeys([text, "[32, 32]"]))
         settings = parse_settings(text)
         if is_item:
             keys = [wanted] if wanted is not None else self._list_keys(name)
@@ -169,7 +172,7 @@ class ReadItems(NamedTuple):
 
 def _find_lack(cause: BaseException) -> tuple[Any, str, bool] | None:
     """Return what was read of a value that lacks it (None if unknown), the value's type, and whether it is an item."""
-    if isinstance(cause, KeyError) and cause.args and isinstance(cause.args[0], str | int):
+    if isinstance(cause, KeyError) and cause.args and isinstance(cause.args[0], str | int) and "(" not in str(cause):
         return cause.args[0], "dict", True
     if isinstance(cause, AttributeError) and cause.name and cause.name.isidentifier():
         return cause.name, type(cause.obj).__name__, False

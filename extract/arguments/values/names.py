@@ -57,6 +57,7 @@ ANNOTATIONS: tuple[NameRule, ...] = (
     NameRule(r".*(module|nn\.).*", "nn.Identity()|nn.Linear(32, 32)|nn.Identity"),
     NameRule(r".*(list|sequence|iterable)\[str.*", "['0', '1']"),
     NameRule(r".*(list|sequence|tuple|iterable|size).*", "[32, 32]|[32, 32, 32]|(4, 4)|[2, 2, 2, 2]|(32, 32)"),
+    NameRule(r".*(dict|mapping).*", "{}|{'0': 32}"),
     NameRule(r".*float.*", "0.5|1.0"),
     NameRule(r".*int.*", "32|4|2|1"),
     NameRule(r".*str.*", "'mean'|'relu'|''"),
