@@ -21,6 +21,7 @@ from extract.arguments.resizing import (
     MAX_RANK,
     ROWS,
     FailedCall,
+    alike,
     any_pair,
     bounds,
     change_rank,
@@ -85,8 +86,8 @@ _INDEXED = re.compile(
     r"(?:indices must be integers or slices, not str|too many indices for tensor|invalid data type 'str'"
     r"|only integers, slices|is not subscriptable)"
 )
-_KEY = re.compile(r"\w\[[\"']|[\"'] in ")
-_TESTED = re.compile(r"[\"'](\w+)[\"'] in (\w+)\b")
+_KEY = re.compile(r"\w\[f?[\"']|[\"'] (?:not )?in ")
+_TESTED = re.compile(r"[\"'](\w+)[\"'] (?:not )?in (\w+)\b")
 _LACKS = re.compile(r"'([\w.]+)' object has no attribute '(\w+)'")
 _OPEN_KINDS = frozenset({"Tensor", "NoneType", "list", "dict", "Record", "SimpleNamespace", "types.SimpleNamespace"})
 _OF_DICTS = frozenset({"items", "keys", "values", "get", "update", "copy", "pop"})
@@ -355,6 +356,7 @@ RULES: tuple[Callable[[FailedCall], Iterator[Inputs]], ...] = (
     records,
     callables,
     ranks,
+    alike,
     missing,
     numbers,
     kinds,

@@ -362,6 +362,15 @@ def change_rank(tensor: Tensor, rank: int) -> Tensor | None:
     return tensor.with_shape(fresh)
 
 
+_UNLIKE = re.compile(r"does not match the shape of|must match the size of tensor|with a bool tensor is not supported")
+
+
+def alike(at: FailedCall) -> Iterator[Inputs]:
+    """Give all tensors the shape of the first, as a prediction and its target have, where two do not fit together."""
+    if _UNLIKE.search(at.text):
+        yield from at.all_with(lambda tensor: Tensor(at.main.shape) if tensor != Tensor(at.main.shape) else None)
+
+
 def other_ranks(at: FailedCall) -> Iterator[Inputs]:
     """Try other numbers of dimensions of one of several inputs, those first that the failing lines name."""
     for rank in (3, 2, 4) if len(at.inputs) > 1 else ():
