@@ -69,6 +69,7 @@ _LEAST_WIDTH = 8
 _SHARED_PREFIX = 3  # letters
 _MAX_TRIES = 80  # sets of required arguments
 _NUMBER = re.compile(r"(n|num|nb|number)_.*")
+_OTHER_NAME = ("name='x'", "name='y'")
 LARGE = 400_000  # elements; for larger modules, inputs are searched on meta tensors
 TOO_LARGE = 300_000_000
 #: Python computes most shapes of initializations, milliseconds each, and the layers of a model repeat them.
@@ -366,14 +367,19 @@ class Constructor:
         texts += compared.list_fitting(annotation_text(annotation))
         tables = read_compared(self.cls.__module__).items()
         items = [text for known, other in tables if name.endswith(known) for text in other.items]
-        for text, number in (*((text, 0) for text in compared.classes), *((text, 2) for text in items)):
-            with contextlib.suppress(Exception):  # its name may mean something only where it was compared
-                objects = instances(text, self.names.value(text))
-                names = [one.replace("name='x'", "name='y'") for one in objects]
-                texts += map("[{}, {}]".format, objects, names) if number else objects
+        for text in compared.classes:
+            texts += self._instances(text)
+        for text in items:
+            texts += (f"[{one}, {one.replace(*_OTHER_NAME)}]" for one in self._instances(text))
         for text in candidates(name, annotation):
             texts += self.blocks[:4] if text == BLOCK else [text]
         return tuple(dict.fromkeys(texts))
+
+    def _instances(self, text: str) -> list[str]:
+        """Return expressions that construct a class that a name is compared with; none if its name means nothing."""
+        with contextlib.suppress(Exception):  # it may mean something only where it was compared
+            return instances(text, self.names.value(text))
+        return []
 
     def companions(self) -> dict[str, tuple[str, ...]]:
         """Return expressions for parameters that take a class of the corpus, or an instance of one."""

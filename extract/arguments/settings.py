@@ -220,6 +220,5 @@ def configuration_expressions(name: str, cls: type) -> list[str]:
             inner = dict(value) if isinstance(value, dict) else dict(getattr(value, "__dict__", {}))
             shrunk_inner = shrunk_arguments({key: item for key, item in inner.items() if not key.startswith("_")})
             if shrunk_inner:
-                pairs = ", ".join(f"{key!r}: {text}" for key, text in sorted(shrunk_inner.items()))
-                small[field] = "{" + pairs + "}"
+                small[field] = format_dict(dict(sorted(shrunk_inner.items())))
     return list(dict.fromkeys([format_call(name, small), format_call(name, needed)]))

@@ -37,11 +37,11 @@ def open_starred(sources: Sequence[PackageSource]) -> tuple[list[PackageSource],
             tried.add(distribution)
             why = f"{source.name} {path} imports all names of {package}"
             try:
-                further = replace(open_source(distribution), exclude=("*",), priority=sys.maxsize)
+                further = open_source(distribution)
             except UserError as error:
                 notes.append(f"{why}, which cannot be read: {error}")
                 continue
-            opened[further.name] = further
+            opened[further.name] = replace(further, exclude=("*",), priority=sys.maxsize)
             notes.append(f"{why}, so {further.name} is read, too")
             waiting.append(further)
     return list(opened.values()), notes
@@ -52,8 +52,8 @@ def _list_starred(source: PackageSource) -> Mapping[str, str]:
     own = {part for file in source.files for part in file.path.removesuffix(".py").split("/")}
     starred: dict[str, str] = {}
     for file in source.files:
-        if source.in_scope(file.path) or "*" in source.exclude:
-            for package in _STAR.findall((source.root / file.path).read_bytes()):
+        if source.in_scope(file.path):
+            for package in _STAR.findall(source.read(file)):
                 starred.setdefault(package.decode(), file.path)
     without = own.union(RUNTIME, sys.stdlib_module_names)
     return {
