@@ -293,12 +293,9 @@ class Constructor:
         named_words = NAME.findall(str(failure))
         words += [*named_words, *map("_".join, itertools.pairwise(named_words))]  # "an output size" is `output_size`
         missing = _list_missing(failure)
-        if missing and any(
-            p.kind is p.VAR_KEYWORD for p in self.parameters.values()
-        ):  # `**kwargs` that a base class requires
-            wanted = [name for name in missing if name not in self.parameters and name not in extra]
-            if wanted:
-                yield dict(picks), {**extra, **{name: self._choices(name)[0] for name in wanted}}
+        if any(p.kind is p.VAR_KEYWORD for p in self.parameters.values()):  # `**kwargs` that a base class requires
+            more = {n: self._choices(n)[0] for n in missing if n not in self.parameters and n not in extra}
+            yield from [(dict(picks), {**extra, **more})] if more else ()
         known, companions = {**texts, **extra}, self.companions()
         better = self._improve(failure, known)
         # What is read by key is a dict; what has an attribute may be anything.
@@ -357,9 +354,7 @@ class Constructor:
                         yield name, f"{text[:-1]}, {settings})".replace("(, ", "(")
 
     def _choices(self, name: str) -> tuple[str, ...]:
-        texts: list[str] = [
-            *self.companions().get(name, ()),
-        ]
+        texts = [*self.companions().get(name, ())]
         parameter = self.parameters.get(name)
         compared = read_compared(self.cls.__module__).get(name, Compared())
         annotation = parameter.annotation if parameter is not None else inspect.Parameter.empty
@@ -389,6 +384,8 @@ class Constructor:
                 if item["parameter"] and item["name"] in self.names.names:
                     cls, known = self.names.names[item["name"]], self._expressions.get(item["parameter"], ())
                     texts = [item["name"]] if item["wants_class"] else instances(item["name"], cls)
+                    # One that cannot be made here, such as a model of a hub, is replaced.
+                    texts += [_LAYERS[0]] if isinstance(cls, type) and issubclass(cls, nn.Module) else []
                     self._expressions[item["parameter"]] = (*known, *texts)
         return self._expressions
 

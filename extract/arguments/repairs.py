@@ -6,6 +6,7 @@ Here are other kinds of values: dicts, lists, dtypes, numbers. The failing line 
 import ast
 import contextlib
 import linecache
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -38,6 +39,7 @@ from extract.arguments.resizing import (
     views,
 )
 from extract.arguments.values.inputs import (
+    BATCH,
     BYTE,
     COMPLEX,
     FLOAT,
@@ -109,28 +111,30 @@ def records(at: FailedCall) -> Iterator[Inputs]:
     for key, known in _TESTED.findall(at.line):
         tested.setdefault(known, []).append(key)
     held = re.findall(rf"(\w+)\.{lacks}\b", at.line) if lacks else []
-    main = at.main if len(at.main.shape) > 1 else Tensor((ROWS, *(at.layers.channels or (32,))[:1]))
+    features = (at.layers.channels or (32,))[:1]
+    main = at.main if len(at.main.shape) > 1 else Tensor((ROWS, *features))
     if lacks and "NoneType" in at.text and (hasattr(torch.Tensor, lacks) or not names.keys() & {*held}):
         return  # a tensor that was left out
     if (indexed or held) and not names.keys() & {*indexed, *held, *tested}:
         held, indexed = (list(names)[:1] if read else [] for read in (held, indexed))  # another name, in a helper
-    for name, value in names.items():
+    for name, whole in names.items():
+        listed = whole if isinstance(whole, ListOfValues) and isinstance(whole.values[0], FieldValues) else None
+        value = listed.values[0] if listed else whole
         record = value if isinstance(value, FieldValues) and value.fields else FieldValues(by_key=False)
-        known = record.fields
         field = item if item and isinstance(value, FieldValues) else lacks if name in held else ""
-        lacking = [key for key in (field, *tested.get(name, ())) if key and key not in dict(known)]
-        if not known and "no_output" in at.text and isinstance(value, FieldValues):
+        lacking = [key for key in (field, *tested.get(name, ())) if key and key not in dict(record.fields)]
+        around = Tensor((BATCH, *features)) if listed else main
+        if not record.fields and "no_output" in at.text and isinstance(value, FieldValues):
             lacking = ["x"]
-        if name in indexed or field in _OF_DICTS:
+        if not listed and (name in indexed or field in _OF_DICTS):
             yield with_value(at.inputs, name, replace(record, by_key=True))
         elif lacking:
             method = re.search(rf"\.{re.escape(field)}\(", at.line)
-            record = FieldValues(
-                (*known, *((key, _CALLABLE if method else guess_field(key, main, loss=at.loss)) for key in lacking)),
-                by_key=record.by_key or not lacks,
-                by_attribute=record.by_attribute or bool(lacks),
-            )
-            yield with_value(at.inputs, name, fit_graph(record))
+            fresh = ((key, _CALLABLE if method else guess_field(key, around, loss=at.loss)) for key in lacking)
+            ways = record.by_key or not lacks, record.by_attribute or bool(lacks)
+            fitted = fit_graph(FieldValues((*record.fields, *fresh), *ways))
+            items = replace(listed, values=(fitted,) * len(listed.values)) if listed else fitted
+            yield with_value(at.inputs, name, items)
 
 
 _CALLABLE = Literal("lambda x, *_, **__: x")
@@ -151,9 +155,9 @@ KINDS: tuple[tuple[str, str], ...] = (
     (r"non-complex|complex (data ?)?(type|tensor)|(expected|must be) (a )?complex|view_as_real", COMPLEX),
     (r"uint8", BYTE),
     (r"long|int64|indices|one_hot|integer|'index'|int ", INDEX),
-    (r"float|long|bool|complex", FLOAT),
+    (r"float|long|bool|complex|mixed dtype", FLOAT),
     (r"bool|mask|byte", MASK),
-    (r"between 0 and 1|all elements of input should be|is nan", POSITIVE),
+    (r"between 0 and 1|all elements of input should be|is nan|>= ?0", POSITIVE),
 )
 
 
@@ -163,16 +167,16 @@ def kinds(at: FailedCall) -> Iterator[Inputs]:
     for pattern, kind in KINDS:
         if re.search(pattern, lower):
             if kind == POSITIVE:
-                yield from at.all_with(lambda tensor: _of_kind(tensor, POSITIVE) if tensor.kind == FLOAT else None)
-                yield from at.all_with(lambda tensor: _of_kind(tensor, UNMASKED) if tensor.kind == MASK else None)
+                yield from at.all_with(lambda tensor: replace(tensor, kind=POSITIVE) if tensor.kind == FLOAT else None)
+                yield from at.all_with(lambda tensor: replace(tensor, kind=UNMASKED) if tensor.kind == MASK else None)
             for name in at.suspects():
-                yield from at.with_tensors(name, partial(_of_kind, kind=kind))
+                yield from at.with_tensors(name, partial(replace, kind=kind))
                 for rank in (2, 1) if kind == INDEX else ():
                     yield from at.with_tensors(name, partial(_indices, rank=rank))
     if "index out of range" in lower or "out of bounds" in lower:
         yield from at.each_with(lambda tensor: replace(tensor, below=1) if tensor.kind == INDEX else None)
         yield from at.all_with(
-            lambda tensor: _of_kind(tensor, POSITIVE) if tensor.kind == FLOAT else None
+            lambda tensor: replace(tensor, kind=POSITIVE) if tensor.kind == FLOAT else None
         )  # `x.long()`
 
 
@@ -187,10 +191,6 @@ def numbers(at: FailedCall) -> Iterator[Inputs]:
     for text in ("16", "4", "1") if _WANTS_NUMBER.search(at.text) else ():
         yield tuple((name, Literal(text) if name in named[-2:] else value) for name, value in at.inputs)
         yield from (with_value(at.inputs, name, Literal(text)) for name in named)
-
-
-def _of_kind(tensor: Tensor, kind: str) -> Tensor:
-    return replace(tensor, kind=kind)
 
 
 def _indices(tensor: Tensor, rank: int) -> Tensor | None:
@@ -283,9 +283,14 @@ def comparisons(at: FailedCall) -> Iterator[Inputs]:
         if not name:
             yield from _change_lengths(at, have, want)
             yield from resize(at, have, want)
+            yield from at.each_with(partial(_count_elements, have=have, want=want))
         elif 1 <= want <= MAX_RANK:
             for known in [name] if name in dict(at.inputs) else at.suspects():
                 yield from at.with_tensors(known, partial(change_rank, rank=want))
+
+
+def _count_elements(tensor: Tensor, have: int, want: int) -> Tensor | None:
+    return tensor.with_shape((want,)) if have == math.prod(tensor.shape) != want > 0 else None
 
 
 def read_compared_numbers(trace: TracebackType | None) -> list[tuple[int, int, str]]:

@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import itertools
 import math
+import mimetypes
 import sys
 import types
 from collections import Counter, OrderedDict
@@ -65,8 +66,9 @@ def search_arguments(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def compile_nothing() -> None:
-    """Disable `torch.compile`, which needs further processes that the sandbox does not allow."""
+    """Disable what the sandbox does not allow: `torch.compile`'s processes, reading the machine's tables of types."""
     torch.compile = _return_unchanged
+    mimetypes.knownfiles.clear()
 
 
 def _return_unchanged(model: Any = None, **_: object) -> Any:
@@ -468,16 +470,9 @@ def _list_inputs(name: str, value: Any, into: dict[str, str]) -> None:
     elif isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value):
         for index, item in enumerate(value):
             _list_inputs(f"{name}.{index}", item, into)
-    elif isinstance(value, torch.Tensor):
-        into[name] = value_text(value)
     else:
-        into[name] = (
-            value
-            if isinstance(value, str)
-            else repr(value)[:40]
-            if isinstance(value, (int, float, bool, type(None), tuple))
-            else value_text(value)
-        )
+        plain = isinstance(value, int | float | None | tuple)
+        into[name] = value if isinstance(value, str) else repr(value)[:40] if plain else value_text(value)
 
 
 def further_cases(module: nn.Module, called: ForwardCall, names: BlockNamespace) -> list[dict[str, Any]]:

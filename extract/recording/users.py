@@ -15,7 +15,7 @@ import inspect
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 _CONTAINERS = (list, tuple, set, frozenset, dict, types.MappingProxyType)
@@ -56,9 +56,7 @@ class UseGraph:
         return kinds and getattr(value, "__module__", None) == module and "<" not in value.__qualname__
 
     def _is_own(self, value: Any) -> bool:
-        if not isinstance(value, type | types.FunctionType):
-            return False
-        return is_of(value, self._packages)
+        return isinstance(value, type | types.FunctionType) and is_of(value, self._packages)
 
     def _list_used(self, user: Any) -> Iterator[Any]:
         if isinstance(user, type):
@@ -120,17 +118,16 @@ def read_names(code: types.CodeType) -> Iterator[str]:
 
 def _list_functions(value: Any) -> list[types.FunctionType]:
     """Return the functions behind a definition or member: unwrapped, and of properties and static methods."""
-    parts: Sequence[Any]
     if isinstance(value, staticmethod | classmethod):
-        parts = [value.__func__]
+        value = value.__func__
     elif isinstance(value, property):
-        parts = [value.fget]
+        value = value.fget
     elif isinstance(value, functools.cached_property):
-        parts = [value.func]
-    else:
-        parts = [value]
-    functions = [part for part in parts if isinstance(part, types.FunctionType)]
-    return [*functions, *(inner for part in functions if (inner := _unwrap(part)) is not part)]
+        value = value.func
+    if not isinstance(value, types.FunctionType):
+        return []
+    inner = _unwrap(value)
+    return [value] if inner is value else [value, inner]
 
 
 def _unwrap(function: Callable[..., Any]) -> Any:

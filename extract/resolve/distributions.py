@@ -72,8 +72,8 @@ _OTHER_NAME: Mapping[str, tuple[str, ...]] = {
     neuralop=neuraloperator nrrd=pynrrd open_clip=open-clip-torch OpenGL=pyopengl osgeo=gdal
     parselmouth=praat-parselmouth PIL=pillow pkg_resources=setuptools<81 pl_bolts=lightning-bolts
     pynvml=nvidia-ml-py pyro=pyro-ppl pywt=pywavelets ruamel=ruamel.yaml scvi=scvi-tools skimage=scikit-image
-    sklearn=scikit-learn sklearn_extra=scikit-learn-extra sksparse=scikit-sparse taming=taming-transformers
-    tree=dm-tree turbojpeg=pyturbojpeg umap=umap-learn yaml=pyyaml
+    skbase=scikit-base sklearn=scikit-learn sklearn_extra=scikit-learn-extra sksparse=scikit-sparse
+    taming=taming-transformers tree=dm-tree turbojpeg=pyturbojpeg umap=umap-learn yaml=pyyaml
     """,
     )
 }

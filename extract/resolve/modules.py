@@ -446,6 +446,10 @@ class CorpusIndex:
         aliases = [next(a for a in reversed(statement.aliases) if a.bound == name) for statement in binders]
         targets = [self.resolve_alias(module, alias) for alias in aliases]
         known = [t for t in targets if not isinstance(t, Missing)]
+        packages = {isinstance(t, External) and not t.runtime and t.package.partition(".")[0] for t in targets}
+        undecided = [any(not module.outline.blocks[block].static for block, _ in s.path) for s in binders]
+        if len(set(targets)) > 1 and len(packages) == 1 and all((*packages, *undecided)):
+            return Definition(module, name)  # which of its names a package has, only its version says
         # The last import wins, as in Python, but one that works in the declared runtime is preferred to one of an
         # optional package.
         usable = [t for t in known if not isinstance(t, External) or t.runtime]

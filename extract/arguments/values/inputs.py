@@ -259,7 +259,7 @@ def layouts(layers: Layers, documented: Sequence[int], name: str) -> list[Layout
 _INDEX = re.compile(r".*(ids|labels?|indices|index|idx|timesteps?|token)|t|y|texts?|words")
 _MASK = re.compile(r".*mask.*|valid.*")
 _LISTS = re.compile(r"inputs|feats|features|xs|hidden_states_list|feature_(maps|list)|laterals")
-_DICTS = re.compile(r"(typing\.)?([Dd]ict|(Mutable)?Mapping)\b")
+_DICTS = re.compile(r"(typing\.)?((list|sequence|iterable)\[(typing\.)?)?(dict|(mutable)?mapping)\b", re.IGNORECASE)
 _POSITIONS = re.compile(r"_*(pos(itions?)?|coord(inate)?s?|xyz|points|r|r_ij|rij|offsets?|vec(tors?)?)")
 _LENGTHS = re.compile(r"(.*_)?(len(gth)?s?|seqlens?)")
 _TARGETS = re.compile(r"targets?|labels?|gt|y_true")
@@ -397,8 +397,8 @@ def main_values(name: str, annotation: str, shape: tuple[int, ...], channels: in
     if _INDEX.fullmatch(lower) or (layers.embeds and len(shape) in (2, 3)):
         indices = [Tensor((BATCH, _TOKENS), INDEX), Tensor((BATCH,), INDEX)]
         yield from reversed(indices) if len(shape) == 1 else indices
-    if _DICTS.match(annotation):
-        yield FieldValues()
+    if dicts := _DICTS.match(annotation):
+        yield ListOfValues((FieldValues(),) * BATCH) if dicts[2] else FieldValues()
     if _LISTS.fullmatch(lower) or re.match(r"(list|tuple|sequence)", annotation.lower()):
         yield pyramid(channels, 3, max(8, shape[-1] if len(shape) == 4 else 16))
     yield Tensor(shape, FLOAT)

@@ -229,6 +229,12 @@ def test_the_file_s_own_class_is_preferred_to_the_companion(constructor: MakeCon
     assert dict(plan.arguments.kwargs) == {"config": "SmallConfig(hidden_size=32, layers=2)"}
 
 
+def test_a_companion_that_cannot_be_made_is_replaced(constructor: MakeConstructor) -> None:
+    code = "from torch import nn\nclass Hub(nn.Module):\n    def __init__(self): raise OSError('no file')\n"
+    made = constructor(text("model", "self.model = model"), companions=[companion(code, "model", "Hub")])
+    assert dict(first(made).kwargs) == {"model": "nn.Identity()"}
+
+
 @pytest.mark.parametrize("code", ["raise ValueError('no')", "import absent_package", "X = 1", ")"])
 def test_a_companion_that_does_not_load_is_left_out(constructor: MakeConstructor, code: str) -> None:
     made = constructor(text("dim", "self.a = nn.Linear(dim, 2)"), companions=[companion(code, "dim", "Missing")])

@@ -46,6 +46,21 @@ def test_inputs_that_work(forward: MakeForward, block: str, expected: dict[str, 
     assert found_shapes(forward(block)) == expected
 
 
+def test_a_list_of_dicts(forward: MakeForward) -> None:
+    """As many labels as rows: the block asks for it by a count of elements."""
+    lines = """parts = [part["words"] for part in parts]
+if labels.numel() != len(parts[0]): raise ValueError("other labels")
+return (parts[0] * parts[1]).sum(1) - labels"""
+    shapes = found_shapes(forward(text("parts: 'list[dict[str, torch.Tensor]]', labels", lines)))
+    assert [tuple(part["words"].shape) for part in shapes["parts"]] == [(2, 32)] * 2
+    assert shapes["labels"] == (2,)
+
+
+def test_values_that_are_never_negative(forward: MakeForward) -> None:
+    line = "assert min(x.min(), y.min()) >= 0 and x.numel() > 99, 'values must be >=0'\nreturn x * y"
+    assert found_shapes(forward(text("x, y", line))).keys() == {"x", "y"}
+
+
 def test_channels_that_a_large_module_expects(forward: MakeForward) -> None:
     init = "self.first = nn.Conv3d(5, 64, 3, padding=1)\nself.second = nn.Conv3d(64, 300, 3, padding=1)"
     search = forward(text("x", "return self.second(self.first(x.transpose(1, 2)))", init))

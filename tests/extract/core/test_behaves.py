@@ -26,6 +26,26 @@ def test_behaves_as_the_original(behaves: Behaves, case: Case) -> None:
     assert not any(part in header for part in case.all("header lacks"))
 
 
+def test_what_another_package_has_in_one_version(corpus, closed, run) -> None:  # type: ignore[no-untyped-def]
+    """Nothing but running the file decides which of the two there is."""
+    files = """
+    --- p/b.py
+    from pydantic import __version__
+    HAS_BOTH = not __version__.startswith("1")
+    if HAS_BOTH:
+        from pydantic.v1 import create_model, root_validator
+    else:
+        from pydantic import create_model, root_validator
+    --- p/a.py
+    from torch import nn
+    from .b import create_model as get
+    class A(nn.Module):
+        def forward(self, x): return get(x).__mro__[1].__module__
+    """
+    code = closed(corpus(files).emit("A"), frozenset({"pydantic"}))
+    assert run(code)["A"]()("M") == "pydantic.v1.main"
+
+
 @pytest.mark.xfail(strict=True, reason="reads of builtins are left out before star imports are known")
 def test_a_star_import_shadows_a_builtin(behaves: Behaves) -> None:
     behaves(
