@@ -52,7 +52,7 @@ def test_a_list_of_dicts(forward: MakeForward) -> None:
 if labels.numel() != len(parts[0]): raise ValueError("other labels")
 return (parts[0] * parts[1]).sum(1) - labels"""
     shapes = found_shapes(forward(text("parts: 'list[dict[str, torch.Tensor]]', labels", lines)))
-    assert [tuple(part["words"].shape) for part in shapes["parts"]] == [(2, 32)] * 2
+    assert [len(part["words"]) for part in shapes["parts"]] == [2, 2]
     assert shapes["labels"] == (2,)
 
 
