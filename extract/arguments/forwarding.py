@@ -78,6 +78,7 @@ class Forward:
     parameters: dict[str, inspect.Parameter] = field(default_factory=dict)
     work: int = 0  # multiply-adds of the last call that worked
     rejected: str | None = None  # why that call counts for nothing, once whoever asked for it knows
+    patience: int = _MAX_TRIES  # tries in a row that get no further, after which the search ends
 
     def __post_init__(self) -> None:
         self.parameters = forward_parameters(self.built.module)
@@ -105,7 +106,7 @@ class Forward:
         starts = iter(self._initial_inputs(layers, loss))
         heap: list[tuple[tuple[int, ...], int, Inputs]] = []
         seen: set[Inputs] = set()
-        stuck = 0
+        stuck = idle = 0
         for turn in range(self.built.tries or _MAX_TRIES):
             if self.budget.forwards <= 0 or self.budget.late():
                 return
@@ -129,9 +130,10 @@ class Forward:
                 if self.rejected is None:
                     continue
                 failure = AttemptError(ValueError(self.rejected), _RAN)
+            idle = 0 if self.best_failure is not None and self.best_failure[0] is failure else idle + 1
             failed = FailedCall(failure, inputs, self.parameters, layers, loss)
             stuck += is_module_fault(failed)
-            if stuck == _MAX_STUCK:
+            if stuck == _MAX_STUCK or idle == self.patience:
                 return
             fresh = (item for item in repairs(failed) if item not in seen and _is_small(item))
             for item in itertools.islice(fresh, _MAX_REPAIRS):

@@ -34,14 +34,15 @@ from extract.recording.testing import run_tests
 from extract.recording.users import read_names
 
 CONFIGURED, WRITTEN, TESTS, STATED = -4, -3, -2, -1  # efforts
-_SECONDS = 5.0  # of CPU time for one construction, example, or search of inputs; the numbers of attempts end most
-_CONSTRUCTIONS, _FORWARDS = 30, 45  # attempts with one model
+_SECONDS = 3.0  # of CPU time for one construction, example, or search of inputs; the numbers of attempts end most
+_CONSTRUCTIONS, _FORWARDS, _PATIENCE = 30, 45, 10  # attempts with one model; most of those that run do so at once
 _MAX_KEYS = 4  # names tried with one factory
 _LEAST_SHARED = 2  # parameters that a table of no class in particular states
 _MAX_ROWS = 4
 _MAX_MODELS = 2  # out of one call
 _SIDES = (64, 224)  # of images
 _FRAMES = 16  # of videos
+_MOST_IMAGES = 2  # that a model takes
 _SHAPES = ("input_shape", "input_size", "in_shape")
 _INPUT_SIZE = re.compile(r"(img|image|input)_?(size|shape|resolution)")
 
@@ -161,6 +162,7 @@ def list_examples(definition: Any) -> list[str]:
     return ["".join(example.source for example in examples)] if examples else []
 
 
+@functools.cache
 def find_main(module: types.ModuleType) -> str:
     """Return the code under `if __name__ == "__main__":`; "" if there is none."""
     try:
@@ -275,7 +277,7 @@ def run_forward(model: nn.Module, arguments: Arguments, constructor: Constructor
     constructor = constructor or Constructor(cls, names, {"companions": ()}, budget, ())
     built = Constructed(arguments, model, count_elements(model), on_meta=False)
     hints = {"companions": (), "forward": [*_list_stated(model), *_list_images(model)]}
-    forward = Forward(built, constructor, names, hints, budget)
+    forward = Forward(built, constructor, names, hints, budget, patience=_PATIENCE)
     if next(forward.search(), None) is None:
         raise forward.best_failure[0] if forward.best_failure else AttemptError(ValueError("no inputs"))
 
@@ -293,16 +295,20 @@ def _list_stated(model: nn.Module) -> Iterator[dict[str, Any]]:
 
 
 def _list_images(model: nn.Module) -> Iterator[dict[str, Any]]:
-    """Yield calls with images or videos if the first convolution takes these: as large as the model says, or usual."""
+    """Yield calls with images or videos if the first convolution takes these: as large as the model says, or usual.
+
+    Models of two images, such as those of optical flow, take the same one twice.
+    """
     first = next((layer for layer in model.modules() if isinstance(layer, nn.Conv2d | nn.Conv3d)), None)
     takes = [p for p in inspect.signature(model.forward).parameters.values() if not is_variadic(p)]
-    if first is None or sum(p.default is p.empty for p in takes) != 1:
+    count = sum(p.default is p.empty for p in takes)
+    if first is None or not 0 < count <= _MOST_IMAGES:
         return
     stated = [value for name, value in _list_settings(model) if _INPUT_SIZE.fullmatch(name)]
     sides = [value if isinstance(value, int) else value[-1] for value in stated if _is_size(value)]
     frames = f"{_FRAMES}, " if isinstance(first, nn.Conv3d) else ""
     for side in dict.fromkeys((*sides[:2], *_SIDES)):
-        yield {"args": [f"torch.randn((2, {first.in_channels}, {frames}{side}, {side}))"], "kwargs": []}
+        yield {"args": [f"torch.randn((2, {first.in_channels}, {frames}{side}, {side}))"] * count, "kwargs": []}
 
 
 def _list_settings(model: nn.Module) -> Iterator[tuple[str, Any]]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
@@ -34,6 +35,10 @@ _ACTIVATIONS = frozenset((
 ))  # fmt: skip
 
 
+class LargeModelError(Exception):
+    """More elements were drawn on the CPU than allowed."""
+
+
 class LightTensors(TorchFunctionMode):
     """Create large tensors on the meta device; what mixes both devices runs there. A context manager.
 
@@ -43,11 +48,13 @@ class LightTensors(TorchFunctionMode):
         on_meta: False to keep all tensors on the CPU, and only drop moves to other devices.
         keeps_drawn: keep the values of small random tensors, too, so that a small model runs with its values, by which
             it may select edges, boxes or experts.
+        most_drawn: elements that may be drawn on the CPU: constructing a large model takes seconds there.
     """
 
-    def __init__(self, *, on_meta: bool = True, keeps_drawn: bool = False) -> None:
+    def __init__(self, *, on_meta: bool = True, keeps_drawn: bool = False, most_drawn: int | None = None) -> None:
         super().__init__()
         self._on_meta = on_meta
+        self._left = most_drawn
         self._sized = _FILLED | _DRAWN if keeps_drawn else _FILLED
         self._without_values = _WITHOUT_VALUES if keeps_drawn else _WITHOUT_VALUES | _DRAWN
 
@@ -58,7 +65,7 @@ class LightTensors(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call a function of PyTorch."""
+        """Call a function of PyTorch. Raises: LargeModelError if more is drawn on the CPU than may be."""
         named = dict(kwargs or {})
         if func in _MOVES:
             return args[0]
@@ -68,6 +75,11 @@ class LightTensors(TorchFunctionMode):
         if named.get("device") is not None and not _is_meta(named["device"]):
             named["device"] = torch.device("cpu")
         if not self._on_meta:
+            draws = func in _INITIALIZATIONS or getattr(func, "__module__", "") == nn.init.__name__
+            if draws and self._left is not None:
+                self._left -= sum(tensor.numel() for tensor in _list_tensors((*args, *named.values())))
+                if self._left < 0:
+                    raise LargeModelError("the model is too large to be constructed on the CPU")
             return func(*args, **named)
         if func in self._without_values or (func in self._sized and _count(func, args, named) > _MOST_KEPT):
             if named.get("out") is None:

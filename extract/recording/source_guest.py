@@ -11,7 +11,7 @@ import sys
 import time
 import traceback
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
@@ -57,10 +57,11 @@ from lemur_core.sandbox.server.foreign import one_line
 #: "MMCV==2.1.0 is used but incompatible. Please install mmcv>=2.0.0rc4, <2.1.0."
 _REQUIRED = re.compile(r"(?i)\b(?:install|require[sd]?) ([\w-]+(?:,? ?[<>=!~]=?=? ?\d(?:[\w.]*\w)?)+)")
 _IMPORT_SECONDS = 120.0
-_MAX_STEPS = 60_000  # modules constructed and called by one driver
+_MAX_STEPS = 30_000  # modules constructed and called by one driver
 _MAX_ALL_STEPS = 2_000_000
 _MAX_DRIVERS = {CONFIGURED: 3, WRITTEN: 4, TESTS: 3, STATED: 2, 0: 8, 1: 2, 2: 2}  # tried for one class, by effort
 _ROUNDS = (2, sum(_MAX_DRIVERS.values()))  # drivers that each class tries
+_NEAR = 24  # definitions that reach a class; tests that name others hardly show it, and tests of models take seconds
 _MAX_TRIED = 400  # in all
 _MOST_ON_CPU = 2_000_000  # elements of a model that runs there after it failed on the meta device
 _LAST_SECONDS = 400.0  # of CPU time: no driver starts later; the counts end ordinary runs
@@ -261,6 +262,7 @@ class _Recording:
         takers = ((item, find_file_parameter(item)) for item in self._graph.definitions if files)
         self._takers = {id(item): (item, name) for item, name in takers if name is not None}
         self._known: dict[str, Calls] = {}
+        self._drivers: dict[int, list[Driver]] = {}  # by the id of a definition
         self._bases: list[type[nn.Module]] = []
         self._steps = 0
 
@@ -324,10 +326,27 @@ class _Recording:
     def _choose(self, cls: type[nn.Module]) -> Iterator[Driver]:
         """Yield the drivers of a class: what its authors wrote to be run, then those with the least effort."""
         reaching = self._graph.list_reaching(cls)
-        count = dict.fromkeys(_MAX_DRIVERS, 0)
+        names = {item.__name__ for item in (cls, *reaching) if isinstance(item, type) or item.__module__ in sys.modules}
+        near = {cls.__name__, *(item.__name__ for item in reaching[:_NEAR])}
+        yield from islice(self._list_configured(cls, reaching), _MAX_DRIVERS[CONFIGURED])
+        yield from islice(self._list_written(cls, reaching, names), _MAX_DRIVERS[WRITTEN])
+        # Those that name the class itself first.
+        tests = {name: text for name, text in self._tests.items() if any(word in text for word in near)}
+        ordered = sorted(tests, key=lambda name: cls.__name__ not in tests[name])
+        yield from map(drive_tests, ordered[: _MAX_DRIVERS[TESTS]])
+        yield from islice(self._list_stated(cls, reaching), _MAX_DRIVERS[STATED])
+        for effort, drivers in itertools.groupby(self._list_ready(cls, reaching), lambda driver: driver.effort):
+            yield from islice(drivers, _MAX_DRIVERS[effort])
+
+    def _list_stated(self, cls: type[nn.Module], reaching: list[Any]) -> Iterator[Driver]:
+        stating = self._stated.list_naming([item.__name__ for item in (cls, *reaching)])
+        yield from (drive_stated(self._stated, path) for path in stating)
+
+    def _list_ready(self, cls: type[nn.Module], reaching: list[Any]) -> list[Driver]:
+        """Return the drivers that pass no arguments, or only those that tables state."""
         # The search for arguments has tried the class itself, but for what it does not know.
-        ready = [driver for driver in drive_definition(cls, self._tables) if driver.informed]
-        ready += [driver for item in reaching for driver in drive_definition(item, self._tables)]
+        ready = [driver for driver in self._drive(cls) if driver.informed]
+        ready += [driver for item in reaching for driver in self._drive(item)]
         # Several functions of one module mostly make the same model in several sizes, which may not use the class.
         places: dict[tuple[int, str], list[Driver]] = {}
         for driver in ready:
@@ -335,14 +354,13 @@ class _Recording:
         turns = [
             (driver.effort, turn, driver) for drivers in places.values() for turn, driver in enumerate(spread(drivers))
         ]
-        ready = [driver for _, _, driver in sorted(turns, key=lambda item: item[:2])]
-        stating = self._stated.list_naming([item.__name__ for item in (cls, *reaching)])
-        stated = [drive_stated(self._stated, path) for path in stating]
-        written = self._list_written(cls, reaching)
-        for driver in (*self._list_configured(cls, reaching), *written, *stated, *ready):
-            if count[driver.effort] < _MAX_DRIVERS[driver.effort]:
-                count[driver.effort] += 1
-                yield driver
+        return [driver for _, _, driver in sorted(turns, key=lambda item: item[:2])]
+
+    def _drive(self, item: Any) -> list[Driver]:
+        """Return the drivers of a definition, which most classes of a package are reached from."""
+        if id(item) not in self._drivers:
+            self._drivers[id(item)] = drive_definition(item, self._tables)
+        return self._drivers[id(item)]
 
     def _list_configured(self, cls: type[nn.Module], reaching: list[Any]) -> Iterator[Driver]:
         """Yield the drivers of what takes a file that names the class, then of what reaches the class, with any."""
@@ -354,8 +372,7 @@ class _Recording:
         for item, name in near:
             yield from (drive_file(item, name, file) for file in spread(self._files))
 
-    def _list_written(self, cls: type[nn.Module], reaching: list[Any]) -> Iterator[Driver]:
-        names = {item.__name__ for item in (cls, *reaching) if isinstance(item, type) or item.__module__ in sys.modules}
+    def _list_written(self, cls: type[nn.Module], reaching: list[Any], names: Collection[str]) -> Iterator[Driver]:
         for item in (cls, *reaching):
             space = vars(sys.modules[item.__module__])
             for number, code in enumerate(list_examples(item)):
@@ -367,9 +384,6 @@ class _Recording:
         for number, code in enumerate(self._examples):
             if any(name in code for name in names):
                 yield drive_code(f"example {number}", code, {})
-        # Those that name the class itself first.
-        for wanted in ({cls.__name__}, names):
-            yield from (drive_tests(name) for name, text in self._tests.items() if any(word in text for word in wanted))
 
     def _run(self, driver: Driver) -> Calls:
         """Return the calls that a driver shows; run on the meta device, or on the CPU if it fails there."""

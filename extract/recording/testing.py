@@ -36,8 +36,9 @@ from extract.recording.meta import LightTensors
 
 _IMPORT_SECONDS, _SECONDS = 30.0, 4.0  # of CPU time
 _MAX_TESTS, _MAX_ROWS = 120, 12  # of one file, and of one test
-_FILE_SECONDS = 8.0  # of CPU time; the counts end ordinary files
+_FILE_SECONDS = 4.0  # of CPU time; the counts end ordinary files
 _MAX_FAILED = 40
+_MOST_DRAWN = 10_000_000  # elements of the models that one test constructs with values
 _MAX_REPLACED = 8  # modules that one file lacks
 _NEEDS_VALUES = re.compile(r"meta tensor|on meta|'meta'|does not require grad|numpy")
 
@@ -202,7 +203,10 @@ def _attempt_test(test: Callable[[], None], on_meta: bool) -> AttemptError | Non
     for light in (True, False) if on_meta else (False,):
         seed_all()
         try:
-            with LightTensors(on_meta=light, keeps_drawn=True), torch.set_grad_enabled(not light):
+            with (
+                LightTensors(on_meta=light, keeps_drawn=True, most_drawn=_MOST_DRAWN),
+                torch.set_grad_enabled(not light),
+            ):
                 attempt(test, _SECONDS)
         except (AttemptError, PermissionError) as error:  # what the sandbox denies it, it denies to no other test
             failure = error if isinstance(error, AttemptError) else AttemptError(error)

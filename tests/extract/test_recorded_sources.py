@@ -21,7 +21,7 @@ from extract.extractor import BlockExtractor
 from extract.recording import source_guest
 from extract.recording.configured import StatedModels
 from extract.recording.drivers import Driver, Tables, drive_stated, list_examples, list_keys
-from extract.recording.meta import LightTensors
+from extract.recording.meta import LargeModelError, LightTensors
 from extract.recording.recorder import SourceRecorder
 from extract.recording.source_guest import _Recording, spread
 from extract.recording.testing import run_tests
@@ -195,6 +195,10 @@ def test_light_tensors_keep_small_values_and_drop_large_ones() -> None:
         assert all(tensor.is_meta for tensor in large)
     with LightTensors(on_meta=False):
         assert not torch.randn(3, device="cuda").is_meta
+    with LightTensors(on_meta=False, most_drawn=1000), torch.no_grad():
+        nn.Linear(20, 20)
+        with pytest.raises(LargeModelError, match="too large"):
+            nn.Linear(20, 100)
 
 
 @pytest.mark.parametrize("train", [True, False])

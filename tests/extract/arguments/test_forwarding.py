@@ -12,7 +12,7 @@ from torch import nn
 from extract.arguments import forwarding
 from extract.arguments.constructing import Arguments
 from extract.arguments.forwarding import Forward, ForwardCall, as_call, call_text, evaluate, run
-from extract.arguments.trials import AttemptError, BlockNamespace
+from extract.arguments.trials import AttemptError, BlockNamespace, TimeBudget
 from extract.arguments.values.inputs import Inputs, ListOfValues, Literal, Tensor
 from tests.builders.suites import table
 
@@ -65,6 +65,18 @@ def test_channels_that_a_large_module_expects(forward: MakeForward) -> None:
     init = "self.first = nn.Conv3d(5, 64, 3, padding=1)\nself.second = nn.Conv3d(64, 300, 3, padding=1)"
     search = forward(text("x", "return self.second(self.first(x.transpose(1, 2)))", init))
     assert found_shapes(search), "more than 400,000 parameters: on meta tensors no message says that it is 5"
+
+
+def test_a_search_ends_once_it_gets_no_further(forward: MakeForward) -> None:
+    def count(patience: int, lines: str) -> int:
+        search = forward(text("x", lines))
+        search.patience = patience
+        assert next(search.search(), None) is None
+        return TimeBudget().forwards - search.budget.forwards
+
+    assert count(3, "raise ValueError(x.shape)") < count(9, "raise ValueError(x.shape)") <= 10
+    steps = "assert x.dim() > 3\nassert x.shape[1] == 7\nraise ValueError(x.shape)"
+    assert count(3, steps) > count(3, "raise ValueError(x.shape)"), "it goes on as long as it gets further"
 
 
 def test_no_arguments(forward: MakeForward) -> None:
