@@ -34,8 +34,6 @@ _STAGES = {
 _AGREEMENT = {"same": "same graph", "widths": "same graph up to widths", "different": "another graph"}
 #: Graphs with more nodes than this are drawn with several operations in one box.
 _BOXES = 40
-#: Graphs with more nodes than this are drawn, but not described in sentences, which would take seconds.
-_DESCRIBED = 20_000
 _LARGEST = 12  # groups in a chart
 #: At most so many records are listed, and so many removed codes are compared.
 _RECORDS, _REMOVED = 5_000, 20_000
@@ -361,8 +359,7 @@ def _read_graphs(folder: Path, wanted: set[str]) -> dict[str, tuple[Sequence[str
         if row.eval:
             try:
                 recorded = Graph.from_json(json.loads(row.eval))
-                lines = describe_graph(recorded).sentences if len(recorded.nodes) <= _DESCRIBED else ()
-                described[row.id] = lines, boxes(recorded, _BOXES)
+                described[row.id] = describe_graph(recorded).sentences, boxes(recorded, _BOXES)
             except ValueError:  # recorded by another release of torch
                 return {}
     return described

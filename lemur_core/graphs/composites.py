@@ -12,9 +12,6 @@ import inspect
 from ast import literal_eval
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache
-from inspect import Parameter, Signature
 from typing import Any
 
 import torch
@@ -24,21 +21,19 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.nn import functional
 from torch.nn.modules import module
-from torch.overrides import TorchFunctionMode
+from torch.utils._device import DeviceContext, _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lemur_core.graphs.graph import RANDOM
-from lemur_core.graphs.memory import find_storage, tensors_in
+from lemur_core.graphs.memory import find_storage, read_facts, tensors_in
+
+_MISSING = object()
 
 
-def _signature(parameters: str) -> Signature:
-    """Build a signature from these parameters, some with a literal as default."""
-    signature_parameters = []
-    for parameter in parameters.split():
-        name, has_default, text = parameter.partition("=")
-        default = literal_eval(text) if has_default else Parameter.empty
-        signature_parameters.append(Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=default))
-    return Signature(signature_parameters)
+def _signature(parameters: str) -> Mapping[str, Any]:
+    """Return the defaults of these parameters, `_MISSING` if there is none."""
+    split = (parameter.partition("=") for parameter in parameters.split())
+    return {name: literal_eval(text) if has_default else _MISSING for name, has_default, text in split}
 
 
 _CONVOLUTION = _signature("input weight bias=None stride=1 padding=0 dilation=1 groups=1")
@@ -110,12 +105,13 @@ def _wrap(op: str, original: Callable[..., Any], handle: Handler, in_place: bool
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         packed = SIGNATURES[op] is _RECURRENT and len(args) > 3 and isinstance(args[3], list | tuple)
-        try:
-            bound = (_PACKED if packed else SIGNATURES[op]).bind(*args, **kwargs)
-        except TypeError:  # an unknown or wrong signature: leave it to the dispatcher
+        defaults = _PACKED if packed else SIGNATURES[op]
+        passed = dict(zip(defaults, args, strict=False)) | kwargs
+        bound = {**defaults, **passed}
+        missing = len(passed) < len(args) + len(kwargs) or any(value is _MISSING for value in bound.values())
+        if missing or len(bound) > len(defaults):  # an unknown or wrong signature: leave it to the dispatcher
             return original(*args, **kwargs)
-        bound.apply_defaults()
-        arguments = {name: value for name, value in bound.arguments.items() if not name.startswith("cudnn_enable")}
+        arguments = {name: value for name, value in bound.items() if not name.startswith("cudnn_enable")}
         return handle(op, lambda: original(*args, **kwargs), arguments, in_place)
 
     return call
@@ -203,23 +199,28 @@ def compute_at_once(function: Callable[..., Any] | None = None, *args: Any, **kw
 _INDEXING = frozenset({Tensor.__getitem__, Tensor.__setitem__})
 
 
-class ListIndices(TorchFunctionMode):
-    """Makes tensors of the lists, ranges and arrays by which a network indexes: they are constants that it states.
+class MetaDevice(DeviceContext):
+    """Creates tensors on the meta device, and makes tensors of the lists, ranges and arrays by which a network indexes.
 
-    Not by another `Tensor.__getitem__`: once a class has had one, Python takes its objects for sequences.
+    These are constants that it states. One mode, since each takes microseconds of every call. Not by another
+    `Tensor.__getitem__`: once a class has had one, Python takes its objects for sequences.
 
-    Args: active: whether it does so now.
+    Args: active: whether it looks at indices now.
     """
 
     def __init__(self, active: Callable[[], bool]) -> None:
-        super().__init__()
-        self._active = active
+        super().__init__(_META)
+        self._active, self._creating = active, frozenset(_device_constructors())
 
     def __torch_function__(self, func: Any, _types: object, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _INDEXING and self._active():
+        kwargs = kwargs or {}
+        if func in self._creating:
+            if kwargs.get("device") is None:
+                kwargs["device"] = self.device
+        elif func in _INDEXING and self._active():
             items = tuple(map(_as_index, args[1])) if isinstance(args[1], tuple) else _as_index(args[1])
             args = (args[0], items, *args[2:])
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
 
 
 def _as_index(item: Any) -> Any:
@@ -253,7 +254,8 @@ def normalize_on_meta(arguments: Mapping[str, Any]) -> Tensor | None:
 class MetaResults:
     """Results on the meta device, each computed once: they are only shapes, and torch often computes them in Python.
 
-    A layer that repeats, and the second mode, then take microseconds an operation instead of milliseconds.
+    A layer that repeats, and the second mode, then take microseconds an operation instead of milliseconds. To be called
+    where functions of torch go through no mode, which would take microseconds for each property of a tensor.
     """
 
     def __init__(self) -> None:
@@ -261,32 +263,38 @@ class MetaResults:
 
     def compute(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Compute an operation, or build its result again from the shapes of an equal one."""
-        key = (func, *map(_describe_meta, args), *((name, _describe_meta(value)) for name, value in kwargs.items()))
-        fresh, in_place = _is_fresh(func), _is_in_place(func)
-        try:
-            kept = self._forms.get(key) if fresh or in_place else None
-        except TypeError:  # something that is not a number or a text
-            return func(*args, **kwargs)
-        if kept is not None and in_place:
+        facts = read_facts(func)
+        if not (facts.is_fresh or facts.is_in_place):
+            return _call(func, args, kwargs)
+        if facts.name in _INITIALIZERS and args[0].is_meta and args[0].is_floating_point():
             return args[0]
+        key = (func, *map(_describe_meta, args), *((name, _describe_meta(value)) for name, value in kwargs.items()))
+        try:
+            kept = self._forms.get(key)
+        except TypeError:  # something that is not a number or a text
+            return _call(func, args, kwargs)
         if kept is not None:
-            with torch._C.DisableTorchFunction():
-                tensors = [
-                    None if form is None else _EMPTY(form[0], form[1], **_ON_META, dtype=form[2]) for form in kept[1]
-                ]
-            return tensors[0] if kept[0] is Tensor else tensors if kept[0] is list else tuple(tensors)
-        result = func(*args, **kwargs)
-        inputs = tensors_in([*args, *kwargs.values()])
-        if in_place and result is args[0] and result.is_meta and _describe_meta(result) == key[1]:
+            return args[0] if facts.is_in_place else _create(*kept)
+        result = _call(func, args, kwargs)
+        if facts.is_in_place and result is args[0] and result.is_meta and _describe_meta(result) == key[1]:
             self._forms[key] = Tensor, ()
-        if inputs and fresh and all(tensor.is_meta for tensor in inputs):
+        inputs = tensors_in([*args, *kwargs.values()]) if facts.is_fresh else []
+        if inputs and all(tensor.is_meta for tensor in inputs):
             forms = _describe_results(result, inputs)
             if forms:
                 self._forms[key] = type(result), forms
         return result
 
 
-class MetaShapes(TorchDispatchMode):
+class PlainDispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A mode that is called directly: torch would else wrap it for a compiler, which nothing here is for."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+class MetaShapes(PlainDispatchMode):  # type: ignore[no-untyped-call]
     """Computes what `MetaResults` can keep only once while it is active, and records nothing."""
 
     def __init__(self) -> None:
@@ -297,25 +305,40 @@ class MetaShapes(TorchDispatchMode):
         self, func: OpOverload, _types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Compute one operation."""
-        return self._results.compute(func, args, kwargs or {})
+        with torch._C.DisableTorchFunction():
+            return self._results.compute(func, args, kwargs or {})
 
 
-_EMPTY = torch.ops.aten.empty_strided.default
-_ON_META = {"device": torch.device("meta")}
+#: Operations that always fill a tensor in place.
+_INITIALIZERS = frozenset({"zero_", "uniform_", "normal_"})
+_META = torch.device("meta")
 
 
 def _describe_meta(value: Any) -> Any:
     """Return what the result of an operation on the meta device depends on, of one argument."""
     kind = type(value)
     if kind is Tensor or kind is nn.Parameter:
-        with torch._C.DisableTorchFunction():
-            return (
-                *(value.device, value.dtype, value.shape, value.stride(), value.storage_offset()),
-                *(value.is_conj(), value.is_neg(), value.layout),
-            )
+        return (
+            *(value.device, value.dtype, value.shape, value.stride(), value.storage_offset()),
+            *(value.is_conj(), value.is_neg(), value.layout),
+        )
     if kind is list or kind is tuple:
         return (kind, *map(_describe_meta, value))
     return [] if isinstance(value, Tensor) else (kind, value)  # unhashable: not to be kept
+
+
+def _call(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Compute an operation, perhaps in Python, where functions of torch go through the modes again."""
+    with torch._C._EnableTorchFunction():
+        return func(*args, **kwargs)
+
+
+def _create(kind: type, forms: tuple[Any, ...]) -> Any:
+    """Return tensors of these forms, as a value of this type."""
+    tensors = [
+        None if form is None else torch.empty_strided(form[0], form[1], device=_META, dtype=form[2]) for form in forms
+    ]
+    return tensors[0] if kind is Tensor else tensors if kind is list else tuple(tensors)
 
 
 def _describe_results(result: Any, inputs: list[Tensor]) -> tuple[Any, ...]:
@@ -330,7 +353,7 @@ def _describe_results(result: Any, inputs: list[Tensor]) -> tuple[Any, ...]:
         if type(tensor) is not Tensor or not tensor.is_meta or find_storage(tensor) in storages:
             return ()
         storages.add(find_storage(tensor))
-        like = _EMPTY(tensor.shape, tensor.stride(), **_ON_META, dtype=tensor.dtype)
+        like = torch.empty_strided(tensor.shape, tensor.stride(), device=_META, dtype=tensor.dtype)
         if tensor.is_conj() or tensor.is_neg() or _measure(like) != _measure(tensor):
             return ()
         forms.append((tensor.shape, tensor.stride(), tensor.dtype))
@@ -339,67 +362,3 @@ def _describe_results(result: Any, inputs: list[Tensor]) -> tuple[Any, ...]:
 
 def _measure(tensor: Tensor) -> tuple[Any, int]:
     return tensor.storage_offset(), tensor.untyped_storage().nbytes()
-
-
-# --- facts of single operations ---------------------------------------------------------------------------------------
-
-#: Operations that show values to Python: elements, or how many of them satisfy a condition.
-_OF_VALUES = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedParameter:
-    """One parameter of an operation."""
-
-    name: str
-    is_written: bool
-    is_number: bool
-    default: Any
-
-
-@cache
-def list_parameters(func: OpOverload) -> tuple[RecordedParameter, ...]:
-    """Return the parameters of an operation in order."""
-    return tuple(
-        RecordedParameter(
-            argument.name,
-            argument.alias_info is not None and argument.alias_info.is_write,
-            # A number may replace a tensor.
-            str(argument.real_type).removeprefix("Optional[").rstrip("]") in ("number", "Tensor"),
-            argument.default_value if argument.has_default_value() else None,
-        )
-        for argument in func._schema.arguments
-    )
-
-
-def shows_values(func: OpOverload, arguments: Mapping[str, Any]) -> bool:
-    """Return whether an operation gives Python elements, or a tensor whose size depends on values."""
-    if _OF_VALUES.isdisjoint(func.tags):
-        return False
-    indices = arguments.get("indices")  # with boolean masks the size depends on values
-    return indices is None or any(index.dtype in (torch.bool, torch.uint8) for index in tensors_in(indices))
-
-
-@cache
-def _is_fresh(func: OpOverload) -> bool:
-    """Return whether the results of an operation are new tensors, which its shapes and numbers alone determine."""
-    schema = func._schema
-    aliases = any(item.alias_info is not None for item in (*schema.arguments, *schema.returns))
-    return not aliases and torch.Tag.nondeterministic_seeded not in func.tags and _OF_VALUES.isdisjoint(func.tags)
-
-
-@cache
-def _is_in_place(func: OpOverload) -> bool:
-    """Return whether an operation gives its first argument other values, and nothing else unless that shows."""
-    aliases = [item.alias_info for item in (*func._schema.arguments, *func._schema.returns)]
-    written = [alias is not None and alias.is_write for alias in aliases]
-    number = len(func._schema.arguments)
-    # `set_` gives it other memory.
-    return func._schema.name != "aten::set_" and written == [index in (0, number) for index in range(number + 1)]
-
-
-@cache
-def is_view(func: OpOverload) -> bool:
-    """Return whether the result of an operation shares memory with what it reads."""
-    aliases = (returned.alias_info for returned in func._schema.returns)
-    return any(alias is not None and not alias.is_write for alias in aliases)

@@ -7,15 +7,16 @@ Idea: `torch.func.functionalize`, https://pytorch.org/docs/stable/generated/torc
 """
 
 import hashlib
-import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from sys import getrefcount
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch._C import TensorBase
+from torch._ops import OpOverload
 from torch.nn.parameter import is_lazy
 
 from lemur_core.graphs.graph import Argument, Node, Ref, TensorType
@@ -96,8 +97,9 @@ class Memory:
 
     def hold(self, tensor: Tensor, value: Ref) -> None:
         """Register a tensor with its own memory."""
-        base = self._bases[find_storage(tensor)] = _Base(value)
-        self._holdings[id(tensor)] = _Holding(tensor, base, (), value, 0, find_storage(tensor))
+        storage = find_storage(tensor)
+        base = self._bases[storage] = _Base(value)
+        self._holdings[id(tensor)] = _Holding(tensor, base, (), value, 0, storage)
 
     def hold_apart(self, tensor: Tensor, value: Ref) -> None:
         """Register a tensor with its own value, even if others share its memory."""
@@ -191,7 +193,7 @@ class Memory:
 
 def describe_type(tensor: Tensor) -> TensorType:
     """Return dtype and shape of a tensor."""
-    return TensorType(str(tensor.dtype).removeprefix("torch."), tuple(int(size) for size in tensor.shape))
+    return TensorType(_name_dtype(tensor.dtype), tuple(map(int, tensor.shape)))
 
 
 def describe_strides(tensor: Tensor) -> tuple[int, ...] | None:
@@ -214,9 +216,18 @@ def tensors_in(value: Any) -> list[Tensor]:
     """Return the tensors among arguments or results."""
     if isinstance(value, Tensor):
         return [value]
-    if isinstance(value, list | tuple):
-        return list(itertools.chain.from_iterable(tensors_in(item) for item in value))
-    return []
+    tensors: list[Tensor] = []
+    for item in value if isinstance(value, list | tuple) else ():
+        if isinstance(item, Tensor):
+            tensors.append(item)
+        elif isinstance(item, list | tuple):
+            tensors += tensors_in(item)
+    return tensors
+
+
+@cache
+def _name_dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def find_storage(tensor: Tensor) -> int:
@@ -230,3 +241,71 @@ def _layout(tensor: Tensor) -> tuple[Any, ...]:
 
 def _tuples(value: Any) -> Argument:
     return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+
+
+# --- facts of single operations ---------------------------------------------------------------------------------------
+
+#: Operations that show values to Python: elements, or how many of them satisfy a condition.
+_OF_VALUES = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedParameter:
+    """One parameter of an operation."""
+
+    name: str
+    is_number: bool
+    default: Any
+
+
+@dataclass(frozen=True, slots=True)
+class OperationFacts:
+    """The facts that the schema of an operation states."""
+
+    name: str  # in ATen without the overload
+    parameters: tuple[RecordedParameter, ...]
+    written: tuple[str, ...]  # the names of the parameters that it writes to
+    is_random: bool
+    is_view: bool  # its result shares memory with what it reads
+    is_fresh: bool  # its results are new tensors, which its shapes and numbers alone determine
+    is_in_place: bool  # it gives its first argument other values, and nothing else unless that shows
+    may_show: bool  # it gives Python elements, or a tensor whose size depends on values
+
+
+@cache
+def read_facts(func: OpOverload) -> OperationFacts:
+    """Return the facts of an operation, read from its schema once."""
+    schema, tags = func._schema, func.tags
+    name = schema.name.removeprefix("aten::")
+    parameters = tuple(
+        RecordedParameter(
+            argument.name,
+            # A number may replace a tensor.
+            str(argument.real_type).removeprefix("Optional[").rstrip("]") in ("number", "Tensor"),
+            argument.default_value if argument.has_default_value() else None,
+        )
+        for argument in schema.arguments
+    )
+    random, may_show = torch.Tag.nondeterministic_seeded in tags, not _OF_VALUES.isdisjoint(tags)
+    returned = [item.alias_info for item in schema.returns]
+    aliases = [*(item.alias_info for item in schema.arguments), *returned]
+    written = [alias is not None and alias.is_write for alias in aliases]
+    in_first = [index in (0, len(parameters)) for index in range(len(parameters) + 1)]
+    return OperationFacts(
+        name,
+        parameters,
+        tuple(parameter.name for parameter, writes in zip(parameters, written, strict=False) if writes),
+        random,
+        is_view=any(alias is not None and not alias.is_write for alias in returned),
+        is_fresh=not (random or may_show) and all(alias is None for alias in aliases),
+        is_in_place=name != "set_" and written == in_first,  # `set_` gives it other memory
+        may_show=may_show,
+    )
+
+
+def shows_values(func: OpOverload, arguments: Mapping[str, Any]) -> bool:
+    """Return whether an operation gives Python elements, or a tensor whose size depends on values."""
+    if not read_facts(func).may_show:
+        return False
+    indices = arguments.get("indices")  # with boolean masks the size depends on values
+    return indices is None or any(index.dtype in (torch.bool, torch.uint8) for index in tensors_in(indices))

@@ -12,9 +12,8 @@ parameter are also computed on the CPU, so that Python can read them.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import torch
@@ -23,22 +22,19 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parameter import is_lazy
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from lemur_core.graphs.composites import (
-    ListIndices,
+    MetaDevice,
     MetaResults,
+    PlainDispatchMode,
     Replacement,
     catch,
     catch_effects,
     compute_at_once,
-    is_view,
-    list_parameters,
     new_tensor,
     normalize_on_meta,
     replace_members,
-    shows_values,
 )
 from lemur_core.graphs.graph import RANDOM, Argument, Graph, Node, Ref, TensorType
 from lemur_core.graphs.memory import (
@@ -47,6 +43,8 @@ from lemur_core.graphs.memory import (
     describe_constant,
     describe_strides,
     describe_type,
+    read_facts,
+    shows_values,
     tensors_in,
 )
 
@@ -66,16 +64,22 @@ _ITEM = torch.ops.aten._local_scalar_dense.default
 _DETACH = torch.ops.aten.detach.default
 
 
-class Recorder(TorchDispatchMode):
+class TooManyOperationsError(BaseException):
+    """More operations than a recorder takes: no network is to catch it."""
+
+
+class Recorder(PlainDispatchMode):  # type: ignore[no-untyped-call]
     """Records inside `recording()`; the values of tensors remain known from one run to the next.
 
     Args:
         device: "meta": tensors have shapes and no values; "cpu".
+        most: how many operations a run may take; one more ends it with a TooManyOperationsError.
     """
 
-    def __init__(self, device: str = "meta") -> None:
+    def __init__(self, device: str = "meta", most: float = inf) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.device = torch.device(device)
+        self._most, self._end = most, inf  # of a run, and the number of nodes at which it ends
         self.nodes: list[Node] = []
         self.reads_values = False  # whether Python saw a value: another value might lead to another branch
         self.reads: list[Ref] = []  # the values that Python saw
@@ -104,9 +108,8 @@ class Recorder(TorchDispatchMode):
             undo.enter_context(torch.enable_grad())
             undo.enter_context(sdpa_kernel(SDPBackend.MATH))
             undo.enter_context(replace_members(self._replacements()))
-            if self.device.type == "meta":
-                undo.enter_context(ListIndices(lambda: not self._paused))
-            undo.enter_context(self.device)
+            on_meta = self.device.type == "meta"
+            undo.enter_context(MetaDevice(lambda: not self._paused) if on_meta else self.device)
             undo.enter_context(self)
             yield
 
@@ -152,6 +155,7 @@ class Recorder(TorchDispatchMode):
     def scopes(self, net: nn.Module) -> Iterator[None]:
         """Annotate each operation with the module of this network in which it runs."""
         names = {id(module): name for name, module in net.named_modules()}
+        self._end = len(self.nodes) + self._most
 
         def enter(module: nn.Module, _inputs: object) -> None:
             self._scopes.append((names.get(id(module), self._scope), type(module)))
@@ -174,8 +178,7 @@ class Recorder(TorchDispatchMode):
 
     def leaf(self, op: str, tensor: Tensor, name: str = "", **notes: Argument) -> Ref:
         """Register a tensor as a leaf, whatever computed it before; its name becomes its scope."""
-        (ref,) = self._append(op, tuple(notes.items()), (describe_type(tensor),))
-        self.nodes[ref.node] = replace(self.nodes[ref.node], scope=name)
+        (ref,) = self._append(op, tuple(notes.items()), (describe_type(tensor),), name)
         self._memory.hold(tensor, ref)
         if op in ("parameter", "input") and tensor.requires_grad:
             self._live.add(ref)
@@ -183,8 +186,11 @@ class Recorder(TorchDispatchMode):
 
     def value_of(self, tensor: Tensor) -> Ref:
         """Return the current value of a tensor."""
-        with self.pause():  # a tensor that is met for the first time is looked at, and the network does not do that
+        self._paused += 1  # a tensor that is met for the first time is looked at, and the network does not do that
+        try:
             return self._memory.read(tensor)
+        finally:
+            self._paused -= 1
 
     def forget(self) -> None:
         """Free the tensors of a run that has ended: two modes of one network need not fit into memory together."""
@@ -200,10 +206,13 @@ class Recorder(TorchDispatchMode):
         self, func: OpOverload, _types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Record one operation and compute it."""
-        kwargs = dict(kwargs or {})
-        if self._paused:
-            return self._compute(func, args, kwargs)
-        parameters = list_parameters(func)
+        with torch._C.DisableTorchFunction():  # a mode would take microseconds for each property of a tensor
+            compute = self._compute if self._paused else self._record
+            return compute(func, args, dict(kwargs or {}))
+
+    def _record(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        facts = read_facts(func)
+        parameters = facts.parameters
         if self.log is not None:
             # A number that an operation computes with is not a size: it may not grow with the batch.
             pairs = zip(parameters, args, strict=False)
@@ -219,19 +228,19 @@ class Recorder(TorchDispatchMode):
         tensors = tensors_in(list(bound.values()))
         if any(map(is_lazy, tensors)):
             return self._compute(func, args, kwargs)  # it has no shape yet
-        if any(tensor.is_floating_point() for tensor in tensors):  # a number as the operation receives it
-            integers = [p.name for p in parameters if p.is_number and type(bound[p.name]) is int]
+        integers = [p.name for p in parameters if p.is_number and type(bound[p.name]) is int]
+        if integers and any(tensor.is_floating_point() for tensor in tensors):  # a number as the operation receives it
             bound |= {name: float(bound[name]) for name in integers}
-        op = func._schema.name.removeprefix("aten::")
+        op = facts.name
         arguments = {name: self._argument(value) for name, value in bound.items() if name not in _IGNORED}
-        targets = {parameter.name: bound[parameter.name] for parameter in parameters if parameter.is_written}
+        targets = {name: bound[name] for name in facts.written}
         if bound.get("generator") is not None:
             self.note("a generator of its own", in_forward=True)
         if op == "as_strided":
             arguments["source"] = describe_strides(args[0])
             if args[0].untyped_storage().nbytes() != args[0].numel() * args[0].element_size():
                 self.note("a view by strides of memory that it does not show")
-        known = self._compute_known(func, args, kwargs) if self.device.type == "meta" else None
+        known = self._compute_known(func, args, kwargs, tensors) if self._results else None
         if func is _ITEM and isinstance(known, Tensor):
             return known.item()
         if shows_values(func, bound):
@@ -243,22 +252,24 @@ class Recorder(TorchDispatchMode):
             return result
         if targets:
             self._write(op, arguments, targets, results)
-        elif is_view(func) and isinstance(args[0], Tensor):
+        elif facts.is_view and isinstance(args[0], Tensor):
             self._memory.look(op, tuple(arguments.items()), args[0], results)
         else:
-            random = torch.Tag.nondeterministic_seeded in func.tags
-            for tensor, ref in zip(results, self._add(op, arguments, results, random), strict=True):
+            for tensor, ref in zip(results, self._add(op, arguments, results, facts.is_random), strict=True):
                 self._memory.hold(tensor, ref)
         for tensor, value in zip(results, tensors_in(known), strict=False):
             self._known[self.value_of(tensor)] = value
         return result
 
-    def _compute_known(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _compute_known(
+        self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: Sequence[Tensor]
+    ) -> Any:
         """Compute small values that depend on no input and no parameter; None for all others."""
-        if torch.Tag.nondeterministic_seeded in func.tags or func._schema.name.removeprefix("aten::") in _UNSET:
+        facts = read_facts(func)
+        if facts.is_random or facts.name in _UNSET:
             return None
         values: dict[int, Tensor] = {}
-        for tensor in tensors_in([*args, *kwargs.values()]):
+        for tensor in tensors:
             value = self._known.get(self.value_of(tensor))
             if value is None:
                 return None
@@ -294,7 +305,7 @@ class Recorder(TorchDispatchMode):
                 raise
             if func is _COPY and kwargs.get("device") == torch.device("cpu"):
                 return func(*args, **(kwargs | {"device": self.device}))
-            if all(tensor.is_meta for tensor in inputs()) or any(p.is_written for p in list_parameters(func)):
+            if all(tensor.is_meta for tensor in inputs()) or read_facts(func).written:
                 raise
             return func(*tree_map(_without_values, args), **tree_map(_without_values, kwargs))
         if isinstance(result, Tensor) and not result.is_meta and any(tensor.is_meta for tensor in inputs()):
@@ -369,8 +380,13 @@ class Recorder(TorchDispatchMode):
         with_draw = arguments | ({"draw": len(self.nodes)} if random else {})
         return self._append(op, tuple(with_draw.items()), [describe_type(tensor) for tensor in outputs])
 
-    def _append(self, op: str, arguments: Arguments, outputs: Sequence[TensorType]) -> list[Ref]:
-        node = Node(op, arguments, tuple(outputs), self._scope, tuple(kind for _, kind in self._scopes))
+    def _append(
+        self, op: str, arguments: Arguments, outputs: Sequence[TensorType], scope: str | None = None
+    ) -> list[Ref]:
+        if len(self.nodes) >= self._end:
+            raise TooManyOperationsError
+        own = self._scope if scope is None else scope
+        node = Node(op, arguments, tuple(outputs), own, tuple([kind for _, kind in self._scopes]))
         self.nodes.append(node)
         refs = [Ref(len(self.nodes) - 1, output) for output in range(len(outputs))]
         if not self._live.isdisjoint(node.inputs):

@@ -22,9 +22,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from lemur_core.graphs.composites import PlainDispatchMode
 from lemur_core.graphs.graph import RANDOM, Graph, unpack
+from lemur_core.graphs.memory import read_facts
 from lemur_core.graphs.networks.order import order_parameters
 from lemur_core.graphs.trace import flatten_tensors
 from lemur_core.sandbox.net import (
@@ -89,13 +90,14 @@ def measure_behavior(payload: dict[str, Any]) -> dict[str, Any]:
     try:
         for case in payload["cases"]:
             try:
-                lines = list(_measure(payload, case, order, state, _SMALL))
+                net = _Measured(payload, case, order, state)
+                lines = list(net.measure(case, _SMALL))
             except NetError as error:
                 failure = failure or error
                 continue
             known = any(line.startswith("gradients") and not line.startswith("gradients 0") for line in lines)
             try:
-                large, more = _measure_large(payload, case, order, state)
+                large, more = _measure_large(payload, net, case)
             except NetError as error:
                 return error.answer()
             digest = hashlib.sha256(json.dumps([draws, lines, more]).encode()).hexdigest()
@@ -108,9 +110,9 @@ def measure_behavior(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def _measure_large(
-    payload: Mapping[str, Any], small: Mapping[str, Any], order: Sequence[str], state: Sequence[str]
+    payload: Mapping[str, Any], net: "_Measured", small: Mapping[str, Any]
 ) -> tuple[list[Mapping[str, Any]], list[str]]:
-    """Return the large inputs and the numbers of a network for them.
+    """Return the large inputs and the numbers of a network, built for the small ones, for them.
 
     Of images two strips, as long and as wide as those of the trace, tell what these do for a fraction of the seconds.
 
@@ -123,38 +125,47 @@ def _measure_large(
         shapes = [_STRIPS, channels, height, side], [_STRIPS, channels, side, width]
         strips: list[Mapping[str, Any]] = [{**traced, "in_shape": shape} for shape in shapes]
         try:
-            return strips, [line for strip in strips for line in _measure(payload, strip, order, state, _LARGE)]
+            return strips, [line for strip in strips for line in net.measure(strip, _LARGE)]
         except NetError:  # a size of its own
-            pass
-    return [traced], list(_measure(payload, traced, order, state, _LARGE))
+            net = _Measured(payload, traced, net.order, net.state)
+    return [traced], list(net.measure(traced, _LARGE))
 
 
-def _measure(
-    payload: Mapping[str, Any],
-    case: Mapping[str, Any],
-    order: Sequence[str],
-    state: Sequence[str],
-    settings: Sequence[_Setting],
-) -> Iterator[str]:
-    """Yield the numbers of a network of this case, run by run.
+class _Measured:
+    """A network built for one case. Raises: NetError if it cannot be built.
 
-    Raises: NetError if it fails in eval mode; a failure in train mode alone is a run without numbers.
+    Args: order, state: its parameters and buffers, from `order_parameters`.
     """
-    install_vocabulary(case["words"])
-    seed_all(0)
-    module = execute(payload["code"])
-    with _FastFills():  # type: ignore[no-untyped-call]
-        net = construct(module, tuples(case["in_shape"]), tuples(case["out_shape"]), dict(payload["prm"])).double()
-    initial = {name: tensor.clone() for name, tensor in net.named_buffers()}
-    for setting in settings:
-        fill(net, order, setting.seed)
-        reset(net, state, initial, setting.seed)
-        try:
-            yield from _run(net, order, state, _inputs(case, setting), setting)
-        except NetError:
-            if not setting.train:
-                raise
-            yield "no train mode"
+
+    def __init__(
+        self, payload: Mapping[str, Any], case: Mapping[str, Any], order: Sequence[str], state: Sequence[str]
+    ) -> None:
+        self.order, self.state = order, state
+        install_vocabulary(case["words"])
+        seed_all(0)
+        module = execute(payload["code"])
+        sizes = tuples(case["in_shape"]), tuples(case["out_shape"])
+        with _FastFills():  # type: ignore[no-untyped-call]
+            self._net = construct(module, *sizes, dict(payload["prm"])).double()
+        self._initial = {name: tensor.clone() for name, tensor in self._net.named_buffers()}
+        self._filled: int | None = None  # the seed of its parameters' values
+
+    def measure(self, case: Mapping[str, Any], settings: Sequence[_Setting]) -> Iterator[str]:
+        """Yield its numbers for inputs of a case, run by run.
+
+        Raises: NetError if it fails in eval mode; a failure in train mode alone is a run without numbers.
+        """
+        for setting in settings:
+            if setting.seed != self._filled:
+                fill(self._net, self.order, setting.seed)
+                self._filled = setting.seed
+            reset(self._net, self.state, self._initial, setting.seed)
+            try:
+                yield from _run(self._net, self.order, self.state, _inputs(case, setting), setting)
+            except NetError:
+                if not setting.train:
+                    raise
+                yield "no train mode"
 
 
 def fill(net: nn.Module, order: Sequence[str], seed: int) -> None:
@@ -272,7 +283,7 @@ def _backward(outputs: Sequence[Tensor]) -> None:
     total.backward()  # type: ignore[no-untyped-call]
 
 
-class _FastFills(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _FastFills(PlainDispatchMode):  # type: ignore[no-untyped-call]
     """Initializes large tensors with a repeated row of random numbers: most are filled again anyway."""
 
     def __torch_dispatch__(self, func: Any, _types: object, args: Any = (), kwargs: Any = None) -> Any:
@@ -283,7 +294,7 @@ class _FastFills(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
 
 
-class _Neutral(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Neutral(PlainDispatchMode):  # type: ignore[no-untyped-call]
     """Makes a run depend on what is computed alone.
 
     The generator is seeded before each draw. All masks are of one seed, so that the order in which two branches drop
@@ -296,7 +307,7 @@ class _Neutral(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._seed, self._draws = seed, 0
 
     def __torch_dispatch__(self, func: Any, _types: object, args: Any = (), kwargs: Any = None) -> Any:
-        if torch.Tag.nondeterministic_seeded in func.tags:
+        if read_facts(func).is_random:
             is_mask = func.overloadpacket in _MASKS
             self._draws += not is_mask
             torch.default_generator.manual_seed(self._seed if is_mask else self._seed + 1_000 * self._draws)

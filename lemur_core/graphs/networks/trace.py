@@ -32,7 +32,7 @@ from lemur_core.graphs.memory import find_storage
 from lemur_core.graphs.networks.order import digest_weights
 from lemur_core.graphs.networks.source import digest_glue, find_marks, list_batches
 from lemur_core.graphs.networks.spellings import unify
-from lemur_core.graphs.recorder import Recorder
+from lemur_core.graphs.recorder import Recorder, TooManyOperationsError
 from lemur_core.graphs.trace import (
     ROUTES,
     TraceResult,
@@ -60,6 +60,9 @@ from lemur_core.sandbox.server.foreign import NETWORK
 #: The batch that is traced: hardly a constant in a network is made of it.
 BATCH = 3
 _SEEDS = 3
+#: The most operations that are recorded of a mode. A search that a network runs image by image, step by step, takes
+#: 100,000; in LEMUR nothing else comes near.
+MOST_OPERATIONS = 20_000
 
 #: A network of ours with the layers that most have, for `warm_up`.
 _SAMPLE = """
@@ -154,6 +157,15 @@ def trace_network(payload: dict[str, Any]) -> dict[str, Any]:
     keep_memory()
     torch.jit._state.disable()
     seed = int(payload.get("seed", 0))
+    try:
+        return _trace(payload, seed)
+    except TooManyOperationsError:
+        runs = _run_plainly(payload, seed)
+        too_many = f"it runs more than {MOST_OPERATIONS:,} operations"
+        return runs.answer() if isinstance(runs, NetError) else _tell_unrecorded(too_many)
+
+
+def _trace(payload: Mapping[str, Any], seed: int) -> dict[str, Any]:
     failures: list[NetError] = []
     for case, route in itertools.product(payload["cases"], ROUTES):
         traced = _with_batch(case, BATCH)
@@ -172,7 +184,11 @@ def trace_network(payload: dict[str, Any]) -> dict[str, Any]:
             return _answer(payload, runs, _observe(payload, runs, route, seed), seed)
         except NetError as error:
             last = error
-    return {"runs": True, "category": "not_recorded", "error": f"{last.category}: {last.detail}"}
+    return _tell_unrecorded(f"{last.category}: {last.detail}")
+
+
+def _tell_unrecorded(why: str) -> dict[str, Any]:
+    return {"runs": True, "category": "not_recorded", "error": why}
 
 
 def warm_up() -> None:
@@ -208,7 +224,7 @@ def _observe(
     seed_all(seed)
     prm = _TrackedParameters({**payload["prm"], "batch": case["in_shape"][0]})
     install_vocabulary(case["words"])
-    recorder = Recorder(route)
+    recorder = Recorder(route, MOST_OPERATIONS)
     drew: set[str] = set()
     with recorder.recording():
         before = read_generators()
@@ -273,7 +289,7 @@ def _answer(payload: Mapping[str, Any], case: Mapping[str, Any], first: _ModeRun
     try:
         packed = {mode: pack(form) for mode, form in forms.items()}
     except ValueError as error:
-        return NetError("too_large", str(error)).answer()
+        return _tell_unrecorded(str(error))
     answer = first.traced.answer(forms)
     suffix = " (not reached in these runs)" if first.reads else ""
     about = {

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from lemur_core.graphs.graph import Graph, unpack
+from lemur_core.graphs.networks import trace
 from lemur_core.graphs.networks.behavior import measure_behavior
 from lemur_core.graphs.networks.order import count_weights, order_parameters
 from lemur_core.graphs.networks.trace import trace_network
@@ -65,3 +66,23 @@ def test_two_draws_differ() -> None:
     noise = "(torch.randn(len(x), 1) - torch.randn(len(x), 1))"
     plain, doubled = (behavior({"pool": f"x.mean((2, 3)) + {factor} * {noise}"}) for factor in (1, 2))
     assert plain != doubled
+
+
+def test_a_network_of_its_own_size_is_measured_at_that_of_the_trace() -> None:
+    """One that takes any size is built once, for small images; strips tell what large ones do."""
+    large = {**CASE, "in_shape": [3, 3, 16, 16]}
+    fixed = {"more": "self.head = nn.Linear(8 * in_shape[2] * in_shape[3], 10)", "pool": "x.flatten(1)"}
+    for changes, sizes in ({}, "2x3x8x8,2x3x16x8,2x3x8x16"), (fixed, "2x3x8x8,3x3x16x16"):
+        code = NET.format(**PLAIN | changes)
+        traced = trace_network({"code": code, "prm": {}, "cases": [large]})
+        answer = measure_behavior({**traced, "code": code, "prm": {}, "cases": [CASE, large]})
+        assert answer["behavior"].partition("@")[2] == sizes
+
+
+def test_a_long_run_is_not_recorded_and_construction_may_be_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace, "MOST_OPERATIONS", 60)
+    built = NET.format(**PLAIN | {"more": "[torch.zeros(2) + 1 for _ in range(100)]"})
+    long = NET.format(**PLAIN | {"pool": "sum(x.mean((2, 3)) for _ in range(60))"})
+    assert trace_network({"code": built, "prm": {}, "cases": [CASE]})["graph"]
+    answer = trace_network({"code": long, "prm": {}, "cases": [CASE]})
+    assert answer == {"runs": True, "category": "not_recorded", "error": "it runs more than 60 operations"}
