@@ -47,15 +47,12 @@ def make_base(settings: Path, out: Path) -> str:
 def make_seed(settings: Path, out: Path, seed: int, base: str) -> None:
     """All stages of one seed."""
     loaded = load_settings(settings, seed=seed, base__model=base)
-    # As many steps as all experts have together.
-    steps = loaded.expert.training.steps * len(loaded.data.domains)
-    tuned = loaded.tuned.model_copy(update={"steps": steps})
-    house = Workspace(loaded.model_copy(update={"out": out / f"seed-{seed}", "tuned": tuned}))
+    house = Workspace(loaded.model_copy(update={"out": out / f"seed-{seed}"}))
     make_data(house)
     adapt(house, ())
-    align(house, ())
+    align(house)
     route(house, (), None)
-    evaluate(house)
+    evaluate(house, ())
 
 
 def tables(runs: Sequence[dict[str, Any]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Inject domain knowledge into a frozen LLM as a single token: domain experts, projectors, an untrained router."""
+"""Inject domain knowledge into a frozen LLM as a single token: domain experts, a codebook, an untrained router."""
 
 from typing import TYPE_CHECKING
 

@@ -65,21 +65,19 @@ def adapt(
 @app.command()
 def align(
     file: _File,
-    domains: _Domains = None,
     base: _Base = None,
-    expert: _Expert = None,
     out: _Out = None,
     seed: _Seed = None,
     force: _Force = False,
     as_json: _Json = False,
 ) -> None:
-    """Stage II: align a projector for each domain, with base and expert frozen, by the likelihood of the answers.
+    """Stage II: train vectors that make the frozen base say a number, for all numbers of all domains.
 
     Examples:
       lemur experts align experts.toml
     """
-    workspace = package.command.open_workspace(file, out, seed, base, expert, force)
-    print(package.command.align(workspace, domains or (), as_json=as_json))
+    workspace = package.command.open_workspace(file, out, seed, base, None, force)
+    print(package.command.align(workspace, as_json=as_json))
 
 
 @app.command()
@@ -111,6 +109,7 @@ def route(
 @app.command()
 def evaluate(
     file: _File,
+    domains: _Domains = None,
     base: _Base = None,
     expert: _Expert = None,
     out: _Out = None,
@@ -118,13 +117,13 @@ def evaluate(
     force: _Force = False,
     as_json: _Json = False,
 ) -> None:
-    """Answer the held-out questions with every method: injected, routed, retrieved, tuned, and the controls.
+    """Answer the held-out questions with every method: injected, routed, retrieved, and the controls.
 
     Examples:
       lemur experts evaluate experts.toml
     """
     workspace = package.command.open_workspace(file, out, seed, base, expert, force)
-    print(package.command.evaluate(workspace, as_json=as_json))
+    print(package.command.evaluate(workspace, domains or (), as_json=as_json))
 
 
 @app.command()

@@ -62,13 +62,11 @@ def adapt(workspace: Workspace, domains: Sequence[str], *, as_json: bool = False
     )
 
 
-def align(workspace: Workspace, domains: Sequence[str], *, as_json: bool = False) -> str:
-    """Align the projectors."""
-    domains = _check_domains(workspace, domains)
+def align(workspace: Workspace, *, as_json: bool = False) -> str:
+    """Train the vectors of the numbers."""
     with workspace.alone():
-        for domain in domains:
-            workspace.make_projector(domain)
-    return _summarize_folders([workspace.folder("domains", domain, "projector") for domain in domains], as_json)
+        workspace.make_codebook()
+    return _summarize_folders([workspace.folder("codebook")], as_json)
 
 
 def route(workspace: Workspace, domains: Sequence[str], questions: Path | None, *, as_json: bool = False) -> str:
@@ -93,11 +91,10 @@ def route(workspace: Workspace, domains: Sequence[str], questions: Path | None, 
     return json.dumps({"accuracy": accuracy, "questions": answers}, indent=2, ensure_ascii=False)
 
 
-def evaluate(workspace: Workspace, *, as_json: bool = False) -> str:
+def evaluate(workspace: Workspace, domains: Sequence[str], *, as_json: bool = False) -> str:
     """Evaluate all methods and write the folder of results."""
-    domains = list(workspace.settings.data.domains)
+    domains = _check_domains(workspace, domains)
     with workspace.alone():
-        workspace.make_tuned(domains)
         folder = write_evaluation(workspace, domains)
     counts = read_manifest(folder).counts
     return json.dumps(counts, indent=2) if as_json else "\n".join([*table_lines(counts), f"-> {folder / 'report.md'}"])
@@ -118,7 +115,7 @@ def answer(workspace: Workspace, question: str, domain: str | None, *, as_json: 
         result: Json = {"domain": routed, "cosines": cosines, "answer": plain, "without": plain}
         if routed != GENERAL:
             slots = workspace.slots(_check_domains(workspace, [routed])[0], [question], base)
-            (result["answer"],), _ = base.answers(base.embed_injected([frame.with_background(question)], slots))
+            (result["answer"],), _ = base.answers(base.embed_injected([frame.with_answer(question)], slots))
     if as_json:
         return json.dumps(result, indent=2, ensure_ascii=False)
     near = ", ".join(f"{name} {cosine:.3f}" for name, cosine in sorted(cosines.items(), key=lambda item: -item[1]))
@@ -164,9 +161,11 @@ def _read_questions(path: Path) -> list[Json]:
 
 def write_evaluation(workspace: Workspace, domains: list[str]) -> Path:
     """Evaluate all methods and write `out/evaluation`. Raises: UserError if a stage has not been built."""
-    stages = [("domains", domain, stage) for domain in domains for stage in ("expert", "projector", "prototypes")]
-    parents = [*workspace.ground, workspace.folder("tuned"), *(workspace.folder(*stage) for stage in stages)]
-    parents.append(workspace.folder("domains", GENERAL, "prototypes"))
+    stages: list[tuple[str, ...]] = [
+        ("domains", domain, stage) for domain in domains for stage in ("expert", "prototypes")
+    ]
+    stages += [("codebook",), ("domains", GENERAL, "prototypes")]
+    parents = [*workspace.ground, *(workspace.folder(*stage) for stage in stages)]
 
     def fill(folder: Path, _key: str) -> Json:
         answers, findings = ModelEvaluator(workspace, domains).run()
@@ -225,7 +224,7 @@ def report_text(counts: Json) -> str:
     ]
     exact = "the same, bit for bit" if findings["general_exact"] else "CHANGED"
     lines = [
-        "# Domain experts: what no projector saw",
+        "# Domain experts: held-out blocks",
         "",
         "Questions about held-out blocks in wordings that no training saw; the commonest answers of the relations"
         f" would be right on {counts['majority']:.1%}. The general set: facts that the base was trained on, in those"

@@ -48,11 +48,8 @@ class ModelEvaluator:
             self._run_plain("expert", domain, self._workspace.expert(domain), Frame())
             answers = [answer.answer for answer in self._answers[len(self._answers) - len(self._rows[domain]) :]]
             rows = zip(self._rows[domain], answers, strict=True)
-            prompts = [self._frame.with_background(row.text, text) for row, text in rows]
+            prompts = [self._frame.with_answer(row.text, text) for row, text in rows]
             self._book("expert as text", domain, self._base.embed_prompts(prompts))
-        tuned = self._workspace.tuned()
-        for domain in self._rows:
-            self._run_plain("tuned", domain, tuned, Frame())
         after = self._base.digest
         prompts = [self._frame.plain(row.text) for row in self._rows[GENERAL]]
         again = self._base.answers(self._base.embed_prompts(prompts))[1]
@@ -65,11 +62,11 @@ class ModelEvaluator:
             "digest_after": after,
             "closed_scores_after": again,
             "general_exact": before == after and again == plain[GENERAL],
-            "slots": self._workspace.settings.projector.slots,
+            "slots": self._workspace.settings.codebook.slots,
         }
 
     def _run_plain(self, arm: str, domain: str, language: Language, frame: Frame) -> str:
-        # Experts and the tuned base learned to answer without examples.
+        # Experts learned to answer without examples.
         inputs = language.embed_prompts([frame.plain(row.text) for row in self._rows[domain]])
         return self._book(arm, domain, inputs, language=language)
 
@@ -121,7 +118,7 @@ class ModelEvaluator:
         # Not from the cache: the folders are read again after each added domain, which is what is tested.
         self._slots.pop((domain, domain), None)
         slots = self._load_slots(domain, domain)
-        prompts = [self._frame.with_background(row.text) for row in self._rows[domain]]
+        prompts = [self._frame.with_answer(row.text) for row in self._rows[domain]]
         return self._base.answers(self._base.embed_injected(prompts, slots))[1]
 
     def _run_injected(self, routes: Mapping[str, Sequence[str]]) -> None:
@@ -150,7 +147,7 @@ class ModelEvaluator:
             # Questions that are routed to the general set keep their plain prompts.
             indices = [at for at, name in enumerate(routed) if name == by]
             slots = self._load_slots(domain, by)[indices]
-            injected = self._base.embed_injected([self._frame.with_background(rows[at].text) for at in indices], slots)
+            injected = self._base.embed_injected([self._frame.with_answer(rows[at].text) for at in indices], slots)
             for at, embedded in zip(indices, injected, strict=True):
                 inputs[at] = embedded
         self._book("routed", domain, inputs, [None if by == GENERAL else by for by in routed])
@@ -160,7 +157,7 @@ class ModelEvaluator:
         self._book(
             arm,
             domain,
-            self._base.embed_injected([self._frame.with_background(row.text) for row in rows], slots),
+            self._base.embed_injected([self._frame.with_answer(row.text) for row in rows], slots),
             [by] * len(rows),
         )
 
@@ -175,7 +172,7 @@ class ModelEvaluator:
                 ("told", [held[row.fact.block] for row in rows]),
             ):
                 prompts = [
-                    self._frame.with_background(row.text, text) for row, text in zip(rows, backgrounds, strict=True)
+                    self._frame.with_document(row.text, text) for row, text in zip(rows, backgrounds, strict=True)
                 ]
                 self._book(arm, domain, self._base.embed_prompts(prompts))
 

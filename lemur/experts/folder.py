@@ -18,8 +18,8 @@ from manifests.folders.tables import read_rows
 from manifests.records import ExpertAnswer, ExpertFact
 
 FACTS, ANSWERS = "facts.parquet", "answers.parquet"
-DATA, BASE, EXPERT, ALIGNED, ROUTED, TUNED, EVALUATED = (
-    *("experts-data", "experts-base", "experts-expert", "experts-projector", "experts-prototypes", "experts-tuned"),
+DATA, BASE, EXPERT, CODEBOOK, ROUTED, EVALUATED = (
+    *("experts-data", "experts-base", "experts-expert", "experts-codebook", "experts-prototypes"),
     "experts-evaluation",
 )
 #: The methods, with a description of each.
@@ -34,7 +34,6 @@ ARMS = {
     "told": "the right document, as text",
     "expert": "the expert of the domain alone",
     "expert as text": "the expert's answer, as text: what the injected token has to beat at its cost",
-    "tuned": "the base, fully tuned to all domains' facts",
 }
 _NEAR = 5
 
@@ -166,5 +165,5 @@ def _trace_rows(rows: Sequence[ExpertFact | ExpertAnswer]) -> RowTrace:
 
 KINDS = tuple(
     FolderKind(FolderFormat(kind, "lemur experts"), verify, find, find_code)
-    for kind in (DATA, BASE, EXPERT, ALIGNED, ROUTED, TUNED, EVALUATED)
+    for kind in (DATA, BASE, EXPERT, CODEBOOK, ROUTED, EVALUATED)
 )

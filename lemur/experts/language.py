@@ -1,10 +1,12 @@
-"""A causal language model of `transformers` and its tokenizer: states, answers, and vectors injected as inputs.
+"""A causal language model of `transformers` and its tokenizer: answers, and vectors injected as inputs.
 
-No class of `transformers` is subclassed: vectors are injected through `inputs_embeds`.
+No class of `transformers` is subclassed: vectors are injected through `inputs_embeds`. What all rows of a batch begin
+with, such as answered examples, is computed once.
 """
 
 import hashlib
 import importlib
+import inspect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -14,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lemur.experts.local_models import import_transformers, load_model, model_name
+from lemur.experts.local_models import import_transformers, load_model
 from lemur.experts.settings import BaseSettings, Tiny
 from lemur_core.files.errors import UserError
 
@@ -22,6 +24,7 @@ from lemur_core.files.errors import UserError
 MARK = "{background}"
 _ROOM = 12  # maximum number of tokens of an answer
 _BATCH = 128
+_SHARED = 16  # least number of tokens that are computed once for all rows
 _IGNORED = -100
 _END, _PAD = "<|end|>", "<|pad|>"
 
@@ -32,8 +35,11 @@ def plain_prompt(question: str) -> str:
 
 
 def prompt_with(question: str, background: str = MARK) -> str:
-    """Return the prompt of a question after a background text, or after the mark where one is injected."""
-    return f"Background: {background}\n{plain_prompt(question)}"
+    """Return the prompt of a question with a background text, or with the mark where one is injected.
+
+    The background comes last: the vectors of all numbers are trained behind one question, which is computed once.
+    """
+    return f"{question}\nBackground: {background}\nAnswer:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,25 +53,28 @@ class Frame:
         before = "".join(f"{plain_prompt(other)} {answer}\n\n" for other, _, answer in self.shots)
         return before + plain_prompt(question)
 
-    def with_background(self, question: str, background: str = MARK) -> str:
-        """Return the prompt of a question after a background text, or after the mark where one is injected."""
+    def with_document(self, question: str, document: str) -> str:
+        """Return the prompt of a question with a document; the examples have documents, too."""
         before = "".join(f"{prompt_with(other, text)} {answer}\n\n" for other, text, answer in self.shots)
-        return before + prompt_with(question, background)
+        return before + prompt_with(question, document)
+
+    def with_answer(self, question: str, answer: str = MARK) -> str:
+        """Return the prompt of a question with an answer, or the mark where one is injected, as in the examples."""
+        before = "".join(f"{prompt_with(other, known)} {known}\n\n" for other, _, known in self.shots)
+        return before + prompt_with(question, answer)
 
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """A language model that answers prompts. `name` is its name in records; `chat`: prompts get its chat template."""
+    """A language model that answers prompts. `chat`: prompts get its chat template.
 
-    name: str
+    `lines`: its answers end with their line, as in examples, not with the end token.
+    """
+
     model: Any
     tokenizer: Any
     chat: bool = False
-
-    @property
-    def width(self) -> int:
-        """Width of its input embeddings."""
-        return int(self.model.get_input_embeddings().weight.shape[1])
+    lines: bool = False
 
     @property
     def digest(self) -> str:
@@ -99,8 +108,13 @@ class Language:
         return str(self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
 
     def answer_ids(self, answer: str) -> list[int]:
-        """Return the tokens of an answer, with the end token."""
-        return [*self.tokenizer(f" {answer}", add_special_tokens=False).input_ids, self.tokenizer.eos_token_id]
+        """Return the tokens of an answer, with its end."""
+        return self.bare_ids(f" {answer}\n") if self.lines else [*self.bare_ids(f" {answer}"), self._ends[0]]
+
+    @property
+    def _ends(self) -> list[int]:
+        own = [self.tokenizer.eos_token_id, self.tokenizer.pad_token_id, *(self.bare_ids("\n") if self.lines else ())]
+        return [token for token in own if token is not None]
 
     def embed(self, rows: Sequence[Sequence[int]]) -> list[Tensor]:
         """Return the input embeddings of rows of tokens, each (tokens, width)."""
@@ -126,6 +140,9 @@ class Language:
         """
         ids = [self.answer_ids(answer) for answer in answers]
         rows = [torch.cat(pair) for pair in zip(inputs, self.embed(ids), strict=True)]
+        start = count_common(inputs)
+        if start:
+            return self._loss_behind(start, rows, ids)
         embedded, mask, positions = pad_rows(rows)
         # Rows end together, so only the last positions predict answers; with a real vocabulary, the logits of all
         # positions would not fit in memory.
@@ -137,36 +154,25 @@ class Language:
         wanted = torch.tensor([[_IGNORED] * (kept - 1 - len(row)) + row for row in ids], device=scores.device)
         return torch.nn.functional.cross_entropy(scores.flatten(0, 1).float(), wanted.flatten(), ignore_index=_IGNORED)
 
-    @torch.no_grad()
-    def states(self, prompts: Sequence[Sequence[int]], layers: Sequence[int], *, answered: bool = False) -> Tensor:
-        """Return mean-pooled hidden states, (prompts, layers, width), float32.
-
-        Args:
-            prompts: tokens of each.
-            answered: pool over the model's own continuation, starting at the last token of the prompt.
-        """
-        self.model.eval()
-        pooled = []
-        for start in range(0, len(prompts), _BATCH):
-            rows = prompts[start : start + _BATCH]
-            continuations = self._generate(self.embed(rows)).sequences if answered else None
-            if continuations is not None:
-                tails = [list(takewhile(self._continues, tokens.tolist())) for tokens in continuations]
-                whole = self.embed([[*row, *tail] for row, tail in zip(rows, tails, strict=True)])
-            else:
-                whole = self.embed(rows)
-            embedded, mask, positions = pad_rows(whole)
-            states = self.model(
-                inputs_embeds=embedded, attention_mask=mask, position_ids=positions, output_hidden_states=True,
-                use_cache=False, logits_to_keep=1,
-            ).hidden_states  # fmt: skip
-            # The last token of a prompt already predicts the answer.
-            starts = torch.tensor([len(row) - 1 if answered else 0 for row in rows], device=mask.device)
-            wanted = (mask.bool() & (positions >= starts[:, None]))[..., None]
-            pooled += [
-                torch.stack([(states[layer] * wanted).sum(1) / wanted.sum(1) for layer in layers], 1).float().cpu()
-            ]
-        return torch.cat(pooled)
+    def _loss_behind(self, start: int, rows: Sequence[Tensor], ids: Sequence[Sequence[int]]) -> Tensor:
+        """Return the loss of rows with a common start: as one sequence, in which a row sees the start and itself."""
+        own = [row[start:] for row in rows]
+        lengths = torch.tensor([start, *map(len, own)])
+        owners = torch.arange(len(lengths)).repeat_interleave(lengths)
+        places = torch.arange(len(owners))
+        seen = (places[:, None] >= places) & ((owners[:, None] == owners) | (owners == 0))
+        embedded = torch.cat([rows[0][:start], *own])[None]
+        mask = torch.zeros(seen.shape, dtype=embedded.dtype).masked_fill(~seen, torch.finfo(embedded.dtype).min)
+        ends = lengths.cumsum(0)
+        positions = places - (owners > 0) * (ends[owners - 1] - start)
+        # The token before each of an answer predicts it.
+        told = [torch.arange(int(end) - len(row), int(end)) - 1 for row, end in zip(ids, ends[1:], strict=True)]
+        scores = self.model(
+            inputs_embeds=embedded, attention_mask=mask[None, None].to(embedded.device), use_cache=False,
+            position_ids=positions[None].to(embedded.device), logits_to_keep=torch.cat(told).to(embedded.device),
+        ).logits[0]  # fmt: skip
+        wanted = torch.tensor([token for row in ids for token in row], device=scores.device)
+        return torch.nn.functional.cross_entropy(scores.float(), wanted)
 
     @torch.no_grad()
     def answers(self, inputs: Sequence[Tensor]) -> tuple[list[str], str]:
@@ -175,28 +181,42 @@ class Language:
         texts: list[str] = []
         digest = hashlib.sha256()
         for start in range(0, len(inputs), _BATCH):
-            generated = self._generate(inputs[start : start + _BATCH])
-            digest.update(generated.scores[0].float().cpu().numpy().tobytes())
-            decoded = self.tokenizer.batch_decode(generated.sequences, skip_special_tokens=True)
+            tokens, scores = self._generate(inputs[start : start + _BATCH])
+            digest.update(scores.float().cpu().numpy().tobytes())
+            decoded = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
             texts += [next(iter(text.strip().splitlines()), "").strip() for text in decoded]
         return texts, digest.hexdigest()
 
-    def _generate(self, inputs: Sequence[Tensor]) -> Any:
-        """Generate greedy continuations of a batch; returns `sequences` and `scores` of `transformers`."""
-        embedded, mask, _ = pad_rows(inputs)
-        pad = self.tokenizer.pad_token_id
-        return self.model.generate(
-            inputs_embeds=embedded,
-            attention_mask=mask,
-            max_new_tokens=_ROOM,
-            do_sample=False,
-            pad_token_id=pad if pad is not None else self.tokenizer.eos_token_id,
-            return_dict_in_generate=True,
-            output_scores=True,
-        )
+    def _generate(self, inputs: Sequence[Tensor]) -> tuple[list[list[int]], Tensor]:
+        """Return the tokens of greedy answers, without their ends, and the scores of the first ones."""
+        first, cache, mask, positions = self._run(inputs)
+        table, ends = self.model.get_input_embeddings(), torch.tensor(self._ends, device=mask.device)
+        tokens = first.argmax(-1, keepdim=True)
+        while tokens.shape[1] < _ROOM and not torch.isin(tokens, ends).any(1).all():
+            mask = torch.nn.functional.pad(mask, (0, 1), value=1)
+            at = positions[:, -1:] + tokens.shape[1]
+            scores = self._call(cache, table(tokens[:, -1:]), attention_mask=mask, position_ids=at)
+            tokens = torch.cat([tokens, scores.argmax(-1, keepdim=True)], 1)
+        return [list(takewhile(lambda token: token not in self._ends, row)) for row in tokens.tolist()], first
 
-    def _continues(self, token: int) -> bool:
-        return token not in (self.tokenizer.eos_token_id, self.tokenizer.pad_token_id)
+    def _run(self, rows: Sequence[Tensor]) -> tuple[Tensor, Any, Tensor, Tensor]:
+        """Return the scores at the ends of rows, the cache of all places, the mask and the positions."""
+        cache = _transformers().DynamicCache()
+        start = count_common(rows)
+        if start:
+            self._call(cache, rows[0][None, :start])
+            cache.batch_repeat_interleave(len(rows))
+        embedded, mask, positions = pad_rows([row[start:] for row in rows])
+        mask, positions = torch.nn.functional.pad(mask, (start, 0), value=1), positions + start
+        return self._call(cache, embedded, attention_mask=mask, position_ids=positions), cache, mask, positions
+
+    def _call(self, cache: Any, embedded: Tensor, **further: Tensor) -> Tensor:
+        # Newer releases of transformers renamed the argument, and warn of the other name.
+        name = "cache" if "cache" in inspect.signature(self.model.forward).parameters else "past_key_values"
+        places = last_places(embedded.shape[1], 1)
+        output = self.model(inputs_embeds=embedded, use_cache=True, logits_to_keep=places, **{name: cache}, **further)
+        scores: Tensor = output.logits[:, -1]
+        return scores
 
     def save(self, folder: Path) -> None:
         """Save weights, configuration and tokenizer in the format of `transformers`."""
@@ -207,6 +227,14 @@ class Language:
 def last_places(length: int, kept: int) -> Tensor:
     """Return the last places of rows, as `logits_to_keep`; for a number, torch would copy the head for each row."""
     return torch.arange(length - kept, length)
+
+
+def count_common(rows: Sequence[Tensor]) -> int:
+    """Return how many first places all rows have in common; 0 if they are few. Each row keeps a place of its own."""
+    least = min(map(len, rows)) - 1
+    same = torch.stack([(row[:least] == rows[0][:least]).all(-1) for row in rows]).all(0)
+    number = int(same.long().cumprod(0).sum())
+    return number if len(rows) > 1 and number >= _SHARED else 0
 
 
 def pad_rows(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
@@ -224,9 +252,11 @@ def open_language(name: str, settings: BaseSettings, *, option: str = "--base") 
     Args: name: a folder, a GGUF file, `package:NAME`, or a name on the Hub; settings: device, type, use of a template.
     Raises: UserError if transformers is not installed, or the model cannot be loaded.
     """
-    tokenizer, model = load_model(_transformers(), name, option)
+    # For prompts of this length torch's own attention takes almost twice as long to train through in bfloat16.
+    tokenizer, model = load_model(_transformers(), name, option, attn_implementation="eager")
     model = model.to(settings.device, getattr(torch, settings.dtype))
-    return Language(model_name(name), model, tokenizer, tokenizer.chat_template is not None and not settings.shots)
+    chat = tokenizer.chat_template is not None and not settings.shots
+    return Language(model, tokenizer, chat, lines=settings.shots > 0)
 
 
 def add_adapters(model: Any, rank: int) -> Any:
@@ -260,7 +290,7 @@ def learn_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:
     return transformers.PreTrainedTokenizerFast(tokenizer_object=kept, eos_token=_END, pad_token=_PAD)
 
 
-def draw_tiny(name: str, tiny: Tiny, tokenizer: Any, seed: int) -> Language:
+def draw_tiny(tiny: Tiny, tokenizer: Any, seed: int) -> Language:
     """Return a randomly initialized model with the Llama architecture."""
     transformers = _transformers()
     config = transformers.LlamaConfig(
@@ -276,7 +306,7 @@ def draw_tiny(name: str, tiny: Tiny, tokenizer: Any, seed: int) -> Language:
         pad_token_id=tokenizer.pad_token_id,
     )
     torch.manual_seed(seed)
-    return Language(name, transformers.LlamaForCausalLM(config), tokenizer)
+    return Language(transformers.LlamaForCausalLM(config), tokenizer)
 
 
 def _transformers() -> Any:

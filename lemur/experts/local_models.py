@@ -69,17 +69,18 @@ def find_model(name: str, option: str) -> ModelFiles:
     return ModelFiles(str(models[0].parent), models[0].name if models[0].suffix == ".gguf" else None)
 
 
-def load_model(transformers: Any, name: str, option: str, or_else: str = "") -> tuple[Any, Any]:
+def load_model(transformers: Any, name: str, option: str, or_else: str = "", **further: object) -> tuple[Any, Any]:
     """Return the tokenizer and the model, in eval mode. Weights must be safetensors or GGUF, which is unpacked.
 
-    Args: name: as for `find_model`; option, or_else: the option that names the model, and the end of the advice.
+    Args: name: as for `find_model`; option, or_else: the option that names the model, and the end of the advice;
+        further: for transformers.
     Raises: UserError if it cannot be loaded.
     """
     from safetensors import SafetensorError
 
     files = find_model(name, option)
     packed = {} if files.gguf is None else {"gguf_file": files.gguf}
-    weights: dict[str, object] = {**packed, "dtype": "float32"} if packed else {"use_safetensors": True}
+    weights: dict[str, object] = further | ({**packed, "dtype": "float32"} if packed else {"use_safetensors": True})
     # Newer releases would compute with packed weights where a kernel for them is installed.
     if packed and hasattr(transformers, "GgufConfig"):
         weights["quantization_config"] = transformers.GgufConfig(dequantize=True)

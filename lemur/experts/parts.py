@@ -1,6 +1,6 @@
-"""The trained and measured parts around a language model: projector, router, and the training loop of all stages.
+"""The trained and measured parts around a language model: codebook, router, and the training loop of all stages.
 
-The projector (stage II) maps an expert's states to vectors in the space of the base's input embeddings. The router
+The codebook (stage II) has vectors for each number, which make the frozen base say it. The router
 sends a question to the nearest prototype of a domain or of the general set; nothing in it is trained. The loop trains
 with AdamW and a cosine schedule, and keeps checkpoints, from which a killed run resumes.
 """
@@ -10,7 +10,7 @@ import math
 import pickle
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from lemur.experts.settings import GENERAL, ProjectorSettings, TuningSettings
+from lemur.experts.language import Language
+from lemur.experts.settings import GENERAL, TuningSettings
 from lemur_core.files.atomic import atomic_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.progress import progress
@@ -29,27 +30,32 @@ _KEEP_SECONDS = 20.0  # between checkpoints
 _CLIP = 1.0  # norm of the whole gradient
 
 
-class Projector(nn.Module):
-    """Maps background embeddings of an expert to slots of the base: a two-layer MLP.
+class Codebook(nn.Module):
+    """Vectors for each number, with a length of their own: the base says the number that it gets as its background.
 
-    Several layers of the expert are mixed with learned weights. Outputs are scaled to the mean norm of the base's
-    embeddings, times a learned factor.
+    At first they are the mean embeddings of equal parts of its digits.
     """
 
-    def __init__(self, settings: ProjectorSettings, expert_width: int, base_width: int, norm: float) -> None:
+    def __init__(self, numbers: Sequence[str], slots: int, base: Language) -> None:
         super().__init__()
-        self._slots, self._width = settings.slots, base_width
-        out = settings.slots * base_width
-        self.mix = nn.Parameter(torch.zeros(len(settings.layers)))
-        self.enter = nn.LayerNorm(expert_width)
-        self.mlp = nn.Sequential(nn.Linear(expert_width, settings.width), nn.GELU(), nn.Linear(settings.width, out))
-        self.scale = nn.Parameter(torch.full((settings.slots, 1), norm))
+        self._numbers = [int(number) for number in numbers]
+        table = base.model.get_input_embeddings().weight.detach().float()
+        (blank,) = base.bare_ids(" ")[:1]
+        starts = []
+        for number in numbers:
+            own = base.bare_ids(number)
+            # Blanks before a short one: a digit that stands twice is read twice.
+            parts = table[[blank] * (slots - len(own)) + own].tensor_split(slots)
+            starts.append(torch.stack([part.mean(0) for part in parts]))
+        self._length = float(table.norm(dim=1).mean())
+        self.scale = nn.Parameter(torch.zeros(len(numbers), slots, 1))
+        self.free = nn.Parameter(normalize(torch.stack(starts), dim=-1) * table.shape[1] ** 0.5)
 
-    def forward(self, background: Tensor) -> Tensor:
-        """Map (batch, layers, expert width) to (batch, slots, base width)."""
-        mixed = self.enter((background * torch.softmax(self.mix, 0)[:, None]).sum(1))
-        slots = self.mlp(mixed).view(len(background), self._slots, self._width)
-        return normalize(slots, dim=-1) * self.scale
+    def forward(self, numbers: Sequence[str]) -> Tensor:
+        """Return the vectors of these numbers, or of the nearest that have some, (numbers, slots, width)."""
+        marks = self._numbers
+        at = [min(range(len(marks)), key=lambda at: abs(marks[at] - int(number))) for number in numbers]
+        return normalize(self.free[at], dim=-1) * self._length * (self.scale[at] / 10).exp()
 
 
 def centres(states: Tensor, number: int, seed: int) -> Tensor:
@@ -151,7 +157,7 @@ def fit(
     module.eval()
     kept.unlink(missing_ok=True)
     tail = losses[-max(1, training.steps // 20) :]
-    return sum(tail) / len(tail)
+    return sum(tail) / max(1, len(tail))
 
 
 def _factor(step: int, steps: int) -> float:

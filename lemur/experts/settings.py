@@ -31,13 +31,18 @@ class DataSettings(_FrozenSettings):
     blocks: int = Field(default=120, ge=8, description="maximum per domain")
     marks: int = Field(default=20, ge=2, description="number of marks on the scale of each number")
     share: float = Field(default=0.08, gt=0, le=1, description="maximum share of one answer in a domain's relation")
-    held: float = Field(default=0.25, gt=0, lt=1, description="share of the blocks that no projector sees")
+    held: float = Field(
+        default=0.25,
+        gt=0,
+        lt=1,
+        description="share of the blocks that the evaluation asks about; no prototype sees them",
+    )
 
 
 class TuningSettings(_FrozenSettings):
     """A training loop with AdamW: warm-up over 5 % of the steps, then a cosine to zero."""
 
-    steps: int = Field(default=1000, ge=1)
+    steps: int = Field(default=1000, ge=0)
     rank: int = Field(default=0, ge=0, description="of LoRA's matrices, merged at the end; 0 trains all weights")
     batch: int = Field(default=64, ge=1)
     rate: Positive = 1e-3
@@ -67,30 +72,23 @@ class BaseSettings(_FrozenSettings):
 
 
 class ExpertSettings(_FrozenSettings):
-    """Stage I. Without `model`, an expert starts from the base or, with `tiny`, from random weights."""
+    """Stage I. Without `model`, an expert starts from the base."""
 
     model: str | None = None
-    tiny: Tiny | None = None
     training: TuningSettings = TuningSettings(steps=1500)
 
 
-class ProjectorSettings(_FrozenSettings):
-    """Stage II, and the expert's states that are its input."""
+class CodebookSettings(_FrozenSettings):
+    """Stage II: the vectors that the base gets for each number, by the likelihood that it says it."""
 
-    pool: Literal["question", "answer"] = Field(default="answer", description="mean over these tokens of the expert")
-    layers: tuple[int, ...] = Field(default=(-1,), min_length=1, description="layers of the expert; several are mixed")
-    slots: int = Field(default=1, ge=1, le=16)
-    width: int = Field(default=256, ge=1)
-    training: TuningSettings = TuningSettings(steps=600)
+    slots: int = Field(default=1, ge=1, le=16, description="vectors of one number")
+    training: TuningSettings = TuningSettings(steps=150, batch=32, rate=0.1, decay=0)
 
 
 class RouterSettings(_FrozenSettings):
-    """Prototypes: cluster centers of a frozen encoder's states."""
+    """Prototypes: cluster centers of questions, each the mean of one random vector per token."""
 
-    prototypes: int = Field(default=32, ge=1)
-    encoder: Literal["random", "base"] = Field(default="random", description="one random vector per token, or the base")
-    width: int = Field(default=512, ge=1, description="width of the random encoder")
-    layer: int = Field(default=-1, description="of the base")
+    prototypes: int = Field(default=128, ge=1)
     margin: float = Field(
         default=0.0, ge=0, le=2, description="route to general if the best two domains differ by less"
     )
@@ -105,11 +103,8 @@ class MixtureSettings(_FrozenSettings):
     data: DataSettings
     base: BaseSettings = BaseSettings()
     expert: ExpertSettings = ExpertSettings()
-    projector: ProjectorSettings = ProjectorSettings()
+    codebook: CodebookSettings = CodebookSettings()
     router: RouterSettings = RouterSettings()
-    tuned: TuningSettings = Field(
-        default=TuningSettings(steps=2000), description="full tuning of the base, as a comparison"
-    )
 
 
 def load_settings(path: Path, **changes: Any) -> MixtureSettings:

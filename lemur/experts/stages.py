@@ -1,4 +1,4 @@
-"""The stages: data, base, and per domain an expert, a projector and prototypes, each in its own folder.
+"""The stages: data, base, codebook, and per domain an expert and prototypes, each in its own folder.
 
 A folder is complete or absent. A stage whose inputs have not changed is not rebuilt.
 """
@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from torch import Tensor
 
 from lemur.experts.facts import NAMES, RELATIONS, ask, count_facts, document, documents, questions, read_facts, wordings
-from lemur.experts.folder import ALIGNED, BASE, DATA, EXPERT, FACTS, ROUTED, TUNED, facts_in
+from lemur.experts.folder import BASE, CODEBOOK, DATA, EXPERT, FACTS, ROUTED, facts_in, read_number
 from lemur.experts.language import (
     Frame,
     Language,
@@ -32,7 +32,7 @@ from lemur.experts.language import (
     prompt_with,
 )
 from lemur.experts.local_models import find_model
-from lemur.experts.parts import Projector, PrototypeRouter, centres, fit
+from lemur.experts.parts import Codebook, PrototypeRouter, centres, fit
 from lemur.experts.settings import GENERAL, BaseSettings, MixtureSettings, TuningSettings
 from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_folder, own
@@ -51,10 +51,11 @@ from manifests.folders.manifest import (
 from manifests.folders.tables import write_table
 from manifests.records import ExpertFact, arrow_schema
 
-PROJECTOR, BACKGROUNDS, PROTOTYPES = "projector.safetensors", "backgrounds.safetensors", "prototypes.safetensors"
+VECTORS, PROTOTYPES = "vectors.safetensors", "prototypes.safetensors"
 #: Draws one prompt and its answer.
 Draw = Callable[[random.Random], tuple[str, str]]
 _TEXTS = 20_000  # for training the tokenizer of a tiny base
+_WIDTH = 512  # of the vectors of tokens, for the router
 _ALONE, _WITH_ANSWER = 0.25, 0.5  # cumulative shares of prompts: question alone, with the answer; rest: with a document
 
 
@@ -70,7 +71,7 @@ class Workspace:
     force: bool = False
 
     def folder(self, *parts: str) -> Path:
-        """Return the folder of a stage: `data`, `base`, `tuned`, or `domains`, a domain, and its stage."""
+        """Return the folder of a stage: `data`, `base`, `codebook`, or `domains`, a domain, and its stage."""
         return self.settings.out.joinpath(*parts)
 
     @contextmanager
@@ -136,7 +137,7 @@ class Workspace:
             # The tokenizer sees the same mixture of prompts as the training.
             texts = [f"{prompt} {answer}" for prompt, answer in (draw(rng) for _ in range(_TEXTS))]
             tokenizer = learn_tokenizer(texts, settings.vocabulary)
-            language = draw_tiny("base", settings.tiny, tokenizer, self.settings.seed)
+            language = draw_tiny(settings.tiny, tokenizer, self.settings.seed)
             return self._train(folder, language, draw, settings.training, "base", key)
 
         self.make(self.folder("base"), BASE, self._parameters(settings), [self.folder("data")], fill)
@@ -147,24 +148,16 @@ class Workspace:
 
         def fill(folder: Path, key: str) -> Json:
             language = copy.deepcopy(self.base()) if settings.model is None else self._open(settings.model)
-            if settings.model is None and settings.tiny is not None:
-                # Its own weights, but the tokenizer of the base: both read the same prompts.
-                language = draw_tiny(domain, settings.tiny, language.tokenizer, self.settings.seed)
-            return self._train_on_facts(folder, language, [domain], settings.training, domain, key)
+            rows = questions(self.question_facts(domain), held=False)
+
+            def draw(step: random.Random) -> tuple[str, str]:
+                row = step.choice(rows)
+                return plain_prompt(row.text), row.fact.answer
+
+            return {"questions": len(rows)} | self._train(folder, language, draw, settings.training, domain, key)
 
         parameters = self._parameters(settings, domain=domain, start=digest_model(settings.model or self._base_model))
         self.make(self.folder("domains", domain, "expert"), EXPERT, parameters, self.ground, fill)
-
-    def make_tuned(self, domains: Sequence[str]) -> None:
-        """Tune the base itself to the facts of all these domains, as a comparison."""
-        training = self.settings.tuned
-
-        def fill(folder: Path, key: str) -> Json:
-            language = copy.deepcopy(self.base())
-            return self._train_on_facts(folder, language, domains, training, "full tuning", key)
-
-        parameters = self._parameters(training, domains=list(domains), base=digest_model(self._base_model))
-        self.make(self.folder("tuned"), TUNED, parameters, self.ground, fill)
 
     def expert(self, domain: str) -> Language:
         """Open the expert of a domain. Raises: UserError if it has not been built."""
@@ -172,60 +165,61 @@ class Workspace:
         read_manifest(folder)
         return self._open(str(folder / "model"))
 
-    def tuned(self) -> Language:
-        """Open the tuned base. Raises: UserError if it has not been built."""
-        return self._open(str(self.folder("tuned") / "model"))
+    def numbers(self) -> list[str]:
+        """Return all answers of all questions."""
+        return sorted({fact.answer for fact in self.facts() if fact.asked}, key=int)
 
-    def backgrounds(self, domain: str, texts: Sequence[str]) -> Tensor:
-        """Return the states of a domain's expert for each question: (questions, layers, width), float32."""
-        settings = self.settings.projector
-        expert = self.expert(domain)
-        prompts = [expert.ids(plain_prompt(question)) for question in texts]
-        return expert.states(prompts, settings.layers, answered=settings.pool == "answer")
-
-    def make_projector(self, domain: str) -> None:
-        """Stage II: align a projector on the blocks that are not held out, with base and expert frozen."""
-        settings = self.settings.projector
+    def make_codebook(self) -> None:
+        """Stage II: train the vectors of all numbers on questions of the general set, with the base frozen."""
+        settings = self.settings.codebook
 
         def fill(folder: Path, key: str) -> Json:
             from safetensors.torch import save_file
 
-            base, frame = self.base(), self.frame()
-            rows = questions((fact for fact in self.question_facts(domain) if not fact.held), held=False)
-            known = self.backgrounds(domain, [row.text for row in rows])
-            save_file({"backgrounds": known}, folder / BACKGROUNDS)
-            # The initial weights must not depend on what ran before in this process.
-            torch.manual_seed(self.settings.seed)
-            norm = float(base.model.get_input_embeddings().weight.float().norm(dim=1).mean())
-            projector = Projector(settings, known.shape[-1], base.width, norm)
+            base, frame, numbers = self.base(), self.frame(), self.numbers()
+            general = self.question_facts(GENERAL)
+            rows = questions((fact for fact in general if not fact.held), held=False)
+            codebook = Codebook(numbers, settings.slots, base)
 
             def compute_loss(step: random.Random) -> Tensor:
-                indices = [step.randrange(len(rows)) for _ in range(settings.training.batch)]
-                prompts = [frame.with_background(rows[at].text) for at in indices]
-                inputs = base.embed_injected(prompts, projector(known[indices]))
-                return base.loss(inputs, [rows[at].fact.answer for at in indices])
+                # Whatever is asked: so it is learned once, and serves all domains.
+                answers = step.sample(numbers, min(settings.training.batch, len(numbers)))
+                prompts = [frame.with_answer(step.choice(rows).text)] * len(answers)
+                return base.loss(base.embed_injected(prompts, codebook(answers)), answers)
 
-            label = f"projector {domain}"
-            loss = fit(projector, compute_loss, settings.training, label=label, key=key, seed=self.settings.seed)
-            save_file(projector.state_dict(), folder / PROJECTOR)
-            return {"questions": len(rows), "loss": round(loss, 6)}
+            seed = self.settings.seed
+            loss = fit(codebook, compute_loss, settings.training, label="codebook", key=key, seed=seed)
+            save_file(codebook.state_dict(), folder / VECTORS)
+            others = questions((fact for fact in general if fact.held), held=True)
+            prompts = [frame.with_answer(row.text) for row in random.Random(seed).choices(others, k=len(numbers))]
+            with torch.no_grad():
+                said, _ = base.answers(base.embed_injected(prompts, codebook(numbers)))
+            right = sum(read_number(text) == number for text, number in zip(said, numbers, strict=True))
+            return {"numbers": len(numbers), "said": right, "loss": round(loss, 6)}
 
-        parameters = self._parameters(settings, domain=domain, base=digest_model(self._base_model))
-        parents = [*self.ground, self.folder("domains", domain, "expert")]
-        self.make(self.folder("domains", domain, "projector"), ALIGNED, parameters, parents, fill)
+        parameters = self._parameters(settings, base=digest_model(self._base_model))
+        self.make(self.folder("codebook"), CODEBOOK, parameters, self.ground, fill)
 
-    def slots(self, domain: str, texts: Sequence[str], base: Language) -> Tensor:
-        """Return the vectors that a domain injects for each question: (questions, slots, base width)."""
+    def codebook(self, base: Language) -> Codebook:
+        """Open the vectors of all numbers. Raises: UserError if they have not been trained."""
         from safetensors.torch import load_file
 
-        folder = self.folder("domains", domain, "projector")
+        folder = self.folder("codebook")
         read_manifest(folder)
-        known = self.backgrounds(domain, texts)
-        # The scale is loaded with the other weights.
-        projector = Projector(self.settings.projector, known.shape[-1], base.width, 1.0)
-        projector.load_state_dict(load_file(folder / PROJECTOR))
+        codebook = Codebook(self.numbers(), self.settings.codebook.slots, base)
+        codebook.load_state_dict(load_file(folder / VECTORS))
+        return codebook
+
+    def slots(self, domain: str, texts: Sequence[str], base: Language) -> Tensor:
+        """Return the vectors that a domain injects for each question: (questions, slots, base width).
+
+        They are those of the number that its expert says. A linear map reads nothing else from the expert's states
+        (`benchmarks.experts_bounds layers`).
+        """
+        expert = self.expert(domain)
+        said, _ = expert.answers(expert.embed_prompts([plain_prompt(question) for question in texts]))
         with torch.no_grad():
-            slots: Tensor = projector.eval()(known)
+            slots: Tensor = self.codebook(base)([read_number(text) or "0" for text in said])
         return slots
 
     def make_prototypes(self, domain: str) -> None:
@@ -246,15 +240,9 @@ class Workspace:
         self.make(self.folder("domains", domain, "prototypes"), ROUTED, parameters, self.ground, fill)
 
     def encode(self, base: Language, texts: Sequence[str]) -> Tensor:
-        """Return mean-pooled states of questions from the frozen encoder, (questions, width).
-
-        The random encoder has one fixed random vector per token, so its states only depend on the tokens in a question.
-        """
-        settings = self.settings.router
-        if settings.encoder == "base":
-            return base.states([base.bare_ids(text) for text in texts], [settings.layer])[:, 0]
+        """Return the mean vectors of the tokens of questions, (questions, width); each token's is random and fixed."""
         # A fixed seed: a token has the same vector when prototypes are built and when questions are routed.
-        vectors = torch.randn(len(base.tokenizer), settings.width, generator=torch.Generator().manual_seed(0))
+        vectors = torch.randn(len(base.tokenizer), _WIDTH, generator=torch.Generator().manual_seed(0))
         return torch.stack([vectors[base.bare_ids(question)].mean(0) for question in texts])
 
     def router(self, domains: Sequence[str]) -> PrototypeRouter:
@@ -280,18 +268,6 @@ class Workspace:
         """Return the parameters of a stage; a model's digest replaces its path, so that they do not depend on it."""
         own = part.model_dump(mode="json", exclude={"model"}) | further | {"seed": self.settings.seed}
         return own | {"dtype": self.settings.base.dtype, "shots": self.settings.base.shots}
-
-    def _train_on_facts(
-        self, folder: Path, language: Language, domains: Sequence[str], training: TuningSettings, label: str, key: str
-    ) -> Json:
-        """Train a model on all questions of these domains, in the training wordings."""
-        rows = [row for domain in domains for row in questions(self.question_facts(domain), held=False)]
-
-        def draw(step: random.Random) -> tuple[str, str]:
-            row = step.choice(rows)
-            return plain_prompt(row.text), row.fact.answer
-
-        return {"questions": len(rows)} | self._train(folder, language, draw, training, label, key)
 
     def _train(
         self, folder: Path, language: Language, draw: Draw, training: TuningSettings, label: str, key: str

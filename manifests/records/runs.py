@@ -130,7 +130,7 @@ class ExpertFact(Record):
     asked: bool = Field(
         description="false if its answer is too frequent in the domain: used for training, never as a question"
     )
-    held: bool = Field(description="of a held-out block, which no projector sees")
+    held: bool = Field(description="of a held-out block, which no prototype sees")
     code_sha256: Sha256 = Field(description="SHA-256 of the block's file, UTF-8")
 
 

@@ -18,14 +18,10 @@ vocabulary = 320
 tiny = {{width = 16, layers = 1, heads = 2}}
 training = {{steps = 6, batch = 8}}
 [expert]
-tiny = {{width = 24, layers = 2, heads = 2}}
 training = {{steps = 6, batch = 8}}
-[projector]
+[codebook]
 slots = 2
-layers = [0, -1]
 training = {{steps = 6, batch = 8}}
-[tuned]
-steps = 2
 [router]
 prototypes = 4
 """

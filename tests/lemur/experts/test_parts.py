@@ -1,4 +1,4 @@
-"""What needs no language model: facts and questions, the router, the loop, retrieval, settings."""
+"""What needs no trained model: facts and questions, codebook, router, the loop, retrieval, settings."""
 
 import random
 from collections import Counter
@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from lemur.experts import parts
 from lemur.experts.evaluate import Bm25
 from lemur.experts.facts import RELATIONS, questions, read_facts, wordings
-from lemur.experts.parts import Projector, PrototypeRouter, centres
-from lemur.experts.settings import GENERAL, ProjectorSettings, TuningSettings, load_settings
+from lemur.experts.language import draw_tiny, learn_tokenizer
+from lemur.experts.parts import Codebook, PrototypeRouter, centres
+from lemur.experts.settings import GENERAL, Tiny, TuningSettings, load_settings
 from lemur_core.files.errors import UserError
 from tests.builders.suites import table
 
@@ -61,9 +62,9 @@ def test_settings_that_are_refused(tmp_path: Path, changed: str, message: str) -
 
 def test_yaml_says_the_same_as_toml(settings_file: Path) -> None:
     path = settings_file.with_suffix(".yaml")
-    path.write_text("out: made\ndata:\n  libraries: [library]\n  domains: {alpha: [alpha]}\nprojector: {slots: 2}\n")
-    read = load_settings(path, seed=3, base__model=None, projector__width=32)
-    assert (read.seed, read.projector.slots, read.projector.width) == (3, 2, 32)
+    path.write_text("out: made\ndata:\n  libraries: [library]\n  domains: {alpha: [alpha]}\ncodebook: {slots: 2}\n")
+    read = load_settings(path, seed=3, base__model=None, router__prototypes=32)
+    assert (read.seed, read.codebook.slots, read.router.prototypes) == (3, 2, 32)
     assert read.data.libraries == (settings_file.parent / "library",)
     path.write_text("out: [made\n")
     with pytest.raises(UserError, match="cannot be read"):
@@ -142,13 +143,17 @@ def test_a_run_that_was_ended_goes_on_to_the_same_weights(curator_cache: Path, m
     assert all(torch.equal(whole[key], ended[key]) for key in whole)
 
 
-@pytest.mark.parametrize(("slots", "layers"), [(1, (-1,)), (4, (0, 1, -1))])
-def test_the_budget_is_constant(slots: int, layers: tuple[int, ...]) -> None:
-    chosen = ProjectorSettings(slots=slots, layers=layers)
-    projector = Projector(chosen, expert_width=6, base_width=10, norm=2.5)
-    made = projector(torch.randn(7, len(layers), 6))
-    assert made.shape == (7, slots, 10)
-    assert torch.allclose(made.norm(dim=-1), torch.tensor(2.5))
+@pytest.mark.parametrize("slots", [1, 4])
+def test_each_number_has_as_many_vectors(slots: int) -> None:
+    base = draw_tiny(Tiny(width=16, layers=1, heads=2), learn_tokenizer(["7 12 345678"] * 9, 300), seed=0)
+    numbers = ["7", "12", "345678"]
+    codebook = Codebook(numbers, slots, base)
+    made = codebook(["345678", "7", "345678"])
+    assert made.shape == (3, slots, 16)
+    assert torch.equal(made[0], made[2])
+    assert not torch.allclose(made[0], made[1], atol=1e-3)
+    lengths = base.model.get_input_embeddings().weight.norm(dim=1)
+    assert torch.allclose(made.norm(dim=-1), lengths.mean(), rtol=1e-4)
 
 
 def test_retrieval_finds_what_is_named() -> None:

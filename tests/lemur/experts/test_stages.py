@@ -1,6 +1,7 @@
 """The commands, with tiny models: what they make, what stays as it was, and that a run that was killed goes on."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 
 from lemur.cli import app
 from lemur.experts.folder import ARMS
-from lemur.experts.language import MARK, draw_tiny, learn_tokenizer, plain_prompt, prompt_with
+from lemur.experts.language import MARK, Frame, count_common, draw_tiny, learn_tokenizer, plain_prompt, prompt_with
 from lemur.experts.settings import Tiny, load_settings
 from lemur.experts.stages import Workspace
 from lemur.folders import trace, verify_folder
@@ -40,7 +41,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 def test_what_is_injected_stands_at_the_mark() -> None:
     tokenizer = learn_tokenizer([prompt_with("lines of a B ?", "12")] * 9, 300)
-    language = draw_tiny("tiny", Tiny(width=16, layers=1, heads=2), tokenizer, seed=0)
+    language = draw_tiny(Tiny(width=16, layers=1, heads=2), tokenizer, seed=0)
     word = tokenizer(" 12", add_special_tokens=False).input_ids
     (vector,) = language.embed([word])
     (put,) = language.embed_injected([prompt_with("lines of a B ?")], vector[None])
@@ -54,7 +55,7 @@ def test_what_is_injected_stands_at_the_mark() -> None:
 def test_a_loss_is_that_of_the_answers_alone() -> None:
     """Beside transformers' own, one row at a time, without padding."""
     tokenizer = learn_tokenizer(["a b c d e f g"] * 3, 300)
-    language = draw_tiny("tiny", Tiny(width=16, layers=1, heads=2), tokenizer, seed=0)
+    language = draw_tiny(Tiny(width=16, layers=1, heads=2), tokenizer, seed=0)
     prompts, answers = ["a b c", "d", "e f g a b"], ["d e", "f", "c"]
     losses = []
     for prompt, answer in zip(prompts, answers, strict=True):
@@ -64,6 +65,32 @@ def test_a_loss_is_that_of_the_answers_alone() -> None:
     assert language.loss(language.embed_prompts(prompts), answers).item() == pytest.approx(
         sum(losses) / len(losses), rel=1e-4
     )
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_examples_that_are_read_once_change_nothing(frozen: bool) -> None:
+    """Beside the same prompts one by one, which share nothing."""
+    frame = Frame([("lines of a B ?", "a B lines 12", "12"), ("weights of c D ?", "c D parameters 70", "70")])
+    tokenizer = learn_tokenizer([frame.plain("lines of e F ?")] * 9, 300)
+    language = draw_tiny(Tiny(width=32, layers=2, heads=2), tokenizer, seed=0)
+    vectors = torch.randn(3, 1, 32, requires_grad=True)
+    prompts, answers = (
+        [frame.with_answer(text) for text in ("lines of e F ?", "weights of B ?", "the size")],
+        ["3", "1", "5"],
+    )
+    inputs = language.embed_injected(prompts, vectors)
+    assert count_common(inputs) > 30
+    assert count_common(inputs[:1]) == count_common([row[-9:] for row in inputs]) == 0
+    if frozen:
+        language.model.requires_grad_(requires_grad=False)
+    loss = language.loss(inputs, answers)
+    (gradient,) = torch.autograd.grad(loss, vectors, retain_graph=True)
+    alone = sum(language.loss([row], [answer]) for row, answer in zip(inputs, answers, strict=True)) / 3
+    assert loss.item() == pytest.approx(alone.item(), rel=1e-5)
+    assert torch.allclose(gradient, torch.autograd.grad(alone, vectors)[0], atol=1e-6)
+    assert language.answers(inputs)[0] == [language.answers([row])[0][0] for row in inputs]
+    ended = replace(language, lines=True)
+    assert ended.answer_ids("3")[-1] == language.bare_ids("\n")[0]
 
 
 @pytest.mark.slow
@@ -99,7 +126,7 @@ def test_the_whole_way(settings_file: Path, curator_cache: Path, tmp_path: Path)
         pytest.fail("a block's facts are not found")
     with pytest.raises(UserError, match="AlphaBlock1#lines"):
         trace(fact.replace("Alpha", "Alfa"), [out / "data"])
-    assert trace("alpha", [out / "domains" / "alpha" / "projector"])[0].what == "projector"
+    assert trace("alpha", [out / "domains" / "alpha" / "prototypes"])[0].what == "prototypes"
 
     told = json.loads(run("answer", settings_file, "lines of alpha AlphaBlock1 ?", "--domain", "alpha", "--json"))
     assert told["domain"] == "alpha"
@@ -115,8 +142,9 @@ def test_a_domain_is_added_and_removed_without_touching_others(
     settings_file: Path, curator_cache: Path, tmp_path: Path
 ) -> None:
     run("data", settings_file)
-    for stage in STAGES[1:]:
-        run(stage, settings_file, "--domain", "alpha")
+    run("adapt", settings_file, "--domain", "alpha")
+    run("align", settings_file)
+    run("route", settings_file, "--domain", "alpha")
     out = tmp_path / "made"
     before = digests(out)
     house = Workspace(load_settings(settings_file))
@@ -128,7 +156,7 @@ def test_a_domain_is_added_and_removed_without_touching_others(
         return base.answers(base.embed_injected([prompt_with(question) for question in asked], slots))
 
     alone = oracle()
-    for stage in STAGES[1:]:
+    for stage in ("adapt", "route"):
         run(stage, settings_file, "--domain", "beta")
     after = digests(out)
     assert {name: after[name] for name in before} == before
@@ -151,7 +179,7 @@ def test_other_settings_are_refused_without_force(settings_file: Path, curator_c
     with pytest.raises(UserError, match="not a domain of the settings"):
         run("adapt", settings_file, "--domain", "gamma")
     with pytest.raises(UserError, match="no such folder"):
-        run("align", settings_file, "--domain", "alpha")
+        run("align", settings_file)
 
 
 @pytest.mark.slow
@@ -174,7 +202,7 @@ def test_real_models_by_name(settings_file: Path, curator_cache: Path, tmp_path:
     given = ("--base", tmp_path / "base", "--expert", tmp_path / "expert")
     run("data", settings_file)
     run("adapt", settings_file, *given)
-    run("align", settings_file, *given)
+    run("align", settings_file, "--base", tmp_path / "base")
     run("route", settings_file, "--base", tmp_path / "base")
     counts = json.loads(run("evaluate", settings_file, *given, "--json"))
     assert counts["found"]["general_exact"]
