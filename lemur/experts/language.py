@@ -166,10 +166,10 @@ class Language:
         ends = lengths.cumsum(0)
         positions = places - (owners > 0) * (ends[owners - 1] - start)
         # The token before each of an answer predicts it.
-        told = [torch.arange(int(end) - len(row), int(end)) - 1 for row, end in zip(ids, ends[1:], strict=True)]
+        kept = [torch.arange(int(end) - len(row), int(end)) - 1 for row, end in zip(ids, ends[1:], strict=True)]
         scores = self.model(
             inputs_embeds=embedded, attention_mask=mask[None, None].to(embedded.device), use_cache=False,
-            position_ids=positions[None].to(embedded.device), logits_to_keep=torch.cat(told).to(embedded.device),
+            position_ids=positions[None].to(embedded.device), logits_to_keep=torch.cat(kept).to(embedded.device),
         ).logits[0]  # fmt: skip
         wanted = torch.tensor([token for row in ids for token in row], device=scores.device)
         return torch.nn.functional.cross_entropy(scores.float(), wanted)

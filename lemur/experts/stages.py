@@ -193,9 +193,9 @@ class Workspace:
             others = questions((fact for fact in general if fact.held), held=True)
             prompts = [frame.with_answer(row.text) for row in random.Random(seed).choices(others, k=len(numbers))]
             with torch.no_grad():
-                said, _ = base.answers(base.embed_injected(prompts, codebook(numbers)))
-            right = sum(read_number(text) == number for text, number in zip(said, numbers, strict=True))
-            return {"numbers": len(numbers), "said": right, "loss": round(loss, 6)}
+                answers, _ = base.answers(base.embed_injected(prompts, codebook(numbers)))
+            right = sum(read_number(text) == number for text, number in zip(answers, numbers, strict=True))
+            return {"numbers": len(numbers), "repeated": right, "loss": round(loss, 6)}
 
         parameters = self._parameters(settings, base=digest_model(self._base_model))
         self.make(self.folder("codebook"), CODEBOOK, parameters, self.ground, fill)
@@ -217,9 +217,9 @@ class Workspace:
         (`benchmarks.experts_bounds layers`).
         """
         expert = self.expert(domain)
-        said, _ = expert.answers(expert.embed_prompts([plain_prompt(question) for question in texts]))
+        answers, _ = expert.answers(expert.embed_prompts([plain_prompt(question) for question in texts]))
         with torch.no_grad():
-            slots: Tensor = self.codebook(base)([read_number(text) or "0" for text in said])
+            slots: Tensor = self.codebook(base)([read_number(text) or "0" for text in answers])
         return slots
 
     def make_prototypes(self, domain: str) -> None:
