@@ -172,8 +172,10 @@ def _complete(request: SourceRecording, absent: str, folders: Sequence[str]) -> 
     """Return a request with a package that it lacks; that is replaced if it is in none of these folders."""
     more = [folder for folder in folders if folder not in request.folders]
     if more:
-        # A version that fits is found before the one that does not.
-        return replace(request, folders=[*more, *request.folders] if "=" in absent else [*request.folders, *more])
+        # A version that fits is found before the one that does not, or that cannot be loaded.
+        is_there = any(Path(folder, absent).is_dir() for folder in request.folders)
+        first = "=" in absent or is_there
+        return replace(request, folders=[*more, *request.folders] if first else [*request.folders, *more])
     return replace(request, replaced=[*request.replaced, absent])
 
 

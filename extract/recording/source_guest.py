@@ -113,7 +113,7 @@ def record_source(request: SourceRecording) -> dict[str, Any]:
             # What it would have shown stays unknown.
             failures[name] = failure.message if isinstance(failure, AttemptError) else one_line(repr(failure), 200)
             if absent is None and name in own:
-                absent = _find_lacking(failure, failures[name])
+                absent = _find_lacking(failure, failures[name], {module.partition(".")[0] for module in own})
     if absent in request.replaced or request.last:
         absent = None
     if absent or all(name in failures for name in own):
@@ -142,10 +142,15 @@ def _list_parts(item: Any) -> set[str]:
     return {name for name in dir(item) if name[0] != "_"} if isinstance(item, type) else set(read_parameters(item))
 
 
-def _find_lacking(failure: BaseException, message: str) -> str | None:
-    """Return the module that an import lacks, or the requirement that its message states; None if it is neither."""
+def _find_lacking(failure: BaseException, message: str, own: Collection[str]) -> str | None:
+    """Return the module that an import lacks, or the requirement that its message states; None if it is neither.
+
+    Args: own: the top-level packages of the source.
+    """
     required = _REQUIRED.search(message)
     absent = find_absent(failure.cause) if isinstance(failure, AttemptError) else None
+    if absent is not None and "." not in absent and absent in own:
+        return None  # its own compiled parts
     return absent or (required[1] if required else None)
 
 

@@ -22,6 +22,7 @@ import re
 import sys
 import tempfile
 import time
+import traceback
 import types
 import unittest
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,6 +41,8 @@ _FILE_SECONDS = 4.0  # of CPU time; the counts end ordinary files
 _MAX_FAILED = 40
 _MOST_DRAWN = 10_000_000  # elements of the models that one test constructs with values
 _MAX_REPLACED = 8  # modules that one file lacks
+#: "numpy.core.multiarray failed to import", "Could not find module '_version_cpu' in ..."
+_UNLOADED = re.compile(r"multiarray failed|ould not find module '_|undefined symbol|cannot open shared object")
 _NEEDS_VALUES = re.compile(r"meta tensor|on meta|'meta'|does not require grad|numpy")
 
 
@@ -102,12 +105,19 @@ class ReplacedModule(types.ModuleType):
 
 
 def find_absent(error: BaseException | None) -> str | None:
-    """Return the module whose absence an error is due to; who catches the first one may raise another."""
+    """Return the module whose absence an error is due to; who catches the first one may raise another.
+
+    A package whose compiled parts cannot be loaded here counts as absent, too.
+    """
     while error is not None:
         if isinstance(error, ImportError) and error.name:
             lacks = re.match(r"cannot import name '(_\w+)' from", str(error))
             if lacks or isinstance(error, ModuleNotFoundError):
                 return f"{error.name}.{lacks[1]}" if lacks else error.name
+        if isinstance(error, ImportError) and _UNLOADED.search(str(error)):
+            frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+            tops = [str(frame.f_globals["__name__"]).partition(".")[0] for frame in frames]
+            return next((top for top in reversed(tops) if top not in sys.stdlib_module_names), None)
         error = error.__context__
     return None
 

@@ -24,7 +24,7 @@ from extract.recording.drivers import Driver, Tables, drive_stated, list_example
 from extract.recording.meta import LargeModelError, LightTensors
 from extract.recording.recorder import SourceRecorder
 from extract.recording.source_guest import _Recording, spread
-from extract.recording.testing import run_tests
+from extract.recording.testing import find_absent, run_tests
 from extract.recording.users import UseGraph, list_stored
 from extract.sources import open_source
 from extract.standins import sparse
@@ -154,6 +154,18 @@ def test_what_replaces_compiled_packages_is_there_while_recording(monkeypatch: p
     assert sys.modules["other"].SparseTensor is SparseTensor
     # One takes what ours does not, the other is no class.
     assert {name: vars(sys.modules[f"{package}.defining"])[name] for name in kept} == kept
+
+
+@pytest.mark.parametrize("message", ["numpy.core.multiarray failed to import", "Could not find module '_version_cpu'"])
+def test_a_package_whose_compiled_parts_cannot_be_loaded_counts_as_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str
+) -> None:
+    (tmp_path / "scattering.py").write_text(f"import json\nraise ImportError({message!r})\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ImportError) as caught:
+        importlib.import_module("scattering")
+    assert find_absent(caught.value) == "scattering"
+    assert find_absent(ImportError("something else")) is None
 
 
 def test_examples_of_a_readme(tmp_path: Path) -> None:
