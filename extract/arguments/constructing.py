@@ -53,7 +53,7 @@ _OUTSIDE = re.compile(r"out of (?:range|bounds)")
 _LENGTH = re.compile(r"unpack \(expected (\d+)|of (?:length|size|len) (\d+)|(\d+) (?:elements|values|items)")
 _NO_PAIR = re.compile(r"cannot unpack non-iterable (?:int|float|str) ")
 _LOOP = re.compile(r"\bfor (?:\w+, \()?(\w+(?:, \w+)+)\)? in ")
-_FEW_TRIES = 12
+_FIRST_TRIES, _FEW_TRIES = 4, 12
 _FEW = 4  # of the values for a name
 _MAX_LENGTH = 8
 _MAX_GROWN = 64
@@ -197,13 +197,17 @@ class Constructor:
         # A class that takes only a configuration is tried with a small one first.
         configured = len(self.required) == 1 and self.required[0] in self.companions()
         late: list[Constructed] = []
+        # Where others were seen to run, inputs for the defaults are guessed after these.
+        seen_running = any(a != Arguments() and a.as_json() in called for a in recorded)
         for built in self._construct_unchanged([*default, *recorded, *small, *(calls if not configured else ())], seen):
             succeeded = True
             # The defaults of large models take seconds each: small values first.
             if built.on_meta and built.arguments in default:
                 late.append(built)
             else:
-                built.tries = _FEW_TRIES if built.arguments in uncalled else None
+                first = seen_running and built.arguments in default
+                late += [dataclasses.replace(built)] if first else []
+                built.tries = _FIRST_TRIES if first else _FEW_TRIES if built.arguments in uncalled else None
                 yield built
         yield from late
         if not self.required and succeeded:

@@ -127,6 +127,14 @@ def test_a_recorded_constructor_of_what_nobody_called_gets_few_tries_before_gues
     assert plans == [(("7",), 12), (("9",), None), ((("dim", "32"),), None), (("7",), None)]
 
 
+def test_defaults_get_few_tries_before_arguments_that_were_seen_to_run(constructor: MakeConstructor) -> None:
+    recorded = [{"args": [], "kwargs": [("dim", "9")], "way": "recorded"}]
+    calls = [{"args": [], "kwargs": [], "init": {"args": [], "kwargs": {"dim": "9"}}}]
+    made = constructor(text("dim=7", "self.dim = dim"), init=recorded, forward=calls)
+    plans = [(plan.arguments.kwargs, plan.tries) for plan in made.plans()]
+    assert plans == [((), 4), ((("dim", "9"),), None), ((), None)]
+
+
 def test_repairs_start_from_a_recorded_constructor_that_failed(constructor: MakeConstructor) -> None:
     recorded = [{"args": [], "kwargs": [("dim", "32")], "way": "recorded"}]
     made = constructor(text("dim, mult=None", "self.a = nn.Linear(dim, int(dim * mult))"), init=recorded)
