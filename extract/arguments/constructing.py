@@ -299,7 +299,8 @@ class Constructor:
         missing = _list_missing(failure)
         if any(p.kind is p.VAR_KEYWORD for p in self.parameters.values()):  # `**kwargs` that a base class requires
             more = {n: self._choices(n)[0] for n in missing if n not in self.parameters and n not in extra}
-            yield from [(dict(picks), {**extra, **more})] if more else ()
+            if more:
+                yield dict(picks), {**extra, **more}
         known, companions = {**texts, **extra}, self.companions()
         better = self._improve(failure, known)
         # What is read by key is a dict; what has an attribute may be anything.

@@ -56,7 +56,7 @@ def search_arguments(payload: dict[str, Any]) -> dict[str, Any]:
     Returns: `level`; `kind` and `error` if it stopped before the goal; from `constructed` on, `arguments` and
     `observed`.
     """
-    compile_nothing()
+    disable_denied()
     sys.path += payload.get("folders", [])
     hide(payload.get("origin", []))
     cls, stopped = define(payload)
@@ -65,7 +65,7 @@ def search_arguments(payload: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in _search(cls, payload).items() if name not in ("progress", "doubtful")}
 
 
-def compile_nothing() -> None:
+def disable_denied() -> None:
     """Disable what the sandbox does not allow: `torch.compile`'s processes, reading the machine's tables of types."""
     torch.compile = _return_unchanged
     mimetypes.knownfiles.clear()

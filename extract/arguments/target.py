@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from extract.arguments.forwarding import ForwardCall, evaluate
 from extract.arguments.messages import BlockRun, CallTexts
 from extract.arguments.probe import MODULE_NAME, hide
-from extract.arguments.search_guest import compile_nothing, define, namespace
+from extract.arguments.search_guest import define, disable_denied, namespace
 from extract.arguments.trials import SEED, AttemptError, BlockNamespace, attempt, fill_unset, seed_all
 from extract.arguments.values.inputs import change_nested, flatten, has_shape
 
@@ -25,7 +25,7 @@ def prepare(folders: Sequence[str], origin: Collection[str]) -> None:
 
     Args: folders: appended to sys.path. origin: packages to hide.
     """
-    compile_nothing()
+    disable_denied()
     # TorchScript and the fast path of attention would hide what is computed from the recorder.
     torch.jit._state.disable()
     torch.backends.mha.set_fastpath_enabled(False)

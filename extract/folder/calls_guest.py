@@ -8,7 +8,7 @@ import torch
 
 from extract.arguments.messages import CallRequest
 from extract.arguments.probe import hide, load
-from extract.arguments.search_guest import compile_nothing
+from extract.arguments.search_guest import disable_denied
 from extract.arguments.trials import AttemptError, attempt, seed_all
 from lemur_core.sandbox.server.jobs import Failure
 
@@ -20,7 +20,7 @@ def run_call(request: CallRequest) -> str | Failure:
 
     Returns: "ran", or the error.
     """
-    compile_nothing()
+    disable_denied()
     sys.path += request.folders
     hide(request.origin)
     try:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from extract.arguments.constructing import fails_only_on_meta
-from extract.arguments.search_guest import compile_nothing, define, namespace
+from extract.arguments.search_guest import define, disable_denied, namespace
 from extract.arguments.trials import AttemptError, BlockNamespace, attempt, seed_all
 from extract.migrate.messages import BlockToFit, CallToTry, Fit, NoFit, PointToTry
 from extract.minimize.cuts import LEFT_OUT
@@ -30,7 +30,7 @@ _THREADS = 1
 def fit(request: BlockToFit) -> Sequence[Fit | NoFit]:
     """Try a block at several insertion points, and return how it fits each of them."""
     torch.set_num_threads(_THREADS)
-    compile_nothing()
+    disable_denied()
     cls, stopped = define({"code": request.code, "name": request.name})
     if cls is None:
         return [NoFit(stopped["error"])] * len(request.sites)

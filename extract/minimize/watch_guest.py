@@ -21,7 +21,7 @@ from extract.arguments.constructing import Arguments, Constructor
 from extract.arguments.forwarding import Forward, ForwardCall, evaluate, run
 from extract.arguments.messages import BlockUses, CallsToRun, CallTexts
 from extract.arguments.probe import MODULE_NAME, hide, load
-from extract.arguments.search_guest import compile_nothing, namespace
+from extract.arguments.search_guest import disable_denied, namespace
 from extract.arguments.target import construct
 from extract.arguments.trials import (
     AttemptError,
@@ -67,7 +67,7 @@ def watch_block(request: BlockUses) -> dict[str, object]:
         with watch.watching():
             cls, names = _load(request)
             watch.begin_use()
-            # The second run signs the results, and no other size was ever seen to reach other lines.
+            # A second run signs the results, and runs at further sizes are not watched.
             signature = exercise(cls, replace(request, sizes=[]) if scripts else request, names, watch)
         bound = sorted(_list_overrides())
         if scripts:
@@ -103,7 +103,7 @@ def sign_results(request: BlockUses) -> dict[str, object]:
 
 
 def _prepare(request: BlockUses) -> None:
-    compile_nothing()
+    disable_denied()
     sys.path += request.folders
     hide(request.origin)
 

@@ -18,7 +18,7 @@ from torch import nn
 from extract.arguments.forwarding import ForwardCall, evaluate
 from extract.arguments.messages import BlockRun, CallsToRun, Originals
 from extract.arguments.probe import MODULE_NAME, hide
-from extract.arguments.search_guest import compile_nothing, define, namespace
+from extract.arguments.search_guest import define, disable_denied, namespace
 from extract.arguments.target import construct
 from extract.arguments.trials import AttemptError, BlockNamespace, attempt, fill_unset, seed_all, unset_is_nan
 from extract.arguments.values.inputs import flatten, has_shape
@@ -27,7 +27,7 @@ from lemur_core.sandbox.server.foreign import name_type, read_message
 
 def sign_block(request: BlockRun) -> dict[str, Any]:
     """Return the signature of the class in a self-contained file, or `error`."""
-    compile_nothing()
+    disable_denied()
     sys.path += request.folders
     hide(request.origin)
     cls, stopped = define({"code": request.code, "name": request.name})
@@ -38,7 +38,7 @@ def sign_block(request: BlockRun) -> dict[str, Any]:
 
 def sign_originals(request: Originals) -> dict[str, dict[str, Any]]:
     """Return the signature of each block id, or `missing` with the reason why there is no original."""
-    compile_nothing()
+    disable_denied()
     if request.stir:
         _stir_memory()
     sys.path[:0] = request.folders

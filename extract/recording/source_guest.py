@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from extract.arguments.search_guest import compile_nothing
+from extract.arguments.search_guest import disable_denied
 from extract.arguments.trials import AttemptError, attempt, seed_all
 from extract.arguments.values.inputs import list_required
 from extract.arguments.values.names import read_parameters
@@ -86,7 +86,7 @@ def record_source(request: SourceRecording) -> dict[str, Any]:
     If no module of the classes can be imported, `missing` states why. `absent` is the module that one of them lacks, or
     the requirement that the package there does not meet: then nothing is run.
     """
-    compile_nothing()
+    disable_denied()
     torch.jit._state.disable()
     torch.backends.mha.set_fastpath_enabled(False)
     # No weights are there, and none are needed; tables that come with the code are. Whoever imported the functions gets

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from extract.arguments.messages import BlockRun, BlockUses
-from extract.arguments.search_guest import compile_nothing, namespace
+from extract.arguments.search_guest import disable_denied, namespace
 from extract.arguments.target import Target
 from extract.arguments.trials import AttemptError, attempt, seed_all
 from extract.arguments.values.inputs import flatten
@@ -29,7 +29,7 @@ def sign_in_project(request: ModuleToSign) -> Failure | dict[str, object]:
     Returns: why it cannot be imported or constructed, or the fields of `extract.migrate.project.trial.SignedInProject`.
     """
     sys.dont_write_bytecode = True
-    compile_nothing()
+    disable_denied()
     # The sandbox has preloaded packages; a module of the project may have the name of one.
     for name in [name for name in sys.modules if name.partition(".")[0] in request.packages]:
         del sys.modules[name]
@@ -66,7 +66,7 @@ def _run_tests(path: Path) -> int | str:
 
 def observe_block(request: BlockRun) -> Failure | SeenBlock:
     """Run a block in train mode, or else in eval mode. Returns: why it does not run, or the facts for a smoke test."""
-    compile_nothing()
+    disable_denied()
     try:
         return _observe(Target(request))
     except AttemptError as failure:

@@ -76,7 +76,7 @@ def test_a_search_ends_once_it_gets_no_further(forward: MakeForward) -> None:
 
     assert count(3, "raise ValueError(x.shape)") < count(9, "raise ValueError(x.shape)") <= 10
     steps = "assert x.dim() > 3\nassert x.shape[1] == 7\nraise ValueError(x.shape)"
-    assert count(3, steps) > count(3, "raise ValueError(x.shape)"), "it goes on as long as it gets further"
+    assert count(3, steps) > count(3, "raise ValueError(x.shape)"), "it continues as long as it gets further"
 
 
 def test_no_arguments(forward: MakeForward) -> None:
