@@ -5,6 +5,7 @@ keep their original names if possible: the block's class always, then those used
 edited by offset, which preserves every other byte; LibCST would give the same text at a much higher cost.
 """
 
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -26,6 +27,9 @@ from lemur_core.source.text import Edit, Import, apply, dedent
 
 #: Without a message: inside an f-string, Python before 3.12 allows no quotes.
 _NOT_RAISED = "ImportError()"
+_SEARCH = re.compile(
+    r"""(?<![\w.])(?:\w+\.)*find_spec\(\s*(['"])(?P<package>[A-Za-z]\w*)[\w.]*\1\s*,?\s*(?:(?:package\s*=\s*)?None\s*)?\)"""
+)
 
 
 @dataclass
@@ -138,15 +142,26 @@ class Renderer:
         self.names = names
         self.dropped: list[str] = []  # decorators that were left out
         self.absent: set[str] = set()  # optional packages whose imports were replaced by errors
+        self._required = closure.requires
         self._nodes = {(node.module, node.statement.number): node for node in closure.nodes.values()}
 
     def render(self, group: StatementGroup) -> str:
         """Return the text of one group, at the left margin."""
         wanted = {node.statement.number for node in group.nodes}
         if group.block >= 0:
-            return dedent(self._block(group.module, group.block, wanted), len(_indent(group.module, group.start)))
-        node = group.nodes[0]
-        return dedent(self._statement(group.module, node.statement), node.statement.column)
+            text = dedent(self._block(group.module, group.block, wanted), len(_indent(group.module, group.start)))
+        else:
+            node = group.nodes[0]
+            text = dedent(self._statement(group.module, node.statement), node.statement.column)
+        return _SEARCH.sub(self._answer_search, text) if "find_spec" in text else text
+
+    def _answer_search(self, match: re.Match[str]) -> str:
+        """Let no search find what the file does not require: it would use it, while its imports are replaced."""
+        package = match["package"]
+        if self.graph.library.is_runtime(package) or package in self._required:
+            return match[0]
+        self.absent.add(package)
+        return "None"
 
     # -- blocks --------------------------------------------------------------------------------------------------
 

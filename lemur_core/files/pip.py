@@ -28,6 +28,7 @@ _SCRIPT = Path(__file__).with_name("pip_guarded.py")
 _UNREACHABLE = re.compile(
     r"Retrying|Max retries|Connection|ProxyError|[Tt]imed out|SSLError|IncompleteRead|HTTP error 5"
 )
+_INVALID = "has invalid metadata"
 _VERSIONS = re.compile(r"\(from versions: ([^)]*)\)")
 
 
@@ -79,6 +80,11 @@ def download(
     # pip would build the sdist to read its metadata; the guard ends it there, with the archive on disk.
     if sdists and done.returncode == EXIT_ARCHIVE and result.is_file():
         return Path(result.read_text(encoding="utf-8"))
+    if _INVALID in done.stderr and sdists is True:  # pip rejects it in a wheel; that of an sdist is not read
+        with contextlib.suppress(AbsentError):
+            return download(
+                name, specifier, folder, sdists="only", max_bytes=max_bytes, max_seconds=max_seconds, retries=retries
+            )
     fetched = sorted(archives.iterdir())
     if done.returncode != 0 or not fetched:
         raise _explain(done.stderr, sdists, max_bytes)
@@ -180,6 +186,8 @@ def _explain(stderr: str, sdists: bool | Literal["only"], max_bytes: int) -> Use
     versions = () if match is None or match[1] == "none" else tuple(match[1].split(", "))
     if "File too large" in stderr:
         return AbsentError(f"its archive has more than {max_bytes >> 20} MiB, the limit")
+    if _INVALID in stderr:
+        return UserError("pip rejects the metadata of this release, and there is no sdist of it; take another version")
     if not versions and _UNREACHABLE.search(stderr):
         return RetryableError("the package index cannot be reached; check the network, run again")
     if match is not None or "No matching distribution" in stderr:

@@ -152,7 +152,7 @@ def read_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter
     """Return the parameters of a function or class, empty if its signature is unavailable."""
     try:
         return dict(inspect.signature(function).parameters)
-    except (ValueError, TypeError):
+    except Exception:  # noqa: BLE001 - what is foreign may refuse to be looked at in any way
         return {}
 
 

@@ -17,6 +17,7 @@ from extract.arguments.settings import configuration_expressions
 from extract.arguments.values import names as values
 from extract.arguments.values.compared import read_compared
 from extract.arguments.values.names import candidates, shrunk, shrunk_arguments
+from extract.standins.frameworks import NotInstalled
 from tests.builders.suites import table
 
 #: A file that compares its parameters.
@@ -174,3 +175,8 @@ def test_what_a_parameter_is_compared_with(tmp_path: Path, monkeypatch: pytest.M
     assert read["mode"].list_fitting("int") == ()
     assert read["mode"].list_fitting("Optional[str]") == read["mode"].constants
     assert read_compared("no_such_module") == {}
+
+
+def test_what_refuses_to_be_looked_at_has_no_parameters() -> None:
+    """The value of an import that is taken as not installed raises whatever is read from it."""
+    assert values.read_parameters(NotInstalled("torchao")) == {}

@@ -183,6 +183,17 @@ def test_no_such_release(make_wheel: Make) -> None:
         open_source("pkk")
 
 
+def test_metadata_that_pip_rejects(make_wheel: Make, make_sdist: Make) -> None:
+    """Where a release has an sdist, too, that is read instead: pip reads no metadata of it here."""
+    invalid = "License: MIT\nRequires-Dist: numpy (<0.19.0>=0.16.1)\n"
+    make_wheel("pkg", "1.0", FILES, invalid)
+    with pytest.raises(UserError, match=r"^pkg@1\.0: pip rejects the metadata of this release"):
+        open_source("pkg@1.0")
+    make_sdist("pkg", "1.0", {**FILES, "setup.py": ""}, invalid)
+    source = open_source("pkg@1.0")
+    assert [file.module for file in source.files] == ["pkg", "pkg.layers.se"]
+
+
 def test_an_index_that_cannot_be_reached(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PIP_NO_INDEX")
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
