@@ -6,7 +6,7 @@ import heapq
 import inspect
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from extract.arguments.messages import NAME
-from extract.arguments.settings import configuration_expressions, parse_settings, read_items
+from extract.arguments.settings import configuration_expressions, is_unlike_module, parse_settings, read_items
 from extract.arguments.trials import (
     AttemptError,
     BlockNamespace,
@@ -256,15 +256,15 @@ class Constructor:
 
     def variants(self, built: Constructed, failure: AttemptError) -> Iterator[Constructed]:
         """Yield the module with other values for the parameters that a failing forward names."""
-        if "Identity" in str(failure):  # a class was called in place of a layer
-            for layer in _LAYERS[:2]:
-                kwargs = tuple((n, layer if t == "nn.Identity" else t) for n, t in built.arguments.kwargs)
-                with contextlib.suppress(AttemptError):
-                    yield self.make(Arguments(built.arguments.args, kwargs))
+        before = dict(built.arguments.kwargs)
+        if is_unlike_module(failure):
+            yield from self._make_changed(built, [dict([better]) for better in self._improve(failure, before)])
+        classes = [name for name, text in before.items() if text == "nn.Identity"]
+        if classes and "Identity" in str(failure):  # a class was called in place of a layer
+            yield from self._make_changed(built, [dict.fromkeys(classes, layer) for layer in _LAYERS[:2]])
         words = [word for line in reversed(failure.lines) for word in NAME.findall(line)]
         named = [w for w in dict.fromkeys(words) if w in self.parameters and not is_variadic(self.parameters[w])]
         named += [name for name in self.required if name not in named]
-        before = dict(built.arguments.kwargs)
         positional = len(built.arguments.args)
         layers = _LAYERS if _UNCALLABLE.search(str(failure)) else ()  # the value was called
         if layers:
@@ -280,10 +280,15 @@ class Constructor:
                 kwargs = _order_arguments(self.parameters, {**before, name: text}).kwargs
                 with contextlib.suppress(AttemptError):
                     yield self.make(Arguments(built.arguments.args, kwargs))
-        changes = [{name: text} for name, text in self._improve(failure, before)]
-        for change in (*changes, *_widen(failure, before)):
+        changes = [dict([better]) for better in self._improve(failure, before)]
+        yield from self._make_changed(built, [*changes, *_widen(failure, before)])
+
+    def _make_changed(self, built: Constructed, changes: Iterable[Mapping[str, str]]) -> Iterator[Constructed]:
+        before = dict(built.arguments.kwargs)
+        for kwargs in ({**before, **change} for change in changes):
             with contextlib.suppress(AttemptError):
-                yield self.make(Arguments(built.arguments.args, tuple({**before, **change}.items())))
+                if kwargs != before:
+                    yield self.make(Arguments(built.arguments.args, tuple(kwargs.items())))
 
     def _suggest_changes(
         self,

@@ -17,6 +17,7 @@ from torch import nn
 from extract.arguments.constructing import META_SHAPES, Constructed, Constructor, fails_only_on_meta
 from extract.arguments.repairs import is_module_fault, repairs
 from extract.arguments.resizing import FailedCall
+from extract.arguments.settings import is_unlike_module
 from extract.arguments.trials import SEED, AttemptError, BlockNamespace, TimeBudget, attempt, counting_work, seed_all
 from extract.arguments.values.compared import Compared, read_compared
 from extract.arguments.values.inputs import (
@@ -132,8 +133,8 @@ class Forward:
                 failure = AttemptError(ValueError(self.rejected), _RAN)
             idle = 0 if self.best_failure is not None and self.best_failure[0] is failure else idle + 1
             failed = FailedCall(failure, inputs, self.parameters, layers, loss)
-            stuck += is_module_fault(failed)
-            if stuck == _MAX_STUCK or idle == self.patience:
+            stuck += _MAX_STUCK if is_unlike_module(failure) else is_module_fault(failed)
+            if stuck >= _MAX_STUCK or idle == self.patience:
                 return
             fresh = (item for item in repairs(failed) if item not in seen and _is_small(item))
             for item in itertools.islice(fresh, _MAX_REPAIRS):

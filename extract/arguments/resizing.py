@@ -316,6 +316,7 @@ _RELATIVE = (
     r"input\.dim\(\) = (?P<have>\d+) is not equal to len\(dims\) = (?P<want>\d+)",
     r"same number of dimensions: got (?P<have>\d+) and (?P<want>\d+)",
     r"\(expected (?:at least )?(?P<want>\d+), got (?P<have>\d+)\)",
+    r"[Ww]rong shape: expected (?P<want>\d+) dims\. Received (?P<have>\d+)-dim",
     r"repeat dims can not be smaller than number of dimensions of tensor",
 )
 

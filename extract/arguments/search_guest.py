@@ -7,6 +7,7 @@ import inspect
 import itertools
 import math
 import mimetypes
+import re
 import sys
 import types
 from collections import Counter, OrderedDict
@@ -215,7 +216,7 @@ def _plans(constructor: Constructor) -> Iterator[_FailedModule]:
                 fresh = list(itertools.islice(constructor.variants(plan.built, plan.failure), _MAX_VARIANTS))[::-1]
                 if plan.built is built:  # each variant makes more progress than the last
                     waiting += fresh
-                elif "object is not callable" in message or "positional arguments but" in message:
+                elif re.search("object is not callable|positional arguments but|unexpected keyword", message):
                     waiting = [*fresh[:-_LIKELY], *waiting, *fresh[-_LIKELY:]]  # a layer is more likely
         if constructor.budget.late():
             return

@@ -21,6 +21,7 @@ _INDEXED = re.compile(r"'(\w+)' object is not subscript|argument of type '(\w+)'
 _ASSIGNED = re.compile(r"^\s*(?:self\.)?(\w+)(?:: [^=\n]+)? = (.+)", re.MULTILINE)
 _OF_DICTS = frozenset({"items", "keys", "values"})
 _TENSOR = ("nn.Identity()", "torch.rand((32, 32))")
+_TAKES_MORE = re.compile(r"(?:Identity|PReLU)\.forward\(\) (takes|got an unexpected|missing)")
 #: Values whose methods and attributes plain numbers are asked for where their kind was guessed wrong.
 _OTHER_KINDS: tuple[tuple[str, object], ...] = (
     ("nn.Identity()", nn.Identity()),
@@ -52,6 +53,21 @@ class Settings(NamedTuple):
         """Return the expression with these items, the new ones first."""
         fresh = {name: text for name, text in items.items() if name not in self.items}
         return self._replace(items={**fresh, **self.items, **items}).expression()
+
+
+def is_unlike_module(failure: AttemptError) -> bool:
+    """Return whether an identity is called with more than one argument, or asked for a parameter, which it lacks."""
+    asked = isinstance(failure.cause, StopIteration) and ".parameters(" in "".join(failure.lines[-1:])
+    return asked or _TAKES_MORE.search(str(failure)) is not None
+
+
+def _take_more(text: str) -> str:
+    """Return an expression whose modules take any arguments, and read the first: a state or a mask may follow."""
+    for base in ("nn.Identity", "nn.PReLU"):
+        stub = f"type('Stub', ({base},), {{"
+        forward = f"'forward': lambda self, *x, **y: {base}.forward(self, [*x, *y.values()][0])"
+        text = text.replace(stub, f"{stub}{forward}, ").replace(f"{base}()", f"{stub}{forward}}})()")
+    return text
 
 
 def parse_settings(text: str) -> Settings | None:
@@ -95,7 +111,15 @@ class ReadItems(NamedTuple):
                 yield from ((name, text) for text in self._complete(texts[name], lack, line, name, evaluate))
         if "before Module.__init__" in str(failure):  # no module can be assigned yet
             yield from ((n, t.replace("(nn.Identity,)", "(types.SimpleNamespace,)")) for n, t in texts.items())
-        if "Identity" in str(failure):  # a tensor was wanted
+        modules = {name: text for name, text in texts.items() if "nn.Identity" in text or "nn.PReLU" in text}
+        if is_unlike_module(failure):
+            for name, text in modules.items():
+                if isinstance(cause, StopIteration):
+                    yield name, text.replace("nn.Identity", "nn.PReLU")
+                else:
+                    yield from [(name, "lambda x, *_, **__: x")] if text == "nn.Identity()" else []
+                    yield name, _take_more(text)
+        elif "Identity" in str(failure):  # a tensor was wanted
             yield from ((name, text.replace(*_TENSOR)) for name, text in texts.items() if _TENSOR[0] in text)
         words = {word for text in (*failure.lines, str(failure)) for word in NAME.findall(text)}
         words |= {word for name in words for word in self.assigned.get(name, ())}

@@ -142,7 +142,8 @@ class Renderer:
         self.names = names
         self.dropped: list[str] = []  # decorators that were left out
         self.absent: set[str] = set()  # optional packages whose imports were replaced by errors
-        self._required = closure.requires
+        replaced = {symbol.package.partition(".")[0] for symbol in names.of if isinstance(symbol, OptionalPackage)}
+        self._required = closure.requires - replaced
         self._nodes = {(node.module, node.statement.number): node for node in closure.nodes.values()}
 
     def render(self, group: StatementGroup) -> str:

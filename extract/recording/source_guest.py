@@ -332,16 +332,19 @@ class _Recording:
         """Yield the drivers of a class: what its authors wrote to be run, then those with the least effort."""
         reaching = self._graph.list_reaching(cls)
         names = {item.__name__ for item in (cls, *reaching) if isinstance(item, type) or item.__module__ in sys.modules}
-        near = {cls.__name__, *(item.__name__ for item in reaching[:_NEAR])}
+        near = {item.__name__ for item in reaching[:_NEAR]}
         yield from islice(self._list_configured(cls, reaching), _MAX_DRIVERS[CONFIGURED])
         yield from islice(self._list_written(cls, reaching, names), _MAX_DRIVERS[WRITTEN])
-        # Those that name the class itself first.
-        tests = {name: text for name, text in self._tests.items() if any(word in text for word in near)}
-        ordered = sorted(tests, key=lambda name: cls.__name__ not in tests[name])
-        yield from map(drive_tests, ordered[: _MAX_DRIVERS[TESTS]])
+        tests = [name for name, text in self._tests.items() if cls.__name__ in text][: _MAX_DRIVERS[TESTS]]
+        yield from map(drive_tests, tests)
         yield from islice(self._list_stated(cls, reaching), _MAX_DRIVERS[STATED])
         for effort, drivers in itertools.groupby(self._list_ready(cls, reaching), lambda driver: driver.effort):
             yield from islice(drivers, _MAX_DRIVERS[effort])
+        # Tests of others take seconds, and hardly show the class.
+        others = (
+            name for name, text in self._tests.items() if name not in tests and any(word in text for word in near)
+        )
+        yield from map(drive_tests, islice(others, _MAX_DRIVERS[TESTS] - len(tests)))
 
     def _list_stated(self, cls: type[nn.Module], reaching: list[Any]) -> Iterator[Driver]:
         stating = self._stated.list_naming([item.__name__ for item in (cls, *reaching)])

@@ -215,6 +215,6 @@ class A(Base):
 """
     code = closed(corpus({"p/a.py": text}).emit("A"))
     space: dict[str, object] = {}
-    exec(code, space)  # noqa: S102
+    exec(code, space)
     assert space["A"]()(1) == (False, True)  # type: ignore[operator]
     assert "taken as not installed: pytest" in code
