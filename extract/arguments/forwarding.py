@@ -50,6 +50,8 @@ _MAX_ELEMENTS = 500_000  # in all inputs together, after a repair
 _MAX_AT_START = 8_000_000
 _MAX_REPAIRS = 16  # taken from one failure
 _RAN = 10**6  # progress of a call that ended, and whose output shows nothing
+#: Of a class or decorator whose call names the arguments of forward otherwise.
+_OTHER_NAMES = re.compile(r"multiple values for argument|__call__\(\) (?:missing|got an unexpected)")
 _MAX_STUCK = 4  # failures that no input can repair, before another module is tried
 
 
@@ -79,6 +81,7 @@ class Forward:
     parameters: dict[str, inspect.Parameter] = field(default_factory=dict)
     work: int = 0  # multiply-adds of the last call that worked
     rejected: str | None = None  # why that call counts for nothing, once whoever asked for it knows
+    by_position: bool = False  # once names are refused
     patience: int = _MAX_TRIES  # tries in a row that get no further, after which the search ends
 
     def __post_init__(self) -> None:
@@ -123,8 +126,12 @@ class Forward:
             if inputs is None:
                 return
             seen.add(inputs)
-            called = as_call(inputs, self.parameters)
+            called = as_call(inputs, self.parameters, by_position=self.by_position)
             failure = self._try(called)
+            if failure is not None and not self.by_position and _OTHER_NAMES.search(str(failure)):
+                self.by_position = True
+                called = as_call(inputs, self.parameters, by_position=True)
+                failure = self._try(called)
             if failure is None:
                 self.rejected = None
                 yield called
@@ -325,8 +332,15 @@ def _is_small(inputs: Inputs, limit: int = _MAX_ELEMENTS) -> bool:
     return sum(math.prod(tensor.shape) for _, value in inputs for tensor in tensors_in(value)) <= limit
 
 
-def as_call(inputs: Inputs, parameters: Mapping[str, inspect.Parameter] | None = None) -> ForwardCall:
-    """Return inputs by name as a call; `*name` and positional-only parameters are passed by position."""
+def as_call(
+    inputs: Inputs, parameters: Mapping[str, inspect.Parameter] | None = None, *, by_position: bool = False
+) -> ForwardCall:
+    """Return inputs by name as a call; `*name` and positional-only parameters are passed by position.
+
+    Args: by_position: pass the first ones by position, too, as long as none is left out.
+    """
+    leading = [name for name, _ in zip(parameters or (), inputs, strict=False)] if by_position else []
+    together = {name for name, (known, _) in zip(leading, inputs, strict=False) if name == known}
     args: list[str] = []
     kwargs: list[tuple[str, str]] = []
     for name, value in inputs:
@@ -334,7 +348,7 @@ def as_call(inputs: Inputs, parameters: Mapping[str, inspect.Parameter] | None =
         if name.startswith("*"):
             items = value.values if isinstance(value, ListOfValues) else (value,)
             args += [item.expression() for item in items]
-        elif parameter is not None and parameter.kind is parameter.POSITIONAL_ONLY:
+        elif name in together or (parameter is not None and parameter.kind is parameter.POSITIONAL_ONLY):
             args.append(value.expression())
         else:
             kwargs.append((name, value.expression()))

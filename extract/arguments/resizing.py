@@ -125,6 +125,23 @@ def sizes_in_message(at: FailedCall) -> Iterator[Inputs]:
             yield from resize(at, int(match[have]), int(match[want]))
 
 
+_MOST_BORDER = 8  # pixels that the layers before a flattening cut off, in all
+
+
+def flattened(at: FailedCall) -> Iterator[Inputs]:
+    """Use images of which as many values are flattened as a linear layer takes.
+
+    If `side - border` pixels give `have` values, those of another side are as the squares; the border is tried.
+    """
+    for pattern, have, want in SIZES[1:3]:
+        if match := re.search(pattern, at.text):
+            ratio = math.sqrt(int(match[want]) / max(int(match[have]), 1))
+            side = next((t.shape[-1] for _, value in at.inputs for t in tensors_in(value) if len(t.shape) == 4), 0)
+            sides = (round(border + (side - border) * ratio) for border in range(_MOST_BORDER + 1))
+            for other in dict.fromkeys(sides):
+                yield from at.all_with(partial(_image, side=other)) if 0 < other <= _MAX_SIZE else ()
+
+
 _PARTS = (((0, 1), 4), ((-2, -1), 2), ((0, 1, -2, -1), 4))
 
 
