@@ -22,12 +22,14 @@ _MAX_TRIES = 24
 _MAX_WORK = 1_500_000_000  # multiply-adds of all tries for one block; no clock, so that every machine finds the same
 _SMALLEST = 8  # smaller sizes are numbers of heads, kernels and samples, which divide others on purpose
 _OF_IMAGES = 3  # channels
+_SIDES = frozenset({(4, 2), (4, 3), (5, 3), (5, 4)})  # rank and axis of the height and the width of images
 _SPACE = 16  # height in place of a pixel
 _LEAST_SHRUNK = 32  # smaller integers are never divided: numbers of heads, kernels
 _NEAR = {8: range(24, 4096, 8), 4: range(12, 2048, 4)}  # sizes to choose from, by what they are multiples of
 _LARGE = 1_000_000  # elements of parameters and buffers
 _SLOW = 300_000_000  # multiply-adds of one call
-_MOST_PIXELS, _MOST_TOKENS = 64, 256  # that are doubled
+_MOST_DOUBLED = 512  # pixels of an image; the side of one with more is halved
+_LEAST_SIDE, _MOST_SIDE, _MOST_TOKENS = 8, 64, 256  # that are halved, changed at all, and doubled
 _CREATORS = frozenset({"randn", "rand", "ones", "zeros", "randint", "empty"})
 
 Runs = Callable[[Arguments, ForwardCall], bool]
@@ -165,16 +167,19 @@ def _is_size(value: object) -> bool:
 
 
 def vary(calls: WorkingCalls) -> Iterator[ForwardCall]:
-    """Yield a call with twice as many pixels or tokens, and one with another sample, where a tensor has these."""
-    pixels = {}
-    for size in calls.inputs:
-        rank, axis = size.axis or (0, 0)
-        if (rank in (4, 5) and axis >= rank - 2 and size.value <= _MOST_PIXELS) or (
-            rank == 3 and axis == 1 and size.value <= _MOST_TOKENS
-        ):
-            pixels[size] = 2 * size.value
+    """Yield a call with twice or half as many pixels a side or tokens, and one with another sample.
+
+    The work of attention grows with the fourth power of a side, so large images get smaller ones beside them.
+    """
+    sides = [size for size in calls.inputs if size.axis in _SIDES and size.value <= _MOST_SIDE]
+    few = min((size.value for size in sides), default=0) * max((size.value for size in sides), default=0)
+    double = few <= _MOST_DOUBLED
+    other = {
+        size: 2 * size.value if double else size.value // 2 for size in sides if double or size.value >= _LEAST_SIDE
+    }
+    other |= {size: 2 * size.value for size in calls.inputs if size.axis == (3, 1) and size.value <= _MOST_TOKENS}
     samples = {size: size.value + 1 for size in calls.inputs if size.axis and size.axis[0] > 2 and size.axis[1] == 0}
-    yield from (calls.change(values).called for values in (pixels, samples) if values)
+    yield from (calls.change(values).called for values in (other, samples) if values)
 
 
 def read_sizes(number: int, text: str) -> Iterator[SizePlace]:
@@ -277,7 +282,7 @@ class Refiner:
             return calls
         side = min(axes.values())
         # Half as much again keeps the height a multiple of most patches and windows; twice as much, of all of them.
-        for step in (side // 2 if side % 2 == 0 else side, side):
+        for step in (side // 2 if side % 2 == 0 else 1, side):
             start, step = (side, step) if side > 1 else (_SPACE, _SPACE // 2)
             fresh = {axis: start + number * step for number, axis in enumerate(axes)}
             changed = self._try(calls, {size: fresh[size.axis] for size in sides})

@@ -131,6 +131,24 @@ def test_more_pixels_and_more_samples() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("shape", "sizes"),
+    [
+        ((2, 16, 27, 28), ["13, 14"]),
+        ((2, 16, 16, 32), ["32, 64"]),
+        ((2, 16, 64, 96), ["32, 96"]),
+        ((2, 16, 4, 600), ["8, 600"]),
+    ],
+)
+def test_a_large_image_gets_a_smaller_one_beside_it(shape: tuple[int, ...], sizes: list[str]) -> None:
+    calls = WorkingCalls(Arguments(), ForwardCall((f"torch.randn({shape})",), ()))
+    others = [called.args[0] for called in vary(calls)]
+    assert others == [
+        *(f"torch.randn((2, 16, {text}))" for text in sizes),
+        f"torch.randn((3, {', '.join(map(str, shape[1:]))}))",
+    ]
+
+
 def test_the_tries_are_bounded() -> None:
     tried = []
     calls = WorkingCalls(Arguments(tuple("32" for _ in range(40))), ForwardCall(("torch.randn((2, 32, 32, 32))",), ()))
