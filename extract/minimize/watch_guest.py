@@ -294,10 +294,11 @@ def _forward_backward(module: nn.Module, inputs: Callable[[], Inputs]) -> str:
 
 def _digest(values: Any) -> str:
     """Return the digest of all tensors, computed without the trace, which takes as long again."""
+    tensors = flatten(values)  # an operator that is not computed yet runs code of the block
     trace = sys.gettrace()
     sys.settrace(None)
     try:
-        return digest(values)
+        return digest(tensors)
     finally:
         sys.settrace(trace)
 

@@ -52,6 +52,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, MinimizeResult]
         pair("gate", TEXTS["FULL"], ARGUMENTS),
         pair("sets", TEXTS["FULL"], ARGUMENTS, hints=HINTS),
         pair("asks", TEXTS["ASKS"], plain),
+        pair("lazy", TEXTS["LAZY"], plain),
         pair("loads", TEXTS["LOADS"], plain),
         pair("local", TEXTS["LOCAL"], plain),
         pair("changes", TEXTS["CHANGES"], plain),
@@ -95,6 +96,12 @@ def test_what_other_calls_of_the_corpus_reach_stays(found: dict[str, MinimizeRes
         "with (8), (8, deep=True), (4, act='relu', fail=True), and forward as (torch.randn(2, 8, 6, 6)); elsewhere"
         in head
     )
+
+
+def test_what_computes_a_result_is_kept(found: dict[str, MinimizeResult]) -> None:
+    lean = found["lazy"].minimized
+    assert lean is not None
+    assert "return x @ x.mT" in lean.text
 
 
 def test_what_is_asked_for_by_a_string_is_there(found: dict[str, MinimizeResult]) -> None:

@@ -129,7 +129,10 @@ def change_tensors(value: Value, change: Callable[[Tensor], Value]) -> Value:
 
 
 def flatten(value: object, depth: int = 8) -> list[torch.Tensor]:
-    """Return the tensors in an output of forward, in order: from containers, mappings, and attributes of objects."""
+    """Return the tensors in an output of forward, in order: from containers, mappings, and attributes of objects.
+
+    An operator that is not computed yet, such as a kernel of gpytorch, is computed: what it holds are its inputs.
+    """
     if isinstance(value, torch.Tensor):
         return [value]
     # A module has tensors, too, but they are its parameters, not an output.
@@ -139,6 +142,9 @@ def flatten(value: object, depth: int = 8) -> list[torch.Tensor]:
         return [tensor for item in value.values() for tensor in flatten(item, depth - 1)]
     if isinstance(value, (list, tuple, set, frozenset)):
         return [tensor for item in value for tensor in flatten(item, depth - 1)]
+    compute = getattr(value, "to_dense", None)
+    if callable(compute) and hasattr(value, "shape"):
+        return flatten(compute(), depth - 1)
     fields = getattr(value, "__dict__", None)
     if isinstance(fields, dict):
         return [tensor for item in fields.values() for tensor in flatten(item, depth - 1)]

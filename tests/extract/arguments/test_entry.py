@@ -112,6 +112,7 @@ def test_arguments_and_what_was_seen(climb: Climb) -> None:
     ("forward", "init", "train_differs", "identity"),
     [
         ("return x", "pass", False, True),
+        ("return x, x * 2", "pass", False, False),
         ("return self.a(x)", "self.a = nn.Dropout(0.3)", True, True),
         ("return self.a(x)", "self.a = nn.Dropout(0.0)", False, True),
         ("return self.a(x)", "self.a = nn.BatchNorm2d(32)", True, False),
@@ -122,6 +123,22 @@ def test_arguments_and_what_was_seen(climb: Climb) -> None:
 def test_train_and_identity(climb: Climb, forward: str, init: str, train_differs: bool, identity: bool) -> None:
     observed = climb(text(forward, init))["observed"]
     assert (observed["train_differs"], observed["identity_in_eval"]) == (train_differs, identity)
+
+
+def test_an_operator_that_is_not_computed_yet_is_computed(climb: Climb) -> None:
+    """What it holds are its inputs, which the class does not return."""
+    lazy = """
+class Kernel:
+    def __init__(self, x, scale):
+        self.x, self.scale, self.shape = x, scale, (*x.shape[:-1], x.shape[-2])
+
+    def to_dense(self):
+        return self.scale * self.x @ self.x.mT
+"""
+    found = climb(lazy + text("return Kernel(x, self.scale)", "self.scale = nn.Parameter(torch.ones(()))"))
+    assert found["level"] == "backward"
+    assert found["observed"]["cases"][0] == {"inputs": {"x": "float32 2x32x20x24"}, "outputs": ["float32 2x32x20x20"]}
+    assert found["observed"]["identity_in_eval"] is False
 
 
 def test_an_output_that_changes_from_call_to_call_says_nothing_of_train_mode(climb: Climb) -> None:
