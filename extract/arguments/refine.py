@@ -169,7 +169,7 @@ def _is_size(value: object) -> bool:
 def vary(calls: WorkingCalls) -> Iterator[ForwardCall]:
     """Yield a call with twice or half as many pixels a side or tokens, and one with another sample.
 
-    The work of attention grows with the fourth power of a side, so large images get smaller ones beside them.
+    The work of attention grows with the fourth power of a side, so of a large image a smaller one is taken.
     """
     sides = [size for size in calls.inputs if size.axis in _SIDES and size.value <= _MOST_SIDE]
     few = min((size.value for size in sides), default=0) * max((size.value for size in sides), default=0)

@@ -56,9 +56,9 @@ class Settings(NamedTuple):
 
 
 def is_unlike_module(failure: AttemptError) -> bool:
-    """Return whether an identity is called with more than one argument, or asked for a parameter, which it lacks."""
-    asked = isinstance(failure.cause, StopIteration) and ".parameters(" in "".join(failure.lines[-1:])
-    return asked or _TAKES_MORE.search(str(failure)) is not None
+    """Return whether an identity is called with more than one argument, or its first parameter is read: it has none."""
+    is_read = isinstance(failure.cause, StopIteration) and ".parameters(" in "".join(failure.lines[-1:])
+    return is_read or _TAKES_MORE.search(str(failure)) is not None
 
 
 def _take_more(text: str) -> str:
