@@ -310,7 +310,7 @@ def run(
         # It computes gradients itself, such as forces from an energy.
         seed_all(seed)
         output = attempt(partial(action, live=True), seconds)
-    if not flatten(output):
+    if not attempt(partial(flatten, output), seconds):
         raise AttemptError(ValueError(f"no_output: forward returned {type(output).__name__} without a tensor"), _RAN)
     return output
 

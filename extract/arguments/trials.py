@@ -171,7 +171,7 @@ def counting_work() -> Iterator[list[int]]:
     def count(module: torch.nn.Module, _inputs: object, output: object) -> None:
         parameters = vars(module).get("_parameters", {})  # of a script module not a dict
         weight = parameters["weight"] if "weight" in parameters else None  # noqa: SIM401
-        tensors = flatten(output)
+        tensors = flatten(output, compute=False)
         if weight is not None and has_shape(weight) and weight.dim() > 1 and tensors:
             total[0] += tensors[0].numel() // max(weight.shape[0], 1) * weight.numel()
         else:

@@ -6,7 +6,7 @@ The choice follows from the names of the arguments, the documented shapes, and t
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -128,27 +128,26 @@ def change_tensors(value: Value, change: Callable[[Tensor], Value]) -> Value:
     return value
 
 
-def flatten(value: object, depth: int = 8) -> list[torch.Tensor]:
+def flatten(value: object, depth: int = 8, *, compute: bool = True) -> list[torch.Tensor]:
     """Return the tensors in an output of forward, in order: from containers, mappings, and attributes of objects.
 
-    An operator that is not computed yet, such as a kernel of gpytorch, is computed: what it holds are its inputs.
+    Args: compute: compute operators that are not computed yet, such as a kernel of gpytorch: they hold their inputs.
     """
     if isinstance(value, torch.Tensor):
         return [value]
     # A module has tensors, too, but they are its parameters, not an output.
     if depth == 0 or isinstance(value, (str, bytes, torch.nn.Module, type)):
         return []
+    items: Iterable[object] = ()
     if isinstance(value, Mapping):
-        return [tensor for item in value.values() for tensor in flatten(item, depth - 1)]
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [tensor for item in value for tensor in flatten(item, depth - 1)]
-    compute = getattr(value, "to_dense", None)
-    if callable(compute) and hasattr(value, "shape"):
-        return flatten(compute(), depth - 1)
-    fields = getattr(value, "__dict__", None)
-    if isinstance(fields, dict):
-        return [tensor for item in fields.values() for tensor in flatten(item, depth - 1)]
-    return []
+        items = value.values()
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        items = value
+    elif compute and hasattr(value, "shape") and callable(dense := getattr(value, "to_dense", None)):
+        items = [dense()]
+    elif isinstance(fields := getattr(value, "__dict__", None), dict):
+        items = fields.values()
+    return [tensor for item in items for tensor in flatten(item, depth - 1, compute=compute)]
 
 
 def change_nested(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
