@@ -102,7 +102,7 @@ def report(accuracies: dict[str, Accuracies], flop: dict[str, float]) -> list[st
     for name, places in apart.items():
         cells = [f"{_points(places[each])}, n = {len(places[each])}" if each in places else "" for each in machines]
         p = ttest_ind(*places.values(), equal_var=False).pvalue if len(places) == 2 else math.nan
-        rows.append([name, *cells, f"{p:.2f}"])
+        rows.append([name, *cells, "" if math.isnan(p) else f"{p:.2f}"])
     return [*lines, *table(["", *machines, "p that they differ (Welch)"], rows)] if len(machines) > 1 else lines
 
 
