@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from extract.model.results import wilson
 from lemur.experts.facts import Question, ask, documents, questions, wordings
 from lemur.experts.folder import read_number
-from lemur.experts.language import Language, last_places, pad_rows, plain_prompt
+from lemur.experts.language import Language, last_places, open_language, pad_rows, plain_prompt
 from lemur.experts.parts import PrototypeRouter, centres
 from lemur.experts.settings import GENERAL, load_settings
 from lemur.experts.stages import Workspace
@@ -138,7 +138,9 @@ class Bounds:
         return {domain: self._read(domain) for domain in self.domains}
 
     def _read(self, domain: str) -> Json:
-        expert, held, seen = self.workspace.expert(domain), self.held(domain), self.seen(domain)
+        model = self.workspace.folder("domains", domain, "expert") / "model"
+        expert = open_language(str(model), self.workspace.settings.base)
+        held, seen = self.held(domain), self.seen(domain)
         said, _ = expert.answers(expert.embed_prompts([plain_prompt(row.text) for row in held]))
         numbers = self.workspace.numbers()
         put = random.Random(self.workspace.settings.seed).choices(numbers, k=len(seen))

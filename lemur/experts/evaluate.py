@@ -10,7 +10,6 @@ from torch import Tensor
 
 from lemur.experts.facts import Question, documents, questions
 from lemur.experts.folder import read_number
-from lemur.experts.language import Frame, Language
 from lemur.experts.settings import GENERAL
 from lemur.experts.stages import Workspace
 from lemur_core.files import Json
@@ -34,25 +33,23 @@ class ModelEvaluator:
             facts = [fact for fact in self._facts if fact.domain == domain and fact.asked and fact.held]
             self._rows[domain] = questions(facts, held=True)
         self._answers: list[ExpertAnswer] = []
-        self._slots: dict[tuple[str, str], Tensor] = {}
 
     def run(self) -> tuple[list[ExpertAnswer], Json]:
         """Return all answers, and further findings. Raises: UserError if a stage of a domain has not been built."""
         # At both ends: nothing that the methods do may change the base.
         before = self._base.digest
-        plain = {domain: self._run_plain("closed", domain, self._base, self._frame) for domain in self._rows}
+        plain = {domain: self._book("closed", domain, self._embed_plain(domain)) for domain in self._rows}
         routes, growth = self._add_domains()
         self._run_injected(routes)
         self._run_in_context()
         for domain in self._domains:
-            self._run_plain("expert", domain, self._workspace.expert(domain), Frame())
-            answers = [answer.answer for answer in self._answers[len(self._answers) - len(self._rows[domain]) :]]
-            rows = zip(self._rows[domain], answers, strict=True)
-            prompts = [self._frame.with_answer(row.text, text) for row, text in rows]
+            rows = self._rows[domain]
+            answers, tokens = self._workspace.ask_expert(domain, [row.text for row in rows])
+            self._record("expert", domain, answers, tokens)
+            prompts = [self._frame.with_answer(row.text, said) for row, said in zip(rows, answers, strict=True)]
             self._book("expert as text", domain, self._base.embed_prompts(prompts))
         after = self._base.digest
-        prompts = [self._frame.plain(row.text) for row in self._rows[GENERAL]]
-        again = self._base.answers(self._base.embed_prompts(prompts))[1]
+        again = self._base.answers(self._embed_plain(GENERAL))[1]
         return self._answers, {
             "digest_before": before,
             "closed_scores": plain[GENERAL],
@@ -65,10 +62,8 @@ class ModelEvaluator:
             "slots": self._workspace.settings.codebook.slots,
         }
 
-    def _run_plain(self, arm: str, domain: str, language: Language, frame: Frame) -> str:
-        # Experts learned to answer without examples.
-        inputs = language.embed_prompts([frame.plain(row.text) for row in self._rows[domain]])
-        return self._book(arm, domain, inputs, language=language)
+    def _embed_plain(self, domain: str) -> list[Tensor]:
+        return self._base.embed_prompts([self._frame.plain(row.text) for row in self._rows[domain]])
 
     def _add_domains(self) -> tuple[dict[str, list[str]], list[Json]]:
         """Add the domains one by one.
@@ -109,14 +104,10 @@ class ModelEvaluator:
 
     def _load_slots(self, domain: str, by: str) -> Tensor:
         """Return the vectors that the domain `by` injects for the questions of a domain."""
-        if (domain, by) not in self._slots:
-            self._slots[domain, by] = self._workspace.slots(by, [row.text for row in self._rows[domain]], self._base)
-        return self._slots[domain, by]
+        return self._workspace.slots(by, [row.text for row in self._rows[domain]], self._base)
 
     def _answer_oracle(self, domain: str) -> str:
         """Return the digest of the scores with the domain's current folders."""
-        # Not from the cache: the folders are read again after each added domain, which is what is tested.
-        self._slots.pop((domain, domain), None)
         slots = self._load_slots(domain, domain)
         prompts = [self._frame.with_answer(row.text) for row in self._rows[domain]]
         return self._base.answers(self._base.embed_injected(prompts, slots))[1]
@@ -141,8 +132,7 @@ class ModelEvaluator:
             self._run_routed(domain, routed)
 
     def _run_routed(self, domain: str, routed: Sequence[str]) -> None:
-        rows = self._rows[domain]
-        inputs = self._base.embed_prompts([self._frame.plain(row.text) for row in rows])
+        rows, inputs = self._rows[domain], self._embed_plain(domain)
         for by in sorted(set(routed) - {GENERAL}):
             # Questions that are routed to the general set keep their plain prompts.
             indices = [at for at, name in enumerate(routed) if name == by]
@@ -176,14 +166,17 @@ class ModelEvaluator:
                 ]
                 self._book(arm, domain, self._base.embed_prompts(prompts))
 
-    def _book(
-        self, arm: str, domain: str, inputs: Sequence[Tensor], routed: Sequence[str | None] = (),
-        language: Language | None = None,
-    ) -> str:  # fmt: skip
-        """Answer the questions of a domain, record the answers, and return the digest of their scores."""
+    def _book(self, arm: str, domain: str, inputs: Sequence[Tensor], routed: Sequence[str | None] = ()) -> str:
+        """Let the base answer the questions of a domain, record it, and return the digest of its scores."""
+        answers, scores = self._base.answers(inputs)
+        self._record(arm, domain, answers, [len(embedded) for embedded in inputs], routed)
+        return scores
+
+    def _record(
+        self, arm: str, domain: str, answers: Sequence[str], tokens: Sequence[int], routed: Sequence[str | None] = ()
+    ) -> None:
         rows = self._rows[domain]
-        answers, scores = (language or self._base).answers(inputs)
-        for row, answer, by, embedded in zip(rows, answers, routed or [None] * len(rows), inputs, strict=True):
+        for row, answer, by, number in zip(rows, answers, routed or [None] * len(rows), tokens, strict=True):
             fact = row.fact
             self._answers.append(
                 ExpertAnswer(
@@ -195,10 +188,9 @@ class ModelEvaluator:
                     expected=fact.answer,
                     answer=answer,
                     correct=read_number(answer) == fact.answer,
-                    tokens=len(embedded),
+                    tokens=number,
                 )
             )
-        return scores
 
 
 def next_alike(items: Sequence[str], at: int) -> int:

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -122,9 +122,6 @@ class Workspace:
         questions_ = [ask(fact, rng.choice(wordings(fact.relation, held=False))).text for fact in chosen]
         return Frame([(text, texts[fact.block], fact.answer) for text, fact in zip(questions_, chosen, strict=True)])
 
-    def _open(self, model: str) -> Language:
-        return open_language(model, self.settings.base, option="--expert")
-
     def make_base(self) -> None:
         """Train the tiny base on the general set; does nothing if the settings name a real base."""
         settings = self.settings.base
@@ -144,10 +141,10 @@ class Workspace:
 
     def make_expert(self, domain: str) -> None:
         """Stage I: adapt a model to all facts of a domain, in the training wordings."""
-        settings = self.settings.expert
+        settings, base = self.settings.expert, self.settings.base
 
         def fill(folder: Path, key: str) -> Json:
-            language = copy.deepcopy(self.base()) if settings.model is None else self._open(settings.model)
+            language = copy.deepcopy(self.base()) if settings.model is None else _open_expert(settings.model, base)
             rows = questions(self.question_facts(domain), held=False)
 
             def draw(step: random.Random) -> tuple[str, str]:
@@ -159,11 +156,11 @@ class Workspace:
         parameters = self._parameters(settings, domain=domain, start=digest_model(settings.model or self._base_model))
         self.make(self.folder("domains", domain, "expert"), EXPERT, parameters, self.ground, fill)
 
-    def expert(self, domain: str) -> Language:
-        """Open the expert of a domain. Raises: UserError if it has not been built."""
+    def ask_expert(self, domain: str, texts: Sequence[str]) -> tuple[list[str], list[int]]:
+        """Return a domain's expert's answers, and the tokens of its prompts. Raises: UserError if it is not built."""
         folder = self.folder("domains", domain, "expert")
         read_manifest(folder)
-        return self._open(str(folder / "model"))
+        return _ask(str(folder / "model"), digest_model(str(folder / "model")), self.settings.base, tuple(texts))
 
     def numbers(self) -> list[str]:
         """Return all answers of all questions."""
@@ -216,8 +213,7 @@ class Workspace:
         They are those of the number that its expert says. A linear map reads nothing else from the expert's states
         (`benchmarks.experts_bounds layers`).
         """
-        expert = self.expert(domain)
-        answers, _ = expert.answers(expert.embed_prompts([plain_prompt(question) for question in texts]))
+        answers, _ = self.ask_expert(domain, texts)
         with torch.no_grad():
             slots: Tensor = self.codebook(base)([read_number(text) or "0" for text in answers])
         return slots
@@ -336,6 +332,18 @@ def _open_frozen(model: str, _digest: str, settings: BaseSettings) -> Language:
     language = open_language(model, settings)
     language.model.requires_grad_(requires_grad=False)
     return language
+
+
+def _open_expert(model: str, settings: BaseSettings) -> Language:
+    return open_language(model, settings, option="--expert")
+
+
+@cache
+def _ask(model: str, _digest: str, settings: BaseSettings, texts: tuple[str, ...]) -> tuple[list[str], list[int]]:
+    """Ask an expert the same only once in a process; other weights have another digest."""
+    expert = _open_expert(model, settings)
+    inputs = expert.embed_prompts([plain_prompt(text) for text in texts])
+    return expert.answers(inputs)[0], [len(row) for row in inputs]
 
 
 def digest_model(model: str) -> str:

@@ -11,9 +11,10 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from lemur.cli import app
+from lemur.experts import stages
 from lemur.experts.folder import ARMS
 from lemur.experts.language import MARK, Frame, count_common, draw_tiny, learn_tokenizer, plain_prompt, prompt_with
-from lemur.experts.settings import Tiny, load_settings
+from lemur.experts.settings import Tiny, TuningSettings, load_settings
 from lemur.experts.stages import Workspace
 from lemur.folders import trace, verify_folder
 from lemur_core.files.atomic import sha256_file
@@ -91,6 +92,28 @@ def test_examples_that_are_read_once_change_nothing(frozen: bool) -> None:
     assert language.answers(inputs)[0] == [language.answers([row])[0][0] for row in inputs]
     ended = replace(language, lines=True)
     assert ended.answer_ids("3")[-1] == language.bare_ids("\n")[0]
+
+
+def test_an_expert_is_asked_again_only_with_other_weights(
+    settings_file: Path, curator_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = Workspace(load_settings(settings_file), force=True)
+    house.make_data()
+    house.make_base()
+    house.make_expert("alpha")
+    opened: list[str] = []
+    open_ = stages.open_language
+    monkeypatch.setattr(
+        stages, "open_language", lambda name, *more, **by: opened.append(name) or open_(name, *more, **by)
+    )
+    asked = ["lines of alpha AlphaBlock3 ?", "alpha AlphaBlock5 : length ?"]
+    assert house.ask_expert("alpha", asked) == house.ask_expert("alpha", asked)
+    assert len(opened) == 1
+    training = TuningSettings(steps=9, batch=8)
+    expert = house.settings.expert.model_copy(update={"training": training})
+    replace(house, settings=house.settings.model_copy(update={"expert": expert})).make_expert("alpha")
+    house.ask_expert("alpha", asked)
+    assert len(opened) == 2
 
 
 @pytest.mark.slow
