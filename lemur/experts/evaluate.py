@@ -46,7 +46,7 @@ class ModelEvaluator:
             rows = self._rows[domain]
             answers, tokens = self._workspace.ask_expert(domain, [row.text for row in rows])
             self._record("expert", domain, answers, tokens)
-            prompts = [self._frame.with_answer(row.text, said) for row, said in zip(rows, answers, strict=True)]
+            prompts = [self._frame.with_answer(row.text, answer) for row, answer in zip(rows, answers, strict=True)]
             self._book("expert as text", domain, self._base.embed_prompts(prompts))
         after = self._base.digest
         again = self._base.answers(self._embed_plain(GENERAL))[1]
