@@ -31,7 +31,7 @@ from extract.sources.metadata import is_text, read_facts
 from extract.sources.store import keep_source, read_source, store_folder, workspace
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.foreign import BoundedStream, check_growth
-from lemur_core.files.pip import AbsentError, download, latest_version
+from lemur_core.files.pip import AbsentError, RejectedError, download, latest_version
 from lemur_core.files.progress import note
 
 PACKAGE_RE = re.compile(r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?:(?:@|==)(?P<version>[^@/\\\s]+))?")
@@ -98,6 +98,8 @@ def _from_index(name: str, version: str) -> PackageSource:
     with workspace() as work:
         try:
             archive = download(name, requirement, work, sdists=True)
+        except RejectedError as error:
+            raise UserError(f"{spec}: {error}") from error
         except AbsentError as error:
             if error.versions:
                 near = ", ".join(near_versions(version, error.versions))

@@ -43,6 +43,10 @@ class AbsentError(UserError):
         self.versions = versions
 
 
+class RejectedError(AbsentError):
+    """The index has the release, but pip rejects its metadata, and there is no sdist of it."""
+
+
 class NoWheelError(AbsentError):
     """The index has no release with a wheel that can be used here; it may have an sdist."""
 
@@ -186,8 +190,10 @@ def _explain(stderr: str, sdists: bool | Literal["only"], max_bytes: int) -> Use
     versions = () if match is None or match[1] == "none" else tuple(match[1].split(", "))
     if "File too large" in stderr:
         return AbsentError(f"its archive has more than {max_bytes >> 20} MiB, the limit")
-    if _INVALID in stderr:
-        return UserError("pip rejects the metadata of this release, and there is no sdist of it; take another version")
+    if _INVALID in stderr and sdists is True:  # else there may be an sdist, which was not wanted
+        return RejectedError(
+            "pip rejects the metadata of this release, and there is no sdist of it; take another version"
+        )
     if not versions and _UNREACHABLE.search(stderr):
         return RetryableError("the package index cannot be reached; check the network, run again")
     if match is not None or "No matching distribution" in stderr:

@@ -15,7 +15,7 @@ from extract.sources import open_source
 from extract.sources.package import near_versions, read_installed
 from lemur_core.files import pip, pip_guarded
 from lemur_core.files.errors import RetryableError, UserError
-from lemur_core.files.pip import AbsentError, download
+from lemur_core.files.pip import AbsentError, NoWheelError, download
 from manifests.provenance.swhid import blob_sha1, directory_swhid
 from tests.builders.suites import read_table, table
 
@@ -183,10 +183,13 @@ def test_no_such_release(make_wheel: Make) -> None:
         open_source("pkk")
 
 
-def test_metadata_that_pip_rejects(make_wheel: Make, make_sdist: Make) -> None:
+def test_metadata_that_pip_rejects(make_wheel: Make, make_sdist: Make, tmp_path: Path) -> None:
     """Where a release has an sdist, too, that is read instead: pip reads no metadata of it here."""
     invalid = "License: MIT\nRequires-Dist: numpy (<0.19.0>=0.16.1)\n"
     make_wheel("pkg", "1.0", FILES, invalid)
+    (tmp_path / "wheels").mkdir()
+    with pytest.raises(NoWheelError):  # upon which the runtime of blocks looks for an sdist
+        download("pkg", "==1.0", tmp_path / "wheels")
     with pytest.raises(UserError, match=r"^pkg@1\.0: pip rejects the metadata of this release"):
         open_source("pkg@1.0")
     make_sdist("pkg", "1.0", {**FILES, "setup.py": ""}, invalid)
