@@ -49,18 +49,18 @@ TRAINED = [name for name in RECIPES if name != _EDITED]
 Accuracies = dict[tuple[str, str, int], float]
 
 
-def run(given: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
     """Train the variants with each seed; what the folder already has is not trained again."""
-    data = load_cifar10(given.data)
+    data = load_cifar10(options.data)
     with Prober(unsafe=False) as prober:
-        nets = {name: assemble(RECIPES[name], given.folder, prober=prober) for name in given.variants}
-    for seed in given.seeds:
+        nets = {name: assemble(RECIPES[name], options.folder, prober=prober) for name in options.variants}
+    for seed in options.seeds:
         for name, net in nets.items():
-            training, place = TrainingRun(net, RECIPES[name], seed, data, 0, 5000), given.out / f"{name}-seed{seed}"
-            record = train_once(training, place, resources=Resources(threads=1), library=given.folder)
+            training, folder = TrainingRun(net, RECIPES[name], seed, data, 0, 5000), options.out / f"{name}-seed{seed}"
+            record = train_once(training, folder, resources=Resources(threads=1), library=options.folder)
             line = json.dumps(record.model_dump(mode="json"), sort_keys=True) + "\n"
-            if record.status == "ok" and line not in given.records.read_text(encoding="utf-8"):
-                with given.records.open("a", encoding="utf-8") as file:
+            if record.status == "ok" and line not in options.records.read_text(encoding="utf-8"):
+                with options.records.open("a", encoding="utf-8") as file:
                     file.write(line)
 
 
@@ -74,8 +74,8 @@ def read(lines: Iterable[str]) -> tuple[dict[str, Accuracies], dict[str, float]]
             recipe = recipe.changed(model__name="design")
         name = names[recipe.to_json()]
         assert record.test_accuracy is not None, "only complete runs are recorded"
-        place = f"{record.device}, {record.precision}, torch {record.torch}"
-        accuracies[name][place, record.data_sha256, record.seed] = record.test_accuracy
+        machine = f"{record.device}, {record.precision}, torch {record.torch}"
+        accuracies[name][machine, record.data_sha256, record.seed] = record.test_accuracy
         flop[name] = (record.flop or 0) / 1e12
     return {name: accuracies[name] for name in RECIPES if name in accuracies}, flop
 
@@ -140,10 +140,10 @@ def main() -> None:
     parser.add_argument("--in", dest="folder", type=Path, help="extraction folder of the blocks")
     parser.add_argument("--data", help="that of the records: the JPEG copy")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="folder of the runs")
-    given = parser.parse_args()
-    if given.seeds:
-        run(given)
-    print("\n".join(report(*read(given.records.read_text(encoding="utf-8").splitlines()))))
+    options = parser.parse_args()
+    if options.seeds:
+        run(options)
+    print("\n".join(report(*read(options.records.read_text(encoding="utf-8").splitlines()))))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from extract.arguments.messages import NAME
-from extract.arguments.settings import configuration_expressions, is_unlike_module, parse_settings, read_items
+from extract.arguments.settings import FIRST, configuration_expressions, is_unlike_module, parse_settings, read_items
 from extract.arguments.trials import (
     AttemptError,
     BlockNamespace,
@@ -44,7 +44,7 @@ _NAMED = re.compile(r"[`'\"](\w+)[`'\"] (?:must be|needs to be|has to be) (?:pas
 _WEIGHTS = re.compile(r"(.*_)?(pre_?trained|weights|checkpoint|ckpt|download)(_.*)?")
 _UNREACHED = re.compile(r"(?i)urlopen|name resolution|download|connection|offline|huggingface|No such file")
 _MAX_OPTIONAL = 8  # optional parameters to try after one failure
-_LAYERS = ("nn.Identity()", "lambda x, *_, **__: x", "[nn.Identity()]", "F.relu")
+_LAYERS = ("nn.Identity()", FIRST, "[nn.Identity()]", "F.relu")
 _UNCALLABLE = re.compile(
     r"object is not callable|must be Tensor, not [A-Z]|forward\(\) got an unexpected keyword"
     r"|forward\(\) takes \d+ positional arguments? but \d+ were given"
@@ -257,8 +257,9 @@ class Constructor:
     def variants(self, built: Constructed, failure: AttemptError) -> Iterator[Constructed]:
         """Yield the module with other values for the parameters that a failing forward names."""
         before = dict(built.arguments.kwargs)
-        if is_unlike_module(failure):
-            yield from self._make_changed(built, [dict([better]) for better in self._improve(failure, before)])
+        at_once = is_unlike_module(failure)
+        if at_once:
+            yield from self._make_better(built, failure)
         classes = [name for name, text in before.items() if text == "nn.Identity"]
         if classes and "Identity" in str(failure):  # a class was called in place of a layer
             yield from self._make_changed(built, [dict.fromkeys(classes, layer) for layer in _LAYERS[:2]])
@@ -280,8 +281,13 @@ class Constructor:
                 kwargs = _order_arguments(self.parameters, {**before, name: text}).kwargs
                 with contextlib.suppress(AttemptError):
                     yield self.make(Arguments(built.arguments.args, kwargs))
-        changes = [dict([better]) for better in self._improve(failure, before)]
-        yield from self._make_changed(built, [*changes, *_widen(failure, before)])
+        if not at_once:
+            yield from self._make_better(built, failure)
+        yield from self._make_changed(built, _widen(failure, before))
+
+    def _make_better(self, built: Constructed, failure: AttemptError) -> Iterator[Constructed]:
+        better = self._improve(failure, dict(built.arguments.kwargs))
+        yield from self._make_changed(built, ({name: text} for name, text in better))
 
     def _make_changed(self, built: Constructed, changes: Iterable[Mapping[str, str]]) -> Iterator[Constructed]:
         before = dict(built.arguments.kwargs)

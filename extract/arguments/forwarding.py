@@ -339,8 +339,8 @@ def as_call(
 
     Args: by_position: pass the first ones by position, too, as long as none is left out.
     """
-    leading = [name for name, _ in zip(parameters or (), inputs, strict=False)] if by_position else []
-    together = {name for name, (known, _) in zip(leading, inputs, strict=False) if name == known}
+    pairs = zip(parameters or (), inputs, strict=False) if by_position else ()
+    leading = {name for name, _ in itertools.takewhile(lambda pair: pair[0] == pair[1][0], pairs)}
     args: list[str] = []
     kwargs: list[tuple[str, str]] = []
     for name, value in inputs:
@@ -348,7 +348,7 @@ def as_call(
         if name.startswith("*"):
             items = value.values if isinstance(value, ListOfValues) else (value,)
             args += [item.expression() for item in items]
-        elif name in together or (parameter is not None and parameter.kind is parameter.POSITIONAL_ONLY):
+        elif name in leading or (parameter is not None and parameter.kind is parameter.POSITIONAL_ONLY):
             args.append(value.expression())
         else:
             kwargs.append((name, value.expression()))

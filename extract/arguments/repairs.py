@@ -39,6 +39,7 @@ from extract.arguments.resizing import (
     sizes_in_message,
     views,
 )
+from extract.arguments.settings import FIRST
 from extract.arguments.values.inputs import (
     BATCH,
     BYTE,
@@ -138,7 +139,7 @@ def records(at: FailedCall) -> Iterator[Inputs]:
             yield with_value(at.inputs, name, items)
 
 
-_CALLABLE = Literal("lambda x, *_, **__: x")
+_CALLABLE = Literal(FIRST)
 
 
 def callables(at: FailedCall) -> Iterator[Inputs]:

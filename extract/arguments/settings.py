@@ -20,6 +20,8 @@ _METHOD = "lambda *_, **__: "
 _INDEXED = re.compile(r"'(\w+)' object is not subscript|argument of type '(\w+)' is not|^(\w+) ind\w+ must be integers")
 _ASSIGNED = re.compile(r"^\s*(?:self\.)?(\w+)(?:: [^=\n]+)? = (.+)", re.MULTILINE)
 _OF_DICTS = frozenset({"items", "keys", "values"})
+#: A function that returns the first of what it is called with.
+FIRST = "lambda x, *_, **__: x"
 _TENSOR = ("nn.Identity()", "torch.rand((32, 32))")
 _TAKES_MORE = re.compile(r"(?:Identity|PReLU)\.forward\(\) (takes|got an unexpected|missing)")
 #: Values whose methods and attributes plain numbers are asked for where their kind was guessed wrong.
@@ -111,13 +113,12 @@ class ReadItems(NamedTuple):
                 yield from ((name, text) for text in self._complete(texts[name], lack, line, name, evaluate))
         if "before Module.__init__" in str(failure):  # no module can be assigned yet
             yield from ((n, t.replace("(nn.Identity,)", "(types.SimpleNamespace,)")) for n, t in texts.items())
-        modules = {name: text for name, text in texts.items() if "nn.Identity" in text or "nn.PReLU" in text}
         if is_unlike_module(failure):
-            for name, text in modules.items():
+            for name, text in texts.items():
                 if isinstance(cause, StopIteration):
                     yield name, text.replace("nn.Identity", "nn.PReLU")
                 else:
-                    yield from [(name, "lambda x, *_, **__: x")] if text == "nn.Identity()" else []
+                    yield from [(name, FIRST)] if text == "nn.Identity()" else []
                     yield name, _take_more(text)
         elif "Identity" in str(failure):  # a tensor was wanted
             yield from ((name, text.replace(*_TENSOR)) for name, text in texts.items() if _TENSOR[0] in text)

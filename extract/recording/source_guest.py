@@ -332,7 +332,6 @@ class _Recording:
         """Yield the drivers of a class: what its authors wrote to be run, then those with the least effort."""
         reaching = self._graph.list_reaching(cls)
         names = {item.__name__ for item in (cls, *reaching) if isinstance(item, type) or item.__module__ in sys.modules}
-        near = {item.__name__ for item in reaching[:_NEAR]}
         yield from islice(self._list_configured(cls, reaching), _MAX_DRIVERS[CONFIGURED])
         yield from islice(self._list_written(cls, reaching, names), _MAX_DRIVERS[WRITTEN])
         tests = [name for name, text in self._tests.items() if cls.__name__ in text][: _MAX_DRIVERS[TESTS]]
@@ -341,6 +340,7 @@ class _Recording:
         for effort, drivers in itertools.groupby(self._list_ready(cls, reaching), lambda driver: driver.effort):
             yield from islice(drivers, _MAX_DRIVERS[effort])
         # Tests of others take seconds, and hardly show the class.
+        near = {item.__name__ for item in reaching[:_NEAR]}
         others = (
             name for name, text in self._tests.items() if name not in tests and any(word in text for word in near)
         )

@@ -1,5 +1,6 @@
 """The search for forward's inputs."""
 
+import inspect
 import math
 import re
 from collections.abc import Callable
@@ -295,3 +296,16 @@ def test_positional_only_arguments(forward: MakeForward) -> None:
     """torch's own containers name their input `input`; a `/` forbids to give it by name."""
     search = forward(text("x, /", "return x * 2"))
     assert next(search.search(), None) is not None, search.best_failure
+
+
+def test_only_leading_inputs_go_by_position() -> None:
+    parameters = inspect.signature(lambda a, b, c: None).parameters
+    values = {name: Literal(name) for name in "abc"}
+
+    def call(*names: str) -> tuple[tuple[str, ...], list[str]]:
+        called = as_call(tuple((name, values[name]) for name in names), parameters, by_position=True)
+        return called.args, [name for name, _ in called.kwargs]
+
+    assert call("a", "b", "c") == (("a", "b", "c"), [])
+    assert call("a", "c") == (("a",), ["c"])
+    assert call("c", "b") == ((), ["c", "b"])
