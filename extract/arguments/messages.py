@@ -66,11 +66,13 @@ class BlockUses(BlockRun):
     Args:
         sizes: the tensor shapes of each further call.
         others: constructor and forward calls in the corpus, as `extract.arguments.hints.Hints` states them.
+        backward: run backward with further arguments, too.
         sets: further arguments that work.
     """
 
     sizes: Sequence[Sequence[Sequence[int]]]
     others: Mapping[str, Sequence[Any]]
+    backward: bool
     sets: Sequence[CallsToRun] = ()
 
 

@@ -36,6 +36,7 @@ ROUNDS = 8  # attempts, each with fewer cuts
 _CHARACTERS = 300  # maximum length of an error message
 _NAMED = re.compile(rf"{LEFT_OUT}: (?P<name>\w+)$")
 _SHAPE = re.compile(r"\w+ (\d+(?:x\d+)*)")
+_RUN_BACKWARD = re.compile(r"\bbackward\b|hook\b")  # Python that runs backward, not forward
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,7 @@ class RunnableBlock:
             [*run.companions, *more],
             list_sizes(self.observed, self.traced),
             others,
+            _RUN_BACKWARD.search(run.code) is not None,
         )
 
 

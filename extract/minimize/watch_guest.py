@@ -5,7 +5,6 @@ import gc
 import hashlib
 import itertools
 import math
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -45,8 +44,6 @@ _MOST_ELEMENTS = 4_000_000  # of the module that the required arguments alone co
 _FORWARDS = 24  # forward calls to try with each set
 _MOST_WORK = 1_000_000_000  # multiply-adds of all runs at further sizes, and of one run of a call in the corpus
 _FILE = f"{MODULE_NAME}.py"
-#: What TorchScript compiles; `torch.jit.is_scripting()` and `ignore` alone compile nothing.
-_COMPILED = re.compile(r"\bscript(?:_\w+)?\b|\bScriptModule\b|\bjit\W+trace|\btrace(?:_module)?\(")
 
 Inputs = tuple[list[Any], dict[str, Any]]
 
@@ -58,20 +55,17 @@ def watch_block(request: BlockUses) -> dict[str, object]:
     """
     _prepare(request)
     watch = _Watch()
-    # Code compiled by TorchScript cannot be traced line by line, so the block then runs a second time as it is.
-    scripts = "jit" in request.code and _COMPILED.search(request.code) is not None
-    if scripts:
-        torch.jit._state.disable()
     try:
-        request = replace(request, sets=_further_sets(request))
-        with watch.watching():
-            cls, names = _load(request)
-            watch.begin_use()
-            # A second run signs the results, and runs at further sizes are not watched.
-            signature = exercise(cls, replace(request, sizes=[]) if scripts else request, names, watch)
+        # Code compiled by TorchScript cannot be traced line by line: if there is any, the block runs again as it is.
+        with _compiling_nothing() as wanted:
+            request = replace(request, sets=_further_sets(request))
+            with watch.watching():
+                cls, names = _load(request)
+                watch.begin_use()
+                sizes = [] if wanted else request.sizes  # these runs are not watched
+                signature = exercise(cls, replace(request, sizes=sizes), names, watch)
         bound = sorted(_list_overrides())
-        if scripts:
-            torch.jit._state.enable()
+        if wanted or "ScriptModule" in request.code:
             cls, names = _load(request)
             signature = exercise(cls, request, names)
     except AttemptError as failure:
@@ -116,6 +110,24 @@ def _load(request: BlockUses) -> tuple[type[nn.Module], BlockNamespace]:
     return cls, namespace(vars(module), request.companions)
 
 
+@contextmanager
+def _compiling_nothing() -> Iterator[list[str]]:
+    """Let TorchScript return what it is to compile. Yields: an item for each time that it was wanted."""
+    wanted: list[str] = []
+    kind = type(torch.jit._state._enabled)
+    before = kind.__bool__
+
+    def refuse(_: object) -> bool:
+        wanted.append("")
+        return False
+
+    kind.__bool__ = refuse  # type: ignore[method-assign]
+    try:
+        yield wanted
+    finally:
+        kind.__bool__ = before  # type: ignore[method-assign]
+
+
 # -- running a block ---------------------------------------------------------------------------------------------------
 
 
@@ -152,7 +164,11 @@ def exercise(
             step("construct", partial(_fail, failure))
             continue
         sizes = [] if number else request.sizes
-        _in_all_modes(module, arguments["forward"], names, sizes, step, watch.pause if watch else lambda: None)
+        # Backward takes most of the time. Where nothing in it is Python, the operators of forward decide what it does.
+        backward = not number or request.backward
+        _in_all_modes(
+            module, arguments["forward"], names, sizes, step, watch.pause if watch else lambda: None, backward=backward
+        )
     return {"steps": steps, "stops": stops}
 
 
@@ -174,6 +190,8 @@ def _in_all_modes(
     sizes: Sequence[Sequence[Sequence[int]]],
     step: Callable[[str, Callable[[], str]], None],
     before_sizes: Callable[[], None],
+    *,
+    backward: bool,
 ) -> None:
     """Print, save and load, then run forward and backward in eval and train mode, and forward at every other size."""
     called = ForwardCall(tuple(forward["args"]), tuple(forward["kwargs"].items()))
@@ -205,7 +223,7 @@ def _in_all_modes(
                 work = work or counted[0]
             # What backward runs does not depend on sizes, and it takes most of the time.
             if not number:
-                step(f"{mode}, inputs {number}", partial(_forward_backward, module, inputs))
+                step(f"{mode}, inputs {number}", partial(_forward_backward, module, inputs, backward=backward))
             step(f"state after {mode}, inputs {number}", lambda: _state(module))
         if not number:
             before_sizes()
@@ -268,8 +286,11 @@ def _forward(module: nn.Module, inputs: Callable[[], Inputs]) -> str:
         return _digest(module(*args, **kwargs))
 
 
-def _forward_backward(module: nn.Module, inputs: Callable[[], Inputs]) -> str:
-    """Return the digests of the outputs and of all gradients, or the reason why there are no gradients."""
+def _forward_backward(module: nn.Module, inputs: Callable[[], Inputs], *, backward: bool) -> str:
+    """Return the digests of the outputs and of all gradients, or the reason why there are no gradients.
+
+    Args: backward: if false, the gradients are not computed.
+    """
     module.zero_grad(set_to_none=True)
     args, kwargs = inputs()
     leaves = [t for t in flatten([args, kwargs]) if t.is_floating_point() or t.is_complex()]
@@ -280,6 +301,8 @@ def _forward_backward(module: nn.Module, inputs: Callable[[], Inputs]) -> str:
     with torch.enable_grad():
         output = module(*args, **kwargs)
     outputs_digest = _digest(output)
+    if not backward:
+        return outputs_digest
     seed_all()
     try:
         differentiate(module, output, leaves)

@@ -61,6 +61,7 @@ _MAX_STEPS = 30_000  # modules constructed and called by one driver
 _MAX_ALL_STEPS = 2_000_000
 _MAX_DRIVERS = {CONFIGURED: 3, WRITTEN: 4, TESTS: 3, STATED: 2, 0: 8, 1: 2, 2: 2}  # tried for one class, by effort
 _ROUNDS = (2, sum(_MAX_DRIVERS.values()))  # drivers that each class tries
+_SURELY, _ENOUGH_STEPS = 2, 3_000  # drivers, and their steps; few classes are first seen after more
 _NEAR = 24  # definitions that reach a class; tests that name others hardly show it, and tests of models take seconds
 _MAX_TRIED = 400  # in all
 _MOST_ON_CPU = 2_000_000  # elements of a model that runs there after it failed on the meta device
@@ -267,21 +268,21 @@ class _Recording:
         takers = ((item, find_file_parameter(item)) for item in self._graph.definitions if files)
         self._takers = {id(item): (item, name) for item, name in takers if name is not None}
         self._known: dict[str, Calls] = {}
+        self._steps_of: dict[str, int] = {}  # by driver
         self._drivers: dict[int, list[Driver]] = {}  # by the id of a definition
         self._bases: list[type[nn.Module]] = []
-        self._steps = 0
 
     def record(self, keys: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
         """Return the calls of each class in the first of its drivers that shows some, or else in any that ran.
 
         A class that was never called shows how it was constructed.
 
-        Each class has its own list of drivers, whatever else is wanted. All classes try the first ones before one tries
-        many, since the seconds are for all of them.
+        Each class has its own list of drivers, whatever else is wanted, and ends by their steps, whoever ran them. All
+        classes try the first ones before one tries many, since the seconds are for all of them.
         """
         classes = {key: cls for key in keys if (cls := self._find(key)) is not None}
         self._bases = [cls for cls in classes.values() if cls.__subclasses__()]
-        waiting = {key: self._choose(cls) for key, cls in classes.items()}
+        waiting = {key: self._choose_some(cls) for key, cls in classes.items()}
         shown: dict[str, list[RecordedCall]] = {}
         for tries in _ROUNDS:
             for key, drivers in list(waiting.items()):
@@ -327,6 +328,15 @@ class _Recording:
         # Records are kept by the name of the class itself.
         known = isinstance(cls, type) and issubclass(cls, nn.Module) and f"{cls.__module__}:{cls.__qualname__}" == key
         return cls if known else None
+
+    def _choose_some(self, cls: type[nn.Module]) -> Iterator[Driver]:
+        """Yield the drivers of a class, each run before the next one, until they were enough."""
+        steps = 0
+        for number, driver in enumerate(self._choose(cls)):
+            if number >= _SURELY and steps > _ENOUGH_STEPS:
+                break
+            yield driver
+            steps += self._steps_of.get(driver.key, 0)
 
     def _choose(self, cls: type[nn.Module]) -> Iterator[Driver]:
         """Yield the drivers of a class: what its authors wrote to be run, then those with the least effort."""
@@ -396,8 +406,10 @@ class _Recording:
     def _run(self, driver: Driver) -> Calls:
         """Return the calls that a driver shows; run on the meta device, or on the CPU if it fails there."""
         if driver.key not in self._known:
-            if len(self._known) >= _MAX_TRIED or self._steps > _MAX_ALL_STEPS or time.process_time() > _LAST_SECONDS:
+            steps = sum(self._steps_of.values())
+            if len(self._known) >= _MAX_TRIED or steps > _MAX_ALL_STEPS or time.process_time() > _LAST_SECONDS:
                 return {}
+            self._steps_of[driver.key] = 0
             known: dict[str, list[RecordedCall]] = {}
             for on_meta in (True, False):
                 recorder = SourceRecorder(self._packages, _MAX_STEPS, self._stated.find_type, self._bases)
@@ -409,7 +421,7 @@ class _Recording:
                     ends = worked or recorder.count_largest() > _MOST_ON_CPU
                 else:
                     ends = True
-                self._steps += recorder.steps
+                self._steps_of[driver.key] += recorder.steps
                 recorder.forget()
                 torch.set_default_dtype(torch.float32)
                 known = recorder.calls | {key: calls for key, calls in known.items() if _has_forward(calls)}

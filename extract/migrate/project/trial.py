@@ -114,7 +114,7 @@ class MigrationTrial:
             target.write_bytes(data)
         name, calls = self.donated.row.name, self._calls
         sizes = list_sizes(json.loads(self.donated.row.observed or "{}"))
-        sign = BlockUses(self.donated.code, name, (), (), calls, (), sizes, {})
+        sign = BlockUses(self.donated.code, name, (), (), calls, (), sizes, {}, backward=True)
         roots = [str(self.copy / root) if root else str(self.copy) for root in self.project.import_roots]
         path = str(self.copy / test.path)
         prove = ModuleToSign(roots, sorted(self.project.packages), (), location.module, name, calls, sizes, path)

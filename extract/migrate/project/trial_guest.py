@@ -41,7 +41,7 @@ def sign_in_project(request: ModuleToSign) -> Failure | dict[str, object]:
         return Failure(f"{request.module} cannot be imported: {one_line(failure.message, 300)}")
     cls = getattr(module, request.name)
     try:
-        use = BlockUses("", request.name, (), (), request.arguments, (), request.sizes, {})
+        use = BlockUses("", request.name, (), (), request.arguments, (), request.sizes, {}, backward=True)
         signature = exercise(cls, use, namespace(vars(module), []))
     except AttemptError as failure:
         return Failure(one_line(failure.message, 300))
