@@ -29,7 +29,7 @@ from extract.arguments.values.inputs import (
     with_value,
 )
 
-_MAX_SIZE = 8192  # of one axis
+_MAX_SIZE = 32_768  # of one axis; audio is long
 MAX_RANK = 6
 ROWS = 8  # of the tensors in a dict
 _EMPTY = "every tensor that it returned is empty"
@@ -173,19 +173,24 @@ def _label_rows(tensor: Tensor, *, labels: bool) -> Tensor:
     return replace(tensor, shape=(ROWS, *tensor.shape[1:]), kind=kind)
 
 
-_GROWTH = (4, 16, 2)
+_GROWTH, _FAR = (4, 16, 2), 64
+_GROWING = ((-1,), (-2, -1), (-2,))  # axes
+_WINDOW = re.compile(r"(?:adding|ernel size:?) \((\d+)")
 
 
 def grow(at: FailedCall) -> Iterator[Inputs]:
     """Enlarge the last axes, of which the message says that they are too small for a kernel or a pool."""
     if TOO_SMALL.search(at.text):
-        for factor, axes in itertools.product(_GROWTH, ((-1,), (-2, -1), (-2,))):
+        # A window of audio is many times as long as the first inputs.
+        window = max(map(int, _WINDOW.findall(at.text)), default=0)
+        far = 2 * window // max(at.main.shape[-1:], default=1)
+        for factor, axes in itertools.product((*((far,) if far > _FAR else ()), *_GROWTH), _GROWING):
             yield from at.all_with(partial(_grow_axes, axes=axes, factor=factor))
 
 
 def _grow_axes(tensor: Tensor, axes: Sequence[int], factor: int) -> Tensor | None:
     shape = list(tensor.shape)
-    if len(shape) < len(axes) + 2:
+    if len(shape) < len(axes) + 1 + (axes != (-1,)):
         return None
     for axis in axes:
         shape[axis] *= factor

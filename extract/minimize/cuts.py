@@ -274,6 +274,9 @@ class CutFinder:
 
     def _class(self, node: ast.ClassDef, where: str, cuts: Cuts) -> None:
         by_name: dict[str, list[Function]] = {}
+        # Of a class inside another one, something has to remain if all of its methods go.
+        only_methods = all(isinstance(item, _FUNCTIONS) or _is_docstring(item) for item in node.body)
+        remains = node.body[-1] if only_methods and node.col_offset else None
         for item in node.body:
             if isinstance(item, _FUNCTIONS):
                 by_name.setdefault(item.name, []).append(item)
@@ -295,6 +298,8 @@ class CutFinder:
                 inner = Cuts()
                 self._function(function, where, inner)
                 whole = self._whole(function, "method", f"{where}.{name}")
+                if function is remains:
+                    whole = replace(whole, text=f"{' ' * function.col_offset}pass\n")
                 cuts.methods.append(Method(where, name, whole, inner.branches[0] if inner.branches else None))
 
     # -- text ------------------------------------------------------------------------------------------------------

@@ -287,7 +287,11 @@ def _read_class(node: ast.ClassDef, statement: int) -> ClassFacts:
             if {last_name(d) for d in item.decorator_list} & {"abstractmethod", "abstractproperty"}:
                 abstract.append(item.name)
         elif isinstance(item, ast.Assign):
-            methods += [t.id for t in item.targets if isinstance(t, ast.Name)]
+            names = [t.id for t in item.targets if isinstance(t, ast.Name)]
+            methods += names
+            # `forward = NotImplemented`
+            if isinstance(item.value, ast.Constant) or last_name(item.value) == "NotImplemented":
+                abstract += names
         elif isinstance(item, ast.If | ast.Try):
             methods += [sub.name for sub in ast.walk(item) if isinstance(sub, ast.FunctionDef | ast.AsyncFunctionDef)]
     # `Generic` of `Generic[T]`.

@@ -57,6 +57,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, MinimizeResult]
         pair("local", TEXTS["LOCAL"], plain),
         pair("changes", TEXTS["CHANGES"], plain),
         pair("stubs", TEXTS["STUBS"], plain),
+        pair("emptied", TEXTS["EMPTIED"], plain),
         pair("unmade", TEXTS["FAILS"], ARGUMENTS),
     ]
     with FactsIndex(tmp_path_factory.mktemp("index") / "facts.sqlite") as index:
@@ -116,6 +117,13 @@ def test_what_is_loaded_tells_nothing_of_definitions(found: dict[str, MinimizeRe
     assert lean is not None, found["loads"].error
     assert "in sys.modules" in lean.text
     assert "Extra" not in lean.text
+
+
+def test_of_an_inner_class_without_its_methods_something_remains(found: dict[str, MinimizeResult]) -> None:
+    lean = found["emptied"].minimized
+    assert lean is not None, found["emptied"].error
+    assert "sign" not in lean.text
+    compile(lean.text, "lean.py", "exec")
 
 
 def test_scopes_stay_as_they_are(found: dict[str, MinimizeResult]) -> None:
