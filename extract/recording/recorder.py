@@ -20,7 +20,7 @@ from extract.arguments.messages import MOST_CHARACTERS
 from extract.arguments.probe import MODULE_NAME
 from extract.arguments.values.inputs import RECORD, flatten, has_shape
 from extract.arguments.values.names import read_parameters
-from extract.recording.configured import read_settings
+from extract.recording.configured import guess_settings, read_settings
 from extract.recording.messages import MOST_CALLS
 from extract.recording.users import is_of
 
@@ -237,8 +237,13 @@ class CallRecorder:
             return "torch.Generator().manual_seed(0)"
         if isinstance(value, np.generic):
             return repr(value.item())
-        if isinstance(value, np.ndarray) and value.dtype != object and value.size <= _EXACT:
-            return f"np.array({write(value.tolist())}, dtype='{value.dtype}')"
+        if isinstance(value, np.dtype):
+            return f"np.dtype('{value}')"
+        if isinstance(value, np.ndarray) and value.dtype != object and value.size:
+            if value.size <= _EXACT:
+                return f"np.array({write(value.tolist())}, dtype='{value.dtype}')"
+            if (value == value.flat[0]).all():
+                return f"np.full({value.shape}, {write(value.flat[0])}, dtype='{value.dtype}')"
         if isinstance(value, enum.Enum):
             return f"{self._name(kind)}.{value.name}"
         if isinstance(value, functools.partial):
@@ -287,10 +292,10 @@ class CallRecorder:
         if self._optional:
             raise _UnnamedError
         if not any("torch." in text for text in texts.values()):
-            built = self._built.get(id(value))
-            if built is None:
-                raise _UnnamedError
+            built = self._built.get(id(value)) or (value, (), guess_settings(value))
             args, kwargs = built[1:]
+            if kwargs is None:
+                raise _UnnamedError
             write = functools.partial(self._expression, depth=depth)
             return f"{self._name(type(value))}({_join(list(map(write, args)), _write_all(write, kwargs))})"
         kind = RECORD if callable(getattr(type(value), "__getitem__", None)) else "types.SimpleNamespace"

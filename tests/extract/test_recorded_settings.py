@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 import torch
 from packaging import version
 
 from extract.arguments.values.inputs import RECORD
 from extract.extractor import BlockExtractor
-from extract.recording.configured import list_accepted, read_settings
+from extract.recording.configured import guess_settings, list_accepted, read_settings
 from extract.recording.recorder import SourceRecorder
 from tests.builders.suites import read_files
 
@@ -114,6 +115,26 @@ def test_settings_are_written_without_defaults_and_what_has_no_expression_is_lef
     pair = "(torch.randn((3, 2)), torch.randn((3, 2)))"
     assert call.calls["forward"] == {"args": ["torch.randn((2, 3, 8))", pair], "kwargs": {}}
     assert call.names == {"Settings": "reading.settings"}
+
+
+class Space:
+    """Of another package than the one that is recorded."""
+
+    def __init__(self, low: float, shape: tuple[int, ...], seed: int | None = None, **_: object) -> None:
+        self.low = np.full(shape, low, dtype="float32")
+        self._shape = shape
+        self.dtype = self.low.dtype
+
+
+def test_an_object_of_another_package_is_made_from_attributes_with_the_names_of_its_parameters() -> None:
+    recorder = SourceRecorder(frozenset({"reading"}), 9)
+    space = ModuleType("spaces")
+    space.Space = Space  # type: ignore[attr-defined]
+    recorder._space = {"spaces": space}
+    text = recorder._text(Space(0.5, (3, 20)))
+    assert text == "spaces.Space(low=np.full((3, 20), 0.5, dtype='float32'), shape=(3, 20))"
+    assert guess_settings(object()) is None
+    assert guess_settings(Graph()) is None
 
 
 class Graph:
