@@ -16,6 +16,7 @@ from extract.resolve.dependencies import DependencyGraph, StatementLinks, list_k
 from extract.resolve.distributions import is_stated
 from extract.resolve.modules import Definition, External, Missing, Module, Target
 from extract.resolve.symbols import (
+    FileName,
     OptionalPackage,
     Symbol,
     Undefined,
@@ -83,7 +84,9 @@ def choose_names(closure: Closure, graph: DependencyGraph) -> BlockNames:
             continue
         # The statements of another file may mean the built-in.
         shadows_builtin = wanted in BUILTINS and several and symbol not in pinned
-        if wanted in used or wanted in hidden.get(symbol, ()) or shadows_builtin:
+        if isinstance(symbol, FileName):
+            names[symbol] = wanted  # Python's own
+        elif wanted in used or wanted in hidden.get(symbol, ()) or shadows_builtin:
             names[symbol] = fresh_name(wanted, used | taken_words)
         else:
             names[symbol] = wanted

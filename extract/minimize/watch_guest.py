@@ -121,7 +121,7 @@ def _compiling_nothing() -> Iterator[list[str]]:
         wanted.append("")
         return False
 
-    kind.__bool__ = refuse  # type: ignore[method-assign]
+    kind.__bool__ = refuse  # type: ignore[method-assign,assignment]
     try:
         yield wanted
     finally:

@@ -26,6 +26,7 @@ from extract.resolve.standins import (
 )
 from extract.resolve.symbols import (
     ConfigResolver,
+    FileName,
     How,
     ModuleValue,
     NameLink,
@@ -195,6 +196,9 @@ class DependencyGraph:
     ) -> None:
         target, consumed = self.library.lookup(module, use.name) if target is None else target, 0
         while isinstance(target, Module) and consumed < len(use.attributes):
+            if use.attributes[consumed] == FileName().name:
+                result.links.append(NameLink(use, FileName(), consumed + 1, How.SAME_FILE))
+                return
             inner = self.library.lookup(target, use.attributes[consumed])
             if isinstance(inner, Missing) and find_operator(use.attributes[consumed]) is not None:
                 break  # a compiled operator: `_native_link` replaces it, although its module lacks the name

@@ -49,7 +49,13 @@ class ModuleValue(NamedTuple):
         return self.module.name.rpartition(".")[2]
 
 
-Symbol = Definition | Import | RegistrySymbol | OptionalPackage | Undefined | ModuleValue
+class FileName(NamedTuple):
+    """The `__name__` of a module, which its definitions have as their `__module__`: in a block that of the file."""
+
+    name: str = "__name__"
+
+
+Symbol = Definition | Import | RegistrySymbol | OptionalPackage | Undefined | ModuleValue | FileName
 
 
 class Reason(StrEnum):
