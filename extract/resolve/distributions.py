@@ -118,7 +118,11 @@ def find_requirement(package: str, stated: Iterable[str], confirmed: Mapping[str
         return confirmed[top]
     requirement = _find_stated(top, tuple(stated))
     if requirement is not None:
-        return str(requirement) if requirement.url or is_guess(str(requirement)) else requirement.name
+        if requirement.url or is_guess(str(requirement)):
+            return str(requirement)
+        # What is generally known of its versions holds, too: the newest setuptools has no `pkg_resources` any more.
+        known = {Requirement(text).name: text for text in list_distributions(top) if Requirement(text).specifier}
+        return known.get(canonicalize_name(requirement.name), requirement.name)
     return list_distributions(top)[0] if is_known(top) else make_guess(top)
 
 

@@ -30,6 +30,12 @@ def test_metadata_comes_first_and_a_guess_is_called_one(package: str, requiremen
     assert is_guess(requirement) == ("guess" in requirement)
 
 
+def test_a_known_bound_holds_where_the_metadata_states_another() -> None:
+    """The newest setuptools has no `pkg_resources`; names keep the spelling of the metadata."""
+    assert find_requirement("pkg_resources", ["setuptools>=65.5.1"]) == "setuptools<81"
+    assert find_requirement("yaml", ["PyYAML>=5"]) == "PyYAML"
+
+
 def test_the_user_has_the_last_word() -> None:
     confirmed = read_confirmed(["tiny=two-tiny", "cv2=my-opencv>=2"])
     assert find_requirement("tiny.sub", STATED, confirmed) == "two-tiny"
