@@ -14,17 +14,18 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
-from benchmarks.served import serve
+from benchmarks.served import MODEL, serve
 from extract.model.results import wilson
 from extract.search.index import open_index
 from extract.search.ranking import Filters, search
+from lemur.experts.local_models import model_name
 from lemur.synthesis.attempts.asking import Answer, Asker, Model, Request, Take, TokenBudget
 from lemur.synthesis.attempts.loop import Tried, synthesize
 from lemur.synthesis.attempts.models import Endpoint, LocalModel
@@ -170,7 +171,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--in", dest="library", type=Path, required=True, help="an extraction folder")
     parser.add_argument("--against", type=Path, action="append", default=[], help="new beside this folder, too")
     parser.add_argument("--model", action="append", default=[], help="a folder or name for transformers")
-    parser.add_argument("--served", action="store_true", help="SmolLM2-135M behind llama.cpp's server")
+    parser.add_argument(
+        "--served", action="append", nargs="?", const=MODEL, default=[], metavar="FILE.gguf",
+        help="behind llama.cpp's server; SmolLM2-135M without a file (repeatable)",
+    )  # fmt: skip
     parser.add_argument("--n", type=int, default=50, help="attempts")
     parser.add_argument("--rounds", type=int, default=0, help="answers to errors")
     parser.add_argument("--seed", type=int, default=0)
@@ -183,10 +187,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         Nearest(asked.library),
         *(LocalModel(name, budget=TokenBudget()) for name in asked.model),
     ]
-    with serve() if asked.served else nullcontext() as url:
-        if url is not None:
-            service = Service(url, at_once=1)
-            models.append(Endpoint("SmolLM2-135M-Instruct", url, service, TokenBudget()))
+    with ExitStack() as servers:
+        for name in asked.served:
+            url = servers.enter_context(serve(name))
+            models.append(Endpoint(model_name(name), url, Service(url, at_once=1), TokenBudget()))
         found: dict[str, list[Tried]] = {}
         for model in models:
             label = model.name if model.name not in found else f"{model.name} {len(found)}"

