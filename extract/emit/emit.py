@@ -25,6 +25,7 @@ from extract.resolve.modules import CorpusIndex, Definition
 from extract.resolve.runtime_names import RUNTIME_NAMES
 from extract.resolve.standins import NOT_DEFINED, NOT_INSTALLED, REGISTRY, SOURCE_NAME, replacement_source
 from extract.resolve.symbols import (
+    FileName,
     How,
     ModuleValue,
     NodeKey,
@@ -248,7 +249,7 @@ def _resolutions(closure: Closure) -> tuple[str, ...]:
     ways: dict[str, How] = {}
     for link in (link for _, links in closure.linked for link in links.links):
         symbol, how = link.symbol, link.how
-        if isinstance(symbol, Import | OptionalPackage | Undefined) or how is How.SAME_FILE:
+        if isinstance(symbol, Import | OptionalPackage | Undefined | FileName) or how is How.SAME_FILE:
             continue
         if isinstance(symbol, RegistrySymbol):
             how = How.REGISTRY
