@@ -128,7 +128,7 @@ class ClassFacts(NamedTuple):
     statement: int
     bases: tuple[tuple[str, ...], ...]  # dotted names; empty tuple for other expressions
     methods: tuple[str, ...]
-    abstract: tuple[str, ...]  # methods under abc.abstractmethod
+    abstract: tuple[str, ...]  # methods under abc.abstractmethod, and names of constants (`forward = None`)
 
 
 class Nested(NamedTuple):
