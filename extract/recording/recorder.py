@@ -236,7 +236,8 @@ class CallRecorder:
         if kind is torch.Generator:
             return "torch.Generator().manual_seed(0)"
         if isinstance(value, np.generic):
-            return repr(value.item())
+            item = value.item()
+            return write(item) if isinstance(item, float) else repr(item)
         if isinstance(value, np.dtype):
             return f"np.dtype('{value}')"
         if isinstance(value, np.ndarray) and value.dtype != object and value.size:

@@ -133,6 +133,7 @@ def test_an_object_of_another_package_is_made_from_attributes_with_the_names_of_
     recorder._space = {"spaces": space}
     text = recorder._text(Space(0.5, (3, 20)))
     assert text == "spaces.Space(low=np.full((3, 20), 0.5, dtype='float32'), shape=(3, 20))"
+    assert recorder._text(np.full((20,), -np.inf)) == "np.full((20,), float('-inf'), dtype='float64')"
     assert guess_settings(object()) is None
     assert guess_settings(Graph()) is None
 
