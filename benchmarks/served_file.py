@@ -105,21 +105,21 @@ def make(given: argparse.Namespace) -> list[list[list[Any]]]:
 def write(weights: Mapping[str, Any], like: Path, out: Path) -> None:
     """Write weights, named as transformers names those of a Llama; all else is as in another file."""
     gguf: Any = importlib.import_module("gguf")
-    told = gguf.GGUFReader(like)
-    own = gguf.GGUFWriter(out, told.fields["general.architecture"].contents())
-    for name, field in told.fields.items():
+    original = gguf.GGUFReader(like)
+    own = gguf.GGUFWriter(out, original.fields["general.architecture"].contents())
+    for name, field in original.fields.items():
         # The writer states these itself.
         if not name.startswith("GGUF.") and name not in ("general.architecture", "general.file_type"):
             kind, *inner = field.types
             own.add_key_value(name, field.contents(), kind, inner[0] if inner else None)
     own.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
     counts = {"attn_q": "llama.attention.head_count", "attn_k": "llama.attention.head_count_kv"}
-    for tensor in told.tensors:
+    for tensor in original.tensors:
         *block, part, end = tensor.name.split(".")
         name = f"model.layers.{block[1]}.{_INSIDE[part]}.{end}" if block else f"{_OUTSIDE[part]}.{end}"
         values = weights[name]
         if part in counts:
-            values = turn(values, told.fields[counts[part]].contents())
+            values = turn(values, original.fields[counts[part]].contents())
         kind = gguf.GGMLQuantizationType.F32 if values.ndim == 1 else gguf.GGMLQuantizationType.Q8_0
         own.add_tensor(tensor.name, gguf.quants.quantize(values, kind), raw_dtype=kind)
     own.write_header_to_file()

@@ -174,7 +174,7 @@ def _label_rows(tensor: Tensor, *, labels: bool) -> Tensor:
 
 
 _GROWTH, _FAR = (4, 16, 2), 64
-_GROWING = ((-1,), (-2, -1), (-2,))  # axes
+_GROWING = (((-1,), 2), ((-2, -1), 4), ((-2,), 3))  # axes, and the least rank
 _WINDOW = re.compile(r"(?:adding|ernel size:?) \((\d+)")
 
 
@@ -184,13 +184,14 @@ def grow(at: FailedCall) -> Iterator[Inputs]:
         # A window of audio is many times as long as the first inputs.
         window = max(map(int, _WINDOW.findall(at.text)), default=0)
         far = 2 * window // max(at.main.shape[-1:], default=1)
-        for factor, axes in itertools.product((*((far,) if far > _FAR else ()), *_GROWTH), _GROWING):
-            yield from at.all_with(partial(_grow_axes, axes=axes, factor=factor))
+        factors = (far, *_GROWTH) if far > _FAR else _GROWTH
+        for factor, (axes, rank) in itertools.product(factors, _GROWING):
+            yield from at.all_with(partial(_grow_axes, axes=axes, rank=rank, factor=factor))
 
 
-def _grow_axes(tensor: Tensor, axes: Sequence[int], factor: int) -> Tensor | None:
+def _grow_axes(tensor: Tensor, axes: Sequence[int], rank: int, factor: int) -> Tensor | None:
     shape = list(tensor.shape)
-    if len(shape) < len(axes) + 1 + (axes != (-1,)):
+    if len(shape) < rank:
         return None
     for axis in axes:
         shape[axis] *= factor

@@ -61,7 +61,7 @@ _MAX_STEPS = 30_000  # modules constructed and called by one driver
 _MAX_ALL_STEPS = 2_000_000
 _MAX_DRIVERS = {CONFIGURED: 3, WRITTEN: 4, TESTS: 3, STATED: 2, 0: 8, 1: 2, 2: 2}  # tried for one class, by effort
 _ROUNDS = (2, sum(_MAX_DRIVERS.values()))  # drivers that each class tries
-_SURELY, _ENOUGH_STEPS = 2, 3_000  # drivers, and their steps; few classes are first seen after more
+_ENOUGH_STEPS = 3_000  # of its drivers, after the first round: few classes are first seen after more
 _NEAR = 24  # definitions that reach a class; tests that name others hardly show it, and tests of models take seconds
 _MAX_TRIED = 400  # in all
 _MOST_ON_CPU = 2_000_000  # elements of a model that runs there after it failed on the meta device
@@ -333,7 +333,7 @@ class _Recording:
         """Yield the drivers of a class, each run before the next one, until they were enough."""
         steps = 0
         for number, driver in enumerate(self._choose(cls)):
-            if number >= _SURELY and steps > _ENOUGH_STEPS:
+            if number >= _ROUNDS[0] and steps > _ENOUGH_STEPS:
                 break
             yield driver
             steps += self._steps_of.get(driver.key, 0)

@@ -630,10 +630,10 @@ def test_a_run_is_asked_again_only_where_that_is_said(synthesize: Command) -> No
 
 
 def test_an_answer_that_is_cut_off_is_told_so_whatever_its_fault(synthesize: Command, tmp_path: Path) -> None:
-    told: list[str] = []
+    prompts: list[str] = []
 
     def answer(request: dict[str, Any], number: int) -> Raw:
-        told.append(request["messages"][-1]["content"])
+        prompts.append(request["messages"][-1]["content"])
         return completion("```python\nclass Net:\n    def forward(self", "length" if number else "stop")
 
     with serving(answer) as server:
@@ -643,7 +643,7 @@ def test_an_answer_that_is_cut_off_is_told_so_whatever_its_fault(synthesize: Com
         for row in attempts_of(tmp_path / "out")
     ]
     assert cut == [False, True, True]
-    assert ["cut off" in text for text in told] == [False, False, True]
+    assert ["cut off" in text for text in prompts] == [False, False, True]
 
 
 @table(__file__, "endpoint.md", "Names of models", globals())
