@@ -15,6 +15,7 @@ from typing import Any
 
 from extract.emit.closure import Closure, StatementGroup, collect, try_to_collect
 from extract.emit.lookups import list_package_settings, list_settings, resolve_lookups
+from extract.emit.namespaces import Namespaces
 from extract.emit.order import order_statements
 from extract.emit.render import BlockNames, Renderer, annotation_name, choose_names, describe_changes, describe_files
 from extract.resolve.dependencies import DependencyGraph
@@ -27,7 +28,6 @@ from extract.resolve.standins import NOT_DEFINED, NOT_INSTALLED, REGISTRY, SOURC
 from extract.resolve.symbols import (
     FileName,
     How,
-    ModuleValue,
     NodeKey,
     OptionalPackage,
     Reason,
@@ -113,7 +113,7 @@ class Emitter:
         settings = list_settings([(node.module, node.statement) for node in closure.nodes_in_order])
         around = list_package_settings(closure.modules) if closure.requires else {}
         body = _set_variables(settings, names)
-        body += _with_glue(pieces, closure, graph, names, late) + _namespaces(names, graph)
+        body += _with_glue(pieces, closure, graph, names, late)
         body += [*_alias_lines(names, closure), *_bind_nested(names, target)]
         changes = _list_changes(closure, names, renderer, {**around, **settings})
         head = [*_header(closure, changes), *_future_lines(closure, graph, names)]
@@ -305,10 +305,12 @@ def _with_glue(
     """Return the texts of the groups: our replacements first, then the objects created from them."""
     ours, theirs = [], []
     filled = _fillings(closure, names)
+    namespaces = Namespaces(closure, graph, names)
     for group, text in pieces:
         if group.module.source.name == SOURCE_NAME:
             ours.append(text)
         else:
+            theirs += namespaces.fill_before(group)
             theirs += [text, *(filled[node.key] for node in group.nodes if node.key in filled)]
     absent, undefined, registry = (
         names.of.get(graph.ours(replacement), "") for replacement in (NOT_INSTALLED, NOT_DEFINED, REGISTRY)
@@ -321,7 +323,8 @@ def _with_glue(
         )
     lines += sorted(f'{names.of[s]} = {undefined}("{s.bound}")' for s in names.of if isinstance(s, Undefined))
     lines += sorted({f'{names.of[s]} = {registry}("{s.name}")' for s in names.of if isinstance(s, RegistrySymbol)})
-    return [*ours, *(["\n".join(lines)] if lines else []), *theirs]
+    lines += namespaces.create()
+    return [*ours, *(["\n".join(lines)] if lines else []), *theirs, *namespaces.complete()]
 
 
 def _fillings(closure: Closure, names: BlockNames) -> dict[NodeKey, str]:
@@ -337,18 +340,6 @@ def _fillings(closure: Closure, names: BlockNames) -> dict[NodeKey, str]:
             line = f"{names.of[where]}.register_module({key.rpartition('.')[2]!r}, module={names.of[entry.symbol]})"
             by_statement.setdefault(last[entry.symbol], set()).add(line)
     return {key: "\n".join(sorted(lines)) for key, lines in by_statement.items()}
-
-
-def _namespaces(names: BlockNames, graph: DependencyGraph) -> list[str]:
-    """Return the lines that create modules used as values, with their attributes."""
-    texts = []
-    for symbol in names.of:
-        if isinstance(symbol, ModuleValue):
-            items = sorted((name, names.of[s]) for name, s in graph.items(symbol).items())
-            lines = "".join(f"    {name}={value},\n" for name, value in items)
-            types_ = names.of[Import("types", "", False, "types")]
-            texts.append(f"{names.of[symbol]} = {types_}.SimpleNamespace(\n{lines})")
-    return sorted(texts)
 
 
 def _alias_lines(names: BlockNames, closure: Closure) -> list[str]:

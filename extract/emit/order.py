@@ -23,7 +23,7 @@ from extract.resolve.dependencies import DependencyGraph, StatementLinks, list_k
 from extract.resolve.discover import find_class_facts
 from extract.resolve.modules import Definition, Module
 from extract.resolve.registrations import post_order
-from extract.resolve.symbols import NodeKey, StatementNode
+from extract.resolve.symbols import ModuleValue, NodeKey, StatementNode
 from lemur_core.source.facts import AT_DEFINITION, CLASS
 
 GroupKey = tuple[int, int, int]  # module, outermost kept block or -1, statement or -1
@@ -49,7 +49,9 @@ class _Needs:
     soft: Groups = field(default_factory=dict)  # read when its functions are called
     started: Groups = field(default_factory=dict)  # with functions that may be called while it runs
     called: Groups = field(default_factory=dict)  # with functions that its own functions call
-    noted: Groups = field(default_factory=dict)  # in annotations, which are evaluated if that is possible
+    noted: Groups = field(default_factory=dict)  # in annotations and modules that it reads: first if that is possible
+    fills: bool = False  # whether the group changes containers of others
+    runs: tuple[int, int] = (0, 0)  # position in an import of the block's own file
 
 
 class _Ordering:
@@ -89,7 +91,8 @@ class _Ordering:
 
     def needs(self, group: StatementGroup) -> _Needs:
         """Return the groups that a group needs."""
-        needs = _Needs()
+        needs = _Needs(fills=any(node.key in self._fills for node in group.nodes))
+        needs.runs = max(self._run_index(node) for node in group.nodes)
         for node in group.nodes:
             hooked = self._runs_hook(node)
             for links in self._graph.iter_links(node):
@@ -101,6 +104,11 @@ class _Ordering:
                 for target in links.alias_links:
                     if isinstance(target, Definition):
                         needs.hard.update(self._list_groups(node, target, True))
+                for link in links.links:
+                    if isinstance(link.symbol, ModuleValue) and link.symbol.early:
+                        for item in self._graph.items(link.symbol).values():
+                            if isinstance(item, Definition):
+                                needs.noted.update(self._list_groups(node, item, True))
                 for use, noted in links.notes:
                     named = self._graph.symbol(noted) if isinstance(noted, Definition) else None
                     if use.start >= 0 and isinstance(named, Definition):
@@ -165,7 +173,10 @@ def _hard_order(preferred: Sequence[GroupKey], needs: Mapping[GroupKey, _Needs])
     def read_when_called(key: GroupKey) -> Groups:
         """Return the groups read by functions that may be called while a group runs, and by those that these call."""
         callees = post_order(needs[key].started, lambda k: [*needs[k].called, *needs[k].started])
-        return dict.fromkeys(read for callee in callees for read in needs[callee].soft) | needs[key].noted
+        reads = (read for callee in callees for read in needs[callee].soft)
+        # What fills a container after this group ran in the original was not there yet when these functions read it.
+        there = (read for read in reads if not (needs[read].fills and needs[read].runs > needs[key].runs))
+        return dict.fromkeys(there) | needs[key].noted
 
     def can_stand_before(candidate: GroupKey, key: GroupKey, running: Set[GroupKey]) -> bool:
         # Functions that are only possibly called, and depend on the current group, go wherever they can.

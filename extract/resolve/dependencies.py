@@ -42,6 +42,7 @@ from extract.resolve.symbols import (
 from lemur_core.source.facts import (
     ASSIGN,
     AT_CALL,
+    AT_DEFINITION,
     CLASS,
     FUNCTION,
     IMPORT,
@@ -104,8 +105,10 @@ class DependencyGraph:
         symbols: dict[str, Symbol] = {}
         for name in self.library.public_names(namespace.module):
             target = self.library.lookup(namespace.module, name)
-            if isinstance(target, Definition):
+            if isinstance(target, Definition) and _is_bound(target):
                 symbols[name] = self.symbol(target)
+            elif isinstance(target, Module) and namespace.early:
+                symbols[name] = ModuleValue(target, early=True)
         return symbols
 
     # -- links ---------------------------------------------------------------------------------------------------
@@ -226,14 +229,10 @@ class DependencyGraph:
                     result.requires.add(link.symbol.package.split(".")[0])
                     if use.when == AT_CALL and not is_required(module.source.requires, link.symbol.package):
                         result.glue.append(self.ours(NOT_INSTALLED))
-        elif isinstance(target, Module) and use.when == AT_CALL:
-            # The object that represents the module is created at the end of the file: it exists when functions run, but
-            # not yet while the file is imported.
-            result.links.append(NameLink(use, ModuleValue(target), consumed, How.HEURISTIC))
-            result.glue.append(Import("types", "", False, "types"))
         elif isinstance(target, Module):
-            what = f"{_locate(module, use)}: module {use.name} is used as a value"
-            result.problems.append(Problem(Reason.DYNAMIC_MODULE, what))
+            early = use.when == AT_DEFINITION
+            result.links.append(NameLink(use, ModuleValue(target, early), consumed, How.HEURISTIC))
+            result.glue.append(Import("types", "", False, "types"))
         elif use.when == AT_CALL and use.local < 0 and self.library.lacks(module, use.name):
             # The original fails here, too, but perhaps in a branch that never runs, so this does not reject the class.
             result.links.append(NameLink(use, Undefined(use.name), 0, How.SAME_FILE))
@@ -405,6 +404,16 @@ class DependencyGraph:
 def list_kept_blocks(module: Module, statement: Statement) -> tuple[int, ...]:
     """Return the `if` and `try` blocks around a statement that remain in the file; others are decided statically."""
     return tuple(number for number, _ in statement.path if not module.facts.blocks[number].static)
+
+
+def _is_bound(target: Definition) -> bool:
+    """Return whether a name is bound whatever the blocks around its statements decide, as far as that shows."""
+    paths = [
+        [(b, arm) for b, arm in s.path if not target.module.facts.blocks[b].static]
+        for s in target.module.find_binders(target.name)
+    ]
+    arms = {path[0] for path in paths if path}
+    return not paths or not all(paths) or len(arms) > len({block for block, _ in arms})
 
 
 def _read_operator(use: Use, target: Target) -> tuple[str, ...]:

@@ -39,9 +39,13 @@ class Undefined(NamedTuple):
 
 
 class ModuleValue(NamedTuple):
-    """A module of the corpus that is used as a value: `getattr(layers, name)`, `vars(layers)`."""
+    """A module of the corpus that is used as a value: `getattr(layers, name)`, `vars(layers)`.
+
+    `early` if that happens as the file is imported: it then has the modules that it imports, too.
+    """
 
     module: Module
+    early: bool = False
 
     @property
     def name(self) -> str:
@@ -64,7 +68,6 @@ class Reason(StrEnum):
     UNRESOLVED_NAME = "unresolved_name"
     UNRESOLVED_IMPORT = "unresolved_import"
     NATIVE_OP = "native_op"
-    DYNAMIC_MODULE = "dynamic_module"
     TOO_LARGE = "too_large"
     NESTED_CLASS = "nested_class"
 

@@ -114,7 +114,8 @@ class ScopeNames:
 
     def uses(self, known: Iterable[str]) -> tuple[Use, ...]:
         """Return reads of global names; of builtins only those in `known`, which the module binds itself."""
-        shadowed = BUILTINS & set(known)
+        known = set(known)
+        shadowed = BUILTINS & known
         result = set()
         text = self._lines.text
         for scope, use in self._loads:
@@ -123,7 +124,8 @@ class ScopeNames:
             if use.start >= 0 and text[use.start : use.ends[0]] != use.name.encode():
                 use = use._replace(start=-1)
             local = self._find(scope, use.name, use.start)
-            if use.name in scope.unsure:  # the class's own or the global one, decided at run time: it cannot be renamed
+            # The class's own or the global one, if there is any, decided at run time: it cannot be renamed.
+            if use.name in scope.unsure and (use.name in known or use.name in BUILTINS):
                 local, use = None, use._replace(start=-1)
             if local is None:
                 if use.name not in BUILTINS or use.name in shadowed:

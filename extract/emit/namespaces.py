@@ -1,0 +1,68 @@
+"""Modules that are used as values in a block's file: objects with the module's public names as attributes."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from extract.emit.closure import Closure, StatementGroup
+from extract.emit.render import BlockNames
+from extract.resolve.dependencies import DependencyGraph
+from extract.resolve.modules import Definition
+from extract.resolve.symbols import ModuleValue, Symbol
+from lemur_core.source.text import Import
+
+
+class Namespaces:
+    """The lines for modules that are used as values: most are created at the end of the file, where all names exist.
+
+    One that is read on import is created at the start, and filled twice: before the first statement that reads it, and
+    at the end.
+    """
+
+    def __init__(self, closure: Closure, graph: DependencyGraph, names: BlockNames) -> None:
+        self._graph = graph
+        self._names = names
+        self._symbols = sorted((s for s in names.of if isinstance(s, ModuleValue)), key=lambda s: names.of[s])
+        self._left = {symbol: dict(sorted(graph.items(symbol).items())) for symbol in self._symbols}
+        self._waiting = {symbol for symbol in self._symbols if symbol.early}
+        #: Definitions whose statements are still to come.
+        self._missing: Counter[Symbol] = Counter(
+            Definition(n.module, name) for n in closure.nodes_in_order for name in n.statement.binds
+        )
+
+    def create(self) -> list[str]:
+        """Return the lines that create those that are read on import."""
+        return [f"{self._names.of[symbol]} = {self._function}()" for symbol in self._symbols if symbol.early]
+
+    def fill_before(self, group: StatementGroup) -> list[str]:
+        """Return the lines that precede a group; groups are to be given in their order."""
+        read = {link.symbol for node in group.nodes for links in self._graph.iter_links(node) for link in links.links}
+        texts = []
+        for symbol in [symbol for symbol in self._symbols if symbol in read & self._waiting]:
+            self._waiting.discard(symbol)
+            there = [name for name, item in self._left[symbol].items() if not self._missing[item]]
+            texts += self._fill(symbol, {name: self._left[symbol].pop(name) for name in there})
+        for node in group.nodes:
+            self._missing.subtract(Definition(node.module, name) for name in node.statement.binds)
+        return texts
+
+    def complete(self) -> list[str]:
+        """Return the lines at the end of the file."""
+        texts = []
+        for symbol, items in self._left.items():
+            texts += (
+                self._fill(symbol, items)
+                if symbol.early
+                else [self._write(f"{self._names.of[symbol]} = {self._function}", items)]
+            )
+        return texts
+
+    @property
+    def _function(self) -> str:
+        return f"{self._names.of[Import('types', '', False, 'types')]}.SimpleNamespace"
+
+    def _fill(self, symbol: ModuleValue, items: Mapping[str, Symbol]) -> list[str]:
+        return [self._write(f"vars({self._names.of[symbol]}).update", items)] if items else []
+
+    def _write(self, call: str, items: Mapping[str, Symbol]) -> str:
+        lines = "".join(f"    {name}={self._names.of[item]},\n" for name, item in items.items())
+        return f"{call}(\n{lines})"
