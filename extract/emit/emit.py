@@ -311,7 +311,8 @@ def _with_glue(
             ours.append(text)
         else:
             theirs += namespaces.fill_before(group)
-            theirs += [text, *(filled[node.key] for node in group.nodes if node.key in filled)]
+            theirs += [text, *_bind_computed(group, names)]
+            theirs += [filled[node.key] for node in group.nodes if node.key in filled]
     absent, undefined, registry = (
         names.of.get(graph.ours(replacement), "") for replacement in (NOT_INSTALLED, NOT_DEFINED, REGISTRY)
     )
@@ -325,6 +326,16 @@ def _with_glue(
     lines += sorted({f'{names.of[s]} = {registry}("{s.name}")' for s in names.of if isinstance(s, RegistrySymbol)})
     lines += namespaces.create()
     return [*ours, *(["\n".join(lines)] if lines else []), *theirs, *namespaces.complete()]
+
+
+def _bind_computed(group: StatementGroup, names: BlockNames) -> list[str]:
+    """Return the lines that bind the names which a group's statements compute, so that readers see them bound."""
+    computing = {node.module for node in group.nodes if node.statement is node.module.writer}
+    computed = [
+        s for s in names.of if isinstance(s, Definition) and s.module in computing and s.name in s.module.written
+    ]
+    lines = sorted(f'{names.of[symbol]} = globals()["{symbol.name}"]' for symbol in computed)
+    return ["\n".join(lines)] if lines else []
 
 
 def _fillings(closure: Closure, names: BlockNames) -> dict[NodeKey, str]:

@@ -97,6 +97,12 @@ def choose_names(closure: Closure, graph: DependencyGraph) -> BlockNames:
     return BlockNames(names, _annotation_names(closure, graph, names, used, imports, taken_words))
 
 
+def find_required(closure: Closure, symbols: Iterable[Symbol]) -> set[str]:
+    """Return the packages that a file imports."""
+    replaced = {symbol.package.partition(".")[0] for symbol in symbols if isinstance(symbol, OptionalPackage)}
+    return closure.requires - replaced
+
+
 def _annotation_names(
     closure: Closure,
     graph: DependencyGraph,
@@ -110,9 +116,10 @@ def _annotation_names(
     An import whose name means something else in this file gets another one.
     """
     unknown: dict[str, None] = {}
+    required = find_required(closure, names)
     for node, links in closure.linked:
         for use, target in links.notes:
-            imported = graph.note_import(node.module, use, target)
+            imported = graph.note_import(node.module, use, target, required)
             for symbol in imported:
                 same = symbol.thing, symbol.bound
                 if same not in imports:
@@ -145,8 +152,7 @@ class Renderer:
         self.names = names
         self.dropped: list[str] = []  # decorators that were left out
         self.absent: set[str] = set()  # optional packages whose imports were replaced by errors
-        replaced = {symbol.package.partition(".")[0] for symbol in names.of if isinstance(symbol, OptionalPackage)}
-        self._required = closure.requires - replaced
+        self._required = find_required(closure, names.of)
         self._nodes = {(node.module, node.statement.number): node for node in closure.nodes.values()}
 
     def render(self, group: StatementGroup) -> str:
@@ -256,7 +262,8 @@ class Renderer:
     def _note_edits(self, module: Module, links: StatementLinks) -> list[Edit]:
         edits = []
         for use, target in links.notes:
-            imported = [item for item in self.graph.note_import(module, use, target) if item.bound == use.name]
+            imports = self.graph.note_import(module, use, target, self._required)
+            imported = [item for item in imports if item.bound == use.name]
             if imported and use.start >= 0 and self.names.of.get(imported[0], use.name) != use.name:
                 edits.append(Edit(use.start, use.ends[0], self.names.of[imported[0]]))
             if use.start < 0 or not isinstance(target, Definition):

@@ -4,7 +4,7 @@ Each statement is linked once; all blocks that need it share the result.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -197,12 +197,12 @@ class DependencyGraph:
     def _link_use(
         self, module: Module, use: Use, alias: Alias | None, result: StatementLinks, target: Target | None = None
     ) -> None:
-        target, consumed = self.library.lookup(module, use.name) if target is None else target, 0
+        target, consumed = self._find_name(module, use.name) if target is None else target, 0
         while isinstance(target, Module) and consumed < len(use.attributes):
             if use.attributes[consumed] == FileName().name:
                 result.links.append(NameLink(use, FileName(), consumed + 1, How.SAME_FILE))
                 return
-            inner = self.library.lookup(target, use.attributes[consumed])
+            inner = self._find_name(target, use.attributes[consumed])
             if isinstance(inner, Missing) and find_operator(use.attributes[consumed]) is not None:
                 break  # a compiled operator: `_native_link` replaces it, although its module lacks the name
             target, consumed = inner, consumed + 1
@@ -243,6 +243,10 @@ class DependencyGraph:
         else:
             what = f"{_locate(module, use)}: {use.name} is not defined in this file, nor imported"
             result.problems.append(Problem(Reason.UNRESOLVED_NAME, what))
+
+    def _find_name(self, module: Module, name: str) -> Target:
+        target = self.library.lookup(module, name)
+        return (self.library.find_written(module, name) or target) if isinstance(target, Missing) else target
 
     def symbol(self, target: Definition) -> Symbol:
         """Return the symbol that represents a definition in a file: the definition itself, or its replacement."""
@@ -301,7 +305,8 @@ class DependencyGraph:
             bound = name if consumed or alias is None else alias.bound
             return [NameLink(use, Import(target.package, target.name, True, bound), consumed, How.QUALIFIED)]
         conditional = all(statement.path for statement in binders if statement.kind == IMPORT)
-        if conditional and not (target.runtime and RUNTIME_NAMES.has(target.package, target.name)):
+        known = target.runtime and RUNTIME_NAMES.has(target.package, target.name)
+        if conditional and not known and (target.runtime or not is_required(module.source.requires, target.package)):
             return [optional]
         return [NameLink(use, symbol, 0, How.DIRECT_IMPORT) for symbol in self._list_imports(module, use, target)]
 
@@ -325,9 +330,12 @@ class DependencyGraph:
             matching.append(Import(f"{chain[0]}.{chain[1]}", "", False, use.name))
         return list(dict.fromkeys([*plain[:1], *matching])) or [needed[0][0]]
 
-    def note_import(self, module: Module, use: Use, target: Target | None) -> list[Import]:
-        """Return the imports that an annotation's name needs; empty if it refers to no import of the runtime."""
-        if not isinstance(target, External) or not target.runtime:
+    def note_import(self, module: Module, use: Use, target: Target | None, required: Container[str]) -> list[Import]:
+        """Return the imports that an annotation's name needs; empty if it is outside the runtime and these packages."""
+        if not isinstance(target, External):
+            return []
+        package = target.package.split(".")[0]
+        if not target.runtime and not (package in required and is_required(module.source.requires, package)):
             return []
         if not module.find_binders(use.name) or use.local >= 0:
             return [Import(target.package, target.name, True, use.name)] if target.name else []
@@ -387,11 +395,22 @@ class DependencyGraph:
             return True
         if chain[-1] in {"register_module", "register"} and (len(chain) > 1 or "egist" in chain[0]):
             return True
+        if self._is_optional(module, chain[0]):
+            return True  # a compiler that is not installed: the function fails when it is called, not on import
         target = follow(self.library, module, chain)
         if isinstance(target, Definition):
             binders = target.module.find_binders(target.name)
             return all(s.kind == FUNCTION and s.registers for s in binders)
         return False
+
+    def _is_optional(self, module: Module, name: str) -> bool:
+        """Return whether a name is imported from a package that is taken as not installed."""
+        target = self.library.lookup(module, name)
+        if not isinstance(target, External) or target.runtime:
+            return False
+        binders = [statement for statement in module.find_binders(name) if statement.kind == IMPORT]
+        conditional = bool(binders) and all(statement.path for statement in binders)
+        return target.optional or (conditional and not is_required(module.source.requires, target.package))
 
     def _is_configuration(self, module: Module, statement: Statement) -> bool:
         """Return whether a class derives from our replacement for configurations; it needs no validating decorators."""

@@ -27,12 +27,12 @@ from functools import partial
 from operator import itemgetter
 from typing import Literal, NamedTuple
 
-from extract.resolve.distributions import is_known, is_stated
+from extract.resolve.distributions import is_known, is_required, is_stated
 from extract.resolve.runtime_names import RUNTIME_NAMES
 from extract.sources import PackageSource, SourceFile
 from extract.sources.contents import is_package, module_name
 from lemur_core.sandbox.runtime import DECLARED
-from lemur_core.source.facts import IMPORT, STAR, Alias, FileFacts, Statement
+from lemur_core.source.facts import IMPORT, OTHER, STAR, Alias, FileFacts, Statement
 from lemur_core.source.text import normalise
 from manifests.provenance.heads import license_of_code
 
@@ -52,6 +52,7 @@ class Module:
         self.name = file.module
         self._binders: dict[str, dict[str, list[Statement]]] = {}
         self._active: dict[tuple[int, int], bool] = {}
+        self.written: set[str] = set()  # names that it computes, as far as others read them
 
     def __repr__(self) -> str:
         return f"<{self.source.name} {self.file.path}>"
@@ -90,6 +91,8 @@ class Module:
             declared runtime.
         """
         binders = self.outline_binders(name, where)
+        if not binders and name in self.written and self.writer is not None:
+            return [self.writer]
         if all(statement.kind in {IMPORT, STAR} for statement in binders):
             return binders
         return [self.facts.statements[statement.number] for statement in binders]
@@ -147,6 +150,12 @@ class Module:
             self._binders["taken"].setdefault(name, statements)
         return self._binders
 
+    @functools.cached_property
+    def writer(self) -> Statement | None:
+        """The statement that binds names that it computes: `globals()[name] = value` in a loop."""
+        found = (s for s in self.facts.statements if s.kind == OTHER and self.is_taken(s))
+        return next((s for s in found if _WRITES_ITEMS.search(self.text, s.start, s.end)), None)
+
     def is_taken(self, statement: Statement) -> bool:
         """Return whether a statement is outside of all branches that are known not to be taken."""
         return all(self.is_suite_taken(block, suite) for block, suite in statement.path)
@@ -175,8 +184,20 @@ class Module:
                 # The operators of an extension have replacements, or the block fails with their names.
                 fails = isinstance(target, Missing) and alias.bound not in EXTENSIONS
             if fails:  # without a fallback the import is required, and its failure is reported
-                return handlers_raise
+                return handlers_raise or self._falls_back_to(number, target)
         return True
+
+    def _falls_back_to(self, number: int, tried: "Target") -> bool:
+        """Return whether the handlers import from the package that failed, too, which the source requires.
+
+        Which of its names that package has, its version says: the newest one is installed, which is tried first.
+        """
+        if not isinstance(tried, External) or not is_required(self.source.requires, tried.package):
+            return False
+        imports = [s for s in self.outline.statements if any(b == number and suite for b, suite in s.path)]
+        targets = [self.library.resolve_alias(self, alias) for s in imports if s.kind == IMPORT for alias in s.aliases]
+        tops = {target.package.split(".")[0] for target in targets if isinstance(target, External)}
+        return tops == {tried.package.split(".")[0]}
 
     def _is_required_import(self, number: int) -> bool:
         """Return whether neither the handlers nor the code above provide a fallback, so that the import is required."""
@@ -221,6 +242,7 @@ class Missing(NamedTuple):
     where: str
 
 
+_WRITES_ITEMS = re.compile(rb"\b(?:globals|locals|vars)\(\)\[[^\"'\]]*\] = ")
 _WRITES_NAMES = re.compile(rb"\b(globals|exec)\(|setattr\(sys\.modules")  # may bind names that no statement shows
 
 Target = Definition | External | Module | Missing
@@ -428,6 +450,22 @@ class CorpusIndex:
             if target is not None:
                 return target
         return Missing(f"no {name} in {module.name or module.file.path}")
+
+    def find_written(self, module: Module, name: str, seen: frozenset[int] = frozenset()) -> Definition | None:
+        """Return a name that no statement shows, if it may be one of those that a file computes (`Module.writer`)."""
+        if id(module) in seen or name.startswith("_"):
+            return None
+        if module.writer is not None:
+            module.written.add(name)
+            return Definition(module, name)
+        stars = [alias for statement in module.list_stars() for alias in statement.aliases]
+        for alias in [*module.find_aliases(name), *stars]:
+            holder = self.resolve_alias(module, alias if alias.name == "*" else alias._replace(name="", whole=True))
+            wanted = name if alias.name == "*" else alias.name
+            found = self.find_written(holder, wanted, seen | {id(module)}) if isinstance(holder, Module) else None
+            if found is not None:
+                return found
+        return None
 
     def lacks(self, module: Module, name: str) -> bool:
         """Return whether nothing can bind a global name: no statement that runs, no function, no opaque star import."""

@@ -274,6 +274,8 @@ class ScopeNames:
             self._statement(node, scope, IN_ANNOTATION)
 
     def _call(self, node: ast.Call, scope: _NameScope, when: int) -> None:
+        if when == IN_ANNOTATION and scope.kind != _FUNCTION:  # it runs with the statement, and needs what it calls
+            when = AT_DEFINITION if scope.parent is None or scope.parent.kind == _MODULE else AT_CALL
         if when == AT_DEFINITION:
             self.calls = True
         self._callees.add(node.func)

@@ -75,6 +75,42 @@ def test_a_required_import_is_an_import(corpus: Any, required: bool) -> None:
     assert ("    from gone_pkg_ import f" in lines) != required
 
 
+VERSIONS = """from torch import nn
+try:
+    from gone_pkg.new import f
+except ImportError:
+    from gone_pkg.old import f
+try:
+    import gone_compiler
+except ImportError as error:
+    raise RuntimeError from error
+@gone_compiler.jit
+def kernel(x): return x
+class A(nn.Module):
+    def forward(self, x, y: Size = 1): return kernel(f(x))
+"""
+
+
+def test_of_two_versions_of_a_required_package_the_newer_is_imported(corpus: Any) -> None:
+    settings = {"setup.py": "setup(install_requires=['gone-pkg'])"}
+    code = VERSIONS.replace("from torch", "from gone_pkg.kinds import Size\nfrom torch", 1)
+    lines = corpus({"a.py": code, **settings}, bare=True).emit("A").code.splitlines()
+    assert "from gone_pkg.new import f" in lines
+    assert not any("gone_pkg.old" in line for line in lines)
+    # Who evaluates the annotation finds the type: its package is imported anyway.
+    assert "from gone_pkg.kinds import Size" in lines
+    # The kernel's compiler is not installed, which matters only where the kernel is called.
+    assert "@gone_compiler.jit" not in lines
+    assert "def kernel(x): return x" in lines
+
+
+def test_a_type_of_a_package_that_nothing_else_needs_is_not_imported(corpus: Any) -> None:
+    code = "from gone_pkg.kinds import Size\nfrom torch import nn\nclass A(nn.Module):\n    def forward(self, x: Size): return x\n"
+    emitted = corpus({"a.py": code, "setup.py": "setup(install_requires=['gone-pkg'])"}, bare=True).emit("A")
+    assert "Size = object" in emitted.code.splitlines()
+    assert emitted.requires == ()
+
+
 VARIABLES = {
     "net.py": """import os
 from torch import nn
