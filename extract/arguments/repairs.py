@@ -92,6 +92,7 @@ _INDEXED = re.compile(
 )
 _KEY = re.compile(r"\w\[f?[\"']|[\"'] (?:not )?in ")
 _TESTED = re.compile(r"[\"'](\w+)[\"'] (?:not )?in (\w+)\b")
+_ASSERTED = re.compile(r"(?:assert|if not) isinstance\((\w+), (?:dict|Mapping)\)")
 _LACKS = re.compile(r"'([\w.]+)' object has no attribute '(\w+)'")
 _OPEN_KINDS = frozenset({"Tensor", "NoneType", "list", "dict", "Record", "SimpleNamespace", "types.SimpleNamespace"})
 _OF_DICTS = frozenset({"items", "keys", "values", "get", "update", "copy", "pop"})
@@ -126,7 +127,8 @@ def records(at: FailedCall) -> Iterator[Inputs]:
         field = item if item and isinstance(value, FieldValues) else lacks if name in held else ""
         lacking = [key for key in (field, *tested.get(name, ())) if key and key not in dict(record.fields)]
         around = Tensor((BATCH, *features)) if listed else main
-        if not record.fields and "no_output" in at.text and isinstance(value, FieldValues):
+        is_empty = not record.fields and "no_output" in at.text and isinstance(value, FieldValues)
+        if is_empty or (name in _ASSERTED.findall(at.line) and not isinstance(value, FieldValues)):
             lacking = ["x"]
         if not listed and (name in indexed or field in _OF_DICTS):
             yield with_value(at.inputs, name, replace(record, by_key=True))
@@ -159,7 +161,7 @@ KINDS: tuple[tuple[str, str], ...] = (
     (r"long|int64|indices|one_hot|integer|'index'|int ", INDEX),
     (r"float|long|bool|complex|mixed dtype", FLOAT),
     (r"bool|mask|byte", MASK),
-    (r"between 0 and 1|all elements of input should be|is nan|>= ?0", POSITIVE),
+    (r"between 0 and 1|all elements of input should be|is nan|>= ?0|within (the )?bounds", POSITIVE),
 )
 
 

@@ -51,6 +51,7 @@ def read_compared(module: str) -> Mapping[str, Compared]:
         class Pool(nn.Module):
             def __init__(self, mode, space):
                 assert mode.lower() in ("mean", "max")              # mode: 'mean', 'max'
+                if settings.kind == "wide": ...                     # kind: 'wide'
                 if not isinstance(space, spaces.Discrete): ...      # space: spaces.Discrete
                 self.scale = SCALES[mode]                           # mode: the keys of SCALES
                 self.mlp = MLP(32, **layers)                        # layers: what else MLP requires: {'depth': 2}
@@ -67,9 +68,10 @@ def read_compared(module: str) -> Mapping[str, Compared]:
         for item, looped in _list_loops(node):
             loops.setdefault(looped, set()).add(item)
         if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq | ast.In | ast.NotIn):
-            constants.setdefault(_find_name(node.left), {}).update(
-                dict.fromkeys(_list_constants(node.comparators[0], space))
-            )
+            # `args.mode == "mean"` tells of an item of `args` what `mode == "mean"` tells of an argument.
+            left = node.left
+            name = left.attr if isinstance(left, ast.Attribute) and _find_name(left.value) else _find_name(left)
+            constants.setdefault(name, {}).update(dict.fromkeys(_list_constants(node.comparators[0], space)))
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) and isinstance(node.slice, ast.Name):
             keys = _list_constants(node.value, space, tables=True)
             constants.setdefault(node.slice.id, {}).update(dict.fromkeys(keys))
