@@ -18,7 +18,7 @@ _NATIVE_MESSAGES = re.compile(
     r"not compiled with CUDA|NVIDIA driver|CUDA_HOME|No CUDA GPUs|\d active drivers|CUDA error|'_OpNamespace' '"
     r"|Could not load this library|undefined symbol|cannot open shared object file"
 )
-_EXTENSION = re.compile(r"_C|(?:\w*_)?(?:cuda|ext|cpp)")  # usual names of extensions that a build compiles
+_EXTENSION = re.compile(r"_C[A-Z]*|(?:\w*_)?(?:cuda|ext|cpp)")  # usual names of extensions that a build compiles
 
 
 class _Hidden:

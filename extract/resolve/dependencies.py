@@ -212,6 +212,8 @@ class DependencyGraph:
         native = self._native_link(module, use, target, consumed)
         if native is not None:
             result.links.append(native) if isinstance(native, NameLink) else result.problems.append(native)
+            if isinstance(native, NameLink) and isinstance(native.symbol, OptionalPackage):
+                result.glue.append(self.ours(NOT_INSTALLED))
             return
         if isinstance(target, Definition):
             symbol = self.symbol(target)
@@ -367,15 +369,18 @@ class DependencyGraph:
         if isinstance(target, Missing) and not consumed and use.local < 0:
             for alias in module.find_aliases(use.name):
                 if is_extension(alias.module):
-                    return self._link_operator(use, alias.name, 0)
+                    return self._link_operator(use, alias.name, 0, alias.module)
                 if is_extension(alias.name):
-                    return Problem(Reason.NATIVE_OP, ".".join((use.name, *chain)))
+                    return self._link_operator(use, use.name, 0, ".".join(filter(None, (alias.module, alias.name))))
         return None
 
-    def _link_operator(self, use: Use, operator: str, consumed: int) -> NameLink | Problem:
+    def _link_operator(self, use: Use, operator: str, consumed: int, extension: str = "") -> NameLink | Problem:
+        """Return the link to our operator; without one, what is called later fails then, as where nobody built it."""
         operator_replacement = find_operator(operator)
         if operator_replacement is not None:
             return NameLink(use, self.ours(operator_replacement), consumed, How.STAND_IN)
+        if extension and use.when == AT_CALL:
+            return NameLink(use, OptionalPackage(extension, use.name), consumed, How.HEURISTIC)
         name = ".".join((use.name, *use.attributes[:consumed]))
         return Problem(Reason.NATIVE_OP, f"{name} is a compiled operator without a replacement")
 

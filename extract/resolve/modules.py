@@ -38,7 +38,7 @@ from manifests.provenance.heads import license_of_code
 
 RUNTIME = DECLARED  # what every block may import, in addition to the standard library
 EXTENSIONS = ("_C", "_ext")  # usual names of compiled extensions inside their package
-_EXTENSION = re.compile(r"_C|(?:\w*_)?(?:cuda|ext|cpp)")  # `roi_cuda`, which a build adds to the Python files
+_EXTENSION = re.compile(r"_C[A-Z]*|(?:\w*_)?(?:cuda|ext|cpp)")  # `roi_cuda`, which a build adds to the Python files
 FOUNDATION = "torch"  # never inlined, not even into torch's own blocks: a copy of nn.Module is not nn.Module
 
 

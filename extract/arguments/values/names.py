@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from extract.arguments.values.inputs import is_variadic
+
 BLOCK = "@block"  # placeholder for a class of the block's file
 
 
@@ -149,11 +151,21 @@ def format_call(name: str, arguments: Mapping[str, str]) -> str:
 
 
 def read_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a function or class, empty if its signature is unavailable."""
+    """Return the parameters of a function or class, empty if its signature is unavailable.
+
+    Of a class whose constructor takes anything (`*args, **kwargs`), they are those of the next one that states its own.
+    """
     try:
-        return dict(inspect.signature(function).parameters)
+        parameters = dict(inspect.signature(function).parameters)
+        for owner in function.__mro__[1:] if isinstance(function, type) else ():
+            if len(parameters) != 2 or not all(map(is_variadic, parameters.values())):
+                break
+            if "__init__" in vars(owner):
+                _, *names = (inherited := inspect.signature(vars(owner)["__init__"]).parameters)
+                parameters = {name: inherited[name] for name in names} or parameters
     except Exception:  # noqa: BLE001 - what is foreign may refuse to be looked at in any way
         return {}
+    return parameters
 
 
 def format_dict(items: Mapping[Any, str]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from extract.arguments.probe import classify_error
 from extract.emit.emit import Emitted
 from extract.sources import open_source
 from tests.builders.suites import read_table
@@ -165,3 +166,23 @@ def test_names_and_requirements_come_back_from_the_cache(tmp_path: Any) -> None:
     source = open_source(f"{tmp_path}/")
     assert [file.module for file in source.files] == ["acme.net"]
     assert source.requires == ("x",)
+
+
+EXTENSIONS = """from torch import nn
+from . import roi_cuda
+from acme._CXX import encode as _encode
+class A(nn.Module):
+    def forward(self, x): return x
+    def update(self, x): return _encode(x)
+    def pool(self, x): return roi_cuda.pool(x)
+"""
+
+
+def test_a_compiled_operator_fails_where_it_is_called(corpus: Any, run: Any) -> None:
+    emitted = corpus({"acme/__init__.py": "", "acme/a.py": EXTENSIONS}, bare=True).emit("A")
+    block = run(emitted.code)["A"]()
+    assert block(2) == 2
+    for method, extension in ((block.update, "acme._CXX"), (block.pool, "roi_cuda")):
+        with pytest.raises(ModuleNotFoundError, match=f"No module named '{extension}'") as failure:
+            method(2)
+        assert classify_error(failure.value) == "native_op"
