@@ -7,6 +7,7 @@ from extract.emit.closure import Closure, StatementGroup
 from extract.emit.render import BlockNames
 from extract.resolve.dependencies import DependencyGraph
 from extract.resolve.modules import Definition
+from extract.resolve.standins import SOURCE_NAME
 from extract.resolve.symbols import ModuleValue, Symbol
 from lemur_core.source.text import Import
 
@@ -25,8 +26,9 @@ class Namespaces:
         self._left = {symbol: dict(sorted(graph.items(symbol).items())) for symbol in self._symbols}
         self._waiting = {symbol for symbol in self._symbols if symbol.early}
         #: Definitions whose statements are still to come.
+        theirs = (node for node in closure.nodes_in_order if node.module.source.name != SOURCE_NAME)
         self._missing: Counter[Symbol] = Counter(
-            Definition(n.module, name) for n in closure.nodes_in_order for name in n.statement.binds
+            Definition(node.module, name) for node in theirs for name in node.statement.binds
         )
 
     def create(self) -> list[str]:
@@ -47,14 +49,10 @@ class Namespaces:
 
     def complete(self) -> list[str]:
         """Return the lines at the end of the file."""
-        texts = []
-        for symbol, items in self._left.items():
-            texts += (
-                self._fill(symbol, items)
-                if symbol.early
-                else [self._write(f"{self._names.of[symbol]} = {self._function}", items)]
-            )
-        return texts
+        whole = [symbol for symbol in self._symbols if not symbol.early]
+        texts = [self._write(f"{self._names.of[symbol]} = {self._function}", self._left[symbol]) for symbol in whole]
+        early = (symbol for symbol in self._symbols if symbol.early)
+        return texts + [text for symbol in early for text in self._fill(symbol, self._left[symbol])]
 
     @property
     def _function(self) -> str:

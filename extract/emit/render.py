@@ -244,6 +244,8 @@ class Renderer:
         for decorator in links.dropped:
             edits.append(Edit(decorator.start, decorator.end, ""))
             self.dropped.append(text[decorator.start : decorator.end].decode().strip())
+        for decorator, package in links.absent:  # what it compiles fails when it is called, not on import
+            edits.append(Edit(decorator.start, decorator.end, f"@lambda _: {self.names.of[package]}\n"))
         return apply(text, statement.start, statement.end, edits)
 
     def _link_edits(self, links: StatementLinks, statement: Statement | None = None) -> list[Edit]:

@@ -69,6 +69,7 @@ class StatementLinks:
     links: list[NameLink] = field(default_factory=list)
     notes: list[tuple[Use, Target | None]] = field(default_factory=list)  # names that only annotations use
     dropped: list[Decorator] = field(default_factory=list)  # decorators left out
+    absent: list[tuple[Decorator, OptionalPackage]] = field(default_factory=list)  # decorators of absent packages
     problems: list[Problem] = field(default_factory=list)
     errors: list[Use] = field(default_factory=list)  # reads of `except … as error`
     requires: set[str] = field(default_factory=set)  # import names of third-party packages
@@ -96,7 +97,8 @@ class DependencyGraph:
         """Return the statements that define a symbol and those that change it afterwards, in file order."""
         if symbol not in self._members:
             module, name = symbol
-            statements = {s.number: s for s in (*module.find_binders(name), *module.changes.get(name, ()))}
+            binders = module.find_binders(name) or filter(None, [module.writer])
+            statements = {s.number: s for s in (*binders, *module.changes.get(name, ()))}
             self._members[symbol] = tuple(StatementNode(module, statements[number]) for number in sorted(statements))
         return self._members[symbol]
 
@@ -168,9 +170,15 @@ class DependencyGraph:
             for index, decorator in enumerate(statement.decorators)
             if index not in kept and self._is_droppable(module, statement, decorator)
         ]
+        for decorator in statement.decorators if statement.kind == FUNCTION else ():
+            package = self._find_absent(module, decorator.chain[0]) if decorator.chain else None
+            if package is not None and decorator not in result.dropped:
+                result.absent.append((decorator, package))
+                result.glue += [package, self.ours(NOT_INSTALLED)]
+        unread = [*result.dropped, *(decorator for decorator, _ in result.absent)]
         for use in statement.uses:
-            # The names that a dropped decorator reads are not needed.
-            if any(d.start <= use.start < d.end for d in result.dropped):
+            # The names that such a decorator reads are not needed.
+            if any(d.start <= use.start < d.end for d in unread):
                 continue
             if use.name in errors and use.local < 0 and not module.find_binders(use.name):
                 result.errors.append(use)
@@ -400,22 +408,21 @@ class DependencyGraph:
             return True
         if chain[-1] in {"register_module", "register"} and (len(chain) > 1 or "egist" in chain[0]):
             return True
-        if self._is_optional(module, chain[0]):
-            return True  # a compiler that is not installed: the function fails when it is called, not on import
         target = follow(self.library, module, chain)
         if isinstance(target, Definition):
             binders = target.module.find_binders(target.name)
             return all(s.kind == FUNCTION and s.registers for s in binders)
         return False
 
-    def _is_optional(self, module: Module, name: str) -> bool:
-        """Return whether a name is imported from a package that is taken as not installed."""
+    def _find_absent(self, module: Module, name: str) -> OptionalPackage | None:
+        """Return the package that a name is imported from, if it is taken as not installed."""
         target = self.library.lookup(module, name)
         if not isinstance(target, External) or target.runtime:
-            return False
+            return None
         binders = [statement for statement in module.find_binders(name) if statement.kind == IMPORT]
         conditional = bool(binders) and all(statement.path for statement in binders)
-        return target.optional or (conditional and not is_required(module.source.requires, target.package))
+        absent = target.optional or (conditional and not is_required(module.source.requires, target.package))
+        return OptionalPackage(target.package, name) if absent else None
 
     def _is_configuration(self, module: Module, statement: Statement) -> bool:
         """Return whether a class derives from our replacement for configurations; it needs no validating decorators."""

@@ -52,7 +52,6 @@ class Module:
         self.name = file.module
         self._binders: dict[str, dict[str, list[Statement]]] = {}
         self._active: dict[tuple[int, int], bool] = {}
-        self.written: set[str] = set()  # names that it computes, as far as others read them
 
     def __repr__(self) -> str:
         return f"<{self.source.name} {self.file.path}>"
@@ -91,8 +90,6 @@ class Module:
             declared runtime.
         """
         binders = self.outline_binders(name, where)
-        if not binders and name in self.written and self.writer is not None:
-            return [self.writer]
         if all(statement.kind in {IMPORT, STAR} for statement in binders):
             return binders
         return [self.facts.statements[statement.number] for statement in binders]
@@ -456,7 +453,6 @@ class CorpusIndex:
         if id(module) in seen or name.startswith("_"):
             return None
         if module.writer is not None:
-            module.written.add(name)
             return Definition(module, name)
         stars = [alias for statement in module.list_stars() for alias in statement.aliases]
         for alias in [*module.find_aliases(name), *stars]:
