@@ -85,7 +85,6 @@ CASES: tuple[tuple[str, str, Inputs, int], ...] = (
     ("an item that must be there", module("if 'a' not in x or not len(x['a']):\n    raise ValueError('no a')\nreturn x['a']"), (("x", ROWS),), 1),
     ("items of a dict", module("return x['a'] * x['b'].sum()"), (("x", FieldValues((("a", ROWS),))),), 1),
     ("attributes of an object", module("return x.pos + 1"), (("x", IMAGE),), 1),
-    ("a dict that is asserted", module("assert isinstance(x, dict), 'a dict!'\nreturn [*x.values()][0]"), (("x", ROWS),), 1),
     ("another attribute of an object", module("return x.a + x.b.sum()"), (("x", FieldValues((("a", ROWS),), by_key=False, by_attribute=True)),), 1),
     ("an item of an object", module("return x.a + x['a']"), (("x", FieldValues((("a", ROWS),), by_key=False, by_attribute=True)),), 1),
     ("an attribute of a dict", module("return x['a'] + x.b.sum()"), (("x", FieldValues((("a", ROWS),))),), 1),
