@@ -331,8 +331,8 @@ def _with_glue(
 def _bind_computed(group: StatementGroup, names: BlockNames) -> list[str]:
     """Return the lines that bind the names which a group's statements compute, so that readers see them bound."""
     computing = {node.module for node in group.nodes if node.statement is node.module.writer}
-    found = (s for s in names.of if isinstance(s, Definition) and s.module in computing)
-    lines = sorted(f'{names.of[s]} = globals()["{s.name}"]' for s in found if not s.module.find_binders(s.name))
+    read = (s for s in names.of if isinstance(s, Definition) and s.module in computing)
+    lines = sorted(f'{names.of[s]} = globals()["{s.name}"]' for s in read if not s.module.find_binders(s.name))
     return ["\n".join(lines)] if lines else []
 
 

@@ -150,8 +150,8 @@ class Module:
     @functools.cached_property
     def writer(self) -> Statement | None:
         """The statement that binds names that it computes: `globals()[name] = value` in a loop."""
-        found = (s for s in self.facts.statements if s.kind == OTHER and self.is_taken(s))
-        return next((s for s in found if _WRITES_ITEMS.search(self.text, s.start, s.end)), None)
+        loops = (s for s in self.facts.statements if s.kind == OTHER and self.is_taken(s))
+        return next((s for s in loops if _WRITES_ITEMS.search(self.text, s.start, s.end)), None)
 
     def is_taken(self, statement: Statement) -> bool:
         """Return whether a statement is outside of all branches that are known not to be taken."""
@@ -458,9 +458,9 @@ class CorpusIndex:
         for alias in [*module.find_aliases(name), *stars]:
             holder = self.resolve_alias(module, alias if alias.name == "*" else alias._replace(name="", whole=True))
             wanted = name if alias.name == "*" else alias.name
-            found = self.find_written(holder, wanted, seen | {id(module)}) if isinstance(holder, Module) else None
-            if found is not None:
-                return found
+            target = self.find_written(holder, wanted, seen | {id(module)}) if isinstance(holder, Module) else None
+            if target is not None:
+                return target
         return None
 
     def lacks(self, module: Module, name: str) -> bool:
