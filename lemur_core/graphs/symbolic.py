@@ -41,7 +41,7 @@ def merge_runs(graphs: Sequence[Graph]) -> Graph | None:
     Returns: None if the runs do not execute the same operations on the same values.
     """
     first = graphs[0]
-    if any(_links(graph) != _links(first) for graph in graphs[1:]):
+    if any((graph.outputs, graph.writes) != (first.outputs, first.writes) for graph in graphs[1:]):
         return None
     try:
         nodes = tuple(_merge_nodes(runs) for runs in zip(*(graph.nodes for graph in graphs), strict=True))
@@ -52,6 +52,11 @@ def merge_runs(graphs: Sequence[Graph]) -> Graph | None:
 
 def _merge_nodes(runs: Sequence[Node]) -> Node:
     """Combine one node of several runs. Raises: ValueError if they differ in more than numbers."""
+    first, *others = runs
+    if all(run == first and run.scope == first.scope for run in others):
+        return first
+    if not all(_is_like(first, run) for run in others):
+        raise ValueError(f"{first.op!r} is another operation in some runs")
     arguments = tuple(
         (items[0][0], _join([value for _, value in items]))
         for items in zip(*(run.arguments for run in runs), strict=True)
@@ -60,21 +65,17 @@ def _merge_nodes(runs: Sequence[Node]) -> Node:
         TensorType(kinds[0].dtype, _join([kind.shape for kind in kinds]))
         for kinds in zip(*(run.outputs for run in runs), strict=True)
     )
-    return replace(runs[0], arguments=arguments, outputs=outputs)
+    return replace(first, arguments=arguments, outputs=outputs)
 
 
-def _links(graph: Graph) -> tuple[object, ...]:
-    nodes = tuple(
-        (
-            node.op,
-            node.scope,
-            tuple(name for name, _ in node.arguments),
-            node.inputs,
-            tuple((kind.dtype, len(kind.shape)) for kind in node.outputs),
-        )
-        for node in graph.nodes
+def _is_like(one: Node, other: Node) -> bool:
+    """Return whether two nodes are the same operation on the same values, whatever the numbers."""
+    return (
+        (one.op, one.scope, one.inputs) == (other.op, other.scope, other.inputs)
+        and [name for name, _ in one.arguments] == [name for name, _ in other.arguments]
+        and [(kind.dtype, len(kind.shape)) for kind in one.outputs]
+        == [(kind.dtype, len(kind.shape)) for kind in other.outputs]
     )
-    return nodes, graph.outputs, graph.writes
 
 
 def _join(values: Sequence[Argument]) -> Argument:
@@ -156,7 +157,9 @@ def evaluate_graph(graph: Graph, sizes: Mapping[str, float] | None = None) -> Gr
 
 def contradicts(graph: Graph, other: Graph, sizes: Mapping[str, float]) -> bool:
     """Return whether a symbolic graph disagrees with a real run at some sizes, ignoring numbers without a formula."""
-    if _links(graph) != _links(other):
+    if (graph.outputs, graph.writes, len(graph.nodes)) != (other.outputs, other.writes, len(other.nodes)):
+        return True
+    if not all(map(_is_like, graph.nodes, other.nodes)):
         return True
 
     def agree(predicted: Argument, actual: Argument) -> bool:
@@ -364,10 +367,12 @@ def _floors(pairs: _Pairs, name: str) -> str | None:
     a = gcd(*steps)
     factors = [a, *(factor for factor in range(1, a) if a % factor == 0)] if a else []
     candidates: list[tuple[tuple[int, ...], str]] = []
+    (n0, v0), (n1, v1), *others = pairs
     for k, factor in itertools.product(range(2, _LARGEST_DIVISOR + 1), factors):
         for b in range(-k + 1, k):
-            c = pairs[0][1] - (pairs[0][0] + b) // k * factor
-            if all((n + b) // k * factor + c == v for n, v in pairs):
+            c = v0 - (n0 + b) // k * factor
+            # Two pairs rule out most candidates; a generator for each would cost more than the rest.
+            if (n1 + b) // k * factor + c == v1 and all((n + b) // k * factor + c == v for n, v in others):
                 base = f"{name} // {k}" if not b else f"({_sum(name, b)}) // {k}"
                 text = _sum(base if factor == 1 else f"{base} * {factor}", c)
                 candidates.append(((bool(c), b not in (0, k - 1), abs(b), k), text))
