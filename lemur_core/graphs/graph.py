@@ -66,7 +66,14 @@ class Node:
     inputs: tuple[Ref, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "inputs", tuple(ref for _, argument in self.arguments for ref in refs_in(argument)))
+        # Without a generator for each argument: nodes are made anew at each step.
+        inputs: list[Ref] = []
+        for _, argument in self.arguments:
+            if type(argument) is Ref:
+                inputs.append(argument)
+            elif type(argument) is tuple:
+                inputs += refs_in(argument)
+        object.__setattr__(self, "inputs", tuple(inputs))
 
     def get(self, name: str) -> Argument:
         """Return an argument, or None if there is none with this name."""
@@ -74,7 +81,8 @@ class Node:
 
     def move(self, change: Callable[[Ref], Argument]) -> "Node":
         """Return the node with the values that it reads replaced."""
-        return replace(self, arguments=tuple((name, replace_refs(value, change)) for name, value in self.arguments))
+        arguments = tuple((name, replace_refs(value, change)) for name, value in self.arguments)
+        return Node(self.op, arguments, self.outputs, self.scope, self.within)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +191,9 @@ def refs_in(argument: Argument) -> Iterator[Ref]:
 
 def replace_refs(argument: Argument, replace: Callable[[Ref], Argument]) -> Argument:
     """Replace the values that an argument refers to."""
-    if isinstance(argument, Ref):
+    if type(argument) is Ref:
         return replace(argument)
-    if isinstance(argument, tuple):
+    if type(argument) is tuple:
         return tuple(replace_refs(item, replace) for item in argument)
     return argument
 

@@ -65,7 +65,7 @@ def _merge_nodes(runs: Sequence[Node]) -> Node:
         TensorType(kinds[0].dtype, _join([kind.shape for kind in kinds]))
         for kinds in zip(*(run.outputs for run in runs), strict=True)
     )
-    return replace(first, arguments=arguments, outputs=outputs)
+    return Node(first.op, arguments, outputs, first.scope, first.within)
 
 
 def _is_like(one: Node, other: Node) -> bool:
@@ -190,7 +190,8 @@ def _map_numbers(graph: Graph, change: Callable[[Any], Argument], kind: type) ->
 
     def convert_node(old: Node) -> Node:
         outputs = tuple(TensorType(output.dtype, convert(output.shape)) for output in old.outputs)
-        return replace(old, arguments=tuple((name, convert(value)) for name, value in old.arguments), outputs=outputs)
+        arguments = tuple((name, convert(value)) for name, value in old.arguments)
+        return Node(old.op, arguments, outputs, old.scope, old.within)
 
     return replace(graph, nodes=tuple(map(convert_node, graph.nodes)))
 
