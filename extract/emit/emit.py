@@ -17,7 +17,16 @@ from extract.emit.closure import Closure, StatementGroup, collect, try_to_collec
 from extract.emit.lookups import list_package_settings, list_settings, resolve_lookups
 from extract.emit.namespaces import Namespaces
 from extract.emit.order import order_statements
-from extract.emit.render import BlockNames, Renderer, annotation_name, choose_names, describe_changes, describe_files
+from extract.emit.render import (
+    COMPUTED,
+    BlockNames,
+    Renderer,
+    annotation_name,
+    choose_names,
+    describe_changes,
+    describe_files,
+    list_computed,
+)
 from extract.resolve.dependencies import DependencyGraph
 from extract.resolve.discover import TargetClass
 from extract.resolve.distributions import find_requirement, is_required, make_guess
@@ -311,7 +320,8 @@ def _with_glue(
             ours.append(text)
         else:
             theirs += namespaces.fill_before(group)
-            theirs += [text, *_bind_computed(group, names)]
+            computed = _bind_computed(group, names, graph)
+            theirs += [f"{COMPUTED} = dict(globals())", text, *computed] if computed else [text]
             theirs += [filled[node.key] for node in group.nodes if node.key in filled]
     absent, undefined, registry = (
         names.of.get(graph.ours(replacement), "") for replacement in (NOT_INSTALLED, NOT_DEFINED, REGISTRY)
@@ -328,11 +338,12 @@ def _with_glue(
     return [*ours, *(["\n".join(lines)] if lines else []), *theirs, *namespaces.complete()]
 
 
-def _bind_computed(group: StatementGroup, names: BlockNames) -> list[str]:
+def _bind_computed(group: StatementGroup, names: BlockNames, graph: DependencyGraph) -> list[str]:
     """Return the lines that bind the names which a group's statements compute, so that readers see them bound."""
-    computing = {node.module for node in group.nodes if node.statement is node.module.writer}
-    read = (s for s in names.of if isinstance(s, Definition) and s.module in computing)
-    lines = sorted(f'{names.of[s]} = globals()["{s.name}"]' for s in read if not s.module.find_binders(s.name))
+    undefined = names.of.get(graph.ours(NOT_DEFINED), "")
+    computing = dict.fromkeys(node.module for node in group.nodes if node.statement is node.module.writer)
+    computed = (symbol for module in computing for symbol in list_computed(module, names))
+    lines = sorted(f'{names.of[s]} = {COMPUTED}.get("{s.name}", {undefined}("{s.name}"))' for s in computed)
     return ["\n".join(lines)] if lines else []
 
 

@@ -15,16 +15,16 @@ from lemur_core.source.text import Import
 class Namespaces:
     """The lines for modules that are used as values: most are created at the end of the file, where all names exist.
 
-    One that is read on import is created at the start, and filled twice: before the first statement that reads it, and
-    at the end.
+    One that is read on import is created at the start, and filled before each statement that reads it and at the end.
     """
 
     def __init__(self, closure: Closure, graph: DependencyGraph, names: BlockNames) -> None:
         self._graph = graph
         self._names = names
         self._symbols = sorted((s for s in names.of if isinstance(s, ModuleValue)), key=lambda s: names.of[s])
-        self._left = {symbol: dict(sorted(graph.items(symbol).items())) for symbol in self._symbols}
-        self._waiting = {symbol for symbol in self._symbols if symbol.early}
+        self._early = [symbol for symbol in self._symbols if symbol.early]
+        items = {symbol: graph.items(symbol).items() for symbol in self._symbols}
+        self._left = {s: dict(items[s] if s.early else sorted(items[s])) for s in self._symbols}
         #: Definitions whose statements are still to come.
         theirs = (node for node in closure.nodes_in_order if node.module.source.name != SOURCE_NAME)
         self._missing: Counter[Symbol] = Counter(
@@ -33,14 +33,18 @@ class Namespaces:
 
     def create(self) -> list[str]:
         """Return the lines that create those that are read on import."""
-        return [f"{self._names.of[symbol]} = {self._function}()" for symbol in self._symbols if symbol.early]
+        of = self._names.of
+        lines = [f"{of[symbol]} = {self._types}.ModuleType({symbol.name!r})" for symbol in self._early]
+        # Functions that read it later see the same object.
+        later = (symbol for symbol in self._symbols if not symbol.early)
+        pairs = [(symbol, symbol._replace(early=True)) for symbol in later]
+        return lines + [f"{of[symbol]} = {of[early]}" for symbol, early in pairs if early in of]
 
     def fill_before(self, group: StatementGroup) -> list[str]:
         """Return the lines that precede a group; groups are to be given in their order."""
         read = {link.symbol for node in group.nodes for links in self._graph.iter_links(node) for link in links.links}
         texts = []
-        for symbol in [symbol for symbol in self._symbols if symbol in read & self._waiting]:
-            self._waiting.discard(symbol)
+        for symbol in (symbol for symbol in self._early if symbol in read):
             there = [name for name, item in self._left[symbol].items() if not self._missing[item]]
             texts += self._fill(symbol, {name: self._left[symbol].pop(name) for name in there})
         for node in group.nodes:
@@ -49,14 +53,14 @@ class Namespaces:
 
     def complete(self) -> list[str]:
         """Return the lines at the end of the file."""
-        whole = [symbol for symbol in self._symbols if not symbol.early]
-        texts = [self._write(f"{self._names.of[symbol]} = {self._function}", self._left[symbol]) for symbol in whole]
-        early = (symbol for symbol in self._symbols if symbol.early)
-        return texts + [text for symbol in early for text in self._fill(symbol, self._left[symbol])]
+        of = self._names.of
+        whole = [s for s in self._symbols if not s.early and s._replace(early=True) not in of]
+        texts = [self._write(f"{of[symbol]} = {self._types}.SimpleNamespace", self._left[symbol]) for symbol in whole]
+        return texts + [text for symbol in self._early for text in self._fill(symbol, self._left[symbol])]
 
     @property
-    def _function(self) -> str:
-        return f"{self._names.of[Import('types', '', False, 'types')]}.SimpleNamespace"
+    def _types(self) -> str:
+        return self._names.of[Import("types", "", False, "types")]
 
     def _fill(self, symbol: ModuleValue, items: Mapping[str, Symbol]) -> list[str]:
         return [self._write(f"vars({self._names.of[symbol]}).update", items)] if items else []

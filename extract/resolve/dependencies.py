@@ -107,7 +107,7 @@ class DependencyGraph:
         symbols: dict[str, Symbol] = {}
         for name in self.library.public_names(namespace.module):
             target = self.library.lookup(namespace.module, name)
-            if isinstance(target, Definition) and _is_bound(target):
+            if isinstance(target, Definition) and (not namespace.early or _is_bound(target)):
                 symbols[name] = self.symbol(target)
             elif isinstance(target, Module) and namespace.early:
                 symbols[name] = ModuleValue(target, early=True)
@@ -170,7 +170,9 @@ class DependencyGraph:
             for index, decorator in enumerate(statement.decorators)
             if index not in kept and self._is_droppable(module, statement, decorator)
         ]
-        for decorator in statement.decorators if statement.kind == FUNCTION else ():
+        # Inside a `try` that stays, the decorator is to fail.
+        tried = any(module.facts.blocks[number].kind == "try" for number in list_kept_blocks(module, statement))
+        for decorator in statement.decorators if statement.kind == FUNCTION and not tried else ():
             package = self._find_absent(module, decorator.chain[0]) if decorator.chain else None
             if package is not None and decorator not in result.dropped:
                 result.absent.append((decorator, package))
@@ -227,6 +229,8 @@ class DependencyGraph:
             symbol = self.symbol(target)
             if isinstance(symbol, RegistrySymbol):
                 result.glue.append(self.registry_class)
+            elif not target.module.find_binders(target.name):  # perhaps one that the file computes
+                result.glue.append(self.ours(NOT_DEFINED))
             result.links.append(NameLink(use, symbol, consumed, self._find_how(module, use, target, consumed, alias)))
         elif isinstance(target, External):
             if (package := _read_operator(use, target)[:1]) and package[0] in RUNTIME:
@@ -239,6 +243,9 @@ class DependencyGraph:
                     result.requires.add(link.symbol.package.split(".")[0])
                     if use.when == AT_CALL and not is_required(module.source.requires, link.symbol.package):
                         result.glue.append(self.ours(NOT_INSTALLED))
+        elif isinstance(target, Module) and use.when == AT_DEFINITION and _is_rebound(target):
+            what = f"{_locate(module, use)}: module {use.name}, whose functions rebind its names, is used as a value"
+            result.problems.append(Problem(Reason.DYNAMIC_MODULE, what))
         elif isinstance(target, Module):
             early = use.when == AT_DEFINITION
             result.links.append(NameLink(use, ModuleValue(target, early), consumed, How.HEURISTIC))
@@ -347,6 +354,8 @@ class DependencyGraph:
         package = target.package.split(".")[0]
         if not target.runtime and not (package in required and is_required(module.source.requires, package)):
             return []
+        if not target.runtime and not module.find_binders(use.name):
+            return []  # imported for type checkers only
         if not module.find_binders(use.name) or use.local >= 0:
             return [Import(target.package, target.name, True, use.name)] if target.name else []
         return self._list_imports(module, use, target)
@@ -435,6 +444,11 @@ class DependencyGraph:
 def list_kept_blocks(module: Module, statement: Statement) -> tuple[int, ...]:
     """Return the `if` and `try` blocks around a statement that remain in the file; others are decided statically."""
     return tuple(number for number, _ in statement.path if not module.facts.blocks[number].static)
+
+
+def _is_rebound(module: Module) -> bool:
+    """Return whether functions of a module bind its names: a copy of them would not follow."""
+    return any(statement.late for statement in module.facts.statements)
 
 
 def _is_bound(target: Definition) -> bool:

@@ -191,10 +191,14 @@ class Module:
         """
         if not isinstance(tried, External) or not is_required(self.source.requires, tried.package):
             return False
-        imports = [s for s in self.outline.statements if any(b == number and suite for b, suite in s.path)]
-        targets = [self.library.resolve_alias(self, alias) for s in imports if s.kind == IMPORT for alias in s.aliases]
+        arms: tuple[list[Statement], list[Statement]] = [], []
+        for statement in self.outline.statements:
+            arms[any(b == number and suite for b, suite in statement.path)].append(statement)
+        aliases = [alias for s in arms[True] if s.kind == IMPORT for alias in s.aliases]
+        names = {name for s in arms[False] if (number, 0) in s.path for name in s.binds}
+        targets = [self.library.resolve_alias(self, alias) for alias in aliases]
         tops = {target.package.split(".")[0] for target in targets if isinstance(target, External)}
-        return tops == {tried.package.split(".")[0]}
+        return tops == {tried.package.split(".")[0]} and names <= {alias.bound for alias in aliases}
 
     def _is_required_import(self, number: int) -> bool:
         """Return whether neither the handlers nor the code above provide a fallback, so that the import is required."""

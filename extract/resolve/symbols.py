@@ -68,6 +68,7 @@ class Reason(StrEnum):
     UNRESOLVED_NAME = "unresolved_name"
     UNRESOLVED_IMPORT = "unresolved_import"
     NATIVE_OP = "native_op"
+    DYNAMIC_MODULE = "dynamic_module"
     TOO_LARGE = "too_large"
     NESTED_CLASS = "nested_class"
 

@@ -66,7 +66,7 @@ class Node:
     inputs: tuple[Ref, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        # Without a generator for each argument: nodes are made anew at each step.
+        # Without a generator for each argument: each step makes new nodes.
         inputs: list[Ref] = []
         for _, argument in self.arguments:
             if type(argument) is Ref:

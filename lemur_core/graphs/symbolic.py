@@ -53,8 +53,6 @@ def merge_runs(graphs: Sequence[Graph]) -> Graph | None:
 def _merge_nodes(runs: Sequence[Node]) -> Node:
     """Combine one node of several runs. Raises: ValueError if they differ in more than numbers."""
     first, *others = runs
-    if all(run == first and run.scope == first.scope for run in others):
-        return first
     if not all(_is_like(first, run) for run in others):
         raise ValueError(f"{first.op!r} is another operation in some runs")
     arguments = tuple(

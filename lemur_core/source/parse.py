@@ -50,22 +50,24 @@ class _FactsVisitor:
     def __init__(self, lines: Lines, outline: bool) -> None:
         self.lines = lines
         self.outline = outline
+        self.deferred = False
         self.drafts: list[tuple[Statement, ScopeNames]] = []
         self.blocks: list[tuple[ConditionalBlock, ScopeNames]] = []
         self.classes: list[ClassFacts] = []
         self.scopes: list[tuple[ast.stmt, int]] = []  # classes and functions, with their statement numbers
 
     def read(self, tree: ast.Module, known: frozenset[str]) -> FileFacts:
-        self._visit_suite(tree.body, ())
-        bound = known.union(*((*draft.binds, *draft.late) for draft, _ in self.drafts))
-        statements = tuple(draft._replace(uses=names.uses(bound)) for draft, names in self.drafts)
-        blocks = tuple(block._replace(uses=names.uses(bound)) for block, names in self.blocks)
         future = [
             alias.name
             for node in tree.body
             if isinstance(node, ast.ImportFrom) and node.module == "__future__"
             for alias in node.names
         ]
+        self.deferred = "annotations" in future
+        self._visit_suite(tree.body, ())
+        bound = known.union(*((*draft.binds, *draft.late) for draft, _ in self.drafts))
+        statements = tuple(draft._replace(uses=names.uses(bound)) for draft, names in self.drafts)
+        blocks = tuple(block._replace(uses=names.uses(bound)) for block, names in self.blocks)
         nested = [item for node, number in self.scopes for item in find_nested_classes(tree, node, number, _read_class)]
         return FileFacts(statements, blocks, tuple(self.classes), _read_exports(tree), tuple(future), tuple(nested))
 
@@ -85,7 +87,7 @@ class _FactsVisitor:
 
     def _visit_block(self, node: ast.If | ast.Try, path: Path) -> None:
         index = len(self.blocks)
-        names = ScopeNames(self.lines)
+        names = ScopeNames(self.lines, deferred=self.deferred)
         suites: list[tuple[str, Sequence[ast.stmt]]] = [("body", node.body)]
         errors: list[str] = []
         if isinstance(node, ast.If):
@@ -139,7 +141,7 @@ class _FactsVisitor:
         registers = isinstance(node, ast.FunctionDef) and returns_its_argument(node)
         if self.outline:
             self._empty_functions(node)
-        draft, names = before or (None, ScopeNames(self.lines))
+        draft, names = before or (None, ScopeNames(self.lines, deferred=self.deferred))
         names.visit(node)
         start, end = self._find_line_span(node)
         kind = next((kind for kind, types in _KINDS.items() if isinstance(node, types)), OTHER)

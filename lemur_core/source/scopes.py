@@ -49,8 +49,9 @@ class _NameScope:
 class ScopeNames:
     """Names of one statement; read `uses()`, `binds`, `stores`, `locals`, `touches`, `calls`, `types` after `visit`."""
 
-    def __init__(self, lines: Lines) -> None:
+    def __init__(self, lines: Lines, *, deferred: bool = False) -> None:
         self._lines = lines
+        self._deferred = deferred  # `from __future__ import annotations`: none of them runs
         self._module = _NameScope(_MODULE, None)
         self._loads: list[tuple[_NameScope, Use]] = []
         self._callees: set[ast.expr] = set()
@@ -125,7 +126,7 @@ class ScopeNames:
                 use = use._replace(start=-1)
             local = self._find(scope, use.name, use.start)
             # The class's own or the global one, if there is any, decided at run time: it cannot be renamed.
-            if use.name in scope.unsure and (use.name in known or use.name in BUILTINS):
+            if use.name in scope.unsure and (use.name in known or use.name in BUILTINS or "*" in known):
                 local, use = None, use._replace(start=-1)
             if local is None:
                 if use.name not in BUILTINS or use.name in shadowed:
@@ -274,7 +275,9 @@ class ScopeNames:
             self._statement(node, scope, IN_ANNOTATION)
 
     def _call(self, node: ast.Call, scope: _NameScope, when: int) -> None:
-        if when == IN_ANNOTATION and scope.kind != _FUNCTION:  # it runs with the statement, and needs what it calls
+        if (
+            when == IN_ANNOTATION and scope.kind != _FUNCTION and not self._deferred
+        ):  # it runs with the statement, and needs what it calls
             when = AT_DEFINITION if scope.parent is None or scope.parent.kind == _MODULE else AT_CALL
         if when == AT_DEFINITION:
             self.calls = True

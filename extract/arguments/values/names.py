@@ -162,7 +162,7 @@ def read_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter
                 break
             if "__init__" in vars(owner):
                 _, *names = (inherited := inspect.signature(vars(owner)["__init__"]).parameters)
-                parameters = {name: inherited[name] for name in names} or parameters
+                parameters = {name: inherited[name] for name in names}
     except Exception:  # noqa: BLE001 - what is foreign may refuse to be looked at in any way
         return {}
     return parameters
