@@ -1,7 +1,7 @@
 """Modules that are used as values in a block's file: objects with the module's public names as attributes."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from extract.emit.closure import Closure, StatementGroup
 from extract.emit.render import BlockNames
@@ -36,12 +36,12 @@ class Namespaces:
         of = self._names.of
         lines = [f"{of[symbol]} = {self._types}.ModuleType({symbol.name!r})" for symbol in self._early]
         # Functions that read it later see the same object.
-        later = (symbol for symbol in self._symbols if not symbol.early)
-        pairs = [(symbol, symbol._replace(early=True)) for symbol in later]
-        return lines + [f"{of[symbol]} = {of[early]}" for symbol, early in pairs if early in of]
+        return lines + [f"{of[symbol]} = {of[early]}" for symbol, early in self._twins() if early in of]
 
     def fill_before(self, group: StatementGroup) -> list[str]:
         """Return the lines that precede a group; groups are to be given in their order."""
+        if not self._early:
+            return []
         read = {link.symbol for node in group.nodes for links in self._graph.iter_links(node) for link in links.links}
         texts = []
         for symbol in (symbol for symbol in self._early if symbol in read):
@@ -54,9 +54,13 @@ class Namespaces:
     def complete(self) -> list[str]:
         """Return the lines at the end of the file."""
         of = self._names.of
-        whole = [s for s in self._symbols if not s.early and s._replace(early=True) not in of]
+        whole = [symbol for symbol, early in self._twins() if early not in of]
         texts = [self._write(f"{of[symbol]} = {self._types}.SimpleNamespace", self._left[symbol]) for symbol in whole]
         return texts + [text for symbol in self._early for text in self._fill(symbol, self._left[symbol])]
+
+    def _twins(self) -> Iterator[tuple[ModuleValue, ModuleValue]]:
+        """Yield those that only functions read, each with the symbol that it would be if it were read on import."""
+        yield from ((symbol, symbol._replace(early=True)) for symbol in self._symbols if not symbol.early)
 
     @property
     def _types(self) -> str:

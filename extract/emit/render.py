@@ -256,9 +256,8 @@ class Renderer:
         for decorator, package in links.absent:  # what it compiles fails when it is called, not on import
             indent = text[decorator.start : decorator.start + decorator.column].decode()
             edits.append(Edit(decorator.start, decorator.end, f"{indent}@lambda _: {self.names.of[package]}\n"))
-        if statement is module.writer and list_computed(
-            module, self.names
-        ):  # into a table of its own: the names of other files stay what they are
+        if statement is module.writer and list_computed(module, self.names):
+            # Into a table of its own: the names of other files stay what they are.
             calls = _NAMESPACE.finditer(text, statement.start, statement.end)
             edits += [Edit(match.start(), match.end(), COMPUTED) for match in calls]
         return apply(text, statement.start, statement.end, edits)

@@ -321,9 +321,7 @@ class DependencyGraph:
             name = target.name or target.package.rpartition(".")[2]
             bound = name if consumed or alias is None else alias.bound
             return [NameLink(use, Import(target.package, target.name, True, bound), consumed, How.QUALIFIED)]
-        conditional = all(statement.path for statement in binders if statement.kind == IMPORT)
-        known = target.runtime and RUNTIME_NAMES.has(target.package, target.name)
-        if conditional and not known and (target.runtime or not is_required(module.source.requires, target.package)):
+        if self._is_absent(module, use.name, target):
             return [optional]
         return [NameLink(use, symbol, 0, How.DIRECT_IMPORT) for symbol in self._list_imports(module, use, target)]
 
@@ -352,10 +350,10 @@ class DependencyGraph:
         if not isinstance(target, External):
             return []
         package = target.package.split(".")[0]
-        if not target.runtime and not (package in required and is_required(module.source.requires, package)):
+        needed = package in required and is_required(module.source.requires, package)
+        # Without a binder it is imported for type checkers only.
+        if not target.runtime and not (needed and module.find_binders(use.name)):
             return []
-        if not target.runtime and not module.find_binders(use.name):
-            return []  # imported for type checkers only
         if not module.find_binders(use.name) or use.local >= 0:
             return [Import(target.package, target.name, True, use.name)] if target.name else []
         return self._list_imports(module, use, target)
@@ -424,14 +422,22 @@ class DependencyGraph:
         return False
 
     def _find_absent(self, module: Module, name: str) -> OptionalPackage | None:
-        """Return the package that a name is imported from, if it is taken as not installed."""
+        """Return the package outside the runtime that a name is imported from, if it is taken as not installed."""
         target = self.library.lookup(module, name)
-        if not isinstance(target, External) or target.runtime:
+        if not isinstance(target, External) or target.runtime or not self._is_absent(module, name, target):
             return None
-        binders = [statement for statement in module.find_binders(name) if statement.kind == IMPORT]
-        conditional = bool(binders) and all(statement.path for statement in binders)
-        absent = target.optional or (conditional and not is_required(module.source.requires, target.package))
-        return OptionalPackage(target.package, name) if absent else None
+        return OptionalPackage(target.package, name)
+
+    def _is_absent(self, module: Module, name: str, target: External) -> bool:
+        """Return whether a package is taken as not installed where a name is imported from it."""
+        if target.optional:
+            return True
+        imports = [statement for statement in module.find_binders(name) if statement.kind == IMPORT]
+        if not imports or not all(statement.path for statement in imports):
+            return False
+        if target.runtime:
+            return not RUNTIME_NAMES.has(target.package, target.name)
+        return not is_required(module.source.requires, target.package)
 
     def _is_configuration(self, module: Module, statement: Statement) -> bool:
         """Return whether a class derives from our replacement for configurations; it needs no validating decorators."""

@@ -150,6 +150,8 @@ class Module:
     @functools.cached_property
     def writer(self) -> Statement | None:
         """The statement that binds names that it computes: `globals()[name] = value` in a loop."""
+        if not _WRITES_ITEMS.search(self.text):
+            return None  # without the facts, which few files need in full
         loops = (s for s in self.facts.statements if s.kind == OTHER and self.is_taken(s))
         return next((s for s in loops if _WRITES_ITEMS.search(self.text, s.start, s.end)), None)
 
