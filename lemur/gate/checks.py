@@ -17,7 +17,7 @@ from typing import Any
 
 from curate.compute.runs import TASK_DATASETS
 from curate.published.novelty import Query, build_query
-from extract.sources.git import read_blobs, run_git
+from extract.sources.git import GitError, read_blobs, run_git
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
@@ -277,11 +277,10 @@ def _find_link(file: Path) -> str | None:
         return None
     if file.is_symlink():
         return _LINK
-    if not file.is_dir() or not any((above / ".git").exists() for above in file.absolute().parents):
+    link = _SUBMODULE if (file / ".git").exists() else "an empty folder, as git leaves it for a submodule"
+    if not file.is_dir() or (link != _SUBMODULE and next(file.glob("*"), None) is not None):
         return None
-    if (file / ".git").exists():
-        return _SUBMODULE
-    return "an empty folder, as git leaves it for a submodule" if next(file.glob("*"), None) is None else None
+    return link if any((above / ".git").exists() for above in file.resolve().parents) else None
 
 
 def _is_seen(file: Path, start: Path) -> bool:
@@ -304,8 +303,11 @@ def _find_commits(path: str) -> tuple[str, str, str] | None:
     match = None if ".." in Path(path).parts else _RANGE.fullmatch(path)
     if match is None or not (match["before"] or match["after"]):
         return None
-    verify = partial(run_git, path, None, "rev-parse", "--verify", "--quiet", "--end-of-options")
-    first, last = (verify(f"{match[end] or 'HEAD'}^{{commit}}").decode().strip() for end in ("before", "after"))
+    verify = partial(run_git, path, None, "rev-parse", "--verify", "--end-of-options")
+    try:
+        first, last = (verify(f"{match[end] or 'HEAD'}^{{commit}}").decode().strip() for end in ("before", "after"))
+    except GitError as error:
+        raise UserError(f"{error}; if it is a file or folder, write ./{path}") from error
     return first, match["dots"], last
 
 

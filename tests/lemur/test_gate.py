@@ -270,7 +270,9 @@ def test_a_folder_that_became_a_link(
         assert (done.returncode, read_refusals(done.stdout)[path]) == (3, ["file"])
 
 
-def test_nothing_to_check(repository: Path, snapshot: str, lemur_here: Callable[..., Any]) -> None:
+def test_nothing_to_check(
+    repository: Path, snapshot: str, lemur_here: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> None:
     write(repository, {"docs/it.md": "one\n", "ab/nn/api.py": "x = 1\n", "ab/nn/stat/run/it/gpu.json": "{}"})
     (repository / "empty").mkdir()
     git(repository, "add", "docs", "ab/nn/api.py", "ab/nn/stat/run")
@@ -287,9 +289,14 @@ def test_nothing_to_check(repository: Path, snapshot: str, lemur_here: Callable[
     for given in (["missing"], ["README.md", "missing.py"], ["0..HEAD"], ["HEAD..missing"]):
         done = lemur_here("gate", *given, "--against", snapshot, cwd=repository)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert done.stderr.endswith("; if it is a file or folder, write ./HEAD..missing\n")
     assert "ab/nn/nn/mine.py" in read_contribution(["HEAD~2..HEAD"]).networks
     with pytest.raises(UserError, match=r"no-such: no such folder; --against takes"):
         gate(["README.md"], against=["no-such"])
+    own = tmp_path_factory.mktemp("own")  # a repository and an empty folder that are no submodules: none is above
+    git(own, "init", "stat")
+    (own / "ab/nn/nn").mkdir(parents=True)
+    assert gate([str(own), str(own / "stat")], against=[snapshot]).passed
 
 
 def test_names_are_shown_on_one_line(snapshot: str, tmp_path: Path, lemur_here: Callable[..., Any]) -> None:
