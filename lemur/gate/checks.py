@@ -227,8 +227,8 @@ def read_contribution(paths: Sequence[str]) -> Contribution:
     names: set[str] = set()
     for path in paths:
         commits = _find_commits(path)
-        found = _read_path(path, names) if commits is None else _read_range(path, commits, names)
-        for name, content in found:
+        listed = _read_path(path, names) if commits is None else _read_range(path, commits, names)
+        for name, content in listed:
             if isinstance(content, bytes):
                 files[name] = content
             else:
