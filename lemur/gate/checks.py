@@ -1,14 +1,13 @@
 """The checks of one file that need nothing else: contract, name, statistics, secrets and license. Nothing is run.
 
 The rules of the statistics are those that the 99,771 files of nn-dataset 2.1.0 follow, but for 128 trials that lack a
-hyperparameter of their network.
+hyperparameter of their network, and one that states its accuracy twice.
 
 Source: `ab/nn/util/db/{Write,Read}.py` and `ab/nn/stat/train` of https://github.com/ABrain-One/nn-dataset, 2.1.0
 """
 
 import ast
-import json
-import math
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,10 +17,11 @@ from typing import Any
 
 from curate.compute.runs import TASK_DATASETS
 from curate.published.novelty import Query, build_query
-from extract.sources.git import read_blobs, run_git
+from extract.sources.git import GitError, read_blobs, run_git
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
+from lemur_core.sandbox.server.received import read_json
 from lemur_core.similarity import Detail
 from lemur_core.similarity.outline import MAX_CODE_BYTES
 from lemur_core.source.text import parse_code
@@ -32,6 +32,7 @@ from train.model.contract import TRAINER_PARAMETERS, check_contract, lemur_diges
 
 #: What is checked, by the name of the rule in every output.
 RULES: Mapping[str, str] = {
+    "file": "it is a file, not a symbolic link or a git submodule",
     "contract": "the file is a network by LEMUR's contract",
     "name": "the digest at the end of the name is that of the code",
     "statistics": "statistics are well formed, in the right folder, and of a network that is there",
@@ -156,9 +157,9 @@ def inspect_statistics(
 def read_trials(data: bytes) -> list[Json] | str:
     """Return the trials of a file of statistics, or why there are none."""
     try:
-        trials: Any = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        return f"not JSON: {str(error).splitlines()[0][:100]}"
+        trials: Any = read_json(data)
+    except ValueError as error:
+        return f"not plain JSON: {str(error)[:100]}"
     if not isinstance(trials, list) or not trials or not all(isinstance(trial, dict) for trial in trials):
         return "not a list of trials, each an object"
     return trials
@@ -178,10 +179,8 @@ def _check_trial(trial: Json, names: tuple[str, ...]) -> Iterator[str]:
 
 
 def _read_number(value: object) -> float | None:
-    """Return a finite number; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return value
+    """Return a number; None for anything else."""
+    return None if isinstance(value, bool) or not isinstance(value, int | float) else value
 
 
 def _show(value: object) -> str:
@@ -192,21 +191,27 @@ def _show(value: object) -> str:
 
 #: `A..B`: the files that B has and A has not, or has otherwise. A or B may be left out, for HEAD.
 _RANGE = re.compile(r"(?P<before>[^.\s-][^\s]*?)?(?P<dots>\.{2,3})(?P<after>[^.\s-][^\s]*)?")
-_STATISTICS = re.compile(r"(?:.*/)?stat/(?:train/)?(?P<folder>[^/]+)/(?P<file>[^/]+)\.json")
+_STATISTICS = re.compile(r"(?:.*/)?stat/(?:train/)?(?P<folder>[^/]+)/(?P<file>[^/]+)\.json", re.DOTALL)
 #: Of what lies in LEMUR's own tree, the networks are here; elsewhere every file of Python is one.
-_IN_LEMUR = re.compile(r"(?:.*/)?ab/nn/(?!nn/[^/]+\.py$)")
+_IN_LEMUR = re.compile(r"(?:.*/)?ab/nn/(?!nn/[^/]+\.py$)", re.DOTALL)
 _CODES = "ab/nn/nn"
+#: Where LEMUR looks for networks and statistics: what is here, and the folders above, must not lead elsewhere.
+_PLACES = re.compile(r"(?:.*/)?(?:ab(?:/nn)?|(?:ab/nn/nn|stat)(?:/.*)?)", re.DOTALL)
+_LINK, _SUBMODULE = "a symbolic link", "a git submodule"
+_LINK_MODES = {b"120000": _LINK, b"160000": _SUBMODULE}  # of git
 
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
     """The networks and the statistics of a contribution, each with its bytes by the path to show, in order.
 
-    `others` counts the files that are neither; `names` are networks that are there besides those to check.
+    `links` are links and submodules in their places, each with what it is; `others` counts the files that are none of
+    these; `names` are networks that are there besides those to check.
     """
 
     networks: Mapping[str, bytes]
     statistics: Mapping[str, bytes]
+    links: Mapping[str, str]
     others: int
     names: frozenset[str]
 
@@ -215,25 +220,22 @@ def read_contribution(paths: Sequence[str]) -> Contribution:
     """Read the files to check.
 
     Args: paths: files, folders, and ranges of commits `A..B` of the repository in the working folder.
-    Raises: UserError if one does not exist or cannot be read, or there is nothing to check.
+    Raises: UserError if one does not exist or cannot be read.
     """
     files: dict[str, bytes] = {}
+    links: dict[str, str] = {}
     names: set[str] = set()
     for path in paths:
-        commits = None if Path(path).exists() else _RANGE.fullmatch(path)
-        if commits is not None and (commits["before"] or commits["after"]):
-            ends = commits["before"] or "HEAD", commits["after"] or "HEAD"
-            files |= _read_range(path, ends, commits["dots"], names)
-        else:
-            files |= _read_path(path, names)
+        commits = _find_commits(path)
+        listed = _read_path(path, names) if commits is None else _read_range(path, commits, names)
+        for name, content in listed:
+            if isinstance(content, bytes):
+                files[name] = content
+            else:
+                links[name] = content
     networks = {path: data for path, data in files.items() if _is_network(path)}
     statistics = {path: data for path, data in files.items() if _STATISTICS.fullmatch(path)}
-    if not networks and not statistics:
-        raise UserError(
-            f"{', '.join(paths)}: no networks (.py files) and no statistics (stat/train/TASK_DATASET_METRIC_NAME/"
-            "EPOCH.json); nothing was checked"
-        )
-    return Contribution(networks, statistics, len(files) - len(networks) - len(statistics), frozenset(names))
+    return Contribution(networks, statistics, links, len(files) - len(networks) - len(statistics), frozenset(names))
 
 
 def match_statistics(path: str) -> tuple[str, str]:
@@ -248,22 +250,41 @@ def _is_network(path: str) -> bool:
     return plain.suffix == ".py" and plain.name != "__init__.py" and not _IN_LEMUR.match(path)
 
 
-def _read_path(path: str, names: set[str]) -> Iterator[tuple[str, bytes]]:
+def _read_path(path: str, names: set[str]) -> Iterator[tuple[str, bytes | str]]:
+    """Yield files with their bytes, and links and submodules in the places of files with what they are."""
     start = Path(path)
-    if not start.exists():
+    link = _find_link(start)
+    if not start.exists() and link is None:
         raise UserError(f"{path}: no such file or folder; give files, a folder, or a range of commits A..B")
-    files = [start] if not start.is_dir() else [file for file in sorted(start.rglob("*")) if _is_seen(file, start)]
-    for file in files:
-        check_plain(file)
-        yield file.as_posix(), _read_file(file)
-    for root in (start, *start.resolve().parents):
+    check_plain(start, inside=False)
+    inside = [] if link else [file for file in sorted(start.rglob("*")) if _is_seen(file, start)]
+    for file in (start, *inside):
+        if (link := _find_link(file)) is not None:
+            yield file.as_posix(), link
+        elif file.is_file() and (file == start or not file.is_symlink()):
+            yield file.as_posix(), _read_file(file)
+    for root in (start, *Path(os.path.realpath(start)).parents):
         names |= {file.stem for file in (root / _CODES).glob("*.py")}
 
 
+def _is_place(path: str) -> bool:
+    return _is_network(path) or _PLACES.fullmatch(path) is not None
+
+
+def _find_link(file: Path) -> str | None:
+    """Return what leads from a place of networks and statistics elsewhere; None if nothing does."""
+    if not _is_place(file.as_posix()):
+        return None
+    if file.is_symlink():
+        return _LINK
+    link = _SUBMODULE if (file / ".git").exists() else "an empty folder, as git leaves it for a submodule"
+    if not file.is_dir() or (link != _SUBMODULE and next(file.glob("*"), None) is not None):
+        return None
+    return link if any((above / ".git").exists() for above in file.resolve().parents) else None
+
+
 def _is_seen(file: Path, start: Path) -> bool:
-    parts = file.relative_to(start).parts
-    hidden = any(part.startswith(".") or part == "__pycache__" for part in parts)
-    return not hidden and not file.is_symlink() and file.is_file()
+    return not any(part.startswith(".") or part == "__pycache__" for part in file.relative_to(start).parts)
 
 
 def _read_file(file: Path) -> bytes:
@@ -274,24 +295,40 @@ def _read_file(file: Path) -> bytes:
         raise UserError(f"{file}: cannot be read: {error.strerror}") from error
 
 
-def _read_range(shown: str, ends: tuple[str, str], dots: str, names: set[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield the files that a range adds or changes, as they are at its end."""
+def _find_commits(path: str) -> tuple[str, str, str] | None:
+    """Return the first and the last commit of a range, with the dots between; None for a path.
+
+    What reads as a range is never a path, or a contribution could bring a file of that name to be checked instead.
+    """
+    match = None if ".." in Path(path).parts else _RANGE.fullmatch(path)
+    if match is None or not (match["before"] or match["after"]):
+        return None
+    verify = partial(run_git, path, None, "rev-parse", "--verify", "--end-of-options")
+    try:
+        first, last = (verify(f"{match[end] or 'HEAD'}^{{commit}}").decode().strip() for end in ("before", "after"))
+    except GitError as error:
+        raise UserError(f"{error}; if it is a file or folder, write ./{path}") from error
+    return first, match["dots"], last
+
+
+def _read_range(shown: str, commits: tuple[str, str, str], names: set[str]) -> Iterator[tuple[str, bytes | str]]:
+    """Yield what a range adds or changes, as it is at its end: as `_read_path` does."""
     run = partial(run_git, shown, None)
-    commits = [
-        run("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}").decode() for name in ends
-    ]
-    first, last = (commit.strip() for commit in commits)
-    options = ("-z", "--name-only", "--no-renames", "--no-ext-diff", "--diff-filter=AMT")
-    changed = set(run("diff", *options, f"{first}{dots}{last}", "--").split(b"\0"))
-    listed = run("ls-tree", "-r", "-z", "--full-tree", "--long", last).split(b"\0")
+    # All of it, whatever `.gitmodules` and the settings of whoever runs this say.
+    options = ("-z", "--name-only", "--no-renames", "--no-ext-diff", "--no-relative", "--ignore-submodules=none")
+    changed = set(run("diff", *options, "--diff-filter=AMT", "".join(commits), "--").split(b"\0"))
+    listed = run("ls-tree", "-r", "-z", "--full-tree", "--long", commits[-1]).split(b"\0")
     blobs: dict[str, str | None] = {}  # None: too large
     for line in filter(None, listed):
         facts, _, raw = line.partition(b"\t")
         mode, _, blob, size = facts.split()
-        path = raw.decode("utf-8", "backslashreplace")
+        path = os.fsdecode(raw)
         if path.startswith(f"{_CODES}/") and path.endswith(".py"):
             names.add(PurePosixPath(path).stem)
-        if raw in changed and mode.startswith(b"100"):
+        if raw in changed and mode in _LINK_MODES:
+            if _is_place(path):
+                yield path, _LINK_MODES[mode]
+        elif raw in changed:
             blobs[path] = blob.decode() if size.isdigit() and int(size) <= MAX_CODE_BYTES else None
     contents = read_blobs(run, sorted({blob for blob in blobs.values() if blob is not None}))
     for path, wanted in blobs.items():

@@ -5,11 +5,13 @@ second names it. A network that is refused for another reason stands for none.
 """
 
 import ast
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from urllib.parse import quote
 
 from curate.compute.behavior import find_candidates
 from curate.compute.graphs import NetworkTracer
@@ -50,7 +52,7 @@ class GatedFile:
     """One file and why it is refused. `nearest` and `similarity`: by tokens, of a network."""
 
     path: str
-    kind: str  # network or statistics
+    kind: str  # network, statistics or link
     findings: tuple[Refusal, ...]
     family: str | None = None
     nearest: str | None = None
@@ -95,12 +97,16 @@ def gate(
         jobs: parallel processes; None for one per core.
         unsafe: run the networks without the sandbox.
         runtime: packages that the networks can import in addition to the declared runtime.
-    Returns: the findings by file.
+    Returns: the findings by file; none if there is nothing to check.
     Raises: UserError if a path or a reference cannot be read, or no sandbox is available.
     """
     find_absence(runtime)  # report missing packages before anything runs
     contribution = read_contribution(paths)
     references = [_open_reference(name) for name in against]
+    if not (contribution.networks or contribution.statistics or contribution.links):
+        kinds = "networks (.py files) or statistics (stat/train/TASK_DATASET_METRIC_NAME/EPOCH.json)"
+        note = f"nothing to check: no {kinds} among {plural(contribution.others, 'file')}"
+        return GateReport((), _describe_coverage([]), (note,))
     index = NoveltyIndex(references, jobs=jobs)
     inspections = _inspect(contribution, index, jobs)
     trials = {path: read_trials(data) for path, data in contribution.statistics.items()}
@@ -126,8 +132,11 @@ def gate(
         notes.append(f"no network was run, and no graphs are compared: {index.absence}")
     if contribution.others:
         notes.append(f"{contribution.others:,} files are neither networks nor statistics, and were not checked")
-    checked = (*files, *(GatedFile(path, "statistics", findings) for path, findings in statistics.items()))
-    return GateReport(checked, _describe_coverage(files, statistics), tuple(notes))
+    files += [GatedFile(path, "statistics", findings) for path, findings in statistics.items()]
+    for path, link in contribution.links.items():
+        refusal = Refusal("file", f"{link}, whose content is not in this contribution; put the files themselves here")
+        files.append(GatedFile(path, "link", (refusal,)))
+    return GateReport(tuple(files), _describe_coverage(files), tuple(notes))
 
 
 def _open_reference(name: str) -> Path | RecordSource:
@@ -300,7 +309,7 @@ def differ_by_one_number(one: str, other: str) -> bool:
     """Return whether two codes in Python are equal but for comments, layout and exactly one number."""
     try:
         first, second = (_split(code) for code in (one, other))
-    except SyntaxError:  # of a reference: what is checked was parsed before
+    except (SyntaxError, ValueError):  # a reference that does not parse; an integer of more digits than Python writes
         return False
     if len(first) != len(second):
         return False
@@ -312,9 +321,10 @@ def _split(code: str) -> list[str]:
     return split_tokens(ast.unparse(parse_code(code)))
 
 
-def _describe_coverage(files: Sequence[GatedFile], statistics: Mapping[str, Sequence[Refusal]]) -> Json:
-    refused = Counter(rule for file in files for rule in {finding.rule for finding in file.findings})
-    refused.update("statistics" for findings in statistics.values() if findings)
+def _describe_coverage(checked: Sequence[GatedFile]) -> Json:
+    refused = Counter(rule for file in checked for rule in {finding.rule for finding in file.findings})
+    files = [file for file in checked if file.kind == "network"]
+    statistics = [file.path for file in checked if file.kind == "statistics"]
     with_statistics = {match_statistics(path)[0].rpartition("_")[2] for path in statistics}
     families = Counter(file.family for file in files if file.family is not None)
     return {
@@ -337,19 +347,25 @@ _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 def build_table(report: GateReport) -> Iterator[str]:
     """Yield the lines of the table: each file with its nearest network or what was found, then the coverage."""
-    shown = [file for file in report.files if file.kind == "network" or not file.passed]
-    width = max((len(make_visible(file.path)) for file in shown), default=0)
-    for file in shown:
+    if not report.files:
+        yield from report.notes
+        return
+    shown = [(file, _show(file.path)) for file in report.files if file.kind == "network" or not file.passed]
+    width = max((len(path) for _, path in shown), default=0)
+    for file, path in shown:
         near = "nothing is like it"
         if file.nearest is not None and file.similarity is not None:
             near = f"nearest by text {ratio(file.similarity)} {file.nearest}"
-        line = f"pass  {file.path:<{width}}  {near}" if file.passed else f"FAIL  {file.path}"
-        yield make_visible(line)
+        yield _show(f"pass  {path:<{width}}  {near}" if file.passed else f"FAIL  {path}")
         for finding in file.findings:
-            yield make_visible(f"      line {finding.line}: {finding.rule}: {finding.message}")
+            yield _show(f"      line {finding.line}: {finding.rule}: {finding.message}")
     yield from describe_coverage(report)
     for note in report.notes:
-        yield make_visible(f"note: {note}")
+        yield _show(f"note: {note}")
+
+
+def _show(text: str) -> str:
+    return make_visible(text).replace("\t", "\\t")
 
 
 def describe_coverage(report: GateReport) -> Iterator[str]:
@@ -389,10 +405,10 @@ def build_sarif(report: GateReport) -> Json:
 
 
 def _build_result(file: GatedFile, finding: Refusal) -> Json:
-    place = {"artifactLocation": {"uri": file.path}, "region": {"startLine": finding.line}}
+    place = {"artifactLocation": {"uri": quote(os.fsencode(file.path))}, "region": {"startLine": finding.line}}
     return {
         "ruleId": finding.rule,
         "level": "error",
-        "message": {"text": finding.message},
+        "message": {"text": _show(finding.message)},
         "locations": [{"physicalLocation": place}],
     }

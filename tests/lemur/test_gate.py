@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,11 +22,12 @@ from lemur.gate.checks import RULES, Refusal, inspect_network, inspect_statistic
 from lemur.gate.gate import GateReport, build_json, build_sarif, build_table, differ_by_one_number, gate
 from lemur_core.files.errors import UserError
 from tests.builders.commands import LEMUR, environment
-from tests.builders.suites import read_files, table
+from tests.builders.suites import read_files, read_table, table
 from train.model.contract import lemur_digest
 
 TEXTS = read_files(__file__, "gate.md")
 UID = "0" * 32
+STATISTICS = "ab/nn/stat/train/img-classification_cifar-10_acc_"
 TRIAL = {
     "accuracy": 0.5,
     "duration": 10**9,
@@ -59,7 +62,7 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 def statistics(name: str, **changes: Any) -> dict[str, str]:
     trials = [{**TRIAL, "shrink": 0.7, **changes}]
-    return {f"ab/nn/stat/train/img-classification_cifar-10_acc_{name}/1.json": json.dumps(trials)}
+    return {f"{STATISTICS}{name}/1.json": json.dumps(trials)}
 
 
 def found(report: GateReport) -> dict[str, list[str]]:
@@ -84,8 +87,6 @@ def test_statistics_without_trials() -> None:
     for data in (b"[]", b"{}", b"[1]"):
         (finding,) = inspect({"mine": ()}.get, path, data)
         assert finding.message == "not a list of trials, each an object"
-    (finding,) = inspect({"mine": ()}.get, path, b"[{")
-    assert finding.message.startswith("not JSON: ")
     trial = {name: value for name, value in TRIAL.items() if name not in ("momentum", "transform")}
     (finding,) = inspect({"mine": ("lr", "momentum")}.get, path, json.dumps([trial]).encode())
     assert finding.message == "trial 1: lacks momentum, transform"
@@ -193,8 +194,139 @@ def test_a_range_of_commits(repository: Path) -> None:
     assert read_contribution(["ab/nn/nn/mine.py"]).networks == {"ab/nn/nn/mine.py": b"later\n"}
     with pytest.raises(UserError, match=r"^HEAD\.\.no-such: "):
         read_contribution(["HEAD..no-such"])
-    with pytest.raises(UserError, match=r"^README\.md: no networks "):
-        read_contribution(["README.md"])
+
+
+def stated(accuracy: str) -> bytes:
+    """A file of statistics without a duration, whose accuracy is this text."""
+    trial = {name: value for name, value in TRIAL.items() if name not in ("accuracy", "duration")}
+    return f'[{{"accuracy": {accuracy}, {json.dumps(trial)[1:]}]'.encode()
+
+
+def test_what_is_not_plain(snapshot: str, tmp_path: Path, lemur_here: Callable[..., Any]) -> None:
+    write(tmp_path, {"ab/nn/nn/mine.py": "x = 1\n", **statistics("mine")})
+    expected = {"ab/nn/nn/mine.py": "there is no class Net"}
+    rows = read_table(__file__, "gate.md", "Not plain", globals())
+    for number, (name, (content, finding)) in enumerate(rows.items(), 1):
+        path = f"ab/nn/nn/{number}.py" if "network" in name else f"{STATISTICS}mine/{number}.json"
+        (tmp_path / path).write_bytes(content)
+        expected[path] = finding
+    done = lemur_here("gate", ".", "--against", snapshot, "--json", cwd=tmp_path)
+    assert done.returncode == 3, done.stderr
+    findings = {file["path"]: [one["message"] for one in file["findings"]] for file in json.loads(done.stdout)["files"]}
+    assert findings.keys() == expected.keys()
+    for path, start in expected.items():
+        (message,) = findings[path]
+        assert message.startswith(start)
+        assert message.isprintable()
+
+
+def make_elsewhere(folder: Path, path: str, target: str | None) -> None:
+    """Make and stage a link; or, without a target, a submodule that was not fetched."""
+    made = folder / path
+    made.parent.mkdir(parents=True, exist_ok=True)
+    if target is not None:
+        made.symlink_to(target)
+        git(folder, "add", path)
+        return
+    made.mkdir()
+    git(folder, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},{path}")
+    git(folder, "config", "--file", ".gitmodules", f"submodule.{path}.path", path)
+    git(folder, "config", "--file", ".gitmodules", f"submodule.{path}.ignore", "all")
+
+
+def read_refusals(text: str) -> dict[str, list[str]]:
+    """The findings of the command's JSON, by path."""
+    return {file["path"]: [one["rule"] for one in file["findings"]] for file in json.loads(text)["files"]}
+
+
+def test_links_and_submodules_are_refused(repository: Path, snapshot: str, lemur_here: Callable[..., Any]) -> None:
+    rows = read_table(__file__, "gate.md", "Elsewhere", globals())
+    (repository / "ab/nn/api.py").write_text("x = 1\n")
+    for path, (target, _) in rows.items():
+        make_elsewhere(repository, path, target)
+    git(repository, "add", ".gitmodules", "ab/nn/api.py")
+    git(repository, "commit", "-m", "three")
+    refused = {path: ["file"] for path, (_, refused) in rows.items() if refused}
+    given = ["HEAD~1..HEAD"], ["."], sorted(refused)
+    for paths in given:
+        (repository / "ab/nn/nn/sub/.git").write_text("gitdir: elsewhere\n")  # as one that was fetched
+        done = lemur_here("gate", *paths, "--against", snapshot, "--json", cwd=repository)
+        assert done.returncode == 3, done.stderr
+        found = read_refusals(done.stdout)
+        assert {path: rules for path, rules in found.items() if "file" in rules} == refused
+        assert not any(path in found for path, (_, refused) in rows.items() if not refused)
+
+
+@pytest.mark.parametrize("path", ["ab", "ab/nn", "ab/nn/nn", "ab/nn/stat", "ab/nn/stat/train"])
+def test_a_folder_that_became_a_link(
+    repository: Path, snapshot: str, lemur_here: Callable[..., Any], path: str
+) -> None:
+    shutil.move(repository / path, repository / "moved")
+    (repository / path).symlink_to(os.path.relpath(repository / "moved", (repository / path).parent))
+    git(repository, "add", "--all")
+    git(repository, "commit", "-m", "three")
+    for given in ("HEAD~1..HEAD", path, "."):
+        done = lemur_here("gate", given, "--against", snapshot, "--json", cwd=repository)
+        assert (done.returncode, read_refusals(done.stdout)[path]) == (3, ["file"])
+
+
+def test_nothing_to_check(
+    repository: Path, snapshot: str, lemur_here: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    write(repository, {"docs/it.md": "one\n", "ab/nn/api.py": "x = 1\n", "ab/nn/stat/run/it/gpu.json": "{}"})
+    (repository / "empty").mkdir()
+    git(repository, "add", "docs", "ab/nn/api.py", "ab/nn/stat/run")
+    git(repository, "commit", "-m", "three")
+    for given in (["HEAD~1..HEAD"], ["README.md"], ["docs", "empty", "ab/nn/api.py"], ["HEAD..HEAD", "ab/nn/stat/run"]):
+        done = lemur_here("gate", *given, "--against", snapshot, "--sarif", "found.sarif", cwd=repository)
+        assert (done.returncode, done.stdout.count("\n")) == (0, 1)
+        assert re.fullmatch(r"nothing to check: no networks .* or statistics .* among [0-9] files?\n", done.stdout)
+        assert json.loads((repository / "found.sarif").read_text())["runs"][0]["results"] == []
+        as_json = json.loads(lemur_here("gate", *given, "--against", snapshot, "--json", cwd=repository).stdout)
+        assert (as_json["passed"], as_json["files"], as_json["notes"]) == (True, [], [done.stdout.strip()])
+    # A contribution must not bring what is checked instead of its range, and nothing else passes unread.
+    write(repository, {"0..HEAD": "", "HEAD~2..HEAD": ""})
+    for given in (["missing"], ["README.md", "missing.py"], ["0..HEAD"], ["HEAD..missing"]):
+        done = lemur_here("gate", *given, "--against", snapshot, cwd=repository)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert done.stderr.endswith("; if it is a file or folder, write ./HEAD..missing\n")
+    assert "ab/nn/nn/mine.py" in read_contribution(["HEAD~2..HEAD"]).networks
+    with pytest.raises(UserError, match=r"no-such: no such folder; --against takes"):
+        gate(["README.md"], against=["no-such"])
+    own = tmp_path_factory.mktemp("own")  # a repository and an empty folder that are no submodules: none is above
+    git(own, "init", "stat")
+    (own / "ab/nn/nn").mkdir(parents=True)
+    assert gate([str(own), str(own / "stat")], against=[snapshot]).passed
+
+
+def test_names_are_shown_on_one_line(snapshot: str, tmp_path: Path, lemur_here: Callable[..., Any]) -> None:
+    names = {
+        "a b ##[add-matcher]m.json.py": "a%20b%20%23%23%5Badd-matcher%5Dm.json.py",
+        "b\n::error::x.py": "b%0A%3A%3Aerror%3A%3Ax.py",
+        "c:%0A?\t\x1b[31m.py": "c%3A%250A%3F%09%1B%5B31m.py",
+        "d\u202e\u2028\x85é.py": "d%E2%80%AE%E2%80%A8%C2%85%C3%A9.py",
+        os.fsdecode(b"e\xff.py"): "e%FF.py",
+    }
+    write(tmp_path / "n", dict.fromkeys(names, "x = 1\n"))
+    write(tmp_path / "n", {"stat/a\nb_c_d_e/1.json": "[]"})
+    done = lemur_here("gate", "n", "--against", snapshot, "--sarif", "found.sarif", cwd=tmp_path)
+    assert done.returncode == 3
+    assert done.stdout.removesuffix("\n").replace("\n", "").isprintable()
+    assert [line for line in done.stdout.splitlines() if line.startswith("FAIL")] == [
+        "FAIL  n/a b ##[add-matcher]m.json.py",
+        r"FAIL  n/b\n::error::x.py",
+        r"FAIL  n/c:%0A?\t\x1b[31m.py",
+        r"FAIL  n/d\u202e\u2028\x85é.py",
+        r"FAIL  n/e\udcff.py",
+        r"FAIL  n/stat/a\nb_c_d_e/1.json",
+    ]
+    results = json.loads((tmp_path / "found.sarif").read_text())["runs"][0]["results"]
+    addresses = [one["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for one in results]
+    assert addresses[:5] == [f"n/{address}" for address in names.values()]
+    assert all(one["message"]["text"].isprintable() for one in results)
+    as_json = lemur_here("gate", "n", "--against", snapshot, "--json", cwd=tmp_path).stdout
+    assert as_json.replace("\n", "").isprintable()
+    assert r'"path": "n/b\n::error::x.py"' in as_json
 
 
 def test_exit_codes(repository: Path, snapshot: str, lemur_here: Callable[..., Any]) -> None:
@@ -245,11 +377,11 @@ def search_path() -> str:
 
 def test_the_hook_takes_networks_and_statistics() -> None:
     (hook,) = read_yaml(".pre-commit-hooks.yaml")
-    taken = [*statistics("mine"), "ab/nn/nn/mine.py"]
-    left = ["ab/nn/nn/__init__.py", "ab/nn/api.py", "ab/nn/stat/run/it.json", "README.md", "x/ab/nn/nn/mine.py"]
+    taken = [*statistics("mine"), "ab/nn/nn/mine.py", "ab/nn/nn/sub", "ab/nn/nn", "ab/nn/stat/train", "ab/nn", "ab"]
+    left = ["ab/nn/api.py", "ab/nn/nn.py", "README.md", "x/ab/nn/nn/mine.py", "abc/nn/nn/mine.py"]
     for path in (*taken, *left):
-        chosen = re.search(hook["files"], path) and not re.search(hook["exclude"], path)
-        assert bool(chosen) is (path in taken), path
+        assert bool(re.search(hook["files"], path)) is (path in taken), path
+    assert hook["types"] == []  # of `file`, the default, links and submodules are not
 
 
 def test_the_hook_runs(repository: Path, snapshot: str) -> None:
@@ -263,34 +395,114 @@ def test_the_hook_runs(repository: Path, snapshot: str) -> None:
         assert done.returncode == status
 
 
+BACKEND = """
+import zipfile
+
+def prepare_metadata_for_build_wheel(folder, settings=None):
+    import os
+    os.mkdir(f"{folder}/it-1.dist-info")
+    open(f"{folder}/it-1.dist-info/METADATA", "w").write("Metadata-Version: 2.1\\nName: it\\nVersion: 1\\n")
+    return "it-1.dist-info"
+
+def build_wheel(folder, settings=None, metadata=None):
+    with zipfile.ZipFile(f"{folder}/it-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("it-1.dist-info/METADATA", "Metadata-Version: 2.1\\nName: it\\nVersion: 1\\n")
+        wheel.writestr("it-1.dist-info/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr("it-1.dist-info/entry_points.txt", "[console_scripts]\\nlemur = it:main\\n")
+        wheel.writestr("it.py", "def main():\\n    import sys\\n    print('given:', *sys.argv[1:])\\n")
+        wheel.writestr("it-1.dist-info/RECORD", "")
+    return "it-1-py3-none-any.whl"
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project that pip installs without a network, with the hook of this one, and a `lemur` that prints its words."""
+    system = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    hook = (ROOT / ".ci/gate-hook").read_text()
+    files = {"pyproject.toml": system, "backend.py": BACKEND, "requirements-light.txt": "", ".ci/gate-hook": hook}
+    write(tmp_path / "project", files)
+    return tmp_path / "project"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A working folder whose files would be imported in place of installed modules."""
+    modules = ("pip", "venv", "lemur", "lemur_core", "torch", "json", "secrets", "ensurepip", "multiprocessing", "site")
+    files = {f"{name}.py": "open(__file__ + '.ran', 'w').write('it ran')\n" for name in (*modules, "sitecustomize")}
+    write(tmp_path / "checkout", {**files, "pip/__init__.py": files["pip.py"], "pip/__main__.py": files["pip.py"]})
+    return tmp_path / "checkout"
+
+
+def run_step(name: str, cwd: Path, **given: str) -> subprocess.CompletedProcess[str]:
+    """Run a step of the action as its runner does."""
+    (step,) = (step for step in read_yaml("action.yml")["runs"]["steps"] if step.get("name") == name)
+    command = ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail", "-c", step["run"]]
+    changed = environment(PATH=search_path(), PYTHONPATH=str(cwd), **given)
+    return subprocess.run(command, cwd=cwd, env=changed, capture_output=True, text=True, check=False)
+
+
+def test_the_action_installs_and_imports_nothing_of_the_checkout(project: Path, checkout: Path) -> None:
+    done = run_step("Install", checkout, ACTION=str(project), RUN_NETWORKS="true", PIP_NO_INDEX="1", PIP_DRY_RUN="1")
+    assert done.returncode == 0, done.stderr
+    assert not list(checkout.rglob("*.ran"))
+
+
+def test_the_hook_sets_up_and_imports_nothing_of_the_checkout(project: Path, checkout: Path) -> None:
+    command = ["sh", str(project / ".ci/gate-hook"), "--against", "it"]
+    programs = project / "programs"  # without a lemur
+    programs.mkdir()
+    (programs / "python3").symlink_to(os.path.realpath(sys.executable))
+    changed = environment(PATH=f"{programs}:/usr/bin:/bin", PIP_NO_INDEX="1")
+    done = subprocess.run(command, cwd=checkout, env=changed, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "given: gate --against it\n"), done.stderr
+    assert not list(checkout.rglob("*.ran"))
+
+
 @pytest.mark.parametrize("refused", [False, True])
-def test_the_action_checks_and_reports(repository: Path, snapshot: str, tmp_path: Path, refused: bool) -> None:
+def test_the_action_checks_and_reports(
+    repository: Path, checkout: Path, snapshot: str, tmp_path_factory: pytest.TempPathFactory, refused: bool
+) -> None:
     action = read_yaml("action.yml")
     steps = {step.get("name", step.get("uses")): step for step in action["runs"]["steps"]}
     assert action["runs"]["using"] == "composite"
     assert steps["actions/cache@v4"]["with"]["path"] == "~/.cache/lemur-curator"
     assert action["outputs"]["sarif"]["value"] == "${{ steps.gate.outputs.sarif }}"
-    if refused:
-        write(repository, {"ab/nn/nn/mine.py": net()})
-        git(repository, "add", ".")
-        git(repository, "commit", "-m", "three")
-    check = steps["Check"]
     # What an expression would put into a script is never part of its text: it comes from the environment.
     assert all("${{" not in step.get("run", "") for step in steps.values())
-    assert check["env"] == {"PATHS": "${{ inputs.paths }}", "AGAINST": "${{ inputs.against }}"}
+    assert steps["Check"]["env"] == {"PATHS": "${{ inputs.paths }}", "AGAINST": "${{ inputs.against }}"}
     assert set(action["inputs"]) == {"paths", "against", "python-version", "run-networks"}
-    scratch = tmp_path.parent / f"{tmp_path.name}-runner"
-    scratch.mkdir()
-    given = {"PATHS": "HEAD~1..HEAD", "AGAINST": snapshot, "RUNNER_TEMP": str(scratch), "PATH": search_path()}
+    for module in checkout.iterdir():
+        module.rename(repository / module.name)
+    hostile = ["ab/nn/nn/b\n::error::x.py", "new/##[add-matcher]it.json.py", "new/-c.py"]
+    write(repository, dict.fromkeys(hostile, "x = 1\n"))
+    scratch = tmp_path_factory.mktemp("runner")
     files = {name: str(scratch / name.lower()) for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
-    done = subprocess.run(
-        ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail", "-c", check["run"]],
-        cwd=repository, env=environment(**given, **files), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == (3 if refused else 0), done.stderr
+    paths = "HEAD~1..HEAD\n\n  README.md\tHEAD~1..HEAD \n" + ("new ab/nn/nn\n" if refused else "")
+    done = run_step("Check", repository, PATHS=paths, AGAINST=snapshot, RUNNER_TEMP=str(scratch), **files)
+    assert done.returncode == (3 if refused else 0), done.stdout
+    assert not list(repository.rglob("*.ran"))
+    stopped, *table, resumed = done.stdout.splitlines()
+    token = stopped.removeprefix("::stop-commands::")
+    assert (resumed, done.stderr) == (f"::{token}::", "")
+    assert len(token) >= 32
     summary = Path(files["GITHUB_STEP_SUMMARY"]).read_text()
     assert summary.startswith("### lemur gate\n\n```text\n")
-    assert done.stdout in summary
-    assert f"{'FAIL' if refused else 'pass'}  ab/nn/nn/mine.py" in summary
+    assert "\n".join(table) in summary
+    assert token not in summary
+    checked = {line.split()[1] for line in table if line.startswith(("FAIL", "pass"))}
+    expected = {"ab/nn/nn/mine.py"}
+    if refused:
+        expected |= {"ab/nn/nn/old.py", r"ab/nn/nn/b\n::error::x.py", "new/##[add-matcher]it.json.py", "new/-c.py"}
+    assert checked == expected
     assert Path(files["GITHUB_OUTPUT"]).read_text() == f"sarif={scratch}/lemur-gate.sarif\n"
     assert ('"ruleId": "new"' in (scratch / "lemur-gate.sarif").read_text()) is refused
+
+
+def test_the_action_shows_errors_while_commands_are_stopped(repository: Path, snapshot: str, tmp_path: Path) -> None:
+    files = {name: str(tmp_path / name.lower()) for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
+    done = run_step("Check", repository, PATHS="::error::it", AGAINST=snapshot, RUNNER_TEMP=str(tmp_path), **files)
+    stopped, *shown, resumed = done.stdout.splitlines()
+    assert (done.returncode, done.stderr, len(shown)) == (1, "", 1)
+    assert shown[0].startswith("lemur: ::error::it: no such file or folder")
+    assert resumed == f"::{stopped.removeprefix('::stop-commands::')}::"

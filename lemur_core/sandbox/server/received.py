@@ -4,6 +4,7 @@ r"""Receive what foreign code or an endpoint answers: cleaned texts, and values 
 {'message': 'a lone \\ud800', 'sizes': [1, 2.5]}
 """
 
+import json
 import math
 import zlib
 from typing import Any
@@ -50,6 +51,28 @@ def receive(value: object, *, any_number: bool = False, depth: int = 0) -> Any:
     if isinstance(value, int) and value not in INTEGERS:
         raise ValueError("an integer of more than 64 bits")
     return value
+
+
+def read_json(data: bytes) -> Any:
+    """Return the value in a file of JSON in which all readers find the same.
+
+    Raises: ValueError, in one line, if it is not UTF-8 without a byte-order mark, holds an object with a key twice, or
+        has a value that `receive` refuses.
+    """
+    try:
+        # The first 40 digits of an integer tell that it has more than 64 bits; Python refuses to convert thousands.
+        return receive(json.loads(data.decode(), object_pairs_hook=_join, parse_int=lambda digits: int(digits[:40])))
+    except RecursionError:
+        raise ValueError(f"nested deeper than {MAX_DEPTH} levels") from None
+
+
+def _join(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    joined: dict[str, object] = {}
+    for key, value in pairs:
+        if key in joined:
+            raise ValueError(f"the key {key[:40]!r} twice in one object")
+        joined[key] = value
+    return joined
 
 
 def inflate(data: bytes, limit: int = MAX_INFLATED_BYTES) -> bytes:
