@@ -69,8 +69,15 @@ class Module:
 
     @functools.cached_property
     def text(self) -> bytes:
-        """The normalized bytes that the offsets in the facts refer to."""
-        return normalise(self.source.read(self.file))
+        """The normalized bytes that the offsets in the facts refer to; empty if the file is no text."""
+        return self.read_text()
+
+    def read_text(self) -> bytes:
+        """Return `text`, without keeping it."""
+        try:
+            return normalise(self.source.read(self.file))
+        except SyntaxError:  # it has no facts either, and the run names it
+            return b""
 
     @functools.cached_property
     def license(self) -> str:
