@@ -286,7 +286,7 @@ class ConfigResolver:
             configurations: dict[str, Definition] = {}
             for module in self._files(source):
                 name = ""
-                for kind, typed in _TYPED.findall(module.read_text()):
+                for kind, typed in _TYPED.findall(source.read_text(module.file)):
                     name = kind.decode() or name
                     if typed and name.endswith(SUFFIX):
                         configurations.setdefault(typed.decode(), Definition(module, name))
