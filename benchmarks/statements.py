@@ -140,7 +140,7 @@ def _run(folder: Path) -> Iterator[tuple[Spec, Any]]:
             head = [*first, "import sys", *paths, _FUTURE.sub("", code), "import torch", "from torch import nn"]
             text = "\n".join([*head, *start])
             text += f"\n\n\ndef call():\n    return {last}\n"
-            jobs[spec.block] = Job(spec.block, "lemur_core.sandbox.server.foreign:run_text", {"code": text + _WATCH})
+            jobs[spec.block] = Job(spec.block, "lemur_core.sandbox.loader:run_text", {"code": text + _WATCH})
     limits = Limits(wall_seconds=600, cpu_seconds=60, memory_bytes=4 * 2**30)
     with Sandbox(limits=limits, workers=2, readable=list(runtime.folders)) as box:
         answers = {outcome.key: outcome.value or outcome for outcome in box.run(list(jobs.values()))}

@@ -81,7 +81,7 @@ def _torch() -> Iterator[Diagnosis]:
 
 
 def _sandbox() -> Iterator[Diagnosis]:
-    entry = "lemur_core.sandbox.server.foreign:run_text"
+    entry = "lemur_core.sandbox.loader:run_text"
     with Sandbox(workers=1, preload=(), entries=[entry]) as box:
         (outcome,) = box.run([Job("doctor", entry, {"code": "answer = True"})])
         works = outcome.value is True

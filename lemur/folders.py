@@ -24,6 +24,7 @@ from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.markdown import article
 from lemur_core.files.progress import show_steps
 from lemur_core.graphs.graph import TORCH
+from lemur_core.source.text import read_python_file
 from manifests.folders.checks import Check, check_faults, check_files, run_checks
 from manifests.folders.formats import FolderKind, FolderLink, ListedItem, lines_text, manifest_link
 from manifests.folders.frame import Page, foreign_page_files, has_page
@@ -180,10 +181,7 @@ def _trace_file(path: Path, folders: Sequence[Path]) -> list[FolderLink]:
 
     Raises: UserError if it names none, or a folder is not finished.
     """
-    try:
-        blocks = find_inlined_blocks(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read: {error}; pass a Python file") from error
+    blocks = find_inlined_blocks(read_python_file(path, "pass a Python file"))
     if not blocks:
         raise UserError(f"{path}: none of its comments names a block; pass a file written by `lemur migrate`")
     manifests = {folder: read_manifest(folder) for folder in folders}

@@ -9,7 +9,7 @@ from extract.search.codes import read_features
 from extract.search.index import graph_labels, open_index
 from extract.search.ranking import Filters
 from lemur_core.files.errors import UserError
-from lemur_core.files.foreign import check_plain
+from lemur_core.source.text import read_python_file
 
 _TASK = "img-classification"
 
@@ -32,12 +32,7 @@ def search_like(
 
 
 def _trace_file(path: Path, unsafe: bool) -> BlockComputation:
-    check_plain(path)
-    try:
-        code = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise UserError(f"{path}: cannot be read: {reason}; pass a Python file") from error
+    code = read_python_file(path, "pass a Python file")
     inputs = build_payload(_TASK, TASK_DATASETS[_TASK], PRM)
     assert not isinstance(inputs, str)  # the reason why a task has no inputs; this one has
     with NetworkTracer(jobs=1, unsafe=unsafe) as tracer:

@@ -18,8 +18,8 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.overrides import TorchFunctionMode
 
 from lemur_core.files import Json
+from lemur_core.sandbox.loader import NETWORK
 from lemur_core.sandbox.net import NetError, run_network
-from lemur_core.sandbox.server.foreign import NETWORK
 
 #: The containers of torch.nn, which are not layers themselves.
 _CONTAINERS = frozenset({"Sequential", "ModuleList", "ModuleDict", "Module"})

@@ -14,11 +14,11 @@ from curate.compute.graphs import NetworkTracer
 from curate.compute.runs import TASK_DATASETS, read_parameters
 from curate.published.novelty import NEAREST, NovelNeighbor, Novelty, NoveltyIndex
 from lemur_core.files import Json
-from lemur_core.files.errors import NoSandboxError, UsageError, UserError
-from lemur_core.files.foreign import check_plain
+from lemur_core.files.errors import NoSandboxError, UsageError
 from lemur_core.files.markdown import make_visible, plural, ratio
 from lemur_core.files.progress import hide_in_thread, hide_progress
 from lemur_core.sandbox.runtime import find_absence
+from lemur_core.source.text import read_python_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,10 @@ def novel(
         raise UsageError(f"--task {task}: not known; one of {', '.join(TASK_DATASETS)}")
     find_absence(runtime)  # report missing packages before anything runs
     parameters = None if prm is None else _parse_prm(prm)
-    texts = codes if isinstance(codes, Mapping) else {str(path): _read(path) for path in codes}
+    if not isinstance(codes, Mapping):
+        codes = {str(path): read_python_file(path, "give a Python file") for path in codes}
     index = NoveltyIndex(folders, jobs=jobs)
-    queries = [index.read(name, code) for name, code in texts.items()]  # refuse invalid Python before anything runs
+    queries = [index.read(name, code) for name, code in codes.items()]  # refuse invalid Python before anything runs
     for query in queries:
         query.task, query.prm = task, parameters or {}
     notes: list[str] = []
@@ -83,7 +84,7 @@ def novel(
         if index.absence is None and folder not in index.with_graphs:
             what = "networks" if manifest.kind == "snapshot" else "blocks"
             notes.append(f"{folder}: holds no graphs; its {what} are compared by text and structure alone")
-    return _summarize(list(texts), results, notes)
+    return _summarize(list(codes), results, notes)
 
 
 def _parse_prm(text: str | Mapping[str, object]) -> Json:
@@ -93,15 +94,6 @@ def _parse_prm(text: str | Mapping[str, object]) -> Json:
     if not parameters and text.strip() != "{}":
         raise UsageError(f"--prm {make_visible(text, 40)}: must be a JSON object, for example '{{\"lr\": 0.01}}'")
     return parameters
-
-
-def _read(path: Path) -> str:
-    check_plain(path)
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        message = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise UserError(f"{path}: cannot be read: {message}; give a Python file") from error
 
 
 def _summarize(names: Sequence[str], results: Sequence[Novelty], notes: Sequence[str]) -> NovelFiles:

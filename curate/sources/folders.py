@@ -15,6 +15,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import locate_inside
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note
+from lemur_core.source.text import decode_python
 from manifests.folders.manifest import Input
 from manifests.folders.reading import READ_ERRORS, describe
 from manifests.folders.tables import read_rows
@@ -190,11 +191,10 @@ class ParquetFolder(FolderSource):
 
 
 def _read_file(name: str, content: bytes) -> SourceRow:
-    row = read_row({"nn": name, "nn_code": content})
-    code = row["nn_code"]
-    if code is not None:
-        row["nn_code"] = code.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
-    return row
+    try:
+        return read_row({"nn": name, "nn_code": decode_python(content)})
+    except SyntaxError as error:
+        return build_broken_row(str(error.msg), name)
 
 
 T = TypeVar("T")

@@ -31,6 +31,7 @@ from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.pip import DEFAULT_VERSION, fetch_release, list_releases
 from lemur_core.files.progress import progress
 from lemur_core.files.workers import map_items
+from lemur_core.source.text import decode_python
 from manifests.folders.manifest import Input
 from manifests.provenance.licenses import license_of_fields
 from manifests.records import drop_outcomes
@@ -92,8 +93,15 @@ def read_stats(wheel: Path, files: list[str], codes: dict[str, bytes]) -> tuple[
     columns: dict[str, list[Any]] = {name: [getattr(row, name) for row in best] for name in _COLUMNS}
     columns |= {"prm": [prm[row.uid] for row in best], "code": [index[row.nn] for row in best]}
     rows_table = pa.table(columns, schema=pa.schema([*_COLUMNS.items(), ("prm", pa.string()), ("code", pa.int32())]))
-    texts = [codes[name].decode("utf-8", errors="strict") if name in codes else None for name in names]
+    texts = [_read_text(codes.get(name)) for name in names]
     return rows_table, pa.table({"code": pa.array(texts, pa.large_string())})
+
+
+def _read_text(code: bytes | None) -> str | None:
+    try:
+        return None if code is None else decode_python(code)
+    except SyntaxError:
+        return None
 
 
 def _read_part(wheel: Path, files: list[str]) -> tuple[list[_Best], dict[str, Json]]:

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
-from lemur_core.files.markdown import is_unicode, make_visible
+from lemur_core.files.markdown import escape_controls, is_unicode, make_visible
 from manifests.folders.manifest import Input
 from manifests.provenance.licenses import NOASSERTION, license_of_fields
 from manifests.records import split_outcomes
@@ -97,7 +97,7 @@ def read_row(record: Mapping[str, object]) -> SourceRow:
     code, problem = read_code(record.get("nn_code"))
     prm, outcomes = split_outcomes(read_text(record.get("prm")))
     return {
-        "nn": read_text(record.get("nn")) or "",
+        "nn": escape_controls(read_text(record.get("nn")) or ""),
         "nn_code": code,
         "task": read_text(record.get("task")),
         "dataset": read_text(record.get("dataset")),

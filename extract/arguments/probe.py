@@ -7,8 +7,8 @@ import warnings
 from collections.abc import Collection
 from types import ModuleType
 
+from lemur_core.sandbox.loader import load as load_module
 from lemur_core.sandbox.server.foreign import is_kind, list_frames, name_type, read_message
-from lemur_core.sandbox.server.foreign import load as load_module
 from lemur_core.sandbox.server.foreign import one_line as to_line
 
 MODULE_NAME = "block"

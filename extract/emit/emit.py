@@ -50,7 +50,7 @@ from lemur_core.sandbox.cached import code_digest
 from lemur_core.sandbox.server.received import inflate
 from lemur_core.source.facts import AT_DEFINITION
 from lemur_core.source.quality import drop_unevaluated, find_undefined_names
-from lemur_core.source.text import Import, import_section, parse_code
+from lemur_core.source.text import Import, comment_lines, import_section, parse_code
 from manifests.provenance.licenses import combine_licenses
 
 _DELETION = re.compile(rb"del\b[\s(]*\w+(?:\s*,\s*\w+)*[\s,)]*")  # of names, not of items
@@ -386,17 +386,17 @@ def _header(closure: Closure, changes: Mapping[str, tuple[str, ...]]) -> list[st
     source = root.module.source
     first, last = root.lines
     lines = [
-        f"# {root.name}, from {source.name}",
-        "#",
-        f"# Block:   {root.block}",
-        f"# Origin:  {source.origin or source.name}",
-        f"# File:    {root.module.file.path}, lines {first}-{last}",
-        f"# SWHID:   swh:1:cnt:{root.module.file.blob}",
-        f"# Licence: {_license(closure)}",
+        f"{root.name}, from {source.name}",
+        "",
+        f"Block:   {root.block}",
+        f"Origin:  {source.origin or source.name}",
+        f"File:    {root.module.file.path}, lines {first}-{last}",
+        f"SWHID:   swh:1:cnt:{root.module.file.blob}",
+        f"Licence: {_license(closure)}",
     ]
     licenses = {(m.source.name, m.file.path): m.license for m in closure.modules}
     others = [(m.source.name, m.file.path) for m in closure.modules[1:]]
-    return [*lines, *describe_files(others, licenses), *describe_changes(changes), ""]
+    return [*comment_lines(lines), *describe_files(others, licenses), *describe_changes(changes), ""]
 
 
 def _list_changes(

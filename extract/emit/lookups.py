@@ -26,7 +26,7 @@ from extract.resolve.symbols import SUFFIX, StatementNode, Symbol
 from lemur_core.files.markdown import plural
 from lemur_core.source.changes import DynamicLookup, build_pattern, search_at
 from lemur_core.source.facts import CLASS, Statement
-from lemur_core.source.text import Lines, normalise, parse_expression
+from lemur_core.source.text import Lines, parse_expression
 
 _SURE_LETTERS = 3  # minimum of known letters and digits in a computed string for all names that match it to be included
 _SEARCHES = {
@@ -109,7 +109,7 @@ def _add_by_strings(closure: Closure, graph: DependencyGraph) -> None:
 
 def _list_lookups(module: Module) -> dict[int, DynamicLookup]:
     """Return the lookups of code by strings in a file, by their offsets."""
-    text = normalise(module.source.read(module.file))
+    text = module.text
     lines = Lines(text)
     lookups = (search_at(node) for node in ast.walk(ast.parse(text)))
     return {lines.span(lookup.node)[0]: lookup for lookup in lookups if lookup is not None}
@@ -227,7 +227,7 @@ def list_settings(statements: Sequence[tuple[Module, Statement]]) -> Mapping[str
     settings: dict[str, tuple[str, str]] = {}
     for name, module in sorted(wanted.items()):
         for file in module.source.files:
-            value = _find_value(module.source.read(file), name.encode())
+            value = _find_value(module.source.read_text(file), name.encode())
             if value is not None:
                 settings[name] = value, file.path
                 break

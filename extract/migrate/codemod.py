@@ -19,7 +19,17 @@ from lemur_core.source.bundle import Part, bundle
 from lemur_core.source.facts import IMPORT, FileFacts
 from lemur_core.source.parse import parse_file
 from lemur_core.source.scopes import last_name
-from lemur_core.source.text import Edit, Import, Lines, apply, import_section, normalise, parse_code
+from lemur_core.source.text import (
+    Edit,
+    Import,
+    Lines,
+    apply,
+    comment_lines,
+    decode_python,
+    import_section,
+    normalise,
+    parse_code,
+)
 
 NET = "Net"
 _TARGET, _BLOCK, _POINT = "host", "block", "site"
@@ -103,7 +113,7 @@ def insert_block(
     Raises: UserError if `Net.__init__` is missing, or the two cannot share a file.
     """
     assert point.filling is not None
-    text = target_network.replace("\r\n", "\n").replace("\r", "\n")
+    text = decode_python(target_network)
     expressions = _expression(point.filling, name)
     joined = bundle(
         [
@@ -127,7 +137,7 @@ def insert_block(
     # The author's own blank lines suffice, if there are any.
     follows = lines.line(lines.number(at)).strip()
     inserted = [
-        (_find_header_offset(lines), "".join(f"# {line}".rstrip() + "\n" for line in top) + "\n" * bool(top)),
+        (_find_header_offset(lines), "".join(f"{line}\n" for line in comment_lines(top)) + "\n" * bool(top)),
         (start, "from __future__ import annotations\n" * (joined.future and "annotations" not in facts.future)),
         (after_imports, "".join(f"{line}\n" for line in missing)),
         (at, "".join(f"\n\n{body}\n" for body in bodies) + "\n\n" * bool(follows)),
@@ -144,7 +154,7 @@ def expand_stars(target_network: str, stars: Mapping[str, Sequence[str]]) -> str
     """Replace star imports with explicit ones, leaving out names that the file binds otherwise."""
     if not stars:
         return target_network
-    text = normalise(target_network.encode())
+    text = normalise(target_network)
     lines, tree = Lines(text), ast.parse(text)
     taken = {name for statement in parse_file(text).statements for name in statement.binds}
     edits = []
@@ -258,6 +268,7 @@ def edits_in_net(
 
     Raises: UserError if there is no suitable `__init__`.
     """
+    (note,) = comment_lines([note.replace("\n", " ")])
     function = _find_init(lines, net)
     body, parameters = function.body, [*function.args.posonlyargs, *function.args.args]
     me = parameters[0].arg if parameters else "self"
@@ -267,7 +278,7 @@ def edits_in_net(
         before = lines.text[start:end].decode() if point.how == "after" else None
         # A line may hold several statements; the comment stands above the first of them.
         line = next(item.lineno for item in body if last_line(item) >= value.lineno)
-        comment = Edit(lines.start(line), lines.start(line), f"{_indent(lines, body[0])}# {note}\n")
+        comment = Edit(lines.start(line), lines.start(line), f"{_indent(lines, body[0])}{note}\n")
         return [comment, Edit(start, end, _combine(expressions, nn, before))]
     target = f"{me}{point.place.steps}"
     count = len(body)
@@ -277,7 +288,7 @@ def edits_in_net(
     at = lines.start(last_line(body[count - 1]) + 1 if count else body[0].lineno)
     indent = _indent(lines, body[0])
     statement = f"{target} = {_combine(expressions, nn, target if point.how == 'after' else None)}"
-    return [Edit(at, at, f"{indent}# {note}\n{indent}{statement}\n")]
+    return [Edit(at, at, f"{indent}{note}\n{indent}{statement}\n")]
 
 
 def _find_init(lines: Lines, net: ast.ClassDef) -> ast.FunctionDef:

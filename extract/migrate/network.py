@@ -37,12 +37,11 @@ from extract.migrate.messages import (
 from extract.migrate.source_block import SourceBlock, load_source_block, read_header
 from extract.minimize.cuts import LEFT_OUT
 from lemur_core.files.errors import UserError
-from lemur_core.files.foreign import check_plain
 from lemur_core.sandbox import Limits
 from lemur_core.sandbox.cached import CachedSandbox, is_transient
 from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
 from lemur_core.source.quality import drop_unevaluated, find_undefined_names
-from lemur_core.source.text import parse_code
+from lemur_core.source.text import parse_code, read_python_file
 from manifests.provenance import provenance_lines
 from manifests.provenance.licenses import is_permissive
 
@@ -105,13 +104,10 @@ def read_target_network(
     path: Path, prm: Mapping[str, Any], in_shape: Shape | None = None, classes: int = CLASSES
 ) -> TargetNetwork:
     """Read the network in a file. Raises: UserError if the file cannot be read, or defines no class Net."""
-    check_plain(path)
+    text = read_python_file(path, "give a Python file with class Net")
     try:
-        text = path.read_text(encoding="utf-8")
         tree = parse_code(text)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}; give a Python file with class Net") from error
-    except (SyntaxError, ValueError) as error:  # UnicodeDecodeError is a ValueError
+    except SyntaxError as error:
         raise UserError(f"{path}: is not Python: {error}; give a Python file with class Net") from error
     if not any(isinstance(node, ast.ClassDef) and node.name == NET for node in tree.body):
         raise UserError(f"{path}: defines no class Net; give a network that follows LEMUR's contract")

@@ -102,7 +102,7 @@ class Cutter:
         """Read the file. Args: needed: further definitions that stay, such as those that its arguments use."""
         self._name = name
         self._watched = watched
-        self.text = normalise(code.encode())
+        self.text = normalise(code)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._tree = ast.parse(self.text)

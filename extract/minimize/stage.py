@@ -29,6 +29,7 @@ from lemur_core.graphs.sizes import propose_new_shapes
 from lemur_core.sandbox import Failure, Limits
 from lemur_core.sandbox.cached import Store
 from lemur_core.sandbox.stage import Reply, Retries, SandboxOptions, SandboxStage, open_sandbox
+from lemur_core.source.text import decode_python
 from manifests.provenance import header_lines
 from manifests.provenance.licenses import combine_licenses
 
@@ -298,6 +299,10 @@ def write_header(leaned: MinimizeResult, emitted: Emitted, arguments: CallsToRun
         *_describe_use([arguments, *leaned.sets], minimized.cut),
     ]
     code = "\n".join([*head, "", minimized.text.strip(), ""])
+    try:
+        decode_python(code)
+    except SyntaxError as error:  # its first lines are others than those of the closed file
+        return str(error.msg)
     if code.count("\n") >= emitted.code.count("\n"):
         return _NOT_SHORTER
     requires = list_requirements(minimized.text, emitted.packages.values(), emitted.packages)

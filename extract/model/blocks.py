@@ -19,6 +19,7 @@ from extract.specs.printed import print_call
 from lemur_core.describe.picture import check_picture, draw
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible, plural
+from lemur_core.source.text import decode_python
 from manifests.conversations.verify import find_conversation
 from manifests.folders.formats import EXTRACTION, FolderLink, RowTrace, lines_text
 from manifests.folders.manifest import read_manifest
@@ -190,7 +191,7 @@ def _execute(name: str, path: Path, data: bytes, block: str) -> ModuleType:
     module.__file__ = str(path.resolve())
     sys.modules[name] = module  # dataclasses, pickle and inspect look it up there
     try:
-        exec(compile(data, module.__file__, "exec"), module.__dict__)  # noqa: S102 - the caller wants this
+        exec(compile(decode_python(data), module.__file__, "exec"), module.__dict__)  # noqa: S102 - the caller wants this
     except BaseException as error:
         del sys.modules[name]
         if isinstance(error, ModuleNotFoundError):

@@ -25,7 +25,7 @@ from lemur_core.rebuild.calls import RebuildError
 from lemur_core.rebuild.module_text import Rebuilt
 from lemur_core.rebuild.proof import OutputDifference, Trial, compare
 from lemur_core.rebuild.rebuild import rebuild
-from lemur_core.sandbox.server.foreign import load as load_module
+from lemur_core.sandbox.loader import load as load_module
 
 _SECONDS = 40.0
 _SEEDS = (0, 1, 2)  # of the inputs, of draws in forward and, from the second on, of the state

@@ -33,7 +33,6 @@ from extract.sources import PackageSource, SourceFile
 from extract.sources.contents import is_package, module_name
 from lemur_core.sandbox.runtime import DECLARED
 from lemur_core.source.facts import IMPORT, OTHER, STAR, Alias, FileFacts, Statement
-from lemur_core.source.text import normalise
 from manifests.provenance.heads import license_of_code
 
 RUNTIME = DECLARED  # what every block may import, in addition to the standard library
@@ -69,8 +68,8 @@ class Module:
 
     @functools.cached_property
     def text(self) -> bytes:
-        """The normalized bytes that the offsets in the facts refer to."""
-        return normalise(self.source.read(self.file))
+        """The normalized bytes that the offsets in the facts refer to; empty if the file is no text."""
+        return self.source.read_text(self.file)
 
     @functools.cached_property
     def license(self) -> str:

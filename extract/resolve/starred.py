@@ -53,7 +53,7 @@ def _list_starred(source: PackageSource) -> Mapping[str, str]:
     starred: dict[str, str] = {}
     for file in source.files:
         if source.in_scope(file.path):
-            for package in _STAR.findall(source.read(file)):
+            for package in _STAR.findall(source.read_text(file)):
                 starred.setdefault(package.decode(), file.path)
     without = own.union(RUNTIME, sys.stdlib_module_names)
     return {

@@ -15,7 +15,7 @@ from extract.resolve.index import FactsIndex
 from extract.resolve.modules import CorpusIndex, Definition, External, Missing, Module
 from extract.sources import PackageSource
 from lemur_core.source.facts import ASSIGN, AT_DEFINITION, OTHER, Statement, Use
-from lemur_core.source.text import Import, normalise
+from lemur_core.source.text import Import
 
 
 class RegistrySymbol(NamedTuple):
@@ -286,7 +286,7 @@ class ConfigResolver:
             configurations: dict[str, Definition] = {}
             for module in self._files(source):
                 name = ""
-                for kind, typed in _TYPED.findall(normalise(source.read(module.file))):
+                for kind, typed in _TYPED.findall(source.read_text(module.file)):
                     name = kind.decode() or name
                     if typed and name.endswith(SUFFIX):
                         configurations.setdefault(typed.decode(), Definition(module, name))

@@ -23,6 +23,7 @@ from extract.sources.metadata import is_text, read_facts
 from extract.sources.package import PACKAGE_RE, find_package
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.foreign import check_name, locate_inside
+from lemur_core.files.markdown import escape_controls
 from lemur_core.files.progress import note
 
 if TYPE_CHECKING:  # Pydantic and Arrow load more slowly than most sources
@@ -75,6 +76,8 @@ def open_source(
         raise UsageError(f"{spec!r}: not a source; {_FORMS}")
     if name is not None:
         source = replace(source, name=f"{name}@{source.version}" if source.version else name)
+    if source.name != escape_controls(source.name):
+        raise UserError(f"{escape_controls(source.name)}: a source's name holds no control characters; rename it")
     return replace(source, priority=priority, paths=tuple(paths), exclude=tuple(exclude))
 
 

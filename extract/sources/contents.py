@@ -17,6 +17,7 @@ from extract.sources.layout import Roots
 from extract.sources.metadata import PackageFacts
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import may_hold_secrets
+from lemur_core.source.text import normalise
 from manifests.provenance.swhid import blob_sha1, directory_swhid
 
 Kind = Literal["package", "git", "folder"]
@@ -70,6 +71,16 @@ class PackageSource:
             mend = "run again" if self.kind == "folder" else f"delete {self.root.parent} and run again"
             raise UserError(f"{self.name} {file.path}: changed since the source was opened ({path}); {mend}")
         return data
+
+    def read_text(self, file: SourceFile) -> bytes:
+        """Return the text of one file, as `normalise` does; empty if it is none: such a file has no facts either.
+
+        Raises: as `read`.
+        """
+        try:
+            return normalise(self.read(file))
+        except SyntaxError:
+            return b""
 
     def describe(self) -> list[Any]:
         """Return all that results depend on: all fields but the folder, and the files, which the digest covers."""

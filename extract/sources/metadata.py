@@ -19,6 +19,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from extract.sources.layout import Roots, list_roots, read_setup_script, strings, table
+from lemur_core.source.text import decode_python
 from manifests.provenance.licenses import NOASSERTION, find_license, license_of_fields
 
 _LICENSE_NAME = re.compile(r"(?i)(?:(?:un)?licen[sc]e|copying)(?:[._-](?!py$)[a-z0-9.-]+)?")
@@ -57,7 +58,7 @@ def is_text(path: str) -> bool:
 
 def read_facts(texts: Mapping[str, bytes]) -> PackageFacts:
     """Return the facts of a project, each from the most reliable text that states it."""
-    decoded = {path: data[:_MAX_TEXT_BYTES].decode("utf-8", "replace") for path, data in sorted(texts.items())}
+    decoded = {path: _decode(path, data[:_MAX_TEXT_BYTES]) for path, data in sorted(texts.items())}
     installed = any(".dist-info/" in path for path in decoded)  # the settings of its build mean nothing there
     settings = {} if installed else {folder: _Settings.read(folder, decoded) for folder in _list_projects(decoded)}
     own = settings.get("", _Settings())
@@ -104,6 +105,13 @@ def _read_license(project: Mapping[str, object]) -> str:
     named = [str(value) for value in classifiers] if isinstance(classifiers, list) else []
     licenses = [value.removeprefix("License ::").strip() for value in named if value.startswith("License ::")]
     return license_of_fields(license_field if isinstance(license_field, str) else "", text, licenses)
+
+
+def _decode(path: str, data: bytes) -> str:
+    try:
+        return decode_python(data) if path.endswith(".py") else data.decode("utf-8", "replace")
+    except SyntaxError:
+        return ""
 
 
 def _is_license(path: str, project: Mapping[str, object]) -> bool:

@@ -24,7 +24,7 @@ from lemur_core.files.foreign import check_plain
 from lemur_core.sandbox.server.received import read_json
 from lemur_core.similarity import Detail
 from lemur_core.similarity.outline import MAX_CODE_BYTES
-from lemur_core.source.text import parse_code
+from lemur_core.source.text import decode_python, parse_code
 from manifests.provenance.heads import read_head
 from manifests.provenance.licenses import is_permissive
 from manifests.publish.screen import find_hits
@@ -76,8 +76,11 @@ def inspect_network(details: tuple[Detail, ...], item: tuple[str, bytes]) -> Ins
         return Inspection((Refusal("contract", f"has more than {MAX_CODE_BYTES:,} bytes"), *findings))
     try:
         code = data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+        decode_python(code)  # as LEMUR writes it: in UTF-8, whatever it declares
     except UnicodeDecodeError as error:
         return Inspection((Refusal("contract", f"invalid UTF-8 at byte {error.start}"), *findings))
+    except SyntaxError as error:
+        return Inspection((Refusal("contract", str(error.msg)), *findings))
     if (reason := check_contract(code)) is not None:
         findings.insert(0, _locate("contract", reason))
     findings += _check_name(PurePosixPath(path).stem, code)

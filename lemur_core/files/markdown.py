@@ -84,6 +84,16 @@ def make_visible(text: str, limit: int = 0) -> str:
     return visible if not limit or len(visible) <= limit else f"{visible[:limit]} …"
 
 
+#: What no name, path or license holds: control characters, and what some readers take for the end of a line.
+CONTROLS = r"\x00-\x1f\x7f-\x9f\u2028\u2029"
+_CONTROL = re.compile(f"[{CONTROLS}]")
+
+
+def escape_controls(text: str) -> str:
+    """Return one line: as the text, but for escapes instead of control characters and line breaks of any kind."""
+    return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
 def code_span(text: str, limit: int = 80) -> str:
     """Format any text as inline code that is safe inside and outside of tables.
 

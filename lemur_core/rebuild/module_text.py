@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from lemur_core.graphs.modes import TRAIN, ModeModule, ModeStep
 from lemur_core.rebuild.calls import UNKNOWN
 from lemur_core.rebuild.layers import Layer
+from lemur_core.source.text import comment_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,7 @@ class ModuleSource:
         imports += ["import torchvision"] if "torchvision.ops." in forward else []
         imports += ["from torch import nn"]
         imports += ["from torch.nn import functional as F"] if re.search(r"\bF\.", functions + forward) else []
-        comments = [f"# {line}".rstrip() for line in header.splitlines()]
-        source = "\n".join([*comments, *imports, "", "", text])
+        source = "\n".join([*comment_lines(header.splitlines()), *imports, "", "", text])
         marked = f"{UNKNOWN}(\\d+){UNKNOWN}"
         fixed = [self.unknown[int(number)] for number in re.findall(marked, source)]
         source = re.sub(marked, "", source) + _write_renaming(mapping)

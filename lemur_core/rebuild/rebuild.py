@@ -50,6 +50,8 @@ def rebuild(
     Returns: the source, and which parameter or buffer of the original each of its own stands for.
     Raises: RebuildError if an operation cannot be written.
     """
+    if not name.isidentifier():
+        raise RebuildError(f"{name!r} is not the name of a class")
     module = merge(evaluated, trained)
     writer = _ModuleWriter(module, name, input_names(module.steps) if inputs is None else inputs)
     writer.write_lines()

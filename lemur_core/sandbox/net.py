@@ -28,11 +28,10 @@ from torch import Tensor
 from torch.nn.modules.module import _IncompatibleKeys
 
 from lemur_core.files import Json
+from lemur_core.sandbox.loader import NETWORK, load
 from lemur_core.sandbox.server.foreign import (
-    NETWORK,
     is_kind,
     list_frames,
-    load,
     name_type,
     one_line,
     read_message,

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
+from lemur_core.source.text import decode_python
+
 #: Training functions that the LEMUR contract requires of every network; they say nothing about the architecture.
 CONTRACT_FUNCTIONS = frozenset({"train_setup", "learn", "supported_hyperparameters"})
 
@@ -83,7 +85,7 @@ def outline_code(code: str) -> Outline | str:
     if "\0" in code:
         return "not Python: contains a null byte"
     try:
-        return outline_tree(ast.parse(code))
+        return outline_tree(ast.parse(decode_python(code)))
     except SyntaxError as error:
         line = error.lineno or 1
         newer = any(since > sys.version_info[:2] and pattern.match(_line(code, line)) for since, pattern in _LATER)

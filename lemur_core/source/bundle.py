@@ -18,7 +18,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.source.facts import ASSIGN, AT_DEFINITION, CLASS, FUNCTION, IMPORT, IN_ANNOTATION, Statement, Use
 from lemur_core.source.parse import parse_file
 from lemur_core.source.scopes import fresh_name, last_name
-from lemur_core.source.text import Edit, Import, Lines, apply, import_section, normalise
+from lemur_core.source.text import Edit, Import, Lines, apply, comment_lines, import_section, normalise
 
 #: Names that refer to the module itself, or reach its names by strings. `__name__` alone still works.
 _MODULE_NAMES = frozenset(
@@ -120,6 +120,8 @@ def bundle(parts: Sequence[Part]) -> Bundle:
         file.render(own, copies) for file, own, copies in zip(files, names, _find_copies(files, colour), strict=True)
     ]
     text = "\n\n\n".join(filter(None, ["\n".join(lines).strip("\n"), *bodies])) + "\n"
+    if text.startswith("#"):  # in the first two lines, a part's own comment could declare an encoding
+        text = f"\n\n{text}"
     keys = [file.part.key for file in files]
     return Bundle(
         text,
@@ -178,7 +180,7 @@ class _BundleFile:
     def __init__(self, part: Part) -> None:
         self.part = part
         try:
-            self.text = normalise(part.code.encode())
+            self.text = normalise(part.code)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # compiler warnings about other people's code
                 self.tree = ast.parse(self.text)
@@ -300,8 +302,7 @@ class _BundleFile:
 
     def render(self, names: Mapping[str, str], copies: Container[int]) -> str:
         """Return the part's text without hoisted imports and the units of an earlier part."""
-        header = [f"# {line}".rstrip() for text in self.part.header for line in text.split("\n")]
-        pieces = ["\n".join(header)] if header else []
+        pieces = ["\n".join(comment_lines(self.part.header))] if self.part.header else []
         before: _BundleUnit | None = None
         for number, unit in enumerate(self.units):
             if number in copies:

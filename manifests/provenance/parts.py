@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from lemur_core.files.errors import UserError
 from manifests.provenance import REQUIREMENTS, TABLE, find_blocking_licenses
 from manifests.provenance.licenses import NOASSERTION
-from manifests.records import first_fault
+from manifests.records import Line, first_fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class BlockNeeds(BaseModel):
     """The requirements of the file of one block, and the files of each source with code in it."""
 
     model_config = ConfigDict(extra="allow")
-    block: str
+    block: Line
     requires: list[str] = []
     origin: str | None = None
     swhid: str | None = None
@@ -70,7 +70,7 @@ class RequiredSource(BaseModel):
     origin: str | None = None
     digest: str | None = None
     swhid: str | None = None
-    license: str | None = None
+    license: Line | None = None
     packages: list[str] = []
 
 
@@ -78,7 +78,7 @@ class Requirements(BaseModel):
     """The contents of `required_repos.json`."""
 
     model_config = ConfigDict(extra="allow")
-    sources: dict[str, RequiredSource] = {}
+    sources: dict[Line, RequiredSource] = {}
     files: dict[str, dict[str, str]] = {}
     blocks: list[BlockNeeds] = []
 

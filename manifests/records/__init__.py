@@ -7,6 +7,7 @@ from manifests.records.base import (
     Agreement,
     ChatMessage,
     Level,
+    Line,
     Ratio,
     Record,
     Seconds,
@@ -61,9 +62,9 @@ RECORD_TYPES: tuple[type[Record], ...] = (
 __all__ = [
     "BANDS", "CHAT_KINDS", "CHAT_ROLES", "LEVELS", "RECORD_TYPES", "SPEC_CHAT_KINDS", "SPLITS", "Agreement",
     "Algorithm", "Band", "Block", "Case", "ChatDrop", "ChatKind", "ChatMessage", "ChatRow", "Decision",
-    "ExpertAnswer", "ExpertFact", "GraphRow", "Ingredient", "JoinedCluster", "LemurRecord", "Level", "Measurement",
-    "NetworkRow", "Observed", "Pair", "Prediction", "Ratio", "Record", "Seconds", "Sha256", "Spec",
-    "SpecArgument", "SpecArguments", "SpecChatDrop", "SpecChatKind", "SpecChatRow", "SpecRow", "Split", "Stage",
+    "ExpertAnswer", "ExpertFact", "GraphRow", "Ingredient", "JoinedCluster", "LemurRecord", "Level", "Line",
+    "Measurement", "NetworkRow", "Observed", "Pair", "Prediction", "Ratio", "Record", "Seconds", "Sha256",
+    "Spec", "SpecArgument", "SpecArguments", "SpecChatDrop", "SpecChatKind", "SpecChatRow", "SpecRow", "Split", "Stage",
     "Stat", "SynthesisAttempt", "Synthesized", "TrainingRecord", "arrow_schema", "describe_fault", "drop_outcomes",
     "first_fault", "split_outcomes",
 ]  # fmt: skip

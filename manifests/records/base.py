@@ -9,8 +9,12 @@ from typing import Annotated, Any, Literal
 import pyarrow as pa
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from lemur_core.files.markdown import CONTROLS
 from manifests.options import Level as Level
 
+_LINE = f"^[^{CONTROLS}]*$"
+#: A name, a path or a license, which stays in its line wherever it is written: in a comment of code, or a terminal.
+Line = Annotated[str, Field(pattern=_LINE)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Behavior = Annotated[str, Field(pattern=r"^[0-9a-f]{64}(@[0-9x,]+)?$")]  # a digest, and the sizes that it holds for
 Ratio = Annotated[float, Field(ge=0, le=1)]
@@ -42,8 +46,9 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-#: Plain messages by Pydantic's error type.
+#: Plain messages by Pydantic's error type, or by the pattern that a text does not match.
 _MESSAGES = {
+    _LINE: "must be one line, without control characters",
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
     **dict.fromkeys(("float_type", "float_parsing", "finite_number"), "must be a number"),
     **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
@@ -64,7 +69,7 @@ def describe_fault(fault: Mapping[str, Any]) -> str:
     Args: fault: an element of `ValidationError.errors()`.
     Returns: our own words for frequent types of errors; else Pydantic's message, without its prefix for a ValueError.
     """
-    plain = _MESSAGES.get(fault["type"])
+    plain = _MESSAGES.get(fault.get("ctx", {}).get("pattern", fault["type"]))
     if plain is not None:
         return plain.format(**fault.get("ctx", {}))
     return str(fault["msg"]).removeprefix("Value error, ")

@@ -6,17 +6,17 @@ from typing import Any, Literal
 from pydantic import Field
 
 from lemur_core.files import Json
-from manifests.records.base import ChatMessage, Level, Record, Seconds, Sha256, Split
+from manifests.records.base import ChatMessage, Level, Line, Record, Seconds, Sha256, Split
 
 
 class Block(Record):
     """One nn.Module class of one source: its location there, the level it reached, and its closed file."""
 
-    block: str = Field(min_length=1, description="unique: SOURCE::QUALNAME")
-    name: str = Field(min_length=1, description="bare name of the class")
-    qualname: str = Field(min_length=1, description="dotted name under which its own source imports it")
-    source: str = Field(min_length=1, description="for example timm@1.0.20, detr@29901c51d7fe, or a folder's name")
-    path: str = Field(description="of the file that defines it, relative to the root of the source")
+    block: Line = Field(min_length=1, description="unique: SOURCE::QUALNAME")
+    name: Line = Field(min_length=1, description="bare name of the class")
+    qualname: Line = Field(min_length=1, description="dotted name under which its own source imports it")
+    source: Line = Field(min_length=1, description="for example timm@1.0.20, detr@29901c51d7fe, or a folder's name")
+    path: Line = Field(description="of the file that defines it, relative to the root of the source")
     start_line: int = Field(ge=1, description="first line of the class in that file")
     end_line: int = Field(ge=1, description="last line of the class in that file")
     category: str = Field(description="its purpose, inferred from its names")
@@ -32,14 +32,16 @@ class Block(Record):
     requires: tuple[str, ...] = Field(
         description="PEP 508, in addition to the standard library and the declared runtime"
     )
-    swhid: str = Field(description="swh:1:cnt: of the file that defines it")
-    license: str = Field(description="SPDX expression of the source, or as the head of its file states; or NOASSERTION")
+    swhid: Line = Field(description="swh:1:cnt: of the file that defines it")
+    license: Line = Field(
+        description="SPDX expression of the source, or as the head of its file states; or NOASSERTION"
+    )
     seconds: Seconds | None = Field(description="wall time of this block; null unless timings were requested")
     digest: Sha256 = Field(description="SHA-256 of the source's Python files")
     resolutions: tuple[str, ...] = Field(
         default=(), description="definitions from other files: location, kind of resolution, confidence in 0..1"
     )
-    file: str | None = Field(default=None, description="where code lies in the extraction folder")
+    file: Line | None = Field(default=None, description="where code lies in the extraction folder")
     arguments: str | None = Field(
         default=None, description="working arguments as JSON: init, forward and method, values as Python expressions"
     )
@@ -53,7 +55,7 @@ class Block(Record):
     lean_requires: tuple[str, ...] = Field(
         default=(), description="PEP 508: imports of lean_code outside of the standard library and the declared runtime"
     )
-    lean_license: str | None = Field(default=None, description="SPDX expression of all sources with code in lean_code")
+    lean_license: Line | None = Field(default=None, description="SPDX expression of all sources with code in lean_code")
     dynamic: str | None = Field(
         default=None, description="what it looks up by strings, and what its registries lack: one item per line"
     )
@@ -94,7 +96,7 @@ class Observed(Record):
 class SpecArgument(Record):
     """One argument of a constructor or of forward, in words."""
 
-    name: str
+    name: Line
     kind: Literal["positional", "keyword", "more positional", "more keyword"]
     type: str | None = Field(default=None, description="of the annotation, else of the default value")
     default: str | None = Field(default=None, description="null if there is none")
@@ -143,8 +145,8 @@ class Spec(Record):
     `type BN; eps 0.001`.
     """
 
-    block: str = Field(min_length=1, description="as in the table of blocks, like all fields of the same name")
-    name: str = Field(min_length=1, description="bare name of the class")
+    block: Line = Field(min_length=1, description="as in the table of blocks, like all fields of the same name")
+    name: Line = Field(min_length=1, description="bare name of the class")
     category: str = Field(description="its purpose, inferred from its names")
     level: Level = Field(description="highest level reached")
     fidelity: Literal["match", "mismatch"] | None = Field(
@@ -183,27 +185,27 @@ class Spec(Record):
     )
     summary: str = Field(description="the facts above in a sentence or two")
     withheld: tuple[str, ...] = Field(default=(), description="fields left out because they repeat source text")
-    source: str = Field(description="for example timm@1.0.30")
-    path: str = Field(description="of the file that defines it, in its source")
+    source: Line = Field(description="for example timm@1.0.30")
+    path: Line = Field(description="of the file that defines it, in its source")
     start_line: int = Field(ge=1, description="first line of the class in that file")
     end_line: int = Field(ge=1, description="last line of the class in that file")
-    swhid: str = Field(description="swh:1:cnt: of the file that defines it")
-    license: str = Field(description="SPDX expression, or NOASSERTION")
+    swhid: Line = Field(description="swh:1:cnt: of the file that defines it")
+    license: Line = Field(description="SPDX expression, or NOASSERTION")
     code_sha256: Sha256 = Field(description="SHA-256 of the closed file, UTF-8")
-    file: str | None = Field(description="where the code lies in the extraction folder")
+    file: Line | None = Field(description="where the code lies in the extraction folder")
 
 
 class SpecValue(Record):
     """One named value of a spec: an argument with its value, an input with its shape, a name with its kind."""
 
-    name: str
+    name: Line
     value: str
 
 
 class SpecCount(Record):
     """One class of layers with its count."""
 
-    name: str
+    name: Line
     count: int = Field(ge=0)
 
 
@@ -217,8 +219,8 @@ class SpecCase(Record):
 class SpecRow(Record):
     """A spec as a row of a table: the facts of its line, mappings as lists by name, with its group and split."""
 
-    block: str = Field(min_length=1, description="as in the line, like all fields of the same name")
-    name: str = Field(min_length=1, description="bare name of the class")
+    block: Line = Field(min_length=1, description="as in the line, like all fields of the same name")
+    name: Line = Field(min_length=1, description="bare name of the class")
     category: str = Field(description="its purpose, inferred from its names")
     level: Level = Field(description="highest level reached")
     fidelity: Literal["match", "mismatch"] | None = Field(
@@ -253,14 +255,14 @@ class SpecRow(Record):
     dependencies: tuple[SpecValue, ...] = Field(description="other definitions in its file, with their kind")
     summary: str = Field(description="the facts above in a sentence or two")
     withheld: tuple[str, ...] = Field(description="fields left out because they repeat source text")
-    source: str = Field(description="for example timm@1.0.30")
-    path: str = Field(description="of the file that defines it, in its source")
+    source: Line = Field(description="for example timm@1.0.30")
+    path: Line = Field(description="of the file that defines it, in its source")
     start_line: int = Field(ge=1, description="first line of the class in that file")
     end_line: int = Field(ge=1, description="last line of the class in that file")
-    swhid: str = Field(description="swh:1:cnt: of the file that defines it")
-    license: str = Field(description="SPDX expression, or NOASSERTION")
+    swhid: Line = Field(description="swh:1:cnt: of the file that defines it")
+    license: Line = Field(description="SPDX expression, or NOASSERTION")
     code_sha256: Sha256 = Field(description="SHA-256 of the closed file, UTF-8")
-    file: str | None = Field(description="where the code lies in the extraction folder")
+    file: Line | None = Field(description="where the code lies in the extraction folder")
     split: Split = Field(description="train, validation or test; a group is never divided")
     cluster: str = Field(description="group that must be in one split: 16 digits of its first member's digest")
 
@@ -277,14 +279,14 @@ class SpecChatRow(Record):
     messages: tuple[ChatMessage, ...] = Field(min_length=3, max_length=3, description="system, user, assistant")
     id: Sha256 = Field(description="SHA-256 of the block's id and the task, joined by ':'")
     task: SpecChatKind = Field(description="what is asked for")
-    block: str = Field(min_length=1, description="as in the table of blocks, like all fields of the same name")
-    others: tuple[str, ...] = Field(description="other blocks that it mentions, all of the same split")
-    source: str = Field(description="of the block, for example timm@1.0.30")
-    path: str = Field(description="of the file that defines it, in its source")
+    block: Line = Field(min_length=1, description="as in the table of blocks, like all fields of the same name")
+    others: tuple[Line, ...] = Field(description="other blocks that it mentions, all of the same split")
+    source: Line = Field(description="of the block, for example timm@1.0.30")
+    path: Line = Field(description="of the file that defines it, in its source")
     start_line: int = Field(ge=1, description="first line of the class in that file")
     end_line: int = Field(ge=1, description="last line of the class in that file")
-    swhid: str = Field(description="swh:1:cnt: of the file that defines it")
-    license: str = Field(description="SPDX expression of the block, or NOASSERTION")
+    swhid: Line = Field(description="swh:1:cnt: of the file that defines it")
+    license: Line = Field(description="SPDX expression of the block, or NOASSERTION")
     notice: str | None = Field(description="owners and licenses of the code in the answer; null without code")
     n_tokens: int = Field(
         ge=1, description="words, numbers and punctuation marks of all contents; white space not counted"
@@ -294,8 +296,8 @@ class SpecChatRow(Record):
 class SpecChatDrop(Record):
     """A kind of conversation that was not generated for a block with a spec, and why."""
 
-    block: str = Field(min_length=1, description="as in the table of blocks")
-    source: str = Field(description="of the block, for example timm@1.0.30")
+    block: Line = Field(min_length=1, description="as in the table of blocks")
+    source: Line = Field(description="of the block, for example timm@1.0.30")
     task: SpecChatKind = Field(description="the kind of conversation")
     reason: str = Field(min_length=1, description="one short word, as counted in the manifest")
     detail: str = Field(description="what decided it; never text of the source")

@@ -7,7 +7,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.foreign import check_plain
-from manifests.records import Record, Sha256, first_fault
+from manifests.records import Line, Record, Sha256, first_fault
 
 FOLDER = Path(__file__).parents[1] / "corpora"
 
@@ -26,7 +26,7 @@ _DIGEST = "SHA-256 of the source's Python files; several where the builds for di
 class Alternative(Record):
     """Another location of the same code."""
 
-    source: str = Field(min_length=1, description="NAME@VERSION, git+URL@REVISION or a folder")
+    source: Line = Field(min_length=1, description="NAME@VERSION, git+URL@REVISION or a folder")
     digest: Digest | None = Field(default=None, description=_DIGEST)
     paths: Patterns | None = Field(default=None, description="paths there, when they differ")
 
@@ -34,16 +34,16 @@ class Alternative(Record):
 class CorpusSource(Record):
     """One source of a corpus."""
 
-    name: str = Field(min_length=1, description="what stands before @ in the ids of its blocks")
+    name: Line = Field(min_length=1, description="what stands before @ in the ids of its blocks")
     repository: str = Field(default="", description="OWNER/NAME of the repository that the code is developed in")
-    source: str = Field(min_length=1, description="NAME@VERSION, git+URL@REVISION or a folder")
+    source: Line = Field(min_length=1, description="NAME@VERSION, git+URL@REVISION or a folder")
     digest: Digest | None = Field(default=None, description=_DIGEST)
     priority: int = Field(default=1, ge=1, description="the smaller, the earlier a bare name is looked up here")
     paths: Patterns = Field(default=(), description=_PATHS)
     exclude: Patterns = Field(default=(), description="what of `paths` is left out, in the same form")
     symbols: Patterns = Field(default=(), description=_SYMBOLS)
     fetch: Fetch | None = Field(default=None, description=f"{_FETCH}; null: as the corpus says")
-    license: str = Field(default="NOASSERTION", description="SPDX expression")
+    license: Line = Field(default="NOASSERTION", description="SPDX expression")
     alternative: Alternative | None = None
 
     def places(self, fetch: Fetch) -> tuple["CorpusSource | Alternative", ...]:
@@ -56,7 +56,7 @@ class CorpusSource(Record):
 class Corpus(Record):
     """Sources in the order in which a bare name is looked up, if their priorities are equal."""
 
-    name: str = Field(min_length=1)
+    name: Line = Field(min_length=1)
     description: str = ""
     fetch: Fetch = Field(default="either", description=f"{_FETCH}; of every source that does not say so itself")
     sources: tuple[CorpusSource, ...] = Field(min_length=1)

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from manifests.options import Level as Level
-from manifests.records.base import Agreement, Behavior, ChatMessage, Ratio, Record, Sha256, Split, Stage
+from manifests.records.base import Agreement, Behavior, ChatMessage, Line, Ratio, Record, Sha256, Split, Stage
 
 _LICENSE = "SPDX expression of the code: as stated by itself, its source, its origin; NOASSERTION where one is unknown"
 _ORIGIN = "block of an extracted repository whose source a class of the code matches; null if there is none"
@@ -19,7 +19,7 @@ _ORIGIN_LICENSE = "SPDX expression of the repository, or NOASSERTION"
 class LemurRecord(Record):
     """One distinct network code, represented by its best row; the first nine columns are those of the LEMUR API."""
 
-    nn: str = Field(description="name of the network")
+    nn: Line = Field(description="name of the network")
     nn_code: str = Field(description="Python source of the network")
     task: str | None = Field(description="for example img-classification")
     dataset: str | None = Field(description="for example cifar-10")
@@ -32,7 +32,7 @@ class LemurRecord(Record):
     duration: float | None = Field(description="duration of an epoch, nanoseconds")
     prm: str | None = Field(description="hyperparameters, a JSON object")
     id: Sha256 = Field(description="SHA-256 of nn_code, UTF-8")
-    prefix: str = Field(description="text of nn before the first '-'")
+    prefix: Line = Field(description="text of nn before the first '-'")
     family: str = Field(description="architecture family, inferred from the code's identifiers")
     split: Split = Field(description="train, validation or test; a group is never divided")
     weight: float = Field(ge=0, description="sampling weight")
@@ -66,20 +66,20 @@ class LemurRecord(Record):
     )
     best_epoch: int | None = Field(default=None, description="epochs after which best_accuracy was first reached")
     best_dataset: str | None = Field(default=None, description="dataset of best_accuracy, that of the row shown")
-    license: str | None = Field(default=None, description=_LICENSE)
-    origin: str | None = Field(default=None, description=_ORIGIN)
+    license: Line | None = Field(default=None, description=_LICENSE)
+    origin: Line | None = Field(default=None, description=_ORIGIN)
     origin_similarity: Ratio | None = Field(default=None, description=_ORIGIN_SIMILARITY)
-    origin_license: str | None = Field(default=None, description=_ORIGIN_LICENSE)
+    origin_license: Line | None = Field(default=None, description=_ORIGIN_LICENSE)
 
 
 class NetworkRow(Record):
     """One distinct code of the corpus, kept or not, with its best result, its split and what it computes."""
 
     id: Sha256 = Field(description="SHA-256 of nn_code, UTF-8")
-    nn: str = Field(description="name of the code's best network")
-    names: tuple[str, ...] = Field(description="all names under which rows have this code, sorted")
+    nn: Line = Field(description="name of the code's best network")
+    names: tuple[Line, ...] = Field(description="all names under which rows have this code, sorted")
     nn_code: str = Field(description="Python source of the network")
-    prefix: str = Field(description="text of nn before the first '-'")
+    prefix: Line = Field(description="text of nn before the first '-'")
     family: str = Field(description="architecture family, inferred from the code's identifiers")
     kept: bool = Field(description="true for a code that is a record of this snapshot")
     canonical: Sha256 | None = Field(
@@ -114,10 +114,10 @@ class NetworkRow(Record):
     dataset: str | None = Field(description="dataset of the row of best percentile, which is that of best_accuracy")
     metric: str | None = Field(description="metric of best_accuracy")
     pretrained: bool = Field(description="the code loads trained weights")
-    license: str | None = Field(default=None, description=_LICENSE)
-    origin: str | None = Field(default=None, description=_ORIGIN)
+    license: Line | None = Field(default=None, description=_LICENSE)
+    origin: Line | None = Field(default=None, description=_ORIGIN)
     origin_similarity: Ratio | None = Field(default=None, description=_ORIGIN_SIMILARITY)
-    origin_license: str | None = Field(default=None, description=_ORIGIN_LICENSE)
+    origin_license: Line | None = Field(default=None, description=_ORIGIN_LICENSE)
 
 
 Band = Literal["0.95-1", "0.85-0.95", "0.60-0.85", "0.30-0.60"]
@@ -131,8 +131,8 @@ class Pair(Record):
 
     a: Sha256 = Field(description="id of the code that represents all codes with the first token set")
     b: Sha256 = Field(description="the same of the second; a < b")
-    nn_a: str = Field(description="name of the code a")
-    nn_b: str = Field(description="name of the code b")
+    nn_a: Line = Field(description="name of the code a")
+    nn_b: Line = Field(description="name of the code b")
     jaccard: Ratio = Field(description="Jaccard similarity of the token sets")
     band: Band = Field(description="band of the Jaccard similarity; its lower end belongs to it")
     structural: Ratio = Field(description="Jaccard similarity of the fingerprints of a and b")
@@ -147,7 +147,7 @@ class Measurement(Record):
     id: Sha256 | None = Field(
         description="SHA-256 of the network's code; null where no, or no single, code has its name"
     )
-    nn: str = Field(description="name of the network")
+    nn: Line = Field(description="name of the network")
     kind: str = Field(description="folder of the release, or table of the database, that holds it")
     place: str = Field(description="the file, or the key of the row, there")
     device: str | None = Field(description="the device, where one is stated")
@@ -161,7 +161,7 @@ class Decision(Record):
 
     row: int = Field(ge=0, description="number of the input row, from 0")
     id: Sha256 | None = Field(description="SHA-256 of the row's code; null when it has none")
-    nn: str = Field(description="name of the network in the row")
+    nn: Line = Field(description="name of the network in the row")
     kept: bool = Field(description="true for one row of each kept record")
     stage: Stage | None = Field(description="stage that removed the row; null when kept")
     rescued: Literal["prefix", "topup", "group"] | None = Field(
@@ -212,7 +212,7 @@ class Stat(Record):
     """One evaluation of a network, kept or not: an input row without its code."""
 
     id: Sha256 = Field(description="SHA-256 of the network's code")
-    nn: str = Field(description="name of the network")
+    nn: Line = Field(description="name of the network")
     task: str | None = Field(description="for example img-classification")
     dataset: str | None = Field(description="for example cifar-10")
     metric: str | None = Field(description="for example acc")
@@ -229,14 +229,14 @@ class Prediction(Record):
     """One result of a network, to predict its accuracy from its code, which the table of networks has."""
 
     id: Sha256 = Field(description="SHA-256 of the network's code")
-    nn: str = Field(description="name of the network")
+    nn: Line = Field(description="name of the network")
     task: str | None = Field(description="for example img-classification")
     dataset: str | None = Field(description="for example cifar-10")
     metric: str | None = Field(description="for example acc")
     epoch: int = Field(description="epochs trained")
     accuracy: float = Field(description="value of the metric")
     prm: str | None = Field(description="hyperparameters, a JSON object")
-    prefix: str = Field(description="text of nn before the first '-'")
+    prefix: Line = Field(description="text of nn before the first '-'")
     family: str = Field(description="architecture family, inferred from the code's identifiers")
     split_group: str = Field(description="group that is in one split, as in the table of networks")
     split: Split = Field(description="split of the whole corpus, as in the table of networks")
@@ -262,9 +262,9 @@ class ChatRow(Record):
     id: Sha256 = Field(description="SHA-256 of the record's id, the task and the variant, joined by ':'")
     task: ChatKind = Field(description="what is asked for")
     variant: str = Field(min_length=1, description="what was cut out, broken or changed; file for the whole file")
-    nn: str = Field(description="name of the record's network")
+    nn: Line = Field(description="name of the record's network")
     record: Sha256 = Field(description="id of the record")
-    license: str = Field(description="SPDX expression of the record's code, or NOASSERTION")
+    license: Line = Field(description="SPDX expression of the record's code, or NOASSERTION")
     n_tokens: int = Field(
         ge=1, description="words, numbers and punctuation marks of all contents; white space not counted"
     )
@@ -274,7 +274,7 @@ class ChatDrop(Record):
     """A kind of conversation that was not generated for a kept record, and why."""
 
     record: Sha256 = Field(description="id of the record")
-    nn: str = Field(description="name of the record's network")
+    nn: Line = Field(description="name of the record's network")
     task: ChatKind = Field(description="the kind of conversation")
     reason: str = Field(min_length=1, description="one short word, as counted in report.md")
     detail: str = Field(description="what decided it")

@@ -5,25 +5,25 @@ from typing import Literal
 from pydantic import Field
 
 from manifests.options import Level as Level
-from manifests.records.base import JsonObject, Ratio, Record, Seconds, Sha256
+from manifests.records.base import JsonObject, Line, Ratio, Record, Seconds, Sha256
 
 
 class Ingredient(Record):
     """One block in an assembled network."""
 
     slot: str = Field(min_length=1, description="place in the recipe, for example attention")
-    block: str = Field(min_length=1, description="as in the table of blocks, like all fields of the same name")
-    source: str = Field(description="for example timm@1.0.30")
-    path: str = Field(description="of the file that defines it, in its source")
-    swhid: str = Field(description="swh:1:cnt: of the file that defines it")
-    license: str = Field(description="SPDX expression of all its parts")
+    block: Line = Field(min_length=1, description="as in the table of blocks, like all fields of the same name")
+    source: Line = Field(description="for example timm@1.0.30")
+    path: Line = Field(description="of the file that defines it, in its source")
+    swhid: Line = Field(description="swh:1:cnt: of the file that defines it")
+    license: Line = Field(description="SPDX expression of all its parts")
     code_sha256: Sha256 = Field(description="SHA-256 of the file that was used, UTF-8")
 
 
 class TrainingRecord(Record):
     """One training run, whatever its outcome: network, data, recipe and results."""
 
-    name: str = Field(min_length=1, description="of the network, as LEMUR would register it")
+    name: Line = Field(min_length=1, description="of the network, as LEMUR would register it")
     status: Literal["ok", "diverged", "out_of_memory", "timeout", "error"] = Field(
         description="ok, or how the run ended"
     )
@@ -66,7 +66,7 @@ class SynthesisAttempt(Record):
     attempt: int = Field(ge=0, description="index in the plan, which all models of a run share")
     round: int = Field(ge=0, description="0, plus one for each answer to an error")
     form: Literal["code", "delta"] = Field(description="a whole file, or changes to the parent")
-    blocks: tuple[str, ...] = Field(description="requested blocks, as in the table of blocks")
+    blocks: tuple[Line, ...] = Field(description="requested blocks, as in the table of blocks")
     parent: Sha256 | None = Field(description="id of the network to change, which the model saw")
     goal: str = Field(description="the text of --goal, in every prompt")
     prompt: str = Field(description="the messages, JSON")
@@ -86,13 +86,13 @@ class SynthesisAttempt(Record):
     )
     code: str | None = Field(description="the file in the answer, or the changed parent; null if there is none")
     code_sha256: Sha256 | None = Field(description="SHA-256 of code, UTF-8")
-    nn: str | None = Field(description="name of the accepted network")
+    nn: Line | None = Field(description="name of the accepted network")
 
 
 class Synthesized(Record):
     """One accepted network; the first nine columns are those of the LEMUR API, accuracy null without training."""
 
-    nn: str = Field(min_length=1, description="name of the network")
+    nn: Line = Field(min_length=1, description="name of the network")
     nn_code: str = Field(description="Python source of the network")
     task: str = Field(description="for example img-classification")
     dataset: str = Field(description="for example cifar-10")
@@ -105,7 +105,7 @@ class Synthesized(Record):
     model: str = Field(description="name of the language model that wrote it")
     attempt: int = Field(ge=0, description="its attempt in the table of attempts")
     round: int = Field(ge=0, description="its round there")
-    blocks: tuple[str, ...] = Field(description="blocks whose specs it was written from")
+    blocks: tuple[Line, ...] = Field(description="blocks whose specs it was written from")
     block_codes: tuple[Sha256, ...] = Field(
         description="SHA-256 of the files of these blocks, which the model did not see"
     )
@@ -113,7 +113,7 @@ class Synthesized(Record):
     originality: Ratio | None = Field(description="as in the table of attempts")
     graph: Sha256 = Field(description="what it computes (G0)")
     graph_widths: Sha256 = Field(description="identity of the computation, ignoring widths (G1)")
-    license: str = Field(description="SPDX expression stated by the user, else NOASSERTION")
+    license: Line = Field(description="SPDX expression stated by the user, else NOASSERTION")
 
 
 class ExpertFact(Record):
@@ -121,9 +121,9 @@ class ExpertFact(Record):
 
     id: str = Field(min_length=1, description="BLOCK#RELATION")
     domain: str = Field(description="domain of the block, or general")
-    block: str = Field(min_length=1, description="as in the table of blocks")
-    name: str = Field(description="of the class, as used in questions")
-    package: str = Field(description="package name used in questions")
+    block: Line = Field(min_length=1, description="as in the table of blocks")
+    name: Line = Field(description="of the class, as used in questions")
+    package: Line = Field(description="package name used in questions")
     relation: str = Field(description="what is stated: lines, parameters, nodes or submodules")
     answer: str = Field(description="the nearest mark on the relation's scale")
     value: int = Field(ge=0, description="the exact value")
@@ -140,7 +140,7 @@ class ExpertAnswer(Record):
     id: str = Field(min_length=1, description="of the fact")
     arm: str = Field(description="the method, as in the report")
     domain: str = Field(description="domain of the question, or general")
-    block: str = Field(description="as in the table of blocks")
+    block: Line = Field(description="as in the table of blocks")
     relation: str = Field(description="as in the table of facts")
     question: str = Field(description="the text of the question")
     routed: str | None = Field(description="the domain whose token was injected; null if none was")

@@ -143,7 +143,7 @@ def test_what_cannot_be_compared_is_one_line(snapshot: Path, file: Callable[[str
     (tmp_path / "bytes.py").write_bytes(b"\xff")
     for path, said in (
         (tmp_path / "none.py", "none.py: cannot be read: No such file or directory; give a Python file"),
-        (tmp_path / "bytes.py", "bytes.py: cannot be read: not UTF-8; give a Python file"),
+        (tmp_path / "bytes.py", "bytes.py: cannot be read: invalid UTF-8 at byte 0; give a Python file"),
         (broken, "broken.py: not Python: line 1: invalid syntax; nothing was compared"),
     ):
         with pytest.raises(UserError) as caught:

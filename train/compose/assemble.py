@@ -10,6 +10,7 @@ from pathlib import Path
 from lemur_core.files.atomic import check_writable, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.source.bundle import Part, bundle
+from lemur_core.source.text import comment_lines
 from manifests.provenance import SLOT_HEADING, provenance_lines
 from manifests.provenance.licenses import combine_licenses
 from manifests.records import Ingredient
@@ -220,7 +221,7 @@ def header(recipe: Recipe, fillers: Fillers, prm: Mapping[str, float]) -> str:
         for line in lines
         for piece in ([line] if line.startswith("SPDX") else textwrap.wrap(line, _WRAP, break_on_hyphens=False)) or [""]
     ]
-    return "".join(f"# {line}".rstrip() + "\n" for line in wrapped)
+    return "".join(f"{line}\n" for line in comment_lines(wrapped))
 
 
 def provenance(slot: str, filler: Filler) -> tuple[str, ...]:

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from lemur_core.files import Json
+from lemur_core.sandbox.loader import load
 from lemur_core.sandbox.net import NetError, construct, execute, seed_all, step
-from lemur_core.sandbox.server.foreign import load
 from train.compose.slot_checks import CHECKS, Make, SlotMismatch, error_text
 
 _SEED = 0

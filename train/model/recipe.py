@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from lemur_core.files import Json
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.foreign import check_plain
+from lemur_core.source.text import read_python_file
 from manifests.records import Ingredient, describe_fault, drop_outcomes
 from train.model.contract import check_contract
 
@@ -284,8 +285,12 @@ def load_recipe(path: Path) -> Recipe:
     Raises: UserError if it cannot be read, is not TOML, has an unknown key (the message suggests the nearest one) or a
         value out of range.
     """
+    check_plain(path)
     try:
-        data = tomllib.loads(_read_text(path, "a recipe (TOML)"))
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        fault = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise UserError(f"{path}: {fault}; give a recipe (TOML)") from error
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path}: not TOML: {error}") from error
     model = data.setdefault("model", {})
@@ -375,16 +380,7 @@ def read_prm(text: str) -> dict[str, object]:
 
 def read_code(path: Path) -> str:
     """Read the text of a network's file. Raises: UserError if it cannot be read."""
-    return _read_text(path, "a network's file (NET.py)")
-
-
-def _read_text(path: Path, wanted: str) -> str:
-    check_plain(path)
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        fault = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise UserError(f"{path}: {fault}; give {wanted}") from error
+    return read_python_file(path, "give a network's file (NET.py)")
 
 
 def network_in(path: Path, prm: str | None) -> Network:

@@ -21,7 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from lemur_core.files import Json
-from lemur_core.sandbox.server.foreign import is_kind, list_frames, load
+from lemur_core.sandbox.loader import load
+from lemur_core.sandbox.server.foreign import is_kind, list_frames
 from train.model.contract import TRAINER_PARAMETERS
 from train.runs.augment import Pixels
 

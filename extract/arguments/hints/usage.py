@@ -15,7 +15,7 @@ from extract.resolve.discover import find_class_facts, follow
 from extract.resolve.index import UNREADABLE, FactsIndex
 from extract.resolve.modules import CorpusIndex, Definition, Module
 from extract.sources import PackageSource, SourceFile
-from lemur_core.source.text import normalise, parse_code
+from lemur_core.source.text import parse_code
 
 USAGE_VERSION = 18
 _CLASS, _WORD = re.compile(rb"\bclass\s+(\w+)"), re.compile(rb"[^\W\d]\w+")
@@ -143,7 +143,7 @@ def read_usage(index: FactsIndex, source: PackageSource, file: SourceFile) -> Fi
 def read_file(raw: bytes) -> FileUsage:
     """Parse a file; the result is empty if it has a syntax error."""
     try:
-        tree = parse_code(normalise(raw))
+        tree = parse_code(raw)
         classes = {node.name: _read_class(node) for node in _walk_classes(tree.body)}
         return FileUsage(tuple(call_sites(tree)), classes)
     except SyntaxError:

@@ -15,7 +15,8 @@ from extract.arguments.trials import AttemptError, attempt, seed_all
 from extract.arguments.values.inputs import flatten
 from extract.migrate.messages import ModuleToSign, SeenBlock
 from extract.minimize.watch_guest import exercise
-from lemur_core.sandbox.server.foreign import load, one_line
+from lemur_core.sandbox.loader import load
+from lemur_core.sandbox.server.foreign import one_line
 from lemur_core.sandbox.server.jobs import Failure
 
 _SMOKE = "smoke_test"  # module name of a smoke test

@@ -24,7 +24,7 @@ from extract.model.categories import to_snake_case
 from extract.specs.make import StatedCalls
 from lemur_core.source.facts import ASSIGN, IMPORT
 from lemur_core.source.parse import parse_file
-from lemur_core.source.text import Edit, Import, Lines, apply, import_section, normalise
+from lemur_core.source.text import Edit, Import, Lines, apply, comment_lines, import_section, normalise
 from manifests.provenance import provenance_lines
 from manifests.provenance.licenses import is_permissive
 from manifests.records import Block
@@ -42,7 +42,7 @@ class ClosedFile:
 
 def read_closed_file(code: str) -> ClosedFile:
     """Return the parts of a closed file."""
-    text = normalise(code.encode())
+    text = normalise(code)
     facts = parse_file(text, builtins=True)
     imports: list[Import] = []
     edits: list[Edit] = []
@@ -181,7 +181,7 @@ class SourceModule:
 
 def module_text(donated: SourceModule, file: ClosedFile) -> str:
     """Return the new module: header, imports, and the author's definitions."""
-    lines = [f"# {line}".rstrip() for line in _header(donated)]
+    lines = comment_lines(_header(donated))
     lines.append("")
     if file.future:
         lines += ["from __future__ import annotations", ""]

@@ -56,6 +56,7 @@ from lemur_core.sandbox.cached import workers_within_memory
 from lemur_core.sandbox.stage import Retries, open_sandbox
 from lemur_core.similarity.minhash import jaccard
 from lemur_core.source.quality import drop_unevaluated, find_undefined_names
+from lemur_core.source.text import decode_python
 from train.model.contract import check_contract
 
 STEPS = ("answer", "syntax", "policy", "closed", "contract", "runs", "used", "learns", "conforms", "novel")
@@ -269,9 +270,10 @@ def _check_statically(candidate: NetworkProposal) -> None:
 def _check_text(candidate: NetworkProposal) -> None:
     """Check the text. Raises: SyntaxError, ValueError; RecursionError or MemoryError if it is nested too deeply."""
     assert candidate.code is not None
-    tree = ast.parse(candidate.code)
+    text = decode_python(candidate.code)
+    tree = ast.parse(text)
     # The parser alone accepts more: `return` outside of a function, for example.
-    compile(candidate.code.encode(), "net.py", "exec", dont_inherit=True)  # as bytes, to use the declared encoding
+    compile(text, "net.py", "exec", dont_inherit=True)
     features = code_features(candidate.code)
     if isinstance(features, str):
         raise ValueError(features)

@@ -43,6 +43,7 @@ from lemur_core.graphs.trace import (
     run,
     used_parameters,
 )
+from lemur_core.sandbox.loader import NETWORK
 from lemur_core.sandbox.net import (
     NetError,
     construct,
@@ -55,7 +56,6 @@ from lemur_core.sandbox.net import (
     stub_weights,
     tuples,
 )
-from lemur_core.sandbox.server.foreign import NETWORK
 
 #: The batch that is traced: hardly a constant in a network is made of it.
 BATCH = 3

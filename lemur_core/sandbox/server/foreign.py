@@ -1,14 +1,8 @@
-"""Inside the sandbox: load a foreign file as a module, and format its errors in one line, the same on every machine."""
+"""Inside the sandbox: what the errors of foreign code say, in one line, the same on every machine."""
 
-import importlib.util
 import re
-import sys
-from pathlib import Path
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import Any
-
-#: The module name of a network's file.
-NETWORK = "network"
 
 # What an attribute of an exception really holds: a class may replace it with a property that raises, or never returns.
 _TYPE_NAME: Any = type.__dict__["__name__"].__get__
@@ -21,31 +15,6 @@ _MISSING: Any = ImportError.__dict__["name"].__get__
 _MESSAGE_CHARACTERS, _NAME_CHARACTERS, _MOST_CAUSES = 20_000, 200, 100
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{4,}\b")
 _FOLDERS = re.compile(r"(?<![\w.:/])/(?:[\w.+@~-]+/)+(?=[\w.+@~-])")
-
-
-def load(code: str, name: str) -> ModuleType:
-    """Execute code as a module.
-
-    Args: name: the name of the module; its file is written to the working folder for inspect and TorchScript.
-    Returns: the module, which is also in `sys.modules`, so that its classes can be pickled.
-    """
-    path = Path(f"{name}.py").resolve()
-    content = code.encode("utf-8")
-    path.write_bytes(content)
-    specification = importlib.util.spec_from_file_location(name, path)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[name] = module
-    # Not by the loader: bytecode of another code that was loaded here is taken for this one's if both have one length
-    # and were written within a second.
-    exec(compile(content, path, "exec", dont_inherit=True), vars(module))  # noqa: S102 (what the sandbox is for)
-    return module
-
-
-def run_text(payload: dict[str, Any]) -> object:
-    """Entry of a job: execute the file `code`, and return its global `answer`."""
-    return vars(load(payload["code"], NETWORK)).get("answer")
 
 
 def one_line(text: str, limit: int) -> str:

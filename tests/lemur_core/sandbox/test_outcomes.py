@@ -194,7 +194,7 @@ def test_value_too_deep_to_read(run: Run) -> None:
 
 def test_the_kernel_ends_jobs_before_anything_else(box: Sandbox) -> None:
     code = "answer = open('/proc/self/oom_score_adj').read().strip()"
-    (outcome,) = box.run([Job("one", "lemur_core.sandbox.server.foreign:run_text", {"code": code})])
+    (outcome,) = box.run([Job("one", "lemur_core.sandbox.loader:run_text", {"code": code})])
     assert outcome.value == "1000", outcome.error
 
 

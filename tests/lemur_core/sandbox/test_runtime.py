@@ -18,7 +18,7 @@ from lemur_core.sandbox.link import prepare_interpreter
 from lemur_core.sandbox.runtime import DECLARED, NAMED_SETS, expand_sets, find_runtime
 from tests.builders.suites import read_files
 
-ENTRY = "lemur_core.sandbox.server.foreign:run_text"
+ENTRY = "lemur_core.sandbox.loader:run_text"
 
 #: Which of these names a job can import, and which distributions it sees.
 TEXTS = read_files(__file__, "runtime.md")
