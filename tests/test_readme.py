@@ -129,6 +129,15 @@ def test_other_commands_exist(page: Path) -> None:
             )
 
 
+def test_no_two_commands_of_a_newcomer_write_one_folder() -> None:
+    """README and tutorials may be followed in one folder, in any order."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("tutorial-*.md"))]
+    commands = [command for page in pages for command, _, _ in typed(page)]
+    written = [folder for command in commands for folder in re.findall(r" --out (\S+)", command)]
+    assert "make run" in commands
+    assert sorted({*written, "snapshot"}) == sorted([*written, "snapshot"])
+
+
 def test_pieces_of_other_languages_can_be_read() -> None:
     for page in PAGES:
         for body in blocks(page, "json"):
