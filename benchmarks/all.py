@@ -1,4 +1,7 @@
-"""All claims in one run: `make bench`. A comparison takes about half an hour, growth to a million records an hour."""
+"""Benchmarks that need neither a GPU nor a folder, in turn: `make bench`. The documents have figures of others, too.
+
+A comparison takes about half an hour, growth to a million records an hour.
+"""
 
 import subprocess
 import sys

@@ -46,7 +46,9 @@ class Record:
 
 
 RECORDS = (
-    Record("snapshot", "make run", before=(_FRESH,), run="make -s -C clone run OUT=$PWD/snapshot"),
+    Record(
+        "snapshot", "make run", before=(_FRESH, "rm -rf snapshot"), run="make -s -C clone run && mv clone/snapshot ."
+    ),
     Record("explain", "lemur explain snapshot ga-667"),
     Record(
         "run",

@@ -129,7 +129,7 @@ def rebuild(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was compared as one JSON object.")] = False,
 ) -> None:
-    """Write a block again from its spec alone, and prove that it is equal: outputs, gradients, buffers.
+    """Write a block again from its spec alone, and compare outputs, gradients and buffers.
 
     Examples:
       lemur rebuild SEModule --in blocks --out se_module.py

@@ -15,7 +15,7 @@ from extract.folder.verify import verify
 from extract.model.blocks import find, find_block, iterate_blocks, load_block, read_block, read_blocks
 from extract.model.options import ExtractOptions
 from extract.model.results import Options
-from extract.proofs.rebuild import rebuild_rows
+from extract.proofs.rebuild import list_shapes, rebuild_rows
 from extract.search.index import open_index
 from extract.search.ranking import Filters, search
 from extract.specs.make import read_spec, read_spec_graph
@@ -98,13 +98,13 @@ class RebuiltBlock:
         code: the text of the module.
         proved: outputs, gradients and buffers were compared with the original; False if the original cannot be run.
         exact: they are equal in every bit.
-        any_size: they are equal at sizes that were never traced, too.
+        sizes: the input sizes at which they were compared, and no others; empty if not proved.
     """
 
     code: str
     proved: bool
     exact: bool
-    any_size: bool
+    sizes: str
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class LibraryBlock:
             raise UserError(f"{self.id}: cannot be rebuilt: {result.cause}")
         proved, answer = result.step == "equal", result.answer
         assert answer.source is not None
-        return RebuiltBlock(answer.source, proved, proved and bool(answer.bits), proved and bool(answer.proved_free))
+        return RebuiltBlock(answer.source, proved, proved and bool(answer.bits), list_shapes(answer))
 
     def trace(self) -> tuple[FolderLink, ...]:
         """Return the steps from the block back to the lines of the release that its code is from."""

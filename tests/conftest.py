@@ -119,6 +119,14 @@ def lemur_wheel(curator_cache: Path) -> Path:
     return link
 
 
+@pytest.fixture
+def users_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's cache instead of that of the tests: tracing all of LEMUR takes ten minutes and more, once."""
+    monkeypatch.delenv(_CACHE)
+    if _USERS_CACHE:
+        monkeypatch.setenv(_CACHE, _USERS_CACHE)
+
+
 @pytest.fixture(scope="session")
 def real_rows(lemur_wheel: Path):  # type: ignore[no-untyped-def]
     """The source of the real rows of LEMUR 2.1.0, read from the wheel once for all tests."""

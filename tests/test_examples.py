@@ -2,7 +2,7 @@
 
 A page is gone through in order, in a folder of its own. Placeholders stand for what lies there, `lemur` as a source for
 24 codes of the release. What takes minutes, a cluster, a model or an account is named in `NOT_RUN`; the tutorials have
-a test of their own.
+a test of their own, and so has the README.
 """
 
 import json
@@ -20,7 +20,7 @@ from curate.run.pipeline import curate
 from curate.sources import open_source
 from extract.extractor import extract_to
 from extract.model.results import Options
-from tests import test_readme, test_tutorials
+from tests import test_readme
 from tests.builders.suites import read_files, read_table
 
 HERE = Path(__file__).parent
@@ -121,21 +121,21 @@ def filled(command: str) -> list[str]:
     return words
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "commands.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name not in ("README.md", "commands.md")], ids=lambda page: page.name
+)
 def test_commands_run(page: Path, place: Path, lemur_here: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("webbrowser.open", lambda _: True)
-    commands = [(command, printed) for command, _, printed in test_readme.typed(page) if reason(command) is None]
+    commands = [command for command, _, _ in test_readme.typed(page) if reason(command) is None]
     if not commands:
         pytest.skip("names no commands, or none that is run here")
-    for number, (command, printed) in enumerate(commands):
+    for number, command in enumerate(commands):
         words = filled(command)
         shutil.rmtree(place / "out", ignore_errors=True)
         (place / "rebuilt.py").unlink(missing_ok=True)
         alone = shutil.copytree(place, place.parent / str(number)) if words[0] == "migrate" else place
         done = lemur_here(*words, cwd=alone)
         assert done.returncode in ((0, 3) if words[0] == "novel" else (0,)), f"{command}\n{done.stderr}"
-        if page.name == "README.md" and printed.strip():
-            test_tutorials.assert_shown(done.stdout.replace("out: ", "blocks: "), printed)
 
 
 def test_what_is_not_run_is_in_the_documents() -> None:

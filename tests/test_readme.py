@@ -124,7 +124,18 @@ def test_other_commands_exist(page: Path) -> None:
             for extra in re.findall(r"lemur-curator\[(\w+)\]", command):
                 assert extra in extras
         else:
-            assert words[0] in ("lemur", "export", "git", "squeue", "tail"), f"{command}: cannot be checked here"
+            assert words[0] in ("lemur", "export", "git", "source", "squeue", "tail"), (
+                f"{command}: cannot be checked here"
+            )
+
+
+def test_no_two_commands_of_a_newcomer_write_one_folder() -> None:
+    """README and tutorials may be followed in one folder, in any order."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("tutorial-*.md"))]
+    commands = [command for page in pages for command, _, _ in typed(page)]
+    written = [folder for command in commands for folder in re.findall(r" --out (\S+)", command)]
+    assert "make run" in commands
+    assert sorted({*written, "snapshot"}) == sorted([*written, "snapshot"])
 
 
 def test_pieces_of_other_languages_can_be_read() -> None:
@@ -169,9 +180,23 @@ def test_make_targets_exist(target: str) -> None:
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
-LINKS = [(page, link) for page in PAGES for link in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8"))]
+LINKS = [
+    (page, link)
+    for page in [*PAGES, ROOT / "SECURITY.md"]
+    for link in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
+]
 
 
 @pytest.mark.parametrize(("page", "link"), LINKS, ids=lambda item: getattr(item, "name", item))
 def test_links_lead_somewhere(page: Path, link: str) -> None:
-    assert link.startswith("https://") or (page.parent / link).exists()
+    if not link.startswith("https://"):
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        assert target.exists()
+        assert not anchor or anchor in anchors(target)
+
+
+def anchors(page: Path) -> list[str]:
+    """The anchors of a page's headings: lower case, spaces as hyphens, without other punctuation."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]

@@ -1,19 +1,27 @@
-"""The tutorials, run as they stand: files are written, commands run, and what they print is what the page shows.
+"""README and tutorials, run as they stand: files are written, commands run, and what they print is what the page shows.
 
 `...` in a page stands for any text: seconds, digests, what is left out.
 """
 
 import os
 import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 _FENCE = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
+
+#: How commands of the README begin that are not run as they stand: what is run (None: nothing), and why.
+NOT_RUN = {
+    "lemur train run preact_se": (" --data synthetic --epochs 1", "images of the Hub, and more than an hour"),
+    "lemur pull OWNER/NAME": (None, "nobody published it; tests/manifests/publish has a Hub of its own"),
+}
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +30,7 @@ def commands_in(text: str) -> Iterator[tuple[str, str]]:
     """Each command of a console block, and what it prints."""
     for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         command, _, shown = part.partition("\n")
-        yield command, shown
+        yield command, re.sub(r"\A( +#.*\n)+", "", shown)  # the comment goes on
 
 
 def assert_shown(printed: str, shown: str) -> None:
@@ -30,30 +38,61 @@ def assert_shown(printed: str, shown: str) -> None:
     assert re.fullmatch(pattern + r"\s*", printed, re.DOTALL), f"{printed}\n--- is not ---\n{shown}"
 
 
-def run_page(name: str, place: Path) -> None:
-    """Do what a page says, in a folder."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    for kind, title, body in _FENCE.findall((DOCS / name).read_text(encoding="utf-8")):
+def run_page(page: Path, place: Path, environment: Mapping[str, str]) -> list[str]:
+    """Do what a page says, in a folder. Returns: its commands."""
+    commands, sourced = [], ""
+    for kind, title, body in _FENCE.findall(page.read_text(encoding="utf-8")):
         if title:
             (place / title).parent.mkdir(parents=True, exist_ok=True)
             (place / title).write_text(body, encoding="utf-8")
         elif kind == "console":
             for command, shown in commands_in(body):
+                commands.append(command)
+                more, _ = next((how for start, how in NOT_RUN.items() if command.startswith(start)), ("", ""))
+                if more is None:
+                    continue
+                typed = command.partition(" #")[0] + more
+                sourced += f"{typed}\n" if typed.startswith("source ") else ""
                 done = subprocess.run(
-                    ["bash", "-c", command], cwd=place, env={**os.environ, "PATH": path}, capture_output=True, text=True
+                    ["bash", "-c", sourced + typed], cwd=place, env=environment, capture_output=True, text=True
                 )
-                assert done.returncode == 0, done.stderr
-                assert_shown(done.stdout, shown)
+                assert done.returncode == 0, f"{typed}\n{done.stderr}"
+                if shown and not more:
+                    assert_shown(done.stdout, shown)
+    return commands
 
 
-def test_extraction_then_training(tmp_path: Path) -> None:
-    run_page("tutorial-extraction.md", tmp_path)
-    run_page("tutorial-training.md", tmp_path)
+@pytest.fixture
+def installed() -> dict[str, str]:
+    """An environment in which `lemur` is installed."""
+    return {**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+
+
+def test_extraction_then_training(tmp_path: Path, installed: dict[str, str]) -> None:
+    run_page(DOCS / "tutorial-extraction.md", tmp_path, installed)
+    run_page(DOCS / "tutorial-training.md", tmp_path, installed)
 
 
 @pytest.mark.network
-def test_snapshot(tmp_path: Path, lemur_wheel: Path) -> None:
-    run_page("tutorial-snapshot.md", tmp_path)
+def test_snapshot(tmp_path: Path, lemur_wheel: Path, installed: dict[str, str]) -> None:
+    run_page(DOCS / "tutorial-snapshot.md", tmp_path, installed)
+
+
+@pytest.mark.network
+def test_readme(tmp_path: Path, lemur_wheel: Path, users_cache: None) -> None:
+    """In the order of the page, in one folder: that of a checkout where `make` has installed, but curated nothing."""
+    environment_folder = Path(sys.prefix)
+    if not (environment_folder / ".ready").exists():
+        pytest.skip(f"{environment_folder}: not an environment that make installed")
+    (tmp_path / ".venv").symlink_to(environment_folder)
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+        os.utime(tmp_path / name, (0, 0))  # older than what was installed
+    before = [folder for folder in os.environ["PATH"].split(os.pathsep) if not Path(folder, "lemur").exists()]
+    # No browser opens, and no Hub is reached, as offline.
+    others = {"PATH": os.pathsep.join(before), "BROWSER": "true", "HF_ENDPOINT": "http://127.0.0.1:9"}
+    commands = run_page(ROOT / "README.md", tmp_path, {**os.environ, **others})
+    assert [start for start in NOT_RUN if not any(command.startswith(start) for command in commands)] == []
 
 
 @pytest.mark.parametrize(("printed", "shown"), [("a\nb\n", "a\n"), ("a\n", "...\nb\n"), ("1.5 s\n", "... m\n")])

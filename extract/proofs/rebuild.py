@@ -4,7 +4,7 @@ import ast
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -41,7 +41,7 @@ class RebuildAnswer:
         cause: why it stopped there.
         source: the generated code. free: whether it accepts other sizes.
         error: the largest difference of values. bits: whether all bits are equal.
-        proved_free: whether other sizes were compared, too.
+        shapes: of all inputs, for each call that was compared: the recorded one, and one further where a size is free.
         sizes_fail: the error of the size formulas, if only the code for the original sizes is right.
         no_original: why the original cannot be built.
     """
@@ -53,7 +53,7 @@ class RebuildAnswer:
     same_graph: bool | None = None
     error: float | None = None
     bits: bool | None = None
-    proved_free: bool | None = None
+    shapes: list[list[list[int]]] = field(default_factory=list)
     sizes_fail: str | None = None
     no_original: str | None = None
 
@@ -98,7 +98,7 @@ def is_sampled(block: str) -> bool:
 
 
 def count_rewritten(rewritten: Sequence[RebuildOutcome]) -> dict[str, int]:
-    """Count the blocks that were written, that are equal, equal in every bit, proven at other sizes, and so on."""
+    """Count the blocks that were written, that are equal, equal in every bit, compared at further sizes, and so on."""
     answers = [item.answer for item in rewritten]
     equal = [answer for answer in answers if answer.step == "equal"]
     return {
@@ -106,7 +106,7 @@ def count_rewritten(rewritten: Sequence[RebuildOutcome]) -> dict[str, int]:
         "written": sum(answer.source is not None for answer in answers),
         "equal": len(equal),
         "in_every_bit": sum(bool(answer.bits) for answer in equal),
-        "other_sizes": sum(bool(answer.proved_free) for answer in equal),
+        "other_sizes": sum(len(answer.shapes) > 1 for answer in equal),
         "same_graph": sum(bool(answer.same_graph) for answer in equal),
     }
 
@@ -241,8 +241,13 @@ def rebuild_to(
     if outcome.step == "traced":
         return f"{out}: {lines} lines, which compute the graph of the spec; not proven: no original here"
     how = "in every bit" if answer.bits else f"within {answer.error:.0e} of the largest value"
-    sizes = "at sizes that were never traced" if answer.proved_free else "at the sizes of its arguments alone"
-    return f"{out}: {lines} lines; outputs, gradients and buffers are equal {how}, {sizes}"
+    return f"{out}: {lines} lines; outputs, gradients and buffers are equal {how} for inputs of {list_shapes(answer)}"
+
+
+def list_shapes(answer: RebuildAnswer) -> str:
+    """Return the input sizes that were compared: `2×8×20×24, 2×8 and of 3×8×31×37, 3×8`."""
+    calls = (", ".join("×".join(map(str, shape)) or "one number" for shape in call) for call in answer.shapes)
+    return " and of ".join(call or "no tensor" for call in calls)
 
 
 def _find_spec(folder: Path | None, wanted: str) -> Spec:

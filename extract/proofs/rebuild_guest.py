@@ -183,14 +183,17 @@ def _prove(name: str, subject: Target, sized: Sized, module_text: Rebuilt) -> di
         if cause:
             break
     new_shapes = [] if cause else propose_new_shapes(sized, own)
-    comparisons = (pair.differs(shapes) for shapes in new_shapes if not pair.late)
-    at_others = next(((difference, error) for difference, error in comparisons if difference is not None), None)
-    if at_others is not None:
-        cause, largest_error = at_others[0], max(largest_error, at_others[1])
+    compared = [own]
+    for shapes in new_shapes:
+        difference, error = pair.differs(shapes)
+        if difference is not None:
+            compared.append(shapes)
+            cause, largest_error = difference, max(largest_error, error)
+        if difference is not None or pair.late:
+            break
     if cause:
         return {"step": "written", "cause": cause}
-    numbers = {"error": largest_error, "bits": largest_error == 0.0, "proved_free": at_others is not None}
-    return {"step": "equal", "cause": "", **numbers}
+    return {"step": "equal", "cause": "", "error": largest_error, "bits": largest_error == 0.0, "shapes": compared}
 
 
 _ROUNDING = 1e-9  # relative to the largest value, in double precision

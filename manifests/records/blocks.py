@@ -132,7 +132,7 @@ class Algorithm(Record):
     )
     fixed: str | None = Field(description="why no size is free, if none is")
     rebuilds: Literal[True] | str | None = Field(
-        description="true if the block rebuilt from this alone is proved equal; else why not; null if not tried"
+        description="true if the block rebuilt from this is equal at all sizes compared; else why; null if not tried"
     )
     eval: Json = Field(description="the graph of eval mode: form, torch, operations, nodes, outputs, writes")
     train: Json | None = Field(description="the difference of train mode; null if there is none, or no graph of it")
