@@ -23,8 +23,8 @@ from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.markdown import article
 from lemur_core.files.progress import show_steps
+from lemur_core.files.python import read_python_file
 from lemur_core.graphs.graph import TORCH
-from lemur_core.source.text import read_python_file
 from manifests.folders.checks import Check, check_faults, check_files, run_checks
 from manifests.folders.formats import FolderKind, FolderLink, ListedItem, lines_text, manifest_link
 from manifests.folders.frame import Page, foreign_page_files, has_page

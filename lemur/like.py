@@ -9,7 +9,7 @@ from extract.search.codes import read_features
 from extract.search.index import graph_labels, open_index
 from extract.search.ranking import Filters
 from lemur_core.files.errors import UserError
-from lemur_core.source.text import read_python_file
+from lemur_core.files.python import read_python_file
 
 _TASK = "img-classification"
 

@@ -20,12 +20,13 @@ from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from curate.sources import open_source
 from extract.model.blocks import load_block
+from lemur_core.files.python import comment_lines, decode_python
 from lemur_core.graphs.graph import Graph
 from lemur_core.rebuild.calls import RebuildError
 from lemur_core.rebuild.rebuild import rebuild
 from lemur_core.sandbox.loader import load
 from lemur_core.source.bundle import Part, bundle
-from lemur_core.source.text import comment_lines, decode_python, parse_code
+from lemur_core.source.text import parse_code
 from manifests.folders.manifest import list_outputs, read_unchecked_manifest, write_manifest
 from manifests.records import Block, Ingredient, LemurRecord, Spec
 from tests.builders import model_server, synthesis

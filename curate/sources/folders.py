@@ -15,7 +15,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import locate_inside
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note
-from lemur_core.source.text import decode_python
+from lemur_core.files.python import decode_python
 from manifests.folders.manifest import Input
 from manifests.folders.reading import READ_ERRORS, describe
 from manifests.folders.tables import read_rows

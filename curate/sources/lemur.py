@@ -30,8 +30,8 @@ from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.pip import DEFAULT_VERSION, fetch_release, list_releases
 from lemur_core.files.progress import progress
+from lemur_core.files.python import decode_python
 from lemur_core.files.workers import map_items
-from lemur_core.source.text import decode_python
 from manifests.folders.manifest import Input
 from manifests.provenance.licenses import license_of_fields
 from manifests.records import drop_outcomes

@@ -46,11 +46,12 @@ from extract.resolve.symbols import (
     Undefined,
 )
 from extract.sources import PackageSource
+from lemur_core.files.python import comment_lines
 from lemur_core.sandbox.cached import code_digest
 from lemur_core.sandbox.server.received import inflate
 from lemur_core.source.facts import AT_DEFINITION
 from lemur_core.source.quality import drop_unevaluated, find_undefined_names
-from lemur_core.source.text import Import, comment_lines, import_section, parse_code
+from lemur_core.source.text import Import, import_section, parse_code
 from manifests.provenance.licenses import combine_licenses
 
 _DELETION = re.compile(rb"del\b[\s(]*\w+(?:\s*,\s*\w+)*[\s,)]*")  # of names, not of items

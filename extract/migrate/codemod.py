@@ -15,21 +15,12 @@ from extract.migrate.insertion_points import BlockFit, InsertionPoint
 from extract.migrate.messages import ObservedSubmodule
 from extract.minimize.cuts import first_line, last_line
 from lemur_core.files.errors import UserError
+from lemur_core.files.python import comment_lines, decode_python
 from lemur_core.source.bundle import Part, bundle
 from lemur_core.source.facts import IMPORT, FileFacts
 from lemur_core.source.parse import parse_file
 from lemur_core.source.scopes import last_name
-from lemur_core.source.text import (
-    Edit,
-    Import,
-    Lines,
-    apply,
-    comment_lines,
-    decode_python,
-    import_section,
-    normalise,
-    parse_code,
-)
+from lemur_core.source.text import Edit, Import, Lines, apply, import_section, normalise, parse_code
 
 NET = "Net"
 _TARGET, _BLOCK, _POINT = "host", "block", "site"

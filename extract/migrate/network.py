@@ -37,11 +37,12 @@ from extract.migrate.messages import (
 from extract.migrate.source_block import SourceBlock, load_source_block, read_header
 from extract.minimize.cuts import LEFT_OUT
 from lemur_core.files.errors import UserError
+from lemur_core.files.python import read_python_file
 from lemur_core.sandbox import Limits
 from lemur_core.sandbox.cached import CachedSandbox, is_transient
 from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
 from lemur_core.source.quality import drop_unevaluated, find_undefined_names
-from lemur_core.source.text import parse_code, read_python_file
+from lemur_core.source.text import parse_code
 from manifests.provenance import provenance_lines
 from manifests.provenance.licenses import is_permissive
 

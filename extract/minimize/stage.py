@@ -24,12 +24,12 @@ from extract.resolve.modules import RUNTIME
 from extract.resolve.requirements import list_imports
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import progress
+from lemur_core.files.python import decode_python
 from lemur_core.graphs.serialization import restore
 from lemur_core.graphs.sizes import propose_new_shapes
 from lemur_core.sandbox import Failure, Limits
 from lemur_core.sandbox.cached import Store
 from lemur_core.sandbox.stage import Reply, Retries, SandboxOptions, SandboxStage, open_sandbox
-from lemur_core.source.text import decode_python
 from manifests.provenance import header_lines
 from manifests.provenance.licenses import combine_licenses
 

@@ -19,7 +19,7 @@ from extract.specs.printed import print_call
 from lemur_core.describe.picture import check_picture, draw
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible, plural
-from lemur_core.source.text import decode_python
+from lemur_core.files.python import decode_python
 from manifests.conversations.verify import find_conversation
 from manifests.folders.formats import EXTRACTION, FolderLink, RowTrace, lines_text
 from manifests.folders.manifest import read_manifest

@@ -5,10 +5,10 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from lemur_core.files.python import comment_lines
 from lemur_core.graphs.modes import TRAIN, ModeModule, ModeStep
 from lemur_core.rebuild.calls import UNKNOWN
 from lemur_core.rebuild.layers import Layer
-from lemur_core.source.text import comment_lines
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,11 @@ from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lemur_core.files.errors import UserError
+from lemur_core.files.python import comment_lines
 from lemur_core.source.facts import ASSIGN, AT_DEFINITION, CLASS, FUNCTION, IMPORT, IN_ANNOTATION, Statement, Use
 from lemur_core.source.parse import parse_file
 from lemur_core.source.scopes import fresh_name, last_name
-from lemur_core.source.text import Edit, Import, Lines, apply, comment_lines, import_section, normalise
+from lemur_core.source.text import Edit, Import, Lines, apply, import_section, normalise
 
 #: Names that refer to the module itself, or reach its names by strings. `__name__` alone still works.
 _MODULE_NAMES = frozenset(

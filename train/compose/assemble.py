@@ -9,8 +9,8 @@ from pathlib import Path
 
 from lemur_core.files.atomic import check_writable, write_text
 from lemur_core.files.errors import UserError
+from lemur_core.files.python import comment_lines
 from lemur_core.source.bundle import Part, bundle
-from lemur_core.source.text import comment_lines
 from manifests.provenance import SLOT_HEADING, provenance_lines
 from manifests.provenance.licenses import combine_licenses
 from manifests.records import Ingredient

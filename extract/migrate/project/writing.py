@@ -22,9 +22,10 @@ from extract.migrate.source_block import read_header
 from extract.minimize.cuts import last_line
 from extract.model.categories import to_snake_case
 from extract.specs.make import StatedCalls
+from lemur_core.files.python import comment_lines
 from lemur_core.source.facts import ASSIGN, IMPORT
 from lemur_core.source.parse import parse_file
-from lemur_core.source.text import Edit, Import, Lines, apply, comment_lines, import_section, normalise
+from lemur_core.source.text import Edit, Import, Lines, apply, import_section, normalise
 from manifests.provenance import provenance_lines
 from manifests.provenance.licenses import is_permissive
 from manifests.records import Block

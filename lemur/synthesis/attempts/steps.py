@@ -47,6 +47,7 @@ from lemur.synthesis.attempts.prompts import CLASSES, IN_SHAPE
 from lemur_core.describe.attention import RESHAPING
 from lemur_core.files import Json
 from lemur_core.files.atomic import scratch_folder
+from lemur_core.files.python import decode_python
 from lemur_core.files.workers import available_cores
 from lemur_core.graphs.graph import LEAVES, Graph
 from lemur_core.graphs.identity import similarity, subtrees
@@ -56,7 +57,6 @@ from lemur_core.sandbox.cached import workers_within_memory
 from lemur_core.sandbox.stage import Retries, open_sandbox
 from lemur_core.similarity.minhash import jaccard
 from lemur_core.source.quality import drop_unevaluated, find_undefined_names
-from lemur_core.source.text import decode_python
 from train.model.contract import check_contract
 
 STEPS = ("answer", "syntax", "policy", "closed", "contract", "runs", "used", "learns", "conforms", "novel")
