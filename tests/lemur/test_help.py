@@ -61,7 +61,7 @@ def test_every_help_has_an_example_and_names_a_page_about_the_command(name: str)
     [
         ("extract --souce timm --out x", "No such option: --souce. Did you mean --source?"),
         ("verify x --zzzz", "No such option: --zzzz"),
-        ("export x --format kernelbnch --out y", "'verifiers'; did you mean 'kernelbench'?"),
+        ("export x --format kernelbnch --out y", "'prompt-completion'; did you mean 'kernelbench'?"),
         ("search x --in y --level backwrd", "'backward'; did you mean 'backward'?"),
         ("curate x --out y --profile other", "'other' is not one of 'strict', 'nn-dup'."),
     ],
