@@ -3,8 +3,8 @@
 `datasets.load_dataset` opens the configuration, and `trl`'s SFTTrainer takes a few steps on it on the CPU, with a small
 randomly initialized model of `transformers` and a tokenizer trained on the conversations themselves: first from whole
 tables, then streaming. DIR may also be a folder of `lemur export`: prompts with completions (`--config
-prompt_completion`). No model is downloaded; these packages are, once, into an environment in the cache that also sees this one's PyTorch and `datasets`. Without DIR, the
-conversations are those of a small slice of LEMUR.
+prompt_completion`). No model is downloaded; these packages are, once, into an environment in the cache that also sees
+this one's PyTorch and `datasets`. Without DIR, the conversations are those of a small slice of LEMUR.
 
 Claims, each asserted: every loss is finite, and what is learned in every step is the assistant's text, whole, and no
 other token.
@@ -230,7 +230,7 @@ def _check_learned(tokenizer: Any, data: Any, batches: Sequence[dict[str, Any]],
     """Tokens with a label, and all; the labels of each conversation must be its assistant's text, and only that."""
     answers: dict[str, set[str]] = {}
     for row in data:
-        *before, last = _conversations(row)[0]
+        *before, last = _conversation(row)
         answers.setdefault("".join(_turns(before)), set()).add(last["content"] + _END)
     learned = seen = 0
     for batch in batches:
