@@ -21,8 +21,8 @@ _SHARED = {
     "--force": "Replace what stands at the output; a study or the demo is continued with the new settings.",
     "--jobs": "Number of worker processes; default: all cores, one run of training at a time.",
     "--json": "Print the result as JSON.",
-    "--runtime": "A package that foreign code can import besides torch, torchvision and numpy; `lemur-nets`: those that "
-    "LEMUR's networks use (repeatable).",
+    "--runtime": "A package that foreign code can import besides torch, torchvision and numpy; `lemur-nets`: those of"
+    " LEMUR's networks (repeatable).",
     "--unsafe-no-sandbox": "Run foreign code without the sandbox. Only for code you trust.",
 }
 
@@ -66,7 +66,9 @@ def command_text(name: str, command: Any) -> str:
         rows += [f"| *{panel}* | |"] if panel else []
         rows += [_row(spell(item, command), item, command) for item in items]
     lines += ["| | |", "|---|---|", *rows] if rows else []
-    lines += [*([""] if rows else []), f"[Shared](#shared-options): {', '.join(f'`{name}`' for name in shared)}."] if shared else []
+    if shared:
+        named = ", ".join(f"`{name}`" for name in shared)
+        lines += [*([""] if rows else []), f"[Shared](#shared-options): {named}."]
     return "\n".join(lines) + "\n"
 
 

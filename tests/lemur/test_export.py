@@ -92,9 +92,7 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("export")
     free, bound = extractions.source(base, "alpha@1.0"), extractions.source(base, "beta@2.0")
     rows = [scale(free), scale(bound), extractions.block(free, "Still")]
-    extractions.write(
-        base / "out", [Result(row, ((row.source, row.path),)) for row in rows], [free, bound], figures=False
-    )
+    extractions.write(base / "out", [Result(row, ((row.source, row.path),)) for row in rows], [free, bound])
     return base / "out"
 
 

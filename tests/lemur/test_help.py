@@ -87,7 +87,7 @@ def test_the_old_name_of_the_demo_still_works(tmp_path: Path) -> None:
 def extraction(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("list")
     source = extractions.source(base)
-    extractions.write(base / "blocks", extractions.results([source]), [source], figures=False)
+    extractions.write(base / "blocks", extractions.results([source]), [source])
     return base / "blocks"
 
 
