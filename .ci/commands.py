@@ -16,6 +16,15 @@ from manifests.options.help import describe, find_page, group_options, spell, sp
 
 PAGE = Path(__file__).parents[1] / "docs" / "commands.md"
 _BEGIN = "<!-- Below: written by `make commands`; not to be edited. -->\n"
+#: Options of several commands, which stand once; `--help` says what each of them does there.
+_SHARED = {
+    "--force": "Replace what stands at the output; a study or the demo is continued with the new settings.",
+    "--jobs": "Number of worker processes; default: all cores, one run of training at a time.",
+    "--json": "Print the result as JSON.",
+    "--runtime": "A package that foreign code can import besides torch, torchvision and numpy; `lemur-nets`: those of"
+    " LEMUR's networks (repeatable).",
+    "--unsafe-no-sandbox": "Run foreign code without the sandbox. Only for code you trust.",
+}
 
 
 def main() -> None:
@@ -27,7 +36,9 @@ def page_text(text: str) -> str:
     """Return the page with its reference up to date."""
     by_hand, _, _ = text.partition(_BEGIN)
     root = typer.main.get_command(app)
-    return by_hand + _BEGIN + "".join(command_text(name, command) for name, command in list_commands(root, "lemur"))
+    shared = "".join(f"| `{name}` | {text} |\n" for name, text in _SHARED.items())
+    sections = "".join(command_text(name, command) for name, command in list_commands(root, "lemur"))
+    return f"{by_hand}{_BEGIN}\n## Shared options\n\n| | |\n|---|---|\n{shared}{sections}"
 
 
 def list_commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -49,11 +60,15 @@ def command_text(name: str, command: Any) -> str:
     page = find_page(name).partition("/")[2]
     lines = [f"\n## {name}\n", f"{text} [More]({page}).\n", f"`{usage}`\n"]
     lines += ["```console", *(f"$ {example}" for example in examples), "```\n"] if examples else []
-    lines += ["| | |", "|---|---|"]
-    lines += [_row(value_name(item, command), item, command) for item in arguments]
-    for panel, items in group_options(options).items():
-        lines += [f"| *{panel}* | |"] if panel else []
-        lines += [_row(spell(item, command), item, command) for item in items]
+    rows = [_row(value_name(item, command), item, command) for item in arguments]
+    shared = [name for name in _SHARED if any(name in item.opts for item in options)]
+    for panel, items in group_options([item for item in options if not _SHARED.keys() & set(item.opts)]).items():
+        rows += [f"| *{panel}* | |"] if panel else []
+        rows += [_row(spell(item, command), item, command) for item in items]
+    lines += ["| | |", "|---|---|", *rows] if rows else []
+    if shared:
+        named = ", ".join(f"`{name}`" for name in shared)
+        lines += [*([""] if rows else []), f"[Shared](#shared-options): {named}."]
     return "\n".join(lines) + "\n"
 
 

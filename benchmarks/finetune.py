@@ -3,12 +3,11 @@
 `datasets.load_dataset` opens the configuration, and `trl`'s SFTTrainer takes a few steps on it on the CPU, with a small
 randomly initialized model of `transformers` and a tokenizer trained on the conversations themselves: first from whole
 tables, then streaming. DIR may also be a folder of `lemur export`: prompts with completions (`--config
-prompt_completion`), or preferences (`--config preference`), which DPOTrainer takes. No model is downloaded; these
-packages are, once, into an environment in the cache that also sees this one's PyTorch and `datasets`. Without DIR, the
-conversations are those of a small slice of LEMUR.
+prompt_completion`). No model is downloaded; these packages are, once, into an environment in the cache that also sees
+this one's PyTorch and `datasets`. Without DIR, the conversations are those of a small slice of LEMUR.
 
 Claims, each asserted: every loss is finite, and what is learned in every step is the assistant's text, whole, and no
-other token; of preferences, the first loss is ln 2, as the model is its own reference then.
+other token.
 """
 
 import argparse
@@ -50,7 +49,7 @@ def main() -> None:
     """Make the environment when it is missing, and run there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?", metavar="DIR", help="default: a slice of LEMUR, made anew")
-    parser.add_argument("--config", default="chat", help="chat, prompt_completion or preference")
+    parser.add_argument("--config", default="chat", help="chat or prompt_completion")
     parser.add_argument("--split", default="train")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--batch", type=int, default=2, help="conversations a step")
@@ -90,7 +89,7 @@ def _train_both(options: argparse.Namespace) -> None:
     versions = [f"{name} {importlib.import_module(name).__version__}" for name in ("trl", "transformers", "datasets")]
     with tempfile.TemporaryDirectory() as scratch:
         data = _open(options, scratch, streaming=False)
-        texts = [message["content"] for row in data for part in _conversations(row) for message in part]
+        texts = [message["content"] for row in data for message in _conversation(row)]
         tokenizer = _tokenizer(texts, options.vocabulary)
         count = len(data)
         fitting = data.filter(_Fits(tokenizer, options.max_length))
@@ -98,9 +97,6 @@ def _train_both(options: argparse.Namespace) -> None:
             sys.exit(f"{options.folder}: no conversation has at most {options.max_length:,} tokens; raise --max-length")
         print(f"{', '.join(versions)}; {options.config}, split {options.split}: {count:,} conversations,")
         print(f"{len(fitting):,} of them with at most {options.max_length:,} of {len(tokenizer):,} different tokens")
-        if "rejected" in data.column_names:
-            _prefer(options, tokenizer, fitting, scratch)
-            return
         _train(options, tokenizer, fitting, scratch, "whole tables")
         stream = _open(options, scratch, streaming=True).filter(_Fits(tokenizer, options.max_length))
         _train(options, tokenizer, stream, scratch, "streaming")
@@ -117,11 +113,10 @@ def _open(options: argparse.Namespace, scratch: str, *, streaming: bool) -> Any:
     return found
 
 
-def _conversations(row: dict[str, Any]) -> list[list[dict[str, str]]]:
-    """The whole conversations in a row: one, or two for a preference."""
-    if "messages" in row:
-        return [row["messages"]]
-    return [row["prompt"] + row[name] for name in ("completion", "chosen", "rejected") if name in row]
+def _conversation(row: dict[str, Any]) -> list[dict[str, str]]:
+    """The whole conversation in a row."""
+    messages: list[dict[str, str]] = row["messages"] if "messages" in row else row["prompt"] + row["completion"]
+    return messages
 
 
 def _tokenizer(texts: Sequence[str], size: int) -> Any:
@@ -146,8 +141,8 @@ class _Fits:
     limit: int
 
     def __call__(self, row: dict[str, Any]) -> bool:
-        texts = [self.tokenizer.apply_chat_template(part, tokenize=False) for part in _conversations(row)]
-        return all(len(self.tokenizer(text, add_special_tokens=False)["input_ids"]) <= self.limit for text in texts)
+        text = self.tokenizer.apply_chat_template(_conversation(row), tokenize=False)
+        return len(self.tokenizer(text, add_special_tokens=False)["input_ids"]) <= self.limit
 
 
 @dataclass
@@ -205,24 +200,6 @@ def _printer() -> Any:
     return importlib.import_module("transformers").PrinterCallback
 
 
-def _prefer(options: argparse.Namespace, tokenizer: Any, data: Any, scratch: str) -> None:
-    """A few steps of DPO; prints the loss of each."""
-    trl: Any = importlib.import_module("trl")
-    model = _model(options, tokenizer)
-    settings = trl.DPOConfig(**_settings(options, scratch))
-    reference = _model(options, tokenizer)  # of the same seed
-    trainer = trl.DPOTrainer(model, reference, args=settings, train_dataset=data, processing_class=tokenizer)
-    trainer.remove_callback(_printer())
-    trainer.train()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    assert len(losses) == options.steps, f"{len(losses)} losses for {options.steps} steps"
-    assert all(math.isfinite(loss) for loss in losses), losses
-    assert abs(losses[0] - math.log(2)) < 1e-3, losses
-    print(f"DPO: {model.num_parameters():,} parameters, {options.steps} steps of {options.batch} preferences")
-    for step, loss in enumerate(losses, 1):
-        print(f"  step {step}: loss {loss:.4f}")
-
-
 def _train(options: argparse.Namespace, tokenizer: Any, data: Any, scratch: str, how: str) -> None:
     """A few steps; prints the loss of each, and checks what was learned from."""
     trl: Any = importlib.import_module("trl")
@@ -253,7 +230,7 @@ def _check_learned(tokenizer: Any, data: Any, batches: Sequence[dict[str, Any]],
     """Tokens with a label, and all; the labels of each conversation must be its assistant's text, and only that."""
     answers: dict[str, set[str]] = {}
     for row in data:
-        *before, last = _conversations(row)[0]
+        *before, last = _conversation(row)
         answers.setdefault("".join(_turns(before)), set()).add(last["content"] + _END)
     learned = seen = 0
     for batch in batches:

@@ -22,7 +22,6 @@ FOLDER = ROOT / "tests" / "fixtures" / "recorded"
 
 #: A clone of what is committed here, with what is locked and no development tools.
 _FRESH = 'rm -rf clone && git clone -q "$ROOT" clone && make -s -C clone .venv/.ready >&2'
-_SMALL = "sed 's/^widths.*/widths = [16, 64, 128, 128]/' \"$ROOT/train/recipes/preact_se.toml\" > small.toml"
 _ONE_BLOCK = "lemur train run plain --in pp --set 'slots.attention=\"timm::timm.layers.squeeze_excite.SEModule\"'"
 _LSTM = """python -c "
 from datasets import load_dataset
@@ -56,12 +55,6 @@ RECORDS = (
         before=("rm -rf out cache",),
         run="LEMUR_CURATOR_CACHE=$PWD/cache lemur demo --out out --data cifar10-jpeg",  # with empty caches
     ),
-    Record(
-        "search",
-        "lemur train search --recipe small.toml --in blocks --data cifar10-jpeg --budget 9 --images 2000 --epochs 2"
-        " --out search",
-        before=(_SMALL, "ln -sfn out/blocks blocks"),
-    ),
     Record("finetune", "python -m benchmarks.finetune DIR", before=("ln -sfn out/snapshot DIR",)),
     Record(
         "trace",
@@ -70,12 +63,6 @@ RECORDS = (
             "lemur extract SEModule --source timm@1.0.30 --out pp --force",
             f"{_ONE_BLOCK} --data cifar10-jpeg --images 256 --held-out 0 --epochs 1 --out run --force",
         ),
-    ),
-    Record(
-        "check",
-        """lemur train check LSTM.py --prm '{"lr": 0.5, "momentum": 0.9, "batch": 8, "transform": "echo"}' """
-        "--task txt-generation",
-        before=(_LSTM,),
     ),
     Record(
         "migrate",

@@ -127,7 +127,6 @@ class PendingBlock:
             requires=emitted.requires if emitted else (),
             swhid=f"swh:1:cnt:{target.module.file.blob}",
             license=emitted.license if emitted else target.module.license,
-            seconds=verdict.seconds if not verdict.reused else None,
             digest=source.digest,
             resolutions=emitted.resolutions if emitted else (),
             dynamic="\n".join(emitted.dynamic) or None if emitted else None,
@@ -498,11 +497,11 @@ def trace(blocks: Sequence[PendingBlock], context: StageContext) -> None:
 
 
 def rebuild(blocks: Sequence[PendingBlock], context: StageContext) -> None:
-    """Rebuild traced blocks from their specs, a sample of them or all, and check them against the originals."""
+    """Rebuild a sample of the traced blocks from their specs, and check them against the originals."""
     traced: dict[str, tuple[PendingBlock, Mapping[str, Any]]] = {}
     for block in blocks:
         block.graphs = block.traced  # says nothing of a rebuilt module
-        if block.traced is not None and (context.facts.options.prove == "all" or is_sampled(block.target.block)):
+        if block.traced is not None and is_sampled(block.target.block):
             traced[block.target.block] = block, block.traced
     jobs = []
     for key, (block, graphs) in traced.items():

@@ -22,9 +22,7 @@ from manifests.records import Block
 
 _MAX_BYTES = 2**30  # of one run, as JSON
 #: Options that only the writing of the folder depends on, or how soon there are results.
-_WITHOUT = frozenset(
-    {"seed", "figures", "chat", "include_code", "chat_max_tokens", "timings", "jobs", "retry_failed", "index"}
-)
+_WITHOUT = frozenset({"seed", "chat", "include_code", "chat_max_tokens", "jobs", "retry_failed", "index"})
 
 
 def recall_results(key: str, facts: RunFacts, index: FactsIndex) -> list[Result] | None:
@@ -56,10 +54,7 @@ def remember_results(key: str, facts: RunFacts, results: Sequence[Result], index
     if facts.unopened or facts.unreached:
         return
     content = {
-        "results": [
-            [result.row.model_dump(mode="json") | {"seconds": None}, result.closure_files, result.traced]
-            for result in results
-        ],
+        "results": [[result.row.model_dump(mode="json"), result.closure_files, result.traced] for result in results],
         "notes": facts.notes,
         "details": facts.details,
         "files": facts.index_hits + facts.index_parsed,

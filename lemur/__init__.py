@@ -6,7 +6,7 @@ from lemur_core.files.errors import UsageError, UserError
 
 if TYPE_CHECKING:
     from lemur.cli import main as main
-    from lemur.interface import Grader, publish, run_pipeline, synthesize, trace, verify
+    from lemur.interface import publish, run_pipeline, synthesize, trace, verify
 else:
 
     def __getattr__(name: str) -> object:
@@ -20,4 +20,4 @@ else:
         return getattr(module, name)
 
 
-__all__ = ["Grader", "UsageError", "UserError", "publish", "run_pipeline", "synthesize", "trace", "verify"]
+__all__ = ["UsageError", "UserError", "publish", "run_pipeline", "synthesize", "trace", "verify"]

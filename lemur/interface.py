@@ -16,8 +16,6 @@ from lemur.runner import StageOutcome, run_stages
 from lemur.stages import BLOCKS, CHECKS, EPOCHS, RUN, SNAPSHOT, pipeline_page, plan_stages, quick_plan
 from lemur.synthesis.attempts.options import AttemptOptions, Sampling, Service, ShortTraining
 from lemur.synthesis.command import run_synthesis
-from lemur.synthesis.grading import Grade as Grade
-from lemur.synthesis.grading import Grader as Grader
 from lemur.synthesis.report import ModelCounts
 from lemur_core.files import Json
 from lemur_core.files.atomic import PathLike

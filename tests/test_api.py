@@ -300,7 +300,7 @@ def test_all_options_of_an_extraction_are_handed_on() -> None:
 
     options = ExtractOptions(
         repositories=("r",), paths=("p",), symbols=("s",), limit=1, start_from="x", index="skip", level="forward",
-        retry_failed=True, fidelity=True, seed=1, chat=True, include_code=True, chat_max_tokens=9, timings=True,
+        retry_failed=True, fidelity=True, seed=1, chat=True, include_code=True, chat_max_tokens=9,
         unsafe_no_sandbox=True,
     )  # fmt: skip
     run = plan_extraction(["a"], corpus="c", names=["n"], options=options, jobs=2)

@@ -15,7 +15,6 @@ from benchmarks.paper import (
     Headline,
     categories_section,
     count_failures,
-    draw_paper,
     failures_section,
     headline_section,
     to_paper_category,
@@ -29,15 +28,13 @@ from manifests.folders.manifest import read_manifest
 from tests.builders import extractions
 from tests.builders.suites import table
 
-FIGURES = {"paper_sources.png", "paper_categories.png", "paper_flow.png"}
-
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("paper")
     sources = [extractions.source(base, name) for name in ("alpha@1.0", "beta@2.0")]
     facts: dict[str, Any] = {"targets": ("Attention", "Gone"), "validations_reused": 3, "validations_run": 1}
-    extractions.write(base / "out", extractions.results(sources), sources, timings=True, **facts)
+    extractions.write(base / "out", extractions.results(sources), sources, **facts)
     return base / "out"
 
 
@@ -147,12 +144,3 @@ def test_a_run_that_executes_nothing_validates_nothing(tmp_path: Path) -> None:
 def test_the_headline_counts_names_that_are_missing() -> None:
     counts = {"blocks": 3, "lines": 40, "reached": {"emitted": 2, "executed": 1}, "targets": {"missing": ["A", "B"]}}
     assert Headline.of(counts) == Headline(targeted=5, extracted=2, validated=1, lines=40)
-
-
-def test_figures(written: Path, tmp_path: Path) -> None:
-    """Throughput is drawn only if seconds are recorded."""
-    rows, counts = read_blocks(written, COLUMNS), read_manifest(written).counts
-    assert set(draw_paper(tmp_path / "timed", rows, counts)) == FIGURES | {"paper_throughput.png"}
-    without = [row.model_copy(update={"seconds": None}) for row in rows]
-    assert set(draw_paper(tmp_path / "plain", without, counts)) == FIGURES
-    assert {path.name for path in (tmp_path / "plain").iterdir()} == FIGURES

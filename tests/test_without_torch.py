@@ -72,9 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, lemur: Lemur) -> Path:
     made = lemur("curate", base / "rows.jsonl", "--out", base / "snapshot", "--license", "MIT")
     assert made.returncode == 0, made.stderr
     assert f"graphs are not compared: {_ABSENT}" in made.stderr
-    extractions.write(
-        base / "blocks", extractions.results([source := extractions.source(base)]), [source], figures=False
-    )
+    extractions.write(base / "blocks", extractions.results([source := extractions.source(base)]), [source])
     return base
 
 

@@ -77,9 +77,6 @@ _UNSAFE = "Run foreign code without the sandbox: only code that you trust. Requi
 Unsafe = Annotated[bool, _resource("--unsafe-no-sandbox", help=_UNSAFE)]
 
 
-#: The slots that a search varies by default: a copy of `train.studies.search.SLOTS`, whose import loads PyTorch.
-_VARIED = ("residual", "attention", "downsample", "stochastic_depth", "activation")
-
 SlotName = StrEnum(
     "SlotName", ["stem", "residual", "attention", "downsample", "norm", "activation", "stochastic_depth", "head"]
 )
@@ -89,9 +86,17 @@ Device = StrEnum("Device", ["auto", "cpu", "cuda", "mps"])
 @_train.command("assemble")
 def assemble_(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help=_RECIPE)],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE.py", help="The file to write.", show_default=False)],
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE.py", help="The file to write.")] = None,
     folder: In = None,
     set_: Set = None,
+    slot: Annotated[
+        SlotName | None,
+        typer.Option(
+            "--candidates",
+            metavar="SLOT",
+            help=f"Write nothing; run all blocks in this slot, and list which fit: {', '.join(SlotName)}.",
+        ),
+    ] = None,
     unsafe_no_sandbox: Unsafe = False,
     force: Force = False,
     as_json: AsJson = False,
@@ -100,75 +105,17 @@ def assemble_(
 
     Examples:
       lemur train assemble preact_se --in blocks --out net.py
+      lemur train assemble preact_se --in blocks --candidates attention
     """
+    if slot is not None:
+        if folder is None:
+            raise UsageError("--candidates needs --in DIR, the blocks to try")
+        print(package.commands.list_candidates(slot.value, folder, unsafe=unsafe_no_sandbox, as_json=as_json))
+        return
+    if out is None:
+        raise UsageError("--out FILE.py is needed, or --candidates SLOT to list the blocks that fit")
     chosen = package.open_recipe(recipe, set_)
     print(package.commands.assemble(chosen, folder, out, unsafe=unsafe_no_sandbox, force=force, as_json=as_json))
-
-
-@_train.command("candidates")
-def candidates_(
-    slot: Annotated[
-        SlotName, typer.Option(metavar="SLOT", help=f"The slot to fill: {', '.join(SlotName)}.", show_default=False)
-    ],
-    folder: Library,
-    widths: Annotated[str, typer.Option(metavar="N,N", help="Channel counts to try.")] = "32,128,256",
-    all_: Annotated[bool, typer.Option("--all", help="Also list blocks that do not fit, with the reason.")] = False,
-    jobs: Jobs = 2,
-    unsafe_no_sandbox: Unsafe = False,
-    as_json: AsJson = False,
-) -> None:
-    """List the blocks that can fill a slot, determined by running them at these widths.
-
-    Examples:
-      lemur train candidates --slot attention --in blocks
-    """
-    numbers = read_numbers(widths, "--widths", 1)
-    options: dict[str, bool] = {"every": all_, "unsafe": unsafe_no_sandbox, "as_json": as_json}
-    print(package.commands.list_candidates(slot.value, folder, numbers, jobs=jobs, **options))
-
-
-@_train.command("search")
-def search_(
-    folder: Library,
-    out: OutDir,
-    budget: Annotated[int, typer.Option(metavar="N", min=1, help="Compositions to start with.")] = 9,
-    recipe: Annotated[
-        str, typer.Option(metavar="RECIPE", help=f"The recipe to vary: a TOML file, {_SHIPPED}.")
-    ] = "plain",
-    data: Data = _HUB,
-    slot: Annotated[
-        list[SlotName] | None,
-        typer.Option(metavar="SLOT", help=f"Vary this slot (repeatable); default: {', '.join(_VARIED)}."),
-    ] = None,
-    images: Annotated[int, typer.Option(metavar="N", min=100, help="Training images in the first round.")] = 5000,
-    epochs: Annotated[int, typer.Option(metavar="N", min=1, help="Epochs per round.")] = 3,
-    eta: Annotated[
-        int, typer.Option(metavar="N", min=2, help="Keep one in N after each round, with N times the images.")
-    ] = 3,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the sampling and of each run.")] = 0,
-    set_: Set = None,
-    jobs: Jobs = 1,
-    threads: Threads = None,
-    memory: Memory = 8.0,
-    time_limit: TimeLimit = None,
-    unsafe_no_sandbox: Unsafe = False,
-    force: Resume = False,
-    as_json: AsJson = False,
-) -> None:
-    """Sample combinations of blocks, screen them by successive halving, and rank them. Re-running resumes.
-
-    Examples:
-      lemur train search --in blocks --out search
-    """
-    chosen = package.open_recipe(recipe, set_)
-    resources = package.commands.Resources(
-        threads, memory_gib=memory, time_limit=time_limit, unsafe=unsafe_no_sandbox, jobs=jobs
-    )
-    slots = tuple(name.value for name in slot or ()) or package.commands.SLOTS
-    plan = package.commands.SearchPlan(budget, seed, slots, images, epochs, eta)
-    print(
-        package.commands.search(chosen, folder, out, plan, data=data, resources=resources, force=force, as_json=as_json)
-    )
 
 
 @_train.command("run")
@@ -293,13 +240,6 @@ def check_(
     ],
     data: Data = _HUB,
     epochs: Annotated[int, typer.Option(metavar="N", min=1, help="Epochs to train with its own learn().")] = 1,
-    task: Annotated[
-        str | None,
-        typer.Option(metavar="TASK", help="Smoke test for another task: LEMUR's own trainer, generated data."),
-    ] = None,
-    metric: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Metric of the task (default: its usual one).")
-    ] = None,
     archive: Annotated[
         Path | None,
         typer.Option("--archive", metavar="FILE", help="Add it to this LEMUR database, as LEMUR's check does."),
@@ -315,14 +255,10 @@ def check_(
     Examples:
       lemur train check net.py --prm '{"lr": 0.01, "momentum": 0.9}'
     """
-    if metric is not None and task is None:
-        raise UsageError("--metric: is for a --task; img-classification is measured by acc")
     settings = package.commands.CheckSettings(
         epochs, wall_seconds=time_limit, memory_bytes=int(memory * 2**30), runtime=tuple(runtime or ())
     )
-    figures = package.commands.check_file(
-        net, prm, data=data, task=task, metric=metric, db=archive, settings=settings, unsafe=unsafe_no_sandbox
-    )
+    figures = package.commands.check_file(net, prm, data=data, db=archive, settings=settings, unsafe=unsafe_no_sandbox)
     print(package.commands.to_json(figures) if as_json else package.commands.describe_figures(figures))
 
 

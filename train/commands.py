@@ -25,9 +25,6 @@ from train.runs.run import Resources as Resources
 from train.runs.run import TrainingRun, train_once
 from train.runs.run_folder import run_text
 from train.studies.ablation import row_text
-from train.studies.search import SLOTS as SLOTS
-from train.studies.search import SearchPlan as SearchPlan
-from train.studies.search import search as search_blocks
 
 
 def assemble(recipe: Recipe, folder: Path | None, out: Path, *, unsafe: bool, force: bool, as_json: bool) -> str:
@@ -40,46 +37,13 @@ def assemble(recipe: Recipe, folder: Path | None, out: Path, *, unsafe: bool, fo
     return "\n".join([*lines, f"{assembled.name} -> {out}"])
 
 
-def list_candidates(
-    slot: str, folder: Path, widths: Sequence[int], *, every: bool, jobs: int, unsafe: bool, as_json: bool
-) -> str:
-    """Return the blocks that can fill a slot; with `every`, also those that do not fit."""
-    results = candidates(slot, folder, widths=widths, unsafe=unsafe, jobs=jobs)
+def list_candidates(slot: str, folder: Path, *, unsafe: bool, as_json: bool) -> str:
+    """Return the blocks that can fill a slot, then those that cannot, each with the reason."""
+    results = candidates(slot, folder, unsafe=unsafe)
     if as_json:
         return to_json({"slot": slot, "candidates": [asdict(candidate) for candidate in results]})
-    lines = [make_visible(candidate.line()) for candidate in results if candidate.fits or every]
-    fitting = sum(candidate.fits for candidate in results)
-    more = "" if every or fitting == len(results) else "; --all shows why not"
-    return "\n".join([*lines, f"{fitting} of {len(results)} fit{more}"])
-
-
-def search(
-    recipe: Recipe,
-    folder: Path,
-    out: Path,
-    plan: SearchPlan,
-    *,
-    data: str,
-    resources: Resources,
-    force: bool,
-    as_json: bool,
-) -> str:
-    """Search for combinations of blocks, and return where the ranking is, or the ranking.
-
-    Raises: UserError if no composition could be trained.
-    """
-    trials = search_blocks(recipe, folder, plan, data=load_cifar10(data), out=out, resources=resources, force=force)
-    best = trials[0]
-    if not best.complete_runs:
-        why = f"{best.records[-1].status}: {best.records[-1].error}" if best.records else best.error
-        raise UserError(f"{out}: no composition could be trained: {best.name}: {why}; see {out / 'search.md'}")
-    if as_json:
-        ranked = [
-            {"name": trial.name, "error": trial.error, "accuracies": [run.val_accuracy for run in trial.complete_runs]}
-            for trial in trials
-        ]
-        return to_json({"folder": str(out), "ranked": ranked})
-    return f"{len(trials)} compositions ranked -> {out / 'search.md'}; the best: {out / 'best.toml'}"
+    lines = [make_visible(candidate.line()) for candidate in results]
+    return "\n".join([*lines, f"{sum(candidate.fits for candidate in results)} of {len(results)} fit"])
 
 
 def run(

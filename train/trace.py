@@ -1,4 +1,4 @@
-"""`lemur verify` and `lemur trace` for training runs, ablations and searches.
+"""`lemur verify` and `lemur trace` for training runs and ablations.
 
 Verification checks that files, records and manifest agree; a trace leads from a run through the blocks of its network
 to their source lines. No code in the folder is executed, and no weights are loaded.
@@ -27,7 +27,6 @@ from manifests.records import Ingredient, TrainingRecord
 from train.runs.page import NET, RUNS, read_record, run_page
 from train.runs.verify import verify
 from train.studies.ablation import ablation_page
-from train.studies.search import search_page
 
 _NEAR = 5
 
@@ -155,11 +154,12 @@ def list_study_runs(folder: Path) -> Iterator[ListedItem]:
 #: The kinds of folder that `lemur train` writes.
 KINDS = (
     FolderKind(FolderFormat("run", "lemur train run"), verify, find, find_code, run_page, list_run_blocks),
-    *(
-        FolderKind(FolderFormat(name, command), verify, find_in_study, find_code_in_study, page, list_study_runs)
-        for name, command, page in (
-            ("ablation", "lemur train ablate", ablation_page),
-            ("search", "lemur train search", search_page),
-        )
+    FolderKind(
+        FolderFormat("ablation", "lemur train ablate"),
+        verify,
+        find_in_study,
+        find_code_in_study,
+        ablation_page,
+        list_study_runs,
     ),
 )

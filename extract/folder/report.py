@@ -1,4 +1,4 @@
-"""Report of an extraction: `report.md` and its figures, and the summary that the command prints at the end."""
+"""Report of an extraction: `report.md`, and the summary that the command prints at the end."""
 
 import re
 from collections import Counter
@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from extract.folder.report_figures import draw_sources
 from extract.model.results import RowCounts, RunFacts, at_least, count_reached, wilson
-from lemur_core.files.figures import save_figure
 from lemur_core.files.markdown import code_span, count, make_visible, percent, plain, plural, table
 from lemur_core.similarity.views import LEXICAL, STRUCTURAL, Distinct
 from manifests.folders.manifest import Manifest, Measured
@@ -60,19 +58,13 @@ def write_report(
     distinct: Distinct,
     measured: Measured,
 ) -> None:
-    """Write `report.md`, and `figures/*` if asked for, into `folder`; all but the section "This run" is reproducible.
+    """Write `report.md` into `folder`; all but the section "This run" is reproducible.
 
     Args:
         counts: result of `count_rows`.
         distinct: distinct blocks among the executed ones.
         measured: time measured so far.
     """
-    # Drawing loads matplotlib, which takes longer than the rest of the report; the page draws the same in the browser.
-    figure: list[str] = []
-    if facts.options.figures and rows:
-        goal = find_goal(facts.options.level)
-        save_figure(folder / "figures" / "sources.png", lambda canvas: draw_sources(canvas, counts["sources"], goal))
-        figure = [f"![{_CAPTION}](figures/sources.png)", "", f"*{_CAPTION}*", ""]
     substitutes = [source for source in facts.sources if source.instead_of]
     taken = [[code_span(text) for text in (s.name, s.origin or s.name, s.instead_of)] for s in substitutes]
     unopened = [[code_span(name), plain(reason)] for name, reason in facts.unopened]
@@ -85,7 +77,6 @@ def write_report(
         *_distinct(distinct),
         *_graphs(facts, counts),
         *by_source,
-        *figure,
         *_section("Sources that could not be opened", ["source", "reason"], unopened, left=2),
         *_section("Sources that stand in for others", ["source", "taken from", "in the place of"], taken, left=3),
         *_report_by_group("category", counts["categories"], facts, intro=_OF_CATEGORIES),
@@ -96,7 +87,7 @@ def write_report(
         *_section(
             "Fidelity", ["", "classes", "%"], compared, intro="Against the class as imported from its own package:"
         ),
-        *_this_run(facts, rows, measured),
+        *_this_run(facts, measured),
     ]
     (folder / "report.md").write_text("\n".join([*lines, *_SINGLE_BLOCKS]), encoding="utf-8", newline="\n")
 
@@ -313,20 +304,11 @@ def _quality(rows: Sequence[Block]) -> list[str]:
     return [*_section("Code quality", heads, [cells], left=0), note, ""]
 
 
-def _this_run(facts: RunFacts, rows: Sequence[Block], measured: Measured) -> list[str]:
+def _this_run(facts: RunFacts, measured: Measured) -> list[str]:
     """Report seconds and cache hits, which differ between runs."""
     stages = [[plain(stage), f"{seconds:,.1f}"] for stage, seconds in measured.stage_seconds.items()]
     stages.append(["**all**", f"{measured.seconds:,.1f}"])
     lines = _section("This run", ["stage", "seconds"], stages, intro="These figures differ from run to run.")
-    # Only blocks that ran in this run: a reused outcome has no seconds.
-    timed = sorted(((row.seconds, row.block) for row in rows if row.seconds is not None), reverse=True)
-    if timed:
-        total = sum(seconds for seconds, _ in timed)
-        lines += [
-            f"Blocks took {1000 * total / len(timed):,.0f} ms each on average ({plural(len(timed), 'block')}); the"
-            f" slowest, {code_span(timed[0][1], 120)}, {timed[0][0]:,.1f} s.",
-            "",
-        ]
     caches = (
         ("files in the index", facts.index_hits, facts.index_parsed, "parsed"),
         ("validations", facts.validations_reused, facts.validations_run, "run"),

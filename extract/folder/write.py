@@ -129,9 +129,7 @@ def _write_blocks(
             if file and code is not None:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (folder / name).write_text(code, encoding="utf-8", newline="\n")
-    # Seconds differ from run to run; without them the table has the same bytes in every run.
-    left_out = {} if facts.options.timings else {"seconds": None}
-    write_table(folder / TABLE, arrow_schema(Block), (row.model_dump() | left_out for row in rows))
+    write_table(folder / TABLE, arrow_schema(Block), (row.model_dump() for row in rows))
     text = requirements_text(rows, files_of_block, facts.sources)
     (folder / REQUIREMENTS).write_text(text, encoding="utf-8", newline="\n")
     if facts.options.level == "discovered":

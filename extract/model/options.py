@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from extract.resolve import Policy
 from extract.resolve.distributions import read_confirmed
@@ -10,7 +10,6 @@ from lemur_core.files.errors import UsageError
 from manifests.options import MAX_TOKENS, Level, Option
 
 Names = tuple[str, ...]
-Proofs = Literal["sample", "all"]
 
 _SCOPE = "Scope (nothing is indexed again)"
 _CHAT = "Conversations to fine-tune on"
@@ -33,13 +32,10 @@ class ExtractOptions:
         level: validate blocks up to this level.
         retry_failed: run the blocks again that failed in an earlier run.
         fidelity: compare the blocks that run with the original classes, from an installed copy of their package.
-        prove: rebuild a tenth of the blocks from their specs, drawn by their ids (`sample`), or all of them (`all`).
         seed: the seed for drawing the held-out specs and the wording of conversations.
-        figures: draw figures into the report; the page of the folder has its own without this.
         chat: write conversations for fine-tuning, built from the facts of the specs.
         include_code: with `chat`, also ask for the code of blocks under permissive licenses.
         chat_max_tokens: leave out longer conversations.
-        timings: write the seconds that each block took into the table, whose bytes then differ between runs.
         unsafe_no_sandbox: run foreign code without the sandbox; only for code that you trust.
 
     Raises:
@@ -80,11 +76,7 @@ class ExtractOptions:
     level: Annotated[Level, Option("The level to validate blocks to.")] = "backward"
     retry_failed: Annotated[bool, Option("Run again the blocks that failed before.")] = False
     fidelity: Annotated[bool, Option("Compare the blocks that run with the originals, installed separately.")] = False
-    prove: Annotated[Proofs, Option("Rebuild a tenth of the blocks from their specs, or all, and compare them.")] = (
-        "sample"
-    )
     seed: Annotated[int, Option("The seed of the held-out specs and of the wording of conversations.", least=0)] = 42
-    figures: Annotated[bool, Option("Draw figures into the report (the page has its own).")] = False
     chat: Annotated[bool, Option("Make conversations from the specs' facts.", panel=_CHAT)] = False
     include_code: Annotated[
         bool, Option("With --chat: also ask for code; only of blocks under permissive licenses.", panel=_CHAT)
@@ -92,10 +84,7 @@ class ExtractOptions:
     chat_max_tokens: Annotated[int, Option("Drop those with more tokens.", metavar="N", least=1, panel=_CHAT)] = (
         MAX_TOKENS
     )
-    timings: Annotated[
-        bool, Option("Write each block's seconds into the table (its bytes then vary).", after="jobs")
-    ] = False
-    unsafe_no_sandbox: Annotated[bool, Option(_UNSAFE, after="timings")] = False
+    unsafe_no_sandbox: Annotated[bool, Option(_UNSAFE, after="jobs")] = False
 
     def __post_init__(self) -> None:
         read_confirmed(self.distributions)

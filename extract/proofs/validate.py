@@ -106,7 +106,6 @@ class BlockVerdict:
     error: str | None = None
     arguments: str | None = None  # those that work, as JSON
     observed: str | None = None  # an Observed record as JSON
-    seconds: float = 0.0
     reused: bool = False
 
 
@@ -187,8 +186,7 @@ def _join(search: BlockVerdict, alone: BlockVerdict) -> BlockVerdict:
     """Combine the verdicts on a file whose search ended the process, and that was then executed alone."""
     if alone.level != "executed":
         return alone
-    seconds, reused = search.seconds + alone.seconds, search.reused and alone.reused
-    return replace(search, level="executed", seconds=seconds, reused=reused)
+    return replace(search, level="executed", reused=search.reused and alone.reused)
 
 
 def _request(candidate: Candidate, runtime: Sequence[Path], goal: Level) -> SearchRequest:
@@ -206,12 +204,12 @@ def _judge(reply: Reply[SearchAnswer]) -> BlockVerdict:
     answer, outcome = reply.answer, reply.outcome
     if answer is None:
         error = reply.reason(_MAX_ERROR)
-        return BlockVerdict("compiled", outcome.status.value, error, seconds=outcome.seconds, reused=outcome.reused)
+        return BlockVerdict("compiled", outcome.status.value, error, reused=outcome.reused)
     calls = answer.arguments and {name: call for name, call in asdict(answer.arguments).items() if call is not None}
     arguments, observed = (
         None if value is None else json.dumps(value, ensure_ascii=False) for value in (calls, answer.observed)
     )
-    return BlockVerdict(answer.level, answer.kind, answer.error, arguments, observed, outcome.seconds, outcome.reused)
+    return BlockVerdict(answer.level, answer.kind, answer.error, arguments, observed, outcome.reused)
 
 
 # --- equivalence: blocks and their originals --------------------------------------------------------------------------

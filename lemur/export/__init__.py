@@ -1,6 +1,6 @@
-"""Finished folders in the forms of other tools: KernelBench, trainers of language models, evaluations, environments."""
+"""Finished folders in the forms of other tools: KernelBench, and trainers of language models."""
 
 from typing import Literal
 
 #: The forms, as `--format` takes them.
-ExportForm = Literal["kernelbench", "prompt-completion", "preference", "eval", "verifiers"]
+ExportForm = Literal["kernelbench", "prompt-completion"]

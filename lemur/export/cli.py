@@ -25,7 +25,7 @@ def export(
 
     Examples:
       lemur export blocks --format kernelbench --out problems
-      lemur export snapshot --format preference --out preferences
+      lemur export snapshot --format prompt-completion --out prompts
     """
     from lemur.export.command import export_folder  # loads the tables
 

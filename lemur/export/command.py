@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lemur.export import ExportForm
-from lemur.export.conversations import export_completions, export_preferences, export_proofs
-from lemur.export.evaluation import export_environment, export_evaluation
+from lemur.export.conversations import export_completions
 from lemur.export.kernelbench import export_kernelbench
 from lemur.export.records import EXPORT, ExportContents
-from lemur.synthesis.write import FORMAT as SYNTHESIS
 from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_folder, check_free, write_text
 from lemur_core.files.errors import UserError
@@ -26,9 +24,7 @@ from manifests.folders.manifest import (
 from manifests.folders.reading import reading
 from manifests.folders.tables import write_tables
 from manifests.provenance import TABLE
-from manifests.provenance.licenses import NOASSERTION
 from manifests.publish.staged import Staged, stage_files
-from manifests.records import SynthesisAttempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +34,7 @@ class ExportReport:
     Attributes:
         folder: the folder that was written.
         rows: rows by table.
-        skipped: blocks, conversations or answers that were left out, by reason.
+        skipped: blocks or conversations that were left out, by reason.
         withheld: codes that were left out for their license.
     """
 
@@ -57,11 +53,6 @@ def _from_blocks(folder: Path, staged: Staged) -> ExportContents:
     return export_kernelbench(folder, staged.files[TABLE])
 
 
-def _from_attempts(folder: Path, _: Staged) -> ExportContents:
-    license_ = str(read_manifest(folder).details.get("license", NOASSERTION))
-    return export_proofs(list(SYNTHESIS.rows(folder, SynthesisAttempt)), license_)
-
-
 #: How each form is made from each kind of folder that has it.
 _EXPORTERS: Mapping[ExportForm, Mapping[str, Callable[[Path, Staged], ExportContents]]] = {
     "kernelbench": {"extraction": _from_blocks},
@@ -69,12 +60,6 @@ _EXPORTERS: Mapping[ExportForm, Mapping[str, Callable[[Path, Staged], ExportCont
         "snapshot": lambda folder, _: export_completions(folder, "snapshot"),
         "extraction": lambda folder, _: export_completions(folder, "extraction"),
     },
-    "preference": {"snapshot": lambda folder, _: export_preferences(folder, "snapshot"), "synthesis": _from_attempts},
-    "eval": {
-        "snapshot": lambda folder, _: export_evaluation(folder, "snapshot"),
-        "extraction": lambda folder, _: export_evaluation(folder, "extraction"),
-    },
-    "verifiers": {"extraction": lambda folder, _: export_environment(folder)},
 }
 
 

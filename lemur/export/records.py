@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 from pydantic import Field
 
@@ -54,40 +53,6 @@ class PromptCompletion(ExportedRow):
     notice: str | None = Field(default=None, description="owners and licenses of the code in the completion")
 
 
-class Preference(ExportedRow):
-    """A prompt with an answer that was proved to work, and one that was seen to fail in the sandbox."""
-
-    prompt: tuple[ChatMessage, ...] = Field(min_length=1, description="system and user")
-    chosen: tuple[ChatMessage, ...] = Field(min_length=1, description="the answer whose code runs")
-    rejected: tuple[ChatMessage, ...] = Field(min_length=1, description="the answer whose code fails")
-    id: Sha256 = Field(description="SHA-256 of origin and the ids of what both answers come from, joined by ':'")
-    origin: Literal["repair", "design", "synthesis"] = Field(description="where both answers come from")
-    failure: str = Field(min_length=1, description="how the rejected code failed")
-
-
-class ExportQuestion(ExportedRow):
-    """One question of an evaluation, with the answer that a scorer compares with."""
-
-    question: str = Field(min_length=1, description="as it is put to the model, in full but for the options")
-    target: str = Field(min_length=1, description="the right answer")
-    id: str = Field(min_length=1, description="id of the conversation that it was made from")
-
-
-class Choice(ExportQuestion):
-    """One question with four options; the target is a letter."""
-
-    choices: tuple[str, ...] = Field(min_length=2, description="the options in the order of their letters")
-
-
-class NetworkRequest(ExportedRow):
-    """A request to write a network with one block, and what `lemur.Grader` compares the block in it with."""
-
-    prompt: tuple[ChatMessage, ...] = Field(min_length=2, description="system and user")
-    block: str = Field(min_length=1, description="id in the extraction, SOURCE::QUALNAME")
-    spec: str = Field(min_length=1, description="its spec as JSON: measured facts, no source")
-    arguments: str = Field(min_length=1, description="the arguments that it ran with, as JSON")
-
-
 _USES = ("Training and evaluating models that write PyTorch code or kernels, in the form that the title names.",)
 _BIASES = ("Blocks, networks and tasks are as frequent as in the source folder, whose card and report describe it.",)
 #: All tables that an export may have; a folder has those of its form.
@@ -97,11 +62,6 @@ EXPORT = FolderFormat(
     tables={
         "problems": (KernelProblem, {"test": "data/problems/test-*.parquet"}),
         "prompt_completion": (PromptCompletion, files_by_split("data/prompt_completion")),
-        "preference": (Preference, files_by_split("data/preference")),
-        "choose": (Choice, {"test": "data/choose/test-*.parquet"}),
-        "shapes": (ExportQuestion, {"test": "data/shapes/test-*.parquet"}),
-        "fault_line": (ExportQuestion, {"test": "data/fault_line/test-*.parquet"}),
-        "requests": (NetworkRequest, {"train": "data/requests/train-*.parquet"}),
     },
     tags=("pytorch", "code", "lemur"),
     disclosure=replace(
@@ -121,7 +81,7 @@ class ExportContents:
 
     Attributes:
         tables: rows by the name of a table in `EXPORT`, then by split.
-        skipped: how many blocks, conversations or answers were left out, by reason.
+        skipped: how many blocks or conversations were left out, by reason.
         about: sentences for the card.
         files: further files by path.
     """

@@ -366,7 +366,6 @@ STATED: dict[str, Json] = {
         ),
     },
     "ablation": {"parameters": _allow(data=str, variants=Json, seeds=list[int]), "counts": _RUNS},
-    "search": {"parameters": _allow(data=str), "counts": _RUNS},
     "synthesis": {"counts": _dict_of(_require(attempts=_Count, accepted=_Count)), "details": _SHARED},
     "experts-evaluation": {
         "counts": _allow(

@@ -45,7 +45,7 @@ ATTRIBUTES = ".gitattributes"
 #: The file with which the Hub silently ignores other files.
 IGNORES = ".gitignore"
 _RECORD, _NETWORK = "record.json", "net.py"
-_TRAINED = frozenset({"run", "ablation", "search"})
+_TRAINED = frozenset({"run", "ablation"})
 _REFUSED_FOLDERS = frozenset({".git", ".cache"})  # the Hub's client ignores files in these folders
 _ROWS = 500
 #: The specs of an extraction folder, as lines and as tables.

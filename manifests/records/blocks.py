@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from lemur_core.files import Json
-from manifests.records.base import ChatMessage, Level, Line, Record, Seconds, Sha256, Split
+from manifests.records.base import ChatMessage, Level, Line, Record, Sha256, Split
 
 
 class Block(Record):
@@ -36,7 +36,6 @@ class Block(Record):
     license: Line = Field(
         description="SPDX expression of the source, or as the head of its file states; or NOASSERTION"
     )
-    seconds: Seconds | None = Field(description="wall time of this block; null unless timings were requested")
     digest: Sha256 = Field(description="SHA-256 of the source's Python files")
     resolutions: tuple[str, ...] = Field(
         default=(), description="definitions from other files: location, kind of resolution, confidence in 0..1"

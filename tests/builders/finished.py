@@ -26,12 +26,11 @@ from tests.builders import synthesis, training
 from tests.builders.suites import read_files
 from train.data import Cifar10
 from train.model.contract import lemur_name
-from train.model.recipe import Recipe
 from train.runs.page import read_record
 from train.runs.run import Resources
 from train.runs.run_folder import read_identity, write_run_manifest
 from train.studies.ablation import FULL, ablation_page, folder_name
-from train.studies.search import Study, search_page
+from train.studies.study import Study
 
 IMAGES = Cifar10("synthetic", "1" * 64, Path(), *(torch.zeros(4, 3, 32, 32, dtype=torch.uint8), torch.zeros(4)) * 2)
 
@@ -52,8 +51,7 @@ def write_all(base: Path) -> dict[str, Path]:
         "delta": delta,
         "grid": base / "grid",
         "run": run,
-        "ablation": _write_study(base / "ablation", "ablation"),
-        "search": _write_study(base / "search", "search"),
+        "ablation": _write_study(base / "ablation"),
         "synthesis": _write_synthesis(base / "synthesis", blocks),
         **_write_experts(base),
     }
@@ -104,27 +102,15 @@ def _write_run(folder: Path, *, page: bool = True, **changes: Any) -> Path:
     return folder
 
 
-def _write_study(folder: Path, kind: str) -> Path:
-    """An ablation or a search of two runs."""
-    names = [f"{folder_name(FULL)}-seed0", "none-seed0"] if kind == "ablation" else ["rung1-aaaa", "rung1-bbbb"]
+def _write_study(folder: Path) -> Path:
+    """An ablation of two runs."""
+    names = [f"{folder_name(FULL)}-seed0", "none-seed0"]
     study = Study(folder, IMAGES, Resources(threads=1))
-    plans: dict[str, dict[str, object]] = {
-        "ablation": {"variants": {FULL: {}, "none": {}}, "seeds": [0]},
-        "search": {"choices": {"attention": ["none"]}, "budget": 2},
-    }
-    study.open({"study": kind, "data": IMAGES.label, **plans[kind]}, None)
+    study.open({"study": "ablation", "data": IMAGES.label, "variants": {FULL: {}, "none": {}}, "seeds": [0]}, None)
     (folder / "runs").mkdir()
     records = [read_record(_write_run(folder / "runs" / name, seed=0, page=False)) for name in names]
-    stated = [record.model_dump(mode="json") for record in records]
-    if kind == "ablation":
-        _write_lines(folder / "records.jsonl", stated)
-        study.close(records, {"records.jsonl": 2}, ablation_page)
-    else:
-        slots = {name: value["use"] for name, value in Recipe().slots.model_dump().items()}
-        trials = [{"place": n, "name": name, "rungs": 1, "val_accuracy": record.val_accuracy, "error": None, "slots": slots, "records": [one]}
-                  for n, (name, record, one) in enumerate(zip(names, records, stated, strict=True), 1)]  # fmt: skip
-        _write_lines(folder / "trials.jsonl", trials)
-        study.close(records, {"trials.jsonl": 2}, search_page)
+    _write_lines(folder / "records.jsonl", [record.model_dump(mode="json") for record in records])
+    study.close(records, {"records.jsonl": 2}, ablation_page)
     return folder
 
 

@@ -54,7 +54,7 @@ def test_verify_executes_what_is_printed(tmp_path: Path, init: str, lean: str, e
     row = made(tmp_path, init, lean=lean)
     source = extractions.source(tmp_path, "beta@1.0")
     result = Result(row, ((source.name, "beta/blocks.py"),))
-    extractions.write(tmp_path / "out", [result], [source], level="backward", figures=False)
+    extractions.write(tmp_path / "out", [result], [source], level="backward")
     *others, calls = [check for check in verify(tmp_path / "out", jobs=1) if not check.ok or check.name == "calls"]
     assert others == []
     assert calls.ok == expected[0]
@@ -64,7 +64,7 @@ def test_verify_executes_what_is_printed(tmp_path: Path, init: str, lean: str, e
 def test_what_is_not_printed_is_not_executed(tmp_path: Path) -> None:
     source = extractions.source(tmp_path, "beta@1.0")
     result = Result(made(tmp_path, "Other()"), ((source.name, "beta/blocks.py"),))
-    extractions.write(tmp_path / "out", [result], [source], level="backward", figures=False)
+    extractions.write(tmp_path / "out", [result], [source], level="backward")
     checks = verify(tmp_path / "out", jobs=1)
     assert all(check.ok for check in checks)
     assert "calls" not in {check.name for check in checks}
@@ -78,7 +78,7 @@ def test_of_a_long_file_the_lean_form_is_shown(
     row = row.model_copy(update=code_columns((row.code or "") + "# More.\n" * lines))
     source = extractions.source(tmp_path, "beta@1.0")
     result = Result(row, ((source.name, "beta/blocks.py"),))
-    extractions.write(tmp_path / "out", [result], [source], level="backward", figures=False)
+    extractions.write(tmp_path / "out", [result], [source], level="backward")
     show_block(tmp_path / "out", "Made")
     out = capsys.readouterr().out
     assert ("printed below is its lean form" in out) == (lines > 2_000)

@@ -170,7 +170,7 @@ def test_an_equal_run_is_written_from_the_kept_results(
         return whole(extractor)
 
     monkeypatch.setattr(BlockExtractor, "warm_index_once", index)
-    extract_to(tmp_path / "second", replace(options, timings=True, jobs=1))
+    extract_to(tmp_path / "second", replace(options, jobs=1))
     assert indexed == []
     for name in ("blocks.parquet", "specs.jsonl", "required_repos.json", "croissant.json", "README.md"):
         assert (tmp_path / "second" / name).read_bytes() == (tmp_path / "first" / name).read_bytes()

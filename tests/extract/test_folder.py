@@ -53,7 +53,7 @@ def test_every_file_is_there(written: Path) -> None:
         for s in ("alpha@1.0", "beta@2.0")
         for n in ("Attention", "Scale", "Broken", "Einops")
     }
-    tables = {"figures/sources.png", "blocks.parquet", "specs.jsonl", "required_repos.json"}
+    tables = {"blocks.parquet", "specs.jsonl", "required_repos.json"}
     specs = {f"data/specs/{split}-00000-of-00001.parquet" for split in ("train", "validation", "test")}
     assert files == code | tables | specs | {"README.md", "croissant.json", "report.md", "manifest.json"} | PAGE
 
@@ -61,7 +61,7 @@ def test_every_file_is_there(written: Path) -> None:
 def test_the_table_is_what_came_in(written: Path, sources: Sequence[Any]) -> None:
     rows = [result.row for result in extractions.results(sources)]
     read = [Block.model_validate(vars(row)) for row in read_blocks(written)]
-    assert [row.model_copy(update={"file": None, "seconds": 0.25, "quality": None}) for row in read] == rows
+    assert [row.model_copy(update={"file": None, "quality": None}) for row in read] == rows
     assert pq.read_schema(written / "blocks.parquet").names == arrow_schema(Block).names
     for place, row in enumerate(read):
         assert read_block(written, place) == row
@@ -80,7 +80,7 @@ def test_the_columns_of_a_block() -> None:
     names = (
         "block name qualname source path start_line end_line category level error_kind error fidelity code code_sha256"
     )
-    names += " n_lines requires swhid license seconds"
+    names += " n_lines requires swhid license"
     schema = arrow_schema(Block)
     assert schema.names[: len(names.split())] == names.split()
     assert schema.names[len(names.split()) :] == [
@@ -101,13 +101,12 @@ def test_the_columns_of_a_block() -> None:
         "lean_license",
         "lean_error",
     }
-    numbers = {"n_lines", "seconds", "lean_lines", "quality"}
+    numbers = {"n_lines", "lean_lines", "quality"}
     assert nullable == text | numbers
     for name in ("requires", "resolutions", "lean_requires"):
         assert pa.types.is_list(schema.field(name).type)
         assert schema.field(name).type.value_type == pa.string()
     assert schema.field("start_line").type == schema.field("n_lines").type == pa.int64()
-    assert schema.field("seconds").type == pa.float64()
 
 
 def test_a_row_of_any_group_is_found(tmp_path: Path, sources: Sequence[Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,13 +115,6 @@ def test_a_row_of_any_group_is_found(tmp_path: Path, sources: Sequence[Any], mon
     assert pq.ParquetFile(tmp_path / "out" / "blocks.parquet").num_row_groups == 4
     blocks = [row.block for row in read_blocks(tmp_path / "out", ["block"])]
     assert [read_block(tmp_path / "out", place).block for place in range(10)] == blocks
-
-
-def test_seconds_are_written_only_when_asked_for(written: Path, tmp_path: Path, sources: Sequence[Any]) -> None:
-    """Wall time differs between runs: the table contains it only on request."""
-    assert {row.seconds for row in read_blocks(written, ["seconds"])} == {None}
-    extractions.write(tmp_path / "timed", extractions.results(sources), sources, timings=True)
-    assert {row.seconds for row in read_blocks(tmp_path / "timed", ["seconds"])} == {0.25}
 
 
 def test_the_manifest(written: Path, sources: Sequence[Any]) -> None:

@@ -3,7 +3,7 @@
 import ast
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,6 @@ from tests.builders.suites import table
 CHECKS = ["digests", "schema Block", "ids", "counts", "levels", "requirements", "files", "parses", "undefined names"]
 CHECKS += ["imports", "headers", "lean forms", "specs", "schema SpecRow", "spec splits", "graphs", "croissant.json"]
 ID = "alpha@1.0::alpha.blocks.Scale"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _without_figures() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("extract.folder.report.save_figure", lambda *_: None)
-        yield
 
 
 @pytest.fixture(scope="module")

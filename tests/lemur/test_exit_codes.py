@@ -65,7 +65,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, finished: Callable[..., Path
     row = '{"nn": "ga-%d", "nn_code": "x = %d", "task": "t", "dataset": "d", "metric": "m", "accuracy": 0.5}\n'
     (folder / "rows.jsonl").write_text("".join(row % (number, number) for number in range(3)))
     sources = [extractions.source(folder / "sources", name) for name in ("alpha@1.0", "beta@2.0")]
-    extractions.write(folder / "lib", extractions.results(sources), sources, figures=False)
+    extractions.write(folder / "lib", extractions.results(sources), sources)
     options = CurateOptions(graph="off", license="MIT")
     curate(open_source(str(folder / "rows.jsonl")), folder / "snap", options, jobs=1)
     finished(folder / "sample")

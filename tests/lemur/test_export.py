@@ -92,9 +92,7 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("export")
     free, bound = extractions.source(base, "alpha@1.0"), extractions.source(base, "beta@2.0")
     rows = [scale(free), scale(bound), extractions.block(free, "Still")]
-    extractions.write(
-        base / "out", [Result(row, ((row.source, row.path),)) for row in rows], [free, bound], figures=False
-    )
+    extractions.write(base / "out", [Result(row, ((row.source, row.path),)) for row in rows], [free, bound])
     return base / "out"
 
 
@@ -124,14 +122,14 @@ def test_the_same_folder_gives_the_same_bytes(blocks: Path, tmp_path: Path) -> N
 
 
 def test_other_folders_are_refused_in_one_line(blocks: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"holds an extraction; --format preference needs a snapshot or a synthesis$"):
-        export_folder(blocks, "preference", tmp_path / "out")
     with pytest.raises(UserError, match=r"has no conversations; create it again with `lemur extract \.\.\. --chat`$"):
-        export_folder(blocks, "eval", tmp_path / "out")
+        export_folder(blocks, "prompt-completion", tmp_path / "out")
     export_folder(blocks, "kernelbench", tmp_path / "out")
+    with pytest.raises(UserError, match=r"holds an export; --format kernelbench needs an extraction$"):
+        export_folder(tmp_path / "out", "kernelbench", tmp_path / "again")
     with pytest.raises(UserError, match="exists already"):
         export_folder(blocks, "kernelbench", tmp_path / "out")
     export_folder(blocks, "kernelbench", tmp_path / "out", force=True)
     assert [path.name for path in tmp_path.iterdir()] == ["out"], "nothing temporary is left"
-    assert get_args(ExportForm) == ("kernelbench", "prompt-completion", "preference", "eval", "verifiers")
+    assert get_args(ExportForm) == ("kernelbench", "prompt-completion")
     assert pq.read_table(tmp_path / "out" / "data" / "problems").num_rows == 1

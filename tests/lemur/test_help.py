@@ -61,7 +61,7 @@ def test_every_help_has_an_example_and_names_a_page_about_the_command(name: str)
     [
         ("extract --souce timm --out x", "No such option: --souce. Did you mean --source?"),
         ("verify x --zzzz", "No such option: --zzzz"),
-        ("export x --format kernelbnch --out y", "'verifiers'; did you mean 'kernelbench'?"),
+        ("export x --format kernelbnch --out y", "'prompt-completion'; did you mean 'kernelbench'?"),
         ("search x --in y --level backwrd", "'backward'; did you mean 'backward'?"),
         ("curate x --out y --profile other", "'other' is not one of 'strict', 'nn-dup'."),
     ],
@@ -87,7 +87,7 @@ def test_the_old_name_of_the_demo_still_works(tmp_path: Path) -> None:
 def extraction(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("list")
     source = extractions.source(base)
-    extractions.write(base / "blocks", extractions.results([source]), [source], figures=False)
+    extractions.write(base / "blocks", extractions.results([source]), [source])
     return base / "blocks"
 
 

@@ -51,7 +51,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         nothing: dict[str, Any] = {"error_kind": None, "error": None, "observed": json.dumps(observed)}
         row = extractions.block(of, name, "backward", **nothing, **facts, **closed)
         results.append(Result(row, ((of.name, row.path),), answer))
-    extractions.write(base / "out", results, [of for of, *_ in wanted], level="backward", figures=False)
+    extractions.write(base / "out", results, [of for of, *_ in wanted], level="backward")
     return base / "out"
 
 
@@ -102,7 +102,7 @@ def test_a_block_without_a_graph_by_its_code(tmp_path: Path) -> None:
         closed = code_columns(extractions.code_of(f"{of.name}::alpha.blocks.{name}", of.license, code))
         row = extractions.block(of, name, "compiled", **closed)
         results.append(Result(row, ((of.name, row.path),), None))
-    extractions.write(tmp_path / "out", results, [of], level="compiled", figures=False)
+    extractions.write(tmp_path / "out", results, [of], level="compiled")
     told = json.loads(search_like(tmp_path / "out", "Stem", Filters(), count=5, as_json=True))
     hits = {hit["block"].rpartition(".")[2]: hit["code"] for hit in told["hits"]}
     assert list(hits)[:2] == ["Renamed", "Near"]

@@ -54,7 +54,7 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def extraction(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("blocks")
     sources = [extractions.source(base, name) for name in ("alpha@1.0", "beta@2.0")]
-    extractions.write(base / "out", extractions.results(sources), sources, figures=False)
+    extractions.write(base / "out", extractions.results(sources), sources)
     return base / "out"
 
 

@@ -52,7 +52,7 @@ def digest(code: str) -> str:
 def extraction(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("trace")
     source = extractions.source(base)
-    extractions.write(base / "blocks", extractions.results([source]), [source], figures=False)
+    extractions.write(base / "blocks", extractions.results([source]), [source])
     return base / "blocks"
 
 

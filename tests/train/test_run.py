@@ -21,7 +21,7 @@ from train.model.recipe import Network, Recipe
 from train.runs.job import read_history, weights_digest
 from train.runs.run import Resources, TrainingRun, open_sandbox, train_once
 from train.runs.run_folder import own_folder
-from train.studies.search import Study
+from train.studies.study import Study
 
 pytestmark = pytest.mark.slow
 

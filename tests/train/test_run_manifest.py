@@ -27,7 +27,7 @@ from train.runs.job import EpochFigures
 from train.runs.page import read_record, runs_library
 from train.runs.run import Resources
 from train.runs.run_folder import read_identity, renew_parents, write_run_manifest
-from train.studies.search import Study
+from train.studies.study import Study
 
 DATA = Cifar10("synthetic", "1" * 64, Path(), *(torch.zeros(4, 3, 32, 32, dtype=torch.uint8), torch.zeros(4)) * 2)
 

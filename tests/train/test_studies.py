@@ -1,4 +1,4 @@
-"""An ablation and a search from end to end, on synthetic images in the real sandbox; run again, nothing is trained."""
+"""An ablation from end to end, on synthetic images in the real sandbox; run again, nothing is trained."""
 
 import json
 import tempfile
@@ -9,11 +9,11 @@ import pytest
 from lemur_core.files.errors import UserError
 from train.compose.assemble import assemble
 from train.data import Cifar10, load_cifar10
-from train.model.recipe import Recipe, load_recipe
+from train.model.recipe import Recipe
 from train.runs.run import Resources, TrainingRun
 from train.runs.run_folder import own_folder
 from train.studies.ablation import ablate
-from train.studies.search import SearchPlan, Study, search
+from train.studies.study import Study
 
 TINY = Recipe().changed(
     model__widths=(8, 8),
@@ -68,47 +68,11 @@ def test_another_study_or_folder_is_left_alone(
     for out, said in ((study, "contains a study with another plan"), (tmp_path, "is not the folder of such a study")):
         with pytest.raises(UserError, match=said):
             ablate(TINY, None, data=data, out=out, seeds=(0, 1, 2), held_out=50, resources=RESOURCES)
-    with pytest.raises(UserError, match="is not the folder of such a study"):  # told before any block is looked at
-        search(
-            TINY,
-            tmp_path / "no blocks",
-            SearchPlan(budget=2, held_out=50),
-            data=data,
-            out=tmp_path,
-            resources=RESOURCES,
-        )
-    Study(tmp_path / "study", data, RESOURCES).open({"study": "search"}, None)
+    Study(tmp_path / "study", data, RESOURCES).open({"study": "ablation"}, None)
     monkeypatch.setattr("lemur_core.files.atomic.os.access", lambda *_: False)
     Study(tmp_path / "study", data, RESOURCES)  # its own folder can be written, the one around it cannot
     with pytest.raises(UserError, match=r"new: cannot be written: .*: Permission denied; choose another --out"):
         Study(tmp_path / "new", data, RESOURCES)
-
-
-def test_a_search_ranks_by_held_out_images_and_goes_on_where_it_was(
-    folder: Path, data: Cifar10, tmp_path: Path
-) -> None:
-    plan = SearchPlan(budget=3, slots=("attention", "downsample"), images=60, epochs=1, eta=2, held_out=50)
-    out = tmp_path / "search"
-    base = TINY.changed(training__epochs=7)
-    trials = search(base, folder, plan, data=data, out=out, resources=RESOURCES)
-    assert [len(trial.records) for trial in trials] == [3, 2, 1]
-    assert [record.train_images for record in trials[0].records] == [60, 120, 150]
-    assert all(record.status == "ok" for trial in trials for record in trial.records)
-    assert all(record.test_accuracy is None for trial in trials for record in trial.records)
-    assert load_recipe(out / "best.toml") == trials[0].recipe
-    assert trials[0].recipe.training.epochs == 7
-    net, record = next(out.glob("runs/rung3-*/net.py")).read_text(), trials[0].records[-1]
-    assert "\nEPOCHS = 1 " in net
-    assert f"SHA-256 {record.recipe_sha256}" in net
-    choices = json.loads((out / "plan.json").read_text())["choices"]
-    assert "none" in choices["attention"]
-    assert len(choices["attention"]) > 1
-    assert "avg_pool" in choices["downsample"]
-    written = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in out.glob("runs/*/*")}
-    table = (out / "trials.jsonl").read_bytes()
-    assert search(base, folder, plan, data=data, out=out, resources=RESOURCES) == trials
-    assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in out.glob("runs/*/*")} == written
-    assert (out / "trials.jsonl").read_bytes() == table
 
 
 def test_an_interrupted_study_leaves_no_temporary_folder(
@@ -126,7 +90,7 @@ def test_an_interrupted_study_leaves_no_temporary_folder(
         assert any(temporary.glob("**/.sandbox.lemur-*"))  # for the second run, which is on its way
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("train.studies.search.note", interrupt)
+    monkeypatch.setattr("train.studies.study.note", interrupt)
     with pytest.raises(KeyboardInterrupt):
         Study(tmp_path / "out", data, RESOURCES).train(runs)
     with own_folder(tmp_path / "out" / "runs" / "run1"):

@@ -211,9 +211,9 @@ class Prober(CachedSandbox):
         return [answers[key] for key in keys]
 
 
-def prober_for(prober: Prober | None, *, unsafe: bool, jobs: int = 1) -> contextlib.AbstractContextManager[Prober]:
+def prober_for(prober: Prober | None, *, unsafe: bool) -> contextlib.AbstractContextManager[Prober]:
     """Return a context manager of `prober`, which it leaves open, or of a new one, which it closes."""
-    return contextlib.nullcontext(prober) if prober is not None else Prober(unsafe=unsafe, jobs=jobs)
+    return contextlib.nullcontext(prober) if prober is not None else Prober(unsafe=unsafe)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,15 +239,7 @@ class SlotCandidate:
         return f"fits {self.block}({self.binding}): {self.parameters:,} parameters{''.join(texts)}"
 
 
-def candidates(
-    slot: str,
-    folder: Path,
-    widths: Sequence[int] = WIDTHS,
-    *,
-    unsafe: bool = False,
-    jobs: int = 2,
-    prober: Prober | None = None,
-) -> list[SlotCandidate]:
+def candidates(slot: str, folder: Path, widths: Sequence[int] = WIDTHS, *, unsafe: bool = False) -> list[SlotCandidate]:
     """Return the blocks worth trying in a slot: those that fit first, then by parameter count and id.
 
     Blocks are tried if their observed behavior makes a fit possible. Each result says that the block meets the slot's
@@ -269,7 +261,7 @@ def candidates(
     questions = [question(slot, filler, widths, support) for filler in tried]
     with (
         progress(f"{slot} candidates", len(tried), "blocks") as advance,
-        prober_for(prober, unsafe=unsafe, jobs=jobs) as checker,
+        Prober(unsafe=unsafe, jobs=2) as checker,
     ):
         answers = settle(questions, checker, advance)
     results = [_candidate(filler.use, answer) for filler, answer in answers]

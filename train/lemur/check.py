@@ -25,27 +25,18 @@ Differences from the package:
 is meant to subtract 0.10 if that fails, but never does: it tests the first key of a dict, which is always true. Here the
 training shows whether the network runs.
 
-`check_task` is a smoke test for LEMUR's other tasks: nn-dataset's own trainer and metrics on generated data. A passed
-test shows that the network meets LEMUR's contract for its task; the value of the metric says nothing about the
-network's quality, and is not stored.
-
 Source: `ab/nn/util/CodeEval.py` of https://github.com/ABrain-One/nn-dataset, 2.1.0
 """  # noqa: E501
 
 import contextlib
-import importlib.util
-import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
-from lemur_core.files.atomic import atomic_folder
-from lemur_core.files.cache import cache_folder
-from lemur_core.files.errors import UsageError, UserError
-from lemur_core.files.pip import DEFAULT_VERSION, fetch_release
+from lemur_core.files.errors import UserError
 from lemur_core.files.workers import available_cores
 from lemur_core.sandbox import Job, Limits, Outcome, Sandbox, Status
 from lemur_core.sandbox.stage import Retries, SandboxStage
@@ -101,7 +92,6 @@ class CheckFailure:
 
 Answer = CheckFigures | CheckFailure
 CHECK = SandboxStage[Answer]("train.lemur.check_guest:run_check", Answer, Limits(), Retries.NONE)
-TASK = replace(CHECK, guest="train.lemur.check_guest:run_task")
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,139 +238,35 @@ def _describe_end(outcome: Outcome, settings: CheckSettings) -> str:
     return f"the network {first}" if first[:1].islower() else first
 
 
-#: The label on every output of a smoke test.
-LABEL = f"generated (smoke test of nn-dataset {DEFAULT_VERSION}'s trainer; says nothing of the network's worth)"
-_SAMPLES = 32  # for training, and as many for test
-_CODE = ("ab/nn/util/", "ab/nn/metric/", "ab/nn/loader/", "ab/nn/transform/")
-_FILES = ("ab/__init__.py", "ab/nn/__init__.py", "ab/nn/api.py")
-_FORMAT = 1
-#: The packages that nn-dataset's trainer imports besides the declared runtime.
-_TRAINER = ("pandas", "radon", "tqdm")
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One of LEMUR's tasks: its dataset, its metrics (default first), and their imports besides the runtime."""
-
-    dataset: str
-    metrics: tuple[str, ...]
-    needs: tuple[str, ...] = ()
-
-
-TASKS: Mapping[str, Task] = {
-    "img-segmentation": Task("coco", ("iou",)),
-    "obj-detection": Task("coco", ("map",)),
-    "img-captioning": Task("coco", ("bleu",), ("nltk",)),
-    "txt-generation": Task("wikitext", ("acc", "ppl")),
-}
-#: Tasks whose code in nn-dataset cannot be run on generated data, with the reason.
-REFUSED: Mapping[str, str] = {
-    "txt-image": "its metrics, clip and fid, use pretrained networks that they download",
-    "img-classification": "is not a smoke test: omit --task, and pass --data",
-}
-
-
-def check_task(
-    code: str,
-    prm: Mapping[str, object],
-    task: str,
-    *,
-    metric: str | None = None,
-    settings: CheckSettings = CheckSettings(),
-    unsafe: bool = False,
-) -> CheckResult:
-    """Train and measure a network for a task on generated data, in the sandbox; the metric's value is its `accuracy`.
-
-    Args: prm: as for `check_nn`; `transform` is a module of `ab.nn.transform`.
-    Raises: UserError if the task or metric cannot be smoke-tested, or `prm` lacks something; RetryableError if the
-        package cannot be fetched.
-    """
-    known = _find_task(task, metric)
-    hyperparameters = check_prm(prm) | {"epoch": settings.epochs}
-    name = lemur_name(code)
-    if (reason := check_contract(code)) is not None:
-        return CheckResult(name, status="contract", error=reason)
-    package = package_code()
-    payload = {
-        "code": code,
-        "prm": hyperparameters,
-        "task": task,
-        "dataset": known.dataset,
-        "metric": metric or known.metrics[0],
-        "package": str(package),
-        "samples": settings.images or _SAMPLES,
-    }
-    runtime = [*_TRAINER, *known.needs, *settings.runtime]
-    with Sandbox(entries=[TASK.guest], readable=[package], workers=1, unsafe=unsafe, runtime=runtime) as box:
-        outcome = _run(box, name, TASK.guest, payload, settings)
-    return build_result(name, code, outcome, settings, chance=0.0)
-
-
-def _find_task(task: str, metric: str | None) -> Task:
-    """Return the task with this metric. Raises: UsageError if LEMUR lacks one of them; UserError if not testable."""
-    if task in REFUSED:
-        raise UserError(f"--task {task}: {REFUSED[task]}")
-    if task not in TASKS:
-        raise UsageError(f"--task {task}: not one of LEMUR's tasks; choose from {', '.join(TASKS)}")
-    known = TASKS[task]
-    if metric is not None and metric not in known.metrics:
-        raise UsageError(f"--metric {metric}: {task} is measured by {' or '.join(known.metrics)}")
-    missing = [name for name in known.needs if importlib.util.find_spec(name) is None]
-    if missing:
-        raise UserError(f"--task {task}: its metric {known.metrics[0]} needs {missing[0]}: pip install {missing[0]}")
-    return known
-
-
-def package_code() -> Path:
-    """Return a folder with nn-dataset's code for training and metrics, from its wheel; it is not executed here.
-
-    Raises: RetryableError if the wheel cannot be fetched; UserError if it is damaged.
-    """
-    wheel, digest = fetch_release()
-    folder = cache_folder("lemur", DEFAULT_VERSION) / f"code-{digest[:16]}-v{_FORMAT}"
-    if not folder.is_dir():
-        with contextlib.suppress(FileExistsError), zipfile.ZipFile(wheel) as archive, atomic_folder(folder) as part:
-            for name in archive.namelist():
-                if name.endswith(".py") and (name.startswith(_CODE) or name in _FILES):
-                    archive.extract(name, part)
-    return folder
-
-
 def check_file(
     net: Path,
     prm: str,
     *,
     data: str,
-    task: str | None = None,
-    metric: str | None = None,
     db: Path | None = None,
     settings: CheckSettings = CheckSettings(),
     unsafe: bool = False,
 ) -> dict[str, object]:
-    """Check the network of a file on CIFAR-10, or by a smoke test of another task, and archive it if requested.
+    """Check the network of a file on CIFAR-10, and archive it if requested.
 
     Args: prm: JSON, or the path of a JSON file. db: the LEMUR database to archive it in.
     Returns: its figures by name.
     Raises: UserError if the check fails, or the network cannot be archived.
     """
     code, hyperparameters = read_code(net), read_prm(prm)
-    if task is not None:
-        if db is not None:
-            raise UserError("--archive: a smoke test is not archived; omit --task or --archive")
-        result, label = check_task(code, hyperparameters, task, metric=metric, settings=settings, unsafe=unsafe), LABEL
-        used = metric or TASKS[task].metrics[0]
-        figures: dict[str, object] = {"smoke_test": True, "task": task, "metric": used, used: result.accuracy}
-    else:
-        cifar10 = load_cifar10(data)
-        label = cifar10.label
-        if db is not None:
-            check_enters(db, label, hyperparameters)
-        result = check_nn(code, hyperparameters, dataset=cifar10, settings=settings, unsafe=unsafe)
-        figures = {"accuracy": result.accuracy}
+    cifar10 = load_cifar10(data)
+    label = cifar10.label
+    if db is not None:
+        check_enters(db, label, hyperparameters)
+    result = check_nn(code, hyperparameters, dataset=cifar10, settings=settings, unsafe=unsafe)
     if result.status != "ok":
         raise UserError(f"{net}: {result.status}: {result.error}")
-    figures = {"name": result.name, **figures, "accuracy_to_time": result.accuracy_to_time}
-    figures |= {"code_quality": result.code_quality, "quality_by": result.quality and result.quality.owner}
+    figures: dict[str, object] = {"name": result.name, "accuracy": result.accuracy}
+    figures |= {
+        "accuracy_to_time": result.accuracy_to_time,
+        "code_quality": result.code_quality,
+        "quality_by": result.quality and result.quality.owner,
+    }
     figures["data"] = label
     if db is not None:
         accuracy, duration = result.accuracy, result.duration

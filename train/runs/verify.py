@@ -17,8 +17,6 @@ from train.runs.job import HISTORY, loads_or_none, read_history
 from train.runs.page import NET, RECORD, RUNS, read_record
 from train.runs.run_folder import IDENTITY, KIND, read_identity
 
-_TABLES = {"ablation": "records.jsonl", "search": "trials.jsonl"}
-
 
 def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:  # noqa: ARG001 (same signature for all verifiers)
     """Run all checks of a finished run or study, in a fixed order.
@@ -26,7 +24,7 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:  # noqa: AR
     Raises: UserError if it has no valid manifest of such a folder.
     """
     manifest = read_manifest(folder)
-    if manifest.kind != KIND and manifest.kind not in _TABLES:
+    if manifest.kind not in (KIND, "ablation"):
         raise UserError(f"{folder}: contains {article(manifest.kind)}; pass a folder written by `lemur train`")
     files = check_files(folder, manifest)
     return [files, *(_check_run(folder, manifest) if manifest.kind == KIND else _check_study(folder, manifest))]
@@ -120,14 +118,13 @@ def _check_study(folder: Path, manifest: Manifest) -> list[Check]:
             continue
         wrong += [f"{run.name}: {check.name}: {check.detail}" for check in checks if not check.ok]
         records.append(_find_json(run / RECORD))
-    table, missing, rows = _TABLES[manifest.kind], [], 0
+    table, missing, rows = "records.jsonl", [], 0
     lines = read_bytes(folder / table).splitlines() if (folder / table).is_file() else []
     for number, line in enumerate(lines, 1):
         row = loads_or_none(line)
-        named = row.get("records") if manifest.kind == "search" and isinstance(row, dict) else [row]
-        named = named if isinstance(named, list) else [named]
-        rows += len(named)
-        missing += [f"{table}, line {number}: no run has this record" for record in named if record not in records]
+        rows += 1
+        if row not in records:
+            missing.append(f"{table}, line {number}: no run has this record")
     if rows != manifest.counts.get("runs"):
         missing.append(f"{table}: {rows} records, {manifest.counts.get('runs')} runs stated")
     return [

@@ -1,1 +1,1 @@
-"""Many runs: ablations and searches."""
+"""Many runs: ablations."""

@@ -24,7 +24,7 @@ from train.model.recipe import Recipe, read_changes
 from train.model.slots import BUILT_IN
 from train.runs.page import RUNS, list_finished_runs, read_record, runs_library
 from train.runs.run import Resources, TrainingRun
-from train.studies.search import Study
+from train.studies.study import Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -31,7 +31,7 @@ def extraction(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three sources: alpha is MIT, beta GPL, gamma says nothing; four blocks of each have code."""
     base = tmp_path_factory.mktemp("staged")
     sources = [extractions.source(base, name) for name in ("alpha@1.0", "beta@2.0", "gamma@3.0")]
-    extractions.write(base / "out", extractions.results(sources), sources, figures=False)
+    extractions.write(base / "out", extractions.results(sources), sources)
     return base / "out"
 
 
@@ -92,7 +92,7 @@ def test_code_that_needs_a_guess_stays(tmp_path: Path) -> None:
     guess = 'acme; extra == "guess"'
     names = {"Sure": ("einops",), "Unsure": ("einops", guess)}
     results = [Result(extractions.block(source, name, requires=needs), ()) for name, needs in names.items()]
-    extractions.write(tmp_path / "out", results, [source], figures=False)
+    extractions.write(tmp_path / "out", results, [source])
     with stage_files(tmp_path / "out") as ready:
         assert [(w.source, w.license, w.blocks) for w in ready.withheld] == [("alpha@1.0", "requires acme, a guess", 1)]
         rows = pq.read_table(ready.files["blocks.parquet"]).to_pylist()

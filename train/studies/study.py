@@ -1,0 +1,157 @@
+"""The folder of a study: many runs by a written plan."""
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+
+from lemur_core.files.atomic import check_writable, write_text
+from lemur_core.files.errors import UserError
+from lemur_core.files.progress import note
+from lemur_core.sandbox import Job, Outcome
+from manifests.folders.frame import Page, write_page
+from manifests.folders.manifest import (
+    FILE_NAME,
+    Manifest,
+    Stopwatch,
+    list_outputs,
+    package_versions,
+    read_manifest,
+    write_manifest,
+)
+from manifests.records import TrainingRecord
+from train.data import Cifar10
+from train.runs.job import loads_or_none
+from train.runs.page import RUNS, result_text
+from train.runs.run import Resources, Training, TrainingRun, advance, open_sandbox, training
+from train.runs.run_folder import images_input, parents_in, torch_versions
+
+PLAN = "plan.json"
+
+
+class Study:
+    """The folder of a study, in four steps: check it (on construction), then `open`, `train` and `close` it.
+
+    Args: force: resume with another plan, and retrain failed runs.
+    Raises: UserError if `out` has other content, or cannot be created.
+    """
+
+    def __init__(self, out: Path, data: Cifar10, resources: Resources, *, force: bool = False) -> None:
+        if not out.exists():
+            check_writable(out)
+        if out.is_dir() and any(out.iterdir()) and not _is_study(out):
+            raise UserError(f"{out}: is not the folder of such a study; choose another --out")
+        self._out, self._data, self._resources, self._force = out, data, resources, force
+        self._plan: Mapping[str, object] = {}
+        self._library: Path | None = None
+        self._watch = Stopwatch()
+
+    def open(self, plan: Mapping[str, object], library: Path | None) -> None:
+        """Create the folder, or open an unfinished study of the same plan.
+
+        The manifest of another plan is removed: until this study is finished, the folder is not complete.
+
+        Args: plan: JSON data that identify the study; `study` names the kind of the folder.
+        Raises: UserError if it is a study with another plan and `force` is not set, or cannot be written.
+        """
+        self._plan, self._library = plan, library
+        out, path = self._out, self._out / PLAN
+        text = json.dumps(plan, indent=1, sort_keys=True) + "\n"
+        if path.is_file() and path.read_text(encoding="utf-8") != text and not self._force:
+            raise UserError(
+                f"{out}: contains a study with another plan; choose another --out, or --force to resume with this plan"
+            )
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            write_text(path, text)
+        except OSError as error:
+            raise UserError(f"{out}: cannot be written: {error.strerror}; choose another --out") from error
+        if (out / FILE_NAME).is_file() and read_manifest(out).parameters != json.loads(text):
+            (out / FILE_NAME).unlink()
+
+    def train(self, runs: Mapping[str, TrainingRun]) -> list[TrainingRecord]:
+        """Train the unfinished runs, in parallel as the resources allow.
+
+        Args: runs: by the name of their folder below `runs`.
+        Returns: their records, in that order.
+        """
+        resources = self._resources.resolve()
+        under_way: deque[tuple[str, Training]] = deque()
+        records: dict[str, TrainingRecord] = {}
+
+        def advance_run(name: str, steps: Training, outcome: Outcome | None = None) -> Job | None:
+            """Return the job of a run that starts; None for one that is finished, with its outcome or at once."""
+            step = advance(steps, outcome)
+            if isinstance(step, Job):
+                return step
+            records[name] = step
+            note(f"{len(records)} of {len(runs)}  {name}: {summarize_record(step)}")
+            return None
+
+        def jobs() -> Iterator[Job]:
+            for name, run in runs.items():
+                folder, keep = self._out / RUNS / name, not self._force
+                steps = training(run, folder, resources, force=True, library=self._library, keep_failed=keep)
+                if job := advance_run(name, steps):
+                    under_way.append((name, steps))
+                    yield job
+
+        left = jobs()
+        first = next(left, None)  # it decides whether a sandbox is needed: starting one takes seconds
+        try:
+            if first is not None:
+                with open_sandbox(self._data.folder, resources) as box:
+                    for outcome in box.run(chain([first], left)):
+                        advance_run(*under_way.popleft(), outcome)
+        finally:
+            for _, steps in under_way:
+                steps.close()
+        return [records[name] for name in runs]
+
+    def close(
+        self, records: Sequence[TrainingRecord], rows: Mapping[str, int], page: Callable[[Path, Manifest], Page]
+    ) -> None:
+        """Write the manifest, of the kind that the plan names, unless a run can be resumed.
+
+        An existing manifest that differs only in measured values is kept.
+
+        Args: records: records of all its runs. rows: row counts of its tables. page: builds the page of this kind.
+        """
+        out = self._out
+        open_runs = sorted(path.stem for path in (out / RUNS).glob("*.partial"))
+        if open_runs:
+            (out / FILE_NAME).unlink(missing_ok=True)
+            note(f"{out}: no {FILE_NAME} yet: {open_runs[0]} can be resumed; run the same command again")
+            return
+        plan = json.loads(json.dumps(self._plan))  # not read from the file, whose keys are sorted: pages keep the order
+        statuses = [record.status for record in records]
+        manifest = Manifest(
+            kind=plan["study"],
+            versions=package_versions() | (torch_versions(records[0]) if records else {}),
+            parameters=plan,
+            inputs=[images_input(self._data)],
+            parents=parents_in(self._library),
+            counts={"runs": len(records), "status": {name: statuses.count(name) for name in sorted(set(statuses))}},
+            details={},
+            outputs=list_outputs(out, dict(rows)),
+            measured=self._watch.measure(),
+        )
+        write_page(out, page(out, manifest))
+        if (out / FILE_NAME).is_file():
+            older = read_manifest(out)
+            if older == manifest.model_copy(update={"measured": older.measured}):
+                return
+        write_manifest(out, manifest)
+
+
+def _is_study(folder: Path) -> bool:
+    """Return whether the plan in a folder is one of a study; other programs use this file name, too."""
+    plan = loads_or_none((folder / PLAN).read_bytes()) if (folder / PLAN).is_file() else None
+    return isinstance(plan, dict) and "study" in plan
+
+
+def summarize_record(record: TrainingRecord) -> str:
+    """Summarize the outcome of a run in a few words, with the time of a complete one."""
+    more = f", {record.train_seconds:.0f} s of training" if record.status == "ok" else ""
+    return result_text(record) + more
