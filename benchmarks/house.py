@@ -50,10 +50,7 @@ BANNED_WORDS = {
 }
 CODE_ONLY = {"lean", "fidelity", "barred"}  # fine in prose
 SENTENCES_MAY = {"found", "given", "made", "asked", "said", "stays"}  # as verbs; as names they hide what they name
-MIGRATION_ONLY = {
-    "host",
-    "site",
-}  # elsewhere a host is a computer, a site a place in code; in prose, the placeholder and option
+PLACES = {"host", "site"}  # a computer, a place in code; in prose, the placeholder and option
 #: Names and values of options, columns and documented parameters, which are contract.
 CONTRACT = {"fidelity", "lean", "site", "sites", "standin", "standins", "a stand-in"}
 EMITTED = Path("extract/standins")  # its text goes into the files of blocks, which stay as they are
@@ -167,13 +164,12 @@ def find_banned_words(root: Path, sources: Sequence[Source]) -> Iterator[BannedW
     """
     columns = read_columns(root)
     for source in sources:
-        local = MIGRATION_ONLY if "migrate" not in source.path.parts else set()
         docstrings, strings = split_strings(source)
         for name in defined_names(source):
             # Names on disk are contract. One of a single word is a column only where the records are declared.
             is_column = name in columns and ("_" in name or source.package == "manifests")
             if not is_column and name not in CONTRACT and source.path.parent != EMITTED:
-                for word in banned_words(" ".join(WORD.findall(name)), local):
+                for word in banned_words(" ".join(WORD.findall(name)), PLACES):
                     yield BannedWord(source.path, "names", word, name)
         prose = [*docstrings, *(comment.string for comment in source.comments)]
         for text in docstrings:
@@ -181,11 +177,11 @@ def find_banned_words(root: Path, sources: Sequence[Source]) -> Iterator[BannedW
                 if text.startswith(beginning):
                     yield BannedWord(source.path, "docstrings and comments", f'"{beginning.strip()} ..."', text)
         for text in prose:
-            for word in banned_words(text, CODE_ONLY | MIGRATION_ONLY | SENTENCES_MAY):
+            for word in banned_words(text, CODE_ONLY | PLACES | SENTENCES_MAY):
                 yield BannedWord(source.path, "docstrings and comments", word, text)
         for text in strings:
             if " " in text.strip() and text not in CONTRACT:
-                for word in banned_words(text, CODE_ONLY | MIGRATION_ONLY | SENTENCES_MAY):
+                for word in banned_words(text, CODE_ONLY | PLACES | SENTENCES_MAY):
                     yield BannedWord(source.path, "strings", word, text)
 
 

@@ -29,10 +29,6 @@ from datasets import load_dataset
 records = load_dataset('snapshot')['train']
 open('LSTM.py', 'w').write(next(row['nn_code'] for row in records if row['nn'] == 'LSTM'))
 " """
-_PROJECT = (
-    "pip download -q --no-deps --no-binary :all: segmentation-models-pytorch==0.6.0"
-    " && tar xzf segmentation_models_pytorch-0.6.0.tar.gz && mv segmentation_models_pytorch-0.6.0 smp"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +70,6 @@ RECORDS = (
         """lemur train check LSTM.py --prm '{"lr": 0.5, "momentum": 0.9, "batch": 8, "transform": "echo"}' """
         "--task txt-generation",
         before=(_LSTM,),
-    ),
-    Record(
-        "migrate",
-        "lemur migrate PANDecoder --into smp --in seg",
-        before=("lemur extract PANDecoder --source torchseg@0.0.1a4 --out seg --force", f"rm -rf smp && {_PROJECT}"),
     ),
 )
 
