@@ -194,21 +194,21 @@ def find_project(into: Path) -> Path:
     """
     if into.suffix != ".py":
         raise UserError(f"{into}: not the name of a Python file; give PROJECT/path.py")
-    path = into.resolve()
-    folder = next(parent for parent in path.parents if parent.is_dir())
-    for parent in (folder, *folder.parents):
-        if any((parent / mark).exists() for mark in _MARKS):
-            return parent
-    package = folder
-    while (package.parent / _INIT).is_file():
-        package = package.parent
-    if (package / _INIT).is_file():
-        return package
-    named = not into.is_absolute() and len(into.parts) > 1 and ".." not in into.parts
-    project = Path(into.parts[0] if named else path.parent)
-    if not project.is_dir():
-        raise UserError(f"{into}: there is no folder {project}; name a project that exists")
-    return project.resolve() if path.is_relative_to(project.resolve()) else path.parent
+    path, first = into.resolve(), Path(*into.parts[:-1][:1])
+    if first.is_dir():
+        folder = next(parent for parent in path.parents if parent.is_dir())
+        for parent in (folder, *folder.parents):
+            if any((parent / mark).exists() for mark in _MARKS):
+                return parent
+        while (folder.parent / _INIT).is_file():
+            folder = folder.parent
+        if (folder / _INIT).is_file():
+            return folder
+        if into.is_absolute() or ".." in into.parts or not path.is_relative_to(first.resolve()):
+            first = path.parent
+    if not first.is_dir():
+        raise UserError(f"{into}: there is no folder {first}; name a project that exists")
+    return first.resolve()
 
 
 def _list_new_packages(into: Path) -> list[Path]:
@@ -234,7 +234,7 @@ def _put(copy: Path, files: Mapping[str, bytes | None]) -> None:
     for name, data in files.items():
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         if data is None:
-            (copy / name).unlink()
+            (copy / name).unlink(missing_ok=True)
         else:
             (copy / name).write_bytes(data)
 

@@ -90,7 +90,8 @@ def test_the_printed_call_gives_what_the_block_gives(
 
 
 def test_packages_that_cannot_be_imported_here_are_named(folder: Path, place: Path) -> None:
-    write(place, {"p/__init__.py": "import nowhere_to_be_found\n"})
+    settings = "[project]\nname = 'p'\ndependencies = ['torch']\n"  # with which it is tried again
+    write(place, {"pyproject.toml": settings, "p/__init__.py": "import nowhere_to_be_found\n"})
     facts = migrate(folder, "Residual", Path("p/a.py"))
     assert facts["proof"]["not_imported"] == "ModuleNotFoundError: No module named 'nowhere_to_be_found'"
     assert "but      without the project's own __init__ files, which cannot be imported here: Mod" in describe(facts)
