@@ -28,10 +28,6 @@ from datasets import load_dataset
 records = load_dataset('snapshot')['train']
 open('LSTM.py', 'w').write(next(row['nn_code'] for row in records if row['nn'] == 'LSTM'))
 " """
-_PROJECT = (
-    "pip download -q --no-deps --no-binary :all: segmentation-models-pytorch==0.6.0"
-    " && tar xzf segmentation_models_pytorch-0.6.0.tar.gz && mv segmentation_models_pytorch-0.6.0 smp"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +60,7 @@ RECORDS = (
             f"{_ONE_BLOCK} --data cifar10-jpeg --images 256 --held-out 0 --epochs 1 --out run --force",
         ),
     ),
-    Record(
-        "migrate",
-        "lemur migrate PANDecoder --into smp --in seg",
-        before=("lemur extract PANDecoder --source torchseg@0.0.1a4 --out seg --force", f"rm -rf smp && {_PROJECT}"),
-    ),
+    Record(),
 )
 
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from extract.model.options import ExtractOptions, MigrateOptions
+from extract.model.options import ExtractOptions
 from lemur_core.files.atomic import check_free
-from lemur_core.files.errors import UsageError
 from manifests.options import DistributedOptions
 from manifests.options.help import CommandLine
 from manifests.options.parameters import takes_options
@@ -21,6 +20,8 @@ app = CommandLine()
 _PANEL = "Extract: repositories in, validated blocks out"
 _SCOPE = "Scope (nothing is indexed again)"
 _SOURCE = r"NAME\[@VERSION] of a released package, git+URL\[@REV], or a folder (./NAME); repeatable."
+
+_UNSAFE = "Run foreign code without the sandbox. Only for code you trust."
 
 _Block = Annotated[str, typer.Argument(metavar="BLOCK", help="Block id, qualified or bare name.", show_default=False)]
 _Folder = Annotated[Path, typer.Option("--in", metavar="DIR", help="An extraction folder.", show_default=False)]
@@ -124,9 +125,7 @@ def rebuild(
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace FILE when it exists.")] = False,
-    unsafe_no_sandbox: Annotated[
-        bool, typer.Option("--unsafe-no-sandbox", help="Run foreign code without the sandbox. Only for code you trust.")
-    ] = False,
+    unsafe_no_sandbox: Annotated[bool, typer.Option("--unsafe-no-sandbox", help=_UNSAFE)] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was compared as one JSON object.")] = False,
 ) -> None:
     """Write a block again from its spec alone, and compare outputs, gradients and buffers.
@@ -140,41 +139,29 @@ def rebuild(
 
 
 @app.command(rich_help_panel=_PANEL)
-@takes_options
 def migrate(
-    *,
     block: _Block,
+    folder: _Folder,
     into: Annotated[
         Path,
         typer.Option(
-            "--into",
-            metavar="NET.py|PROJECT",
-            help="A file with class Net, by LEMUR's contract, or the folder of a Python project.",
-            show_default=False,
+            "--into", metavar="PROJECT/path.py", help="File to write, in an existing project.", show_default=False
         ),
     ],
-    folder: _Folder,
-    options: MigrateOptions,
+    full: Annotated[bool, typer.Option("--full", help="Write the closed file, not the minimized one.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the file, and write code whose license may not permit it.")
+    ] = False,
+    unsafe_no_sandbox: Annotated[bool, typer.Option("--unsafe-no-sandbox", help=_UNSAFE)] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as one JSON object.")] = False,
 ) -> None:
-    """Put a block, with everything it needs, into another network or project, and prove that all of it works.
+    """Put a block's file into another project, and prove that the printed call gives the block's outputs there.
 
     Examples:
-      lemur migrate SEModule --into net.py --in blocks --out net_with_se.py
+      lemur migrate SEModule --in blocks --into project/layers/se.py
     """
-    if into.is_dir():
-        if options.site or options.show_sites or options.prm or options.in_shape:
-            raise UsageError(f"--into {into}: is a project; --site, --list, --prm and --in-shape are for networks")
-        from extract.migrate.project.project import migrate_into_project
+    from extract.migrate import describe
+    from extract.migrate import migrate as migrate_block
 
-        print(migrate_into_project(folder, block, into, options))
-        return
-    if options.full:
-        raise UsageError(
-            "--full: is for projects; into a network the full form goes where the minimized one does not do"
-        )
-    if options.show_sites and (options.site or options.out or options.dry_run):
-        raise UsageError("--list: writes nothing; leave out --site, --out and --dry-run")
-    from extract.migrate.command import list_insertion_points, migrate_into_network
-
-    run = list_insertion_points if options.show_sites else migrate_into_network
-    print(run(folder, block, into, options))
+    facts = migrate_block(folder, block, into, full=full, force=force, unsafe=unsafe_no_sandbox)
+    print(json.dumps(facts, sort_keys=True) if as_json else describe(facts))

@@ -227,7 +227,7 @@ def trace(
         str,
         typer.Argument(
             metavar="ID|FILE.py",
-            help="A network, block, conversation or run; net for a run's network; or a file with inserted blocks.",
+            help="A network, block, conversation or run; net for a run's network; or an assembled network.",
         ),
     ],
     folders: Annotated[

@@ -158,7 +158,7 @@ def trace(wanted: str, folders: Sequence[Path]) -> list[FolderLink]:
     Args:
         wanted: a network or record id of a snapshot; a block of an extraction; the id of a conversation; `net`, the
             name of the network or one of the blocks of a training run; a run of a study; or a Python file with
-            comments that name blocks, as written by `lemur migrate` and `lemur train assemble`.
+            comments that name blocks, as `lemur train assemble` writes them.
         folders: the folder with the row, then its possible parents; for a file, the folders with its blocks.
     Raises: UserError if a folder is not finished, or nothing has that name.
     """
@@ -183,12 +183,12 @@ def _trace_file(path: Path, folders: Sequence[Path]) -> list[FolderLink]:
     """
     blocks = find_inlined_blocks(read_python_file(path, "pass a Python file"))
     if not blocks:
-        raise UserError(f"{path}: none of its comments names a block; pass a file written by `lemur migrate`")
+        raise UserError(f"{path}: none of its comments names a block; pass a file written by `lemur train assemble`")
     manifests = {folder: read_manifest(folder) for folder in folders}
     links = [FolderLink("file", path.name, {"sha256": sha256_file(path)})]
     for block in blocks:
         facts: Json = {
-            "site": f"{block.slot} (from line {block.line} on)",
+            "slot": f"{block.slot} (from line {block.line} on)",
             "source": f"{block.block.partition('::')[0]} {block.path}",
             "lines": lines_text(*block.lines),
             "swhid": block.swhid,

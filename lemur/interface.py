@@ -65,8 +65,8 @@ def trace(wanted: PathLike, *folders: PathLike) -> tuple[FolderLink, ...]:
     """Trace one row of a finished folder back to the source lines that its code comes from.
 
     Args:
-        wanted: a network, a record id, a block, a conversation, a run (or `net`); or a Python file into which
-            blocks were inserted.
+        wanted: a network, a record id, a block, a conversation, a run (or `net`); or a Python file that
+            `lemur train assemble` wrote.
         folders: the folder that has it, then those that it was built from; for a Python file, those that have its
             blocks.
 

@@ -19,10 +19,10 @@ from pydantic import TypeAdapter
 
 from curate.chat.network import NetworkFacts
 from curate.compute import behavior, graphs, runs
-from extract.migrate import network
-from extract.migrate.project import trial
+from extract import migrate
 from extract.minimize import stage as minimize
 from extract.proofs import rebuild, trace, validate
+from lemur.synthesis.attempts import confirm, steps
 from lemur_core.files.errors import UserError
 from lemur_core.graphs.graph import Graph, Node, Ref, TensorType, pack, unpack
 from lemur_core.graphs.serialization import load_graphs, store
@@ -87,7 +87,7 @@ STAGES: dict[str, SandboxStage[Any]] = {
         *(runs.RUN, graphs.TRACE, behavior.MEASURE, CHAT),
         *(validate.EXECUTE, validate.SIGN_BLOCK, validate.SIGN_ORIGINALS),
         *(trace.TRACE, rebuild.REBUILD, minimize.WATCH, minimize.SIGN),
-        *(trial.OBSERVE, trial.PROVE, network.OBSERVE, network.FIT, network.PROVE),
+        *(migrate.IMPORT, migrate.SIGN, steps.PROVE, confirm.CONFIRM),
         *(candidates.PROBE, candidates.NETWORK, check.CHECK, check.TASK),
     )
 }

@@ -34,19 +34,10 @@ NOT_RUN = read_table(__file__, "examples.md", "Not run", globals())
 #: Names in the documents, and what they stand for here. After `--in` DIR is a library of blocks.
 STAND_FOR = {
     "NAME_OR_ID": "ga-0", "ID": "SEModule", "BLOCK": "SEModule", "BLOCKS": "blocks", "NET.py": "net.py",
-    "NEW.py": "new.py", "FILE": "rebuilt.py", "SPEC.json": "spec.json", "PROJECT": "project",
-    "PROJECT/models/se.py": "project/models/se.py", "new.parquet": "new.jsonl", "newer.parquet": "newer.jsonl", "timm": "timm@1.0.30",
+    "NEW.py": "new.py", "FILE": "rebuilt.py", "SPEC.json": "spec.json", "new.parquet": "new.jsonl", "newer.parquet": "newer.jsonl", "timm": "timm@1.0.30",
 }  # fmt: skip
 
-#: The network of the training tutorial.
-NET = re.findall(
-    r'^```python title="net.py"\n(.*?)^```$', (HERE.parent / "docs" / "tutorial-training.md").read_text(), re.S | re.M
-)[0]
-
-
-#: A module of the project that blocks are moved into.
-TEXTS = read_files(__file__, "examples.md")
-GATE = TEXTS["GATE"]
+NET = read_files(__file__, "examples.md")["NET"]
 
 
 def reason(command: str) -> str | None:
@@ -101,10 +92,8 @@ def place(tmp_path: Path, library: Path, snapshot: Path, real_codes: list[str]) 
     (folder / "spec.json").write_text(
         next(line for line in (library / "specs.jsonl").read_text().splitlines() if "SEModule" in line)
     )
-    (folder / "project" / "models").mkdir(parents=True)
-    (folder / "project" / "models" / "__init__.py").touch()
-    (folder / "project" / "models" / "gate.py").write_text(GATE)
-    shutil.copy(HERE.parent / "LICENSE", folder / "project")
+    (folder / "project").mkdir()
+    (folder / "project" / "__init__.py").touch()
     return folder
 
 
@@ -129,12 +118,11 @@ def test_commands_run(page: Path, place: Path, lemur_here: Callable[..., Any], m
     commands = [command for command, _, _ in test_readme.typed(page) if reason(command) is None]
     if not commands:
         pytest.skip("names no commands, or none that is run here")
-    for number, command in enumerate(commands):
+    for command in commands:
         words = filled(command)
         shutil.rmtree(place / "out", ignore_errors=True)
         (place / "rebuilt.py").unlink(missing_ok=True)
-        alone = shutil.copytree(place, place.parent / str(number)) if words[0] == "migrate" else place
-        done = lemur_here(*words, cwd=alone)
+        done = lemur_here(*words, cwd=place)
         assert done.returncode in ((0, 3) if words[0] == "novel" else (0,)), f"{command}\n{done.stderr}"
 
 

@@ -77,6 +77,25 @@ class BlockUses(BlockRun):
 
 
 @dataclass(frozen=True, slots=True)
+class BlockInPlace(BlockUses):
+    """A block to run below its own file, or as a module of a project.
+
+    Args:
+        lines: the printed call; the last one gives the outputs.
+        module: the dotted name of the file in the project; "" for the block's own file.
+        root: the folder that the module is imported from.
+        file: the path of the module.
+        bare: import the module without running the `__init__` files of its packages.
+    """
+
+    lines: Sequence[str] = ()
+    module: str = ""
+    root: str = ""
+    file: str = ""
+    bare: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class CallRequest:
     """A file to load, and the lines to execute below it.
 

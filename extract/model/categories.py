@@ -243,22 +243,10 @@ def split_words(name: str) -> str:
 
     `RoIAlignRotated_v2` gives `roi align rotated`, `MaxPool2dSamePadding` gives `max pool same padding`.
     """
-    words = (word.lower() for word in _words(name, _SPELLINGS))
-    return " ".join(re.sub(r"(?<=[a-z]{2})\d+d?$", "", word) for word in words if not _VERSION.fullmatch(word))
-
-
-def to_snake_case(name: str) -> str:
-    """Return a name in snake case, with numbers kept.
-
-    `ConvNeXtBlock` gives `conv_next_block`, `LayerNorm2d` `layer_norm2d`, `SEModule` `se_module`.
-    """
-    return "_".join(_words(name, _SPELLINGS[:-2])).lower() or name.lower()
-
-
-def _words(name: str, spellings: Iterable[tuple[str, str]]) -> list[str]:
-    for spelling, plain in spellings:
+    for spelling, plain in _SPELLINGS:
         name = re.sub(spelling, plain, name)
-    return _WORD.findall(name)
+    words = (word.lower() for word in _WORD.findall(name))
+    return " ".join(re.sub(r"(?<=[a-z]{2})\d+d?$", "", word) for word in words if not _VERSION.fullmatch(word))
 
 
 def _compile(table: Iterable[tuple[str, str]]) -> tuple[tuple[str, re.Pattern[str]], ...]:

@@ -1,7 +1,6 @@
-"""The options of an extraction and of a migration."""
+"""The options of an extraction."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 from extract.resolve import Policy
@@ -13,7 +12,6 @@ Names = tuple[str, ...]
 
 _SCOPE = "Scope (nothing is indexed again)"
 _CHAT = "Conversations to fine-tune on"
-_NETWORKS = "Into a network"
 _UNSAFE = "Run foreign code without the sandbox. Only for code you trust."
 
 
@@ -90,42 +88,3 @@ class ExtractOptions:
         read_confirmed(self.distributions)
         if self.include_code and not self.chat:
             raise UsageError("--include-code: no conversations are made without --chat; add it, or leave this out")
-
-
-@dataclass(frozen=True, slots=True)
-class MigrateOptions:
-    """Options of a migration, in the order of `lemur migrate --help`."""
-
-    out: Annotated[
-        Path | None,
-        Option(
-            "File to write; default: next to the network, NET-BLOCK.py; in a project, next to similar modules.",
-            metavar="NEW.py",
-        ),
-    ] = None
-    site: Annotated[
-        str | None,
-        Option(
-            "after:PATH, replace:PATH or PATH of a submodule; default: the best one that can be proved.",
-            metavar="SITE",
-            panel=_NETWORKS,
-        ),
-    ] = None
-    show_sites: Annotated[
-        bool, Option("Only show all sites, with shapes and reasons.", flag="--list", panel=_NETWORKS)
-    ] = False
-    prm: Annotated[
-        str | None, Option("Hyperparameters of the network; default: usual ones.", metavar="JSON", panel=_NETWORKS)
-    ] = None
-    in_shape: Annotated[
-        str | None,
-        Option("A batch; default: the first size of 64, 32, 224, 299 that runs.", metavar="NxCxHxW", panel=_NETWORKS),
-    ] = None
-    classes: Annotated[int, Option("The number of classes.", metavar="N", least=1, panel=_NETWORKS)] = 10
-    full: Annotated[bool, Option("The whole closed file, not the minimized form.", panel="Into a project")] = False
-    dry_run: Annotated[bool, Option("Print the difference, write nothing.")] = False
-    force: Annotated[
-        bool, Option("Replace what exists; into a project, also copy a known block or one without permissive license.")
-    ] = False
-    unsafe_no_sandbox: Annotated[bool, Option(_UNSAFE)] = False
-    as_json: Annotated[bool, Option("Print the outcome as JSON.", flag="--json")] = False

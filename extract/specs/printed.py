@@ -1,4 +1,4 @@
-"""How a block runs, as lines to paste below its file: what `lemur show` prints, and `lemur verify` executes."""
+"""How a block runs, as lines to paste: what `lemur show` and `lemur migrate` print, and `lemur verify` executes."""
 
 import ast
 from collections.abc import Iterator
@@ -10,8 +10,10 @@ from manifests.records import Block
 
 #: What the lines may name without saying where it is from.
 ALWAYS = frozenset({"torch", "nn"})
-#: Further names that the search uses in arguments.
+#: All names that the search uses in arguments.
 _IMPORTS = {
+    "torch": "import torch",
+    "nn": "from torch import nn",
     "F": "import torch.nn.functional as F",
     "np": "import numpy as np",
     "numpy": "import numpy",
@@ -23,10 +25,12 @@ _IMPORTS = {
 }
 
 
-def print_call(row: Block, code: str | None) -> tuple[str, ...]:
+def print_call(row: Block, code: str | None, module: str = "") -> tuple[str, ...]:
     """Return the lines that construct a block and call it.
 
-    Args: code: its file, the lean form if there is one; None if it is not known here.
+    Args:
+        code: its file, the lean form if there is one; None if it is not known here.
+        module: the dotted name to import the file by; "" for lines to paste below the file.
     Returns: no lines if it was not seen to run, or if the arguments name what neither these lines nor its file define.
     """
     calls = read_arguments(row.arguments)
@@ -38,13 +42,17 @@ def print_call(row: Block, code: str | None) -> tuple[str, ...]:
     mode = "" if trains else "block.eval()"
     lines = [f"block = {calls.constructor_call(row.name)}", *filter(None, [mode, calls.forward_call()])]
     try:
-        names = set(_list_names(lines)) - {row.name, "block"} - ALWAYS - BUILTINS
+        names = set(_list_names(lines)) - {row.name, "block"} - BUILTINS
     except SyntaxError:  # not what extraction wrote
         return ()
-    undefined = names - set(list_definitions(code)) if names and code is not None else names
-    if not undefined <= _IMPORTS.keys():
+    defined = set(list_definitions(code)) if names and code is not None else set()
+    if not names <= defined | _IMPORTS.keys():
         return ()
-    return (*(_IMPORTS[name] for name in sorted(undefined)), *lines)
+    imported = names & _IMPORTS.keys() - (set() if module else ALWAYS | defined)
+    head = [_IMPORTS[name] for name in sorted(imported)]
+    if module:
+        head.append(f"from {module} import {', '.join(sorted({row.name} | names - _IMPORTS.keys()))}")
+    return (*head, *lines)
 
 
 def _list_names(lines: list[str]) -> Iterator[str]:

@@ -68,19 +68,10 @@ class Bundle:
     Attributes:
         text: a module: future import, imports, then the parts' definitions in their order.
         names: the name of each part's class in the module, by the part's key.
-        globals: by the part's key, the part's own global names mapped to their names in the module.
-        imports: by the part's key, its top-level imports, under their names in the module.
-        bodies: by the part's key, its comment lines and definitions as written in the text, without those of an earlier
-            part.
-        future: whether annotations are strings in the module.
     """
 
     text: str
     names: dict[str, str]
-    globals: dict[str, dict[str, str]] = field(default_factory=dict)
-    imports: dict[str, tuple[Import, ...]] = field(default_factory=dict)
-    bodies: dict[str, str] = field(default_factory=dict)
-    future: bool = False
 
 
 def bundle(parts: Sequence[Part]) -> Bundle:
@@ -109,13 +100,11 @@ def bundle(parts: Sequence[Part]) -> Bundle:
             )
     colour = _color_globals(files)
     names = _choose_names(files, colour)
-    imports = {
-        file.part.key: tuple(item._replace(bound=own[item.bound]) for item in file.imports)
-        for file, own in zip(files, names, strict=True)
-    }
     lines = ["from __future__ import annotations", ""] if future else []
     # Modules first: `import torch.nn as nn` where another part has `from torch import nn`.
-    imported = {item for items in imports.values() for item in items}
+    imported = {
+        item._replace(bound=own[item.bound]) for file, own in zip(files, names, strict=True) for item in file.imports
+    }
     lines += import_section(sorted(imported, key=lambda item: (bool(item.name), item)))
     bodies = [
         file.render(own, copies) for file, own, copies in zip(files, names, _find_copies(files, colour), strict=True)
@@ -123,15 +112,7 @@ def bundle(parts: Sequence[Part]) -> Bundle:
     text = "\n\n\n".join(filter(None, ["\n".join(lines).strip("\n"), *bodies])) + "\n"
     if text.startswith("#"):  # in the first two lines, a part's own comment could declare an encoding
         text = f"\n\n{text}"
-    keys = [file.part.key for file in files]
-    return Bundle(
-        text,
-        {file.part.key: own[file.part.name] for file, own in zip(files, names, strict=True)},
-        globals=dict(zip(keys, names, strict=True)),
-        imports=imports,
-        bodies=dict(zip(keys, bodies, strict=True)),
-        future=future,
-    )
+    return Bundle(text, {file.part.key: own[file.part.name] for file, own in zip(files, names, strict=True)})
 
 
 # -- one part --------------------------------------------------------------------------------------------------------

@@ -36,10 +36,9 @@ _EXAMPLES = "Examples:"
 #: The page below docs/ about a command, or about a group of commands.
 _PAGES = {
     "demo": "pipeline",
-    **dict.fromkeys(("extract", "list", "show"), "extraction"),
+    **dict.fromkeys(("extract", "list", "migrate", "show"), "extraction"),
     "search": "specs",
     **dict.fromkeys(("rebuild", "novel"), "graphs"),
-    "migrate": "migration",
     "sensitivity": "similarity",
     "curate": "sources",
     "train": "training",

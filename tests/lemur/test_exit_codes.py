@@ -16,7 +16,6 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 
 from extract.extractor import read_names
-from extract.migrate.network import read_target_network
 from lemur.experts.settings import load_settings
 from lemur.synthesis.attempts.plan import read_block_names
 from lemur_core.files.errors import SpecialFileError
@@ -39,7 +38,6 @@ LINES = {int(status): text.splitlines() for status, text in read_files(__file__,
 FREE = {
     "search": {"query", "category", "license_", "source"},
     "extract": {"names", "repositories", "paths", "symbols", "start_from"},
-    "migrate": {"site"},
     "curate": {"prefer", "topup_prefix"},
     "synthesize": {"key_name", "goal"},
 }
@@ -196,7 +194,6 @@ READERS: dict[str, Callable[[Path], Any]] = read_table(
         "read_code": read_code,
         "read_names": read_names,
         "read_prm": read_prm,
-        "read_target_network": read_target_network,
     },
 )
 

@@ -10,23 +10,22 @@ processes at most 4 times in 120: in two modes, after few epochs or after many.
 import base64
 import hashlib
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
 import numpy as np
 
-from extract.migrate.messages import BrokenNetwork
-from extract.migrate.network import LIMITS
-from lemur.synthesis.attempts.messages import LearningTask, ScoreChange
+from lemur.synthesis.attempts.messages import BrokenNetwork, LearningTask, ScoreChange
 from lemur.synthesis.attempts.prompts import CLASSES, IN_SHAPE
+from lemur_core.sandbox import Limits
 from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.stage import Retries, SandboxStage
 
+#: Up to 200 batches are trained. CPU time and memory are the effective limits: the load of the machine changes nothing.
 CONFIRM = SandboxStage[ScoreChange | BrokenNetwork](
-    "lemur.synthesis.attempts.confirm_guest:train_briefly",
+    "lemur.synthesis.attempts.learning_guest:train_briefly",
     ScoreChange | BrokenNetwork,
-    replace(LIMITS, wall_seconds=3600, cpu_seconds=480),  # up to 200 batches; the first proof takes one
+    Limits(wall_seconds=3600, cpu_seconds=480, memory_bytes=6 * 2**30),
     Retries.NONE,
 )
 

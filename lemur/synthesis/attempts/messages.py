@@ -1,8 +1,11 @@
-"""The request to the guest that confirms learning, and its answer. Standard library only: the guest imports it."""
+"""The requests to the guests of synthesis, and their answers. Standard library only: the guests import it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
+
+#: The steps of a proof, in order.
+ProofStep = Literal["builds", "runs", "shape", "gradients", "learns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +41,32 @@ class ScoreChange:
 
     train: tuple[tuple[float, ...], ...]
     eval: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkToProve:
+    """A network, the class in it that has to learn, and the inputs.
+
+    Args: case: as for `lemur_core.sandbox.net.run_network`, with `in_shape`, `out_shape` and `output`.
+    """
+
+    code: str
+    prm: Mapping[str, Any]
+    case: Mapping[str, Any]
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkProof:
+    """The step of a proof that failed, and why; None if all succeeded."""
+
+    failed: ProofStep | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenNetwork:
+    """Why a network does not run or learn; `category` is the step that failed."""
+
+    category: str
+    error: str

@@ -35,12 +35,11 @@ from curate.model.features import Features, code_features
 from curate.model.options import CurateOptions
 from curate.published.novel import novel
 from extract.arguments.messages import BlockRun, CallsToRun, SpecRebuild
-from extract.migrate.messages import NetworkToProve
-from extract.migrate.network import LIMITS, PROVE
 from extract.proofs.rebuild import REBUILD
 from extract.proofs.trace import TRACE
 from extract.specs.algorithm import build_algorithm, graphs_in_spec
 from lemur.synthesis.attempts.confirm import CONFIRM, confirm
+from lemur.synthesis.attempts.messages import NetworkProof, NetworkToProve
 from lemur.synthesis.attempts.plan import Attempt, RequestedBlock
 from lemur.synthesis.attempts.policy import find_forbidden
 from lemur.synthesis.attempts.prompts import CLASSES, IN_SHAPE
@@ -52,9 +51,9 @@ from lemur_core.files.workers import available_cores
 from lemur_core.graphs.graph import LEAVES, Graph
 from lemur_core.graphs.identity import similarity, subtrees
 from lemur_core.graphs.serialization import load_graphs
-from lemur_core.sandbox import Failure
+from lemur_core.sandbox import Failure, Limits
 from lemur_core.sandbox.cached import workers_within_memory
-from lemur_core.sandbox.stage import Retries, open_sandbox
+from lemur_core.sandbox.stage import Retries, SandboxStage, open_sandbox
 from lemur_core.similarity.minhash import jaccard
 from lemur_core.source.quality import drop_unevaluated, find_undefined_names
 from train.model.contract import check_contract
@@ -68,6 +67,13 @@ _MOTIFS = 0.5  # required share of the spec's motifs
 _LAYOUT = RESHAPING - {"slice", "upsample_nearest2d"}
 _OPERATIONS = 0.5  # the share of common operations, of all in both, that has to be exceeded
 
+#: One batch is trained. CPU time and memory are the effective limits, so outcomes do not depend on machine load.
+PROVE = SandboxStage[NetworkProof](
+    "lemur.synthesis.attempts.learning_guest:prove",
+    NetworkProof,
+    Limits(wall_seconds=900, cpu_seconds=120, memory_bytes=6 * 2**30),
+    Retries.NONE,
+)
 _TRACE = replace(TRACE, retries=Retries.NONE, label="")
 _REBUILD = replace(REBUILD, label="")
 _PRM = PRM | {"transform": "norm_32", "batch": BATCH}
@@ -112,7 +118,7 @@ class Prover:
     """
 
     def __init__(self, folders: Sequence[Path], *, jobs: int | None = None, unsafe: bool = False) -> None:
-        workers = workers_within_memory(jobs or available_cores(), LIMITS)
+        workers = workers_within_memory(jobs or available_cores(), PROVE.limits)
         self._tracer = NetworkTracer(jobs=jobs, unsafe=unsafe)
         self._box = open_sandbox(None, [PROVE, TRACE, REBUILD, CONFIRM], {"jobs": workers, "unsafe": unsafe})
         self._folders, self._jobs, self._unsafe = tuple(folders), jobs, unsafe
@@ -156,7 +162,7 @@ class Prover:
 
     def _check_learns(self, candidates: Sequence[NetworkProposal]) -> None:
         requests = {
-            f"{number} {name}": NetworkToProve(candidate.code or "", _PRM, [_CASE], [_CASE["output"]], name, "")
+            f"{number} {name}": NetworkToProve(candidate.code or "", _PRM, _CASE, name)
             for number, candidate in enumerate(candidates)
             # Without a requested block, the whole network has to learn.
             for name in [block.name for block in candidate.attempt.requested] or ["Net"]

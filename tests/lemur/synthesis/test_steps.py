@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from extract.specs.algorithm import build_algorithm
 from lemur.synthesis.attempts import confirm as confirming
+from lemur.synthesis.attempts import steps
 from lemur.synthesis.attempts.confirm import CONFIRM, confirm
-from lemur.synthesis.attempts.messages import ScoreChange
+from lemur.synthesis.attempts.messages import NetworkToProve, ScoreChange
 from lemur.synthesis.attempts.options import AttemptOptions, Service
 from lemur.synthesis.attempts.plan import Attempt, RequestedBlock, draw
 from lemur.synthesis.attempts.prompts import first_messages, opening, plan_messages, repair_messages
-from lemur.synthesis.attempts.steps import STEPS, NetworkProposal, Prover, conformance
+from lemur.synthesis.attempts.steps import PROVE, STEPS, NetworkProposal, Prover, conformance
 from lemur.synthesis.command import run_synthesis
 from lemur_core.files.errors import UserError
 from lemur_core.graphs.graph import TORCH
@@ -298,8 +299,28 @@ UNMOVED = "its training does not move its scores of images that it has not seen 
 
 @pytest.fixture(scope="module")
 def box(curator_cache: Path) -> Iterator[CachedSandbox]:
-    with CachedSandbox(entries=[CONFIRM.guest], workers=1) as opened:
+    with CachedSandbox(entries=[PROVE.guest, CONFIRM.guest], workers=1) as opened:
         yield opened
+
+
+PROVEN = {
+    "": (None, ""),
+    "raise ValueError('no')": ("runs", "ValueError: no"),
+    "x = self.block(x)[:, :, :1] / 0": ("shape", "the output is not finite"),
+    "x = self.block(x).detach() + x": ("gradients", "none reaches "),
+}
+
+
+def test_what_one_batch_proves(box: CachedSandbox) -> None:
+    codes = {use: synthesis.network("SqueezeGate", use=use) for use in PROVEN}
+    codes["no step"] = synthesis.network("SqueezeGate").replace(HONEST, CLAIMED["nothing"])
+    case = steps._CASE
+    proofs = PROVE.run(box, {use: NetworkToProve(code, PRM, case, "SqueezeGate") for use, code in codes.items()})
+    expected = PROVEN | {"no step": ("learns", "one batch does not change any parameter of the block")}
+    for reply in proofs:
+        assert reply.answer is not None, reply.ending()
+        failed, why = expected[reply.key]
+        assert (reply.answer.failed, why in reply.answer.why) == (failed, True), reply.answer
 
 
 def test_who_learns(box: CachedSandbox) -> None:

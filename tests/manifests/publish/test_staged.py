@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from extract.migrate.source_block import choose_form
+from extract.migrate import choose_form
 from extract.model.results import Result
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError

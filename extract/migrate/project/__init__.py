@@ -1,1 +1,0 @@
-"""Insert a block into a project of many files."""
