@@ -60,7 +60,6 @@ RECORDS = (
             f"{_ONE_BLOCK} --data cifar10-jpeg --images 256 --held-out 0 --epochs 1 --out run --force",
         ),
     ),
-    Record(),
 )
 
 
