@@ -93,9 +93,15 @@ def make(name: str, work: Path, whole: bool) -> None:
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """Return the names of all files of a folder, and of its tables the number of rows and a digest a column."""
+    """Return versions, the names of all files of a folder, and the rows and a digest a column of each table."""
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     versions = {name: importlib.metadata.version(name) for name in _VERSIONS} | {"python": platform.python_version()}
+    if (folder / "manifest.json").exists():
+        manifest = json.loads((folder / "manifest.json").read_text())
+        versions |= {f"input {item['name']}": item["sha256"][:12] for item in manifest["inputs"]}
+        details = manifest["details"]
+        versions |= {f"input {name}": "could not be fetched" for name in details.get("unopened", ())}
+        versions |= dict(item.split("==") for item in details.get("installed_for_execution", ()))
     tables = {name: dict(_digest_columns(folder / name)) for name in files if name.endswith(".parquet")}
     return {"versions": versions, "files": files, "tables": tables}
 
