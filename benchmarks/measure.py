@@ -27,14 +27,14 @@ class Cost:
         return f"{self.wall:8.1f} s wall  {self.cpu:8.1f} s CPU  {self.peak_mib:8,.0f} MiB peak"
 
 
-def make_empty_cache(work: Path) -> dict[str, str]:
-    """Return an environment in which nothing is cached but the sources and the runtime of blocks.
+def make_empty_cache(work: Path, kept: Sequence[str] = ("sources", "runtime")) -> dict[str, str]:
+    """Return an environment in which nothing is cached but some rooms: the sources and the runtime of blocks.
 
     Args: work: a folder, in which the cache is made.
     """
     cache = work / "cache"
     cache.mkdir()
-    for part in ("sources", "runtime"):
+    for part in kept:
         (cache / part).symlink_to(cache_folder(part), target_is_directory=True)
     return {**os.environ, "LEMUR_CURATOR_CACHE": str(cache)}
 
