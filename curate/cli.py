@@ -8,7 +8,6 @@ import typer
 import curate as package
 from curate.model.options import CurateOptions
 from lemur_core.files.errors import UsageError
-from manifests.options import DistributedOptions
 from manifests.options.help import CommandLine, paint_changes
 from manifests.options.parameters import RuntimeOption, takes_options
 
@@ -55,7 +54,6 @@ def curate(
             help="An extraction: say which codes are from its repositories, and under which licenses (repeatable).",
         ),
     ] = None,
-    distributed: DistributedOptions,
     jobs: JobsOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
@@ -71,15 +69,13 @@ def curate(
         source,
         out,
         options,
-        distributed,
         against=against or (),
         origins=origins or (),
         jobs=jobs,
         force=force,
         as_json=as_json,
     )
-    if summary is not None:
-        print(summary)
+    print(summary)
 
 
 @app.command(rich_help_panel=_PANEL)

@@ -15,12 +15,10 @@ from curate.published.novel import NovelFiles
 from curate.published.novel import novel as novel  # as it is: the command reads its result
 from curate.run.sensitivity import LEXICAL_GRID, STRUCTURAL_GRID, parse_threshold
 from curate.run.sensitivity import sensitivity as measure_sensitivity
-from curate.sources import open_source, open_sources
+from curate.sources import open_source
 from lemur_core.files import Json
-from lemur_core.files.atomic import check_free
 from lemur_core.files.markdown import plural
 from manifests.folders.manifest import Manifest
-from manifests.options import DistributedOptions
 
 #: The stages at which rows are removed, in their order.
 _STAGES = {
@@ -39,26 +37,18 @@ def curate(
     source: list[str],
     out: Path,
     options: CurateOptions,
-    distributed: DistributedOptions,
     *,
     against: Sequence[Path],
     origins: Sequence[Path],
     jobs: int | None,
     force: bool,
     as_json: bool,
-) -> str | None:
-    """Write a snapshot here or in tasks, and return its summary; None if the tasks wait in a queue."""
-    folders: Json = {"against": against, "origins": origins, "force": force}
-    manifest: Manifest | None
-    if distributed.executor is None:
-        manifest = curate_here(source, out=out, options=options, jobs=jobs, progress=True, **folders).manifest
-    else:
-        from curate.run.tasks import curate_in_tasks  # needs the extra `cluster`: datatrove takes a second
-
-        opened = open_sources(source, options.of_files)
-        check_free(out, force=force)
-        manifest = curate_in_tasks(opened, source, out, options, distributed, **folders)
-    return None if manifest is None else summary_text(out, manifest, as_json=as_json)
+) -> str:
+    """Write a snapshot, and return its summary."""
+    snapshot = curate_here(
+        source, out=out, options=options, against=against, origins=origins, jobs=jobs, force=force, progress=True
+    )
+    return summary_text(out, snapshot.manifest, as_json=as_json)
 
 
 def explain(folder: Path, name_or_id: str, graph: Path | None, against: Sequence[Path], *, as_json: bool) -> str:

@@ -69,7 +69,7 @@ _WORDS = (
 _ORDER = (
     *("demo", "extract", "show", "search", "rebuild", "migrate", "curate", "explain", "novel", "gate", "sensitivity"),
     *("train", "synthesize", "experts", "verify", "open", "list", "trace", "export"),
-    *("publish", "pull", "status", "doctor", "cache"),
+    *("publish", "pull", "doctor", "cache"),
 )
 
 
@@ -355,25 +355,6 @@ def search(
     if spec is not None and spec.is_file() and not force:
         raise UserError(f"{spec}: exists already; choose another --spec, or add --force to replace it")
     command.search_folder(folder, " ".join(query or ()), filters, count=count, spec_file=spec, as_json=as_json)
-
-
-@app.command(rich_help_panel="Runs in tasks")
-def status(
-    work: Annotated[str, typer.Argument(metavar="WORK", help="The folder or address of --work.")],
-    lines: Annotated[
-        int, typer.Option("--lines", metavar="N", min=0, help="Last lines of the log of a task that runs or failed.")
-    ] = 3,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the status as one JSON object.")] = False,
-) -> None:
-    """Show how far a run with --executor has come: its steps, and tasks that run or have failed.
-
-    Examples:
-      lemur status snapshot.work
-    """
-    from lemur_core.distributed.status import read_status, status_text
-
-    run_status = read_status(work, lines=lines)
-    print(json.dumps(asdict(run_status), indent=2) if as_json else status_text(run_status))
 
 
 _MACHINE = "This machine"

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("lemur_core", "manifests", "extract", "curate", "train", "lemur")
 #: What each may import of ours, beside itself.
 FLOORS = read_table(__file__, "floors.md", "Floors", globals())
-#: Inside the ground: `files <- source, similarity, sandbox, distributed <- graphs <- rebuild, describe`.
+#: Inside the ground: `files <- source, similarity, sandbox <- graphs <- rebuild, describe`.
 GROUND = read_table(__file__, "floors.md", "Ground", globals())
 _NAMED = re.compile(rf"(?:{'|'.join(PACKAGES)})(?:\.\w+)+")
 

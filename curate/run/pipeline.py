@@ -17,7 +17,6 @@ from curate.folder.prediction import choose_results, prediction_card, write_pred
 from curate.folder.report import write_report
 from curate.folder.snapshot import MEASUREMENTS, list_removed_rows, write_snapshot_card, write_snapshot_tables
 from curate.model.corpus import CodeFile, LoadedRecords, read_corpus
-from curate.model.features import FeatureStore
 from curate.model.options import CurateOptions, get_prefix
 from curate.model.rights import Origins, check_origins, read_rights
 from curate.published.delta import Baseline, open_baseline, refuse_conflicts
@@ -46,16 +45,12 @@ def curate(
     origins: Sequence[Path] = (),
     jobs: int | None = None,
     force: bool = False,
-    store: FeatureStore | None = None,
-    answers: Mapping[str, Json] = {},
 ) -> Manifest:
     """Curate a source into the folder `out`.
 
     Args:
         against: finished snapshots and deltas; `out` becomes a delta to them.
         origins: extractions whose blocks each code is compared with to find its origin.
-        store: where the features are read; None: the user's cache, which they are computed into.
-        answers: answers of the sandbox on graphs that are known already, by id.
     Returns: the manifest that was written.
     Raises: UserError for bad input or an `out` that cannot be written; nothing is left behind then.
     """
@@ -65,11 +60,11 @@ def curate(
     with atomic_folder(out, force=force) as folder:
         # Inside the folder that is written: a killed run leaves one thing behind.
         with tempfile.TemporaryDirectory(dir=folder) as scratch, CodeFile(Path(scratch) / "codes") as codes:
-            corpus = read_corpus(source, codes, options.tokens, jobs, store)
+            corpus = read_corpus(source, codes, options.tokens, jobs)
             watch.lap("load and features")
             published = open_baseline(against, corpus, options, jobs) if against else None
             watch.lap("published")
-            outcome = decide(corpus, options, jobs, published, answers)
+            outcome = decide(corpus, options, jobs, published)
             corpus = _check_some_left(corpus, outcome) if published is None else published.extend_corpus(corpus)
             watch.lap("decide")
             removed = _add_rights(corpus, outcome, source, options, origins, jobs)
@@ -174,13 +169,12 @@ def decide(
     options: CurateOptions,
     jobs: int | None,
     against: Baseline | None = None,
-    answers: Mapping[str, Json] = {},
 ) -> CurationOutcome:
     """Decide by the requested profile, and check whether the kept records run if requested."""
     if not options.checks_runs:
-        return _decide(corpus, options, jobs, None, against, answers)
+        return _decide(corpus, options, jobs, None, against)
     with RunChecker(corpus, jobs=jobs, **options.in_sandbox) as check:
-        outcome = _decide(corpus, options, jobs, check, against, answers)
+        outcome = _decide(corpus, options, jobs, check, against)
         outcome.runs = check({code: outcome.representatives[code] for code in outcome.kept})
     return outcome
 
@@ -191,11 +185,10 @@ def _decide(
     jobs: int | None,
     check: Check | None,
     against: Baseline | None,
-    answers: Mapping[str, Json],
 ) -> CurationOutcome:
     if options.graphs != "off":
         try:
-            with GraphTracer(corpus, jobs=jobs, answers=answers, **options.in_sandbox) as tracer:
+            with GraphTracer(corpus, jobs=jobs, **options.in_sandbox) as tracer:
                 outcome = curate_strict(corpus, options, check, tracer, against)
             outcome.notes += _describe_assumptions(corpus, outcome, options)
             return outcome

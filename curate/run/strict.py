@@ -50,7 +50,7 @@ def curate_strict(
     guard = None if against is None else SplitGuard(corpus.features, against, get_trace)
     selector = _selector(corpus, options, recall, tracer, guard)
     if tracer is not None:
-        tracer.trace(_list_traced_first(records, options, tracer, against))
+        tracer.trace(_list_traced_first(records, options, against))
     choose = _make_chooser(corpus, options, selector, tracer, against, get_trace)
     find_reasons = _make_requirements(options, check, get_trace)
     all_records, (records, chosen) = records, choose_fitting(records, corpus, choose, find_reasons)
@@ -98,15 +98,12 @@ def _describe_details(
     }
 
 
-def _list_traced_first(
-    records: Records, options: CurateOptions, tracer: GraphTracer, against: Baseline | None
-) -> dict[int, int]:
+def _list_traced_first(records: Records, options: CurateOptions, against: Baseline | None) -> dict[int, int]:
     """Return the codes to trace before anything is selected, with their representative rows."""
-    rows = records.representatives
-    if options.graphs == "survivors":  # what tasks have traced already
-        return {code: row for code, row in rows.items() if tracer.is_answered(code)}
+    if options.graphs == "survivors":
+        return {}
     published = () if against is None else against.equal
-    return {code: row for code, row in rows.items() if code not in published}
+    return {code: row for code, row in records.representatives.items() if code not in published}
 
 
 def _make_chooser(

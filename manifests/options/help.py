@@ -48,7 +48,6 @@ _PAGES = {
     "open": "page",
     "trace": "provenance",
     **dict.fromkeys(("export", "publish", "pull"), "publishing"),
-    "status": "cluster",
     "doctor": "install",
     **dict.fromkeys(("explain", "cache"), "faq"),
 }
