@@ -20,7 +20,6 @@ _SOURCE = (
 )
 _SOURCES = f"{_SOURCE} Also a folder of blocks (records block-ID). Several are read in their order."
 
-SourceArg = Annotated[str, typer.Argument(metavar="SOURCE", help=_SOURCE)]
 SourcesArg = Annotated[list[str], typer.Argument(metavar="SOURCE", help=_SOURCES)]
 OutOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace DIR when it exists.")]
@@ -134,26 +133,3 @@ def novel(
     print(package.commands.novelty_text(novelty, as_json=as_json))
     if novelty.is_known:
         raise typer.Exit(3)
-
-
-@app.command(rich_help_panel=_PANEL)
-def sensitivity(
-    source: SourceArg,
-    out: OutOption,
-    lexical: Annotated[list[float] | None, typer.Option(help="Lexical thresholds (repeatable).")] = None,
-    structural: Annotated[
-        list[str] | None, typer.Option(help="Structural thresholds, or off for none (repeatable).")
-    ] = None,
-    jobs: JobsOption = None,
-    force: ForceOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Kept counts over a grid of lexical and structural thresholds.
-
-    Examples:
-      lemur sensitivity lemur --out thresholds
-    """
-    report = package.commands.sensitivity(
-        source, out, lexical=lexical or (), structural=structural or (), jobs=jobs, force=force, as_json=as_json
-    )
-    print(report)

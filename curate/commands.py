@@ -13,9 +13,6 @@ from curate.interface import curate as curate_here
 from curate.model.options import CurateOptions
 from curate.published.novel import NovelFiles
 from curate.published.novel import novel as novel  # as it is: the command reads its result
-from curate.run.sensitivity import LEXICAL_GRID, STRUCTURAL_GRID, parse_threshold
-from curate.run.sensitivity import sensitivity as measure_sensitivity
-from curate.sources import open_source
 from lemur_core.files import Json
 from lemur_core.files.markdown import plural
 from manifests.folders.manifest import Manifest
@@ -63,28 +60,6 @@ def explain(folder: Path, name_or_id: str, graph: Path | None, against: Sequence
 def novelty_text(novelty: NovelFiles, *, as_json: bool) -> str:
     """Return the output of `lemur novel`."""
     return json.dumps(novelty.facts, indent=2) if as_json else "\n".join(novelty.lines)
-
-
-def sensitivity(
-    source: str,
-    out: Path,
-    *,
-    lexical: Sequence[float],
-    structural: Sequence[str],
-    jobs: int | None,
-    force: bool,
-    as_json: bool,
-) -> str:
-    """Measure the kept counts over a grid of thresholds, and return the report."""
-    manifest = measure_sensitivity(
-        open_source(source),
-        out,
-        lexical=lexical or LEXICAL_GRID,
-        structural=[parse_threshold(text) for text in structural] if structural else STRUCTURAL_GRID,
-        jobs=jobs,
-        force=force,
-    )
-    return _summary_json(out, manifest) if as_json else (out / "report.md").read_text(encoding="utf-8")
 
 
 def summary_text(out: Path, manifest: Manifest, *, as_json: bool) -> str:

@@ -67,7 +67,7 @@ _WORDS = (
 
 #: The commands in the order of --help: as a newcomer would use them.
 _ORDER = (
-    *("demo", "extract", "show", "search", "rebuild", "migrate", "curate", "explain", "novel", "gate", "sensitivity"),
+    *("demo", "extract", "show", "search", "rebuild", "migrate", "curate", "explain", "novel", "gate"),
     *("train", "synthesize", "experts", "verify", "open", "list", "trace", "export"),
     *("publish", "pull", "doctor", "cache"),
 )

@@ -353,18 +353,6 @@ STATED: dict[str, Json] = {
             sources=list[_Source], withheld=_list_of(_allow(blocks=_Count)), notes=list[str], unopened=dict[str, str],
         ),
     },
-    "sensitivity": {
-        "parameters": _allow(source=str),
-        "counts": _allow(
-            codes=_Count,
-            grid=_list_of(
-                _require(
-                    lexical_threshold=_Figure, structural_threshold=_Figure | None, kept=_Count, exact=_Count,
-                    lexical=_Count, structural=_Count
-                )
-            ),
-        ),
-    },
     "ablation": {"parameters": _allow(data=str, variants=Json, seeds=list[int]), "counts": _RUNS},
     "search": {"parameters": _allow(data=str), "counts": _RUNS},
     "synthesis": {"counts": _dict_of(_require(attempts=_Count, accepted=_Count)), "details": _SHARED},

@@ -40,7 +40,6 @@ _PAGES = {
     "search": "specs",
     **dict.fromkeys(("rebuild", "novel"), "graphs"),
     "migrate": "migration",
-    "sensitivity": "similarity",
     "curate": "sources",
     "train": "training",
     "synthesize": "synthesis",

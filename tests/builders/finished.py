@@ -10,7 +10,6 @@ import torch
 
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
-from curate.run.sensitivity import sensitivity
 from curate.sources import open_sources
 from lemur.experts.folder import ANSWERS, EVALUATED, compute_majority, compute_scores
 from lemur.experts.settings import load_settings
@@ -44,13 +43,11 @@ def write_all(base: Path) -> dict[str, Path]:
     base.mkdir(exist_ok=True)
     blocks = _write_blocks(base)
     snapshot, delta = _write_snapshots(base)
-    sensitivity(open_sources([str(base / "rows.jsonl")]), base / "grid", jobs=1)
     run = _write_run(base / "run")
     return {
         "blocks": blocks,
         "snapshot": snapshot,
         "delta": delta,
-        "grid": base / "grid",
         "run": run,
         "ablation": _write_study(base / "ablation", "ablation"),
         "search": _write_study(base / "search", "search"),

@@ -329,8 +329,8 @@ def test_not_a_folder_of_ours(tmp_path: Path) -> None:
 
 def test_not_a_snapshot(copy: Path) -> None:
     manifest = json.loads((copy / "manifest.json").read_text(encoding="utf-8"))
-    (copy / "manifest.json").write_text(json.dumps({**manifest, "kind": "sensitivity"}), encoding="utf-8")
-    assert "holds a sensitivity, not a snapshot" in error_of(copy, "base-net")
+    (copy / "manifest.json").write_text(json.dumps({**manifest, "kind": "ablation"}), encoding="utf-8")
+    assert "holds an ablation, not a snapshot" in error_of(copy, "base-net")
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut"])

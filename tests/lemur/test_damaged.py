@@ -46,7 +46,6 @@ def commands(name: str, folder: Path, out: Path, rows: Path) -> list[list[object
         ["search", "--like", item, "--in", folder],
         [*curate, folder],
         [*curate, rows, "--origins", folder],
-        ["sensitivity", folder, "--out", new, "--jobs", 1],
     ]
     snapshot: list[list[object]] = [
         ["explain", folder, item],
