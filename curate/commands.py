@@ -89,7 +89,7 @@ def _summary_lines(out: Path, manifest: Manifest) -> Iterator[str]:
         graphs = counts["graphs"]
         text = f"of the kept traced, each a graph of its own; {graphs['distinct_up_to_widths']:,} up to widths"
         yield f"  {'graphs':<10} {graphs['kept']:>9,}  {text}"
-    elif manifest.parameters["profile"] == "strict":
+    else:
         yield f"  {'graphs':<10} {'-':>9}  not compared: two of the kept may compute the same"
     if "runs" in counts:
         runs = counts["runs"]

@@ -44,8 +44,7 @@ def curate(
         source: what `lemur curate` takes as SOURCE: `lemur[@VERSION]`, a table, a folder of Python files, a dataset of
             the Hub; or several of these.
         out: the folder to write; it is written completely or not at all.
-        options: the profile, thresholds, filters and everything else that decides what is kept; those of the profile
-            `strict` by default.
+        options: thresholds, filters and everything else that decides what is kept.
         against: finished snapshots; `out` becomes a delta that holds only what is new compared with them.
         origins: extractions; each code is compared with their blocks, which states its origin and license.
         jobs: worker processes; all cores by default.

@@ -40,6 +40,7 @@ from manifests.folders.manifest import (
     read_unchecked_manifest,
 )
 from manifests.folders.reading import CHECK_ERRORS, describe, reading
+from manifests.folders.retired import check_retired, find_retired
 from manifests.provenance import find_inlined_blocks
 
 #: All kinds of folder with verification and traces.
@@ -82,7 +83,7 @@ def verify_folder(
     if fault := find_stated_fault(manifest):
         return [check_files(folder, manifest), Check("manifest", ok=False, detail=f"cannot be checked: {fault}")]
     if kind is None:
-        return [check_files(folder, manifest)]
+        return [check_files(folder, manifest), *check_retired(manifest)]
     try:
         with show_steps(f"verify {folder.name}"):
             checks = kind.verify(folder, jobs=jobs, **more)
@@ -92,7 +93,7 @@ def verify_folder(
             Check(manifest.kind, ok=False, detail=f"cannot be checked: {describe(error)}"),
         ]
     # A page of wrong tables differs, too: that would report one fault twice.
-    if (folder / INDEX).is_file() and all(check.ok for check in checks):
+    if (folder / INDEX).is_file() and all(check.ok for check in checks) and not find_retired(manifest):
         checks += run_checks("page", lambda: _check_page(folder, manifest))
     return checks
 

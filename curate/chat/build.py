@@ -36,8 +36,6 @@ def build_chat(
     """
     rights = outcome.rights
     none = {code: Skipped("license", rights.get_license(code)) for code in outcome.kept if rights.is_blocked(code)}
-    # profile nn-dup also keeps code that is not Python
-    none |= {code: Skipped("not_python", why) for code, why in corpus.features.problems.items()}
     notes = {code: note for code in outcome.kept if (note := find_note(corpus.codes[code])) is not None}
     none = {code: Skipped("residue", f"its file holds the line: {note}") for code, note in notes.items()} | none
     codes = [code for code in outcome.kept if code not in none]

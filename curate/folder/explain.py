@@ -252,7 +252,7 @@ def _describe_canonical(snapshot: SnapshotTables, digest: str) -> Json:
         record, folder = match
         facts = {"id": digest, "name": record.nn, "kept": True, "split": record.split, "score": record.score}
         return facts if folder == snapshot.folder else facts | {"folder": str(folder)}
-    rows = snapshot.select_rows("id", digest)  # profile nn-dup may name a canonical that was itself removed
+    rows = snapshot.select_rows("id", digest)
     name = _find_representative(rows).nn if rows else None
     return {"id": digest, "name": name, "kept": False, "split": None, "score": None}
 
@@ -272,8 +272,7 @@ def _list_duplicates(snapshot: SnapshotTables, kept: Decision) -> Json:
     )
     networks: dict[tuple[str, str | None], list[Decision]] = {}
     for row in snapshot.rows(is_duplicate):
-        if (row.nn, row.id) != (kept.nn, kept.id):  # profile nn-dup calls further rows exact
-            networks.setdefault((row.nn, row.id), []).append(row)
+        networks.setdefault((row.nn, row.id), []).append(row)
     rows = list(map(_find_representative, networks.values()))
     rows.sort(key=lambda row: (-(row.similarity or 0), DUPLICATE_STAGES.index(row.stage or ""), row.nn, row.id))
     entries = [{"name": row.nn, "id": row.id, "stage": row.stage, "similarity": row.similarity} for row in rows]

@@ -104,7 +104,6 @@ def _list_overview(manifest: Manifest, kept: int, codes: int) -> list[tuple[str,
     return [
         ("source", parameters.get("source")),
         ("rows, codes, kept", f"{count(manifest.counts['rows']['input'])}, {count(codes)}, {count(kept)}"),
-        ("profile", parameters.get("profile")),
         (
             "similar from",
             f"lexical {parameters.get('lexical_threshold')}, structural {parameters.get('structural_threshold')}",

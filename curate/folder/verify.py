@@ -35,6 +35,7 @@ from manifests.conversations.verify import Row, check_rows, contents, form_fault
 from manifests.folders.checks import Check, check_description, check_faults, check_files, run_checks
 from manifests.folders.formats import SNAPSHOT
 from manifests.folders.manifest import Manifest, read_manifest
+from manifests.folders.retired import check_retired, find_retired
 from manifests.folders.tables import CROISSANT, iterate_rows
 from manifests.records import CHAT_KINDS
 
@@ -49,6 +50,8 @@ def verify(folder: Path, *, against: Sequence[Path] = (), jobs: int | None = Non
     Raises: UserError if the folder has no valid manifest, or a parent is missing or was created by other rules.
     """
     manifest = read_manifest(folder)
+    if any(item.ruled for item in find_retired(manifest)):
+        return [check_files(folder, manifest), *check_retired(manifest)]
     parallel = [path for path in against if find_siblings({folder: manifest, path: read_manifest(path)})]
     parents = find_parents(folder, manifest, [path for path in against if path not in parallel])
     others = [*parents, *parallel]
@@ -75,7 +78,7 @@ def verify(folder: Path, *, against: Sequence[Path] = (), jobs: int | None = Non
         checks.append(check_faults(what, wrong, f"{len(by_folder[other])} of its own checks hold"))
     if recompute and all(check.ok for check in by_folder[folder]):
         checks += run_checks("networks computed again", lambda: recompute_networks(folder, manifest, recompute, jobs))
-    return checks + by_folder[folder] + unions
+    return checks + by_folder[folder] + unions + check_retired(manifest)
 
 
 def _verify(
@@ -139,8 +142,6 @@ def _check_content(snapshot: "_VerifiedSnapshot") -> list[Check]:
         checks += run_checks("runs", lambda: _check_runs(snapshot))
     if manifest.parameters.get("chat"):
         checks += run_checks("chat", lambda: check_chat(folder, manifest))
-    if manifest.parameters["profile"] != "strict":
-        return checks
     if not all(check.ok for check in sound):
         return [*checks, Check("guarantees", ok=False, detail="not checked: the decisions do not fit the records")]
     graphs = run_checks("guarantee 7", lambda: _check_graphs(snapshot)) if snapshot.graphs else []
@@ -157,16 +158,14 @@ def _check_all_networks(snapshot: "_VerifiedSnapshot") -> list[Check]:
     folder, parameters = snapshot.member.path, snapshot.manifest.parameters
     networks = read_networks(folder)
     code_of, features = snapshot.delta_check.code_of, snapshot.delta_check.features
-    compared = parameters["profile"] == "strict" and not snapshot.withheld
     published = {
         record["id"] for number in snapshot.member.parents for record in snapshot.delta_check.members[number].records
     }
-    compared_features = features if compared else None
     check = partial(
         check_networks,
         *(folder, networks, published, parameters),
         withheld=snapshot.withheld,
-        features=compared_features,
+        features=None if snapshot.withheld else features,
         code_of=code_of,
     )
     checks = run_checks("networks", check)

@@ -217,7 +217,9 @@ class Baseline:
                             else:
                                 self._touch(code, record)
             for number, members in by_view.get("fingerprint", {}).items():
-                for row, similarity in folder.index.structural(features.elements[number], self._options.structural):
+                for row, similarity in folder.index.structural(
+                    features.elements[number], self._options.structural_threshold
+                ):
                     near = Near("structural", folder.record(row), similarity)
                     for code in members:
                         self._near.setdefault(code, []).append(near)

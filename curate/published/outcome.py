@@ -1,4 +1,4 @@
-"""The decisions of a profile, in the one form from which the snapshot is written, and their counts."""
+"""The decisions of a curation, in the one form from which the snapshot is written, and their counts."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable

@@ -151,7 +151,7 @@ def open_published(
         that is not among them.
     """
     manifests = check_parents(folders)
-    own_parameters = asdict(options) | {"structural_threshold": options.structural, "graph": options.graphs}
+    own_parameters = asdict(options) | {"graph": options.graphs}
     for folder, manifest in manifests.items():
         check_rules(folder, manifest, own_parameters)
     published_folders = [PublishedFolder(folder, manifest, store, jobs) for folder, manifest in manifests.items()]
@@ -246,7 +246,7 @@ def check_rules(folder: Path, manifest: Manifest, requested: Json, by: str = "th
 
     Args: requested: the manifest parameters of the run that appends to the folder. by: its name, for the message.
     """
-    for name in ("profile", "lexical_threshold", "structural_threshold", "tokens", "graph"):
+    for name in ("lexical_threshold", "structural_threshold", "tokens", "graph"):
         stated, own = manifest.parameters[name], requested[name]
         if stated != own and not (name == "graph" and _graph_rule(stated) == _graph_rule(own)):
             flag = f"--{name.replace('_', '-')}"

@@ -293,7 +293,7 @@ class ReferenceRules(NamedTuple):
 
 
 _OPTIONS = CurateOptions()
-_DEFAULT_RULES = ReferenceRules(_OPTIONS.tokens, _OPTIONS.lexical_threshold, _OPTIONS.structural, False)
+_DEFAULT_RULES = ReferenceRules(_OPTIONS.tokens, _OPTIONS.lexical_threshold, _OPTIONS.structural_threshold, False)
 
 
 def read_rules(manifest: Manifest) -> ReferenceRules:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from curate.compat.profile import curate_like_nndup
 from curate.compute.graphs import GraphTracer
 from curate.compute.runs import Check, RunChecker, describe_assumptions
 from curate.folder.networks import count_measurements
@@ -170,7 +169,7 @@ def decide(
     jobs: int | None,
     against: Baseline | None = None,
 ) -> CurationOutcome:
-    """Decide by the requested profile, and check whether the kept records run if requested."""
+    """Decide every row, and check whether the kept records run if requested."""
     if not options.checks_runs:
         return _decide(corpus, options, jobs, None, against)
     with RunChecker(corpus, jobs=jobs, **options.in_sandbox) as check:
@@ -200,9 +199,7 @@ def _decide(
             outcome = curate_strict(corpus, options, check)
             outcome.notes.append("graphs were not compared: nothing can be run here, so no code was run")
             return outcome
-    if options.profile == "strict":
-        return curate_strict(corpus, options, check, None, against)
-    return curate_like_nndup(corpus, options, jobs)
+    return curate_strict(corpus, options, check, None, against)
 
 
 def _describe_assumptions(corpus: LoadedRecords, outcome: CurationOutcome, options: CurateOptions) -> list[str]:
@@ -235,7 +232,6 @@ def _parameters(
 ) -> Json:
     """Return the parameters of the decisions, to reproduce them; `graph` is off if nothing could be run."""
     chosen = describe_options(options)
-    chosen["structural_threshold"], chosen["min_per_prefix"] = options.structural, options.min_prefix
     chosen["check_runs"], chosen["graph"] = options.checks_runs, "off" if outcome.graphs is None else options.graphs
     if against is not None:
         chosen["against"] = [parent.sha256 for parent in against.parents]

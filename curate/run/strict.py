@@ -1,4 +1,4 @@
-"""The profile `strict`: the whole curation on one page."""
+"""The whole curation on one page."""
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -31,7 +31,7 @@ def curate_strict(
     tracer: GraphTracer | None = None,
     against: Baseline | None = None,
 ) -> CurationOutcome:
-    """Decide every row by the guarantees of the strict profile.
+    """Decide every row by the guarantees.
 
     Args:
         check: checks which records run; required with `require_runs`.
@@ -254,7 +254,7 @@ def _selector(
 ) -> Select:
     features, banding = corpus.features, Banding(recall.bands, recall.rows)
     lexical = LexicalIndex(features, options.lexical_threshold, banding)
-    kept = KeptSet(features, lexical, StructuralIndex(features.elements, options.structural))
+    kept = KeptSet(features, lexical, StructuralIndex(features.elements, options.structural_threshold))
 
     def run(order: Sequence[int], exempt: Collection[int]) -> dict[int, Verdict]:
         kept.clear()
@@ -276,7 +276,7 @@ def _selector(
 def _supports(records: Records, options: CurateOptions) -> list[Support]:
     """Return minimum prefixes, then top-ups, each over the records in best-first order."""
     named = list(dict.fromkeys([*options.prefer, *options.include])) or sorted(set(records.prefixes.values()))
-    prefixes = [("prefix", "minimum", text, options.min_prefix) for text in named if options.min_prefix]
+    prefixes = [("prefix", "minimum", text, options.min_per_prefix) for text in named if options.min_per_prefix]
     prefixes += [("topup", "top-up", text, options.topup_per_prefix) for text in options.topup_prefix]
     supports = []
     for kind, what, text, minimum in prefixes:

@@ -231,8 +231,7 @@ def rarest_first(elements: Elements, known: Elements, frequency: IntArray, thres
 class Verdict:
     """The outcome of one record or input row: the stage that removed it, or None if it is kept.
 
-    `canonical` is the kept code that it duplicates, or itself if kept; None if there is none. Profile nn-dup, which
-    decides on rows, has a row there until its verdicts are translated.
+    `canonical` is the kept code that it duplicates, or itself if kept; None if there is none.
     """
 
     stage: str | None

@@ -124,7 +124,6 @@ def test_options_that_cannot_be_met() -> None:
         {"per_group": 2, "graph": "keep-different"},
         {"max_parameters": 5, "graph": "off"},
         {"min_score": 1.5},
-        {"min_score": 0.5, "profile": "nn-dup"},
     ):
         with pytest.raises(UsageError):
             CurateOptions(**chosen)

@@ -107,22 +107,12 @@ def test_datasets_reads_and_streams_the_rows(snapshot: Path, tmp_path: Path) -> 
     assert drops.num_rows == read_manifest(snapshot).counts["chat"]["dropped"]
 
 
-def test_code_that_is_no_python_is_dropped(make_chat: Callable[..., Path], tmp_path: Path) -> None:
-    """Profile nn-dup keeps it."""
-    row = {"nn": "net-broken", "nn_code": "class Net(:\n", "task": "img-classification", "dataset": "cifar-10"}
-    folder = make_chat(tmp_path / "broken", [row], profile="nn-dup")
-    drops = pq.read_table(folder / "chat_drops.parquet").to_pylist()
-    assert [(drop["task"], drop["reason"]) for drop in drops] == [(kind, "not_python") for kind in CHAT_KINDS]
-    assert drops[0]["detail"].startswith("not Python: line 1")
-    assert failed(folder) == {}
-
-
 def test_the_documentation_knows_every_reason() -> None:
     code = "".join(path.read_text() for path in Path(of_records.__file__).parent.glob("*.py"))
     given = set(re.findall(r'\bSkipped\(\s*"(\w+)"', code))
     assert {"no_part", "in_another_split", "change_not_seen"} <= given
     documented = (Path(of_records.__file__).parents[2] / "docs" / "chat.md").read_text()
-    assert all(f"`{reason}`" in documented for reason in {*given, "near_split", "not_python"})
+    assert all(f"`{reason}`" in documented for reason in {*given, "near_split"})
 
 
 def test_without_the_option_there_is_nothing_of_it(

@@ -1,0 +1,40 @@
+"""What older releases wrote and this one no longer reads: such a folder opens, and its digests are verified."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from manifests.folders.checks import Check
+from manifests.folders.manifest import Manifest
+
+
+class Retired(NamedTuple):
+    """Something that is no longer read.
+
+    Attributes:
+        kind: the kind of the folder.
+        what: its name, for a message.
+        is_in: whether a folder has it, by its manifest.
+        ruled: it decided what the rest of the folder promises, so that only digests can be verified.
+    """
+
+    kind: str
+    what: str
+    is_in: Callable[[Manifest], bool]
+    ruled: bool = True
+
+
+RETIRED = (
+    Retired("sensitivity", "counts over a grid of thresholds", lambda _: True),
+    Retired("snapshot", "profile nn-dup", lambda manifest: manifest.parameters.get("profile") == "nn-dup"),
+)
+
+
+def find_retired(manifest: Manifest) -> list[Retired]:
+    """Return what a folder has that is no longer read."""
+    return [item for item in RETIRED if item.kind == manifest.kind and item.is_in(manifest)]
+
+
+def check_retired(manifest: Manifest) -> list[Check]:
+    """Return the check that names what a folder has that is no longer read; none if everything is read."""
+    names = [item.what for item in find_retired(manifest)]
+    return [Check("older release", ok=True, detail=f"no longer read: {', '.join(names)}")] if names else []

@@ -1,0 +1,60 @@
+"""Folders that older releases wrote: they open, their digests are verified, and what is no longer read is named."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curate import CurateOptions, Snapshot, curate
+from lemur.folders import verify_folder
+
+Change = Callable[[dict[str, Any]], object]
+
+
+@pytest.fixture(scope="module")
+def snapshot(tmp_path_factory: pytest.TempPathFactory, network: Callable[..., str], warm: Callable[..., Any]) -> Path:
+    folder = tmp_path_factory.mktemp("older")
+    codes = [network([number, 1, 4]) for number in range(4)]
+    warm(codes)
+    rows = [json.dumps({"nn": f"a-{number}", "nn_code": code}) for number, code in enumerate(codes)]
+    (folder / "rows.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    curate(folder / "rows.jsonl", out=folder / "snapshot", options=CurateOptions(graph="off"), jobs=1)
+    return folder / "snapshot"
+
+
+def verify_changed(folder: Path, change: Change) -> dict[str, str]:
+    """Return the checks of a folder whose manifest says something else; all of them pass."""
+    path = folder / "manifest.json"
+    before = path.read_text(encoding="utf-8")
+    manifest = json.loads(before)
+    change(manifest)
+    path.write_text(json.dumps(manifest), encoding="utf-8")
+    try:
+        checks = verify_folder(folder, jobs=1)
+        if manifest["kind"] == "snapshot":
+            assert {row.nn for row in Snapshot(folder).kept} <= {f"a-{number}" for number in range(4)}
+    finally:
+        path.write_text(before, encoding="utf-8")
+    assert [check for check in checks if not check.ok] == []
+    return {check.name: check.detail for check in checks}
+
+
+def test_nothing_is_said_of_a_folder_of_this_release(snapshot: Path) -> None:
+    assert "older release" not in verify_changed(snapshot, lambda manifest: None)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [(lambda manifest: manifest["parameters"].update(profile="nn-dup"), "profile nn-dup")],
+)
+def test_rules_that_are_gone_leave_the_digests(snapshot: Path, change: Change, what: str) -> None:
+    checks = verify_changed(snapshot, change)
+    assert list(checks) == ["digests", "older release"]
+    assert checks["older release"] == f"no longer read: {what}"
+
+
+def test_a_kind_that_is_gone(snapshot: Path) -> None:
+    checks = verify_changed(snapshot, lambda manifest: manifest.update(kind="sensitivity"))
+    assert checks["older release"] == "no longer read: counts over a grid of thresholds"
