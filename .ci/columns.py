@@ -29,7 +29,6 @@ _FILES = {
         "GraphRow": "graphs.parquet",
         "Stat": "data/stats/*.parquet",
         "Measurement": "data/measurements/*.parquet",
-        "Prediction": "data/prediction/*.parquet",
         "JoinedCluster": "clusters.parquet",
         "ChatRow": "data/chat/*.parquet",
         "ChatDrop": "chat_drops.parquet",

@@ -82,7 +82,6 @@ def write_snapshot_card(
     outcome: CurationOutcome,
     rows: Mapping[str, int],
     inputs: Sequence[Input],
-    section: str = "",
 ) -> None:
     """Write the dataset card of a snapshot, and its description for catalogs.
 
@@ -90,7 +89,6 @@ def write_snapshot_card(
         name: the name of the source.
         rows: number of rows by path, from `write_snapshot_tables`.
         inputs: the files of the source.
-        section: more Markdown, at the end.
     """
     chosen = f"{len(outcome.kept):,} distinct PyTorch networks, chosen from {len(outcome.decisions):,} rows of"
     counts = ", ".join(f"{sum(s == split for s in outcome.splits.values()):,} {split}" for split in SPLIT_RATIOS)
@@ -121,7 +119,7 @@ Accuracies of different benchmarks (task, dataset, metric, epoch) are not compar
 whose percentile on its benchmark is best, often after one epoch; `best_accuracy`, after `best_epoch`, is the highest of
 all rows of the network on that data set. `score` ranks networks by the percentiles of all their results, drawn to 0.5
 where these are few or their fields small. `stats` holds all results.
-{"".join(_list_notes(outcome))}{section}"""
+{"".join(_list_notes(outcome))}"""
     card = Card(
         name=f"Curated snapshot of {name}",
         description=f"{chosen} {name}. Every row that is not among them has a reason in the table of decisions.",

@@ -117,9 +117,7 @@ def _check_form(member: Member) -> list[Check]:
             **dict.fromkeys(("records", "stats", "decisions", "networks"), True),
             **dict.fromkeys(("chat", "chat_drops"), bool(manifest.parameters.get("chat"))),
             "graphs": manifest.parameters["graph"] != "off" and "graphs" in manifest.counts,
-            **{
-                name: bool(SNAPSHOT.files(folder, name)) for name in ("pairs", "measurements", "prediction", "clusters")
-            },
+            **{name: bool(SNAPSHOT.files(folder, name)) for name in ("pairs", "measurements", "clusters")},
         }
         checks += SNAPSHOT.check_tables(folder, [name for name, expected in tables.items() if expected])
     return checks

@@ -130,9 +130,6 @@ class CurateOptions:
     unsafe_no_sandbox: Annotated[
         bool, Option("Run networks without a sandbox. Only for code you trust.", panel=_RUNS, after="runtime")
     ] = False
-    predict: Annotated[bool, Option("Write all results, with splits, to predict accuracies from.", after="seed")] = (
-        False
-    )
     chat: Annotated[bool, Option("Make fine-tuning conversations; runs kept networks in a sandbox.", panel=_RUNS)] = (
         False
     )

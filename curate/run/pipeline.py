@@ -12,7 +12,6 @@ from curate.compute.graphs import GraphTracer
 from curate.compute.runs import Check, RunChecker, describe_assumptions
 from curate.folder.networks import count_measurements
 from curate.folder.page import snapshot_page
-from curate.folder.prediction import choose_results, prediction_card, write_prediction
 from curate.folder.report import write_report
 from curate.folder.snapshot import MEASUREMENTS, list_removed_rows, write_snapshot_card, write_snapshot_tables
 from curate.model.corpus import CodeFile, LoadedRecords, read_corpus
@@ -70,14 +69,14 @@ def curate(
             if origins:
                 watch.lap("origins")
             _add_chat(corpus, outcome, options, jobs, watch)
-            rows, section = _write_tables(folder, corpus, outcome, source, options)
+            rows = write_snapshot_tables(folder, corpus, outcome, options.pairs_per_band, source.measurements())
             watch.lap("write tables")
             counts = count_decisions(corpus, outcome) | outcome.rights.count(outcome.kept, removed)
             counts |= _count_measured(folder, rows)
             write_report(folder, corpus, outcome, counts, options, source.name)
             watch.lap("report")
         inputs = source.inputs()
-        write_snapshot_card(folder, source.name, outcome, rows, inputs, section)
+        write_snapshot_card(folder, source.name, outcome, rows, inputs)
         parents = [*find_source_parents(source), *(published.parents if published else ()), *repositories]
         manifest = Manifest(
             kind="snapshot",
@@ -102,18 +101,6 @@ def _add_chat(
 
     outcome.chat = build_chat(corpus, outcome, options, jobs=jobs)
     watch.lap("chat")
-
-
-def _write_tables(
-    folder: Path, corpus: LoadedRecords, outcome: CurationOutcome, source: RecordSource, options: CurateOptions
-) -> tuple[dict[str, int], str]:
-    """Write all tables. Returns: rows by path, and the section of the card on the table for predictions."""
-    rows = write_snapshot_tables(folder, corpus, outcome, options.pairs_per_band, source.measurements())
-    if not options.predict:
-        return rows, ""
-    results = choose_results(corpus, outcome)
-    rows |= write_prediction(folder, corpus, outcome, results)
-    return rows, prediction_card(corpus, outcome, results)
 
 
 def _count_measured(folder: Path, rows: Mapping[str, int]) -> Json:

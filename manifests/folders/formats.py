@@ -167,7 +167,6 @@ SNAPSHOT = FolderFormat(
         "pairs": (records.Pair, {_WHOLE: "pairs.parquet"}),
         "stats": (records.Stat, {"train": "data/stats/train-*.parquet"}),
         "measurements": (records.Measurement, {"train": "data/measurements/train-*.parquet"}),
-        "prediction": (records.Prediction, files_by_split("data/prediction")),
         "decisions": (records.Decision, {_WHOLE: "decisions.parquet"}),
         "graphs": (records.GraphRow, {_WHOLE: "graphs.parquet"}),
         "clusters": (records.JoinedCluster, {_WHOLE: "clusters.parquet"}),

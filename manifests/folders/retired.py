@@ -23,8 +23,14 @@ class Retired(NamedTuple):
     ruled: bool = True
 
 
+def _has(manifest: Manifest, start: str) -> bool:
+    """Return whether a folder lists a file whose path starts so."""
+    return any(output.path.startswith(start) for output in manifest.outputs)
+
+
 RETIRED = (
     Retired("sensitivity", "counts over a grid of thresholds", lambda _: True),
+    Retired("snapshot", "results to predict from", lambda manifest: _has(manifest, "data/prediction/"), ruled=False),
     Retired("snapshot", "profile nn-dup", lambda manifest: manifest.parameters.get("profile") == "nn-dup"),
 )
 

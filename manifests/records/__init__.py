@@ -45,7 +45,6 @@ from manifests.records.networks import (
     Measurement,
     NetworkRow,
     Pair,
-    Prediction,
     Stat,
     drop_outcomes,
     split_outcomes,
@@ -53,7 +52,7 @@ from manifests.records.networks import (
 from manifests.records.runs import ExpertAnswer, ExpertFact, Ingredient, SynthesisAttempt, Synthesized, TrainingRecord
 
 RECORD_TYPES: tuple[type[Record], ...] = (
-    *(LemurRecord, NetworkRow, Pair, Decision, GraphRow, Stat, Measurement, Prediction, JoinedCluster),
+    *(LemurRecord, NetworkRow, Pair, Decision, GraphRow, Stat, Measurement, JoinedCluster),
     *(ChatRow, ChatDrop, Block, Observed, Algorithm, Spec, SpecRow, SpecChatRow, SpecChatDrop),
     *(Ingredient, TrainingRecord, SynthesisAttempt, Synthesized, ExpertFact, ExpertAnswer),
 )
@@ -62,7 +61,7 @@ __all__ = [
     "BANDS", "CHAT_KINDS", "CHAT_ROLES", "LEVELS", "RECORD_TYPES", "SPEC_CHAT_KINDS", "SPLITS", "Agreement",
     "Algorithm", "Band", "Block", "Case", "ChatDrop", "ChatKind", "ChatMessage", "ChatRow", "Decision",
     "ExpertAnswer", "ExpertFact", "GraphRow", "Ingredient", "JoinedCluster", "LemurRecord", "Level", "Measurement",
-    "NetworkRow", "Observed", "Pair", "Prediction", "Ratio", "Record", "Seconds", "Sha256", "Spec",
+    "NetworkRow", "Observed", "Pair", "Ratio", "Record", "Seconds", "Sha256", "Spec",
     "SpecArgument", "SpecArguments", "SpecChatDrop", "SpecChatKind", "SpecChatRow", "SpecRow", "Split", "Stage",
     "Stat", "SynthesisAttempt", "Synthesized", "TrainingRecord", "arrow_schema", "describe_fault", "drop_outcomes",
     "first_fault", "split_outcomes",

@@ -225,23 +225,6 @@ class Stat(Record):
     )
 
 
-class Prediction(Record):
-    """One result of a network, to predict its accuracy from its code, which the table of networks has."""
-
-    id: Sha256 = Field(description="SHA-256 of the network's code")
-    nn: str = Field(description="name of the network")
-    task: str | None = Field(description="for example img-classification")
-    dataset: str | None = Field(description="for example cifar-10")
-    metric: str | None = Field(description="for example acc")
-    epoch: int = Field(description="epochs trained")
-    accuracy: float = Field(description="value of the metric")
-    prm: str | None = Field(description="hyperparameters, a JSON object")
-    prefix: str = Field(description="text of nn before the first '-'")
-    family: str = Field(description="architecture family, inferred from the code's identifiers")
-    split_group: str = Field(description="group that is in one split, as in the table of networks")
-    split: Split = Field(description="split of the whole corpus, as in the table of networks")
-
-
 class JoinedCluster(Record):
     """A group of records published earlier that later records have made one with another."""
 

@@ -9,6 +9,7 @@ import pytest
 
 from curate import CurateOptions, Snapshot, curate
 from lemur.folders import verify_folder
+from lemur_core.files.atomic import sha256_file
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -53,6 +54,24 @@ def test_rules_that_are_gone_leave_the_digests(snapshot: Path, change: Change, w
     checks = verify_changed(snapshot, change)
     assert list(checks) == ["digests", "older release"]
     assert checks["older release"] == f"no longer read: {what}"
+
+
+def test_files_that_are_gone_leave_the_checks_of_the_others(snapshot: Path) -> None:
+    path = snapshot / "data" / "prediction" / "train-00000-of-00001.parquet"
+    path.parent.mkdir()
+    path.write_bytes(b"old")
+    try:
+        checks = verify_changed(snapshot, lambda manifest: manifest["outputs"].append(describe(snapshot, path)))
+    finally:
+        path.unlink()
+        path.parent.rmdir()
+    assert {"networks", "counts"} <= checks.keys()
+    assert checks["older release"] == "no longer read: results to predict from"
+
+
+def describe(folder: Path, path: Path) -> dict[str, Any]:
+    name, size = path.relative_to(folder).as_posix(), path.stat().st_size
+    return {"path": name, "sha256": sha256_file(path), "bytes": size, "rows": None}
 
 
 def test_a_kind_that_is_gone(snapshot: Path) -> None:
