@@ -24,7 +24,6 @@ _FILES = {
     "Snapshot": {
         "LemurRecord": "data/records/*.parquet",
         "NetworkRow": "networks.parquet",
-        "Pair": "pairs.parquet",
         "Decision": "decisions.parquet",
         "GraphRow": "graphs.parquet",
         "Stat": "data/stats/*.parquet",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from curate.compute.graphs import graph_rows
-from curate.folder.networks import list_networks, list_pairs, measurement_rows, network_rows
+from curate.folder.networks import list_networks, measurement_rows, network_rows
 from curate.model.corpus import LoadedRecords
 from curate.model.options import SPLIT_RATIOS, get_prefix
 from curate.model.records import find_best_rows
@@ -26,11 +26,7 @@ _API_COLUMNS = ("nn", "task", "dataset", "metric", "epoch", "accuracy", "duratio
 
 
 def write_snapshot_tables(
-    folder: Path,
-    corpus: LoadedRecords,
-    outcome: CurationOutcome,
-    pairs_per_band: int | None,
-    measured: Iterator[MeasuredFacts],
+    folder: Path, corpus: LoadedRecords, outcome: CurationOutcome, measured: Iterator[MeasuredFacts]
 ) -> dict[str, int]:
     """Write all tables. Returns: the number of rows by path below `folder`."""
     rows: dict[str, int] = {}
@@ -53,9 +49,6 @@ def write_snapshot_tables(
         rows[f"{table}.parquet"] = count
 
     write("networks", records.NetworkRow, network_rows(corpus, outcome, networks), len(networks))
-    pairs, count = list_pairs(corpus, outcome, pairs_per_band)
-    if outcome.details["pairs"]["per_band"]:
-        write("pairs", records.Pair, pairs, count)
     write("decisions", records.Decision, _decisions(corpus, outcome), len(outcome.decisions))
     if outcome.graphs is not None:
         write("graphs", records.GraphRow, graph_rows(corpus, outcome.graphs), len(outcome.graphs))
@@ -94,10 +87,6 @@ def write_snapshot_card(
     counts = ", ".join(f"{sum(s == split for s in outcome.splits.values()):,} {split}" for split in SPLIT_RATIOS)
     line = 'chat = load_dataset("path/to/this/folder", "chat")       # messages, task, variant, record, license\n'
     chat = "" if outcome.chat is None else line
-    line = (
-        'pairs = load_dataset("path/to/this/folder", "pairs")     # near pairs; one band of them: "pairs-0.85-0.95"\n'
-    )
-    pairs = line if rows.get("pairs.parquet") else ""
     line = 'measured = load_dataset("path/to/this/folder", "measurements")  # on devices, of layers\n'
     measured = line if rows.get(MEASUREMENTS) else ""
     text = f"""{chosen} {plain(name)}:
@@ -108,7 +97,7 @@ from datasets import load_dataset
 
 records = load_dataset("path/to/this/folder")            # nn, nn_code, accuracy, ..., split by split
 networks = load_dataset("path/to/this/folder", "networks")    # every distinct code, kept or not, with a split
-{pairs}stats = load_dataset("path/to/this/folder", "stats")     # every evaluation of these networks
+stats = load_dataset("path/to/this/folder", "stats")     # every evaluation of these networks
 {measured}decisions = load_dataset("path/to/this/folder", "decisions")  # one row for every input row, and why
 {chat}```
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from curate.compute.graphs import GraphTrace
 from curate.compute.runs import RunResult
-from curate.folder.verify_networks import check_measurements, check_networks, check_pairs, read_networks
+from curate.folder.verify_networks import check_measurements, check_networks, read_networks
 from curate.folder.verify_networks import recompute as recompute_networks
 from curate.model.features import FeatureTable
 from curate.model.options import LEAK_THRESHOLD, get_prefix
@@ -117,7 +117,7 @@ def _check_form(member: Member) -> list[Check]:
             **dict.fromkeys(("records", "stats", "decisions", "networks"), True),
             **dict.fromkeys(("chat", "chat_drops"), bool(manifest.parameters.get("chat"))),
             "graphs": manifest.parameters["graph"] != "off" and "graphs" in manifest.counts,
-            **{name: bool(SNAPSHOT.files(folder, name)) for name in ("pairs", "measurements", "clusters")},
+            **{name: bool(SNAPSHOT.files(folder, name)) for name in ("measurements", "clusters")},
         }
         checks += SNAPSHOT.check_tables(folder, [name for name, expected in tables.items() if expected])
     return checks
@@ -152,7 +152,7 @@ def _check_content(snapshot: "_VerifiedSnapshot") -> list[Check]:
 
 
 def _check_all_networks(snapshot: "_VerifiedSnapshot") -> list[Check]:
-    """Check the tables of all networks and of near pairs, which a folder may lack."""
+    """Check the table of all networks."""
     folder, parameters = snapshot.member.path, snapshot.manifest.parameters
     networks = read_networks(folder)
     code_of, features = snapshot.delta_check.code_of, snapshot.delta_check.features
@@ -166,12 +166,7 @@ def _check_all_networks(snapshot: "_VerifiedSnapshot") -> list[Check]:
         features=None if snapshot.withheld else features,
         code_of=code_of,
     )
-    checks = run_checks("networks", check)
-    if SNAPSHOT.files(folder, "pairs") and not snapshot.withheld:
-        per_band = snapshot.manifest.details["pairs"]["per_band"]
-        pairs = partial(check_pairs, folder, networks, per_band, features=features, code_of=code_of)
-        checks += run_checks("pairs", pairs)
-    return checks
+    return run_checks("networks", check)
 
 
 class _VerifiedSnapshot:

@@ -1,4 +1,4 @@
-"""Verify the tables of all networks and of near pairs: decisions, splits, cost, and pairs by an exact join."""
+"""Verify the tables of all networks and of measurements: decisions, splits, cost."""
 
 import hashlib
 import json
@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from curate.compute.graphs import GraphTrace, NetworkTracer, get_computations
-from curate.folder.networks import compare_structures, count_measurements, find_pairs
+from curate.folder.networks import count_measurements
 from curate.model.features import FeatureTable
 from curate.model.options import LEAK_THRESHOLD
 from lemur_core.describe.cost import count_multiply_adds, count_parameters
@@ -22,7 +21,7 @@ from manifests.folders.checks import Check, check_faults
 from manifests.folders.formats import SNAPSHOT
 from manifests.folders.manifest import Manifest
 from manifests.folders.tables import iterate_rows
-from manifests.records import BANDS, Decision, GraphRow, LemurRecord, NetworkRow
+from manifests.records import Decision, GraphRow, LemurRecord, NetworkRow
 
 Row = Mapping[str, Any]
 
@@ -175,44 +174,6 @@ def _check_leaks(networks: Sequence[Row], features: FeatureTable, code_of: Row, 
                 yield f"{row['nn']}: near to a code of another group"
         elif whole and exact and len({split for key in keys for split in splits_of[key]} - {None}) < 2:
             yield f"{row['nn']}: in no split, but near to one split only"
-
-
-def check_pairs(folder: Path, networks: Sequence[Row], per_band: int, *, features: FeatureTable, code_of: Row) -> Check:
-    """Check that the table of pairs is what an exact join of all token sets gives."""
-    by_id = {row["id"]: row for row in networks}
-    numbers = {row["id"]: int(features.shingle_set[code_of[row["id"]]]) for row in networks}
-    sets = {numbers[row["id"]]: row["token_set"] for row in networks if numbers[row["id"]] >= 0}
-    ids = sorted({row["token_set"] for row in networks if numbers[row["id"]] >= 0})
-    wrong = [
-        f"{row['nn']}: its token set is that of another code"
-        for row in networks
-        if numbers[row["id"]] != numbers.get(row["token_set"])
-    ]
-    wrong += [] if len(sets) == len(ids) else ["two codes represent one token set"]
-    codes = [code_of[id_] for id_ in ids]
-    pairs = find_pairs(features, features.shingle_set[np.array(codes, np.int64)], per_band)
-    expected = zip(pairs.a.tolist(), pairs.b.tolist(), pairs.jaccard.tolist(), pairs.band.tolist(), strict=True)
-    rows = (row for path in SNAPSHOT.files(folder, "pairs") for row in iterate_rows(path))
-    count = 0
-    for row, (a, b, similarity, band) in zip(rows, expected, strict=False):
-        count += 1
-        one, other = by_id[ids[a]], by_id[ids[b]]
-        facts = {
-            "a": ids[a],
-            "b": ids[b],
-            "nn_a": one["nn"],
-            "nn_b": other["nn"],
-            "jaccard": similarity,
-            "band": BANDS[band],
-            "structural": compare_structures(features, codes[a], codes[b]),
-            "agreement": GraphTrace(one).agrees(GraphTrace(other)),
-        }
-        if row != facts:
-            wrong.append(f"{row['nn_a']}, {row['nn_b']}: not the next pair, or other facts")
-    stated = sum(pq.read_metadata(path).num_rows for path in SNAPSHOT.files(folder, "pairs"))
-    if not count == stated == len(pairs.a):
-        wrong.append(f"{stated:,} pairs, {len(pairs.a):,} expected")
-    return check_faults("pairs", wrong, f"{count:,} pairs of {len(ids):,} token sets, as an exact join gives them")
 
 
 def check_measurements(folder: Path, decisions: Iterable[Json], stated: Json) -> Check:

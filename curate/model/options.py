@@ -136,14 +136,6 @@ class CurateOptions:
     chat_max_tokens: Annotated[
         int, Option("Drop conversations with more tokens (words, numbers and signs).", metavar="N", panel=_RUNS)
     ] = MAX_TOKENS
-    pairs_per_band: Annotated[
-        int | None,
-        Option(
-            "Near pairs to list for each token set, in each band of similarity; 0: no table. Default: 10, and 0 for"
-            " more than 50,000 sets.",
-            metavar="K",
-        ),
-    ] = None
     license: Annotated[
         str | None,
         Option("The license of codes whose source states none: MIT, ...", metavar="SPDX", read=_read_license),
@@ -166,8 +158,6 @@ class CurateOptions:
                     " leave it out"
                 )
         self._check_choice()
-        if (self.pairs_per_band or 0) < 0:
-            raise UsageError(f"--pairs-per-band {self.pairs_per_band}: must not be negative")
         if self.chat_max_tokens < 1:
             raise UsageError(f"--chat-max-tokens {self.chat_max_tokens}: must be at least 1")
         if self.chat_max_tokens != MAX_TOKENS and not self.chat:

@@ -69,7 +69,7 @@ def curate(
             if origins:
                 watch.lap("origins")
             _add_chat(corpus, outcome, options, jobs, watch)
-            rows = write_snapshot_tables(folder, corpus, outcome, options.pairs_per_band, source.measurements())
+            rows = write_snapshot_tables(folder, corpus, outcome, source.measurements())
             watch.lap("write tables")
             counts = count_decisions(corpus, outcome) | outcome.rights.count(outcome.kept, removed)
             counts |= _count_measured(folder, rows)

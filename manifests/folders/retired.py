@@ -30,6 +30,7 @@ def _has(manifest: Manifest, start: str) -> bool:
 
 RETIRED = (
     Retired("sensitivity", "counts over a grid of thresholds", lambda _: True),
+    Retired("snapshot", "near pairs", lambda manifest: _has(manifest, "pairs.parquet"), ruled=False),
     Retired("snapshot", "results to predict from", lambda manifest: _has(manifest, "data/prediction/"), ruled=False),
     Retired("snapshot", "profile nn-dup", lambda manifest: manifest.parameters.get("profile") == "nn-dup"),
 )

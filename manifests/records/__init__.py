@@ -32,9 +32,7 @@ from manifests.records.blocks import (
     SpecRow,
 )
 from manifests.records.networks import (
-    BANDS,
     CHAT_KINDS,
-    Band,
     ChatDrop,
     ChatKind,
     ChatRow,
@@ -44,7 +42,6 @@ from manifests.records.networks import (
     LemurRecord,
     Measurement,
     NetworkRow,
-    Pair,
     Stat,
     drop_outcomes,
     split_outcomes,
@@ -52,16 +49,16 @@ from manifests.records.networks import (
 from manifests.records.runs import ExpertAnswer, ExpertFact, Ingredient, SynthesisAttempt, Synthesized, TrainingRecord
 
 RECORD_TYPES: tuple[type[Record], ...] = (
-    *(LemurRecord, NetworkRow, Pair, Decision, GraphRow, Stat, Measurement, JoinedCluster),
+    *(LemurRecord, NetworkRow, Decision, GraphRow, Stat, Measurement, JoinedCluster),
     *(ChatRow, ChatDrop, Block, Observed, Algorithm, Spec, SpecRow, SpecChatRow, SpecChatDrop),
     *(Ingredient, TrainingRecord, SynthesisAttempt, Synthesized, ExpertFact, ExpertAnswer),
 )
 
 __all__ = [
-    "BANDS", "CHAT_KINDS", "CHAT_ROLES", "LEVELS", "RECORD_TYPES", "SPEC_CHAT_KINDS", "SPLITS", "Agreement",
-    "Algorithm", "Band", "Block", "Case", "ChatDrop", "ChatKind", "ChatMessage", "ChatRow", "Decision",
+    "CHAT_KINDS", "CHAT_ROLES", "LEVELS", "RECORD_TYPES", "SPEC_CHAT_KINDS", "SPLITS", "Agreement",
+    "Algorithm", "Block", "Case", "ChatDrop", "ChatKind", "ChatMessage", "ChatRow", "Decision",
     "ExpertAnswer", "ExpertFact", "GraphRow", "Ingredient", "JoinedCluster", "LemurRecord", "Level", "Measurement",
-    "NetworkRow", "Observed", "Pair", "Ratio", "Record", "Seconds", "Sha256", "Spec",
+    "NetworkRow", "Observed", "Ratio", "Record", "Seconds", "Sha256", "Spec",
     "SpecArgument", "SpecArguments", "SpecChatDrop", "SpecChatKind", "SpecChatRow", "SpecRow", "Split", "Stage",
     "Stat", "SynthesisAttempt", "Synthesized", "TrainingRecord", "arrow_schema", "describe_fault", "drop_outcomes",
     "first_fault", "split_outcomes",

@@ -94,7 +94,6 @@ class NetworkRow(Record):
     split: Split | None = Field(
         description="split of the group, for kept codes that of the record; null for a code that belongs to none"
     )
-    token_set: Sha256 = Field(description="id of the code that represents all codes with the same token set in pairs")
     graph: Sha256 | None = Field(description="identity of the computation (G0); null if it was not traced")
     graph_widths: Sha256 | None = Field(description="identity of the computation, ignoring widths (G1)")
     behavior: Behavior | None = Field(description="what it computes, in numbers; null if that was not measured")
@@ -118,27 +117,6 @@ class NetworkRow(Record):
     origin: str | None = Field(default=None, description=_ORIGIN)
     origin_similarity: Ratio | None = Field(default=None, description=_ORIGIN_SIMILARITY)
     origin_license: str | None = Field(default=None, description=_ORIGIN_LICENSE)
-
-
-Band = Literal["0.95-1", "0.85-0.95", "0.60-0.85", "0.30-0.60"]
-
-#: The bands of similarity, most similar first; each begins with its lower end.
-BANDS: tuple[Band, ...] = typing.get_args(Band)
-
-
-class Pair(Record):
-    """Two distinct token sets that are near each other, each represented by one code of the table of networks."""
-
-    a: Sha256 = Field(description="id of the code that represents all codes with the first token set")
-    b: Sha256 = Field(description="the same of the second; a < b")
-    nn_a: str = Field(description="name of the code a")
-    nn_b: str = Field(description="name of the code b")
-    jaccard: Ratio = Field(description="Jaccard similarity of the token sets")
-    band: Band = Field(description="band of the Jaccard similarity; its lower end belongs to it")
-    structural: Ratio = Field(description="Jaccard similarity of the fingerprints of a and b")
-    agreement: Agreement | None = Field(
-        description="of the graphs of a and b: same, widths (equal up to widths) or different; null if one is unknown"
-    )
 
 
 class Measurement(Record):

@@ -93,7 +93,7 @@ class Pool:
     def near(self, a: str, b: str, options: Any) -> bool:
         lexical, structural = self.similarities(a, b)
         same = self.views[a].features.tree == self.views[b].features.tree
-        return same or lexical >= options.lexical_threshold or structural >= options.structural
+        return same or lexical >= options.lexical_threshold or structural >= options.structural_threshold
 
 
 @pytest.fixture(scope="session")
@@ -264,7 +264,7 @@ def check_independent_and_maximal(result: Any, pool: Pool) -> None:
     assert set(kept) <= set(order)
     for code in set(order) - set(kept):
         assert any(pool.near(code, other, result.options) for other in kept), "removed without need"
-    threshold = {"lexical": result.options.lexical_threshold, "structural": result.options.structural, "exact": 1.0}
+    threshold = {"lexical": result.options.lexical_threshold, "structural": result.options.structural_threshold, "exact": 1.0}
     for row, decision in zip(result.rows, result.decisions, strict=True):
         assert decision.reason
         assert decision.kept == (decision.stage is None)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lemur_core.graphs.identity import similarity
 from lemur_core.similarity.join import pairs_between
 from lemur_core.similarity.minhash import jaccard, signature
-from lemur_core.similarity.nearest import OverlapIndex, build_multiset
+from lemur_core.similarity.overlap import OverlapIndex, build_multiset
 from lemur_core.similarity.stored import StoredIndex, View, write_index
 
 Hashes = npt.NDArray[np.uint64]
