@@ -52,7 +52,7 @@ from train.studies.ablation import Difference
 
 _PACKAGES = ("transformers~=5.23.0",)
 _HERE = "LEMUR_TEACHING_HERE"  # set for the second process, whose environment has these packages
-_CURATE = {"plain": ("--graph", "off"), "graphs": (), "groups": ("--per-group", "3")}
+_CURATE = {"plain": ("--graph", "off"), "graphs": ()}
 _SNAPSHOTS = ("nndup", "plain", "graphs")
 _CONTAINED = 0.8  # share of a held-out file's windows that occur in the texts of an arm
 _JUDGED = "judged.json"

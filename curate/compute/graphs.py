@@ -391,7 +391,7 @@ def choose_traced(records: Records, choose: Callable[[Records], Rescue], tracer:
     """
     while True:
         chosen = choose(records)
-        needed = {code: records.representatives[code] for code in (*chosen.kept, *chosen.untraced)}
+        needed = {code: records.representatives[code] for code in chosen.kept}
         # Ends at last: every other pass traces a code that was not known.
         if needed.keys() <= tracer.known.keys():
             return chosen

@@ -44,7 +44,7 @@ def describe_outcome(stage: str | None) -> str:
 def _list_entries(facts: Json) -> Entries:
     yield "name", facts["name"] or "(none)"
     yield "id", facts["id"] or "none: the row has no usable code"
-    rescued = {"prefix": " (for the support of its prefix)", "topup": " (as a top-up of its group)", "group": ""}
+    rescued = {"prefix": " (for the support of its prefix)", "topup": " (as a top-up of its prefix)"}
     causes = {
         "invalid": ": it cannot be used",
         "filter": ": an option of the run left it out",

@@ -248,7 +248,6 @@ def _decisions(corpus: LoadedRecords, outcome: CurationOutcome) -> Iterator[dict
             "similarity": decision.similarity,
             "reason": decision.reason,
             "agreement": _agreement(outcome, code, decision.canonical),
-            "leader": corpus.ids[leader] if decision.kept and (leader := outcome.leaders.get(code, -1)) >= 0 else None,
         }
 
 

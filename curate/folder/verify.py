@@ -126,8 +126,10 @@ def _check_form(member: Member) -> list[Check]:
 def _check_content(snapshot: "_VerifiedSnapshot") -> list[Check]:
     manifest, folder = snapshot.manifest, snapshot.member.path
     codes = {"kept": SNAPSHOT.files(folder, "records"), "removed": SNAPSHOT.files(folder, "networks")}
-    checks = [
-        *run_checks(CROISSANT, lambda: check_description(folder, manifest, SNAPSHOT.tables)),
+    checks = []
+    if not find_retired(manifest):  # else it describes tables that are no longer read, too
+        checks += run_checks(CROISSANT, lambda: check_description(folder, manifest, SNAPSHOT.tables))
+    checks += [
         *run_checks("counts", lambda: _check_counts(snapshot)),
         *(sound := [*run_checks("ids", lambda: _check_ids(snapshot)),
                     *run_checks("guarantee 6", lambda: _check_explained(snapshot))]),
@@ -153,7 +155,7 @@ def _check_content(snapshot: "_VerifiedSnapshot") -> list[Check]:
 
 def _check_all_networks(snapshot: "_VerifiedSnapshot") -> list[Check]:
     """Check the table of all networks."""
-    folder, parameters = snapshot.member.path, snapshot.manifest.parameters
+    folder = snapshot.member.path
     networks = read_networks(folder)
     code_of, features = snapshot.delta_check.code_of, snapshot.delta_check.features
     published = {
@@ -161,7 +163,7 @@ def _check_all_networks(snapshot: "_VerifiedSnapshot") -> list[Check]:
     }
     check = partial(
         check_networks,
-        *(folder, networks, published, parameters),
+        *(folder, networks, published),
         withheld=snapshot.withheld,
         features=None if snapshot.withheld else features,
         code_of=code_of,
@@ -202,18 +204,6 @@ class _VerifiedSnapshot:
         """Return the computation of a code, here or published; without a graph if it is unknown."""
         rows = [self.graphs.get(id_, {}), *self.published.records("id", id_)]
         return GraphTrace(next((row for row in rows if row.get("graph")), {}))
-
-    @property
-    def per_group(self) -> int:
-        """How many computations of a group of near texts may be kept; older folders keep one."""
-        return int(self.manifest.parameters.get("per_group", 1))
-
-    @cached_property
-    def leaders(self) -> dict[str, str]:
-        """The first record of the group of each further record, by id; none unless `--per-group` was used."""
-        path = self.member.path / "decisions.parquet"
-        rows = iterate_rows(path, ("id", "leader")) if self.per_group > 1 else ()
-        return {row["id"]: row["leader"] for row in rows if row["leader"] is not None}
 
     @cached_property
     def codes(self) -> IntArray:
@@ -322,8 +312,8 @@ def _check_explained(snapshot: _VerifiedSnapshot) -> Check:
 
 
 def _check_no_near_duplicates(snapshot: _VerifiedSnapshot) -> Check:
-    """Check guarantee 1, by exact joins; with `--per-group`, between all records but the further ones of groups."""
-    delta_check, codes, leaders = snapshot.delta_check, snapshot.codes, snapshot.leaders
+    """Check guarantee 1, by exact joins."""
+    delta_check, codes = snapshot.delta_check, snapshot.codes
     records = snapshot.records
     sets: dict[int, list[int]] = {}
     for index, number in enumerate(delta_check.features.shingle_set[codes].tolist()):
@@ -337,48 +327,17 @@ def _check_no_near_duplicates(snapshot: _VerifiedSnapshot) -> Check:
         f"lexical Jaccard {value:.3f} between two kept records"
         for a, b, value in near_sets
         for first, other in itertools.product(sets[a], sets[b])
-        if (first < other or a != b)
-        and not delta_check.differ(records[first], records[other])
-        and not leaders.keys() & {records[first]["id"], records[other]["id"]}
+        if (first < other or a != b) and not delta_check.differ(records[first], records[other])
     ]
     for record in records:
         for other, value in delta_check.near_structures.get((snapshot.member.number, record["id"]), ()):
-            exempt = leaders.keys() & {record["id"], other["id"]}
-            if other["folder"] == record["folder"] and not exempt and not delta_check.differ(record, other):
+            if other["folder"] == record["folder"] and not delta_check.differ(record, other):
                 wrong.append(f"structural Jaccard {value:.3f} between {other['nn']} and {record['nn']}")
     detail = f"{len(records):,} records, all pairs"
     if snapshot.member.parents:
         wrong += snapshot.published.near_duplicates()
         detail += f", and all with {len(snapshot.published):,} published"
-    if (per_group := snapshot.per_group) == 1:
-        return check_faults("guarantee 1: no near-duplicate remains", wrong, detail)
-    wrong += _check_group_sizes(snapshot, per_group)
-    detail += f"; {len(leaders):,} further ones of {len(set(leaders.values())):,} groups compute something else"
-    return check_faults(f"guarantee 1: at most {per_group} computations of near texts remain", wrong, detail)
-
-
-def _check_group_sizes(snapshot: _VerifiedSnapshot, per_group: int) -> Iterator[str]:
-    """Yield the faults of `--per-group`: each further record is near to a leader, and computes something else."""
-    features, code_of = snapshot.delta_check.features, snapshot.delta_check.code_of
-    parameters = snapshot.manifest.parameters
-    names = {record["id"]: record["nn"] for record in snapshot.records}
-    groups: defaultdict[str, list[str]] = defaultdict(list)
-    for id_, leader in snapshot.leaders.items():
-        groups[leader].append(id_)
-        if id_ not in names or leader not in names or leader in snapshot.leaders:
-            yield f"{names.get(id_, id_[:12])}: its leader is not the first record of a group"
-            continue
-        if not any(
-            _similarity(features, stage, code_of[id_], code_of[leader]) >= parameters[f"{stage}_threshold"]
-            for stage in ("lexical", "structural")
-        ):
-            yield f"{names[id_]}: is not near to the first record of its group"
-    for leader, further in groups.items():
-        if len(further) >= per_group:
-            yield f"{names.get(leader)}: more than {per_group} records of its group"
-        for one, other in itertools.combinations([leader, *further], 2):
-            if snapshot.find_trace(one).agrees(snapshot.find_trace(other)) != "different":
-                yield f"{names.get(one)}, {names.get(other)}: not known to compute something else"
+    return check_faults("guarantee 1: no near-duplicate remains", wrong, detail)
 
 
 def _check_witnesses(snapshot: _VerifiedSnapshot) -> Check:

@@ -39,7 +39,6 @@ def check_networks(
     folder: Path,
     networks: Sequence[Row],
     published: set[str],
-    parameters: Row,
     *,
     withheld: set[str],
     features: FeatureTable | None,
@@ -50,7 +49,6 @@ def check_networks(
     Args:
         networks: from `read_networks`.
         published: ids of records that the folder extends.
-        parameters: of the run.
         withheld: ids of codes that were left out when the folder was published.
         features: of the codes, by `code_of`; None if codes are missing, so that near texts are not compared.
     """
@@ -67,12 +65,6 @@ def check_networks(
         wrong += [] if row.get("kept") else [f"{record['nn']}: a record that is not kept"]
     wrong += [f"{row['nn']}: kept, but no record" for row in networks if row["kept"] and row["id"] not in records]
     wrong += _check_cost(folder, by_id)
-    most, least = parameters.get("max_parameters"), parameters.get("min_score")
-    for row in networks:
-        if row["kept"] and most is not None and (row["parameters"] is None or row["parameters"] > most):
-            wrong.append(f"{row['nn']}: kept, with {row['parameters']} parameters")
-        if row["kept"] and least is not None and (row["score"] is None or row["score"] < least):
-            wrong.append(f"{row['nn']}: kept, with score {row['score']}")
     wrong += _check_groups(networks)
     if features is not None:
         wrong += _check_leaks(networks, features, code_of, whole=not published)

@@ -89,28 +89,11 @@ class CurateOptions:
     topup_prefix: Annotated[
         Names, Option("Raise this prefix to the top-up number (repeatable).", metavar="P", panel=_BALANCE)
     ] = ()
-    topup_family: Annotated[
-        Names, Option("Raise this architecture family to the top-up number (repeatable).", metavar="F", panel=_BALANCE)
-    ] = ()
     topup_per_prefix: Annotated[int, Option("The top-up number.", metavar="N", panel=_BALANCE)] = 10
     upweight: Annotated[
         tuple[tuple[str, float], ...],
         Option("Sampling weight of a prefix (repeatable).", metavar="P:FACTOR", panel=_BALANCE, read=parse_upweight),
     ] = ()
-    per_group: Annotated[
-        int,
-        Option(
-            "Keep up to K different computations of each group of near texts, far apart; traces all of a group.",
-            metavar="K",
-            panel=_BALANCE,
-        ),
-    ] = 1
-    max_parameters: Annotated[
-        int | None, Option("Only networks with at most N parameters, by their graphs.", metavar="N", panel=_ROWS)
-    ] = None
-    min_score: Annotated[
-        float | None, Option("Only codes with at least this score, 0 to 1.", metavar="S", panel=_ROWS)
-    ] = None
     from_scratch: Annotated[bool, Option("Leave out codes that load weights.", panel=_ROWS)] = False
     tokens: Annotated[Detail, Option("abstract: as published; literal: names and numbers count too.")] = "abstract"
     graph: Annotated[
@@ -157,22 +140,10 @@ class CurateOptions:
                     f"{option}: nothing is run with --graph off and no --check-runs, --require-runs or --chat;"
                     " leave it out"
                 )
-        self._check_choice()
         if self.chat_max_tokens < 1:
             raise UsageError(f"--chat-max-tokens {self.chat_max_tokens}: must be at least 1")
         if self.chat_max_tokens != MAX_TOKENS and not self.chat:
             raise UsageError("--chat-max-tokens: no conversations are made without --chat; add it, or leave this out")
-
-    def _check_choice(self) -> None:
-        """Raise UsageError for filters and groups that cannot be met."""
-        if self.per_group < 1 or (self.max_parameters is not None and self.max_parameters < 0):
-            raise UsageError("--per-group and --max-parameters: must be at least 1 and 0")
-        if self.min_score is not None and not 0 <= self.min_score <= 1:
-            raise UsageError(f"--min-score {self.min_score}: must lie between 0 and 1")
-        if self.reads_graphs and self.graphs == "off":
-            raise UsageError("--per-group and --max-parameters: need graphs; leave out --graph off")
-        if self.per_group > 1 and self.graphs == "keep-different":
-            raise UsageError("--per-group: --graph keep-different keeps all different computations; choose one of them")
 
     @property
     def of_files(self) -> dict[str, str]:
@@ -195,11 +166,6 @@ class CurateOptions:
     def runs_code(self) -> bool:
         """True if any network is run or traced."""
         return self.checks_runs or self.chat or self.graphs != "off"
-
-    @property
-    def reads_graphs(self) -> bool:
-        """True if the selection needs the graphs themselves, not only what tells computations apart."""
-        return self.per_group > 1 or self.max_parameters is not None
 
     @property
     def graphs(self) -> Graphs:

@@ -145,18 +145,6 @@ def leave_out(records: Records, corpus: LoadedRecords, reasons: Mapping[int, str
     )
 
 
-def leave_out_low_scores(records: Records, corpus: LoadedRecords, least: float) -> Records:
-    """Leave out the codes whose score is lower than `least` or unknown (`--min-score`)."""
-    reasons = {}
-    for code in records.order:
-        score = records.scores.get(code)
-        if score is None or score < least:
-            # Rounded down: it must not read as if it reached the minimum.
-            text = "no score" if score is None else f"score {math.floor(score * 10_000) / 10_000:.4f}"
-            reasons[code] = f"{text}, {least:g} is the least (--min-score)"
-    return leave_out(records, corpus, reasons)
-
-
 def choose_fitting(
     records: Records,
     corpus: LoadedRecords,

@@ -56,7 +56,6 @@ class CurationOutcome:
     weights: dict[int, float]
     rows: dict[int, int] = field(default_factory=dict)  # code -> its best row, for every usable code, kept or not
     whole: CorpusSplits = field(default_factory=lambda: CorpusSplits({}, {}))  # of all these codes
-    leaders: dict[int, int] = field(default_factory=dict)  # further record of a group of near texts -> its first one
     runs: dict[int, RunResult] | None = None  # kept code -> whether it runs; None if not checked
     graphs: dict[int, GraphTrace] | None = None  # traced code -> what it computes; None if nothing was traced
     published: dict[int, PublishedRecord] = field(default_factory=dict)  # for a delta: published canonicals by number

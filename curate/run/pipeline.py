@@ -180,7 +180,7 @@ def _decide(
             return outcome
         except NoSandboxError as error:
             # Only the default may be left out in silence: what was requested, or what a parent did, is an error.
-            if options.graph is not None or options.reads_graphs or check is not None or against is not None:
+            if options.graph is not None or check is not None or against is not None:
                 raise
             note(f"graphs are not compared: {error}")
             outcome = curate_strict(corpus, options, check)

@@ -1,20 +1,18 @@
 """The whole curation on one page."""
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from curate.compute.graphs import GraphTrace, GraphTracer, choose_traced, differ_test, get_computations
-from curate.compute.groups import keep_groups
 from curate.compute.runs import Check, reason_to_leave_out
 from curate.model.corpus import LoadedRecords
 from curate.model.options import CurateOptions, get_prefix, matching_prefix
-from curate.model.records import Records, build_records, choose_fitting, leave_out_low_scores
+from curate.model.records import Records, build_records, choose_fitting
 from curate.model.select import Rescue, Select, Support, rescue
 from curate.model.splits import CorpusSplits, assign_splits, group_names, join_clusters, split_corpus, split_groups
 from curate.published.delta import Baseline, SplitGuard
 from curate.published.outcome import CurationOutcome, PublishedRecord
-from lemur_core.describe.cost import count_parameters
 from lemur_core.files import Json
 from lemur_core.similarity.index import KeptSet, LexicalIndex, StructuralIndex, Verdict, select
 from lemur_core.similarity.join import Recall, enough_effort, exact_pairs, measure_recall
@@ -39,8 +37,6 @@ def curate_strict(
         against: published records; the outcome is a delta to them.
     """
     records = build_records(corpus, options)
-    if options.min_score is not None:
-        records = leave_out_low_scores(records, corpus, options.min_score)
     recall = _measure_recall(corpus, records, options)
 
     def get_trace(code: int) -> GraphTrace | None:
@@ -52,7 +48,7 @@ def curate_strict(
     if tracer is not None:
         tracer.trace(_list_traced_first(records, options, against))
     choose = _make_chooser(corpus, options, selector, tracer, against, get_trace)
-    find_reasons = _make_requirements(options, check, get_trace)
+    find_reasons = _make_requirements(options, check)
     all_records, (records, chosen) = records, choose_fitting(records, corpus, choose, find_reasons)
     if records is not all_records:  # report the recall among the records that were compared in the end
         recall = _measure_recall(corpus, records, options, Banding(recall.bands, recall.rows))
@@ -80,8 +76,7 @@ def curate_strict(
         published={} if against is None else against.records,
         further=frozenset() if against is None else frozenset(against.published),
         joined=joined,
-        leaders=chosen.leaders,
-        notes=[*chosen.shortfalls, *_describe_groups(chosen, options)],
+        notes=chosen.shortfalls,
         details=_describe_details(recall, groups, anchors, against),
     )
 
@@ -120,42 +115,22 @@ def _make_chooser(
         published_verdicts = {} if against is None else against.verdicts(candidates.order, get_trace)
         new = replace(candidates, order=[code for code in candidates.order if code not in published_verdicts])
         selection = rescue(new.order, _supports(new, options), corpus.features, selector)
-        if options.per_group > 1:
-            assert tracer is not None
-            selection = keep_groups(selection, new.order, options.per_group, selector, tracer.known)
         selection.verdicts |= published_verdicts
         return selection
 
     return choose if tracer is None else lambda candidates: choose_traced(candidates, choose, tracer)
 
 
-def _make_requirements(
-    options: CurateOptions, check: Check | None, get_trace: GetTrace
-) -> Callable[[Mapping[int, int]], dict[int, str]]:
+def _make_requirements(options: CurateOptions, check: Check | None) -> Callable[[Mapping[int, int]], dict[int, str]]:
     """Return the function that finds why options leave out codes that are about to be kept."""
 
     def find_reasons(kept: Mapping[int, int]) -> dict[int, str]:
-        reasons: dict[int, str] = {}
-        if options.max_parameters is not None:
-            for code in kept:
-                if reason := _describe_size(get_trace(code), options.max_parameters):
-                    reasons[code] = reason
-        if options.require_runs:
-            assert check is not None
-            rest = {code: row for code, row in kept.items() if code not in reasons}
-            reasons |= {code: reason_to_leave_out(result) for code, result in check(rest).items() if not result.runs}
-        return reasons
+        if not options.require_runs:
+            return {}
+        assert check is not None
+        return {code: reason_to_leave_out(result) for code, result in check(kept).items() if not result.runs}
 
     return find_reasons
-
-
-def _describe_size(trace: GraphTrace | None, limit: int) -> str | None:
-    """Return why `--max-parameters` leaves out a network; None if it does not."""
-    if trace is None or trace.graph is None:
-        error = "it was not traced" if trace is None else trace.error
-        return f"parameters unknown: {error} (--max-parameters {limit})"
-    count = count_parameters(trace.read_graph())
-    return f"{count:,} parameters (--max-parameters {limit})" if count > limit else None
 
 
 #: A record of each published group that a group of new records continues, by the number of the new group.
@@ -221,17 +196,6 @@ def _split_corpus(
     )
 
 
-def _describe_groups(chosen: Rescue, options: CurateOptions) -> list[str]:
-    """Return the note that says how guarantee 1 is relaxed, if it is."""
-    if options.per_group == 1:
-        return []
-    further, groups = len(chosen.leaders), len(set(chosen.leaders.values()))
-    return [
-        f"guarantee 1 is relaxed by --per-group {options.per_group}: {further:,} records are near-duplicates by text of"
-        f" the first record of their group and compute something else; {groups:,} groups have such records"
-    ]
-
-
 def get_weight(name: str, upweight: Sequence[tuple[str, float]]) -> float:
     """Return the sampling weight of a record: the factor of the first prefix that its name starts with, else 1."""
     index = matching_prefix(name, [prefix for prefix, _ in upweight])
@@ -256,19 +220,15 @@ def _selector(
     lexical = LexicalIndex(features, options.lexical_threshold, banding)
     kept = KeptSet(features, lexical, StructuralIndex(features.elements, options.structural_threshold))
 
-    def run(order: Sequence[int], exempt: Collection[int]) -> dict[int, Verdict]:
+    def run(order: Sequence[int]) -> dict[int, Verdict]:
         kept.clear()
         kept.graphs = {} if tracer is None else tracer.computations
         admit = None
         if guard is not None:
             guard.clear()
             admit = guard.admit
-        # Exempt codes follow those that their texts may be near to: the rest is compared as usual, which is faster.
-        last = max((place for place, code in enumerate(order) if code in exempt), default=-1) + 1
-        kept.differ = lambda code, _: code in exempt
-        verdicts = select(order[:last], kept, admit) if last else {}
         kept.differ = None if tracer is None else differ_test(tracer.known, options.graphs)
-        return verdicts | select(order[last:], kept, admit)
+        return select(order, kept, admit)
 
     return run
 
@@ -282,9 +242,6 @@ def _supports(records: Records, options: CurateOptions) -> list[Support]:
     for kind, what, text, minimum in prefixes:
         members = tuple(code for code in records.order if matching_prefix(records.names[code], [text]) is not None)
         supports.append(Support(f"{what} of prefix {text}", members, minimum, kind))
-    for family in options.topup_family:
-        members = tuple(code for code in records.order if records.families[code] == family.casefold())
-        supports.append(Support(f"top-up of family {family}", members, options.topup_per_prefix, "topup"))
     return supports
 
 
@@ -323,8 +280,6 @@ def _record_decision(
     name = records.names[other]
     if verdict.stage is None:
         rescued = chosen.rescued.get(code)
-        if (leader := chosen.leaders.get(code)) is not None:
-            return Verdict(None, code, 1.0, f"kept as another computation near {records.names[leader]}", rescued)
         support = "" if rescued is None else f" for the support of its {'prefix' if rescued == 'prefix' else 'group'}"
         return Verdict(None, code, 1.0, f"kept{support}", rescued)
     if verdict.stage == "exact":

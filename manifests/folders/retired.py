@@ -28,10 +28,17 @@ def _has(manifest: Manifest, start: str) -> bool:
     return any(output.path.startswith(start) for output in manifest.outputs)
 
 
+def _states(manifest: Manifest, parameter: str) -> bool:
+    return manifest.parameters.get(parameter) is not None
+
+
 RETIRED = (
     Retired("sensitivity", "counts over a grid of thresholds", lambda _: True),
     Retired("snapshot", "near pairs", lambda manifest: _has(manifest, "pairs.parquet"), ruled=False),
     Retired("snapshot", "results to predict from", lambda manifest: _has(manifest, "data/prediction/"), ruled=False),
+    Retired("snapshot", "--per-group", lambda manifest: (manifest.parameters.get("per_group") or 1) > 1),
+    Retired("snapshot", "--max-parameters", lambda manifest: _states(manifest, "max_parameters"), ruled=False),
+    Retired("snapshot", "--min-score", lambda manifest: _states(manifest, "min_score"), ruled=False),
     Retired("snapshot", "profile nn-dup", lambda manifest: manifest.parameters.get("profile") == "nn-dup"),
 )
 

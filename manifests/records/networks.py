@@ -142,9 +142,7 @@ class Decision(Record):
     nn: str = Field(description="name of the network in the row")
     kept: bool = Field(description="true for one row of each kept record")
     stage: Stage | None = Field(description="stage that removed the row; null when kept")
-    rescued: Literal["prefix", "topup", "group"] | None = Field(
-        description="kept to support its prefix or family, or as another computation of its group of near texts"
-    )
+    rescued: Literal["prefix", "topup"] | None = Field(description="kept to support its prefix")
     canonical: Sha256 | None = Field(description="id of the kept record that represents it, here or published before")
     similarity: Ratio | None = Field(
         description="Jaccard similarity to the canonical at that stage; 1.0 for equal code"
@@ -152,9 +150,6 @@ class Decision(Record):
     reason: str = Field(description="why it was kept or removed, in one line")
     agreement: Agreement | None = Field(
         default=None, description="of the graphs of the row's code and its canonical; null if one is unknown"
-    )
-    leader: Sha256 | None = Field(
-        default=None, description="first record of the group of near texts that this record was kept in addition to"
     )
 
 

@@ -48,7 +48,10 @@ def test_nothing_is_said_of_a_folder_of_this_release(snapshot: Path) -> None:
 
 @pytest.mark.parametrize(
     ("change", "what"),
-    [(lambda manifest: manifest["parameters"].update(profile="nn-dup"), "profile nn-dup")],
+    [
+        (lambda manifest: manifest["parameters"].update(profile="nn-dup"), "profile nn-dup"),
+        (lambda manifest: manifest["parameters"].update(per_group=3), "--per-group"),
+    ],
 )
 def test_rules_that_are_gone_leave_the_digests(snapshot: Path, change: Change, what: str) -> None:
     checks = verify_changed(snapshot, change)
@@ -72,6 +75,12 @@ def test_files_that_are_gone_leave_the_checks_of_the_others(snapshot: Path) -> N
 def describe(folder: Path, path: Path) -> dict[str, Any]:
     name, size = path.relative_to(folder).as_posix(), path.stat().st_size
     return {"path": name, "sha256": sha256_file(path), "bytes": size, "rows": None}
+
+
+def test_filters_that_are_gone_leave_all_checks(snapshot: Path) -> None:
+    checks = verify_changed(snapshot, lambda manifest: manifest["parameters"].update(max_parameters=9, min_score=0.1))
+    assert any(name.startswith("guarantee 1") for name in checks)
+    assert checks["older release"] == "no longer read: --max-parameters, --min-score"
 
 
 def test_a_kind_that_is_gone(snapshot: Path) -> None:

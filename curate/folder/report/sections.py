@@ -202,7 +202,7 @@ def report_head(name: str, facts: ReportFacts, options: CurateOptions, outcome: 
 
 def _list_settings(options: CurateOptions, *, compared: bool) -> list[str]:
     chosen = {label: getattr(options, label) for label in (*BY_VALUE, "include", "prefer")}
-    topups = ", ".join(map(code_span, (*options.topup_prefix, *options.topup_family)))
+    topups = ", ".join(map(code_span, options.topup_prefix))
     settings = {
         f"lexical Jaccard ≥ {options.lexical_threshold:g}": True,
         f"structural Jaccard ≥ {options.structural_threshold:g}": True,
