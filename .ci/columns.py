@@ -28,7 +28,6 @@ _FILES = {
         "GraphRow": "graphs.parquet",
         "Stat": "data/stats/*.parquet",
         "Measurement": "data/measurements/*.parquet",
-        "JoinedCluster": "clusters.parquet",
         "ChatRow": "data/chat/*.parquet",
         "ChatDrop": "chat_drops.parquet",
     },

@@ -24,14 +24,6 @@ SourcesArg = Annotated[list[str], typer.Argument(metavar="SOURCE", help=_SOURCES
 OutOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace DIR when it exists.")]
 JobsOption = Annotated[int | None, typer.Option("--jobs", min=1, help="Worker processes; default: all cores.")]
-ParentsOption = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--against",
-        metavar="SNAPSHOT",
-        help="For a delta: the folders that it extends, if they are not next to it (repeatable).",
-    ),
-]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")]
 
 
@@ -42,10 +34,6 @@ def curate(
     source: SourcesArg,
     out: OutOption,
     options: CurateOptions,
-    against: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="SNAPSHOT", help="Write a delta that adds to this snapshot (repeatable)."),
-    ] = None,
     origins: Annotated[
         list[Path] | None,
         typer.Option(
@@ -62,13 +50,11 @@ def curate(
     Examples:
       lemur curate lemur --out snapshot
       lemur curate networks/ --out snapshot --license MIT --graph off
-      lemur curate new.jsonl --out delta --against snapshot
     """
     summary = package.commands.curate(
         source,
         out,
         options,
-        against=against or (),
         origins=origins or (),
         jobs=jobs,
         force=force,
@@ -86,7 +72,6 @@ def explain(
     graph: Annotated[
         Path | None, typer.Option("--graph", metavar="FILE.svg", help="Also draw what it computes.")
     ] = None,
-    against: ParentsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Explain why one record was kept or removed, with a diff to its canonical record.
@@ -97,7 +82,7 @@ def explain(
     *place, name = words
     if len(place) != (folder is None):
         raise UsageError("explain: pass one name and its folder: lemur explain NAME_OR_ID --in DIR")
-    text = package.commands.explain(folder or Path(place[0]), name, graph, against or (), as_json=as_json)
+    text = package.commands.explain(folder or Path(place[0]), name, graph, as_json=as_json)
     print(text if as_json else paint_changes(text))
 
 

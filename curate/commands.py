@@ -26,7 +26,6 @@ _STAGES = {
     "lexical": "near-duplicates by tokens",
     "structural": "near-duplicates by structure",
     "graph": "other texts of the same computation",
-    "leak": "would tie published splits together",
 }
 
 
@@ -35,22 +34,19 @@ def curate(
     out: Path,
     options: CurateOptions,
     *,
-    against: Sequence[Path],
     origins: Sequence[Path],
     jobs: int | None,
     force: bool,
     as_json: bool,
 ) -> str:
     """Write a snapshot, and return its summary."""
-    snapshot = curate_here(
-        source, out=out, options=options, against=against, origins=origins, jobs=jobs, force=force, progress=True
-    )
+    snapshot = curate_here(source, out=out, options=options, origins=origins, jobs=jobs, force=force, progress=True)
     return summary_text(out, snapshot.manifest, as_json=as_json)
 
 
-def explain(folder: Path, name_or_id: str, graph: Path | None, against: Sequence[Path], *, as_json: bool) -> str:
+def explain(folder: Path, name_or_id: str, graph: Path | None, *, as_json: bool) -> str:
     """Return why a network was kept or removed, after drawing its graph if a file for it is named."""
-    explanation = explain_network(folder, name_or_id, against)
+    explanation = explain_network(folder, name_or_id)
     if graph is not None:
         explanation.lines.append(draw_graph(explanation, graph))
         explanation.facts["drawn"] = str(graph)

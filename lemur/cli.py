@@ -115,25 +115,15 @@ def _root(
     context.obj = _verify_folder  # `publish` refuses folders that fail it
 
 
-def _verify_folder(
-    folder: Path, *, against: Sequence[Path] = (), jobs: int | None = None, recompute: int = 0
-) -> "list[Check]":
+def _verify_folder(folder: Path, *, jobs: int | None = None, recompute: int = 0) -> "list[Check]":
     from lemur.folders import verify_folder
 
-    return verify_folder(folder, against=against, jobs=jobs, recompute=recompute)
+    return verify_folder(folder, jobs=jobs, recompute=recompute)
 
 
 @app.command(rich_help_panel="Any folder")
 def verify(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.")],
-    against: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--against",
-            metavar="SNAPSHOT",
-            help="For a delta: the folders that it extends, and deltas made in parallel to check with it (repeatable).",
-        ),
-    ] = None,
     recompute: Annotated[
         int,
         typer.Option(
@@ -151,7 +141,7 @@ def verify(
     Examples:
       lemur verify snapshot
     """
-    checks = _verify_folder(folder, against=against or (), jobs=jobs, recompute=recompute)
+    checks = _verify_folder(folder, jobs=jobs, recompute=recompute)
     if as_json:
         print(json.dumps([{"check": c.name, "ok": c.ok, "detail": c.detail} for c in checks], indent=2))
     else:

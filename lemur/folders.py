@@ -58,28 +58,23 @@ KINDS: Mapping[str, FolderKind] = {
 }
 
 
-def verify_folder(
-    folder: Path, *, against: Sequence[Path] = (), jobs: int | None = None, recompute: int = 0
-) -> list[Check]:
+def verify_folder(folder: Path, *, jobs: int | None = None, recompute: int = 0) -> list[Check]:
     """Run all checks of a finished folder, in a fixed order; only digests for a kind without other guarantees.
 
     Args:
-        against: the parents of a delta, if they are not next to it.
         jobs: worker processes; all cores by default.
         recompute: for a snapshot, how many networks are traced and measured again in the sandbox.
-    Raises: UserError if it has no valid manifest, or is not a delta to one of `against`.
+    Raises: UserError if it has no valid manifest.
     """
     # The folder of a run has no manifest itself; only the finished folders in it have one.
     if (folder / STATE).is_file() and not (folder / FILE_NAME).exists():
         return _verify_run(folder, jobs)
     manifest = read_unchecked_manifest(folder)
     kind = KINDS.get(manifest.kind)
+    if recompute and manifest.kind != "snapshot":
+        raise UserError(f"{folder}: contains {article(manifest.kind)}, not a snapshot; omit --recompute")
     # Verifiers of other kinds take no such argument.
-    more: dict[str, Any] = {}
-    for option, value, needed in (("against", against, "a delta"), ("recompute", recompute, "a snapshot")):
-        if value and manifest.kind != "snapshot":
-            raise UserError(f"{folder}: contains {article(manifest.kind)}, not {needed}; omit --{option}")
-        more |= {option: value} if value else {}
+    more: dict[str, Any] = {"recompute": recompute} if recompute else {}
     if fault := find_stated_fault(manifest):
         return [check_files(folder, manifest), Check("manifest", ok=False, detail=f"cannot be checked: {fault}")]
     if kind is None:

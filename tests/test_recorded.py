@@ -16,7 +16,6 @@ HERE = Path(__file__).parent
 #: What is shown, neither run nor recorded, and why not.
 NEITHER = {
     "lemur train run preact_se": "more than an hour on two cores: docs/training.md has its figures",
-    "lemur curate more.parquet --against": "two deltas in conflict: tests/curate/test_delta.py asserts the message",
     "lemur gate origin": "a contribution to LEMUR: tests/lemur/test_gate.py asserts what is printed of one",
 }
 

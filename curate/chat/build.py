@@ -97,7 +97,7 @@ def _networks(corpus: LoadedRecords, outcome: CurationOutcome, codes: Sequence[i
                 reached=reached,
             )
         )
-    measured = zip(_measure_records(networks, lab), map(outcome.get_trace, codes), strict=True)
+    measured = zip(_measure_records(networks, lab), map((outcome.graphs or {}).get, codes), strict=True)
     return [replace(network, sentences=_describe(network, trace)) for network, trace in measured]
 
 

@@ -17,13 +17,9 @@ _BENCHMARK = ("task", "dataset", "metric")
 
 
 def list_networks(corpus: LoadedRecords, outcome: CurationOutcome) -> list[int]:
-    """Return all usable codes but those that are published already, by name and id, independent of their rows."""
+    """Return all usable codes, by name and id, independent of their rows."""
     names = corpus.rows.column("nn")
-    keys = {
-        code: (names[row].as_py() or "", corpus.ids[code])
-        for code, row in outcome.rows.items()
-        if code not in outcome.further
-    }
+    keys = {code: (names[row].as_py() or "", corpus.ids[code]) for code, row in outcome.rows.items()}
     return sorted(keys, key=keys.__getitem__)
 
 

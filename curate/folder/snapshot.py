@@ -13,7 +13,7 @@ from curate.model.options import SPLIT_RATIOS, get_prefix
 from curate.model.records import find_best_rows
 from curate.published.outcome import CurationOutcome
 from curate.sources.rows import MeasuredFacts
-from lemur_core.files.markdown import code_span, plain, plural
+from lemur_core.files.markdown import plain, plural
 from manifests import records
 from manifests.conversations.conversation import Chat, write_chat_tables
 from manifests.conversations.verify import chat_card
@@ -37,7 +37,7 @@ def write_snapshot_tables(
         written = write_tables(folder / "data" / "records", split, records.LemurRecord, kept, len(codes))
         rows |= {f"data/records/{name}": count for name, count in written.items()}
     networks = list_networks(corpus, outcome)
-    usable = {*networks, *outcome.further}
+    usable = set(networks)
     stat_rows = [row for row, code in enumerate(corpus.code_of_row.tolist()) if code in usable]
     written = write_tables(folder / "data" / "stats", "train", records.Stat, _stats(corpus, stat_rows), len(stat_rows))
     rows |= {f"data/stats/{name}": count for name, count in written.items()}
@@ -52,9 +52,6 @@ def write_snapshot_tables(
     write("decisions", records.Decision, _decisions(corpus, outcome), len(outcome.decisions))
     if outcome.graphs is not None:
         write("graphs", records.GraphRow, graph_rows(corpus, outcome.graphs), len(outcome.graphs))
-    if outcome.joined:
-        joined: Iterator[dict[str, object]] = ({"cluster": old, "joined": new} for old, new in outcome.joined.items())
-        write("clusters", records.JoinedCluster, joined, len(outcome.joined))
     return (
         rows
         if outcome.chat is None
@@ -125,7 +122,7 @@ BY_TEXT = (
     "Near-duplicates by tokens or structure are alike as texts, most of them not as networks: of a sample of 100 such"
     " removals from LEMUR 2.1.0, 2 computed the same as the kept network, 19 the same up to widths, 79 another"
     " architecture. That serves fine-tuning on code, where similar texts teach the same. For architecture search,"
-    " performance prediction and deltas between architectures, decide by computation: `--graph keep-different` keeps"
+    " performance prediction and changes between architectures, decide by computation: `--graph keep-different` keeps"
     " similar texts whose graphs differ beyond widths."
 )
 
@@ -134,13 +131,6 @@ def _list_notes(outcome: CurationOutcome) -> Iterator[str]:
     """Yield the paragraphs of the card that hold for some snapshots only, each with its newlines."""
     if any(decision.stage in ("lexical", "structural") for decision in outcome.decisions):
         yield f"\n{BY_TEXT}\n"
-    if "against" in outcome.details:
-        folders = ", ".join(code_span(name) for name in outcome.details["against"]["folders"])
-        yield f"""
-This is a delta: it appends to {folders}, and holds only its additions.
-All promises hold for both together: concatenate them split by split. `stats` also
-holds further evaluations of networks that are published there.
-"""
     if outcome.graphs is None:
         yield "\nGraphs were not compared: two of these networks may compute the same.\n"
     else:
@@ -168,8 +158,8 @@ published copy has its row, and an empty `nn_code`.
 
 
 def list_removed_rows(corpus: LoadedRecords, outcome: CurationOutcome) -> list[int]:
-    """Return one row for each distinct usable code that is neither kept nor published, in input order."""
-    seen = {*outcome.kept, *outcome.further}
+    """Return one row for each distinct usable code that is not kept, in input order."""
+    seen = set(outcome.kept)
     rows = []
     for row, code in enumerate(corpus.code_of_row.tolist()):
         if code >= 0 and code not in seen and row not in corpus.problems:
@@ -219,8 +209,8 @@ def _agreement(outcome: CurationOutcome, code: int, canonical: int | None) -> re
     """Return how the graphs of a removed code and its canonical compare."""
     if canonical is None or canonical == code:
         return None
-    removed, kept = outcome.get_trace(code), outcome.get_trace(canonical)
-    return None if removed is None or kept is None else removed.agrees(kept)
+    traces = outcome.graphs or {}
+    return traces[code].agrees(traces[canonical]) if code in traces and canonical in traces else None
 
 
 def _stats(corpus: LoadedRecords, rows: list[int]) -> Iterator[dict[str, object]]:

@@ -38,7 +38,6 @@ def read_networks(folder: Path) -> list[Json]:
 def check_networks(
     folder: Path,
     networks: Sequence[Row],
-    published: set[str],
     *,
     withheld: set[str],
     features: FeatureTable | None,
@@ -48,7 +47,6 @@ def check_networks(
 
     Args:
         networks: from `read_networks`.
-        published: ids of records that the folder extends.
         withheld: ids of codes that were left out when the folder was published.
         features: of the codes, by `code_of`; None if codes are missing, so that near texts are not compared.
     """
@@ -57,7 +55,7 @@ def check_networks(
     by_id = {row["id"]: row for row in networks}
     wrong = [] if len(by_id) == len(networks) else ["an id occurs twice"]
     wrong += [f"{id_[:12]}: is not the SHA-256 of its code" for id_ in _list_wrong_codes(folder, withheld)]
-    wrong += _compare_decisions(folder, by_id, published)
+    wrong += _compare_decisions(folder, by_id)
     for id_, record in records.items():
         row = by_id.get(id_, {})
         differing = [name for name in _SHARED if row.get(name) != record[name]]
@@ -67,7 +65,7 @@ def check_networks(
     wrong += _check_cost(folder, by_id)
     wrong += _check_groups(networks)
     if features is not None:
-        wrong += _check_leaks(networks, features, code_of, whole=not published)
+        wrong += _check_leaks(networks, features, code_of)
     placed = [row for row in networks if row["split"] is not None]
     detail = (
         f"{len(networks):,} codes, {len({row['split_group'] for row in placed}):,} groups, none across splits;"
@@ -84,11 +82,11 @@ def _list_wrong_codes(folder: Path, withheld: set[str]) -> Iterator[str]:
                 yield row["id"]
 
 
-def _compare_decisions(folder: Path, by_id: Mapping[str, Row], published: set[str]) -> Iterator[str]:
+def _compare_decisions(folder: Path, by_id: Mapping[str, Row]) -> Iterator[str]:
     """Yield the codes whose row is missing, or does not say what was decided on one of its rows."""
     outcomes: defaultdict[str, set[tuple[object, ...]]] = defaultdict(set)
     for row in iterate_rows(folder / "decisions.parquet", ("id", "nn", "stage", "canonical", "similarity")):
-        if row["id"] is not None and row["stage"] != "invalid" and row["id"] not in published:
+        if row["id"] is not None and row["stage"] != "invalid":
             outcomes[row["id"]].add((row["nn"], row["stage"], row["canonical"], row["similarity"]))
     for id_ in sorted(outcomes.keys() ^ by_id.keys()):
         yield f"{id_[:12]}: {'no row' if id_ in outcomes else 'no decision'} for this code"
@@ -126,11 +124,8 @@ def _check_groups(networks: Iterable[Row]) -> Iterator[str]:
             yield f"group {group}: is in several splits, or has another name"
 
 
-def _check_leaks(networks: Sequence[Row], features: FeatureTable, code_of: Row, *, whole: bool) -> Iterator[str]:
-    """Yield the codes near to one of another group, and those without a group that are near to one split only.
-
-    Args: whole: the folder extends no other, whose records may be what such a code is near to.
-    """
+def _check_leaks(networks: Sequence[Row], features: FeatureTable, code_of: Row) -> Iterator[str]:
+    """Yield the codes near to one of another group, and those without a group that are near to one split only."""
     codes = [code_of[row["id"]] for row in networks]
     place_of = {row["id"]: place for place, row in enumerate(networks)}
     traces = {place: GraphTrace(row) for place, row in enumerate(networks) if row["graph"] is not None}
@@ -164,7 +159,7 @@ def _check_leaks(networks: Sequence[Row], features: FeatureTable, code_of: Row, 
         if row["split_group"] is not None:
             if any(groups_of[key] - {None, row["split_group"]} for key in keys):
                 yield f"{row['nn']}: near to a code of another group"
-        elif whole and exact and len({split for key in keys for split in splits_of[key]} - {None}) < 2:
+        elif exact and len({split for key in keys for split in splits_of[key]} - {None}) < 2:
             yield f"{row['nn']}: in no split, but near to one split only"
 
 

@@ -141,10 +141,6 @@ class FeatureTable:
         handle, at, size = self._places[shingle_set]
         return np.frombuffer(os.pread(handle, size * 8, at), np.uint64)
 
-    def digests(self, view: str) -> list[bytes]:
-        """Return the digests of `tree`, `literal`, `shingle_set` or `fingerprint`, by their numbers."""
-        return list(self._classes[view])
-
     def put(self, code: int, features: Json, handle: int) -> None:
         """Add the features of one code, a row of a shard whose shingles are in an open file."""
         if features["problem"] is not None:
@@ -206,8 +202,6 @@ class FeatureStore:
         self._pending: list[tuple[bytes, Features | str]] = []
         self._shards: list[Path] = []
         self._known: dict[bytes, tuple[int, int]] = {}
-        self._places: list[tuple[IntArray, IntArray]] = []  # by shard: byte and count of the shingles of each row
-        self._handles: dict[int, int] = {}  # shard -> its open file of shingles
         if folder is None:
             remove_dead(self._folder)
         for path in sorted(self._folder.glob("*.parquet")):
@@ -232,15 +226,6 @@ class FeatureStore:
         _write_shard(path, itertools.starmap(_describe_code, self._pending))
         self._pending = []
         self._open(path)
-
-    def shingles(self, digest: bytes) -> npt.NDArray[np.uint64]:
-        """The sorted distinct shingle hashes of one code that has features, without reading those of others."""
-        shard, row = self._known[digest]
-        if shard not in self._handles:
-            self._handles[shard] = os.open(self._shards[shard].with_suffix(".shingles"), os.O_RDONLY)
-            weakref.finalize(self, os.close, self._handles[shard])
-        starts, counts = self._places[shard]
-        return np.frombuffer(os.pread(self._handles[shard], int(counts[row]) * 8, int(starts[row])), np.uint64)
 
     def table(self, digests: Sequence[bytes]) -> FeatureTable:
         """The features of these codes, in this order; all must have been added and flushed."""
@@ -282,7 +267,6 @@ class FeatureStore:
             return
         shard = len(self._shards)
         self._shards.append(path)
-        self._places.append((at, count))
         for row, (digest, problem) in enumerate(zip(ids.to_pylist(), index["problem"].to_pylist(), strict=True)):
             if problem is None or not is_other_python(problem):
                 self._known.setdefault(digest, (shard, row))

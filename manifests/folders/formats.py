@@ -165,7 +165,6 @@ SNAPSHOT = FolderFormat(
         "measurements": (records.Measurement, {"train": "data/measurements/train-*.parquet"}),
         "decisions": (records.Decision, {_WHOLE: "decisions.parquet"}),
         "graphs": (records.GraphRow, {_WHOLE: "graphs.parquet"}),
-        "clusters": (records.JoinedCluster, {_WHOLE: "clusters.parquet"}),
         "chat": (records.ChatRow, _CHAT),
         "chat_drops": (records.ChatDrop, _CHAT_DROPS),
     },

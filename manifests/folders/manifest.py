@@ -334,7 +334,7 @@ STATED: dict[str, Json] = {
         "parameters": _allow(
             source=_Text, graph=_Text, license=_Text, seed=int, check_runs=bool, require_runs=bool,
             lexical_threshold=_Threshold, structural_threshold=_Threshold, tokens=Literal["abstract", "literal"],
-            namespace=Literal["torch"] | None, chat=bool, against=list[Sha256],
+            namespace=Literal["torch"] | None, chat=bool,
         ),
         "counts": _allow(
             rows=_Rows, networks=_Count, names=_Count, codes=_Count, splits=_Counts, prefixes=_GROUPS, families=_GROUPS,
@@ -342,7 +342,7 @@ STATED: dict[str, Json] = {
         ),
         "details": _allow(
             license=str, lsh=_require(bands=_Bands, rows=_Bands, recall=Ratio),
-            against=_require(bands=_Bands, rows=_Bands), origins=_allow(threshold=Ratio), chat=_SHARED,
+            origins=_allow(threshold=Ratio), chat=_SHARED,
             licensed_by_row=_Count, withheld=list[Json], notes=list[str],
         ),
     },

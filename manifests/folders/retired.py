@@ -36,6 +36,7 @@ RETIRED = (
     Retired("sensitivity", "counts over a grid of thresholds", lambda _: True),
     Retired("snapshot", "near pairs", lambda manifest: _has(manifest, "pairs.parquet"), ruled=False),
     Retired("snapshot", "results to predict from", lambda manifest: _has(manifest, "data/prediction/"), ruled=False),
+    Retired("snapshot", "a delta", lambda manifest: bool(manifest.parameters.get("against"))),
     Retired("snapshot", "--per-group", lambda manifest: (manifest.parameters.get("per_group") or 1) > 1),
     Retired("snapshot", "--max-parameters", lambda manifest: _states(manifest, "max_parameters"), ruled=False),
     Retired("snapshot", "--min-score", lambda manifest: _states(manifest, "min_score"), ruled=False),

@@ -198,13 +198,6 @@ class Stat(Record):
     )
 
 
-class JoinedCluster(Record):
-    """A group of records published earlier that later records have made one with another."""
-
-    cluster: str = Field(description="the key in the tables of the folder that the delta extends")
-    joined: str = Field(description="the key of the group now: the smallest of all that were joined")
-
-
 ChatKind = Literal["design", "complete", "repair", "explain", "change"]
 
 #: The kinds of requests in conversations.

@@ -51,6 +51,7 @@ def test_nothing_is_said_of_a_folder_of_this_release(snapshot: Path) -> None:
     [
         (lambda manifest: manifest["parameters"].update(profile="nn-dup"), "profile nn-dup"),
         (lambda manifest: manifest["parameters"].update(per_group=3), "--per-group"),
+        (lambda manifest: manifest["parameters"].update(against=["0" * 64]), "a delta"),
     ],
 )
 def test_rules_that_are_gone_leave_the_digests(snapshot: Path, change: Change, what: str) -> None:

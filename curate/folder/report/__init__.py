@@ -50,7 +50,6 @@ def write_report(
         *sections.report_head(name, facts, options, outcome),
         *sections.report_funnel(facts),
         *figure("funnel.png"),
-        *sections.report_delta(facts, outcome),
         *sections.report_by_text(facts),
         *sections.report_by_group("By prefix", "prefix", "networks", facts.prefixes),
         *sections.report_by_group("By family", "family", "codes", facts.families),

@@ -28,10 +28,10 @@ BENCHMARK = ("img-classification", "cifar-10", "acc")
 _BEST = 10
 
 #: The possible outcomes of a network or a code, in the order of the funnel.
-OUTCOMES = ("filter", *DUPLICATE_STAGES, "leak", "kept")
+OUTCOMES = ("filter", *DUPLICATE_STAGES, "kept")
 
 #: The row with the best outcome represents its network.
-_RANK = {"kept": 0, "graph": 1, "structural": 2, "lexical": 3, "exact": 4, "leak": 5, "repeat": 6, "filter": 7}
+_RANK = {"kept": 0, "graph": 1, "structural": 2, "lexical": 3, "exact": 4, "repeat": 5, "filter": 6}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class ReportFacts:
     prefixes: dict[str, Counter[str]]  # networks, most first
     families: dict[str, Counter[str]]  # codes, most first
     verdicts: dict[int, Verdict]  # by code: the verdict on its best network
-    names: dict[int, str]  # by code: the name of that network; for a published record its label
+    names: dict[int, str]  # by code: the name of that network
     invalid: list[tuple[int, str, str]]  # row, name, reason
     ids: list[str]
     best: list[tuple[int, float, int | None]]  # code, accuracy and epoch of the ten best on BENCHMARK, best first
@@ -99,8 +99,7 @@ def gather_facts(corpus: LoadedRecords, outcome: CurationOutcome) -> ReportFacts
         prefixes=_count_by_group((get_prefix(name), stage_of[row]) for (name, _), row in best_rows.items()),
         families=_count_by_group((families[code], verdict.outcome) for code, verdict in verdicts.items()),
         verdicts=verdicts,
-        names={code: name for code, (name, _) in chosen.items()}
-        | {number: record.label for number, record in outcome.published.items()},
+        names={code: name for code, (name, _) in chosen.items()},
         invalid=[
             (row, names[row], decision.reason)
             for row, decision in enumerate(outcome.decisions)
@@ -158,11 +157,10 @@ _STEPS = {
     "lexical": "lexical near-duplicates",
     "structural": "structural near-duplicates",
     "graph": "other texts of the same computation",
-    "leak": "near to two published splits",
     "kept": "**kept**",
 }
 #: Steps of the funnel that most curations do not have.
-_RARE_STEPS = ("invalid", "filter", "graph", "leak")
+_RARE_STEPS = ("invalid", "filter", "graph")
 
 _SHOWN = 16  # digits of a graph's digest
 _AGREEMENTS: tuple[Agreement | None, ...] = ("same", "widths", "different", None)
@@ -216,27 +214,6 @@ def _list_settings(options: CurateOptions, *, compared: bool) -> list[str]:
         "only networks that run": options.require_runs,
     }
     return [text for text, applies in settings.items() if applies]
-
-
-def report_delta(facts: ReportFacts, outcome: CurationOutcome) -> list[str]:
-    """Report what a delta was compared with, and the resulting decisions; empty for a whole snapshot."""
-    stated = outcome.details.get("against")
-    if stated is None:
-        return []
-    by_stage = Counter(verdict.stage for verdict in facts.verdicts.values() if verdict.canonical in outcome.published)
-    by_stage["exact"] -= stated["codes_published"]
-    stages = ", ".join(f"{count(by_stage[stage])} {stage}" for stage in DUPLICATE_STAGES if by_stage[stage]) or "none"
-    folders = ", ".join(map(code_span, stated["folders"]))
-    return [
-        "## Compared with the published records",
-        "",
-        f"This is a delta to {folders}: {plural(stated['records'], 'record')}, whose decisions are final."
-        f" Of the codes here {count(stated['codes_published'])} are published there; their rows"
-        f" are in `stats`. {count(stated['codes_removed_there'])} were removed there, and share that decision. Removed"
-        f" for a published record: {stages}. {plural(stated['split_groups'], 'group')} of new records went to the split"
-        f" of published ones that are near; {count(facts.codes['leak'])} would have connected two splits.",
-        "",
-    ]
 
 
 def report_funnel(facts: ReportFacts) -> list[str]:
