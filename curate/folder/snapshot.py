@@ -243,15 +243,9 @@ def _decisions(corpus: LoadedRecords, outcome: CurationOutcome) -> Iterator[dict
 
 _MEANINGS = {
     "design": "requirements to a file that has these measures",
-    "complete": "a file with a gap to the missing part",
     "repair": "a file that fails, with its error, to the file that runs",
-    "explain": "a file to what was measured on it",
-    "change": "a file and one change to the changed file, which was run",
 }
-_PROMISE = (
-    "Numbers in them were measured by running the network in a sandbox; every fault was seen to fail, every changed"
-    " file to run."
-)
+_PROMISE = "Numbers in them were measured by running the network in a sandbox; every fault was seen to fail."
 
 
 def snapshot_chat_card(chat: Chat) -> list[str]:

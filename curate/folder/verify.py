@@ -29,7 +29,7 @@ from lemur_core.similarity.index import StructuralIndex
 from lemur_core.similarity.join import exact_pairs, in_order, measure_recall
 from lemur_core.similarity.minhash import Banding, IntArray, jaccard
 from lemur_core.source.text import parse_code
-from manifests.conversations.conversation import MARK, put_back, read_fenced_code
+from manifests.conversations.conversation import read_fenced_code
 from manifests.conversations.verify import Row, check_rows, contents, form_faults
 from manifests.folders.checks import Check, check_description, check_faults, check_files, run_checks
 from manifests.folders.formats import SNAPSHOT
@@ -46,12 +46,13 @@ def verify(folder: Path, *, jobs: int | None = None, recompute: int = 0) -> list
     Raises: UserError if the folder has no valid manifest.
     """
     manifest = read_manifest(folder)
-    checks = [check_files(folder, manifest)]
-    if any(item.ruled for item in find_retired(manifest)):
+    checks, retired = [check_files(folder, manifest)], find_retired(manifest)
+    if any(item.ruled for item in retired):
         return [*checks, *check_retired(manifest)]
+    has_chat = bool(manifest.parameters.get("chat")) and not any("chat" in item.tables for item in retired)
     tables = {
         **dict.fromkeys(("records", "stats", "decisions", "networks"), True),
-        **dict.fromkeys(("chat", "chat_drops"), bool(manifest.parameters.get("chat"))),
+        **dict.fromkeys(("chat", "chat_drops"), has_chat),
         "graphs": manifest.parameters["graph"] != "off" and "graphs" in manifest.counts,
         "measurements": bool(SNAPSHOT.files(folder, "measurements")),
     }
@@ -59,14 +60,14 @@ def verify(folder: Path, *, jobs: int | None = None, recompute: int = 0) -> list
     if not all(check.ok for check in schemas):
         detail = f"not checked: the tables of {folder.name} cannot be trusted"
         return [*checks, *schemas, Check("guarantees", ok=False, detail=detail)]
-    checks += [*schemas, *_check_content(_VerifiedSnapshot(folder, manifest, jobs))]
+    checks += [*schemas, *_check_content(_VerifiedSnapshot(folder, manifest, jobs), has_chat=has_chat)]
     if recompute and all(check.ok for check in checks):
         again = run_checks("networks computed again", lambda: recompute_networks(folder, manifest, recompute, jobs))
         checks = [*again, *checks]
     return checks + check_retired(manifest)
 
 
-def _check_content(snapshot: "_VerifiedSnapshot") -> list[Check]:
+def _check_content(snapshot: "_VerifiedSnapshot", *, has_chat: bool) -> list[Check]:
     manifest, folder = snapshot.manifest, snapshot.folder
     codes = {"kept": SNAPSHOT.files(folder, "records"), "removed": SNAPSHOT.files(folder, "networks")}
     checks = []
@@ -83,7 +84,7 @@ def _check_content(snapshot: "_VerifiedSnapshot") -> list[Check]:
         checks += run_checks("measurements", lambda: check_measurements(folder, snapshot.decisions, manifest.counts))
     if manifest.parameters.get("check_runs"):
         checks += run_checks("runs", lambda: _check_runs(snapshot))
-    if manifest.parameters.get("chat"):
+    if has_chat:
         checks += run_checks("chat", lambda: check_chat(folder, manifest))
     if not all(check.ok for check in sound):
         return [*checks, Check("guarantees", ok=False, detail="not checked: the decisions do not fit the records")]
@@ -447,8 +448,6 @@ def _check_recall(snapshot: _VerifiedSnapshot) -> Check:
 #: The checks of guarantees 1 to 5.
 _GUARANTEES = (_check_no_near_duplicates, _check_witnesses, _check_order, _check_leakage, _check_recall)
 
-_ONE_CODE = frozenset({"design", "complete", "repair", "change"})
-
 
 def check_chat(folder: Path, manifest: Manifest) -> list[Check]:
     """Run the checks of a snapshot with conversations, whose tables are known to have the right columns."""
@@ -480,30 +479,14 @@ def _faults(row: Row, digest: str | None) -> Iterator[str]:
     yield from form_faults(row, "record")
     _, user, assistant = contents(row)
     questions, answers = read_fenced_code(user), read_fenced_code(assistant)
-    if len(answers) != (row["task"] in _ONE_CODE):
+    if len(answers) != 1:
         yield f"{len(answers)} code blocks in the answer"
         return
-    for code in answers:
-        try:
-            parse_code(code, max_depth=None)
-        except SyntaxError as error:
-            yield f"a code block of the answer does not parse: {str(error).splitlines()[0]}"
+    try:
+        parse_code(answers[0], max_depth=None)
+    except SyntaxError as error:
+        yield f"a code block of the answer does not parse: {str(error).splitlines()[0]}"
     if questions == answers:
         yield "the code of its answer is that of its question"
-    if not _holds_file(row, questions, answers, digest):
+    if digest not in (_digest(answers[0]), _digest(answers[0].removesuffix("\n"))):  # a final newline may be added
         yield "the file in it is not that of its record"
-
-
-def _holds_file(row: Row, questions: list[str], answers: list[str], digest: str | None) -> bool:
-    """Return True if the record's file is where this kind of request has it; a final newline may have been added."""
-    if row["task"] in ("design", "repair"):
-        text = answers[0]
-    elif len(questions) != 1:
-        return False
-    elif row["task"] == "complete":
-        if MARK not in questions[0]:
-            return False
-        text = put_back(questions[0], answers[0].removesuffix("\n"))
-    else:
-        text = questions[0]
-    return digest in (_digest(text), _digest(text.removesuffix("\n")))

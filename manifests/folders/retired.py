@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from manifests.folders.checks import Check
 from manifests.folders.manifest import Manifest
+from manifests.records import CHAT_KINDS
 
 
 class Retired(NamedTuple):
@@ -14,12 +15,14 @@ class Retired(NamedTuple):
         kind: the kind of the folder.
         what: its name, for a message.
         is_in: whether a folder has it, by its manifest.
+        tables: those that are not checked, since their rows have another form.
         ruled: it decided what the rest of the folder promises, so that only digests can be verified.
     """
 
     kind: str
     what: str
     is_in: Callable[[Manifest], bool]
+    tables: tuple[str, ...] = ()
     ruled: bool = True
 
 
@@ -32,10 +35,15 @@ def _states(manifest: Manifest, parameter: str) -> bool:
     return manifest.parameters.get(parameter) is not None
 
 
+def _has_other_chat(manifest: Manifest) -> bool:
+    return bool({*manifest.counts.get("chat", {}).get("kinds", {})} - {*CHAT_KINDS})
+
+
 RETIRED = (
     Retired("sensitivity", "counts over a grid of thresholds", lambda _: True),
     Retired("snapshot", "near pairs", lambda manifest: _has(manifest, "pairs.parquet"), ruled=False),
     Retired("snapshot", "results to predict from", lambda manifest: _has(manifest, "data/prediction/"), ruled=False),
+    Retired("snapshot", "conversations of other kinds", _has_other_chat, ("chat", "chat_drops"), ruled=False),
     Retired("snapshot", "a delta", lambda manifest: bool(manifest.parameters.get("against"))),
     Retired("snapshot", "--per-group", lambda manifest: (manifest.parameters.get("per_group") or 1) > 1),
     Retired("snapshot", "--max-parameters", lambda manifest: _states(manifest, "max_parameters"), ruled=False),

@@ -198,7 +198,7 @@ class Stat(Record):
     )
 
 
-ChatKind = Literal["design", "complete", "repair", "explain", "change"]
+ChatKind = Literal["design", "repair"]
 
 #: The kinds of requests in conversations.
 CHAT_KINDS: tuple[ChatKind, ...] = typing.get_args(ChatKind)
@@ -210,7 +210,7 @@ class ChatRow(Record):
     messages: tuple[ChatMessage, ...] = Field(min_length=3, max_length=3, description="system, user, assistant")
     id: Sha256 = Field(description="SHA-256 of the record's id, the task and the variant, joined by ':'")
     task: ChatKind = Field(description="what is asked for")
-    variant: str = Field(min_length=1, description="what was cut out, broken or changed; file for the whole file")
+    variant: str = Field(min_length=1, description="the fault and its line; file for the whole file")
     nn: str = Field(description="name of the record's network")
     record: Sha256 = Field(description="id of the record")
     license: str = Field(description="SPDX expression of the record's code, or NOASSERTION")

@@ -84,6 +84,17 @@ def test_filters_that_are_gone_leave_all_checks(snapshot: Path) -> None:
     assert checks["older release"] == "no longer read: --max-parameters, --min-score"
 
 
+def test_conversations_of_kinds_that_are_gone_are_not_checked(snapshot: Path) -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["parameters"]["chat"] = True
+        counts = {"rows": 2, "tokens": 9, "kinds": {"design": 1, "explain": 1}, "dropped": 0}
+        manifest["counts"]["chat"] = counts
+
+    checks = verify_changed(snapshot, change)
+    assert not [name for name in checks if "chat" in name.lower()]
+    assert checks["older release"] == "no longer read: conversations of other kinds"
+
+
 def test_a_kind_that_is_gone(snapshot: Path) -> None:
     checks = verify_changed(snapshot, lambda manifest: manifest.update(kind="sensitivity"))
     assert checks["older release"] == "no longer read: counts over a grid of thresholds"
