@@ -24,13 +24,10 @@ _FILES = {
     "Snapshot": {
         "LemurRecord": "data/records/*.parquet",
         "NetworkRow": "networks.parquet",
-        "Pair": "pairs.parquet",
         "Decision": "decisions.parquet",
         "GraphRow": "graphs.parquet",
         "Stat": "data/stats/*.parquet",
         "Measurement": "data/measurements/*.parquet",
-        "Prediction": "data/prediction/*.parquet",
-        "JoinedCluster": "clusters.parquet",
         "ChatRow": "data/chat/*.parquet",
         "ChatDrop": "chat_drops.parquet",
     },

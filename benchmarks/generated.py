@@ -10,18 +10,21 @@ its texts left. "new": in no network of another prefix.
 import argparse
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from benchmarks.prediction_costs import trace_codes
+from curate.compute.runs import PRM, InputCase, NetFailure, build_case, open_box, read_answer
 from curate.model.corpus import fill_store
 from curate.model.features import FeatureStore, FeatureTable
+from lemur_core.files import Json
 from lemur_core.files.atomic import write_text
 from lemur_core.files.figures import BLUE, FAINT, INK, ORANGE, bar_axes, save_figure
 from lemur_core.files.markdown import code_span, count, table
+from lemur_core.sandbox import META_PRELOAD, Limits
+from lemur_core.sandbox.stage import Retries, SandboxStage
 from manifests.folders.formats import SNAPSHOT
 from manifests.records import NetworkRow
 
@@ -104,6 +107,46 @@ def count_families(networks: Sequence[NetworkRow], traced: int) -> list[FamilyNo
         traced_here, measured = (sum(number in items[column] for number in own) for column in ("graphs", BEHAVIORS))
         families.append(FamilyNovelty(prefix, names, traced_here, measured, distinct, new))
     return sorted(families, key=lambda family: (family.prefix == OTHERS, -family.networks, family.prefix))
+
+
+@dataclass(frozen=True, slots=True)
+class GraphRequest:
+    """A network to trace, as `generated_entry` takes it."""
+
+    code: str
+    prm: Json
+    case: Json
+    version: int = 1  # of the entry, whose text is no part of what outcomes are remembered by
+
+
+@dataclass(frozen=True, slots=True)
+class NetGraph:
+    """What a network that runs computes, exactly and up to widths."""
+
+    runs: Literal[True]
+    graph: str
+    widths: str
+
+
+_TRACE = SandboxStage[NetGraph | NetFailure](
+    "benchmarks.generated_entry:measure_graph",
+    NetGraph | NetFailure,
+    Limits(wall_seconds=300, cpu_seconds=60, memory_bytes=6 * 2**30),
+    Retries.NONE,
+    "graphs",
+    "networks",
+)
+
+
+def trace_codes(codes: Mapping[int, str]) -> dict[int, NetGraph]:
+    """Return the graphs of those of some codes, by number, that run with three images of LEMUR's usual size."""
+    case = build_case("img-classification", "cifar-10", "norm_256")
+    assert isinstance(case, InputCase)
+    given = asdict(replace(case, in_shape=(3, *case.in_shape[1:]), output=None))
+    requests = {str(number): GraphRequest(code, PRM | {"batch": 3}, given) for number, code in codes.items()}
+    with open_box([_TRACE], jobs=1, unsafe=False, preload=META_PRELOAD) as box:
+        answers = {int(reply.key): read_answer(reply) for reply in _TRACE.run(box, requests)}
+    return {number: answer for number, answer in sorted(answers.items()) if isinstance(answer, NetGraph)}
 
 
 def _read_features(networks: Sequence[NetworkRow]) -> FeatureTable:

@@ -1,8 +1,8 @@
 """Networks of a corpus that compute the same: `python -m benchmarks.graphs [SOURCE]`.
 
-Curates a source (the released LEMUR) three times: by profile nn-dup (the decisions of nn-dup 2.2.4), by text alone
-(`--graph off`), and with graphs (the default). Of what each keeps it prints how many were traced, how many computations
-they are, how many records compute what another one does, and how many of validation and test have such a twin in train.
+Three selections of a source (the released LEMUR): that of nn-dup 2.2.4, by text alone (`--graph off`), and with graphs
+(the default). Of what each keeps it prints how many were traced, how many computations they are, how many records
+compute what another one does, and how many of validation and test have such a twin in train.
 """
 
 import subprocess
@@ -11,39 +11,50 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.versus_nndup import read_peer, run_peer
 from curate.compute.graphs import NetworkTracer, build_payload
 from curate.compute.runs import read_parameters
-from lemur_core.files.markdown import table
+from curate.sources import open_source
+from lemur_core.files import Json
+from lemur_core.files.markdown import table as markdown_table
 
 _WAYS = {
-    "nn-dup": ["--profile", "nn-dup"],
     "text alone": ["--graph", "off"],
     "with graphs": [],
 }
-_COLUMNS = ["id", "nn_code", "task", "dataset", "prm", "split"]
+_COLUMNS = ["nn_code", "task", "dataset", "prm", "split"]
 
 
 def main(source: str) -> None:
     """Curate, trace, print the table."""
-    rows = []
     lemur = str(Path(sys.executable).with_name("lemur"))
     with tempfile.TemporaryDirectory() as scratch, NetworkTracer() as tracer:
+        rows = [["nn-dup", *map(str, _count(tracer, _select_by_peer(source, Path(scratch))))]]
         for name, options in _WAYS.items():
-            out = f"{scratch}/{name.replace(' ', '-')}"
-            subprocess.run([lemur, "curate", source, "--out", out, *options], check=True, stdout=subprocess.DEVNULL)
-            rows.append([name, *map(str, _count(tracer, out))])
+            out = Path(scratch, name.replace(" ", "-"))
+            command = [lemur, "curate", source, "--out", str(out), *options]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            files = sorted(out.glob("data/records/*.parquet"))
+            records = [row for path in files for row in pq.read_table(path, columns=_COLUMNS).to_pylist()]
+            rows.append([name, *map(str, _count(tracer, records))])
     head = ["way", "kept", "traced", "computations", "twins", "validation: twin in train", "test: twin in train"]
-    print("\n".join(table(head, rows)))
+    print("\n".join(markdown_table(head, rows)))
 
 
-def _count(tracer: NetworkTracer, folder: str) -> list[int]:
-    records = [
-        row
-        for path in sorted(Path(folder).glob("data/records/*.parquet"))
-        for row in pq.read_table(path, columns=_COLUMNS).to_pylist()
-    ]
+def _select_by_peer(source: str, scratch: Path) -> list[Json]:
+    """Return the rows that nn-dup keeps, with its splits."""
+    table = pa.Table.from_batches(list(open_source(source).batches())).drop_columns(["problem"])
+    pq.write_table(table, scratch / "rows.parquet")
+    run_peer(scratch / "rows.parquet", scratch / "peer")
+    splits = {row: split.replace("dev", "validation") for row, split in read_peer(scratch / "peer").splits.items()}
+    kept = table.take(list(splits)).select(["nn_code", "task", "dataset", "prm"]).to_pylist()
+    return [row | {"split": split} for row, split in zip(kept, splits.values(), strict=True)]
+
+
+def _count(tracer: NetworkTracer, records: list[Json]) -> list[int]:
     payloads = {}
     for number, record in enumerate(records):
         given = build_payload(record["task"], record["dataset"], read_parameters(record["prm"]))

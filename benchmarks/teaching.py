@@ -52,7 +52,7 @@ from train.studies.ablation import Difference
 
 _PACKAGES = ("transformers~=5.23.0",)
 _HERE = "LEMUR_TEACHING_HERE"  # set for the second process, whose environment has these packages
-_CURATE = {"nndup": ("--profile", "nn-dup"), "plain": ("--graph", "off"), "graphs": (), "groups": ("--per-group", "3")}
+_CURATE = {"plain": ("--graph", "off"), "graphs": ()}
 _SNAPSHOTS = ("nndup", "plain", "graphs")
 _CONTAINED = 0.8  # share of a held-out file's windows that occur in the texts of an arm
 _JUDGED = "judged.json"
@@ -63,7 +63,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     for name in _SNAPSHOTS:
-        parser.add_argument(f"--{name}", type=Path, metavar="SNAPSHOT", help="default: made, under --out")
+        default = "made, under --out" if name in _CURATE else "no such arm"
+        parser.add_argument(f"--{name}", type=Path, metavar="SNAPSHOT", help=f"default: {default}")
     parser.add_argument("--library", type=Path, metavar="EXTRACTION", help="without it there is no such arm")
     parser.add_argument("--arm", action="append", choices=list(ARMS), help="default: all")
     parser.add_argument("--seeds", type=int, default=3, help="so many, from 0 on")
@@ -180,9 +181,9 @@ def _in_turn(folder: Path) -> Iterator[None]:
 
 
 def make_snapshots(given: argparse.Namespace, names: Sequence[str]) -> dict[str, Path]:
-    """The snapshots of some arms: where the options say so, else made under `--out`."""
+    """The snapshots of some arms: where the options say so, else made under `--out` if this release can make them."""
     folders = {}
-    for name in names:
+    for name in (name for name in names if name in _CURATE or getattr(given, name)):
         folder = getattr(given, name) or given.out / "snapshots" / name
         if getattr(given, name) is None and not folder.exists():
             folder.parent.mkdir(parents=True, exist_ok=True)

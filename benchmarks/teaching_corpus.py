@@ -33,7 +33,6 @@ ARMS = {
     "nndup": "the selection of nn-dup",
     "plain": "our snapshot without graphs",
     "graphs": "our snapshot with graphs",
-    "groups": "our snapshot with up to three of a group",
     "library": "that, and lean blocks",
 }
 #: The arm that may be added to a study later: the tokens are made of the others.
@@ -74,13 +73,14 @@ def read_corpus(folders: Mapping[str, Path], held: int, drawn_by: int) -> Corpus
     """The arms that these folders make, with records held out.
 
     Args:
-        folders: `nndup`, `plain`, `graphs`: snapshots of one release; perhaps `library`: an extraction.
+        folders: `plain`, `graphs`: snapshots of one release; perhaps `nndup`, what nn-dup selects, and
+            `library`, an extraction.
         held: records to hold out, and networks of the release.
         drawn_by: the seed.
 
     Raises: UserError if a folder is no such thing, or all of an arm would be held out.
     """
-    wanted = ("nndup", "plain", "graphs", *(["groups"] if "groups" in folders else []))
+    wanted = [name for name in ("nndup", "plain", "graphs") if name in folders]
     snapshots = {name: read_snapshot(folders[name]) for name in wanted}
     arms = {
         "released": read_released(folders["graphs"], snapshots["graphs"]),

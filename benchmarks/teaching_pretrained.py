@@ -98,7 +98,7 @@ def study(given: argparse.Namespace, settings: Settings) -> list[str]:
     torch.set_num_threads(given.threads)
     given.out.mkdir(parents=True, exist_ok=True)
     wanted = [arm for arm in SELECTIONS if not given.arm or arm in given.arm]
-    folders = make_snapshots(given, ("nndup", "plain", "graphs", *(["groups"] if "groups" in wanted else [])))
+    folders = make_snapshots(given, ("nndup", "plain", "graphs"))
     corpus = prepare(folders, settings)
     for arm, texts in corpus.arms.items():
         note(f"{arm}: {len(texts):,} texts")

@@ -16,7 +16,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
 
 #: Texts from which is learned, in the order in which they are trained.
-SELECTIONS = ("released", "graphs", "nndup", "plain", "groups")
+SELECTIONS = ("released", "graphs", "nndup", "plain")
 
 _LEAKS = 0.8  # Jaccard
 _WORDS = 5  # of a shingle
@@ -63,10 +63,10 @@ def prepare(folders: Mapping[str, Path], settings: Settings) -> Learned:
 
 def find_lineage(folder: Path, held: set[str]) -> set[str]:
     """The ids of all codes that a snapshot removed for one held out, or for one removed for it."""
-    rows = pq.read_table(folder / "decisions.parquet", columns=["id", "canonical", "leader"]).to_pylist()
-    above = {row["id"]: {row["canonical"], row["leader"]} for row in rows}
+    rows = pq.read_table(folder / "decisions.parquet", columns=["id", "canonical"]).to_pylist()
+    above = {row["id"]: row["canonical"] for row in rows}
     found = set(held)
-    while new := {id_ for id_, over in above.items() if over & found} - found:
+    while new := {id_ for id_, over in above.items() if over in found} - found:
         found |= new
     return found - held
 

@@ -4,7 +4,7 @@ Both run as whole commands, one after the other, in this very run. The peer gets
 takes minutes to build; that is not counted), ours starts with the wheel in the cache and reads it.
 
 Claims: with an empty feature cache at least 20 times faster in wall time, at most half of the peak memory; with a warm
-one at least 5 times faster again. In profile nn-dup the decisions are the peer's, row by row.
+one at least 5 times faster again.
 """
 
 import argparse
@@ -13,9 +13,9 @@ import os
 import shutil
 import sys
 import tempfile
-from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -39,7 +39,7 @@ curate_from_lemur(Path(sys.argv[2]))
 
 
 def main() -> None:
-    """Run the peer, then ours cold, warm, and in profile nn-dup; print the ratios."""
+    """Run ours cold and warm, then the peer; print the ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, help="only the rows of the first networks, about this many (default: all)")
     rows = parser.parse_args().rows
@@ -53,19 +53,32 @@ def main() -> None:
         print(f"lemur, no features cached  {cold}", flush=True)
         warm = measure(by_text, env)
         print(f"lemur, features cached     {warm}", flush=True)
-        same = measure([*lemur, f"{scratch}/nn-dup", "--profile", "nn-dup"], env)
-        print(f"lemur --profile nn-dup     {same}", flush=True)
-        peer = measure([sys.executable, "-P", "-c", _PEER, f"{scratch}/rows.parquet", f"{scratch}/peer"], env)
+        peer = run_peer(work / "rows.parquet", work / "peer", env)
         print(f"nn-dup 2.2.4               {peer}", flush=True)
-        _print_ratios(peer, cold, warm, same)
-        _compare(work)
+        print(f"cold: {peer.wall / cold.wall:.1f}x faster than the peer in wall time (claim: 20x)")
+        print(f"cold: {cold.peak_mib / peer.peak_mib:.2f} of the peer's peak memory (claim: at most 0.50)")
+        print(f"warm: {cold.wall / warm.wall:.1f}x faster than cold (claim: 5x)")
+        print(f"peer kept {len(read_peer(work / 'peer').splits):,} rows")
 
 
-def _print_ratios(peer: Cost, cold: Cost, warm: Cost, same: Cost) -> None:
-    print(f"cold: {peer.wall / cold.wall:.1f}x faster than the peer in wall time (claim: 20x)")
-    print(f"cold: {cold.peak_mib / peer.peak_mib:.2f} of the peer's peak memory (claim: at most 0.50)")
-    print(f"warm: {cold.wall / warm.wall:.1f}x faster than cold (claim: 5x)")
-    print(f"profile nn-dup: {peer.wall / same.wall:.1f}x faster than the peer")
+class PeerDecisions(NamedTuple):
+    """What nn-dup decided: the split of each row that it kept, and the stage of each that it removed."""
+
+    splits: dict[int, str]
+    stages: dict[int, str]
+
+
+def run_peer(rows: Path, out: Path, env: Mapping[str, str] = os.environ) -> Cost:
+    """Run nn-dup on the rows of a Parquet file."""
+    return measure([sys.executable, "-P", "-c", _PEER, str(rows), str(out)], env)
+
+
+def read_peer(out: Path) -> PeerDecisions:
+    """Return what nn-dup wrote, by the number of the row, which ends its ids."""
+    splits, tombstones = (json.loads((out / f"{name}.json").read_text()) for name in ("splits", "tombstones"))
+    kept = {int(id_.rpartition("_")[2]): split for id_, split in splits.items()}
+    removed = {int(id_.rpartition("_")[2]): item["reason"].split("_")[0] for id_, item in tombstones.items()}
+    return PeerDecisions(kept, {row: stage for row, stage in removed.items() if row not in kept})
 
 
 def _prepare(work: Path, limit: int | None) -> str:
@@ -79,23 +92,6 @@ def _prepare(work: Path, limit: int | None) -> str:
         table = table.slice(0, limit)
     pq.write_table(table, work / "rows.parquet", compression="zstd")
     return "lemur" if limit is None else str(work / "rows.parquet")
-
-
-def _compare(work: Path) -> None:
-    """Row by row: the peer's record of each row against the decision of profile nn-dup."""
-    kept = {_row(item["id"]) for item in json.loads((work / "peer" / "kept_records.json").read_text())}
-    tombstones: dict[str, dict[str, Any]] = json.loads((work / "peer" / "tombstones.json").read_text())
-    stages = {_row(id_): item["reason"].split("_")[0] for id_, item in tombstones.items()}
-    splits = {_row(id_): split for id_, split in json.loads((work / "peer" / "splits.json").read_text()).items()}
-    decisions = pq.read_table(work / "nn-dup" / "decisions.parquet").to_pylist()
-    ours = {item["row"]: item["stage"] for item in decisions}
-    different = [row for row, stage in ours.items() if (None if row in kept else stages.get(row, "invalid")) != stage]
-    print(f"profile nn-dup: {len(different):,} of {len(ours):,} rows decided differently from the peer")
-    print(f"peer kept {len(kept):,} ({dict(sorted(Counter(splits.values()).items()))})")
-
-
-def _row(record_id: str) -> int:
-    return int(record_id.rpartition("_")[2])
 
 
 if __name__ == "__main__":

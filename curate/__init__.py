@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from curate import commands as commands
-    from curate.from_lemur import curate_from_lemur
     from curate.interface import Snapshot, curate
     from curate.model.options import CurateOptions
     from curate.published.novelty import Novelty
@@ -16,9 +15,7 @@ else:
             import curate.commands as module
 
             return module
-        if name == "curate_from_lemur":
-            from curate import from_lemur as module
-        elif name == "CurateOptions":
+        if name == "CurateOptions":
             from curate.model import options as module
         elif name == "Novelty":
             from curate.published import novelty as module
@@ -29,4 +26,4 @@ else:
         return getattr(module, name)
 
 
-__all__ = ["CurateOptions", "Novelty", "Snapshot", "curate", "curate_from_lemur"]
+__all__ = ["CurateOptions", "Novelty", "Snapshot", "curate"]

@@ -8,7 +8,6 @@ import typer
 import curate as package
 from curate.model.options import CurateOptions
 from lemur_core.files.errors import UsageError
-from manifests.options import DistributedOptions
 from manifests.options.help import CommandLine, paint_changes
 from manifests.options.parameters import RuntimeOption, takes_options
 
@@ -21,19 +20,10 @@ _SOURCE = (
 )
 _SOURCES = f"{_SOURCE} Also a folder of blocks (records block-ID). Several are read in their order."
 
-SourceArg = Annotated[str, typer.Argument(metavar="SOURCE", help=_SOURCE)]
 SourcesArg = Annotated[list[str], typer.Argument(metavar="SOURCE", help=_SOURCES)]
 OutOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace DIR when it exists.")]
 JobsOption = Annotated[int | None, typer.Option("--jobs", min=1, help="Worker processes; default: all cores.")]
-ParentsOption = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--against",
-        metavar="SNAPSHOT",
-        help="For a delta: the folders that it extends, if they are not next to it (repeatable).",
-    ),
-]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")]
 
 
@@ -44,10 +34,6 @@ def curate(
     source: SourcesArg,
     out: OutOption,
     options: CurateOptions,
-    against: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="SNAPSHOT", help="Write a delta that adds to this snapshot (repeatable)."),
-    ] = None,
     origins: Annotated[
         list[Path] | None,
         typer.Option(
@@ -55,7 +41,6 @@ def curate(
             help="An extraction: say which codes are from its repositories, and under which licenses (repeatable).",
         ),
     ] = None,
-    distributed: DistributedOptions,
     jobs: JobsOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
@@ -65,21 +50,17 @@ def curate(
     Examples:
       lemur curate lemur --out snapshot
       lemur curate networks/ --out snapshot --license MIT --graph off
-      lemur curate new.jsonl --out delta --against snapshot
     """
     summary = package.commands.curate(
         source,
         out,
         options,
-        distributed,
-        against=against or (),
         origins=origins or (),
         jobs=jobs,
         force=force,
         as_json=as_json,
     )
-    if summary is not None:
-        print(summary)
+    print(summary)
 
 
 @app.command(rich_help_panel=_PANEL)
@@ -91,7 +72,6 @@ def explain(
     graph: Annotated[
         Path | None, typer.Option("--graph", metavar="FILE.svg", help="Also draw what it computes.")
     ] = None,
-    against: ParentsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Explain why one record was kept or removed, with a diff to its canonical record.
@@ -102,7 +82,7 @@ def explain(
     *place, name = words
     if len(place) != (folder is None):
         raise UsageError("explain: pass one name and its folder: lemur explain NAME_OR_ID --in DIR")
-    text = package.commands.explain(folder or Path(place[0]), name, graph, against or (), as_json=as_json)
+    text = package.commands.explain(folder or Path(place[0]), name, graph, as_json=as_json)
     print(text if as_json else paint_changes(text))
 
 
@@ -138,26 +118,3 @@ def novel(
     print(package.commands.novelty_text(novelty, as_json=as_json))
     if novelty.is_known:
         raise typer.Exit(3)
-
-
-@app.command(rich_help_panel=_PANEL)
-def sensitivity(
-    source: SourceArg,
-    out: OutOption,
-    lexical: Annotated[list[float] | None, typer.Option(help="Lexical thresholds (repeatable).")] = None,
-    structural: Annotated[
-        list[str] | None, typer.Option(help="Structural thresholds, or off for none (repeatable).")
-    ] = None,
-    jobs: JobsOption = None,
-    force: ForceOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Kept counts over a grid of lexical and structural thresholds.
-
-    Examples:
-      lemur sensitivity lemur --out thresholds
-    """
-    report = package.commands.sensitivity(
-        source, out, lexical=lexical or (), structural=structural or (), jobs=jobs, force=force, as_json=as_json
-    )
-    print(report)

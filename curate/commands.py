@@ -13,14 +13,9 @@ from curate.interface import curate as curate_here
 from curate.model.options import CurateOptions
 from curate.published.novel import NovelFiles
 from curate.published.novel import novel as novel  # as it is: the command reads its result
-from curate.run.sensitivity import LEXICAL_GRID, STRUCTURAL_GRID, parse_threshold
-from curate.run.sensitivity import sensitivity as measure_sensitivity
-from curate.sources import open_source, open_sources
 from lemur_core.files import Json
-from lemur_core.files.atomic import check_free
 from lemur_core.files.markdown import plural
 from manifests.folders.manifest import Manifest
-from manifests.options import DistributedOptions
 
 #: The stages at which rows are removed, in their order.
 _STAGES = {
@@ -31,7 +26,6 @@ _STAGES = {
     "lexical": "near-duplicates by tokens",
     "structural": "near-duplicates by structure",
     "graph": "other texts of the same computation",
-    "leak": "would tie published splits together",
 }
 
 
@@ -39,31 +33,20 @@ def curate(
     source: list[str],
     out: Path,
     options: CurateOptions,
-    distributed: DistributedOptions,
     *,
-    against: Sequence[Path],
     origins: Sequence[Path],
     jobs: int | None,
     force: bool,
     as_json: bool,
-) -> str | None:
-    """Write a snapshot here or in tasks, and return its summary; None if the tasks wait in a queue."""
-    folders: Json = {"against": against, "origins": origins, "force": force}
-    manifest: Manifest | None
-    if distributed.executor is None:
-        manifest = curate_here(source, out=out, options=options, jobs=jobs, progress=True, **folders).manifest
-    else:
-        from curate.run.tasks import curate_in_tasks  # needs the extra `cluster`: datatrove takes a second
-
-        opened = open_sources(source, options.of_files)
-        check_free(out, force=force)
-        manifest = curate_in_tasks(opened, source, out, options, distributed, **folders)
-    return None if manifest is None else summary_text(out, manifest, as_json=as_json)
+) -> str:
+    """Write a snapshot, and return its summary."""
+    snapshot = curate_here(source, out=out, options=options, origins=origins, jobs=jobs, force=force, progress=True)
+    return summary_text(out, snapshot.manifest, as_json=as_json)
 
 
-def explain(folder: Path, name_or_id: str, graph: Path | None, against: Sequence[Path], *, as_json: bool) -> str:
+def explain(folder: Path, name_or_id: str, graph: Path | None, *, as_json: bool) -> str:
     """Return why a network was kept or removed, after drawing its graph if a file for it is named."""
-    explanation = explain_network(folder, name_or_id, against)
+    explanation = explain_network(folder, name_or_id)
     if graph is not None:
         explanation.lines.append(draw_graph(explanation, graph))
         explanation.facts["drawn"] = str(graph)
@@ -73,28 +56,6 @@ def explain(folder: Path, name_or_id: str, graph: Path | None, against: Sequence
 def novelty_text(novelty: NovelFiles, *, as_json: bool) -> str:
     """Return the output of `lemur novel`."""
     return json.dumps(novelty.facts, indent=2) if as_json else "\n".join(novelty.lines)
-
-
-def sensitivity(
-    source: str,
-    out: Path,
-    *,
-    lexical: Sequence[float],
-    structural: Sequence[str],
-    jobs: int | None,
-    force: bool,
-    as_json: bool,
-) -> str:
-    """Measure the kept counts over a grid of thresholds, and return the report."""
-    manifest = measure_sensitivity(
-        open_source(source),
-        out,
-        lexical=lexical or LEXICAL_GRID,
-        structural=[parse_threshold(text) for text in structural] if structural else STRUCTURAL_GRID,
-        jobs=jobs,
-        force=force,
-    )
-    return _summary_json(out, manifest) if as_json else (out / "report.md").read_text(encoding="utf-8")
 
 
 def summary_text(out: Path, manifest: Manifest, *, as_json: bool) -> str:
@@ -124,7 +85,7 @@ def _summary_lines(out: Path, manifest: Manifest) -> Iterator[str]:
         graphs = counts["graphs"]
         text = f"of the kept traced, each a graph of its own; {graphs['distinct_up_to_widths']:,} up to widths"
         yield f"  {'graphs':<10} {graphs['kept']:>9,}  {text}"
-    elif manifest.parameters["profile"] == "strict":
+    else:
         yield f"  {'graphs':<10} {'-':>9}  not compared: two of the kept may compute the same"
     if "runs" in counts:
         runs = counts["runs"]

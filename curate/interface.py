@@ -32,7 +32,6 @@ def curate(
     *,
     out: PathLike,
     options: CurateOptions | None = None,
-    against: Sequence[PathLike] = (),
     origins: Sequence[PathLike] = (),
     jobs: int | None = None,
     force: bool = False,
@@ -44,9 +43,7 @@ def curate(
         source: what `lemur curate` takes as SOURCE: `lemur[@VERSION]`, a table, a folder of Python files, a dataset of
             the Hub; or several of these.
         out: the folder to write; it is written completely or not at all.
-        options: the profile, thresholds, filters and everything else that decides what is kept; those of the profile
-            `strict` by default.
-        against: finished snapshots; `out` becomes a delta that holds only what is new compared with them.
+        options: thresholds, filters and everything else that decides what is kept.
         origins: extractions; each code is compared with their blocks, which states its origin and license.
         jobs: worker processes; all cores by default.
         force: replace a folder that exists.
@@ -77,7 +74,6 @@ def curate(
             rows,
             folder,
             options,
-            against=list(map(Path, against)),
             origins=list(map(Path, origins)),
             jobs=jobs,
             force=force,
@@ -94,7 +90,7 @@ class Snapshot:
         manifest: how it was created, with counts and digests.
 
     Args:
-        folder: a finished snapshot or delta.
+        folder: a finished snapshot.
 
     Raises:
         UserError: if the folder is not a snapshot.
@@ -137,12 +133,11 @@ class Snapshot:
         with SNAPSHOT.reading(self.folder):
             return tuple(SNAPSHOT.rows(self.folder, Decision))
 
-    def explain(self, name_or_id: str, *, against: Sequence[PathLike] = ()) -> Explanation:
+    def explain(self, name_or_id: str) -> Explanation:
         """Explain why one network was kept or removed, with the difference to the record that represents it.
 
         Args:
             name_or_id: an exact name, an id, or at least its first six digits.
-            against: the parents of a delta, if they are in other places than next to it.
 
         Returns:
             `lines` to print, and the same as `facts`.
@@ -150,18 +145,16 @@ class Snapshot:
         Raises:
             UserError: if nothing, or more than one network, has this name or id.
         """
-        return explain(self.folder, name_or_id, list(map(Path, against)))
+        return explain(self.folder, name_or_id)
 
-    def verify(self, *, against: Sequence[PathLike] = (), jobs: int | None = None) -> tuple[Check, ...]:
+    def verify(self, *, jobs: int | None = None) -> tuple[Check, ...]:
         """Return all checks of the folder: digests, schemas, counts and guarantees. Nothing in it is executed.
 
         Args:
-            against: the parents of a delta, if they are in other places than next to it; also deltas that were made in
-                parallel, to check with it.
             jobs: worker processes; all cores by default.
         """
         with hide_progress():
-            return tuple(verify(self.folder, against=list(map(Path, against)), jobs=jobs))
+            return tuple(verify(self.folder, jobs=jobs))
 
     def novelty(
         self,

@@ -3,13 +3,12 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from extract.model.options import ExtractOptions
 from lemur_core.files.atomic import check_free
-from manifests.options import DistributedOptions
 from manifests.options.help import CommandLine
 from manifests.options.parameters import takes_options
 
@@ -47,7 +46,6 @@ def extract(
     names_file: Annotated[
         Path | None, typer.Option("--names", metavar="FILE", help="A JSON list of names.", rich_help_panel=_SCOPE)
     ] = None,
-    distributed: DistributedOptions,
     jobs: Annotated[int | None, typer.Option(min=1, help="Worker processes; default: all cores.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace DIR when it exists.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
@@ -63,17 +61,17 @@ def extract(
 
     check_free(out, force=force)
     chosen = (*(names or ()), *(read_names(names_file) if names_file else ()))
-    run: dict[str, Any] = {"corpus": corpus, "names": chosen, "options": options, "jobs": jobs}
-    if distributed.executor is None:
-        library = interface.extract(source or (), out=out, **run, force=force, progress=True)
-        _print_summary(library.manifest, out, as_json)
-        return
-    from extract.cluster import extract_in_tasks
-
-    plan = interface.plan_extraction(source or (), **run)
-    manifest = extract_in_tasks(out, plan, distributed, force=force)
-    if manifest is not None:
-        _print_summary(manifest, out, as_json)
+    library = interface.extract(
+        source or (),
+        out=out,
+        corpus=corpus,
+        names=chosen,
+        options=options,
+        jobs=jobs,
+        force=force,
+        progress=True,
+    )
+    _print_summary(library.manifest, out, as_json)
 
 
 def _print_summary(manifest: "Manifest", out: Path, as_json: bool) -> None:

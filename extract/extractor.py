@@ -8,7 +8,7 @@ import gc
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Self
@@ -211,16 +211,12 @@ class BlockExtractor:
         wanted = Selection(names=read_names(Path(path)), limit=limit, start_from=start_from)
         return list(self.extract(self.select(wanted)))
 
-    def extract(self, selected: Selected, own: Collection[str] | None = None) -> Iterator[Result]:
-        """Emit the selected classes, and pass them through all stages; yield results in their order.
-
-        Args: own: names of the sources whose classes are validated, with results as in a full run; default: all.
-        """
-        wanted = [target for target in selected.classes if own is None or target.module.source.name in own]
+    def extract(self, selected: Selected) -> Iterator[Result]:
+        """Emit the selected classes, and pass them through all stages; yield results in their order."""
         if self.options.level == "discovered":
-            yield from (PendingBlock(target, None, BlockVerdict("discovered")).result() for target in wanted)
+            yield from (PendingBlock(target, None, BlockVerdict("discovered")).result() for target in selected.classes)
             return
-        outcomes = self.emit(selected.classes)
+        outcomes = self._emit(selected.classes)
         packages = [pair for item in outcomes.values() if isinstance(item, Emitted) for pair in item.packages.items()]
         self._note(
             f"{package}: imported, but no metadata of its source names the distribution, so none is fetched; state it"
@@ -233,7 +229,7 @@ class BlockExtractor:
             files += [companion for item in list(files) for companion in companions.emit_for(item.target)]
         self.context.require(files)
         pending = []
-        for target in wanted:
+        for target in selected.classes:
             outcome = outcomes[target.block]
             if isinstance(outcome, Emitted):
                 pending.append(PendingBlock(target, outcome, BlockVerdict("emitted")))
@@ -247,7 +243,7 @@ class BlockExtractor:
                 self.watch.lap(lap)
         yield from (block.result() for block in pending)
 
-    def emit(self, targets: Sequence[TargetClass]) -> dict[str, Emitted | Unresolved]:
+    def _emit(self, targets: Sequence[TargetClass]) -> dict[str, Emitted | Unresolved]:
         """Return the closed files of these classes, by block id."""
         outcomes: dict[str, Emitted | Unresolved] = {}
         with progress("emit", len(targets), "blocks") as advance, contextlib.ExitStack() as stack:
@@ -291,12 +287,10 @@ def open_extractor(options: Options) -> BlockExtractor:
     return BlockExtractor(**{field.name: getattr(options, field.name) for field in fields(options)})
 
 
-def extract_to(out: Path, options: Options, *, force: bool = False, reuse: bool = True) -> Manifest:
+def extract_to(out: Path, options: Options, *, force: bool = False) -> Manifest:
     """Extract as `options` specify and write the folder `out` atomically.
 
-    Args:
-        force: replace an existing folder.
-        reuse: take the results of an equal run before, unless failed blocks are to run again.
+    Args: force: replace an existing folder.
     Returns: The manifest of the folder: counts by level, source, category and failure; inputs and outputs with digests.
     Raises: UserError if a source, a name or `out` is invalid; RetryableError if an index or repository
         cannot be reached.
@@ -304,7 +298,7 @@ def extract_to(out: Path, options: Options, *, force: bool = False, reuse: bool 
     with open_extractor(options) as extractor:
         facts = extractor.facts
         key = derive_key(facts)
-        results = recall_results(key, facts, extractor.index) if reuse and not options.retry_failed else None
+        results = None if options.retry_failed else recall_results(key, facts, extractor.index)
         if results is None:
             results = _extract_all(extractor)
             remember_results(key, facts, results, extractor.index)

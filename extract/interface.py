@@ -29,20 +29,6 @@ from manifests.folders.manifest import Manifest
 from manifests.records import Block, Level, Spec
 
 
-def plan_extraction(
-    sources: Sequence[str],
-    *,
-    corpus: str | None = None,
-    names: Sequence[str] = (),
-    options: ExtractOptions | None = None,
-    jobs: int | None = None,
-) -> Options:
-    """Return the complete options of a run, as `extract_to` and `extract_in_tasks` take them."""
-    options = options or ExtractOptions()
-    stated = {field.name: getattr(options, field.name) for field in fields(options)}
-    return Options(**stated, corpus=corpus, sources=tuple(sources), names=tuple(names), jobs=jobs)
-
-
 def extract(
     source: PathLike | Sequence[PathLike] = (),
     *,
@@ -83,7 +69,10 @@ def extract(
     """
     sources = [source] if isinstance(source, str | os.PathLike) else source
     folder = Path(out)
-    run = plan_extraction([os.fspath(item) for item in sources], corpus=corpus, names=names, options=options, jobs=jobs)
+    options = options or ExtractOptions()
+    stated = {field.name: getattr(options, field.name) for field in fields(options)}
+    named = tuple(os.fspath(item) for item in sources)
+    run = Options(**stated, corpus=corpus, sources=named, names=tuple(names), jobs=jobs)
     with hide_progress(unless=progress):
         check_free(folder, force=force)
         extract_to(folder, run, force=force)

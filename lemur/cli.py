@@ -67,9 +67,9 @@ _WORDS = (
 
 #: The commands in the order of --help: as a newcomer would use them.
 _ORDER = (
-    *("demo", "extract", "show", "search", "rebuild", "migrate", "curate", "explain", "novel", "gate", "sensitivity"),
+    *("demo", "extract", "show", "search", "rebuild", "migrate", "curate", "explain", "novel", "gate"),
     *("train", "synthesize", "experts", "verify", "open", "list", "trace", "export"),
-    *("publish", "pull", "status", "doctor", "cache"),
+    *("publish", "pull", "doctor", "cache"),
 )
 
 
@@ -115,25 +115,15 @@ def _root(
     context.obj = _verify_folder  # `publish` refuses folders that fail it
 
 
-def _verify_folder(
-    folder: Path, *, against: Sequence[Path] = (), jobs: int | None = None, recompute: int = 0
-) -> "list[Check]":
+def _verify_folder(folder: Path, *, jobs: int | None = None, recompute: int = 0) -> "list[Check]":
     from lemur.folders import verify_folder
 
-    return verify_folder(folder, against=against, jobs=jobs, recompute=recompute)
+    return verify_folder(folder, jobs=jobs, recompute=recompute)
 
 
 @app.command(rich_help_panel="Any folder")
 def verify(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.")],
-    against: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--against",
-            metavar="SNAPSHOT",
-            help="For a delta: the folders that it extends, and deltas made in parallel to check with it (repeatable).",
-        ),
-    ] = None,
     recompute: Annotated[
         int,
         typer.Option(
@@ -151,7 +141,7 @@ def verify(
     Examples:
       lemur verify snapshot
     """
-    checks = _verify_folder(folder, against=against or (), jobs=jobs, recompute=recompute)
+    checks = _verify_folder(folder, jobs=jobs, recompute=recompute)
     if as_json:
         print(json.dumps([{"check": c.name, "ok": c.ok, "detail": c.detail} for c in checks], indent=2))
     else:
@@ -355,25 +345,6 @@ def search(
     if spec is not None and spec.is_file() and not force:
         raise UserError(f"{spec}: exists already; choose another --spec, or add --force to replace it")
     command.search_folder(folder, " ".join(query or ()), filters, count=count, spec_file=spec, as_json=as_json)
-
-
-@app.command(rich_help_panel="Runs in tasks")
-def status(
-    work: Annotated[str, typer.Argument(metavar="WORK", help="The folder or address of --work.")],
-    lines: Annotated[
-        int, typer.Option("--lines", metavar="N", min=0, help="Last lines of the log of a task that runs or failed.")
-    ] = 3,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the status as one JSON object.")] = False,
-) -> None:
-    """Show how far a run with --executor has come: its steps, and tasks that run or have failed.
-
-    Examples:
-      lemur status snapshot.work
-    """
-    from lemur_core.distributed.status import read_status, status_text
-
-    run_status = read_status(work, lines=lines)
-    print(json.dumps(asdict(run_status), indent=2) if as_json else status_text(run_status))
 
 
 _MACHINE = "This machine"

@@ -29,8 +29,6 @@ _GIB = 2**30
 #: Optional packages, with their extra and the commands that need them.
 _EXTRAS = {
     "zstandard": ("lemur-db", "lemur curate lemur-db"),
-    "datatrove": ("cluster", "--executor local|slurm"),
-    "ray": ("cluster", "--executor ray"),
     "transformers": ("synthesis", "lemur experts, and lemur synthesize without --base-url"),
 }
 

@@ -41,6 +41,7 @@ from manifests.folders.manifest import (
     read_unchecked_manifest,
 )
 from manifests.folders.reading import CHECK_ERRORS, describe, reading
+from manifests.folders.retired import check_retired, find_retired
 from manifests.provenance import find_inlined_blocks
 
 #: All kinds of folder with verification and traces.
@@ -58,32 +59,27 @@ KINDS: Mapping[str, FolderKind] = {
 }
 
 
-def verify_folder(
-    folder: Path, *, against: Sequence[Path] = (), jobs: int | None = None, recompute: int = 0
-) -> list[Check]:
+def verify_folder(folder: Path, *, jobs: int | None = None, recompute: int = 0) -> list[Check]:
     """Run all checks of a finished folder, in a fixed order; only digests for a kind without other guarantees.
 
     Args:
-        against: the parents of a delta, if they are not next to it.
         jobs: worker processes; all cores by default.
         recompute: for a snapshot, how many networks are traced and measured again in the sandbox.
-    Raises: UserError if it has no valid manifest, or is not a delta to one of `against`.
+    Raises: UserError if it has no valid manifest.
     """
     # The folder of a run has no manifest itself; only the finished folders in it have one.
     if (folder / STATE).is_file() and not (folder / FILE_NAME).exists():
         return _verify_run(folder, jobs)
     manifest = read_unchecked_manifest(folder)
     kind = KINDS.get(manifest.kind)
+    if recompute and manifest.kind != "snapshot":
+        raise UserError(f"{folder}: contains {article(manifest.kind)}, not a snapshot; omit --recompute")
     # Verifiers of other kinds take no such argument.
-    more: dict[str, Any] = {}
-    for option, value, needed in (("against", against, "a delta"), ("recompute", recompute, "a snapshot")):
-        if value and manifest.kind != "snapshot":
-            raise UserError(f"{folder}: contains {article(manifest.kind)}, not {needed}; omit --{option}")
-        more |= {option: value} if value else {}
+    more: dict[str, Any] = {"recompute": recompute} if recompute else {}
     if fault := find_stated_fault(manifest):
         return [check_files(folder, manifest), Check("manifest", ok=False, detail=f"cannot be checked: {fault}")]
     if kind is None:
-        return [check_files(folder, manifest)]
+        return [check_files(folder, manifest), *check_retired(manifest)]
     try:
         with show_steps(f"verify {folder.name}"):
             checks = kind.verify(folder, jobs=jobs, **more)
@@ -93,7 +89,7 @@ def verify_folder(
             Check(manifest.kind, ok=False, detail=f"cannot be checked: {describe(error)}"),
         ]
     # A page of wrong tables differs, too: that would report one fault twice.
-    if (folder / INDEX).is_file() and all(check.ok for check in checks):
+    if (folder / INDEX).is_file() and all(check.ok for check in checks) and not find_retired(manifest):
         checks += run_checks("page", lambda: _check_page(folder, manifest))
     return checks
 

@@ -29,17 +29,13 @@ from manifests.publish.publishing import publish as publish_folder
 from train.interface import Run
 
 
-def verify(
-    folder: PathLike, *, against: Sequence[PathLike] = (), jobs: int | None = None, recompute: int = 0
-) -> tuple[Check, ...]:
+def verify(folder: PathLike, *, jobs: int | None = None, recompute: int = 0) -> tuple[Check, ...]:
     """Read a finished folder of any kind again, and check its digests, schemas, counts and guarantees.
 
     Code of the folder runs in the sandbox alone: the printed calls of an extraction, and what `recompute` asks for.
 
     Args:
         folder: a folder that any command wrote.
-        against: the parents of a delta, if they are in other places than next to it; also deltas that were made in
-            parallel, to check with it.
         jobs: worker processes; all cores by default.
         recompute: for a snapshot, how many kept networks are run again in the sandbox, with what was removed for them.
 
@@ -58,7 +54,7 @@ def verify(
         ```
     """
     with hide_progress():
-        return tuple(verify_folder(Path(folder), against=list(map(Path, against)), jobs=jobs, recompute=recompute))
+        return tuple(verify_folder(Path(folder), jobs=jobs, recompute=recompute))
 
 
 def trace(wanted: PathLike, *folders: PathLike) -> tuple[FolderLink, ...]:

@@ -39,7 +39,7 @@ NOT_RUN = {
     "run_pipeline": "minutes and the network; tests/lemur/test_run_command.py runs the same stages",
 }
 #: They replace functions of other packages, and show progress as the commands do; all others print nothing.
-SHOW_PROGRESS = ("BlockExtractor", "curate_from_lemur", "check_nn")
+SHOW_PROGRESS = ("BlockExtractor", "check_nn")
 #: Examples that train.
 TRAINING = "Training: `train`"
 

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("sklearn")
-
 from benchmarks.generated import GRAPHS, OTHERS, count_families, draw_figure, report
 from curate import CurateOptions, curate
 from manifests.folders.formats import SNAPSHOT

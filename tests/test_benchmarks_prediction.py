@@ -12,22 +12,22 @@ import pytest
 
 pytest.importorskip("sklearn")
 
-from scipy.stats import spearmanr
-
-from benchmarks.prediction import Result, correlate, report
-from benchmarks.prediction_data import (
+from benchmarks.prediction import (
     FIRST,
     LATER,
     SPLITS,
     Networks,
+    correlate,
+    hash_tokens,
+    nearest,
     nearest_similarity,
     read_networks,
+    ridge,
     split_by_group,
     split_by_prefix,
     split_far,
     split_few,
 )
-from benchmarks.prediction_models import hash_tokens, nearest, predict_mean, ridge
 from curate.model.options import LEAK_THRESHOLD
 
 _HEAD = "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self, in_shape, out_shape, prm, device):\n        super().__init__()\n"
@@ -67,7 +67,7 @@ def networks(tmp_path_factory: pytest.TempPathFactory) -> Networks:
 
 
 def test_each_code_has_its_results(networks: Networks) -> None:
-    assert len(networks) == 72
+    assert len(networks.codes) == 72
     first, later = networks.accuracy[FIRST], networks.accuracy[LATER]
     assert np.allclose(later - first, 0.03 * (LATER - FIRST))
     assert networks.hyperparameters[FIRST][:, 4:].tolist() == [[64.0, 1.0]] * 72
@@ -76,7 +76,7 @@ def test_each_code_has_its_results(networks: Networks) -> None:
 
 @pytest.mark.parametrize("name", SPLITS)
 def test_codes_are_tested_that_do_not_train(name: str, networks: Networks) -> None:
-    codes = networks.known(networks.accuracy[FIRST])
+    codes = np.flatnonzero(np.isfinite(networks.accuracy[FIRST]))
     draws = [SPLITS[name](networks, codes, seed) for seed in (0, 0, 1)]
     for train, tested in draws:
         assert not np.intersect1d(train, tested).size
@@ -85,7 +85,7 @@ def test_codes_are_tested_that_do_not_train(name: str, networks: Networks) -> No
 
 
 def test_whole_units_are_held_out(networks: Networks) -> None:
-    prefixes, codes = np.array(networks.prefixes), np.arange(len(networks))
+    prefixes, codes = networks.prefixes, np.arange(len(networks.codes))
     train, tested = split_by_group(networks, codes, 0)
     assert not np.intersect1d(networks.groups[train], networks.groups[tested]).size
     some = codes[prefixes != "deep"]
@@ -96,7 +96,7 @@ def test_whole_units_are_held_out(networks: Networks) -> None:
 
 
 def test_far_codes_have_no_near_ones(networks: Networks) -> None:
-    codes = np.arange(len(networks))
+    codes = np.arange(len(networks.codes))
     train, tested = split_far(networks, codes, 1)
     assert len(train)
     assert nearest_similarity(networks, train, tested).max() < LEAK_THRESHOLD
@@ -107,32 +107,22 @@ def test_far_codes_have_no_near_ones(networks: Networks) -> None:
 
 
 def test_predictors_learn(networks: Networks) -> None:
-    target, order = networks.accuracy[FIRST], np.random.default_rng(0).permutation(len(networks))
+    target, order = networks.accuracy[FIRST], np.random.default_rng(0).permutation(len(networks.codes))
     train, tested = order[20:], order[:20]
     tokens = hash_tokens(networks.codes)
-    assert correlate(spearmanr, predict_mean(train, tested, target), target[tested]) == 0.0
+    assert correlate(np.ones(20), target[tested]) == 0.0
     assert nearest(tokens)(train, train, target).tolist() == target[train].tolist()
-    assert correlate(spearmanr, ridge(tokens)(train, tested, target), target[tested]) > 0.3
-
-
-def test_the_table_states_means_and_extremes() -> None:
-    made = [
-        Result("t", "ridge", split, draw, 90, 10, draw / 10, 0.0, 0.0, 0.0) for split in SPLITS for draw in range(3)
-    ]
-    (row,) = (line for line in report(made) if "spearman" in line)
-    assert row.count("0.10 (0.00 to 0.20)") == len(SPLITS)
+    assert correlate(ridge(tokens)(train, tested, target), target[tested]) > 0.3
 
 
 @pytest.mark.slow
-def test_a_run_writes_tables_and_a_figure_and_resumes(tmp_path: Path) -> None:
+def test_a_run_prints_tables(tmp_path: Path) -> None:
     source = _write(tmp_path / "rows.jsonl")
-    command = [sys.executable, "-m", "benchmarks.prediction", "--source", str(source), "--out", str(tmp_path / "out")]
-    command += ["--draws", "2", "--graphs", "12", "--proxies", "6"]
+    command = [sys.executable, "-m", "benchmarks.prediction", str(source), "--draws", "2"]
     # Whatever other tests of this process have changed: the folder, or where Python looks for modules.
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    first = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert first.returncode == 0, first.stderr
-    written = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    assert {"results.md", "prediction.png", "score.json"} <= written.keys()
-    assert subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout == first.stdout
-    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == written
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split(" | ")[0].strip("| ") for line in done.stdout.splitlines() if line.startswith("|")]
+    assert [rows.count(name) for name in ("hyperparameters", "tokens, ridge", "first epoch")] == [2, 3, 1]
+    assert "of the tested codes have the token set" in done.stdout

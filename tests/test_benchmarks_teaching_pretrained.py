@@ -49,10 +49,10 @@ def test_near_copies_of_what_is_held_out_are_found_whatever_their_comments_and_s
 
 
 def test_what_was_removed_for_something_removed_for_a_held_one_is_of_its_lineage(tmp_path: Path) -> None:
-    rows = [("a", "a", None), ("b", "a", None), ("c", "b", None), ("d", "d", "a"), ("e", "e", None), ("f", "e", None)]
-    table = [{"id": id_, "canonical": over, "leader": leader} for id_, over, leader in rows]
+    rows = [("a", "a"), ("b", "a"), ("c", "b"), ("e", "e"), ("f", "e")]
+    table = [{"id": id_, "canonical": over} for id_, over in rows]
     pq.write_table(pa.Table.from_pylist(table), tmp_path / "decisions.parquet")
-    assert find_lineage(tmp_path, {"a"}) == {"b", "c", "d"}
+    assert find_lineage(tmp_path, {"a"}) == {"b", "c"}
     assert find_lineage(tmp_path, {"f"}) == set()
 
 

@@ -72,7 +72,7 @@ def snapshot(real_codes: list[str], tmp_path_factory: pytest.TempPathFactory) ->
     curate(
         open_source(str(folder / "rows.jsonl")),
         folder / "snapshot",
-        CurateOptions(chat=True, predict=True, license="MIT"),
+        CurateOptions(chat=True, license="MIT"),
     )
     return folder / "snapshot"
 

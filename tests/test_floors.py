@@ -21,7 +21,7 @@ FLOORS: dict[str, set[str]] = {
 #: The same for the rooms of the ground.
 GROUND: dict[str, set[str]] = {
     "files": set(),
-    **{name: {"files"} for name in ("source", "similarity", "sandbox", "distributed")},
+    **{name: {"files"} for name in ("source", "similarity", "sandbox")},
     "graphs": {"files", "source", "similarity", "sandbox"},
     **{name: {"files", "graphs"} for name in ("rebuild", "describe")},
 }

@@ -1,11 +1,8 @@
 """What the documents show of commands that take minutes is what `python -m benchmarks.recorded` kept of a run."""
 
-import os
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,9 +16,7 @@ HERE = Path(__file__).parent
 #: What is shown, neither run nor recorded, and why not.
 NEITHER = {
     "lemur train run preact_se": "more than an hour on two cores: docs/training.md has its figures",
-    "lemur curate more.parquet --against": "two deltas in conflict: tests/curate/test_delta.py asserts the message",
     "lemur gate origin": "a contribution to LEMUR: tests/lemur/test_gate.py asserts what is printed of one",
-    "lemur curate lemur --graph off": "needs Slurm: the line is asserted below, of a queue that runs nothing",
 }
 
 SHOWN = [
@@ -43,32 +38,6 @@ def test_what_is_shown_was_printed(command: str, shown: str) -> None:
 def test_each_record_is_shown() -> None:
     assert {record.command for record in RECORDS} == {shown.values[0] for shown in SHOWN}
     assert {record.name for record in RECORDS} == {file.stem for file in FOLDER.glob("*.txt")}
-
-
-#: Takes every job, and runs none.
-SBATCH = """#!/bin/sh
-echo >> "$0.jobs"; echo "Submitted batch job $(wc -l < "$0.jobs")"
-"""
-
-
-def test_the_line_of_a_queue(
-    tmp_path: Path, real_codes: list[str], lemur_here: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("datatrove", reason="needs the extra cluster")
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "sbatch").write_text(SBATCH)
-    (tmp_path / "bin" / "sbatch").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    (tmp_path / "rows.jsonl").write_text(test_examples.rows_of(real_codes[:3], "ga"), encoding="utf-8")
-    (shown,) = [
-        (command, printed)
-        for command, _, printed in test_readme.typed(HERE.parent / "docs" / "cluster.md")
-        if "slurm" in command and printed
-    ]
-    done = lemur_here(*test_examples.filled(shown[0]), cwd=tmp_path)
-    assert done.returncode == 0
-    (line,) = re.findall("^queued: .*\n", done.stderr, re.MULTILINE)
-    test_tutorials.assert_shown(line, shown[1])
 
 
 def test_pages_state_the_figures_that_were_recorded() -> None:

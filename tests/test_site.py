@@ -19,5 +19,5 @@ def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
     assert "WARNING" not in done.stderr
     assert "not included in the" not in done.stderr, "a page stands nowhere in the navigation"
     api = (tmp_path / "site" / "api" / "index.html").read_text(encoding="utf-8")
-    for name in ("BlockExtractor", "load_block", "curate_from_lemur", "check_nn"):
+    for name in ("BlockExtractor", "load_block", "check_nn"):
         assert name in api

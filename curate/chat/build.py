@@ -6,19 +6,14 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from curate.chat.change import change_all
-from curate.chat.complete import completions
-from curate.chat.design import design, explain
+from curate.chat.design import design
 from curate.chat.network import ChatNetwork, Lab, NetworkFacts, best_results, read_code
 from curate.chat.repair import repairs
-from curate.compute.graphs import GraphTrace
 from curate.compute.runs import build_case, read_parameters
 from curate.model.corpus import LoadedRecords
 from curate.model.options import CurateOptions
 from curate.model.residue import find_note, strip_residue
 from curate.published.outcome import CurationOutcome
-from lemur_core.describe.cost import count_parameters
-from lemur_core.describe.patterns import describe_graph
 from manifests.conversations.conversation import Chat, Comparison, Draft, Sampler, Skipped, Subject, finish
 from manifests.records import CHAT_KINDS, ChatKind
 
@@ -36,8 +31,6 @@ def build_chat(
     """
     rights = outcome.rights
     none = {code: Skipped("license", rights.get_license(code)) for code in outcome.kept if rights.is_blocked(code)}
-    # profile nn-dup also keeps code that is not Python
-    none |= {code: Skipped("not_python", why) for code, why in corpus.features.problems.items()}
     notes = {code: note for code in outcome.kept if (note := find_note(corpus.codes[code])) is not None}
     none = {code: Skipped("residue", f"its file holds the line: {note}") for code, note in notes.items()} | none
     codes = [code for code in outcome.kept if code not in none]
@@ -45,7 +38,10 @@ def build_chat(
         networks = _networks(corpus, outcome, codes, lab)
         stripped = [network.code != corpus.codes[code] for network, code in zip(networks, codes, strict=True)]
         outcome.details["chat_residue"] = sum(stripped)
-        drafts = {kind: _draft(kind, networks, options.seed, lab) for kind in CHAT_KINDS}
+        drafts: dict[ChatKind, list[Draft | Skipped]] = {
+            "design": [design(network, Sampler(options.seed, network.id, "design")) for network in networks],
+            "repair": repairs(networks, [Sampler(options.seed, network.id, "repair") for network in networks], lab),
+        }
     subjects = {}
     for code in outcome.kept:
         id_, nn = corpus.ids[code], corpus.rows.column("nn")[outcome.representatives[code]].as_py() or ""
@@ -57,27 +53,12 @@ def build_chat(
     return finish([*unread, *read], CHAT_KINDS, COMPARISON, options.chat_max_tokens)
 
 
-def _draft(kind: ChatKind, networks: Sequence[ChatNetwork], seed: int, lab: Lab) -> list[Draft | Skipped]:
-    samplers = [Sampler(seed, network.id, kind) for network in networks]
-    match kind:
-        case "repair":
-            return repairs(networks, samplers, lab)
-        case "change":
-            return change_all(networks, samplers, lab)
-        case "complete":
-            return completions(networks, samplers)
-        case "design":
-            return list(map(design, networks, samplers))
-        case "explain":
-            return list(map(explain, networks, samplers))
-
-
 def _networks(corpus: LoadedRecords, outcome: CurationOutcome, codes: Sequence[int], lab: Lab) -> list[ChatNetwork]:
     """Return the records of these kept codes, each measured once."""
     numbers = [outcome.representatives[code] for code in codes]
     shown = corpus.rows.take(pa.array(numbers, pa.int64())).select(["nn", "task", "dataset", "prm"]).to_pylist()
     networks: list[ChatNetwork] = []
-    for code, row, (best, reached) in zip(codes, shown, best_results(corpus, codes, numbers), strict=True):
+    for code, row, reached in zip(codes, shown, best_results(corpus, codes, numbers), strict=True):
         prm, text = read_parameters(row["prm"]), strip_residue(corpus.codes[code])
         case = build_case(row["task"], row["dataset"], prm.get("transform"))
         networks.append(
@@ -95,29 +76,10 @@ def _networks(corpus: LoadedRecords, outcome: CurationOutcome, codes: Sequence[i
                 case=None if isinstance(case, str) else case,
                 facts=None,
                 fault=f"unknown_input: {case}" if isinstance(case, str) else "",
-                results=best,
                 reached=reached,
             )
         )
-    measured = zip(_measure_records(networks, lab), map(outcome.get_trace, codes), strict=True)
-    return [replace(network, sentences=_describe(network, trace)) for network, trace in measured]
-
-
-def _describe(network: ChatNetwork, trace: GraphTrace | None) -> tuple[str, ...]:
-    """Return the sentences on the graph of a network; empty if it has none, or one that is not that of the request.
-
-    All networks of a task are traced with the same inputs: another number of channels or classes, or another size of
-    the images, gives other parameters, and the batch is another one.
-    """
-    if network.facts is None or trace is None or "eval" not in trace.answer or trace.answer.get("varies"):
-        return ()
-    graph = trace.read_graph()
-    if count_parameters(graph) != network.facts.parameters:
-        return ()
-    sentences = describe_graph(graph).sentences
-    text, traced = " ".join(sentences), [node.outputs[0].shape[2:] for node in graph.nodes if node.op == "input"]
-    is_of_size = network.case is not None and traced[:1] == [tuple(network.case.in_shape[2:])]
-    return () if _VIEW.search(text) or (_SIZED.search(text) and not is_of_size) else sentences
+    return _measure_records(networks, lab)
 
 
 def _measure_records(networks: list[ChatNetwork], lab: Lab) -> list[ChatNetwork]:

@@ -1,6 +1,6 @@
-"""`design` and its inverse `explain`, between the file and its measurements; and facts in words, for all kinds."""
+"""`design`: from measurements of a network to its file; and facts in words, for both kinds."""
 
-from curate.chat.network import BestResult, ChatNetwork, Child, NetworkFacts
+from curate.chat.network import BestResult, ChatNetwork, NetworkFacts
 from curate.compute.runs import CAPTION_WORDS, DATASETS, TEXT_CHARACTERS
 from lemur_core.files.markdown import plural
 from manifests.conversations.conversation import Draft, Sampler, Skipped, fence
@@ -26,15 +26,6 @@ _PLACEHOLDERS = {
     "txt-generation": f"A vocabulary of {TEXT_CHARACTERS} characters",
 }
 
-_MAX_STAGES = 40
-_USES = {
-    "called": "called in the forward pass; the size of its output depends on weights and inputs",
-    "failed": "fails in the forward pass",
-    "inside": "not called itself in the forward pass; modules in it are",
-    "unused": "not called as a module in the forward pass",
-    None: "whether it is called depends on weights and inputs",
-}
-
 SYSTEMS = (
     "You are an expert in PyTorch network design. Networks follow the LEMUR interface: a class `Net` that is built as"
     " `Net(in_shape, out_shape, prm, device)`, where `in_shape` is the shape of a batch.",
@@ -42,12 +33,6 @@ SYSTEMS = (
     " constructor `Net(in_shape, out_shape, prm, device)`; `in_shape` includes the batch size.",
     "You write and review neural networks in PyTorch. Each network is one file whose class `Net` takes `in_shape` (with"
     " the batch size first), `out_shape`, the hyperparameters `prm` and a `device`.",
-)
-#: The description of files without a class `Net`.
-BLOCK_SYSTEMS = (
-    "You are an expert in PyTorch network design, and write the building blocks of neural networks.",
-    "You help with PyTorch modules: blocks, layers and the functions that they need.",
-    "You write and review modules of neural networks in PyTorch. Each file is complete in itself.",
 )
 
 
@@ -100,12 +85,6 @@ def describe_placeholder(network: ChatNetwork) -> str:
     return size and f"{size} stands in for that of the dataset; parameters and multiply-adds depend on its size."
 
 
-def trainable(facts: NetworkFacts) -> str:
-    """Describe how many of the parameters can be trained."""
-    frozen = facts.parameters - facts.trainable
-    return "all trainable" if not frozen else f"{facts.trainable:,} trainable and {frozen:,} not"
-
-
 def describe_counted(facts: NetworkFacts) -> str:
     """Name the modules whose multiply-adds are counted."""
     more = " and the projections of attention modules" if facts.attention else ""
@@ -124,19 +103,6 @@ def call_line(network: ChatNetwork) -> str:
     return f"It is built as `Net({network.call}, device=torch.device('cpu'))`."
 
 
-def stage_lines(facts: NetworkFacts) -> list[str]:
-    """Return the top-level modules as items of a list, in the order of their first calls."""
-    lines = [f"- {_stage(child)}" for child in facts.children[:_MAX_STAGES]]
-    return [*lines, f"- and {len(facts.children) - _MAX_STAGES} more"] if len(facts.children) > _MAX_STAGES else lines
-
-
-def _stage(child: Child) -> str:
-    """Describe one top-level module in a line."""
-    size = plural(child.parameters, "parameter") if child.parameters else "no parameters"
-    use = f"gives {child.output}" if child.output is not None else _USES[child.use]
-    return f"`{child.name}` ({child.kind}): {size}, {use}"
-
-
 _OPENINGS = (
     "Design a PyTorch network for {task} on {dataset} that meets these requirements.",
     "I need a network for {dataset} ({task}). Write the complete file. What it has to be:",
@@ -151,18 +117,10 @@ _DESIGNS = (
     "This file meets the requirements:\n\n",
     "The network as one file:\n\n",
 )
-_QUESTIONS = (
-    "Explain this network: its stages, shapes, layers and size.",
-    "What does this PyTorch file build? Describe the network and how large it is.",
-    "Describe the following network for someone who has to decide whether to train it.",
-    "Give me a summary of this architecture, with its parameters, multiply-adds and shapes.",
-    "Go through this network stage by stage and tell me what it costs.",
-)
-_MAX_RESULTS = 40  # in one answer
 
 
 def skip_file(network: ChatNetwork) -> Skipped | None:
-    """Return why no answer may be a record's whole file, or the file with a change; None if one may be."""
+    """Return why no answer may be a record's file; None if one may be."""
     return Skipped("does_not_run", network.fault) if network.facts is None else None
 
 
@@ -209,71 +167,3 @@ def _requirements(network: ChatNetwork, sampler: Sampler) -> list[str]:
     if not vocabulary:  # another vocabulary would give the trained network other sizes
         lines += [f"Recorded result to reach: {result_line(best)}." for best in network.reached if not is_chance(best)]
     return lines
-
-
-def explain(network: ChatNetwork, sampler: Sampler) -> Draft | Skipped:
-    """Draft a question about the record's file, answered with facts."""
-    facts = network.facts
-    if facts is None:
-        return Skipped("does_not_run", network.fault)
-    results = [f"- {result_line(best)}" for best in network.results[:_MAX_RESULTS]]
-    user = [sampler.choice(_QUESTIONS, "question"), "", fence(network.code), "", call_line(network)]
-    children, size = plural(len(facts.children), "top-level module"), f"{facts.parameters:,} parameters"
-    task = task_name(network.task)
-    summaries = (
-        f"This is a network for {task} with {children} and {size}.",
-        f"`Net` has {children} and {size}; its record is for {task} on {network.dataset}.",
-        f"The file builds a network of {size} for {task}; it consists of {children}.",
-    )
-    answer = [sampler.choice(summaries, "summary")]
-    if facts.children:
-        heads = ("Stages, in the order in which they are first called:", "Its top-level modules:")
-        answer += ["", sampler.choice(heads, "stages"), *stage_lines(facts)]
-        if sum(child.parameters for child in facts.children) > facts.parameters:
-            answer += ["", "Some of the parameters belong to several of these modules."]
-    if facts.layers:
-        head = sampler.choice(("Layers", "Layers by kind", "What it is built of"), "layers")
-        answer += ["", f"{head}: {list_counts(facts.layers)}."]
-    if facts.own:
-        answer.append(f"Modules of classes that the file defines: {list_counts(facts.own)}.")
-    if facts.functions:
-        answer.append(f"Activations called in one forward pass: {list_counts(facts.functions)}.")
-    if network.sentences:
-        answer += ["", "What it computes, in order:", *(f"- {sentence}" for sentence in network.sentences)]
-    answer += _size(network, facts, sampler)
-    answer += _training(network, facts, sampler)
-    if results:
-        user += ["", "Recorded results:", *results]
-        heads = ("Best recorded results:", "Results, the best on each benchmark:")
-        answer += ["", sampler.choice(heads, "results"), *results]
-    return Draft(sampler.choice(SYSTEMS, "system"), "\n".join(user), "\n".join(answer), "file")
-
-
-def _size(network: ChatNetwork, facts: NetworkFacts, sampler: Sampler) -> list[str]:
-    assert network.case is not None
-    head = sampler.choice(("Size", "Cost", "Parameters and compute"), "size")
-    lines = ["", f"{head}: {facts.parameters:,} parameters, {trainable(facts)}."]
-    if vocabulary := describe_placeholder(network):
-        lines.append(vocabulary)
-    if facts.multiply_adds:
-        cost = f"{facts.multiply_adds:,} multiply-adds for a batch of {network.batch}"
-        lines[1] += f" Its {describe_counted(facts)} take {cost}."
-    if (output := describe_output(network)) is not None:
-        lines.append(f"An input of {'x'.join(map(str, network.case.in_shape))} gives {output}.")
-    return lines
-
-
-def _training(network: ChatNetwork, facts: NetworkFacts, sampler: Sampler) -> list[str]:
-    reading = network.reading
-    lines = []
-    if reading.hyperparameters is not None:
-        names = join_names(reading.hyperparameters) or "none"
-        lines.append(f"Hyperparameters that it supports: {names}.")
-    optimizers, losses = facts.optimizers or reading.optimizers, facts.losses or reading.losses
-    if optimizers:
-        lines.append(f"{sampler.choice(('Its optimizer is', 'It trains with'), 'optimizer')} {join_names(optimizers)}.")
-    if losses:
-        lines.append(f"Loss: {join_names(losses)}.")
-    if network.pretrained:
-        lines.append("It starts from trained weights, so its results say little about the architecture alone.")
-    return ["", *lines] if lines else []

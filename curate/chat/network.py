@@ -7,7 +7,7 @@ import ast
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Literal, Self
+from typing import Self
 
 import numpy as np
 
@@ -20,14 +20,6 @@ from lemur_core.source.text import parse_code
 
 #: Twice the limits of one run: a network is run with two seeds.
 CHAT_LIMITS = replace(LIMITS, wall_seconds=2 * LIMITS.wall_seconds, cpu_seconds=2 * LIMITS.cpu_seconds)
-
-#: The optimizers of torch.optim.
-OPTIMIZERS = frozenset(
-    {"Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "LBFGS", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD"}
-)
-_LOSS_FUNCTIONS = frozenset({"cross_entropy", "nll_loss", "mse_loss", "binary_cross_entropy_with_logits"})
-
-Method = Literal["measure", "train_step"]
 
 
 class Lab:
@@ -52,15 +44,13 @@ class Lab:
     def __exit__(self, *error: object) -> None:
         self._box.__exit__(*error)
 
-    def make(
-        self, experiments: Sequence[RunRequest], what: str, method: Method = "measure"
-    ) -> list["NetworkFacts | NetFailure"]:
-        """Return the answers of `curate.chat.probe`, in order.
+    def make(self, experiments: Sequence[RunRequest], what: str) -> list["NetworkFacts | NetFailure"]:
+        """Return the answers of `curate.chat.probe:measure`, in order.
 
         Args: what: what is done, for the progress line.
         Raises: UserError if no sandbox is available.
         """
-        stage = replace(self._stage, guest=f"curate.chat.probe:{method}", label=what)
+        stage = replace(self._stage, label=what)
         requests = {str(index): experiment for index, experiment in enumerate(experiments)}
         answers = {reply.key: read_answer(reply) for reply in stage.run(self._box, requests)}
         return [answers[index] for index in requests]
@@ -70,26 +60,8 @@ class Lab:
 class Reading:
     """The facts in a file's syntax tree. `hyperparameters` is None if no function states them as a literal."""
 
-    has_net: bool
     hyperparameters: tuple[str, ...] | None
-    optimizers: tuple[str, ...]
-    losses: tuple[str, ...]
     methods: tuple[str, ...]  # of Net, in order
-
-
-@dataclass(frozen=True, slots=True)
-class Child:
-    """A top-level child, with the output of its first call that did not fail.
-
-    `use` states whether it was called, always failed, was only used by calling modules `inside` it, or neither. `use`
-    and `output` are None if they depend on chance, `output` also if there is none.
-    """
-
-    name: str
-    kind: str
-    parameters: int
-    use: Literal["called", "failed", "inside", "unused"] | None
-    output: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,25 +72,18 @@ class NetworkFacts:
     modules and of the projections of nn.MultiheadAttention for the whole batch, without biases; `attention` states
     whether there are such; functional calls and attention products are not counted. `layers` counts library modules by
     class, composite ones of torch.nn as one, without losses; `own` counts modules of classes that the file defines,
-    without the network itself; `functions` counts calls of activation functions in one forward pass, by modules or
-    directly, except those inside composites of torch.nn. If the seeds disagree, multiply-adds are 0, the output is None
-    and `functions` is empty.
+    without the network itself. If the seeds disagree, multiply-adds are 0 and the output is None.
     """
 
     parameters: int
     trainable: int
-    buffers: int
     multiply_adds: int
     attention: bool
     output: str | None
     layers: dict[str, int]
     own: dict[str, int]
-    functions: dict[str, int]
-    dropout: tuple[float, ...]
-    children: tuple[Child, ...]
     optimizers: tuple[str, ...]
     losses: tuple[str, ...]
-    setup_error: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +103,7 @@ class BestResult:
 class ChatNetwork:
     """A record. `facts` is None if it did not run; `fault` then says why: category, colon, line.
 
-    `results` are the best of all its trials on each benchmark; `reached` are those on its own benchmarks by trials with
-    its own hyperparameters.
+    `reached` are the best results on its own benchmarks by trials with its own hyperparameters.
     """
 
     id: str
@@ -154,9 +118,7 @@ class ChatNetwork:
     case: InputCase | None
     facts: NetworkFacts | None
     fault: str
-    results: tuple[BestResult, ...]
     reached: tuple[BestResult, ...]
-    sentences: tuple[str, ...] = ()  # what it computes, from its graph; empty without one
 
     def experiment(self, code: str) -> RunRequest:
         """Return the experiment of running another code in the same way as this record's network."""
@@ -190,14 +152,10 @@ def read_code(code: str) -> Reading:
     Raises: SyntaxError if it does not parse.
     """
     tree = parse_code(code, max_depth=None)
-    names = {last_name(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)} - {""}
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     net = next((node for node in reversed(classes) if node.name == "Net"), None)
     return Reading(
-        has_net=net is not None,
         hyperparameters=_hyperparameters(tree),
-        optimizers=tuple(sorted(names & OPTIMIZERS)),
-        losses=tuple(sorted(name for name in names if name.endswith("Loss") or name in _LOSS_FUNCTIONS)),
         methods=tuple(item.name for item in net.body if isinstance(item, ast.FunctionDef)) if net else (),
     )
 
@@ -215,22 +173,12 @@ def _hyperparameters(tree: ast.Module) -> tuple[str, ...] | None:
     return None
 
 
-def last_name(node: ast.expr) -> str:
-    """Return the last name of `a.b.c`."""
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-def best_results(
-    corpus: LoadedRecords, codes: Sequence[int], shown: Sequence[int]
-) -> list[tuple[tuple[BestResult, ...], tuple[BestResult, ...]]]:
-    """Return each code's best results over all rows, and over those with its representative's task, dataset and prm."""
+def best_results(corpus: LoadedRecords, codes: Sequence[int], shown: Sequence[int]) -> list[tuple[BestResult, ...]]:
+    """Return each code's best results over the rows with its representative's task, dataset and prm."""
     index_of = {code: index for index, code in enumerate(codes)}
     wanted = np.flatnonzero(np.isin(corpus.code_of_row, np.array(codes, np.int64)))
     columns = ["task", "dataset", "metric", "epoch", "accuracy", "prm"]
     rows = dict(zip(wanted.tolist(), corpus.rows.take(wanted).select(columns).to_pylist(), strict=True))
-    everywhere: list[list[BestResult]] = [[] for _ in codes]
     reached: list[list[BestResult]] = [[] for _ in codes]
     for number, row in rows.items():
         benchmark = row["task"], row["dataset"], row["metric"]
@@ -240,11 +188,10 @@ def best_results(
         prm = read_parameters(row["prm"])
         result = BestResult(*benchmark, value, row["epoch"], prm.get("transform"), prm.get("batch"))
         index = index_of[int(corpus.code_of_row[number])]
-        everywhere[index].append(result)
         home = rows[shown[index]]
         if benchmark[:2] == (home["task"], home["dataset"]) and prm == read_parameters(home["prm"]):
             reached[index].append(result)
-    return [(_best_values(one), _best_values(other)) for one, other in zip(everywhere, reached, strict=True)]
+    return list(map(_best_values, reached))
 
 
 def _best_values(trials: Sequence[BestResult]) -> tuple[BestResult, ...]:

@@ -2,16 +2,16 @@
 
 import keyword
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import libcst as cst
 import libcst.matchers as m
 from libcst.metadata import ExpressionContext
 
-from curate.chat.codemod import EditedFile, Rewriting, confirm_drafts, interleave
-from curate.chat.design import SYSTEMS, call_line
+from curate.chat.codemod import Edit, EditedFile
+from curate.chat.design import SYSTEMS, call_line, skip_file
 from curate.chat.network import ChatNetwork, Lab, NetworkFacts
 from curate.compute.runs import NetFailure
 from manifests.conversations.conversation import Draft, Sampler, Skipped, fence
@@ -54,22 +54,47 @@ _Block = cst.Module | cst.IndentedBlock
 
 
 @dataclass(frozen=True, slots=True)
-class Fault(Rewriting):
-    """One fault: its location, whether a line is missing there, and a sentence on what was right."""
+class Fault:
+    """One fault: its edits and location, whether a line is missing there, and a sentence on what was right."""
 
+    kind: str
+    edits: Mapping[cst.CSTNode, Edit] = field(repr=False)
     line: int = 0
     missing: bool = False
     right: str = ""
 
 
 def repairs(networks: Sequence[ChatNetwork], samplers: Sequence[Sampler], lab: Lab) -> list[Draft | Skipped]:
-    """Draft a conversation for each record that runs, by the first fault, in random order, that fails."""
+    """Draft a conversation for each record that runs, by the first fault, in random order, that fails.
+
+    Trees are large, so none is kept while the sandbox works: if the first fault of a file does not fail, the file is
+    parsed and faults are planned again.
+    """
     nothing = Skipped("no_fault", "no place for a fault was found")
-    return confirm_drafts(networks, samplers, lab, "chat faults", _plan, _judge, nothing)
+    drafts: list[Draft | Skipped] = [skip_file(network) or nothing for network in networks]
+    left = [index for index, network in enumerate(networks) if skip_file(network) is None]
+    attempt = 0
+    while left:
+        tried: dict[int, tuple[Fault, str]] = {}
+        for index in left:
+            file = EditedFile(networks[index].code)
+            planned = _interleave(faults(file), samplers[index])
+            if len(planned) > attempt:
+                tried[index] = replace(planned[attempt], edits={}), file.apply_edits(planned[attempt].edits)
+        attempt += 1
+        experiments = [networks[index].experiment(code) for index, (_, code) in tried.items()]
+        for index, answer in zip(tried, lab.make(experiments, "chat faults"), strict=True):
+            drafts[index] = _judge(networks[index], samplers[index], tried[index][0], tried[index][1], answer, attempt)
+        left = [index for index in tried if isinstance(drafts[index], Skipped)]
+    return drafts
 
 
-def _plan(_: ChatNetwork, sampler: Sampler, file: EditedFile) -> list[Fault]:
-    return interleave(faults(file), sampler, "place", ATTEMPTS)
+def _interleave(by_kind: Mapping[str, Sequence[Fault]], sampler: Sampler) -> list[Fault]:
+    """Choose at most ATTEMPTS faults in random order, each of another kind while there are unused kinds."""
+    kinds = sampler.shuffle([kind for kind, items in by_kind.items() if items], "kinds")
+    orders = {kind: sampler.shuffle(by_kind[kind], f"place {kind}") for kind in kinds}
+    rounds = max((len(order) for order in orders.values()), default=0)
+    return [orders[kind][turn] for turn in range(rounds) for kind in kinds if turn < len(orders[kind])][:ATTEMPTS]
 
 
 def _judge(

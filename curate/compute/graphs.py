@@ -295,10 +295,7 @@ def _get_names(records: Mapping[int, Json]) -> dict[int, str]:
 
 
 class GraphTracer(NetworkTracer):
-    """Traces the codes of a corpus on demand, and remembers the results.
-
-    Args: answers: answers of the sandbox known already, by id.
-    """
+    """Traces the codes of a corpus on demand, and remembers the results."""
 
     def __init__(
         self,
@@ -308,21 +305,16 @@ class GraphTracer(NetworkTracer):
         unsafe: bool = False,
         runtime: Sequence[str] = (),
         namespace: str | None = None,
-        answers: Mapping[str, Json] = {},
     ) -> None:
         super().__init__(jobs=jobs, unsafe=unsafe, runtime=runtime, namespace=namespace)
         self.known: dict[int, GraphTrace] = {}
         self._rows: dict[int, int] = {}
-        self._corpus, self._answers = corpus, answers
+        self._corpus = corpus
 
     @property
     def computations(self) -> dict[int, str]:
         """The computation of each code that has a graph."""
         return get_computations(self.known)
-
-    def is_answered(self, code: int) -> bool:
-        """Return whether the answer on a code was known from the start."""
-        return self._corpus.ids[code] in self._answers
 
     def trace(self, representatives: Mapping[int, int]) -> None:
         """Trace those of these codes that are not known yet, each with the parameters of its representative row.
@@ -333,10 +325,7 @@ class GraphTracer(NetworkTracer):
         """
         new = {code: row for code, row in representatives.items() if code not in self.known}
         self._rows |= new
-        known_answers = {code: self._answers[id_] for code in new if (id_ := self._corpus.ids[code]) in self._answers}
-        self.known |= {code: GraphTrace(answer) for code, answer in known_answers.items()}
-        rest = [code for code in new if code not in known_answers]
-        self.known |= self.trace_records(self._read_records(rest), self._corpus.codes.__getitem__)
+        self.known |= self.trace_records(self._read_records(list(new)), self._corpus.codes.__getitem__)
         self.known = self.add_behaviors(self.known, self._read_records, self._corpus.codes.__getitem__)
 
     def _read_records(self, codes: Sequence[int]) -> dict[int, Json]:
@@ -402,7 +391,7 @@ def choose_traced(records: Records, choose: Callable[[Records], Rescue], tracer:
     """
     while True:
         chosen = choose(records)
-        needed = {code: records.representatives[code] for code in (*chosen.kept, *chosen.untraced)}
+        needed = {code: records.representatives[code] for code in chosen.kept}
         # Ends at last: every other pass traces a code that was not known.
         if needed.keys() <= tracer.known.keys():
             return chosen

@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 from curate.compute.graphs import GraphTrace
 from curate.folder.explanation import SHOWN, Explanation, describe_outcome
 from curate.published.outcome import DUPLICATE_STAGES
-from curate.published.published import find_parents
 from lemur_core.describe.picture import check_picture, draw
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
@@ -38,34 +37,30 @@ _RECORD_COLUMNS = (
 )
 _DECISION_COLUMNS = ("row", "id", "nn", "kept", "stage", "rescued", "canonical", "similarity", "reason")
 #: Outcomes by priority: the first row with the best of these is the representative of a network.
-_OUTCOME_PRIORITY = (None, "lexical", "structural", "graph", "leak", "exact", "filter", "invalid", "repeat")
+_OUTCOME_PRIORITY = (None, "lexical", "structural", "graph", "exact", "filter", "invalid", "repeat")
 
 
-def explain(folder: Path, name_or_id: str, against: Sequence[Path] = (), *, partial: bool = False) -> Explanation:
+def explain(folder: Path, name_or_id: str) -> Explanation:
     """Explain what a snapshot decided about one network.
 
     Args:
         folder: a snapshot folder.
         name_or_id: an exact name, an id, or the first six or more digits of one.
-        against: the folders that a delta extends, unless they lie next to it under their names.
-        partial: ignore missing parents.
     Returns: the full explanation, with the difference between the two codes if the network is a duplicate.
-    Raises: UserError if the folder is not a snapshot, a parent of a delta is missing, or no or several networks match.
+    Raises: UserError if the folder is not a snapshot, or no or several networks match.
     """
     with SNAPSHOT.reading(folder):
-        parents = find_parents(folder, SNAPSHOT.open(folder), against, partial=partial)
-        return _explain(SnapshotTables(folder, parents), name_or_id)
+        return _explain(SnapshotTables(folder), name_or_id)
 
 
 class SnapshotTables:
     """The tables of a snapshot folder; code is read for single ids only.
 
-    Args: parents: of a delta, the folders that it extends; records, graphs and codes are looked up there too.
     Raises: UserError if the folder is not a snapshot.
     """
 
-    def __init__(self, folder: Path, parents: Sequence[Path] = ()) -> None:
-        self.folder, self.manifest, self._parents = folder, SNAPSHOT.open(folder), parents
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.manifest = folder, SNAPSHOT.open(folder)
         self.decisions = read_table([folder / "decisions.parquet"], Decision, _DECISION_COLUMNS).combine_chunks()
 
     def rows(self, mask: pa.Array | pa.ChunkedArray) -> list[Decision]:
@@ -76,25 +71,19 @@ class SnapshotTables:
         """Return the decisions on all rows with this name (`nn`) or code (`id`)."""
         return self.rows(pc.equal(self.decisions[column], value))
 
-    def find(
-        self, digest: str, record: type[R], tables: Sequence[str], columns: Sequence[str] = ()
-    ) -> tuple[R, Path] | None:
-        """Return a row of the first folder that has it, and that folder."""
-        for folder in (self.folder, *self._parents):
-            files = [path for table in tables for path in SNAPSHOT.files(folder, table)]
-            if (row := find_row(files, record, digest, columns)) is not None:
-                return row, folder
-        return None
+    def find(self, digest: str, record: type[R], tables: Sequence[str], columns: Sequence[str] = ()) -> R | None:
+        """Return the row of a code."""
+        files = [path for table in tables for path in SNAPSHOT.files(self.folder, table)]
+        return find_row(files, record, digest, columns)
 
     def graph(self, digest: str | None) -> GraphRow | None:
         """Return the graph row of a code: what it computes, or why that is unknown; None if it was not traced."""
-        match = None if digest is None else self.find(digest, GraphRow, ["graphs"], tuple(GraphRow.model_fields))
-        return match and match[0]
+        return None if digest is None else self.find(digest, GraphRow, ["graphs"], tuple(GraphRow.model_fields))
 
     def code(self, digest: str) -> str | None:
         """Return the code of an id, kept or removed."""
-        match = self.find(digest, NetworkRow, ["records", "networks"], ("nn_code",))  # records have this column, too
-        return match and match[0].nn_code
+        row = self.find(digest, NetworkRow, ["records", "networks"], ("nn_code",))  # records have this column, too
+        return None if row is None else row.nn_code
 
 
 # --- finding the network ------------------------------------------------------------------------------------------
@@ -197,7 +186,7 @@ def _explain(snapshot: SnapshotTables, wanted: str) -> Explanation:
         "similarity": None,
         "threshold": None,
         "score": None,
-        "record": None if record is None else record[0].model_dump(exclude_unset=True),
+        "record": None if record is None else record.model_dump(exclude_unset=True),
         "stands_for": _list_duplicates(snapshot, row) if row.kept else None,
         "diff": None,
         "graph": None if graph is None else graph.model_dump(exclude_unset=True),
@@ -247,12 +236,10 @@ def _graph_difference(kept: GraphRow | None, removed: GraphRow | None) -> Json |
 
 
 def _describe_canonical(snapshot: SnapshotTables, digest: str) -> Json:
-    """Describe the canonical record of a removed one; `folder`: where it is published, if not in this snapshot."""
-    if (match := snapshot.find(digest, LemurRecord, ["records"], ("nn", "split", "score"))) is not None:
-        record, folder = match
-        facts = {"id": digest, "name": record.nn, "kept": True, "split": record.split, "score": record.score}
-        return facts if folder == snapshot.folder else facts | {"folder": str(folder)}
-    rows = snapshot.select_rows("id", digest)  # profile nn-dup may name a canonical that was itself removed
+    """Describe the canonical record of a removed one."""
+    if (record := snapshot.find(digest, LemurRecord, ["records"], ("nn", "split", "score"))) is not None:
+        return {"id": digest, "name": record.nn, "kept": True, "split": record.split, "score": record.score}
+    rows = snapshot.select_rows("id", digest)
     name = _find_representative(rows).nn if rows else None
     return {"id": digest, "name": name, "kept": False, "split": None, "score": None}
 
@@ -272,8 +259,7 @@ def _list_duplicates(snapshot: SnapshotTables, kept: Decision) -> Json:
     )
     networks: dict[tuple[str, str | None], list[Decision]] = {}
     for row in snapshot.rows(is_duplicate):
-        if (row.nn, row.id) != (kept.nn, kept.id):  # profile nn-dup calls further rows exact
-            networks.setdefault((row.nn, row.id), []).append(row)
+        networks.setdefault((row.nn, row.id), []).append(row)
     rows = list(map(_find_representative, networks.values()))
     rows.sort(key=lambda row: (-(row.similarity or 0), DUPLICATE_STAGES.index(row.stage or ""), row.nn, row.id))
     entries = [{"name": row.nn, "id": row.id, "stage": row.stage, "similarity": row.similarity} for row in rows]

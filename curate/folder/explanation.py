@@ -44,11 +44,10 @@ def describe_outcome(stage: str | None) -> str:
 def _list_entries(facts: Json) -> Entries:
     yield "name", facts["name"] or "(none)"
     yield "id", facts["id"] or "none: the row has no usable code"
-    rescued = {"prefix": " (for the support of its prefix)", "topup": " (as a top-up of its group)", "group": ""}
+    rescued = {"prefix": " (for the support of its prefix)", "topup": " (as a top-up of its prefix)"}
     causes = {
         "invalid": ": it cannot be used",
         "filter": ": an option of the run left it out",
-        "leak": ": no split could take it",
     }
     detail = rescued.get(facts["rescued"], "") if facts["kept"] else causes.get(facts["stage"], "")
     yield "outcome", describe_outcome(facts["stage"]) + detail
@@ -83,8 +82,7 @@ def _list_canonical(facts: Json) -> Entries:
     about = "not kept itself"
     if canonical["kept"]:
         score = "no score" if canonical["score"] is None else f"score {canonical['score']:.4f}"
-        folder = f", in {canonical['folder']}" if "folder" in canonical else ""
-        about = f"kept, {canonical['split']}, {score}{folder}"
+        about = f"kept, {canonical['split']}, {score}"
     yield "canonical", f"{canonical['name']} ({about})"
     same = canonical["id"] == facts["id"]
     yield "", "the same code, character for character" if same else canonical["id"]

@@ -29,7 +29,6 @@ _STAGES = {
     "lexical": "lexical near-duplicates",
     "structural": "structural near-duplicates",
     "graph": "same computation, other text",
-    "leak": "near to records of two splits",
 }
 _AGREEMENT = {"same": "same graph", "widths": "same graph up to widths", "different": "another graph"}
 #: Graphs with more nodes than this are drawn with several operations in one box.
@@ -67,7 +66,7 @@ def snapshot_page(folder: Path, manifest: Manifest) -> frame.Page:
         frame.facts("Overview", _list_overview(manifest, kept, codes)),
         _chart_stages(stages, rows),
         *(_chart_similarities(decisions, stage) for stage in ("lexical", "structural")),
-        _tabulate_splits(records, stages["leak"]),
+        _tabulate_splits(records),
         *(_groups(manifest, name, title) for name, title in (("prefixes", "By prefix"), ("families", "By family"))),
     ]
     removed = decisions.filter(pc.and_(pc.invert(decisions["kept"]), pc.is_valid(decisions["canonical"])))
@@ -104,7 +103,6 @@ def _list_overview(manifest: Manifest, kept: int, codes: int) -> list[tuple[str,
     return [
         ("source", parameters.get("source")),
         ("rows, codes, kept", f"{count(manifest.counts['rows']['input'])}, {count(codes)}, {count(kept)}"),
-        ("profile", parameters.get("profile")),
         (
             "similar from",
             f"lexical {parameters.get('lexical_threshold')}, structural {parameters.get('structural_threshold')}",
@@ -158,7 +156,7 @@ def _chart_similarities(decisions: pa.Table, stage: str) -> frame.View:
     return frame.bars(f"{stage.capitalize()} similarity", rows, intro)
 
 
-def _tabulate_splits(records: pa.Table, leaks: int) -> frame.View:
+def _tabulate_splits(records: pa.Table) -> frame.View:
     groups = records.group_by(["cluster", "split"]).aggregate([("id", "count")])
     _, splits = _count_values(groups["cluster"])
     rows = []
@@ -166,12 +164,11 @@ def _tabulate_splits(records: pa.Table, leaks: int) -> frame.View:
         own = groups.filter(pc.equal(groups["split"], split))["id_count"].to_numpy()
         number = int(own.sum())
         rows.append([split, number, percent(number, records.num_rows), len(own), int(own.max(initial=0))])
-    leak_note = f" {plural(leaks, 'code')} near to two published splits left out." if leaks else ""
     intro = (
         "Codes that are alike by text, structure or graph form a group, which stays in one split:"
-        f" {plural(sum(number > 1 for number in splits), 'group')} of {count(len(splits))} in more than one.{leak_note}"
+        f" {plural(sum(number > 1 for number in splits), 'group')} of {count(len(splits))} in more than one."
     )
-    return frame.table("Splits and leaks", ["split", "records", "share", "groups", "largest group"], rows, intro)
+    return frame.table("Splits", ["split", "records", "share", "groups", "largest group"], rows, intro)
 
 
 def _groups(manifest: Manifest, name: str, title: str) -> frame.View:
@@ -194,7 +191,7 @@ def _choose_records(folder: Path, records: pa.Table, removed: pa.Table) -> list[
     ids = records["id"].combine_chunks()
     counts = pc.value_counts(removed["canonical"])
     indices = pc.index_in(counts.field("values"), value_set=ids)
-    in_folder = pc.is_valid(indices).to_numpy(zero_copy_only=False)  # a delta's other canonicals are published already
+    in_folder = pc.is_valid(indices).to_numpy(zero_copy_only=False)  # those of an older delta may be elsewhere
     numbers[indices.drop_null().to_numpy()] = counts.field("counts").to_numpy()[in_folder]
     order = np.lexsort((pc.rank(ids).to_numpy(), -numbers))[:_RECORDS]
     chosen = set(ids.take(pa.array(order)).to_pylist())

@@ -7,13 +7,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from curate.compute.graphs import graph_rows
-from curate.folder.networks import list_networks, list_pairs, measurement_rows, network_rows
+from curate.folder.networks import list_networks, measurement_rows, network_rows
 from curate.model.corpus import LoadedRecords
 from curate.model.options import SPLIT_RATIOS, get_prefix
 from curate.model.records import find_best_rows
 from curate.published.outcome import CurationOutcome
 from curate.sources.rows import MeasuredFacts
-from lemur_core.files.markdown import code_span, plain, plural
+from lemur_core.files.markdown import plain, plural
 from manifests import records
 from manifests.conversations.conversation import Chat, write_chat_tables
 from manifests.conversations.verify import chat_card
@@ -26,11 +26,7 @@ _API_COLUMNS = ("nn", "task", "dataset", "metric", "epoch", "accuracy", "duratio
 
 
 def write_snapshot_tables(
-    folder: Path,
-    corpus: LoadedRecords,
-    outcome: CurationOutcome,
-    pairs_per_band: int | None,
-    measured: Iterator[MeasuredFacts],
+    folder: Path, corpus: LoadedRecords, outcome: CurationOutcome, measured: Iterator[MeasuredFacts]
 ) -> dict[str, int]:
     """Write all tables. Returns: the number of rows by path below `folder`."""
     rows: dict[str, int] = {}
@@ -41,7 +37,7 @@ def write_snapshot_tables(
         written = write_tables(folder / "data" / "records", split, records.LemurRecord, kept, len(codes))
         rows |= {f"data/records/{name}": count for name, count in written.items()}
     networks = list_networks(corpus, outcome)
-    usable = {*networks, *outcome.further}
+    usable = set(networks)
     stat_rows = [row for row, code in enumerate(corpus.code_of_row.tolist()) if code in usable]
     written = write_tables(folder / "data" / "stats", "train", records.Stat, _stats(corpus, stat_rows), len(stat_rows))
     rows |= {f"data/stats/{name}": count for name, count in written.items()}
@@ -53,15 +49,9 @@ def write_snapshot_tables(
         rows[f"{table}.parquet"] = count
 
     write("networks", records.NetworkRow, network_rows(corpus, outcome, networks), len(networks))
-    pairs, count = list_pairs(corpus, outcome, pairs_per_band)
-    if outcome.details["pairs"]["per_band"]:
-        write("pairs", records.Pair, pairs, count)
     write("decisions", records.Decision, _decisions(corpus, outcome), len(outcome.decisions))
     if outcome.graphs is not None:
         write("graphs", records.GraphRow, graph_rows(corpus, outcome.graphs), len(outcome.graphs))
-    if outcome.joined:
-        joined: Iterator[dict[str, object]] = ({"cluster": old, "joined": new} for old, new in outcome.joined.items())
-        write("clusters", records.JoinedCluster, joined, len(outcome.joined))
     return (
         rows
         if outcome.chat is None
@@ -82,7 +72,6 @@ def write_snapshot_card(
     outcome: CurationOutcome,
     rows: Mapping[str, int],
     inputs: Sequence[Input],
-    section: str = "",
 ) -> None:
     """Write the dataset card of a snapshot, and its description for catalogs.
 
@@ -90,16 +79,11 @@ def write_snapshot_card(
         name: the name of the source.
         rows: number of rows by path, from `write_snapshot_tables`.
         inputs: the files of the source.
-        section: more Markdown, at the end.
     """
     chosen = f"{len(outcome.kept):,} distinct PyTorch networks, chosen from {len(outcome.decisions):,} rows of"
     counts = ", ".join(f"{sum(s == split for s in outcome.splits.values()):,} {split}" for split in SPLIT_RATIOS)
     line = 'chat = load_dataset("path/to/this/folder", "chat")       # messages, task, variant, record, license\n'
     chat = "" if outcome.chat is None else line
-    line = (
-        'pairs = load_dataset("path/to/this/folder", "pairs")     # near pairs; one band of them: "pairs-0.85-0.95"\n'
-    )
-    pairs = line if rows.get("pairs.parquet") else ""
     line = 'measured = load_dataset("path/to/this/folder", "measurements")  # on devices, of layers\n'
     measured = line if rows.get(MEASUREMENTS) else ""
     text = f"""{chosen} {plain(name)}:
@@ -110,7 +94,7 @@ from datasets import load_dataset
 
 records = load_dataset("path/to/this/folder")            # nn, nn_code, accuracy, ..., split by split
 networks = load_dataset("path/to/this/folder", "networks")    # every distinct code, kept or not, with a split
-{pairs}stats = load_dataset("path/to/this/folder", "stats")     # every evaluation of these networks
+stats = load_dataset("path/to/this/folder", "stats")     # every evaluation of these networks
 {measured}decisions = load_dataset("path/to/this/folder", "decisions")  # one row for every input row, and why
 {chat}```
 
@@ -121,7 +105,7 @@ Accuracies of different benchmarks (task, dataset, metric, epoch) are not compar
 whose percentile on its benchmark is best, often after one epoch; `best_accuracy`, after `best_epoch`, is the highest of
 all rows of the network on that data set. `score` ranks networks by the percentiles of all their results, drawn to 0.5
 where these are few or their fields small. `stats` holds all results.
-{"".join(_list_notes(outcome))}{section}"""
+{"".join(_list_notes(outcome))}"""
     card = Card(
         name=f"Curated snapshot of {name}",
         description=f"{chosen} {name}. Every row that is not among them has a reason in the table of decisions.",
@@ -138,7 +122,7 @@ BY_TEXT = (
     "Near-duplicates by tokens or structure are alike as texts, most of them not as networks: of a sample of 100 such"
     " removals from LEMUR 2.1.0, 2 computed the same as the kept network, 19 the same up to widths, 79 another"
     " architecture. That serves fine-tuning on code, where similar texts teach the same. For architecture search,"
-    " performance prediction and deltas between architectures, decide by computation: `--graph keep-different` keeps"
+    " performance prediction and changes between architectures, decide by computation: `--graph keep-different` keeps"
     " similar texts whose graphs differ beyond widths."
 )
 
@@ -147,13 +131,6 @@ def _list_notes(outcome: CurationOutcome) -> Iterator[str]:
     """Yield the paragraphs of the card that hold for some snapshots only, each with its newlines."""
     if any(decision.stage in ("lexical", "structural") for decision in outcome.decisions):
         yield f"\n{BY_TEXT}\n"
-    if "against" in outcome.details:
-        folders = ", ".join(code_span(name) for name in outcome.details["against"]["folders"])
-        yield f"""
-This is a delta: it appends to {folders}, and holds only its additions.
-All promises hold for both together: concatenate them split by split. `stats` also
-holds further evaluations of networks that are published there.
-"""
     if outcome.graphs is None:
         yield "\nGraphs were not compared: two of these networks may compute the same.\n"
     else:
@@ -181,8 +158,8 @@ published copy has its row, and an empty `nn_code`.
 
 
 def list_removed_rows(corpus: LoadedRecords, outcome: CurationOutcome) -> list[int]:
-    """Return one row for each distinct usable code that is neither kept nor published, in input order."""
-    seen = {*outcome.kept, *outcome.further}
+    """Return one row for each distinct usable code that is not kept, in input order."""
+    seen = set(outcome.kept)
     rows = []
     for row, code in enumerate(corpus.code_of_row.tolist()):
         if code >= 0 and code not in seen and row not in corpus.problems:
@@ -232,8 +209,8 @@ def _agreement(outcome: CurationOutcome, code: int, canonical: int | None) -> re
     """Return how the graphs of a removed code and its canonical compare."""
     if canonical is None or canonical == code:
         return None
-    removed, kept = outcome.get_trace(code), outcome.get_trace(canonical)
-    return None if removed is None or kept is None else removed.agrees(kept)
+    traces = outcome.graphs or {}
+    return traces[code].agrees(traces[canonical]) if code in traces and canonical in traces else None
 
 
 def _stats(corpus: LoadedRecords, rows: list[int]) -> Iterator[dict[str, object]]:
@@ -261,21 +238,14 @@ def _decisions(corpus: LoadedRecords, outcome: CurationOutcome) -> Iterator[dict
             "similarity": decision.similarity,
             "reason": decision.reason,
             "agreement": _agreement(outcome, code, decision.canonical),
-            "leader": corpus.ids[leader] if decision.kept and (leader := outcome.leaders.get(code, -1)) >= 0 else None,
         }
 
 
 _MEANINGS = {
     "design": "requirements to a file that has these measures",
-    "complete": "a file with a gap to the missing part",
     "repair": "a file that fails, with its error, to the file that runs",
-    "explain": "a file to what was measured on it",
-    "change": "a file and one change to the changed file, which was run",
 }
-_PROMISE = (
-    "Numbers in them were measured by running the network in a sandbox; every fault was seen to fail, every changed"
-    " file to run."
-)
+_PROMISE = "Numbers in them were measured by running the network in a sandbox; every fault was seen to fail."
 
 
 def snapshot_chat_card(chat: Chat) -> list[str]:

@@ -8,7 +8,6 @@ import pyarrow.compute as pc
 from curate.folder.explain import SnapshotTables, explain
 from curate.folder.page import snapshot_page
 from curate.folder.verify import verify
-from curate.published.published import list_parents
 from lemur_core.files import Json
 from manifests.conversations.verify import find_conversation
 from manifests.folders.formats import SNAPSHOT, FolderKind, FolderLink, ListedItem, RowTrace, lines_text
@@ -47,14 +46,14 @@ def find_code(folder: Path, sha256: str) -> RowTrace | None:
 
 
 def _record(folder: Path, wanted: str) -> RowTrace:
-    facts, manifest = explain(folder, wanted, partial=True).facts, read_manifest(folder)
+    facts, manifest = explain(folder, wanted).facts, read_manifest(folder)
     digest, canonical, record = facts["id"], facts["canonical"], facts["record"]
     code = SnapshotTables(folder).code(digest) if digest is not None else None
     removed = f"removed at stage {facts['stage']}: {facts['reason']}"
     link_facts = {
         "id": digest,
         "outcome": f"kept, split {record['split']}" if record else removed,
-        "stands_for_it": f"{canonical['name'] or 'a published record'} {canonical['id']}" if canonical else None,
+        "stands_for_it": f"{canonical['name']} {canonical['id']}" if canonical else None,
         "row": facts["row"],
         "also_named": [other["name"] for other in facts["other_names"]],
     }
@@ -62,8 +61,7 @@ def _record(folder: Path, wanted: str) -> RowTrace:
         FolderLink("record", facts["name"] or "(none)", link_facts),
         *_origin(manifest, facts["name"], facts["row"], code),
     )
-    codes = [digest, canonical["id"] if canonical and list_parents(manifest) else None]  # a parent may hold both
-    return RowTrace(links, tuple(dict.fromkeys(code for code in codes if code is not None)))
+    return RowTrace(links, () if digest is None else (digest,))
 
 
 def _origin(manifest: Manifest, name: str, row: int, code: str | None) -> list[FolderLink]:

@@ -4,129 +4,76 @@ import hashlib
 import itertools
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 
 from curate.compute.graphs import GraphTrace
 from curate.compute.runs import RunResult
-from curate.folder.verify_networks import check_measurements, check_networks, check_pairs, read_networks
+from curate.folder.verify_networks import check_measurements, check_networks, read_networks
 from curate.folder.verify_networks import recompute as recompute_networks
-from curate.model.features import FeatureTable
+from curate.model.corpus import fill_store
+from curate.model.features import FeatureStore, FeatureTable
 from curate.model.options import LEAK_THRESHOLD, get_prefix
 from curate.model.residue import strip_residue
 from curate.model.rights import check_rights
-from curate.model.splits import assign_splits, group_names, join_clusters, read_joined, split_groups
-from curate.published.delta_check import DeltaCheck, Member, PublishedRecords, find_conflicts
+from curate.model.splits import assign_splits, group_names, split_groups
 from curate.published.outcome import DUPLICATE_STAGES, count_runs
-from curate.published.published import check_rules, find_parents, find_siblings
 from lemur_core.files import Json
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import IDENTITIES, compute_identities
-from lemur_core.similarity.join import exact_pairs, measure_recall
+from lemur_core.similarity.index import StructuralIndex
+from lemur_core.similarity.join import exact_pairs, in_order, measure_recall
 from lemur_core.similarity.minhash import Banding, IntArray, jaccard
 from lemur_core.source.text import parse_code
-from manifests.conversations.conversation import MARK, put_back, read_fenced_code
+from manifests.conversations.conversation import read_fenced_code
 from manifests.conversations.verify import Row, check_rows, contents, form_faults
 from manifests.folders.checks import Check, check_description, check_faults, check_files, run_checks
 from manifests.folders.formats import SNAPSHOT
 from manifests.folders.manifest import Manifest, read_manifest
-from manifests.folders.tables import CROISSANT, iterate_rows
-from manifests.records import CHAT_KINDS
+from manifests.folders.retired import check_retired, find_retired
+from manifests.folders.tables import CROISSANT, iterate_rows, read_rows, read_table
+from manifests.records import CHAT_KINDS, LemurRecord, NetworkRow
 
 
-def verify(folder: Path, *, against: Sequence[Path] = (), jobs: int | None = None, recompute: int = 0) -> list[Check]:
-    """Run all checks of a finished folder, in a fixed order; for a delta, first those of the folders that it extends.
+def verify(folder: Path, *, jobs: int | None = None, recompute: int = 0) -> list[Check]:
+    """Run all checks of a finished folder, in a fixed order.
 
-    Args:
-        against: the folders that a delta extends, unless they lie next to it under their names; also deltas that were
-            made in parallel with it, to check whether they can be used together.
-        recompute: how many networks are traced and measured again, in the sandbox.
-    Raises: UserError if the folder has no valid manifest, or a parent is missing or was created by other rules.
+    Args: recompute: how many networks are traced and measured again, in the sandbox.
+    Raises: UserError if the folder has no valid manifest.
     """
     manifest = read_manifest(folder)
-    parallel = [path for path in against if find_siblings({folder: manifest, path: read_manifest(path)})]
-    parents = find_parents(folder, manifest, [path for path in against if path not in parallel])
-    others = [*parents, *parallel]
-    for path in parallel:
-        others += [own for own in find_parents(path, read_manifest(path), among=others) if own not in others]
-    manifests = {path: read_manifest(path) for path in others} | {folder: manifest}
-    parents_of = {path: find_parents(path, own, among=others) for path, own in manifests.items() if path != folder}
-    parents_of[folder] = parents
-    order = sorted(manifests, key=lambda path: len(parents_of[path]))  # parents before their deltas
-    number = {path: position for position, path in enumerate(order)}
-    members = []
-    for path in order:
-        if path != folder:
-            check_rules(path, manifests[path], manifest.parameters, by=folder.name)
-        position_of = {number[parent]: position for position, parent in enumerate(parents_of[path]) if parent in number}
-        members.append(Member(path, manifests[path], number[path], position_of))
-    siblings = [(members[number[one]], members[number[other]]) for one, other in find_siblings(manifests)]
-    each, unions = _verify(members, siblings, jobs)
-    by_folder = dict(zip(order, each, strict=True))
-    checks = []
-    for other in others:
-        wrong = [f"{check.name}: {check.detail}" for check in by_folder[other] if not check.ok]
-        what = f"{'parent' if other in parents else 'delta'} {other.name}"
-        checks.append(check_faults(what, wrong, f"{len(by_folder[other])} of its own checks hold"))
-    if recompute and all(check.ok for check in by_folder[folder]):
-        checks += run_checks("networks computed again", lambda: recompute_networks(folder, manifest, recompute, jobs))
-    return checks + by_folder[folder] + unions
+    checks, retired = [check_files(folder, manifest)], find_retired(manifest)
+    if any(item.ruled for item in retired):
+        return [*checks, *check_retired(manifest)]
+    has_chat = bool(manifest.parameters.get("chat")) and not any("chat" in item.tables for item in retired)
+    tables = {
+        **dict.fromkeys(("records", "stats", "decisions", "networks"), True),
+        **dict.fromkeys(("chat", "chat_drops"), has_chat),
+        "graphs": manifest.parameters["graph"] != "off" and "graphs" in manifest.counts,
+        "measurements": bool(SNAPSHOT.files(folder, "measurements")),
+    }
+    schemas = SNAPSHOT.check_tables(folder, [name for name, expected in tables.items() if expected])
+    if not all(check.ok for check in schemas):
+        detail = f"not checked: the tables of {folder.name} cannot be trusted"
+        return [*checks, *schemas, Check("guarantees", ok=False, detail=detail)]
+    checks += [*schemas, *_check_content(_VerifiedSnapshot(folder, manifest, jobs), has_chat=has_chat)]
+    if recompute and all(check.ok for check in checks):
+        again = run_checks("networks computed again", lambda: recompute_networks(folder, manifest, recompute, jobs))
+        checks = [*again, *checks]
+    return checks + check_retired(manifest)
 
 
-def _verify(
-    members: Sequence[Member], siblings: Sequence[tuple[Member, Member]], jobs: int | None
-) -> tuple[list[list[Check]], list[Check]]:
-    """Return the checks of each folder, and of each pair of siblings; all are read before any is compared."""
-    checks = [_check_form(member) for member in members]
-    if members[-1].manifest.kind != "snapshot":
-        return checks, []
-    for member, own in zip(members, checks, strict=True):
-        if not all(check.ok for check in own[1:]):
-            detail = f"not checked: the tables of {member.path.name} cannot be trusted"
-            return [[*folder_checks, Check("guarantees", ok=False, detail=detail)] for folder_checks in checks], []
-    delta_check = DeltaCheck(members, jobs)
-    each = [
-        own + _check_content(_VerifiedSnapshot(delta_check, member))
-        for member, own in zip(members, checks, strict=True)
-    ]
-    return each, [_check_union(delta_check, *sorted(pair, key=lambda member: member.number)) for pair in siblings]
-
-
-def _check_union(delta_check: DeltaCheck, one: Member, other: Member) -> Check:
-    """Check that two deltas made in parallel are together what one delta could be, by exact joins."""
-    name = f"union of {one.path.name} and {other.path.name}"
-    if one.withheld or other.withheld:
-        return Check(name, ok=True, detail="not proved: what is compared needs codes that were not published")
-    detail = f"no near-duplicates among {len(one.records):,} and {len(other.records):,} records, no group apart"
-    return check_faults(name, list(find_conflicts(delta_check, one, other)), detail)
-
-
-def _check_form(member: Member) -> list[Check]:
-    folder, manifest = member.path, member.manifest
-    checks = [check_files(folder, manifest)]
-    if manifest.kind == "snapshot":
-        tables = {
-            **dict.fromkeys(("records", "stats", "decisions", "networks"), True),
-            **dict.fromkeys(("chat", "chat_drops"), bool(manifest.parameters.get("chat"))),
-            "graphs": manifest.parameters["graph"] != "off" and "graphs" in manifest.counts,
-            **{
-                name: bool(SNAPSHOT.files(folder, name)) for name in ("pairs", "measurements", "prediction", "clusters")
-            },
-        }
-        checks += SNAPSHOT.check_tables(folder, [name for name, expected in tables.items() if expected])
-    return checks
-
-
-def _check_content(snapshot: "_VerifiedSnapshot") -> list[Check]:
-    manifest, folder = snapshot.manifest, snapshot.member.path
+def _check_content(snapshot: "_VerifiedSnapshot", *, has_chat: bool) -> list[Check]:
+    manifest, folder = snapshot.manifest, snapshot.folder
     codes = {"kept": SNAPSHOT.files(folder, "records"), "removed": SNAPSHOT.files(folder, "networks")}
-    checks = [
-        *run_checks(CROISSANT, lambda: check_description(folder, manifest, SNAPSHOT.tables)),
+    checks = []
+    if not find_retired(manifest):  # else it describes tables that are no longer read, too
+        checks += run_checks(CROISSANT, lambda: check_description(folder, manifest, SNAPSHOT.tables))
+    checks += [
         *run_checks("counts", lambda: _check_counts(snapshot)),
         *(sound := [*run_checks("ids", lambda: _check_ids(snapshot)),
                     *run_checks("guarantee 6", lambda: _check_explained(snapshot))]),
@@ -137,10 +84,8 @@ def _check_content(snapshot: "_VerifiedSnapshot") -> list[Check]:
         checks += run_checks("measurements", lambda: check_measurements(folder, snapshot.decisions, manifest.counts))
     if manifest.parameters.get("check_runs"):
         checks += run_checks("runs", lambda: _check_runs(snapshot))
-    if manifest.parameters.get("chat"):
+    if has_chat:
         checks += run_checks("chat", lambda: check_chat(folder, manifest))
-    if manifest.parameters["profile"] != "strict":
-        return checks
     if not all(check.ok for check in sound):
         return [*checks, Check("guarantees", ok=False, detail="not checked: the decisions do not fit the records")]
     graphs = run_checks("guarantee 7", lambda: _check_graphs(snapshot)) if snapshot.graphs else []
@@ -153,98 +98,113 @@ def _check_content(snapshot: "_VerifiedSnapshot") -> list[Check]:
 
 
 def _check_all_networks(snapshot: "_VerifiedSnapshot") -> list[Check]:
-    """Check the tables of all networks and of near pairs, which a folder may lack."""
-    folder, parameters = snapshot.member.path, snapshot.manifest.parameters
-    networks = read_networks(folder)
-    code_of, features = snapshot.delta_check.code_of, snapshot.delta_check.features
-    compared = parameters["profile"] == "strict" and not snapshot.withheld
-    published = {
-        record["id"] for number in snapshot.member.parents for record in snapshot.delta_check.members[number].records
-    }
-    compared_features = features if compared else None
+    """Check the table of all networks."""
     check = partial(
         check_networks,
-        *(folder, networks, published, parameters),
+        *(snapshot.folder, read_networks(snapshot.folder)),
         withheld=snapshot.withheld,
-        features=compared_features,
-        code_of=code_of,
+        features=None if snapshot.withheld else snapshot.features,
+        code_of=snapshot.code_of,
     )
-    checks = run_checks("networks", check)
-    if SNAPSHOT.files(folder, "pairs") and not snapshot.withheld:
-        per_band = snapshot.manifest.details["pairs"]["per_band"]
-        pairs = partial(check_pairs, folder, networks, per_band, features=features, code_of=code_of)
-        checks += run_checks("pairs", pairs)
-    return checks
+    return run_checks("networks", check)
+
+
+#: The columns of records to compare. With all columns, 100,000 records take half a gigabyte.
+_COMPARED = ("id", "nn", "split", "cluster", "graph", "graph_widths", "behavior", "runs", "runs_error")
+_ROWS = 5_000  # rows of a table that are Python objects at the same time
 
 
 class _VerifiedSnapshot:
-    """One folder with the records that it extends, as they were read."""
+    """A snapshot as it was read, and the features of all codes in it.
 
-    def __init__(self, delta_check: DeltaCheck, member: Member) -> None:
-        self.member, self.delta_check = member, delta_check
-        self.published = PublishedRecords(delta_check, member)  # empty for a whole snapshot
-        delta_check.record_decisions(member, self.decisions)
-        #: Ids of codes withheld when the folder, or one that it extends, was published.
-        parents = [delta_check.members[number] for number in member.parents]
-        records = ((parent, record["id"]) for parent in parents for record in parent.records)
-        self.withheld = member.withheld | {id_ for parent, id_ in records if id_ in parent.withheld}
-        graphs = member.path / "graphs.parquet"
+    Attributes:
+        code_of: id -> number in `features`.
+        ids: of the codes in its tables.
+        withheld: ids of codes that were left out when it was published.
+        graphs: id -> `graph`, `graph_widths`, `behavior`; empty if graphs were not compared.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, jobs: int | None) -> None:
+        self.folder, self.manifest = folder, manifest
+        self.records = list(_read_records(folder))
+        self.code_of: dict[str, int] = {}
+        self.ids: set[str] = set()
+        self.wrong_ids: list[str] = []
+        self.withheld: set[str] = set()
+        self._digests: list[bytes] = []
+        store = FeatureStore(manifest.parameters["tokens"])
+        fill_store(store, self._new_codes(store), manifest.parameters["tokens"], jobs)
+        self.features = store.table(self._digests)
+        graphs = folder / "graphs.parquet"
         rows = iterate_rows(graphs, ("id", *_COMPUTATION)) if graphs.exists() else ()
-        #: id -> `graph`, `graph_widths`, `behavior`; empty if graphs were not compared.
         self.graphs = {row.pop("id"): row for row in rows}
 
-    @property
-    def manifest(self) -> Manifest:
-        return self.member.manifest
-
-    @property
-    def records(self) -> list[Json]:
-        return self.member.records
+    def _new_codes(self, store: FeatureStore) -> Iterator[tuple[bytes, str]]:
+        may_withhold = self.manifest.details.get("withheld")
+        for path in (*SNAPSHOT.files(self.folder, "records"), *SNAPSHOT.files(self.folder, "networks")):
+            for row in read_rows([path], NetworkRow, ("id", "nn", "nn_code")):  # records have these columns, too
+                if row.id in self.ids:  # of a record, among all networks
+                    continue
+                digest = hashlib.sha256(row.nn_code.encode()).digest()
+                self.ids.add(row.id)
+                if may_withhold and not row.nn_code:
+                    self.withheld.add(row.id)
+                    continue
+                if digest.hex() != row.id:
+                    self.wrong_ids.append(f"{row.nn}: id is not the SHA-256 of its code")
+                if row.id not in self.code_of:
+                    self.code_of[row.id] = len(self._digests)
+                    self._digests.append(digest)
+                    if digest not in store:
+                        yield digest, row.nn_code
 
     @property
     def decisions(self) -> Iterator[Json]:
         """The decisions, read again each time: of 100,000, Python objects would take 100 MB."""
-        return iterate_rows(self.member.path / "decisions.parquet", _DECIDED)
+        return iterate_rows(self.folder / "decisions.parquet", _DECIDED)
 
     def find_trace(self, id_: str) -> GraphTrace:
-        """Return the computation of a code, here or published; without a graph if it is unknown."""
-        rows = [self.graphs.get(id_, {}), *self.published.records("id", id_)]
-        return GraphTrace(next((row for row in rows if row.get("graph")), {}))
-
-    @property
-    def per_group(self) -> int:
-        """How many computations of a group of near texts may be kept; older folders keep one."""
-        return int(self.manifest.parameters.get("per_group", 1))
-
-    @cached_property
-    def leaders(self) -> dict[str, str]:
-        """The first record of the group of each further record, by id; none unless `--per-group` was used."""
-        path = self.member.path / "decisions.parquet"
-        rows = iterate_rows(path, ("id", "leader")) if self.per_group > 1 else ()
-        return {row["id"]: row["leader"] for row in rows if row["leader"] is not None}
+        """Return the computation of a code; without a graph if it is unknown."""
+        return GraphTrace(self.graphs.get(id_, {}))
 
     @cached_property
     def codes(self) -> IntArray:
-        """The numbers of the records in the shared features."""
-        return np.array([self.delta_check.code_of[record["id"]] for record in self.records], np.int64)
+        """The numbers of the records in the features."""
+        return np.array([self.code_of[record["id"]] for record in self.records], np.int64)
 
     @cached_property
-    def groups(self) -> tuple[list[int], dict[int, list[Mapping[str, Any]]]]:
-        """The group of each record, and the published records that a group must join."""
+    def groups(self) -> list[int]:
+        """The group of each record."""
         widths = [record["graph_widths"] for record in self.records]
-        numbers = split_groups(self.codes.tolist(), self.delta_check.features, widths) if self.records else []
-        return numbers, self.published.neighbours_by_group(numbers) if self.member.parents else {}
+        return split_groups(self.codes.tolist(), self.features, widths) if self.records else []
+
+    def differ(self, one: Json, other: Json) -> bool:
+        """Return whether two kept records may be near because their computations differ (`keep-different`)."""
+        if self.manifest.parameters["graph"] != "keep-different":
+            return False
+        widths = (one.get("graph_widths"), other.get("graph_widths"))
+        return None not in widths and widths[0] != widths[1]
+
+
+def _read_records(folder: Path) -> Iterator[Json]:
+    """Yield the records, with one object for equal names of splits and clusters."""
+    shared: dict[str, str] = {}
+    for path in SNAPSHOT.files(folder, "records"):
+        for batch in read_table([path], LemurRecord, _COMPARED).to_batches(max_chunksize=_ROWS):
+            for record in batch.to_pylist():
+                for name in ("split", "cluster"):
+                    record[name] = shared.setdefault(record[name], record[name])
+                yield record
 
 
 _DECIDED = ("row", "id", "nn", "kept", "stage", "canonical", "similarity", "reason")
 
 
 def _check_ids(snapshot: _VerifiedSnapshot) -> Check:
-    ids = [record["id"] for record in snapshot.records]
-    wrong = list(snapshot.member.wrong_ids)
-    if len(set(ids)) != len(ids) or any(snapshot.published.records("id", id_) for id_ in ids):
+    wrong = list(snapshot.wrong_ids)
+    if len({record["id"] for record in snapshot.records}) != len(snapshot.records):
         wrong.append("an id occurs twice among the records")
-    known = len(snapshot.member.ids - snapshot.member.withheld)
+    known = len(snapshot.ids - snapshot.withheld)
     return check_faults("ids", wrong, f"{known:,} ids are the SHA-256 of their code")
 
 
@@ -279,7 +239,7 @@ def _check_counts(snapshot: _VerifiedSnapshot) -> Check:
             wrong.append(f"{name}: {count:,} in the tables, {in_manifest:,} in the manifest")
     if not in_order:
         wrong.append("decisions: rows are not numbered from 0 in order")
-    stats = sum(pq.read_metadata(path).num_rows for path in SNAPSHOT.files(snapshot.member.path, "stats"))
+    stats = sum(pq.read_metadata(path).num_rows for path in SNAPSHOT.files(snapshot.folder, "stats"))
     if stats != evaluations:
         wrong.append(f"stats: {stats:,} rows, {evaluations:,} decisions about rows of these networks")
     return check_faults("counts", wrong, f"{stages.total():,} decisions = input rows, by stage as stated")
@@ -308,21 +268,13 @@ def _check_explained(snapshot: _VerifiedSnapshot) -> Check:
     kept_rows = Counter(decision["id"] for decision in snapshot.decisions if decision["kept"])
     wrong = [f"record {id_[:12]} has {kept_rows[id_]} kept rows" for id_ in sorted(kept_ids) if kept_rows[id_] != 1]
     wrong += [f"kept row of {id_[:12]}, which is not a record" for id_ in sorted(kept_rows.keys() - kept_ids)]
-    wrong += snapshot.published.equal(snapshot.decisions)
-    leaks = {decision["id"] for decision in snapshot.decisions if decision["stage"] == "leak"}
     for decision in snapshot.decisions:
         stage = decision["stage"]
         if (stage is None) != decision["kept"] or not decision["reason"]:
             wrong.append(f"row {decision['row']}: stage and kept disagree, or there is no reason")
-        if (
-            stage not in ("invalid", "filter")
-            and decision["canonical"] not in kept_ids
-            and decision["id"] not in leaks
-            and not snapshot.published.records("id", decision["canonical"])
-        ):
+        if stage not in ("invalid", "filter") and decision["canonical"] not in kept_ids:
             wrong.append(f"row {decision['row']}: its canonical is not a kept record")
-        own = decision["id"] in snapshot.member.ids or bool(snapshot.published.records("id", decision["id"]))
-        if stage != "invalid" and not own:
+        if stage != "invalid" and decision["id"] not in snapshot.ids:
             wrong.append(f"row {decision['row']}: its code is in no table")
     return check_faults(
         "guarantee 6: everything is explained", wrong, "every row kept or removed for a reason by a kept record"
@@ -330,72 +282,39 @@ def _check_explained(snapshot: _VerifiedSnapshot) -> Check:
 
 
 def _check_no_near_duplicates(snapshot: _VerifiedSnapshot) -> Check:
-    """Check guarantee 1, by exact joins; with `--per-group`, between all records but the further ones of groups."""
-    delta_check, codes, leaders = snapshot.delta_check, snapshot.codes, snapshot.leaders
-    records = snapshot.records
+    """Check guarantee 1, by exact joins."""
+    records, features, parameters = snapshot.records, snapshot.features, snapshot.manifest.parameters
     sets: dict[int, list[int]] = {}
-    for index, number in enumerate(delta_check.features.shingle_set[codes].tolist()):
+    for index, number in enumerate(features.shingle_set[snapshot.codes].tolist()):
         sets.setdefault(number, []).append(index)
-    pairs = exact_pairs(
-        delta_check.features, np.array(sorted(sets), np.int64), snapshot.manifest.parameters["lexical_threshold"]
-    )
+    pairs = exact_pairs(features, np.array(sorted(sets), np.int64), parameters["lexical_threshold"])
     near_sets = [(number, number, 1.0) for number in sets]
     near_sets += zip(pairs.a.tolist(), pairs.b.tolist(), pairs.jaccard.tolist(), strict=True)
     wrong = [
         f"lexical Jaccard {value:.3f} between two kept records"
         for a, b, value in near_sets
         for first, other in itertools.product(sets[a], sets[b])
-        if (first < other or a != b)
-        and not delta_check.differ(records[first], records[other])
-        and not leaders.keys() & {records[first]["id"], records[other]["id"]}
+        if (first < other or a != b) and not snapshot.differ(records[first], records[other])
     ]
-    for record in records:
-        for other, value in delta_check.near_structures.get((snapshot.member.number, record["id"]), ()):
-            exempt = leaders.keys() & {record["id"], other["id"]}
-            if other["folder"] == record["folder"] and not exempt and not delta_check.differ(record, other):
-                wrong.append(f"structural Jaccard {value:.3f} between {other['nn']} and {record['nn']}")
+    structures = StructuralIndex(features.elements, parameters["structural_threshold"])
+    for number, (record, code) in enumerate(zip(records, snapshot.codes.tolist(), strict=True)):
+        structure = int(features.fingerprint[code])
+        for near in structures.near(structure):
+            if not snapshot.differ(record, records[near.place]):
+                names = f"{records[near.place]['nn']} and {record['nn']}"
+                wrong.append(f"structural Jaccard {near.similarity:.3f} between {names}")
+        structures.keep(structure, number)
     detail = f"{len(records):,} records, all pairs"
-    if snapshot.member.parents:
-        wrong += snapshot.published.near_duplicates()
-        detail += f", and all with {len(snapshot.published):,} published"
-    if (per_group := snapshot.per_group) == 1:
-        return check_faults("guarantee 1: no near-duplicate remains", wrong, detail)
-    wrong += _check_group_sizes(snapshot, per_group)
-    detail += f"; {len(leaders):,} further ones of {len(set(leaders.values())):,} groups compute something else"
-    return check_faults(f"guarantee 1: at most {per_group} computations of near texts remain", wrong, detail)
-
-
-def _check_group_sizes(snapshot: _VerifiedSnapshot, per_group: int) -> Iterator[str]:
-    """Yield the faults of `--per-group`: each further record is near to a leader, and computes something else."""
-    features, code_of = snapshot.delta_check.features, snapshot.delta_check.code_of
-    parameters = snapshot.manifest.parameters
-    names = {record["id"]: record["nn"] for record in snapshot.records}
-    groups: defaultdict[str, list[str]] = defaultdict(list)
-    for id_, leader in snapshot.leaders.items():
-        groups[leader].append(id_)
-        if id_ not in names or leader not in names or leader in snapshot.leaders:
-            yield f"{names.get(id_, id_[:12])}: its leader is not the first record of a group"
-            continue
-        if not any(
-            _similarity(features, stage, code_of[id_], code_of[leader]) >= parameters[f"{stage}_threshold"]
-            for stage in ("lexical", "structural")
-        ):
-            yield f"{names[id_]}: is not near to the first record of its group"
-    for leader, further in groups.items():
-        if len(further) >= per_group:
-            yield f"{names.get(leader)}: more than {per_group} records of its group"
-        for one, other in itertools.combinations([leader, *further], 2):
-            if snapshot.find_trace(one).agrees(snapshot.find_trace(other)) != "different":
-                yield f"{names.get(one)}, {names.get(other)}: not known to compute something else"
+    return check_faults("guarantee 1: no near-duplicate remains", wrong, detail)
 
 
 def _check_witnesses(snapshot: _VerifiedSnapshot) -> Check:
     """Check guarantee 2: the recomputed similarity of every removal is the recorded one and reaches its threshold."""
-    code_of, parameters = snapshot.delta_check.code_of, snapshot.manifest.parameters
+    code_of, parameters = snapshot.code_of, snapshot.manifest.parameters
     wrong, checked = [], 0
     for decision in snapshot.decisions:
         stage = decision["stage"]
-        if stage not in DUPLICATE_STAGES or snapshot.published.removal(decision["id"]) is not None:
+        if stage not in DUPLICATE_STAGES:
             continue
         if stage == "graph":
             traced, other = (snapshot.find_trace(decision[name]) for name in ("id", "canonical"))
@@ -407,17 +326,12 @@ def _check_witnesses(snapshot: _VerifiedSnapshot) -> Check:
             continue
         code, canonical = code_of[decision["id"]], code_of[decision["canonical"]]
         checked += 1
-        similarity = _similarity(snapshot.delta_check.features, stage, code, canonical)
+        similarity = _similarity(snapshot.features, stage, code, canonical)
         threshold = 1.0 if stage == "exact" else parameters[f"{stage}_threshold"]
         if similarity != decision["similarity"] or similarity < threshold:
             stated = f"{decision['similarity']} recorded, {similarity} found, {threshold} asked"
             wrong.append(f"row {decision['row']} ({stage}): {stated}")
     detail = f"{checked:,} removals, similarity as recorded"
-    if snapshot.member.parents:
-        widths = {id_: row["graph_widths"] for id_, row in snapshot.graphs.items()}
-        wrong += snapshot.published.leaks(snapshot.decisions, widths)
-        leaks = sum(decision["stage"] == "leak" for decision in snapshot.decisions)
-        detail += f"; {leaks:,} near to two published splits"
     return check_faults("guarantee 2: a witness for every removal", wrong, detail)
 
 
@@ -426,7 +340,7 @@ def _check_graphs(snapshot: _VerifiedSnapshot) -> Check:
     wrong, known = [], 0
     distinct: defaultdict[str, list[GraphTrace]] = defaultdict(list)
     torch = snapshot.manifest.versions.get("torch")  # folders that are older name no runtime
-    for row in iterate_rows(snapshot.member.path / "graphs.parquet", _GRAPHS):
+    for row in iterate_rows(snapshot.folder / "graphs.parquet", _GRAPHS):
         id_ = row["id"]
         if torch is not None and row["torch"] not in (None, torch):
             wrong.append(f"{id_[:12]}: traced with torch {row['torch']}, the manifest names {torch}")
@@ -443,9 +357,7 @@ def _check_graphs(snapshot: _VerifiedSnapshot) -> Check:
             continue
         traced = GraphTrace(record)
         own = {name: record[name] for name in ("graph", "behavior") if record[name] is not None}
-        if snapshot.published.find_twins(record) or any(
-            traced.agrees(other) == "same" for digest in own.values() for other in distinct[digest]
-        ):
+        if any(traced.agrees(other) == "same" for digest in own.values() for other in distinct[digest]):
             wrong.append(f"{record['nn']}: another kept record computes the same")
         elif own:
             known += 1
@@ -481,15 +393,11 @@ def _similarity(features: FeatureTable, stage: str, code: int, canonical: int) -
 
 
 def _check_order(snapshot: _VerifiedSnapshot) -> Check:
-    """Check guarantee 3: splits follow from kept codes, the seed and published records, not from the order of rows."""
-    groups, neighbours = snapshot.groups
-    published_splits = {group: records[0]["split"] for group, records in neighbours.items()}
+    """Check guarantee 3: splits follow from kept codes and the seed, not from the order of rows."""
     ids = [record["id"] for record in snapshot.records]
-    families = snapshot.delta_check.features.family
-    kinds = [
-        (get_prefix(record["nn"]), families[snapshot.delta_check.code_of[record["id"]]]) for record in snapshot.records
-    ]
-    splits = assign_splits(groups, ids, kinds, snapshot.manifest.parameters["seed"], published_splits)
+    families = [snapshot.features.family[code] for code in snapshot.codes.tolist()]
+    kinds = [(get_prefix(record["nn"]), family) for record, family in zip(snapshot.records, families, strict=True)]
+    splits = assign_splits(snapshot.groups, ids, kinds, snapshot.manifest.parameters["seed"])
     wrong = [
         f"{record['nn']}: split {record['split']}, by its content {split}"
         for record, split in zip(snapshot.records, splits, strict=True)
@@ -500,41 +408,27 @@ def _check_order(snapshot: _VerifiedSnapshot) -> Check:
 
 def _check_leakage(snapshot: _VerifiedSnapshot) -> Check:
     """Check guarantee 4, by an exact join."""
-    numbers, neighbours = snapshot.groups
-    split_of = {group: records[0]["split"] for group, records in neighbours.items()}
-    wrong = [
-        f"{records[0]['nn']}: a new record ties its split to that of another published one"
-        for records in neighbours.values()
-        if len({record["split"] for record in records}) > 1
-    ]
-    published = {group: sorted({record["cluster"] for record in records}) for group, records in neighbours.items()}
-    parents = (snapshot.delta_check.members[number].path for number in snapshot.member.parents)
-    joined = join_clusters([*(pair for path in parents for pair in read_joined(path)), *published.values()])
-    if joined != dict(read_joined(snapshot.member.path)):
-        wrong.append("clusters.parquet does not state the published groups that are one now")
-    keys = {group: joined.get(old[0], old[0]) for group, old in published.items()}
-    names = group_names(numbers, [record["id"] for record in snapshot.records], keys)
-    for record, group, name in zip(snapshot.records, numbers, names, strict=True):
+    wrong, split_of = [], dict[int, str]()
+    names = group_names(snapshot.groups, [record["id"] for record in snapshot.records])
+    for record, group, name in zip(snapshot.records, snapshot.groups, names, strict=True):
         if record["cluster"] != name:
             wrong.append(f"{record['nn']}: its cluster is not {name}")
         split = split_of.setdefault(group, record["split"])
         if split != record["split"]:
             wrong.append(f"{record['nn']}: its group is in {split} too")
     what = f"Jaccard >= {LEAK_THRESHOLD:.2f} or equal fingerprint, or graphs equal up to widths"
-    detail = f"{len(set(numbers)):,} groups ({what}), none across splits"
-    if snapshot.member.parents:
-        detail += f"; {len(neighbours):,} of them with published records"
+    detail = f"{len(set(snapshot.groups)):,} groups ({what}), none across splits"
     return check_faults("guarantee 4: no leakage", wrong, detail)
 
 
 def _check_recall(snapshot: _VerifiedSnapshot) -> Check:
     """Check guarantee 5: LSH, as it was run, proposes every true pair of this corpus."""
     stated, threshold = snapshot.manifest.details["lsh"], snapshot.manifest.parameters["lexical_threshold"]
-    features = snapshot.delta_check.features
+    features = snapshot.features
     judged = {d["id"] for d in snapshot.decisions if d["stage"] not in ("invalid", "filter")}
     if not judged:
         return check_faults("guarantee 5: all pairs are found", [], "nothing to compare")
-    sets = snapshot.delta_check.sets(judged)
+    sets = in_order(features.shingle_set[np.array([snapshot.code_of[id_] for id_ in sorted(judged)], np.int64)])
     measured = measure_recall(
         features, exact_pairs(features, sets, threshold), Banding(stated["bands"], stated["rows"]), threshold
     )
@@ -548,18 +442,11 @@ def _check_recall(snapshot: _VerifiedSnapshot) -> Check:
     recall_text = (
         f"{measured.proposed:,} of {measured.pairs:,} pairs, {measured.sets_joined:,} of {measured.sets:,} sets asked"
     )
-    if snapshot.member.parents:
-        proposed, pairs = snapshot.published.recall(judged)
-        recall_text += f"; {proposed:,} of {pairs:,} with published records"
-        if proposed != pairs:
-            wrong.append(f"{pairs - proposed:,} pairs with published records are not proposed")
     return check_faults("guarantee 5: all pairs are found", wrong, f"recall {measured.recall:.4f}: {recall_text}")
 
 
 #: The checks of guarantees 1 to 5.
 _GUARANTEES = (_check_no_near_duplicates, _check_witnesses, _check_order, _check_leakage, _check_recall)
-
-_ONE_CODE = frozenset({"design", "complete", "repair", "change"})
 
 
 def check_chat(folder: Path, manifest: Manifest) -> list[Check]:
@@ -592,30 +479,14 @@ def _faults(row: Row, digest: str | None) -> Iterator[str]:
     yield from form_faults(row, "record")
     _, user, assistant = contents(row)
     questions, answers = read_fenced_code(user), read_fenced_code(assistant)
-    if len(answers) != (row["task"] in _ONE_CODE):
+    if len(answers) != 1:
         yield f"{len(answers)} code blocks in the answer"
         return
-    for code in answers:
-        try:
-            parse_code(code, max_depth=None)
-        except SyntaxError as error:
-            yield f"a code block of the answer does not parse: {str(error).splitlines()[0]}"
+    try:
+        parse_code(answers[0], max_depth=None)
+    except SyntaxError as error:
+        yield f"a code block of the answer does not parse: {str(error).splitlines()[0]}"
     if questions == answers:
         yield "the code of its answer is that of its question"
-    if not _holds_file(row, questions, answers, digest):
+    if digest not in (_digest(answers[0]), _digest(answers[0].removesuffix("\n"))):  # a final newline may be added
         yield "the file in it is not that of its record"
-
-
-def _holds_file(row: Row, questions: list[str], answers: list[str], digest: str | None) -> bool:
-    """Return True if the record's file is where this kind of request has it; a final newline may have been added."""
-    if row["task"] in ("design", "repair"):
-        text = answers[0]
-    elif len(questions) != 1:
-        return False
-    elif row["task"] == "complete":
-        if MARK not in questions[0]:
-            return False
-        text = put_back(questions[0], answers[0].removesuffix("\n"))
-    else:
-        text = questions[0]
-    return digest in (_digest(text), _digest(text.removesuffix("\n")))

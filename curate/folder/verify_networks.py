@@ -1,4 +1,4 @@
-"""Verify the tables of all networks and of near pairs: decisions, splits, cost, and pairs by an exact join."""
+"""Verify the tables of all networks and of measurements: decisions, splits, cost."""
 
 import hashlib
 import json
@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from curate.compute.graphs import GraphTrace, NetworkTracer, get_computations
-from curate.folder.networks import compare_structures, count_measurements, find_pairs
+from curate.folder.networks import count_measurements
 from curate.model.features import FeatureTable
 from curate.model.options import LEAK_THRESHOLD
 from lemur_core.describe.cost import count_multiply_adds, count_parameters
@@ -22,7 +21,7 @@ from manifests.folders.checks import Check, check_faults
 from manifests.folders.formats import SNAPSHOT
 from manifests.folders.manifest import Manifest
 from manifests.folders.tables import iterate_rows
-from manifests.records import BANDS, Decision, GraphRow, LemurRecord, NetworkRow
+from manifests.records import Decision, GraphRow, LemurRecord, NetworkRow
 
 Row = Mapping[str, Any]
 
@@ -39,8 +38,6 @@ def read_networks(folder: Path) -> list[Json]:
 def check_networks(
     folder: Path,
     networks: Sequence[Row],
-    published: set[str],
-    parameters: Row,
     *,
     withheld: set[str],
     features: FeatureTable | None,
@@ -50,8 +47,6 @@ def check_networks(
 
     Args:
         networks: from `read_networks`.
-        published: ids of records that the folder extends.
-        parameters: of the run.
         withheld: ids of codes that were left out when the folder was published.
         features: of the codes, by `code_of`; None if codes are missing, so that near texts are not compared.
     """
@@ -60,7 +55,7 @@ def check_networks(
     by_id = {row["id"]: row for row in networks}
     wrong = [] if len(by_id) == len(networks) else ["an id occurs twice"]
     wrong += [f"{id_[:12]}: is not the SHA-256 of its code" for id_ in _list_wrong_codes(folder, withheld)]
-    wrong += _compare_decisions(folder, by_id, published)
+    wrong += _compare_decisions(folder, by_id)
     for id_, record in records.items():
         row = by_id.get(id_, {})
         differing = [name for name in _SHARED if row.get(name) != record[name]]
@@ -68,15 +63,9 @@ def check_networks(
         wrong += [] if row.get("kept") else [f"{record['nn']}: a record that is not kept"]
     wrong += [f"{row['nn']}: kept, but no record" for row in networks if row["kept"] and row["id"] not in records]
     wrong += _check_cost(folder, by_id)
-    most, least = parameters.get("max_parameters"), parameters.get("min_score")
-    for row in networks:
-        if row["kept"] and most is not None and (row["parameters"] is None or row["parameters"] > most):
-            wrong.append(f"{row['nn']}: kept, with {row['parameters']} parameters")
-        if row["kept"] and least is not None and (row["score"] is None or row["score"] < least):
-            wrong.append(f"{row['nn']}: kept, with score {row['score']}")
     wrong += _check_groups(networks)
     if features is not None:
-        wrong += _check_leaks(networks, features, code_of, whole=not published)
+        wrong += _check_leaks(networks, features, code_of)
     placed = [row for row in networks if row["split"] is not None]
     detail = (
         f"{len(networks):,} codes, {len({row['split_group'] for row in placed}):,} groups, none across splits;"
@@ -93,11 +82,11 @@ def _list_wrong_codes(folder: Path, withheld: set[str]) -> Iterator[str]:
                 yield row["id"]
 
 
-def _compare_decisions(folder: Path, by_id: Mapping[str, Row], published: set[str]) -> Iterator[str]:
+def _compare_decisions(folder: Path, by_id: Mapping[str, Row]) -> Iterator[str]:
     """Yield the codes whose row is missing, or does not say what was decided on one of its rows."""
     outcomes: defaultdict[str, set[tuple[object, ...]]] = defaultdict(set)
     for row in iterate_rows(folder / "decisions.parquet", ("id", "nn", "stage", "canonical", "similarity")):
-        if row["id"] is not None and row["stage"] != "invalid" and row["id"] not in published:
+        if row["id"] is not None and row["stage"] != "invalid":
             outcomes[row["id"]].add((row["nn"], row["stage"], row["canonical"], row["similarity"]))
     for id_ in sorted(outcomes.keys() ^ by_id.keys()):
         yield f"{id_[:12]}: {'no row' if id_ in outcomes else 'no decision'} for this code"
@@ -135,11 +124,8 @@ def _check_groups(networks: Iterable[Row]) -> Iterator[str]:
             yield f"group {group}: is in several splits, or has another name"
 
 
-def _check_leaks(networks: Sequence[Row], features: FeatureTable, code_of: Row, *, whole: bool) -> Iterator[str]:
-    """Yield the codes near to one of another group, and those without a group that are near to one split only.
-
-    Args: whole: the folder extends no other, whose records may be what such a code is near to.
-    """
+def _check_leaks(networks: Sequence[Row], features: FeatureTable, code_of: Row) -> Iterator[str]:
+    """Yield the codes near to one of another group, and those without a group that are near to one split only."""
     codes = [code_of[row["id"]] for row in networks]
     place_of = {row["id"]: place for place, row in enumerate(networks)}
     traces = {place: GraphTrace(row) for place, row in enumerate(networks) if row["graph"] is not None}
@@ -173,46 +159,8 @@ def _check_leaks(networks: Sequence[Row], features: FeatureTable, code_of: Row, 
         if row["split_group"] is not None:
             if any(groups_of[key] - {None, row["split_group"]} for key in keys):
                 yield f"{row['nn']}: near to a code of another group"
-        elif whole and exact and len({split for key in keys for split in splits_of[key]} - {None}) < 2:
+        elif exact and len({split for key in keys for split in splits_of[key]} - {None}) < 2:
             yield f"{row['nn']}: in no split, but near to one split only"
-
-
-def check_pairs(folder: Path, networks: Sequence[Row], per_band: int, *, features: FeatureTable, code_of: Row) -> Check:
-    """Check that the table of pairs is what an exact join of all token sets gives."""
-    by_id = {row["id"]: row for row in networks}
-    numbers = {row["id"]: int(features.shingle_set[code_of[row["id"]]]) for row in networks}
-    sets = {numbers[row["id"]]: row["token_set"] for row in networks if numbers[row["id"]] >= 0}
-    ids = sorted({row["token_set"] for row in networks if numbers[row["id"]] >= 0})
-    wrong = [
-        f"{row['nn']}: its token set is that of another code"
-        for row in networks
-        if numbers[row["id"]] != numbers.get(row["token_set"])
-    ]
-    wrong += [] if len(sets) == len(ids) else ["two codes represent one token set"]
-    codes = [code_of[id_] for id_ in ids]
-    pairs = find_pairs(features, features.shingle_set[np.array(codes, np.int64)], per_band)
-    expected = zip(pairs.a.tolist(), pairs.b.tolist(), pairs.jaccard.tolist(), pairs.band.tolist(), strict=True)
-    rows = (row for path in SNAPSHOT.files(folder, "pairs") for row in iterate_rows(path))
-    count = 0
-    for row, (a, b, similarity, band) in zip(rows, expected, strict=False):
-        count += 1
-        one, other = by_id[ids[a]], by_id[ids[b]]
-        facts = {
-            "a": ids[a],
-            "b": ids[b],
-            "nn_a": one["nn"],
-            "nn_b": other["nn"],
-            "jaccard": similarity,
-            "band": BANDS[band],
-            "structural": compare_structures(features, codes[a], codes[b]),
-            "agreement": GraphTrace(one).agrees(GraphTrace(other)),
-        }
-        if row != facts:
-            wrong.append(f"{row['nn_a']}, {row['nn_b']}: not the next pair, or other facts")
-    stated = sum(pq.read_metadata(path).num_rows for path in SNAPSHOT.files(folder, "pairs"))
-    if not count == stated == len(pairs.a):
-        wrong.append(f"{stated:,} pairs, {len(pairs.a):,} expected")
-    return check_faults("pairs", wrong, f"{count:,} pairs of {len(ids):,} token sets, as an exact join gives them")
 
 
 def check_measurements(folder: Path, decisions: Iterable[Json], stated: Json) -> Check:

@@ -141,10 +141,6 @@ class FeatureTable:
         handle, at, size = self._places[shingle_set]
         return np.frombuffer(os.pread(handle, size * 8, at), np.uint64)
 
-    def digests(self, view: str) -> list[bytes]:
-        """Return the digests of `tree`, `literal`, `shingle_set` or `fingerprint`, by their numbers."""
-        return list(self._classes[view])
-
     def put(self, code: int, features: Json, handle: int) -> None:
         """Add the features of one code, a row of a shard whose shingles are in an open file."""
         if features["problem"] is not None:
@@ -198,19 +194,14 @@ SHARD_CODES = 20_000
 class FeatureStore:
     """The features of all codes seen so far, for one definition of tokens.
 
-    Args:
-        folder: the user's cache by default.
-        only: the ids that will be requested, if they are few of many; no others are indexed.
+    Args: folder: the user's cache by default.
     """
 
-    def __init__(self, detail: Detail, folder: Path | None = None, only: Iterable[bytes] | None = None) -> None:
-        self._only = None if only is None else np.sort(_heads(pa.chunked_array([pa.array(only, pa.binary(32))])))
+    def __init__(self, detail: Detail, folder: Path | None = None) -> None:
         self._folder = folder or cache_folder("features", f"v{FEATURES_VERSION}-{detail}-{SCHEME}")
         self._pending: list[tuple[bytes, Features | str]] = []
         self._shards: list[Path] = []
         self._known: dict[bytes, tuple[int, int]] = {}
-        self._places: list[tuple[IntArray, IntArray, IntArray]] = []  # by shard: rows, their shingles' byte and count
-        self._handles: dict[int, int] = {}  # shard -> its open file of shingles
         if folder is None:
             remove_dead(self._folder)
         for path in sorted(self._folder.glob("*.parquet")):
@@ -236,16 +227,6 @@ class FeatureStore:
         self._pending = []
         self._open(path)
 
-    def shingles(self, digest: bytes) -> npt.NDArray[np.uint64]:
-        """The sorted distinct shingle hashes of one code that has features, without reading those of others."""
-        shard, row = self._known[digest]
-        if shard not in self._handles:
-            self._handles[shard] = os.open(self._shards[shard].with_suffix(".shingles"), os.O_RDONLY)
-            weakref.finalize(self, os.close, self._handles[shard])
-        rows, starts, counts = self._places[shard]
-        at = int(np.searchsorted(rows, row))
-        return np.frombuffer(os.pread(self._handles[shard], int(counts[at]) * 8, int(starts[at])), np.uint64)
-
     def table(self, digests: Sequence[bytes]) -> FeatureTable:
         """The features of these codes, in this order; all must have been added and flushed."""
         table = FeatureTable(len(digests))
@@ -256,18 +237,6 @@ class FeatureStore:
             for position, features in rows:
                 table.put(position, features, handle)
         return table.finish()
-
-    def export(self, digests: Sequence[bytes], path: Path) -> None:
-        """Write the features of these codes as one shard: `path` (.parquet) and its `.shingles` file."""
-        _write_shard(path, self._read_all(digests))
-
-    def _read_all(self, digests: Sequence[bytes]) -> Iterator[tuple[Json, bytes]]:
-        """Yield the rows of these codes by shard, each with its shingles."""
-        for shard, rows in self._rows(digests):
-            with self._shards[shard].with_suffix(".shingles").open("rb") as shingles:
-                for position, features in rows:
-                    shingles.seek(features["shingles_at"] or 0)
-                    yield features | {"id": digests[position]}, shingles.read((features["shingles_count"] or 0) * 8)
 
     def _rows(self, digests: Sequence[bytes]) -> Iterator[tuple[int, Iterator[tuple[int, Json]]]]:
         """Yield the rows of these codes by shard, with their positions."""
@@ -296,25 +265,11 @@ class FeatureStore:
             note(f"feature cache: {path.name} is damaged and was dropped; its features are computed again")
             path.unlink(missing_ok=True)
             return
-        rows = np.arange(len(ids))
-        if self._only is not None:
-            first, behind = (np.searchsorted(self._only, _heads(ids), side) for side in ("left", "right"))
-            rows = np.flatnonzero(first < behind)
-            if not len(rows):
-                return
         shard = len(self._shards)
         self._shards.append(path)
-        self._places.append((rows, at[rows], count[rows]))
-        problems = index["problem"].take(rows).to_pylist()
-        for row, digest, problem in zip(rows.tolist(), ids.take(rows).to_pylist(), problems, strict=True):
+        for row, (digest, problem) in enumerate(zip(ids.to_pylist(), index["problem"].to_pylist(), strict=True)):
             if problem is None or not is_other_python(problem):
                 self._known.setdefault(digest, (shard, row))
-
-
-def _heads(ids: pa.ChunkedArray) -> npt.NDArray[np.uint64]:
-    """Return the first 64 bits of each id."""
-    parts = [np.frombuffer(item.buffers()[1], np.uint64, 4 * len(item), 32 * item.offset)[::4] for item in ids.chunks]
-    return np.concatenate([np.empty(0, np.uint64), *parts])
 
 
 def _write_shard(path: Path, rows: Iterable[tuple[Json, bytes]]) -> None:

@@ -38,8 +38,6 @@ _LISTED_VALUES = 12  # values that a message lists
 def find_left_out(corpus: LoadedRecords, options: CurateOptions, usable: npt.NDArray[np.bool_]) -> dict[int, str]:
     """Return why an option leaves out a row, by row; the first such option in the order below counts.
 
-    `include` counts only in profile strict: profile nn-dup applies it as nn-dup does.
-
     Args: usable: whether each row is usable; the others are ignored.
     Raises: UserError if no usable row has a requested value.
     """
@@ -48,12 +46,10 @@ def find_left_out(corpus: LoadedRecords, options: CurateOptions, usable: npt.NDA
     for column in BY_VALUE:
         if wanted := getattr(options, column):
             reasons = _reject_by_value(corpus.rows.column(column), column, wanted, usable) | reasons
-    prefixes = options.nn_prefixes, options.include if options.profile == "strict" else ()
-    for chosen, option in zip(prefixes, ("nn_prefixes", "--include"), strict=True):
-        if chosen:
-            reason = f"name does not start with {', '.join(chosen)} ({option})"
-            rows = (row for row in np.flatnonzero(usable).tolist() if matching_prefix(names[row], chosen) is None)
-            reasons = dict.fromkeys(rows, reason) | reasons
+    if options.include:
+        reason = f"name does not start with {', '.join(options.include)} (--include)"
+        rows = (row for row in np.flatnonzero(usable).tolist() if matching_prefix(names[row], options.include) is None)
+        reasons = dict.fromkeys(rows, reason) | reasons
     if options.from_scratch:
         loading = np.isin(corpus.code_of_row, np.fromiter(corpus.features.pretrained, np.int64)) & usable
         for row in np.flatnonzero(loading).tolist():
@@ -147,18 +143,6 @@ def leave_out(records: Records, corpus: LoadedRecords, reasons: Mapping[int, str
         representatives={code: row for code, row in records.representatives.items() if code not in reasons},
         order=[code for code in records.order if code not in reasons],
     )
-
-
-def leave_out_low_scores(records: Records, corpus: LoadedRecords, least: float) -> Records:
-    """Leave out the codes whose score is lower than `least` or unknown (`--min-score`)."""
-    reasons = {}
-    for code in records.order:
-        score = records.scores.get(code)
-        if score is None or score < least:
-            # Rounded down: it must not read as if it reached the minimum.
-            text = "no score" if score is None else f"score {math.floor(score * 10_000) / 10_000:.4f}"
-            reasons[code] = f"{text}, {least:g} is the least (--min-score)"
-    return leave_out(records, corpus, reasons)
 
 
 def choose_fitting(

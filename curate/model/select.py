@@ -1,4 +1,4 @@
-"""Support for prefixes and families: choose records to decide first, so that enough of each group are kept.
+"""Support for prefixes: choose records to decide first, so that enough of each prefix are kept.
 
 Every removed record is near a kept one, so raising the support of a prefix means choosing another maximal independent
 set, not adding to the present one. The records chosen here move to the front of the order, and all records are decided
@@ -7,7 +7,7 @@ again, so that all guarantees hold as before.
 Source of the farthest-first order: Gonzalez 1985, "Clustering to minimize the maximum intercluster distance".
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,8 +15,8 @@ from curate.model.features import FeatureTable
 from lemur_core.similarity.index import Verdict
 from lemur_core.similarity.minhash import jaccard
 
-#: Decides codes in order; codes of the second argument are kept however near their texts are to those before them.
-Select = Callable[[Sequence[int], Collection[int]], dict[int, Verdict]]
+#: Decides codes in order.
+Select = Callable[[Sequence[int]], dict[int, Verdict]]
 
 
 @dataclass(slots=True)
@@ -24,10 +24,8 @@ class Rescue:
     """The kept set after each minimum support was met as far as possible."""
 
     verdicts: dict[int, Verdict]
-    rescued: dict[int, str] = field(default_factory=dict)  # code -> "prefix", "topup" or "group"
+    rescued: dict[int, str] = field(default_factory=dict)  # code -> "prefix" or "topup"
     shortfalls: list[str] = field(default_factory=list)  # supports that could not be met, one line each
-    leaders: dict[int, int] = field(default_factory=dict)  # further record of a group of near texts -> its first one
-    untraced: list[int] = field(default_factory=list)  # codes whose computations the selection needs
 
     @property
     def kept(self) -> list[int]:
@@ -37,7 +35,7 @@ class Rescue:
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """A group of records of which at least `minimum` should be kept."""
+    """Records of a prefix of which at least `minimum` should be kept."""
 
     label: str  # for the report, for example "prefix ast"
     members: tuple[int, ...]  # codes, best first
@@ -50,7 +48,7 @@ def rescue(order: Sequence[int], supports: Sequence[Support], features: FeatureT
 
     Args: order: codes, best first. select: decides codes in order; used on the whole order and on trial subsets.
     """
-    first = select(order, ())
+    first = select(order)
     result = Rescue(first)
     heads: dict[str, list[int]] = {}
     while True:
@@ -64,7 +62,7 @@ def rescue(order: Sequence[int], supports: Sequence[Support], features: FeatureT
             heads[support.label] = _choose(support, taken, kept, features, select)
         seeds = list(dict.fromkeys(code for head in heads.values() for code in head))
         chosen = set(seeds)
-        result.verdicts = select([*seeds, *(code for code in order if code not in chosen)], ())
+        result.verdicts = select([*seeds, *(code for code in order if code not in chosen)])
     kept = set(result.kept)
     kinds = {item.label: item.kind for item in supports}
     for label, head in heads.items():
@@ -74,7 +72,7 @@ def rescue(order: Sequence[int], supports: Sequence[Support], features: FeatureT
     for item in supports:
         count = _count(item, kept)
         if count < item.minimum:
-            near = f"its {len(item.members):,} records are near-duplicates of each other or of records of other groups"
+            near = f"its {len(item.members):,} records are near-duplicates of each other or of other records"
             why = near if item.members else "it has no records"
             result.shortfalls.append(f"{item.label}: {count} kept, {item.minimum} required; {why}")
     return result
@@ -102,7 +100,7 @@ def _choose(
 def _take_independent(taken: Sequence[int], candidates: Iterable[int], wanted: int, select: Select) -> list[int]:
     others = set(taken)
     ordered = [code for code in dict.fromkeys(candidates) if code not in others]
-    verdicts = select([*taken, *ordered], ())
+    verdicts = select([*taken, *ordered])
     return [code for code in ordered if verdicts[code].stage is None][:wanted]
 
 

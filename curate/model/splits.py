@@ -1,20 +1,16 @@
-"""Splits without leakage: groups of near records, which share a split, their names and their keys over deltas.
+"""Splits without leakage: groups of near records, which share a split, and their names.
 
 Records that are lexically close, structurally equal or equal computations up to widths share a split, group by group.
 Groups are the connected components of the kept records under "Jaccard >= 0.70, or the same fingerprint, or the same
 G1". They fill test, then validation, until each has its share of every prefix and family: groups of the rarest first,
 otherwise in an order drawn from the seed and the group itself, so that adding or removing a record moves few others.
 A group larger than half a held-out split goes to train, whatever its draw.
-
-A new record may be near to two groups that were published under different keys. Their rows stay as they are; the delta
-states in `clusters.parquet` which key each of them has now, together with what its parents have stated.
 """
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from scipy.cluster.hierarchy import DisjointSet
@@ -25,8 +21,6 @@ from curate.model.features import FeatureTable
 from curate.model.options import LEAK_THRESHOLD, SPLIT_RATIOS
 from lemur_core.similarity.join import exact_pairs, link_by_lsh, pairs_between
 from lemur_core.similarity.minhash import IntArray
-from manifests.folders.formats import SNAPSHOT
-from manifests.records import JoinedCluster
 
 
 def split_groups(kept: Sequence[int], features: FeatureTable, graphs: Sequence[str | None] | None = None) -> list[int]:
@@ -65,32 +59,24 @@ def _components(sets: IntArray, features: FeatureTable) -> IntArray:
     return np.asarray(connected_components(graph, directed=False)[1], np.int64)
 
 
-def group_names(groups: Sequence[int], ids: Sequence[str], assigned: Mapping[int, str] = {}) -> list[str]:
-    """Return each record's group name: the smallest id in its group, cut to 16 digits, unless `assigned` names it."""
+def group_names(groups: Sequence[int], ids: Sequence[str]) -> list[str]:
+    """Return each record's group name: the smallest id in its group, cut to 16 digits."""
     names: dict[int, str] = {}
     for group, id_ in zip(groups, ids, strict=True):
         names[group] = min(names.get(group, id_), id_)
-    return [assigned.get(group, names[group][:16]) for group in groups]
+    return [names[group][:16] for group in groups]
 
 
-def assign_splits(
-    groups: Sequence[int],
-    ids: Sequence[str],
-    kinds: Sequence[tuple[str, str]],
-    seed: int,
-    assigned: Mapping[int, str] = {},
-) -> list[str]:
+def assign_splits(groups: Sequence[int], ids: Sequence[str], kinds: Sequence[tuple[str, str]], seed: int) -> list[str]:
     """Assign a split to each record: about 80 / 10 / 10 of all, of each prefix and of each family, whole groups only.
 
     Args:
         groups: group number of each record. ids: its SHA-256. kinds: its prefix and its family.
         seed: another seed draws another order.
-        assigned: splits of groups that join published records; the others fill the splits among themselves.
     """
     members: dict[int, list[int]] = {}
     for index, group in enumerate(groups):
-        if group not in assigned:
-            members.setdefault(group, []).append(index)
+        members.setdefault(group, []).append(index)
     # a group is drawn by its smallest id, so that adding or removing another member does not change its draw
     smallest = {group: min(ids[index] for index in rows) for group, rows in members.items()}
     draws = {group: hashlib.sha256(f"{seed}:{id_}".encode()).digest() for group, id_ in smallest.items()}
@@ -104,7 +90,6 @@ def assign_splits(
     for split in ("test", "validation"):
         for group in _fill([group for group in order if split_of[group] == "train"], holdings, total, split):
             split_of[group] = split
-    split_of |= assigned
     return [split_of[group] for group in groups]
 
 
@@ -157,28 +142,6 @@ def _fill(
     return list(chosen)
 
 
-def read_joined(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield each key that a delta, or one that it extends, has replaced, and the key that it has now."""
-    for row in SNAPSHOT.rows(folder, JoinedCluster):
-        yield row.cluster, row.joined
-
-
-def join_clusters(groups: Iterable[Collection[str]]) -> dict[str, str]:
-    """Return the new key of each cluster that has one: the smallest of all that these groups connect.
-
-    Args: groups: keys that belong together; groups that share a key are one.
-    """
-    ties = DisjointSet()
-    for group in groups:
-        first = min(group)
-        for key in group:
-            ties.add(key)
-        for key in group:
-            ties.merge(first, key)
-    joined = {key: min(keys) for keys in ties.subsets() for key in keys}
-    return {key: smallest for key, smallest in sorted(joined.items()) if key != smallest}
-
-
 # Splits without leakage for all codes of a corpus, kept or not.
 # The kept records have their splits already, from groups among themselves. A removed code belongs to the split of its
 # canonical, a code that an option left out to that of the codes near it, and no group may cross splits: groups are
@@ -208,15 +171,15 @@ class _Groups:
         self._first: dict[tuple[object, ...], int] = {}  # what codes share -> the first code that has it
         self._splits: dict[int, str] = {}  # root of a group -> split
 
-    def add(self, code: int, splits: Collection[str], tied: Collection[int] = ()) -> bool:
+    def add(self, code: int, split: str | None = None, tied: Collection[int] = ()) -> bool:
         """Add a code to the groups that it is near to, unless these are of several splits.
 
-        Args: splits: that it must be in, as far as known. tied: further codes that it must be with.
+        Args: split: that it must be in, if known. tied: further codes that it must be with.
         """
         shared = list(self._list_shared(code))
         near = [self._first[key] for key in (*shared, *self._list_near(code)) if key in self._first]
         roots = {self._groups[other] for other in (*near, *tied) if other in self._groups}
-        possible = {*splits, *(self._splits[root] for root in roots if root in self._splits)}
+        possible = {self._splits[root] for root in roots if root in self._splits} | ({split} if split else set())
         if len(possible) > 1:
             return False
         self._groups.add(code)
@@ -302,22 +265,19 @@ def _list_mixed(
 def _place(
     features: FeatureTable,
     kept: Mapping[int, str],
-    removed: Mapping[int, tuple[int | None, Collection[str]]],
+    removed: Mapping[int, int],
     others: Mapping[int, tuple[str, str]],
     computed: Sequence[Mapping[int, str]],
 ) -> tuple[_Groups, list[int]]:
     """Return the groups of the codes, and those that are in one; see `split_corpus`."""
-    of_canonical = {code: None if canonical is None else kept[canonical] for code, (canonical, _) in removed.items()}
+    of_canonical = {code: kept[canonical] for code, canonical in removed.items()}
     groups = _Groups(features, {**dict.fromkeys(others), **of_canonical, **kept}, computed)
     for code, split in kept.items():
-        alone = groups.add(code, [split])
+        alone = groups.add(code, split)
         assert alone, "kept records of two splits are near each other"
     placed = list(kept)
-    for code, (canonical, splits) in removed.items():
-        own = [] if canonical is None else [kept[canonical]]
-        if groups.add(code, {*own, *splits}, [] if canonical is None else [canonical]):
-            placed.append(code)
-    placed += [code for code in others if groups.add(code, ())]
+    placed += [code for code, canonical in removed.items() if groups.add(code, kept[canonical], [canonical])]
+    placed += [code for code in others if groups.add(code)]
     return groups, placed
 
 
@@ -325,7 +285,7 @@ def split_corpus(
     features: FeatureTable,
     ids: Sequence[str],
     kept: Mapping[int, str],
-    removed: Mapping[int, tuple[int | None, Collection[str]]],
+    removed: Mapping[int, int],
     others: Mapping[int, tuple[str, str]],
     computed: Sequence[Mapping[int, str]],
     seed: int,
@@ -335,8 +295,7 @@ def split_corpus(
     Args:
         ids: SHA-256 of each code.
         kept: splits of the kept codes, without leakage among themselves.
-        removed: code -> its canonical among the kept codes, if it is one, and the splits that it must be in for other
-            reasons; those that come first are the first to be placed.
+        removed: code -> its canonical among the kept codes; those that come first are the first to be placed.
         others: prefix and family of codes that were compared with none; they follow what is near to them, and those
             that are near to nothing else fill splits of their own.
         computed: identities of computations by code; codes that share one must be in one split.
@@ -347,7 +306,7 @@ def split_corpus(
     while not groups.exact and len(placed) < len(kept) + len(removed) + len(others):
         # What connects others through a code that is in no group was not compared: once more without such codes.
         left = set(placed)
-        removed = {code: ties for code, ties in removed.items() if code in left}
+        removed = {code: canonical for code, canonical in removed.items() if code in left}
         others = {code: kind for code, kind in others.items() if code in left}
         groups, placed = _place(features, kept, removed, others, computed)
     free = [code for code in placed if groups.split(code) is None]

@@ -1,1 +1,1 @@
-"""Snapshots that exist already: deltas, the reference corpus, novelty."""
+"""The decisions of a curation, and what is new compared with those of a finished one."""

@@ -1,4 +1,4 @@
-"""The decisions of a profile, in the one form from which the snapshot is written, and their counts."""
+"""The decisions of a curation, in the one form from which the snapshot is written, and their counts."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable
@@ -18,30 +18,6 @@ from manifests.provenance.licenses import NOASSERTION
 from manifests.records import SPLITS
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedRecord:
-    """A record of a finished snapshot that a delta extends."""
-
-    folder: str  # the name of its snapshot
-    id: str
-    nn: str
-    split: str
-    cluster: str
-    graph: str | None
-    graph_widths: str | None
-    behavior: str | None
-
-    @property
-    def label(self) -> str:
-        """The name used in reasons."""
-        return f"{self.nn} of {self.folder}"
-
-    @property
-    def trace(self) -> GraphTrace:
-        """The computation of its code."""
-        return GraphTrace({"graph": self.graph, "graph_widths": self.graph_widths, "behavior": self.behavior})
-
-
 @dataclass(slots=True)
 class CurationOutcome:
     """The decision on every row, and the kept records."""
@@ -56,26 +32,17 @@ class CurationOutcome:
     weights: dict[int, float]
     rows: dict[int, int] = field(default_factory=dict)  # code -> its best row, for every usable code, kept or not
     whole: CorpusSplits = field(default_factory=lambda: CorpusSplits({}, {}))  # of all these codes
-    leaders: dict[int, int] = field(default_factory=dict)  # further record of a group of near texts -> its first one
     runs: dict[int, RunResult] | None = None  # kept code -> whether it runs; None if not checked
     graphs: dict[int, GraphTrace] | None = None  # traced code -> what it computes; None if nothing was traced
-    published: dict[int, PublishedRecord] = field(default_factory=dict)  # for a delta: published canonicals by number
-    further: frozenset[int] = frozenset()  # codes that are published already
-    joined: dict[str, str] = field(default_factory=dict)  # published group -> the name that it has now
     rights: Rights = field(default_factory=lambda: Rights(NOASSERTION))  # to kept and removed codes
     chat: Chat | None = None  # the conversations; None if not requested
     notes: list[str] = field(default_factory=list)  # what could not be done
     details: Json = field(default_factory=dict)  # for the manifest
 
-    def get_trace(self, code: int) -> GraphTrace | None:
-        """Return the computation of a code, or of a published record by its number; None if it was not traced."""
-        published = self.published.get(code)
-        return (self.graphs or {}).get(code) if published is None else published.trace
-
 
 #: The stages at which a record is removed as the duplicate of a kept one, in their order.
 DUPLICATE_STAGES = ("exact", "lexical", "structural", "graph")
-STAGES = ("invalid", "filter", "repeat", *DUPLICATE_STAGES, "leak")
+STAGES = ("invalid", "filter", "repeat", *DUPLICATE_STAGES)
 
 
 def count_decisions(corpus: LoadedRecords, outcome: CurationOutcome) -> Json:

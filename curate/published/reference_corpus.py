@@ -34,7 +34,7 @@ from lemur_core.graphs.identity import compute_identities, subtrees
 from lemur_core.graphs.networks.order import digest_weights
 from lemur_core.graphs.serialization import load_graphs
 from lemur_core.similarity import Detail
-from lemur_core.similarity.nearest import Multiset, OverlapIndex, build_multiset
+from lemur_core.similarity.overlap import Multiset, OverlapIndex, build_multiset
 from lemur_core.similarity.views import Views
 from manifests.folders.formats import EXTRACTION, SNAPSHOT
 from manifests.folders.manifest import Manifest, read_manifest
@@ -293,7 +293,7 @@ class ReferenceRules(NamedTuple):
 
 
 _OPTIONS = CurateOptions()
-_DEFAULT_RULES = ReferenceRules(_OPTIONS.tokens, _OPTIONS.lexical_threshold, _OPTIONS.structural, False)
+_DEFAULT_RULES = ReferenceRules(_OPTIONS.tokens, _OPTIONS.lexical_threshold, _OPTIONS.structural_threshold, False)
 
 
 def read_rules(manifest: Manifest) -> ReferenceRules:

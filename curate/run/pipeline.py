@@ -8,19 +8,15 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from curate.compat.profile import curate_like_nndup
 from curate.compute.graphs import GraphTracer
 from curate.compute.runs import Check, RunChecker, describe_assumptions
 from curate.folder.networks import count_measurements
 from curate.folder.page import snapshot_page
-from curate.folder.prediction import choose_results, prediction_card, write_prediction
 from curate.folder.report import write_report
 from curate.folder.snapshot import MEASUREMENTS, list_removed_rows, write_snapshot_card, write_snapshot_tables
 from curate.model.corpus import CodeFile, LoadedRecords, read_corpus
-from curate.model.features import FeatureStore
 from curate.model.options import CurateOptions, get_prefix
 from curate.model.rights import Origins, check_origins, read_rights
-from curate.published.delta import Baseline, open_baseline, refuse_conflicts
 from curate.published.outcome import CurationOutcome, count_decisions
 from curate.run.strict import curate_strict
 from curate.sources import find_source_parents
@@ -42,53 +38,44 @@ def curate(
     out: Path,
     options: CurateOptions,
     *,
-    against: Sequence[Path] = (),
     origins: Sequence[Path] = (),
     jobs: int | None = None,
     force: bool = False,
-    store: FeatureStore | None = None,
-    answers: Mapping[str, Json] = {},
 ) -> Manifest:
     """Curate a source into the folder `out`.
 
     Args:
-        against: finished snapshots and deltas; `out` becomes a delta to them.
         origins: extractions whose blocks each code is compared with to find its origin.
-        store: where the features are read; None: the user's cache, which they are computed into.
-        answers: answers of the sandbox on graphs that are known already, by id.
     Returns: the manifest that was written.
     Raises: UserError for bad input or an `out` that cannot be written; nothing is left behind then.
     """
     watch = Stopwatch()
-    refuse_conflicts(against, options, jobs)
     repositories = check_origins(origins)
     with atomic_folder(out, force=force) as folder:
         # Inside the folder that is written: a killed run leaves one thing behind.
         with tempfile.TemporaryDirectory(dir=folder) as scratch, CodeFile(Path(scratch) / "codes") as codes:
-            corpus = read_corpus(source, codes, options.tokens, jobs, store)
+            corpus = read_corpus(source, codes, options.tokens, jobs)
             watch.lap("load and features")
-            published = open_baseline(against, corpus, options, jobs) if against else None
-            watch.lap("published")
-            outcome = decide(corpus, options, jobs, published, answers)
-            corpus = _check_some_left(corpus, outcome) if published is None else published.extend_corpus(corpus)
+            outcome = decide(corpus, options, jobs)
+            _check_some_left(corpus, outcome)
             watch.lap("decide")
             removed = _add_rights(corpus, outcome, source, options, origins, jobs)
             if origins:
                 watch.lap("origins")
             _add_chat(corpus, outcome, options, jobs, watch)
-            rows, section = _write_tables(folder, corpus, outcome, source, options)
+            rows = write_snapshot_tables(folder, corpus, outcome, source.measurements())
             watch.lap("write tables")
             counts = count_decisions(corpus, outcome) | outcome.rights.count(outcome.kept, removed)
             counts |= _count_measured(folder, rows)
             write_report(folder, corpus, outcome, counts, options, source.name)
             watch.lap("report")
         inputs = source.inputs()
-        write_snapshot_card(folder, source.name, outcome, rows, inputs, section)
-        parents = [*find_source_parents(source), *(published.parents if published else ()), *repositories]
+        write_snapshot_card(folder, source.name, outcome, rows, inputs)
+        parents = [*find_source_parents(source), *repositories]
         manifest = Manifest(
             kind="snapshot",
             versions=package_versions() | (run_versions(options.runtime) if _ran_code(options, outcome) else {}),
-            parameters=_parameters(source, options, outcome, published, repositories),
+            parameters=_parameters(source, options, outcome, repositories),
             inputs=inputs,
             parents=list(dict.fromkeys(parents)),
             counts=counts,
@@ -108,18 +95,6 @@ def _add_chat(
 
     outcome.chat = build_chat(corpus, outcome, options, jobs=jobs)
     watch.lap("chat")
-
-
-def _write_tables(
-    folder: Path, corpus: LoadedRecords, outcome: CurationOutcome, source: RecordSource, options: CurateOptions
-) -> tuple[dict[str, int], str]:
-    """Write all tables. Returns: rows by path, and the section of the card on the table for predictions."""
-    rows = write_snapshot_tables(folder, corpus, outcome, options.pairs_per_band, source.measurements())
-    if not options.predict:
-        return rows, ""
-    results = choose_results(corpus, outcome)
-    rows |= write_prediction(folder, corpus, outcome, results)
-    return rows, prediction_card(corpus, outcome, results)
 
 
 def _count_measured(folder: Path, rows: Mapping[str, int]) -> Json:
@@ -154,10 +129,10 @@ def _add_rights(
     return removed
 
 
-def _check_some_left(corpus: LoadedRecords, outcome: CurationOutcome) -> LoadedRecords:
-    """Return the corpus. Raises: UserError, with the reason of most rows, if it has rows and no record is kept."""
+def _check_some_left(corpus: LoadedRecords, outcome: CurationOutcome) -> None:
+    """Raise UserError, with the reason of most rows, if there are rows and no record is kept."""
     if outcome.kept or not outcome.decisions:
-        return corpus
+        return
     left_out = [row for row, decision in enumerate(outcome.decisions) if decision.stage == "filter"]
     if not left_out:
         why, _ = Counter(decision.reason for decision in outcome.decisions).most_common(1)[0]
@@ -169,18 +144,12 @@ def _check_some_left(corpus: LoadedRecords, outcome: CurationOutcome) -> LoadedR
     raise UserError(f"no record is left: {reason}; the most frequent prefixes are {known}")
 
 
-def decide(
-    corpus: LoadedRecords,
-    options: CurateOptions,
-    jobs: int | None,
-    against: Baseline | None = None,
-    answers: Mapping[str, Json] = {},
-) -> CurationOutcome:
-    """Decide by the requested profile, and check whether the kept records run if requested."""
+def decide(corpus: LoadedRecords, options: CurateOptions, jobs: int | None) -> CurationOutcome:
+    """Decide every row, and check whether the kept records run if requested."""
     if not options.checks_runs:
-        return _decide(corpus, options, jobs, None, against, answers)
+        return _decide(corpus, options, jobs, None)
     with RunChecker(corpus, jobs=jobs, **options.in_sandbox) as check:
-        outcome = _decide(corpus, options, jobs, check, against, answers)
+        outcome = _decide(corpus, options, jobs, check)
         outcome.runs = check({code: outcome.representatives[code] for code in outcome.kept})
     return outcome
 
@@ -190,26 +159,22 @@ def _decide(
     options: CurateOptions,
     jobs: int | None,
     check: Check | None,
-    against: Baseline | None,
-    answers: Mapping[str, Json],
 ) -> CurationOutcome:
     if options.graphs != "off":
         try:
-            with GraphTracer(corpus, jobs=jobs, answers=answers, **options.in_sandbox) as tracer:
-                outcome = curate_strict(corpus, options, check, tracer, against)
+            with GraphTracer(corpus, jobs=jobs, **options.in_sandbox) as tracer:
+                outcome = curate_strict(corpus, options, check, tracer)
             outcome.notes += _describe_assumptions(corpus, outcome, options)
             return outcome
         except NoSandboxError as error:
-            # Only the default may be left out in silence: what was requested, or what a parent did, is an error.
-            if options.graph is not None or options.reads_graphs or check is not None or against is not None:
+            # Only the default may be left out in silence: what was requested is an error.
+            if options.graph is not None or check is not None:
                 raise
             note(f"graphs are not compared: {error}")
             outcome = curate_strict(corpus, options, check)
             outcome.notes.append("graphs were not compared: nothing can be run here, so no code was run")
             return outcome
-    if options.profile == "strict":
-        return curate_strict(corpus, options, check, None, against)
-    return curate_like_nndup(corpus, options, jobs)
+    return curate_strict(corpus, options, check)
 
 
 def _describe_assumptions(corpus: LoadedRecords, outcome: CurationOutcome, options: CurateOptions) -> list[str]:
@@ -237,15 +202,11 @@ def _parameters(
     source: RecordSource,
     options: CurateOptions,
     outcome: CurationOutcome,
-    against: Baseline | None,
     repositories: Sequence[Parent],
 ) -> Json:
     """Return the parameters of the decisions, to reproduce them; `graph` is off if nothing could be run."""
     chosen = describe_options(options)
-    chosen["structural_threshold"], chosen["min_per_prefix"] = options.structural, options.min_prefix
     chosen["check_runs"], chosen["graph"] = options.checks_runs, "off" if outcome.graphs is None else options.graphs
-    if against is not None:
-        chosen["against"] = [parent.sha256 for parent in against.parents]
     if repositories:
         chosen["origins"] = [parent.sha256 for parent in repositories]
     return {"source": source.name, **chosen}

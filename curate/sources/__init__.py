@@ -47,10 +47,6 @@ class SeveralSources(RecordSource):
         """Return the inputs of each part."""
         return [item for part in self._parts for item in part.inputs()]
 
-    def digests(self) -> dict[str, str]:
-        """Return the identity of each part, by the names of the part and of its input."""
-        return {f"{part.name}: {name}": digest for part in self._parts for name, digest in part.digests().items()}
-
     def files(self) -> list[Path]:
         """Return the files of each part."""
         return [file for part in self._parts for file in part.files()]

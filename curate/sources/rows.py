@@ -218,13 +218,6 @@ class RecordSource(ABC):
     def inputs(self) -> list[Input]:
         """Return the inputs with digests and without absolute paths; complete once `batches` has been consumed."""
 
-    def digests(self) -> dict[str, str]:
-        """Return the identity of the rows, if possible without reading them: digests of the inputs, by name.
-
-        A source that can change at any time reads from then on what these identify.
-        """
-        return {item.name: item.sha256 for item in self.inputs()}
-
     def measurements(self) -> Iterator[MeasuredFacts]:
         """Yield what else was measured of the networks, such as latencies on devices; nothing where none is stored."""
         return iter(())

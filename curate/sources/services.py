@@ -38,7 +38,7 @@ from lemur_core.files.progress import note
 from manifests.folders.manifest import Input
 from manifests.provenance.licenses import NOASSERTION, license_of_fields
 from manifests.provenance.swhid import blob_sha1
-from manifests.publish.hub import COMMIT, Hub, hub_errors, parse_dataset
+from manifests.publish.hub import Hub, hub_errors, parse_dataset
 from manifests.records import Record
 
 _ADVICE = "check the network, run again"
@@ -79,20 +79,6 @@ class HubDataset(_LibrariesService):
         self._repo, self._revision = parse_dataset(spec)
         self._hub = hub or Hub()
         super().__init__(spec)
-
-    def digests(self) -> dict[str, str]:
-        """Return the commit of the dataset, of which rows are read from then on.
-
-        Raises: RetryableError if the Hub cannot be reached; UserError if it has no such dataset or revision.
-        """
-        if self._revision is None or not COMMIT.fullmatch(self._revision):
-            with self._hub.session():
-                self._revision = self._hub.call(self.name, self._find_commit, again="finished tasks are kept")
-        return {self.name: str(self._revision)}
-
-    def _find_commit(self) -> str | None:
-        hub = self._hub
-        return hub.api().dataset_info(self._repo, revision=self._revision, timeout=hub.answer_seconds).sha
 
     def hand_over(self) -> Iterator[SourceRow]:
         """Yield the rows of the splits, each in its order.

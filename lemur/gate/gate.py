@@ -37,7 +37,7 @@ from lemur_core.files.markdown import make_visible, plural, ratio
 from lemur_core.files.progress import progress
 from lemur_core.files.workers import map_chunks
 from lemur_core.sandbox.runtime import find_absence
-from lemur_core.similarity.nearest import OverlapIndex
+from lemur_core.similarity.overlap import OverlapIndex
 from lemur_core.similarity.tokens import split_tokens
 from lemur_core.source.text import parse_code
 from manifests.folders.manifest import package_versions

@@ -57,47 +57,22 @@ def hold_lock(lock: Path, where: Path, at_work: str, option: str = "--out") -> I
     Raises: UserError that names the process that holds the lock, if there is one.
     """
     with lock.open("a+") as file:
-        # Several tries, since `find_holder` takes the lock for a moment.
-        for _ in range(_PROBES):
-            if claim(file.fileno()):
-                break
-            time.sleep(_PROBE_SECONDS)
-        else:
+        if not claim(file.fileno()):
             holder = _read_holder(lock)
             at_work = f"{at_work} ({holder})" if holder else at_work
             raise UserError(f"{where}: {at_work}; wait for it, or choose another {option}")
         file.truncate(0)
-        json.dump(describe_process(), file)
+        since = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        json.dump({"host": socket.gethostname(), "pid": os.getpid(), "since": since}, file)
         file.flush()
         yield
-
-
-def describe_process() -> dict[str, str | int]:
-    """Return the host, process id and time, for a file that states which process holds it."""
-    return {"host": socket.gethostname(), "pid": os.getpid(), "since": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"}
-
-
-def process_text(process: Mapping[str, object]) -> str:
-    """Format the result of `describe_process` as text. Raises: LookupError if it lacks a key."""
-    return f"host {process['host']}, process {process['pid']}, since {process['since']}"
-
-
-def find_holder(lock: Path) -> str | None:
-    """Return the process that holds a lock, as its file states it; None if no process does."""
-    try:
-        with lock.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return None
-    except OSError:
-        return _read_holder(lock) or "an unknown process"
-    return None
 
 
 def _read_holder(lock: Path) -> str:
     """Return the process that a lock file names; an empty text if an older release wrote the file."""
     try:
-        return process_text(json.loads(lock.read_text(encoding="utf-8")))
+        process = json.loads(lock.read_text(encoding="utf-8"))
+        return f"host {process['host']}, process {process['pid']}, since {process['since']}"
     except (OSError, ValueError, LookupError, TypeError):
         return ""
 
@@ -115,7 +90,6 @@ def claim(handle: int) -> bool:
     return True
 
 
-_PROBES, _PROBE_SECONDS = 5, 0.05
 _PART, _OLD = ".part", ".old"
 #: Marks unfinished files and folders as ours, in their names.
 _MARK = "lemur-"

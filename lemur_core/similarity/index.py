@@ -231,8 +231,7 @@ def rarest_first(elements: Elements, known: Elements, frequency: IntArray, thres
 class Verdict:
     """The outcome of one record or input row: the stage that removed it, or None if it is kept.
 
-    `canonical` is the kept code that it duplicates, or itself if kept; None if there is none. Profile nn-dup, which
-    decides on rows, has a row there until its verdicts are translated.
+    `canonical` is the kept code that it duplicates, or itself if kept; None if there is none.
     """
 
     stage: str | None
@@ -262,9 +261,6 @@ class Classes(Protocol):
 
 #: Returns whether two codes are not near-duplicates, despite similar texts.
 Differ = Callable[[int, int], bool]
-
-#: Admits a record that would be kept (None), or returns the verdict that removes it.
-Admit = Callable[[int], Verdict | None]
 
 
 class KeptSet:
@@ -328,20 +324,17 @@ class KeptSet:
         return max(near, key=rank, default=None)
 
 
-def select(order: Sequence[int], kept: KeptSet, admit: Admit | None = None) -> dict[int, Verdict]:
+def select(order: Sequence[int], kept: KeptSet) -> dict[int, Verdict]:
     """Decide every record.
 
     Args:
         order: code numbers, each once, best first; the result depends on this order alone.
         kept: an empty set of kept codes.
-        admit: called last, for each record that duplicates no kept one.
     Returns: a verdict for each code number, in that order.
     """
     verdicts: dict[int, Verdict] = {}
     for code in order:
         verdict = kept.witness(code)
-        if verdict is None and admit is not None:
-            verdict = admit(code)
         if verdict is None:
             kept.add(code)
         verdicts[code] = verdict or Verdict(None, code, 1.0)

@@ -140,7 +140,7 @@ def _report_crash(item: tuple[bytes, str]) -> tuple[bytes, str]:
 
 # Number of distinct codes after each stage of curation: text, similar text, similar structure, computation.
 
-#: The thresholds of profile `strict`: Jaccard of shingles, and of fingerprints' elements.
+#: The thresholds: Jaccard of shingles, and of fingerprints' elements.
 LEXICAL, STRUCTURAL = 0.90, 0.95
 _FEW = 32  # codes processed without worker processes
 

@@ -25,11 +25,6 @@ TABLES, DROPS = "data/chat", "chat_drops.parquet"
 #: Minimum Jaccard similarity of the shingles of two texts for near-duplicates.
 THRESHOLD = 0.90
 
-#: Marks the gap in a text to be completed, on its own line.
-MARK = "# <missing part>"
-
-LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")  # as Python's parser splits lines
-
 _FENCED = re.compile(r"^(?P<fence>`{3,})python\n(?P<text>.*?)^(?P=fence)$", re.MULTILINE | re.DOTALL)
 
 
@@ -272,20 +267,6 @@ def write_chat_tables(folder: Path, chat: Chat, record: type[Record], drop: type
         rows |= {f"{TABLES}/{name}": count for name, count in written.items()}
     write_table(folder / DROPS, arrow_schema(drop), (item.row() for item in chat.drops))
     return rows | {DROPS: len(chat.drops)}
-
-
-def put_back(text: str, part: str) -> str:
-    """Insert the missing part of a text, indenting every line of it that is not empty like the marked line.
-
-    Args: text, part: a text with a line that is `MARK` after its indentation, and what belongs there.
-    Returns: the whole text.
-    """
-    head, _, tail = text.partition(MARK)
-    # The indentation of the mark is what was cut from each line of the part.
-    start = max(head.rfind("\n"), head.rfind("\r")) + 1
-    indent = head[start:]
-    lines = [indent + line if line.strip("\r\n") else line for line in LINE.findall(part)]
-    return head[:start] + "".join(lines) + tail
 
 
 def fence(text: str, language: str = "python") -> str:

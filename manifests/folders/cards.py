@@ -5,8 +5,7 @@ Source: https://huggingface.co/docs/hub/datasets-manual-configuration, https://h
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -160,11 +159,10 @@ def card_yaml(
     pretty_name: str,
     tags: list[str],
     size: int,
-    views: Mapping[str, tuple[str, str, str]] = {},
     licenses: Sequence[str] = (),
     source_datasets: Sequence[str] = ("original",),
 ) -> str:
-    """Return the YAML block of a dataset card: one configuration per table, and one per view.
+    """Return the YAML block of a dataset card: one configuration per table.
 
     Args:
         tables: the configurations, from `select_tables`.
@@ -172,7 +170,6 @@ def card_yaml(
         pretty_name: the title of the data set.
         tags: tags on the Hub.
         size: number of rows, which is published as a range.
-        views: configurations that `datasets` filters when it reads a table: its name, a column and a value of it.
         licenses: SPDX expressions of the contents.
         source_datasets: `original` or `extended`, as the Hub names where data come from.
     Returns: the block with its two lines of `---`, and a newline at its end.
@@ -190,15 +187,8 @@ def card_yaml(
         "tags": tags,
         "size_categories": [next((label for limit, label in _SIZES if size < limit), "1M<n<10M")],
         "configs": [
-            *(
-                {"config_name": name, **({"default": True} if name == default else {}), "data_files": files}
-                for name, files in data_files.items()
-            ),
-            *(
-                # Copied: the same list twice would be an alias in YAML.
-                {"config_name": name, "data_files": deepcopy(data_files[table]), "filters": [[column, "==", value]]}
-                for name, (table, column, value) in views.items()
-            ),
+            {"config_name": name, **({"default": True} if name == default else {}), "data_files": files}
+            for name, files in data_files.items()
         ],
     }
     text = yaml.safe_dump(card, sort_keys=False, allow_unicode=True, width=sys.maxsize)

@@ -42,7 +42,6 @@ class FolderFormat:
         tables: its Parquet tables by name; a table that a folder may lack is listed, too.
         default: the table that `datasets.load_dataset` opens without a name.
         tags: the tags of its dataset card.
-        views: further configurations of the card: the rows of a table with one value in a column, by name.
     """
 
     name: str
@@ -50,7 +49,6 @@ class FolderFormat:
     tables: Configs = field(default_factory=dict)
     default: str = ""
     tags: tuple[str, ...] = ()
-    views: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
     disclosure: Disclosure = Disclosure()  # noqa: RUF009 (frozen)
     source_datasets: tuple[str, ...] = ("original",)
 
@@ -109,7 +107,6 @@ class FolderFormat:
             pretty_name=card.name,
             tags=["neural-architecture", *self.tags, f"arxiv:{PAPER}"],
             size=card.size,
-            views={name: view for name, view in self.views.items() if view[0] in {table.config for table in tables}},
             licenses=card.licenses,
             source_datasets=self.source_datasets,
         )
@@ -164,13 +161,10 @@ SNAPSHOT = FolderFormat(
     tables={
         "records": (records.LemurRecord, files_by_split("data/records")),
         "networks": (records.NetworkRow, {_WHOLE: "networks.parquet"}),
-        "pairs": (records.Pair, {_WHOLE: "pairs.parquet"}),
         "stats": (records.Stat, {"train": "data/stats/train-*.parquet"}),
         "measurements": (records.Measurement, {"train": "data/measurements/train-*.parquet"}),
-        "prediction": (records.Prediction, files_by_split("data/prediction")),
         "decisions": (records.Decision, {_WHOLE: "decisions.parquet"}),
         "graphs": (records.GraphRow, {_WHOLE: "graphs.parquet"}),
-        "clusters": (records.JoinedCluster, {_WHOLE: "clusters.parquet"}),
         "chat": (records.ChatRow, _CHAT),
         "chat_drops": (records.ChatDrop, _CHAT_DROPS),
     },
@@ -178,7 +172,6 @@ SNAPSHOT = FolderFormat(
     tags=("pytorch", "code", "deduplicated", "lemur"),
     disclosure=SNAPSHOT_DISCLOSURE,
     source_datasets=("extended",),
-    views={f"pairs-{band}": ("pairs", "band", band) for band in records.BANDS},
 )
 
 EXTRACTION = FolderFormat(

@@ -332,9 +332,9 @@ _RUNS = _allow(runs=_Count)
 STATED: dict[str, Json] = {
     "snapshot": {
         "parameters": _allow(
-            source=_Text, profile=_Text, graph=_Text, license=_Text, seed=int, check_runs=bool, require_runs=bool,
+            source=_Text, graph=_Text, license=_Text, seed=int, check_runs=bool, require_runs=bool,
             lexical_threshold=_Threshold, structural_threshold=_Threshold, tokens=Literal["abstract", "literal"],
-            namespace=Literal["torch"] | None, chat=bool, against=list[Sha256],
+            namespace=Literal["torch"] | None, chat=bool,
         ),
         "counts": _allow(
             rows=_Rows, networks=_Count, names=_Count, codes=_Count, splits=_Counts, prefixes=_GROUPS, families=_GROUPS,
@@ -342,7 +342,7 @@ STATED: dict[str, Json] = {
         ),
         "details": _allow(
             license=str, lsh=_require(bands=_Bands, rows=_Bands, recall=Ratio),
-            against=_require(bands=_Bands, rows=_Bands), origins=_allow(threshold=Ratio), chat=_SHARED,
+            origins=_allow(threshold=Ratio), chat=_SHARED,
             licensed_by_row=_Count, withheld=list[Json], notes=list[str],
         ),
     },
@@ -351,18 +351,6 @@ STATED: dict[str, Json] = {
         "counts": _allow(reached=_Counts, graphs=_allow(blocks=_Count), chat=_CHAT),
         "details": _allow(
             sources=list[_Source], withheld=_list_of(_allow(blocks=_Count)), notes=list[str], unopened=dict[str, str],
-        ),
-    },
-    "sensitivity": {
-        "parameters": _allow(source=str),
-        "counts": _allow(
-            codes=_Count,
-            grid=_list_of(
-                _require(
-                    lexical_threshold=_Figure, structural_threshold=_Figure | None, kept=_Count, exact=_Count,
-                    lexical=_Count, structural=_Count
-                )
-            ),
         ),
     },
     "ablation": {"parameters": _allow(data=str, variants=Json, seeds=list[int]), "counts": _RUNS},

@@ -39,7 +39,6 @@ _PAGES = {
     **dict.fromkeys(("extract", "list", "migrate", "show"), "extraction"),
     "search": "specs",
     **dict.fromkeys(("rebuild", "novel"), "graphs"),
-    "sensitivity": "similarity",
     "curate": "sources",
     "train": "training",
     "synthesize": "synthesis",
@@ -47,7 +46,6 @@ _PAGES = {
     "open": "page",
     "trace": "provenance",
     **dict.fromkeys(("export", "publish", "pull"), "publishing"),
-    "status": "cluster",
     "doctor": "install",
     **dict.fromkeys(("explain", "cache"), "faq"),
 }

@@ -11,11 +11,10 @@ from huggingface_hub.errors import RepositoryNotFoundError
 from huggingface_hub.hf_api import RepoFile
 from pydantic import ValidationError
 
-from lemur_core.files.atomic import sha256_file, write_text
+from lemur_core.files.atomic import write_text
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
-from manifests.folders.formats import SNAPSHOT
 from manifests.folders.manifest import FILE_NAME, Manifest, is_of_page, read_manifest
 from manifests.publish.hub import Hub, find_status, is_temporary
 from manifests.publish.staged import ATTRIBUTES
@@ -164,9 +163,7 @@ class Repository:
     def foreign_changes(self, folder: Path, remote: Remote, local: Mapping[str, LocalFile], scratch: Path) -> list[str]:
         """Return changes by somebody else: files of the repository that differ from its own manifest.
 
-        Args: folder: to publish; a folder of another kind is not replaced, and a delta follows what it extends.
-            scratch: a folder for files that must be read.
-        Raises: UserError if the folder is a delta, and what the repository holds is not the end of what it extends.
+        Args: folder: to publish; one of another kind is not replaced. scratch: a folder for files that must be read.
         """
         if not remote.files or remote.head is None:
             return []
@@ -183,17 +180,13 @@ class Repository:
             )
             return Path(path).read_bytes()
 
-        content = fetch(FILE_NAME)
         try:
-            manifest = Manifest.model_validate_json(content)
+            manifest = Manifest.model_validate_json(fetch(FILE_NAME))
         except ValidationError:
             return [f"its {FILE_NAME} is not one of ours"]
         own = read_manifest(folder)
         if manifest.kind != own.kind:
             return [f"its {FILE_NAME} is of kind {manifest.kind}, this one of kind {own.kind}"]
-        head_digest = str(manifest.details.get("original", hashlib.sha256(content).hexdigest()))
-        if head_digest != sha256_file(folder / FILE_NAME):
-            _refuse_other_head(self.repo_id, folder, own, manifest, head_digest)
         stated = {item.path: item for item in manifest.outputs}
         listed = {name: item for name, item in remote.files.items() if name != FILE_NAME and not is_of_page(name)}
         known = {item.blob: item.sha256 for item in local.values()}
@@ -313,32 +306,6 @@ class Repository:
     def _note(self) -> Path:
         key = "\n".join((self.hub.api().endpoint, self.repo_id, self.branch))
         return cache_folder("published") / hashlib.sha256(key.encode()).hexdigest()
-
-
-def _refuse_other_head(repo_id: str, folder: Path, own: Manifest, head: Manifest, digest: str) -> None:
-    """Raise UserError if a folder is a delta, and the head of a repository is not the end of what it extends.
-
-    Args: digest: the digest of the head's manifest before codes were withheld.
-    """
-    extended = dict.fromkeys(own.parameters.get("against") or ())
-    if own.kind != SNAPSHOT.name or not extended:
-        return
-    names = {parent.sha256: f"{parent.name} (manifest {parent.sha256[:12]})" for parent in own.parents}
-    missing = [
-        names.get(item, item[:12]) for item in extended if item not in (digest, *(head.parameters.get("against") or ()))
-    ]
-    if digest not in extended:
-        raise UserError(
-            f"{repo_id}: holds another folder (manifest {digest[:12]}) than what {folder.name} extends,"
-            f" {' and '.join(names.get(item, item[:12]) for item in extended)}; nothing was published: `lemur pull"
-            f" {repo_id}`, curate again with --against that folder too, or choose another --repo-id or --revision, or"
-            " --force to replace it"
-        )
-    if missing:
-        raise UserError(
-            f"{repo_id}: {folder.name} also extends {' and '.join(missing)}, which was not published there; nothing was"
-            " published: publish that first, or choose another --repo-id or --revision, or --force to replace it"
-        )
 
 
 def _addition(name: str, path: Path, stated: LocalFile) -> CommitOperationAdd:

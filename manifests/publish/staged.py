@@ -248,9 +248,7 @@ def _without_code(
         restate_croissant(folder / CROISSANT, kept[CROISSANT], list(changed.values()))
         changed[CROISSANT] = _restate(Output(path=CROISSANT, sha256="0" * 64, bytes=0), kept[CROISSANT])
     outputs = [changed.get(item.path, item) for item in manifest.outputs if item.path in kept]
-    # Deltas name their parents by this digest, which the manifest without the codes does not have.
-    original = manifest.details.get("original") or sha256_file(folder / FILE_NAME)
-    details = {**manifest.details, "withheld": [item.entry for item in withheld], "original": original}
+    details = {**manifest.details, "withheld": [item.entry for item in withheld]}
     write_manifest(scratch, manifest.model_copy(update={"outputs": outputs, "details": details}))
     return Staged(manifest.kind, kept, withheld)
 

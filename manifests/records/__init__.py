@@ -33,20 +33,15 @@ from manifests.records.blocks import (
     SpecRow,
 )
 from manifests.records.networks import (
-    BANDS,
     CHAT_KINDS,
-    Band,
     ChatDrop,
     ChatKind,
     ChatRow,
     Decision,
     GraphRow,
-    JoinedCluster,
     LemurRecord,
     Measurement,
     NetworkRow,
-    Pair,
-    Prediction,
     Stat,
     drop_outcomes,
     split_outcomes,
@@ -54,17 +49,17 @@ from manifests.records.networks import (
 from manifests.records.runs import ExpertAnswer, ExpertFact, Ingredient, SynthesisAttempt, Synthesized, TrainingRecord
 
 RECORD_TYPES: tuple[type[Record], ...] = (
-    *(LemurRecord, NetworkRow, Pair, Decision, GraphRow, Stat, Measurement, Prediction, JoinedCluster),
+    *(LemurRecord, NetworkRow, Decision, GraphRow, Stat, Measurement),
     *(ChatRow, ChatDrop, Block, Observed, Algorithm, Spec, SpecRow, SpecChatRow, SpecChatDrop),
     *(Ingredient, TrainingRecord, SynthesisAttempt, Synthesized, ExpertFact, ExpertAnswer),
 )
 
 __all__ = [
-    "BANDS", "CHAT_KINDS", "CHAT_ROLES", "LEVELS", "RECORD_TYPES", "SPEC_CHAT_KINDS", "SPLITS", "Agreement",
-    "Algorithm", "Band", "Block", "Case", "ChatDrop", "ChatKind", "ChatMessage", "ChatRow", "Decision",
-    "ExpertAnswer", "ExpertFact", "GraphRow", "Ingredient", "JoinedCluster", "LemurRecord", "Level", "Line",
-    "Measurement", "NetworkRow", "Observed", "Pair", "Prediction", "Ratio", "Record", "Seconds", "Sha256",
-    "Spec", "SpecArgument", "SpecArguments", "SpecChatDrop", "SpecChatKind", "SpecChatRow", "SpecRow", "Split", "Stage",
+    "CHAT_KINDS", "CHAT_ROLES", "LEVELS", "RECORD_TYPES", "SPEC_CHAT_KINDS", "SPLITS", "Agreement",
+    "Algorithm", "Block", "Case", "ChatDrop", "ChatKind", "ChatMessage", "ChatRow", "Decision",
+    "ExpertAnswer", "ExpertFact", "GraphRow", "Ingredient", "LemurRecord", "Level", "Line", "Measurement",
+    "NetworkRow", "Observed", "Ratio", "Record", "Seconds", "Sha256", "Spec",
+    "SpecArgument", "SpecArguments", "SpecChatDrop", "SpecChatKind", "SpecChatRow", "SpecRow", "Split", "Stage",
     "Stat", "SynthesisAttempt", "Synthesized", "TrainingRecord", "arrow_schema", "describe_fault", "drop_outcomes",
     "first_fault", "split_outcomes",
 ]  # fmt: skip

@@ -94,7 +94,6 @@ class NetworkRow(Record):
     split: Split | None = Field(
         description="split of the group, for kept codes that of the record; null for a code that belongs to none"
     )
-    token_set: Sha256 = Field(description="id of the code that represents all codes with the same token set in pairs")
     graph: Sha256 | None = Field(description="identity of the computation (G0); null if it was not traced")
     graph_widths: Sha256 | None = Field(description="identity of the computation, ignoring widths (G1)")
     behavior: Behavior | None = Field(description="what it computes, in numbers; null if that was not measured")
@@ -120,27 +119,6 @@ class NetworkRow(Record):
     origin_license: Line | None = Field(default=None, description=_ORIGIN_LICENSE)
 
 
-Band = Literal["0.95-1", "0.85-0.95", "0.60-0.85", "0.30-0.60"]
-
-#: The bands of similarity, most similar first; each begins with its lower end.
-BANDS: tuple[Band, ...] = typing.get_args(Band)
-
-
-class Pair(Record):
-    """Two distinct token sets that are near each other, each represented by one code of the table of networks."""
-
-    a: Sha256 = Field(description="id of the code that represents all codes with the first token set")
-    b: Sha256 = Field(description="the same of the second; a < b")
-    nn_a: Line = Field(description="name of the code a")
-    nn_b: Line = Field(description="name of the code b")
-    jaccard: Ratio = Field(description="Jaccard similarity of the token sets")
-    band: Band = Field(description="band of the Jaccard similarity; its lower end belongs to it")
-    structural: Ratio = Field(description="Jaccard similarity of the fingerprints of a and b")
-    agreement: Agreement | None = Field(
-        description="of the graphs of a and b: same, widths (equal up to widths) or different; null if one is unknown"
-    )
-
-
 class Measurement(Record):
     """Something that the source measured of a network besides training: on a device, of its layers, after pruning."""
 
@@ -164,9 +142,7 @@ class Decision(Record):
     nn: Line = Field(description="name of the network in the row")
     kept: bool = Field(description="true for one row of each kept record")
     stage: Stage | None = Field(description="stage that removed the row; null when kept")
-    rescued: Literal["prefix", "topup", "group"] | None = Field(
-        description="kept to support its prefix or family, or as another computation of its group of near texts"
-    )
+    rescued: Literal["prefix", "topup"] | None = Field(description="kept to support its prefix")
     canonical: Sha256 | None = Field(description="id of the kept record that represents it, here or published before")
     similarity: Ratio | None = Field(
         description="Jaccard similarity to the canonical at that stage; 1.0 for equal code"
@@ -174,9 +150,6 @@ class Decision(Record):
     reason: str = Field(description="why it was kept or removed, in one line")
     agreement: Agreement | None = Field(
         default=None, description="of the graphs of the row's code and its canonical; null if one is unknown"
-    )
-    leader: Sha256 | None = Field(
-        default=None, description="first record of the group of near texts that this record was kept in addition to"
     )
 
 
@@ -225,31 +198,7 @@ class Stat(Record):
     )
 
 
-class Prediction(Record):
-    """One result of a network, to predict its accuracy from its code, which the table of networks has."""
-
-    id: Sha256 = Field(description="SHA-256 of the network's code")
-    nn: Line = Field(description="name of the network")
-    task: str | None = Field(description="for example img-classification")
-    dataset: str | None = Field(description="for example cifar-10")
-    metric: str | None = Field(description="for example acc")
-    epoch: int = Field(description="epochs trained")
-    accuracy: float = Field(description="value of the metric")
-    prm: str | None = Field(description="hyperparameters, a JSON object")
-    prefix: Line = Field(description="text of nn before the first '-'")
-    family: str = Field(description="architecture family, inferred from the code's identifiers")
-    split_group: str = Field(description="group that is in one split, as in the table of networks")
-    split: Split = Field(description="split of the whole corpus, as in the table of networks")
-
-
-class JoinedCluster(Record):
-    """A group of records published earlier that later records have made one with another."""
-
-    cluster: str = Field(description="the key in the tables of the folder that the delta extends")
-    joined: str = Field(description="the key of the group now: the smallest of all that were joined")
-
-
-ChatKind = Literal["design", "complete", "repair", "explain", "change"]
+ChatKind = Literal["design", "repair"]
 
 #: The kinds of requests in conversations.
 CHAT_KINDS: tuple[ChatKind, ...] = typing.get_args(ChatKind)
@@ -261,7 +210,7 @@ class ChatRow(Record):
     messages: tuple[ChatMessage, ...] = Field(min_length=3, max_length=3, description="system, user, assistant")
     id: Sha256 = Field(description="SHA-256 of the record's id, the task and the variant, joined by ':'")
     task: ChatKind = Field(description="what is asked for")
-    variant: str = Field(min_length=1, description="what was cut out, broken or changed; file for the whole file")
+    variant: str = Field(min_length=1, description="the fault and its line; file for the whole file")
     nn: Line = Field(description="name of the record's network")
     record: Sha256 = Field(description="id of the record")
     license: Line = Field(description="SPDX expression of the record's code, or NOASSERTION")

@@ -10,7 +10,6 @@ import torch
 
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
-from curate.run.sensitivity import sensitivity
 from curate.sources import open_sources
 from lemur.experts.folder import ANSWERS, EVALUATED, compute_majority, compute_scores
 from lemur.experts.settings import load_settings
@@ -42,14 +41,11 @@ def write_all(base: Path) -> dict[str, Path]:
     """Write a folder of each kind. Returns: the folders by a short name; where one is built from another, as siblings."""
     base.mkdir(exist_ok=True)
     blocks = _write_blocks(base)
-    snapshot, delta = _write_snapshots(base)
-    sensitivity(open_sources([str(base / "rows.jsonl")]), base / "grid", jobs=1)
+    snapshot = _write_snapshot(base)
     run = _write_run(base / "run")
     return {
         "blocks": blocks,
         "snapshot": snapshot,
-        "delta": delta,
-        "grid": base / "grid",
         "run": run,
         "ablation": _write_study(base / "ablation"),
         "synthesis": _write_synthesis(base / "synthesis", blocks),
@@ -64,8 +60,8 @@ def _write_blocks(base: Path) -> Path:
     return synthesis.write(base, synthesis.traced(base / "traced", codes), chat=True)
 
 
-def _write_snapshots(base: Path) -> tuple[Path, Path]:
-    """A snapshot with graphs and conversations, and a delta against it."""
+def _write_snapshot(base: Path) -> Path:
+    """A snapshot with graphs and conversations; beside it more rows."""
     first = [
         ("a-one", "", 8),
         ("a-two", "# a comment\n", 8),
@@ -83,8 +79,7 @@ def _write_snapshots(base: Path) -> tuple[Path, Path]:
     _write_lines(base / "more.jsonl", more)
     options = CurateOptions(chat=True)
     curate(open_sources([str(base / "rows.jsonl")]), base / "snapshot", options, jobs=1)
-    curate(open_sources([str(base / "more.jsonl")]), base / "delta", options, jobs=1, against=[base / "snapshot"])
-    return base / "snapshot", base / "delta"
+    return base / "snapshot"
 
 
 def _write_lines(path: Path, rows: list[dict[str, Any]]) -> None:

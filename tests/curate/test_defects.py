@@ -92,7 +92,7 @@ def test_defect_07_benchmarks_are_not_compared_raw(network: Network, curated: An
     assert weak not in result.kept
     tied = curated([{"nn": "n-2", "nn_code": weak, "accuracy": 0.5}, {"nn": "n-1", "nn_code": good, "accuracy": 0.5}])
     assert tied.kept == [good]
-    write_snapshot_tables(tmp_path, result.corpus, result.outcome, pairs_per_band=None, measured=iter(()))
+    write_snapshot_tables(tmp_path, result.corpus, result.outcome, iter(()))
     records = pq.read_table(sorted((tmp_path / "data" / "records").glob("*.parquet"))).to_pylist()
     (record,) = [record for record in records if record["nn"] == "ga-good"]
     assert {name: record[name] for name in cifar} == cifar
@@ -113,7 +113,7 @@ def test_defect_08_what_the_fingerprints_do_not_see_is_told(network: Network, cu
         abstract, literal = curated(rows), curated(rows, tokens="literal")
         assert abstract.kept_names() == ["a-1"]
         assert abstract.decisions[1].reason == "same shingles as a-1; names, numbers or repetitions differ"
-        assert literal.options.structural == 0.95
+        assert literal.options.structural_threshold == 0.95
         assert lexical(relu, other, "literal") < lexical(relu, other)
         assert features_of(relu).fingerprint != features_of(other).fingerprint
         assert structural(relu, other) < 1.0

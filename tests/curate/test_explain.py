@@ -329,8 +329,8 @@ def test_not_a_folder_of_ours(tmp_path: Path) -> None:
 
 def test_not_a_snapshot(copy: Path) -> None:
     manifest = json.loads((copy / "manifest.json").read_text(encoding="utf-8"))
-    (copy / "manifest.json").write_text(json.dumps({**manifest, "kind": "sensitivity"}), encoding="utf-8")
-    assert "holds a sensitivity, not a snapshot" in error_of(copy, "base-net")
+    (copy / "manifest.json").write_text(json.dumps({**manifest, "kind": "ablation"}), encoding="utf-8")
+    assert "holds an ablation, not a snapshot" in error_of(copy, "base-net")
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut"])
@@ -352,15 +352,8 @@ def change(folder: Path, chosen: Callable[[dict[str, Any]], bool], **values: obj
     pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), folder / "decisions.parquet")
 
 
-def test_further_rows_that_count_as_exact(copy: Path) -> None:
-    """As profile nn-dup has it: they are no networks that the record stands for."""
-    before = explain(copy, "base-net")
-    change(copy, lambda row: row["nn"] == "base-net" and not row["kept"], stage="exact")
-    assert explain(copy, "base-net") == before
-
-
 def test_canonical_that_was_removed_itself(copy: Path, codes: dict[str, str]) -> None:
-    """As decisions of profile nn-dup may have it."""
+    """As damaged decisions may have it."""
     change(copy, lambda row: row["nn"] == "lexical-net", canonical=digest_of(codes["structural"]))
     told = explain(copy, "lexical-net")
     assert said(told)["canonical"] == "structural-net (not kept itself)"

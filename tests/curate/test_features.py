@@ -1,7 +1,6 @@
 """Any text may come as a code: each gets features or a reason, and none ends the run."""
 
 import functools
-import hashlib
 import importlib
 import sys
 import warnings
@@ -199,25 +198,6 @@ def test_what_is_stored_comes_back(own_cache: Path) -> None:
         assert table.lines[place] == 1
     assert table.shingle_set[2] == table.shingle_set[4] == table.shingle_set[5]  # x = f(1), y = f(2)
     assert table.tree[2] != table.tree[4]
-
-
-def test_only_what_is_asked_for_is_listed(own_cache: Path) -> None:
-    codes = [f"x = f({place})[{place}]\ny = {'g' * place}(x, x)\n" for place in range(1, 6)]
-    digests = [hashlib.sha256(code.encode()).digest() for code in codes]
-    for part in (slice(4), slice(4, 5)):
-        filling = FeatureStore("abstract")
-        for digest, code in zip(digests[part], codes[part], strict=True):
-            filling.add(digest, code_features(code))
-        filling.flush()
-    wanted = [digests[3], digests[1], b"not there".rjust(32, b"\0")]
-    store = FeatureStore("abstract", only=wanted)
-    assert [digest in store for digest in [*digests, wanted[2]]] == [False, True, False, True, False, False]
-    for place in (1, 3):
-        expected = code_features(codes[place])
-        assert isinstance(expected, Features)
-        assert store.shingles(digests[place]).tolist() == expected.shingles.tolist()
-        assert store.table([digests[place]]).shingles(0).tolist() == expected.shingles.tolist()
-    assert not any(digest in FeatureStore("abstract", only=[]) for digest in digests)
 
 
 @pytest.mark.parametrize("harm", ["cut", "empty", "no shingles", "other columns", "text"])

@@ -18,7 +18,7 @@ from curate.folder.verify import verify
 from curate.model.options import CurateOptions, Graphs
 from curate.model.select import Rescue
 from curate.run.pipeline import curate
-from lemur_core.files.errors import NoSandboxError, UsageError
+from lemur_core.files.errors import NoSandboxError
 from lemur_core.similarity.index import Verdict
 from manifests.folders.manifest import read_manifest
 from tests.curate.conftest import MemorySource
@@ -204,12 +204,6 @@ def test_without_a_sandbox_the_stage_is_left_out_loudly(tmp_path: Path, monkeypa
     assert all(check.ok for check in verify(tmp_path / "out", jobs=1))
     with pytest.raises(NoSandboxError):
         curate(MemorySource(rows()), tmp_path / "asked", CurateOptions(graph="survivors"))
-
-
-def test_profile_nn_dup_compares_no_graphs() -> None:
-    assert CurateOptions(profile="nn-dup").graphs == "off"
-    with pytest.raises(UsageError, match="profile nn-dup compares no graphs"):
-        CurateOptions(profile="nn-dup", graph="survivors")
 
 
 class _Known:

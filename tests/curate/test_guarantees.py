@@ -93,7 +93,7 @@ class Pool:
     def near(self, a: str, b: str, options: Any) -> bool:
         lexical, structural = self.similarities(a, b)
         same = self.views[a].features.tree == self.views[b].features.tree
-        return same or lexical >= options.lexical_threshold or structural >= options.structural
+        return same or lexical >= options.lexical_threshold or structural >= options.structural_threshold
 
 
 @pytest.fixture(scope="session")
@@ -138,14 +138,14 @@ ROWS = st.lists(ROW, min_size=1, max_size=6) | st.lists(ROW, min_size=12, max_si
 OPTIONS = st.fixed_dictionaries(
     {
         "lexical_threshold": st.sampled_from([0.9, 0.9, 0.7, 0.8, 0.95, 1.0]),
-        "structural_threshold": st.sampled_from([None, 0.9, 1.0]),
+        "structural_threshold": st.sampled_from([0.95, 0.9, 1.0]),
         "prefer": st.sampled_from([(), ("FractalNet",), ("ast", "alt-nn")]),
         "from_scratch": st.booleans(),
         "seed": st.sampled_from([42, 7]),
     }
 )
 
-NO_SUPPORT: dict[str, Any] = {"min_per_prefix": None, "topup_prefix": (), "topup_family": (), "topup_per_prefix": 4}
+NO_SUPPORT: dict[str, Any] = {"min_per_prefix": 0, "topup_prefix": (), "topup_per_prefix": 4}
 
 SUPPORT = st.one_of(
     st.sampled_from([(prefix,) for prefix in ("ga", "ast", "alt", "FractalNet")]).map(
@@ -153,9 +153,8 @@ SUPPORT = st.one_of(
     ),
     st.fixed_dictionaries(
         {
-            "min_per_prefix": st.sampled_from([None, 1, 2]),
+            "min_per_prefix": st.sampled_from([0, 1, 2]),
             "topup_prefix": st.sampled_from([(), ("ga",), ("ast", "alt"), ("none",)]),
-            "topup_family": st.sampled_from([(), ("recurrent",), ("Transformer", "segmentation")]),
             "topup_per_prefix": st.sampled_from([2, 4]),
         }
     ),
@@ -264,7 +263,11 @@ def check_independent_and_maximal(result: Any, pool: Pool) -> None:
     assert set(kept) <= set(order)
     for code in set(order) - set(kept):
         assert any(pool.near(code, other, result.options) for other in kept), "removed without need"
-    threshold = {"lexical": result.options.lexical_threshold, "structural": result.options.structural, "exact": 1.0}
+    threshold = {
+        "lexical": result.options.lexical_threshold,
+        "structural": result.options.structural_threshold,
+        "exact": 1.0,
+    }
     for row, decision in zip(result.rows, result.decisions, strict=True):
         assert decision.reason
         assert decision.kept == (decision.stage is None)
@@ -482,9 +485,6 @@ def test_support_keeps_the_guarantees(pool: Pool, curated: Any, drawn: list[Row]
             asked.append((f"prefix {prefix}:", members(result, pool, prefix=prefix), support["min_per_prefix"]))
     for prefix in support["topup_prefix"]:
         asked.append((f"prefix {prefix}:", members(result, pool, prefix=prefix), support["topup_per_prefix"]))
-    for family in support["topup_family"]:
-        found = members(result, pool, family=family.lower())
-        asked.append((f"family {family}:", found, support["topup_per_prefix"]))
     for label, group, minimum in asked:
         kept = sum(code in group for code in result.kept)
         note = [note for note in result.outcome.notes if label in note and f"{minimum} required" in note]

@@ -1,13 +1,11 @@
 """The whole of LEMUR 2.1.0: one run, its numbers, its guarantees."""
 
 import ast
-import hashlib
 import json
 import random
 import re
 import zipfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +19,8 @@ from curate.model.options import CurateOptions
 from curate.model.rights import Origins
 from curate.run.pipeline import curate
 from curate.sources.lemur import LemurRelease
-from curate.sources.rows import RecordSource
 from lemur_core.similarity.tokens import class_texts
-from manifests.folders.manifest import Input, Manifest
+from manifests.folders.manifest import Manifest
 from tests.curate.test_rights import extraction
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
@@ -43,33 +40,6 @@ def run(real_rows: LemurRelease, tmp_path_factory: pytest.TempPathFactory) -> Ru
     manifest = curate(real_rows, folder, CurateOptions(graph="off"))
     records = pq.read_table(sorted(folder.glob("data/records/*.parquet"))).to_pylist()
     return Run(folder, manifest, pq.read_table(folder / "decisions.parquet"), records)
-
-
-class Part(RecordSource):
-    """The rows of half of the names."""
-
-    def __init__(self, whole: RecordSource, half: int) -> None:
-        super().__init__(f"half {half}")
-        self._whole, self._half = whole, half
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        for batch in self._whole.batches():
-            ours = [hashlib.sha256(name.encode()).digest()[0] % 2 == self._half for name in batch["nn"].to_pylist()]
-            yield batch.filter(pa.array(ours))
-
-    def inputs(self) -> list[Input]:
-        return self._whole.inputs()
-
-
-def test_two_halves_are_nearly_the_whole(run: Run, real_rows: LemurRelease, tmp_path: Path) -> None:
-    made: list[Path] = []
-    kept = 0
-    for half in range(2):
-        out = tmp_path / f"half-{half}"
-        kept += curate(Part(real_rows, half), out, CurateOptions(graph="off"), against=made).counts["rows"]["kept"]
-        made.append(out)
-    assert kept == pytest.approx(run.manifest.counts["rows"]["kept"], rel=0.02)
-    assert [check for check in verify(made[1]) if not check.ok] == []
 
 
 def test_numbers(run: Run) -> None:

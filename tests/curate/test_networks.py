@@ -1,7 +1,6 @@
 """The table of all networks and that of near pairs, against a brute force of their own and damage."""
 
 import hashlib
-import itertools
 import json
 import random
 import shutil
@@ -10,24 +9,17 @@ import zipfile
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import closing
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from curate import CurateOptions, Snapshot, curate
-from curate.folder.networks import find_pairs
-from curate.model.features import Features, code_features
 from curate.sources import open_sources
 from curate.sources.rows import read_release
 from lemur_core.describe.cost import count_multiply_adds, count_parameters
 from lemur_core.graphs.graph import Graph, Node, Ref, TensorType
-from lemur_core.similarity import nearest
-from lemur_core.similarity.minhash import signature
-from manifests.records import BANDS
 from tests.curate.test_sources_database import make, packed, run
 
 Row = dict[str, Any]
@@ -61,7 +53,7 @@ def rows(network: Callable[..., str]) -> list[Row]:
 def snapshot(rows: list[Row], tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
     folder = tmp_path_factory.mktemp("networks")
     source = write_jsonl(folder / "rows.jsonl", rows)
-    return curate(source, out=folder / "out", options=CurateOptions(graph="off", pairs_per_band=3), jobs=1)
+    return curate(source, out=folder / "out", options=CurateOptions(graph="off"), jobs=1)
 
 
 def read(snapshot: Snapshot, table: str) -> list[Row]:
@@ -87,109 +79,13 @@ def test_the_tables_open_as_data_sets(snapshot: Snapshot, tmp_path: Path) -> Non
 
     networks = load_dataset(str(snapshot.folder), "networks", split="full", cache_dir=str(tmp_path))
     assert networks["nn_code"][:] == [row["nn_code"] for row in read(snapshot, "networks")]
-    pairs = read(snapshot, "pairs")
-    for band in BANDS:
-        view = load_dataset(str(snapshot.folder), f"pairs-{band}", split="full", cache_dir=str(tmp_path))
-        assert [(row["a"], row["b"]) for row in view] == [(row["a"], row["b"]) for row in pairs if row["band"] == band]
-        assert len(view) > 0
-
-
-def test_pairs_are_those_of_a_brute_force(snapshot: Snapshot) -> None:
-    networks = read(snapshot, "networks")
-    sets: dict[str, frozenset[int]] = {}
-    structures: dict[str, frozenset[int]] = {}
-    for row in networks:
-        features = code_features(row["nn_code"])
-        assert isinstance(features, Features)
-        sets[row["id"]] = frozenset(features.shingles.tolist())
-        structures[row["id"]] = frozenset(features.elements.tolist())
-    of_set = {sets[row["token_set"]]: row["token_set"] for row in networks}
-    assert all(of_set[sets[row["id"]]] == row["token_set"] for row in networks)
-    kept = {row["id"] for row in networks if row["kept"]}
-    assert kept <= set(of_set.values())
-    near: dict[str, dict[str, list[tuple[float, str]]]] = defaultdict(lambda: defaultdict(list))
-    for a, b in itertools.combinations(sorted(of_set.values()), 2):
-        jaccard = len(sets[a] & sets[b]) / len(sets[a] | sets[b])
-        band = next((name for name in BANDS if jaccard >= float(name.partition("-")[0])), None)
-        if band is not None:
-            near[band][a].append((-jaccard, b))
-            near[band][b].append((-jaccard, a))
-    expected = {
-        (*sorted((id_, other)), band, -distance)
-        for band, by_id in near.items()
-        for id_, others in by_id.items()
-        for distance, other in sorted(others)[:3]
-    }
-    pairs = read(snapshot, "pairs")
-    assert {(row["a"], row["b"], row["band"], row["jaccard"]) for row in pairs} == expected
-    assert len(pairs) == len(expected)
-    for row in pairs:
-        a, b = structures[row["a"]], structures[row["b"]]
-        assert row["structural"] == len(a & b) / len(a | b)
-        assert row["agreement"] is None
-
-
-@pytest.mark.parametrize("column", ["jaccard", "structural", "band", "b", ""])
-def test_a_wrong_pair_is_seen(snapshot: Snapshot, tmp_path: Path, column: str) -> None:
-    folder = Path(shutil.copytree(snapshot.folder, tmp_path / "damaged"))
-    table = pq.read_table(folder / "pairs.parquet")
-    pairs = table.to_pylist()
-    if column:
-        pairs[4][column] = pairs[-1][column]
-    else:
-        pairs.pop()
-    pq.write_table(table.from_pylist(pairs, table.schema), folder / "pairs.parquet")
-    assert "pairs" in {check.name for check in Snapshot(folder).verify(jobs=1) if not check.ok}
-
-
-@pytest.mark.parametrize(("block", "together"), [(256, 0.7), (17, 0.7), (5, 0.2), (17, 1.1)])
-def test_the_nearest_are_those_of_a_plain_loop(block: int, together: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sets with a core that many share, by any blocks and clusters, against sets of Python and fractions."""
-    dice = random.Random(7)
-    core = [dice.getrandbits(64) for _ in range(60)]
-    sets = [set(core) | {dice.getrandbits(64) for _ in range(40)}]
-    while len(sets) < 90:
-        parent, rate = sorted(dice.choice(sets[-12:])), dice.choice([0.01, 0.04, 0.15, 0.4])
-        sets.append({dice.getrandbits(64) if dice.random() < rate else item for item in parent})
-
-    class Sets:
-        signatures = np.stack([signature(np.array(sorted(items), np.uint64)) for items in sets])
-        set_sizes = np.array([len(items) for items in sets], np.int64)
-
-        def shingles(self, shingle_set: int) -> Any:
-            return np.array(sorted(sets[shingle_set]), np.uint64)
-
-    listed: dict[tuple[int, int], Fraction] = {}
-    for a, own in enumerate(sets):
-        near = {b: Fraction(len(own & other), len(own | other)) for b, other in enumerate(sets) if b != a}
-        for low, high in (("0.95", "2"), ("0.85", "0.95"), ("0.60", "0.85"), ("0.30", "0.60")):
-            of_band = [b for b, share in near.items() if Fraction(low) <= share < Fraction(high)]
-            for b in sorted(of_band, key=lambda b: (-near[b], b))[:3]:
-                listed[min(a, b), max(a, b)] = near[b]
-    for name, value in {"_BLOCK": block, "_TOGETHER": together, "_ROWS": 2, "_CELLS": 200, "_FIRST": 4}.items():
-        monkeypatch.setattr(nearest, name, value)
-    clusters = len(np.unique(nearest.find_leaders(Sets(), np.arange(len(sets)))))
-    assert (clusters == len(sets)) is (together > 1)
-    pairs = find_pairs(Sets(), np.arange(len(sets)), 3)
-    found = dict(zip(zip(pairs.a.tolist(), pairs.b.tolist(), strict=True), pairs.jaccard.tolist(), strict=True))
-    assert found == {ends: float(share) for ends, share in listed.items()}
-    assert min(np.bincount(pairs.band, minlength=4)) > 10
 
 
 def test_order_and_jobs_change_nothing(snapshot: Snapshot, rows: list[Row], tmp_path: Path) -> None:
     shuffled = random.Random(1).sample(rows, len(rows))
-    options = CurateOptions(graph="off", pairs_per_band=3)
+    options = CurateOptions(graph="off")
     other = curate(write_jsonl(tmp_path / "rows.jsonl", shuffled), out=tmp_path / "out", options=options, jobs=2)
-    for table in ("networks", "pairs"):
-        name = f"{table}.parquet"
-        assert (other.folder / name).read_bytes() == (snapshot.folder / name).read_bytes()
-
-
-def test_no_pairs_on_request(rows: list[Row], tmp_path: Path) -> None:
-    source = write_jsonl(tmp_path / "rows.jsonl", rows[:6])
-    made = curate(source, out=tmp_path / "out", options=CurateOptions(graph="off", pairs_per_band=0), jobs=1)
-    assert not (made.folder / "pairs.parquet").exists()
-    assert all(check.ok for check in made.verify(jobs=1))
+    assert (other.folder / "networks.parquet").read_bytes() == (snapshot.folder / "networks.parquet").read_bytes()
 
 
 def test_a_corpus_too_large_for_an_exact_join_is_split_alike(
@@ -206,21 +102,6 @@ def test_a_corpus_too_large_for_an_exact_join_is_split_alike(
     monkeypatch.setattr("lemur_core.similarity.join.MAX_SETS", 7)
     for seed, expected in whole.items():
         assert curated(rows, graph="off", seed=seed, lexical_threshold=0.75).outcome.whole.splits == expected.splits
-
-
-def test_many_sets_have_no_pairs_unless_requested(
-    rows: list[Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("curate.folder.networks.MOST_SETS", 3)
-    source = write_jsonl(tmp_path / "rows.jsonl", rows[:30])
-    made = curate(source, out=tmp_path / "out", options=CurateOptions(graph="off"), jobs=1)
-    assert not (made.folder / "pairs.parquet").exists()
-    assert any("--pairs-per-band 10 lists them" in note for note in made.manifest.details["notes"])
-    said: list[str] = []
-    monkeypatch.setattr("curate.folder.networks.show", said.append)
-    asked = CurateOptions(graph="off", pairs_per_band=10)
-    assert (curate(source, out=tmp_path / "asked", options=asked, jobs=1).folder / "pairs.parquet").exists()
-    assert [text.partition(" token sets: ")[2] for text in said] == ["about 0 CPU minutes"]
 
 
 # --- cost -----------------------------------------------------------------------------------------------------------

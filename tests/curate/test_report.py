@@ -392,39 +392,12 @@ def figures(folder: Path) -> Iterator[Path]:
     return iter(sorted((folder / "figures").iterdir()))
 
 
-# --- another profile --------------------------------------------------------------------------------------------
-
-
-def test_rows_that_a_profile_calls_exact_are_no_duplicates(tmp_path: Path) -> None:
-    """Decisions in the manner of nn-dup: further rows are `exact`, a witness may be too far, there are no LSH facts."""
-    codes = [network([0, 0, 1, 2]), network([3, 4, 5, 6]), network([7, 5, 3, 1])]
-    rows = [row("a-1", codes[0]), row("a-1", codes[0], 2), row("a-2", codes[0]), row("b-1", codes[1], 1)]
-    rows += [row("b-1", codes[1], 2), row("c-1", codes[2])]
-    decisions = [
-        Verdict(None, 0, None, "kept"),
-        Verdict("exact", 0, 1.0, "same code"),
-        Verdict("exact", 0, 1.0, "same code"),
-        Verdict("exact", 0, 1.0, "same code"),
-        Verdict("lexical", 0, 0.31, "near"),
-        Verdict("structural", 0, 0.95, "near"),
-    ]
-    kept = {"kept": [0], "representatives": {0: 0}, "splits": {0: "train"}, "families": {0: "f1", 1: "f2", 2: "f3"}}
-    text = written(tmp_path, rows, decisions, CurateOptions(profile="nn-dup"), **kept)
-    steps = {cells[0]: cells[1:] for cells in table_of(text, "From rows to records")}
-    assert [number(cell) for cell in steps["further rows of a network"][:1]] == [2]
-    assert [number(cell) for cell in steps["exact duplicates"][:3]] == [1, 1, 0]
-    assert [number(cell) for cell in steps["lexical near-duplicates"][:3]] == [1, 1, 1]
-    assert "state `exact` for 3 rows: 2 of them are such further rows" in text
-    assert "No two kept records are near-duplicates" not in text
-    assert sorted(path.stem for path in figures(tmp_path)) == sorted(FIGURES)
-
-
 def test_a_kept_record_goes_by_the_name_that_shows_it(tmp_path: Path) -> None:
     rows = [row("a-twin", network([0, 1])), row("b-shown", network([0, 1])), row("c-1", network([5, 3]))]
     decisions = [Verdict(None, 0, None, "kept") for _ in range(2)]
     decisions.append(Verdict("structural", 0, 0.9, "near"))
     kept = {"kept": [0], "representatives": {0: 1}, "splits": {0: "train"}, "families": {0: "f", 1: "f"}}
-    text = written(tmp_path, rows, decisions, CurateOptions(profile="nn-dup"), **kept)
+    text = written(tmp_path, rows, decisions, CurateOptions(), clusters={0: "g"}, **kept)
     assert [cells[1] for cells in table_of(text, "The largest groups")] == ["b-shown"]
 
 

@@ -3,7 +3,6 @@
 import json
 import random
 import re
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.compat.profile import curate_like_nndup
 from curate.compute.runs import RunResult
 from curate.folder.explain import explain
 from curate.folder.verify import verify
-from curate.model.corpus import CodeFile, read_corpus
 from curate.model.options import CurateOptions, matching_prefix
-from curate.published.outcome import CurationOutcome, count_decisions
+from curate.published.outcome import count_decisions
 from curate.run.pipeline import curate
 from curate.run.strict import curate_strict
 from lemur_core.files.errors import UserError
@@ -234,13 +231,6 @@ def test_without_the_option_nothing_is_said(run: Callable[..., Path]) -> None:
     assert "constructed" not in (folder / "README.md").read_text().partition("## Columns")[0]
 
 
-def test_profile_nn_dup_gets_the_column_and_decides_as_before(run: Callable[..., Path]) -> None:
-    plain, checked = run("plain", profile="nn-dup"), run("checked", profile="nn-dup", check_runs=True)
-    assert pq.read_table(plain / "decisions.parquet").equals(pq.read_table(checked / "decisions.parquet"))
-    assert {row["runs"] for row in records(checked)} >= {True, False}
-    assert failed(checked) == {}
-
-
 @table(__file__, "require_runs.md", "Verify sees a column that is not so", globals())
 def test_verify_sees_a_column_that_is_not_so(
     run: Callable[..., Path], asked: str, change: dict[str, object], found: str
@@ -341,44 +331,6 @@ def test_rows_are_left_out_by_value(
         if decision.stage == "filter":
             first = next(name for name in VALUES if wanted[name] and row[name] not in wanted[name])
             assert decision.reason == f"{first} is {row[first] or 'not stated'} (--{first})"
-
-
-def like_nndup(memory_source: Any, rows: list[dict[str, Any]], **chosen: Any) -> CurationOutcome:
-    with tempfile.TemporaryDirectory() as folder, CodeFile(Path(folder) / "codes") as codes:
-        options = CurateOptions(profile="nn-dup", **chosen)
-        return curate_like_nndup(read_corpus(memory_source(rows), codes, "abstract", 1), options, 1)
-
-
-@pytest.mark.slow
-@given(rows=rows_drawn, wanted=wanted_drawn, prefixes=st.sampled_from([(), ("ga-",), ("GenFractalNet", "rag-")]))
-def test_profile_nn_dup_decides_as_if_the_rest_were_all(
-    warm: Any,
-    memory_source: Any,
-    rows: list[dict[str, Any]],
-    wanted: dict[str, tuple[str, ...]],
-    prefixes: tuple[str, ...],
-) -> None:
-    warm(row["nn_code"] for row in rows)
-    left = [
-        place
-        for place, row in enumerate(rows)
-        if fits(row, wanted) and (not prefixes or matching_prefix(row["nn"], prefixes) is not None)
-    ]
-    if not left or not asks_for_what_is_there(rows, wanted):
-        return
-    found = like_nndup(memory_source, rows, nn_prefixes=prefixes, **wanted)
-    alone = like_nndup(memory_source, [rows[place] for place in left])
-    assert [found.decisions[place].stage for place in left] == [decision.stage for decision in alone.decisions]
-    assert [found.decisions[place].similarity for place in left] == [
-        decision.similarity for decision in alone.decisions
-    ]
-    assert {row for row, decision in enumerate(found.decisions) if decision.stage == "filter"} == {
-        *range(len(rows))
-    } - {*left}
-    assert list(found.splits.values()) == list(alone.splits.values())
-    assert [rows[row] for row in found.representatives.values()] == [
-        rows[left[row]] for row in alone.representatives.values()
-    ]
 
 
 def test_unknown_value_names_the_nearest_and_the_most_frequent(curated: Any) -> None:

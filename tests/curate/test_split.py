@@ -146,21 +146,6 @@ def test_whole_groups_fill_as_far_as_they_fit_and_order_does_not_matter(
     assert others == [splits[i] for i in mixed]
 
 
-def test_published_groups_stay_and_the_rest_is_balanced_among_itself() -> None:
-    kinds = [("rag", "resnet")] * 400 + [("alt", "resnet")] * 200
-    published = dict.fromkeys(range(300), "test")
-    splits = assign_splits(range(600), ids(600), kinds, 42, published)
-    assert splits[:300] == ["test"] * 300
-    assert Counter(zip(splits[300:], (prefix for prefix, _ in kinds[300:]), strict=True)) == {
-        ("train", "rag"): 80,
-        ("test", "rag"): 10,
-        ("validation", "rag"): 10,
-        ("train", "alt"): 160,
-        ("test", "alt"): 20,
-        ("validation", "alt"): 20,
-    }
-
-
 def test_others_hardly_move_among_kinds() -> None:
     dice = random.Random(5)
     kinds = draw_corpus(dice, {"rag": 600, "alt": 300, "rl": 60, "ga": 40}, ("convolutional", "resnet", "mobile"))

@@ -137,7 +137,7 @@ def test_version_and_help(place: Path, lemur_here: Any) -> None:
     assert re.fullmatch(r"lemur-curator \d+\.\d+\.\d+\S*\n", version.stdout), version
     shown = lemur_here("--help", cwd=place)
     assert shown.returncode == 0
-    for command in ("curate", "explain", "sensitivity", "verify"):
+    for command in ("curate", "explain", "verify"):
         assert f" {command} " in shown.stdout
     for command in ((), ("curate",), ("verify",), ("train", "run")):
         short, long = lemur_here(*command, "-h", cwd=place), lemur_here(*command, "--help", cwd=place)

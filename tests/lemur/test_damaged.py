@@ -46,14 +46,12 @@ def commands(name: str, folder: Path, out: Path, rows: Path) -> list[list[object
         ["search", "--like", item, "--in", folder],
         [*curate, folder],
         [*curate, rows, "--origins", folder],
-        ["sensitivity", folder, "--out", new, "--jobs", 1],
     ]
     snapshot: list[list[object]] = [
         ["explain", folder, item],
         ["explain", folder, item, "--graph", out / "graph.svg"],
-        ["curate", rows, "--out", new, "--against", folder, "--jobs", 1],
     ]
-    more = {"blocks": extraction, "snapshot": snapshot, "delta": snapshot, "run": [register]}
+    more = {"blocks": extraction, "snapshot": snapshot, "run": [register]}
     return [*every, *more.get(name, [*every[:3], [*curate, folder]] if name == "synthesis" else ())]
 
 
@@ -82,8 +80,6 @@ def try_folder(
     name = draw.choice(sorted(folders))
     out.mkdir()
     folder = copy(folders[name], out / folders[name].name)
-    if name == "delta":
-        copy(folders["snapshot"], out / "snapshot")
     what = damage(folder, draw)
     possible = commands(name, folder, out, folders["snapshot"].parent / "more.jsonl")
     for command in draw.sample(possible, min(len(possible), most)):

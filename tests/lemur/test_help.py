@@ -63,7 +63,7 @@ def test_every_help_has_an_example_and_names_a_page_about_the_command(name: str)
         ("verify x --zzzz", "No such option: --zzzz"),
         ("export x --format kernelbnch --out y", "'prompt-completion'; did you mean 'kernelbench'?"),
         ("search x --in y --level backwrd", "'backward'; did you mean 'backward'?"),
-        ("curate x --out y --profile other", "'other' is not one of 'strict', 'nn-dup'."),
+        ("curate x --out y --tokens other", "'other' is not one of 'abstract', 'literal'."),
     ],
 )
 def test_a_wrong_option_or_choice_gets_the_near_right_one(line: str, message: str) -> None:

@@ -52,7 +52,7 @@ def record(number: int, split: str) -> Row:
 
 def decision(number: int) -> Row:
     place = {"row": number, "id": SHA, "nn": f"net-{number}", "kept": True, "stage": None, "rescued": None}
-    return {**place, "canonical": None, "similarity": 0.5, "reason": "kept", "agreement": None, "leader": None}
+    return {**place, "canonical": None, "similarity": 0.5, "reason": "kept", "agreement": None}
 
 
 def chat(number: int) -> Row:

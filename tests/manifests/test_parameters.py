@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from lemur_core.files.errors import UsageError
-from manifests.options import DistributedOptions, Option
+from manifests.options import Option
 from manifests.options.help import paint, paint_changes, paint_outcomes
 from manifests.options.parameters import takes_options
 
@@ -95,13 +95,6 @@ def test_the_dataclass_refuses_what_contradicts_itself(command: Any, calls: list
     with pytest.raises(UsageError, match=r"^--name no: "):
         command.main(["there", "--name", "no"], standalone_mode=False)
     assert calls == []
-
-
-def test_tasks_need_an_executor() -> None:
-    assert DistributedOptions(executor="local", tasks=2).tasks == 2
-    for options in ({"tasks": 2}, {"workers": 1}, {"work": "w"}):
-        with pytest.raises(UsageError, match=r"--executor; add it$"):
-            DistributedOptions(**options)  # type: ignore[arg-type]
 
 
 # Colors: on a terminal that shows them, and nowhere else.

@@ -77,7 +77,6 @@ def test_decision_columns() -> None:
         ("similarity", "double?"),
         ("reason", "string"),
         ("agreement", "string?"),
-        ("leader", "string?"),
     ]
 
 

@@ -48,13 +48,12 @@ def write_report(
 
     lines = [
         *sections.report_head(name, facts, options, outcome),
-        *sections.report_funnel(facts, options),
+        *sections.report_funnel(facts),
         *figure("funnel.png"),
-        *sections.report_delta(facts, outcome),
         *sections.report_by_text(facts),
         *sections.report_by_group("By prefix", "prefix", "networks", facts.prefixes),
         *sections.report_by_group("By family", "family", "codes", facts.families),
-        *sections.report_splits(facts, outcome, counts, options),
+        *sections.report_splits(facts, outcome, counts),
         *records.report_off_scale(corpus, outcome),
         *records.report_best(facts, corpus),
         *sections.report_graphs(facts, outcome, counts),

@@ -28,10 +28,10 @@ BENCHMARK = ("img-classification", "cifar-10", "acc")
 _BEST = 10
 
 #: The possible outcomes of a network or a code, in the order of the funnel.
-OUTCOMES = ("filter", *DUPLICATE_STAGES, "leak", "kept")
+OUTCOMES = ("filter", *DUPLICATE_STAGES, "kept")
 
 #: The row with the best outcome represents its network.
-_RANK = {"kept": 0, "graph": 1, "structural": 2, "lexical": 3, "exact": 4, "leak": 5, "repeat": 6, "filter": 7}
+_RANK = {"kept": 0, "graph": 1, "structural": 2, "lexical": 3, "exact": 4, "repeat": 5, "filter": 6}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,12 @@ class ReportFacts:
     """Counts by outcome. `rows`, `networks` and `codes` each add up to all rows, networks and codes of the input."""
 
     rows: Counter[str]  # by OUTCOMES, `invalid`, and `further`: repeat evaluations of a network
-    stages: Counter[str]  # rows by stage as the decisions name it
     networks: Counter[str]  # distinct (name, code) pairs
     codes: Counter[str]
     prefixes: dict[str, Counter[str]]  # networks, most first
     families: dict[str, Counter[str]]  # codes, most first
     verdicts: dict[int, Verdict]  # by code: the verdict on its best network
-    names: dict[int, str]  # by code: the name of that network; for a published record its label
+    names: dict[int, str]  # by code: the name of that network
     invalid: list[tuple[int, str, str]]  # row, name, reason
     ids: list[str]
     best: list[tuple[int, float, int | None]]  # code, accuracy and epoch of the ten best on BENCHMARK, best first
@@ -95,14 +94,12 @@ def gather_facts(corpus: LoadedRecords, outcome: CurationOutcome) -> ReportFacts
     families = {code: outcome.families.get(code, corpus.features.family[code]) for code in verdicts}
     return ReportFacts(
         rows=rows,
-        stages=stages,
         networks=networks,
         codes=Counter(verdict.outcome for verdict in verdicts.values()),
         prefixes=_count_by_group((get_prefix(name), stage_of[row]) for (name, _), row in best_rows.items()),
         families=_count_by_group((families[code], verdict.outcome) for code, verdict in verdicts.items()),
         verdicts=verdicts,
-        names={code: name for code, (name, _) in chosen.items()}
-        | {number: record.label for number, record in outcome.published.items()},
+        names={code: name for code, (name, _) in chosen.items()},
         invalid=[
             (row, names[row], decision.reason)
             for row, decision in enumerate(outcome.decisions)
@@ -160,11 +157,10 @@ _STEPS = {
     "lexical": "lexical near-duplicates",
     "structural": "structural near-duplicates",
     "graph": "other texts of the same computation",
-    "leak": "near to two published splits",
     "kept": "**kept**",
 }
 #: Steps of the funnel that most curations do not have.
-_RARE_STEPS = ("invalid", "filter", "graph", "leak")
+_RARE_STEPS = ("invalid", "filter", "graph")
 
 _SHOWN = 16  # digits of a graph's digest
 _AGREEMENTS: tuple[Agreement | None, ...] = ("same", "widths", "different", None)
@@ -185,12 +181,11 @@ def report_head(name: str, facts: ReportFacts, options: CurateOptions, outcome: 
         f" The source has {plural(facts.rows.total(), 'row')}: evaluations of"
         f" {plural(facts.networks.total(), 'network')} (a name with a code)."
     )
-    if options.profile == "strict":
-        result += (
-            " No two kept records are near-duplicates, every removed one names a kept record that it is near,"
-            " and nothing close crosses the splits."
-            + (" No two of them compute the same, as far as they run." if compared else f" **{NOT_COMPARED}**")
-        )
+    result += (
+        " No two kept records are near-duplicates, every removed one names a kept record that it is near,"
+        " and nothing close crosses the splits."
+        + (" No two of them compute the same, as far as they run." if compared else f" **{NOT_COMPARED}**")
+    )
     if most := rank({prefix: counts["kept"] for prefix, counts in facts.prefixes.items() if counts["kept"]}):
         rest = [(f"{count(len(most) - 4)} others", sum(number for _, number in most[4:]))] if len(most) > 4 else []
         shares = [*((code_span(prefix, 40), number) for prefix, number in most[:4]), *rest]
@@ -204,17 +199,16 @@ def report_head(name: str, facts: ReportFacts, options: CurateOptions, outcome: 
 
 
 def _list_settings(options: CurateOptions, *, compared: bool) -> list[str]:
-    chosen = {label: getattr(options, label) for label in (*BY_VALUE, "include", "nn_prefixes", "prefer")}
-    topups = ", ".join(map(code_span, (*options.topup_prefix, *options.topup_family)))
+    chosen = {label: getattr(options, label) for label in (*BY_VALUE, "include", "prefer")}
+    topups = ", ".join(map(code_span, options.topup_prefix))
     settings = {
-        f"profile `{options.profile}`": True,
         f"lexical Jaccard ≥ {options.lexical_threshold:g}": True,
-        f"structural Jaccard ≥ {options.structural:g}": True,
+        f"structural Jaccard ≥ {options.structural_threshold:g}": True,
         f"tokens `{options.tokens}`": True,
         f"graphs `{options.graphs if compared else 'off'}`": True,
         f"seed {options.seed}": True,
         **{f"{label} {', '.join(map(code_span, texts))}": bool(texts) for label, texts in chosen.items()},
-        f"at least {options.min_prefix} a prefix": bool(options.min_prefix),
+        f"at least {options.min_per_prefix} a prefix": bool(options.min_per_prefix),
         f"at least {options.topup_per_prefix} of {topups}": bool(topups),
         "only networks trained from scratch": options.from_scratch,
         "only networks that run": options.require_runs,
@@ -222,28 +216,7 @@ def _list_settings(options: CurateOptions, *, compared: bool) -> list[str]:
     return [text for text, applies in settings.items() if applies]
 
 
-def report_delta(facts: ReportFacts, outcome: CurationOutcome) -> list[str]:
-    """Report what a delta was compared with, and the resulting decisions; empty for a whole snapshot."""
-    stated = outcome.details.get("against")
-    if stated is None:
-        return []
-    by_stage = Counter(verdict.stage for verdict in facts.verdicts.values() if verdict.canonical in outcome.published)
-    by_stage["exact"] -= stated["codes_published"]
-    stages = ", ".join(f"{count(by_stage[stage])} {stage}" for stage in DUPLICATE_STAGES if by_stage[stage]) or "none"
-    folders = ", ".join(map(code_span, stated["folders"]))
-    return [
-        "## Compared with the published records",
-        "",
-        f"This is a delta to {folders}: {plural(stated['records'], 'record')}, whose decisions are final."
-        f" Of the codes here {count(stated['codes_published'])} are published there; their rows"
-        f" are in `stats`. {count(stated['codes_removed_there'])} were removed there, and share that decision. Removed"
-        f" for a published record: {stages}. {plural(stated['split_groups'], 'group')} of new records went to the split"
-        f" of published ones that are near; {count(facts.codes['leak'])} would have connected two splits.",
-        "",
-    ]
-
-
-def report_funnel(facts: ReportFacts, options: CurateOptions) -> list[str]:
+def report_funnel(facts: ReportFacts) -> list[str]:
     """Return the table of rows, networks and codes by outcome; each column adds up."""
     all_rows, all_codes = facts.rows.total(), facts.codes.total()
     rows = [["in", count(all_rows), count(facts.networks.total()), count(all_codes), percent(all_codes, all_codes)]]
@@ -263,11 +236,6 @@ def report_funnel(facts: ReportFacts, options: CurateOptions) -> list[str]:
         notes += f" {plural(shared, 'network has', 'networks have')} exactly the code of another."
     if facts.rows["invalid"]:
         notes += " Networks and codes are those of the rows that can be used."
-    if facts.stages["exact"] != facts.rows["exact"]:
-        notes += (
-            f" (The decisions of profile `{options.profile}` state `exact` for {plural(facts.stages['exact'], 'row')}:"
-            f" {count(facts.stages['exact'] - facts.rows['exact'])} of them are such further rows.)"
-        )
     return ["## From rows to records", "", *table(["", "rows", "networks", "codes", "% of codes"], rows), notes, ""]
 
 
@@ -341,27 +309,27 @@ def report_by_group(title: str, label: str, unit: str, groups: dict[str, Counter
     return [f"## {title}", "", *table(heads, rows)] if rows else []
 
 
-def report_splits(facts: ReportFacts, outcome: CurationOutcome, counts: Json, options: CurateOptions) -> list[str]:
+def report_splits(facts: ReportFacts, outcome: CurationOutcome, counts: Json) -> list[str]:
     """Return the records and split groups of each split, and its shares of the prefixes and families."""
     if not outcome.kept:
         return []
-    grouped = bool(outcome.clusters)
     groups_of: dict[str, Counter[str]] = {split: Counter() for split in counts["splits"]}
     for code, split in outcome.splits.items():
-        groups_of[split][outcome.clusters.get(code, "")] += 1
+        groups_of[split][outcome.clusters[code]] += 1
     rows = []
     for split, groups in groups_of.items():
         cells = [split, count(groups.total()), percent(groups.total(), len(outcome.kept))]
-        rows.append(cells + ([count(len(groups)), count(max(groups.values(), default=0))] if grouped else []))
-    heads = ["split", "records", "%", *(["groups", "largest group"] if grouped else [])]
-    lines = ["## Splits", "", *table(heads, rows)]
-    if grouped and options.profile == "strict":
-        lines += [
-            f"Records linked by a lexical Jaccard of {LEAK_THRESHOLD:.2f} or more, or by an equal fingerprint, form"
-            " a group, which is in one split as a whole. Test and validation get their share of each prefix and family"
-            " if its groups allow that: a group that is larger than half of such a split is in train.",
-            "",
-        ]
+        rows.append([*cells, count(len(groups)), count(max(groups.values(), default=0))])
+    heads = ["split", "records", "%", "groups", "largest group"]
+    lines = [
+        "## Splits",
+        "",
+        *table(heads, rows),
+        f"Records linked by a lexical Jaccard of {LEAK_THRESHOLD:.2f} or more, or by an equal fingerprint, form"
+        " a group, which is in one split as a whole. Test and validation get their share of each prefix and family"
+        " if its groups allow that: a group that is larger than half of such a split is in train.",
+        "",
+    ]
     prefixes = {code: get_prefix(facts.names[code]) for code in outcome.kept}
     return lines + _share_table("prefix", prefixes, outcome) + _share_table("family", outcome.families, outcome)
 

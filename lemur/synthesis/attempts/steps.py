@@ -256,7 +256,7 @@ class Prover:
                 return other, "computes the same"
             if jaccard(candidate.features.shingles, other.features.shingles) >= options.lexical_threshold:
                 return other, "near by text"
-            if jaccard(candidate.features.elements, other.features.elements) >= options.structural:
+            if jaccard(candidate.features.elements, other.features.elements) >= options.structural_threshold:
                 return other, "near by structure"
         return None
 

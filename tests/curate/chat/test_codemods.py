@@ -1,10 +1,9 @@
-"""Faults and changes as text: before and after."""
+"""Faults as text: before and after."""
 
 import ast
 import subprocess
 import sys
 
-from curate.chat.change import Change, changes
 from curate.chat.codemod import EditedFile
 from curate.chat.repair import faults
 from tests.builders.suites import read_files, table
@@ -47,53 +46,9 @@ def test_where_names_and_arguments_go_wrong(line: str, kind: str) -> None:
     assert "; ".join(f"{kind}: {', '.join(names)}" for kind, names in found.items() if names) == kind
 
 
-RELU, TORCH_RELU, F_RELU = "nn.ReLU(inplace=True)", "torch.relu(x)", "F.relu(self.pool(x))"
-FUNCTIONAL, SGD, AFTER_SGD = (
-    "torch.nn.functional",
-    "optim.SGD(",
-    "\n            momentum=0.9, weight_decay=1e-4, nesterov=True",
-)
-
-
-@table(__file__, "codemods.md", "Changes", globals())
-def test_changes(kind: str, new: str, lines: tuple[int, ...], pairs: dict[str, str]) -> None:
-    file = EditedFile(BEFORE)
-    (change,) = [change for change in changes(file)[kind] if change.new == new]
-    assert file.apply_edits(change.edits) == replaced(pairs)
-    assert change.lines == lines
-
-
-NO_MOMENTUM = "AdamW takes no `momentum`, `nesterov`: what was passed there has no effect any more."
-NO_DECAY = "No `weight_decay` is given, and its default changes: {} in {}, {} in {}."
-
-
-@table(__file__, "codemods.md", "A new optimizer comes with what it changes beside", globals())
-def test_a_new_optimizer_comes_with_what_it_changes_beside(
-    call: str, new: str, expected: str | None, notes: tuple[str, ...]
-) -> None:
-    file = EditedFile(f"x = torch.optim.{call}\n")
-    found = [change for change in changes(file)["optimizer"] if change.new == new]
-    assert [(file.apply_edits(change.edits), change.notes) for change in found] == (
-        [] if expected is None else [(f"x = torch.optim.{expected}\n", notes)]
-    )
-
-
-@table(__file__, "codemods.md", "What cannot be changed everywhere is not changed at all", globals())
-def test_what_cannot_be_changed_everywhere_is_not_changed_at_all(kind: str, added: str) -> None:
-    def named(code: str) -> list[Change]:
-        return [
-            change
-            for change in changes(EditedFile(code))[kind]
-            if kind == "dropout" or change.old in ("ReLU", "SGD", "MaxPool2d", "BatchNorm2d")
-        ]
-
-    assert named(BEFORE)
-    assert not named(f"{BEFORE}{added}")
-
-
 def test_what_libcst_does_not_parse_is_left_alone() -> None:
     file = EditedFile("def f(:\n")
-    assert not any([*faults(file).values(), *changes(file).values()])
+    assert not any(faults(file).values())
 
 
 def test_libcst_is_imported_only_where_conversations_are_made() -> None:

@@ -83,12 +83,12 @@ def test_the_counts_of_manifest_and_card(snapshot: Path, chat: Chat, capsys: pyt
     assert "| `does_not_run` | 3 |" in text
     assert "- config_name: chat\n" in text
     assert f"| `NOASSERTION` | {len(chat)} |" in text
-    lengths = sorted(row["n_tokens"] for (_, kind), row in chat.items() if kind == "explain")
+    lengths = sorted(row["n_tokens"] for (_, kind), row in chat.items() if kind == "repair")
     quantiles = (lengths[-(-share * len(lengths) // 100) - 1] for share in (10, 50, 90, 100))
     assert f"| {len(lengths)} | {' | '.join(f'{length:,}' for length in quantiles)} |" in text
     assert all(f"\n`{kind}`, `" in text for kind in CHAT_KINDS), "one example a kind"
     print(summary_text(snapshot, manifest, as_json=False))
-    line = rf"chat +{len(chat)}  conversations: {kinds['design']} design, .*; {50 - len(chat)} not made"
+    line = rf"chat +{len(chat)}  conversations: {kinds['design']} design, .*; {20 - len(chat)} not made"
     assert re.search(line, capsys.readouterr().out)
 
 
@@ -107,22 +107,12 @@ def test_datasets_reads_and_streams_the_rows(snapshot: Path, tmp_path: Path) -> 
     assert drops.num_rows == read_manifest(snapshot).counts["chat"]["dropped"]
 
 
-def test_code_that_is_no_python_is_dropped(make_chat: Callable[..., Path], tmp_path: Path) -> None:
-    """Profile nn-dup keeps it."""
-    row = {"nn": "net-broken", "nn_code": "class Net(:\n", "task": "img-classification", "dataset": "cifar-10"}
-    folder = make_chat(tmp_path / "broken", [row], profile="nn-dup")
-    drops = pq.read_table(folder / "chat_drops.parquet").to_pylist()
-    assert [(drop["task"], drop["reason"]) for drop in drops] == [(kind, "not_python") for kind in CHAT_KINDS]
-    assert drops[0]["detail"].startswith("not Python: line 1")
-    assert failed(folder) == {}
-
-
 def test_the_documentation_knows_every_reason() -> None:
     code = "".join(path.read_text() for path in Path(of_records.__file__).parent.glob("*.py"))
     given = set(re.findall(r'\bSkipped\(\s*"(\w+)"', code))
-    assert {"no_part", "in_another_split", "change_not_seen"} <= given
+    assert {"no_fault", "no_clear_failure"} <= given
     documented = (Path(of_records.__file__).parents[2] / "docs" / "chat.md").read_text()
-    assert all(f"`{reason}`" in documented for reason in {*given, "near_split", "not_python"})
+    assert all(f"`{reason}`" in documented for reason in {*given, "near_split"})
 
 
 def test_without_the_option_there_is_nothing_of_it(
@@ -190,7 +180,7 @@ def twice(rows: list[Row]) -> None:
 
 def echo(rows: list[Row]) -> None:
     """The code of a question becomes that of its answer."""
-    messages = next(row for row in rows if row["task"] == "change")["messages"]
+    messages = next(row for row in rows if row["task"] == "repair")["messages"]
     (asked,), (answered,) = (read_fenced_code(message["content"]) for message in messages[1:])
     messages[2]["content"] = messages[2]["content"].replace(answered, asked)
 

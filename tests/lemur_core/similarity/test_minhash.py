@@ -132,4 +132,4 @@ def test_processes_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_thresholds_are_those_of_curation() -> None:
     options = CurateOptions()
-    assert (options.lexical_threshold, options.structural) == (LEXICAL, STRUCTURAL)
+    assert (options.lexical_threshold, options.structural_threshold) == (LEXICAL, STRUCTURAL)

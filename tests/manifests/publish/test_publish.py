@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from lemur.folders import verify_folder
 from lemur_core.files.errors import RetryableError, UserError
-from manifests.folders.manifest import describe_parent
 from manifests.provenance.swhid import blob_sha1
 from manifests.publish.hub import check_names, check_repository
 from manifests.publish.publishing import PublishReport
@@ -288,39 +287,6 @@ def test_a_folder_of_another_kind_is_not_replaced(send: Send, sample: Path, repo
     with pytest.raises(UserError, match=r"its manifest.json is of kind sample, this one of kind other"):
         send(finished(sample, "other"))
     send(force=True)
-
-
-def test_a_delta_follows_what_it_extends(
-    server: Any, sample: Path, tmp_path: Path, finished: Finished, send: Send
-) -> None:
-    def made(name: str, *extended: Path) -> Path:
-        folder = Path(shutil.copytree(sample, tmp_path / name))
-        (folder / "report.md").write_text(f"# {name}\n")
-        parents = [describe_parent(parent) for parent in extended]
-        against = {"against": [parent.sha256 for parent in parents]} if parents else {}
-        return finished(folder, "snapshot", details={"license": "MIT"}, parents=parents, parameters=against)
-
-    def put(folder: Path, **options: Any) -> PublishReport:
-        return send(folder, verify=lambda _: [], **options)
-
-    base = made("base")
-    first, parallel = made("first", base), made("parallel", base)
-    second = made("second", base, first)
-    put(base)
-    with pytest.raises(UserError, match=r"second also extends first \(manifest .*\), which was not published there"):
-        put(second)
-    put(first)
-    head = server.repos[REPO].branches["main"]
-    for dry_run in (True, False):
-        with pytest.raises(
-            UserError, match=r"holds another folder .* than what parallel extends, base \(manifest .*; "
-        ) as caught:
-            put(parallel, dry_run=dry_run)
-        assert f"`lemur pull {REPO}`, curate again with --against that folder too" in str(caught.value)
-    assert server.repos[REPO].branches["main"] == head
-    put(second)
-    put(parallel, repo_id="owner/other")
-    assert put(parallel, force=True).commit
 
 
 def test_an_empty_repository_is_fine(server: Any, send: Send) -> None:

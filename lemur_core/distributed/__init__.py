@@ -1,1 +1,0 @@
-"""Distributed work: the executors that run tasks, and the folder through which tasks exchange files."""
