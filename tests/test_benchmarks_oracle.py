@@ -1,5 +1,7 @@
 """What the oracle says of a folder that another state has written."""
 
+from pathlib import Path
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -13,7 +15,7 @@ ROWS = [
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(oracle, "RECORDS", tmp_path / "records")
     made = tmp_path / "targets"
     made.mkdir()
@@ -23,7 +25,7 @@ def folder(tmp_path, monkeypatch):
     return made
 
 
-def test_the_same_folder_differs_in_nothing(folder, capsys):
+def test_the_same_folder_differs_in_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert oracle.compare("targets", folder) == 0
     assert capsys.readouterr().out.endswith(
         "recorded: 2 of 2 run forward; 2 are minimized, to 30 lines, a median of 15\n"
@@ -32,7 +34,7 @@ def test_the_same_folder_differs_in_nothing(folder, capsys):
     )
 
 
-def test_each_difference_is_a_line_with_its_rows(folder, capsys):
+def test_each_difference_is_a_line_with_its_rows(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = {"block": "b", "level": "executed", "lean_lines": None, "code_sha256": "1" * 64, "lines": 7}
     pq.write_table(pa.Table.from_pylist([{**ROWS[0], "lines": 7}, other]).drop("path"), folder / "blocks.parquet")
     (folder / "report.md").rename(folder / "page.html")
