@@ -63,8 +63,7 @@ WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")  # of an identifier
 
 #: What a function may import by itself: slow to import, or part of an optional extra.
 LATE_IMPORTS = {
-    *("torch", "torchvision", "numpy", "datasets", "matplotlib", "transformers"),
-    *("diffusers", "einops", "fsspec"),
+    *("torch", "torchvision", "numpy", "datasets", "matplotlib", "transformers", "diffusers", "einops"),
     *("safetensors", "sklearn", "tokenizers", "tqdm", "yaml", "zstandard"),
 }
 IRREGULAR_PARTICIPLE = re.compile(
