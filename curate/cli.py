@@ -15,7 +15,7 @@ app = CommandLine()
 _PANEL = "Curate: LEMUR records in, a snapshot out"
 
 _SOURCE = (
-    r"lemur\[@VERSION], lemur-db\[@VERSION], installed, a .parquet/.json/.jsonl/.csv/.db/.zst file, a folder of .py"
+    r"lemur\[@VERSION], lemur-db\[@VERSION], a .parquet/.json/.jsonl/.csv/.db/.zst file, a folder of .py"
     " files, or hf://datasets/OWNER/NAME."
 )
 _SOURCES = f"{_SOURCE} Also a folder of blocks (records block-ID). Several are read in their order."

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from curate.sources.database import DatabaseFile, is_database
 from curate.sources.files import open_table
-from curate.sources.folders import ExtractionFolder, ParquetFolder, PythonFolder, is_extraction
+from curate.sources.folders import RECORDS, ExtractionFolder, ParquetFolder, PythonFolder, is_extraction
 from curate.sources.lemur import LemurRelease
 from curate.sources.rows import MeasuredFacts, RecordSource
 from lemur_core.files.atomic import sha256_file
@@ -71,11 +71,9 @@ def join_sources(parts: Sequence[RecordSource]) -> RecordSource:
 
 
 _FORMS = (
-    "SOURCE is lemur[@VERSION], lemur-db[@VERSION], installed, a .parquet/.json/.jsonl/.csv/.db/.zst file, a folder"
+    "SOURCE is lemur[@VERSION], lemur-db[@VERSION], a .parquet/.json/.jsonl/.csv/.db/.zst file, a folder"
     " of .py files, or hf://datasets/OWNER/NAME"
 )
-#: Where finished folders hold their networks.
-RECORDS = "data/records"
 _DATABASE = (".db", ".sqlite", ".sqlite3", ".zst")
 
 
@@ -85,19 +83,17 @@ def open_source(spec: str, of_files: Mapping[str, str] = {}) -> RecordSource:
     Args: of_files: columns of the files of a folder, as far as its table states none.
     Returns: the source, which reads its rows batch by batch.
 
-    Reserved words (`lemur`, `installed`) win over a file of that name: write `./lemur` for the file.
+    Reserved words (`lemur`, `lemur-db`) win over a file of that name: write `./lemur` for the file.
     Raises: UserError if `spec` is not a valid SOURCE, or names a path that cannot be used.
     """
     name, at, version = spec.partition("@")
     if name == "lemur":
         return LemurRelease(version) if at else LemurRelease()
-    if spec == "installed" or name == "lemur-db" or spec.startswith("hf://"):
+    if name == "lemur-db" or spec.startswith("hf://"):
         # The Hub's client takes 0.4 s to import, and most sources do without it.
-        from curate.sources.services import HubDataset, InstalledLemur, LemurDatabase
+        from curate.sources.services import HubDataset, LemurDatabase
 
-        if name == "lemur-db":
-            return LemurDatabase(version if at else None)
-        return InstalledLemur() if spec == "installed" else HubDataset(spec)
+        return HubDataset(spec) if name != "lemur-db" else LemurDatabase(version if at else None)
     return _open_path(spec, of_files)
 
 
@@ -123,7 +119,7 @@ def _open_path(spec: str, of_files: Mapping[str, str]) -> RecordSource:
             raise FileNotFoundError
         path.stat()
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # ValueError: a NUL byte in the name
-        near = difflib.get_close_matches(spec.partition("@")[0], ("lemur", "lemur-db", "installed"), 1)
+        near = difflib.get_close_matches(spec.partition("@")[0], ("lemur", "lemur-db"), 1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise UserError(f"{shown}: no such file or folder; {hint}{_FORMS}") from error
     except OSError as error:

@@ -152,6 +152,8 @@ class PythonFolder(FolderSource):
         return target.read_bytes()
 
 
+#: Where finished folders hold their networks.
+RECORDS = "data/records"
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from curate.compute.runs import PRM
-from curate.sources import RECORDS
+from curate.sources.folders import RECORDS
 from lemur.synthesis.attempts.loop import PREFIX, Tried
 from lemur.synthesis.attempts.steps import STEPS, TASK
 from lemur.synthesis.report import ATTEMPTS, NETS, ModelCounts, card_text, last_answers, report_text, synthesis_page

@@ -1,18 +1,16 @@
-"""SOURCE in all its forms: files, folders, the installed API, the Hub, blocks, several; what is said when one cannot be."""
+"""SOURCE in all its forms: files, folders, the Hub, blocks, several; what is said when one cannot be."""
 
 import gzip
 import hashlib
+import io
 import json
 import os
-import re
 import shutil
-import sys
-import types
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import close_session
@@ -22,15 +20,13 @@ from hypothesis import strategies as st
 import curate.sources
 from curate.model.options import CurateOptions
 from curate.sources import join_sources, open_source, open_sources
-from curate.sources.files import OF_ROWS
 from curate.sources.services import HubDataset
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import RetryableError, UsageError, UserError
-from lemur_core.files.foreign import check_growth
 from manifests.folders.manifest import Input
 from manifests.publish.hub import Hub
 from tests.builders import extractions
-from tests.builders.hub_server import HubServer
+from tests.builders.hub_server import Fault, HubServer
 from tests.builders.source_rows import error_of, read, rows_of
 from tests.builders.suites import table
 
@@ -50,7 +46,7 @@ def test_no_such_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notes.txt").touch()
     assert error_of(spec).endswith(
-        ": no such file or folder; SOURCE is lemur[@VERSION], lemur-db[@VERSION], installed, a .parquet/.json/.jsonl/.csv/.db/.zst file, "
+        ": no such file or folder; SOURCE is lemur[@VERSION], lemur-db[@VERSION], a .parquet/.json/.jsonl/.csv/.db/.zst file, "
         "a folder of .py files, or hf://datasets/OWNER/NAME"
     )
 
@@ -220,109 +216,37 @@ def test_hyperparameters_of_files_need_files(tmp_path: Path) -> None:
         open_sources([str(table)], {"prm": "{}"})
 
 
-# --- installed --------------------------------------------------------------------------------------------------
-
-
-def install(monkeypatch: pytest.MonkeyPatch, data: Any) -> None:
-    for name in ("ab", "ab.nn", "ab.nn.api"):
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    sys.modules["ab.nn.api"].data = data  # type: ignore[attr-defined]
-
-
-def test_installed_rows(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    frame = pd.DataFrame(
-        {
-            "task": ["t"] * 3,
-            "nn": ["a", "b", None],
-            "nn_code": ["x = 1", None, "y = 1"],
-            "nn_id": ["c" * 32, "d" * 32, hashlib.md5(b"y=1").hexdigest()],
-            "epoch": [1, 2, 3],
-            "accuracy": [0.5, float("nan"), 1.0],
-            "prm": [{"lr": 0.1, "batch": 8}, {}, None],
-            "transform_code": ["…"] * 3,
-        }
-    )
-
-    def data(only_best_accuracy: bool) -> pd.DataFrame:
-        assert only_best_accuracy
-        print("building the database")
-        return frame
-
-    install(monkeypatch, data)
-    source = open_source("installed")
-    found = rows_of(source)
-    assert [row["nn"] for row in found] == ["a", "b", ""]
-    assert [row["nn_code"] for row in found] == ["x = 1", None, "y = 1"]
-    assert [row["problem"] for row in found] == [None, "nn_code is missing", None]
-    assert [row["arch_uid"] for row in found] == ["c" * 32, None, None]
-    assert [row["epoch"] for row in found] == [1, 2, 3]
-    assert [row["accuracy"] for row in found] == [0.5, None, 1.0]
-    assert [row["prm"] for row in found] == ['{"batch": 8, "lr": 0.1}', "{}", None]
-    assert rows_of(source) == found
-    assert source.inputs() == open_source("installed").inputs()
-    assert capsys.readouterr().out == ""
-
-
-def test_installed_not_there() -> None:
-    told = error_of("installed").replace("'ab.nn'", "'ab'")  # `ab` itself may come with nn-dup
-    assert told == (
-        "installed: ab.nn.api cannot be imported: No module named 'ab'; pip install nn-dataset==2.1.0 in this "
-        "environment, or curate the released corpus: lemur curate lemur"
-    )
-
-
-def test_installed_names_the_missing_dependency(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "ab/nn").mkdir(parents=True)
-    (tmp_path / "ab/nn/api.py").write_text("import surely_not_a_module")
-    monkeypatch.syspath_prepend(tmp_path)
-    for name in ("ab", "ab.nn"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    assert error_of("installed").startswith("installed: ab.nn.api needs surely_not_a_module, which is not installed")
-    for name in ("ab", "ab.nn"):
-        sys.modules.pop(name, None)
-
-
-def test_installed_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    def data(only_best_accuracy: bool) -> None:
-        raise OSError("disk is full\nat length")
-
-    install(monkeypatch, data)
-    assert error_of("installed").startswith("installed: ab.nn.api.data fails: disk is full; ")
-    install(monkeypatch, lambda only_best_accuracy: None)
-    assert "returned a NoneType, not a table" in error_of("installed")
-    install(monkeypatch, lambda only_best_accuracy: pd.DataFrame({"nn": []}))
-    assert "no column 'nn_code'; it has nn;" in error_of("installed")
-    install(monkeypatch, lambda only_best_accuracy: pd.DataFrame({"nn": [], "nn_code": []}))
-    assert error_of("installed").startswith("installed: holds no rows")
-
-
 # --- the Hub ----------------------------------------------------------------------------------------------------
 
 
-def serve(monkeypatch: pytest.MonkeyPatch, splits: dict[str, Any]) -> list[tuple[Any, ...]]:
-    import datasets  # takes seconds: only where it is used
-
-    calls: list[tuple[Any, ...]] = []
-
-    def load_dataset(path: str, *, revision: str | None, streaming: bool) -> Any:
-        calls.append((path, revision, streaming))
-        return datasets.IterableDatasetDict(splits)
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    return calls
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub-cache"))
+    with HubServer().serve() as server:
+        yield server
+        close_session()
 
 
-def stream(records: list[dict[str, Any]]) -> Any:
-    import datasets
-
-    return datasets.Dataset.from_list(records).to_iterable_dataset()
+def open_hub(server: HubServer, spec: str) -> HubDataset:
+    return HubDataset(spec, hub=Hub(server.endpoint, answer_seconds=5, delays=()))
 
 
-def test_hub_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    train = [{"nn": f"n{i}", "nn_code": f"x = {i}", "prm": {"lr": i}, "other": b"\xff"} for i in range(3)]
-    test = [{"nn": "t", "nn_code": None, "accuracy": 0.5, "epoch": "7"}]
-    calls = serve(monkeypatch, {"train": stream(train), "test": stream(test)})
-    source = open_source("hf://datasets/owner/name@v1")
+def parquet(*rows: dict[str, Any]) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(list(rows)), sink)
+    return sink.getvalue()
+
+
+def line(**row: Any) -> bytes:
+    return json.dumps(row).encode() + b"\n"
+
+
+def test_hub_rows(hub: HubServer) -> None:
+    train = parquet(*({"nn": f"n{i}", "nn_code": f"x = {i}", "prm": {"lr": i}, "other": b"\xff"} for i in range(3)))
+    test = parquet({"nn": "t", "nn_code": None, "accuracy": 0.5, "epoch": "7"})
+    repo = hub.make("owner/name")
+    repo.edit(**{"data/train.parquet": train, "data/test.parquet": test, "rows.jsonl": line(nn="j", nn_code="j = 1")})
+    source = open_hub(hub, "hf://datasets/owner/name")
     found = rows_of(source)
     assert [(row["nn"], row["problem"], row["prm"], row["epoch"]) for row in found] == [
         ("t", "nn_code is missing", None, 7),
@@ -330,30 +254,28 @@ def test_hub_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         ("n1", None, '{"lr": 1}', None),
         ("n2", None, '{"lr": 2}', None),
     ]
-    assert set(calls) == {("owner/name", "v1", True)}
-    [given] = source.inputs()
-    canonical = b"".join(json.dumps(row, sort_keys=True).encode() + b"\n" for row in found)
-    assert (given.name, given.sha256, given.bytes) == (
-        "hf://datasets/owner/name@v1",
-        hashlib.sha256(canonical).hexdigest(),
-        len(canonical),
-    )
+    assert [(given.name, given.sha256, given.bytes) for given in source.inputs()] == [
+        (f"hf://datasets/owner/name/data/{name}", hashlib.sha256(content).hexdigest(), len(content))
+        for name, content in (("test.parquet", test), ("train.parquet", train))
+    ]
+    assert hub.requests["download"] == 2
+    assert rows_of(open_hub(hub, "hf://datasets/owner/name")) == found
+    assert hub.requests["download"] == 2  # from the cache
 
 
-def test_hub_columns_known_only_from_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    import datasets
+def test_hub_revision(hub: HubServer) -> None:
+    repo = hub.make("o/n")
+    first = repo.edit(**{"a.jsonl.gz": gzip.compress(line(nn="old", nn_code="x = 1"))})
+    repo.edit(**{"a.jsonl.gz": gzip.compress(line(nn="new", nn_code="x = 1"))})
+    assert [row["nn"] for row in rows_of(open_hub(hub, "hf://datasets/o/n"))] == ["new"]
+    assert [row["nn"] for row in rows_of(open_hub(hub, f"hf://datasets/o/n@{first}"))] == ["old"]
 
-    def make() -> Any:
-        yield {"nn": "a", "nn_code": "x = 1"}
 
-    serve(monkeypatch, {"train": datasets.IterableDataset.from_generator(make)})
-    assert [row["nn_code"] for row in rows_of(open_source("hf://datasets/owner/name"))] == ["x = 1"]
-
-    def make_others() -> Any:
-        yield {"nn": "a", "code": "x = 1"}
-
-    serve(monkeypatch, {"train": datasets.IterableDataset.from_generator(make_others)})
-    assert error_of("hf://datasets/o/n").startswith("hf://datasets/o/n, split train: no column 'nn_code'; it has nn, ")
+def test_hub_finished_folder(hub: HubServer) -> None:
+    rows = parquet({"nn": "a", "nn_code": "a = 1"})
+    files = {"manifest.json": b"{}", "decisions.parquet": parquet({"x": 1}), "data/records/train-0.parquet": rows}
+    hub.make("o/n").edit(**files)
+    assert [row["nn"] for row in rows_of(open_hub(hub, "hf://datasets/o/n"))] == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -363,83 +285,38 @@ def test_hub_spec(spec: str) -> None:
     assert error_of(spec).startswith(f"{spec}: not a dataset on the Hub; write hf://datasets/OWNER/NAME")
 
 
-def test_hub_tables_without_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    serve(monkeypatch, {"train": stream([{"nn": "a", "code": "x"}])})
-    assert error_of("hf://datasets/o/n").startswith("hf://datasets/o/n, split train: no column 'nn_code'; it has nn, ")
-    serve(monkeypatch, {})
-    assert error_of("hf://datasets/o/n").startswith("hf://datasets/o/n: holds no rows")
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({}, ": holds no Parquet, JSONL, CSV or JSON file; "),
+        ({"x.csv": b"nn,code\na,x\n"}, "/x.csv: no column 'nn_code'; it has nn, code;"),
+        ({"x.csv": b"nn,nn_code\n"}, ": holds no rows; "),
+    ],
+)
+def test_hub_without_networks(hub: HubServer, files: dict[str, bytes], said: str) -> None:
+    hub.make("o/n").edit(**files)
+    with pytest.raises(UserError, match=f"^hf://datasets/o/n{said}"):
+        rows_of(open_hub(hub, "hf://datasets/o/n"))
 
 
-def test_hub_files_that_unpack_to_far_more_are_not_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import datasets
-    from fsspec.compression import compr
-
-    monkeypatch.setattr(check_growth, "__kwdefaults__", {"ratio": 200, "floor": 1 << 20})
-    load, originals = datasets.load_dataset, dict(compr)
-    path = tmp_path / "rows.jsonl.gz"
-
-    def load_file(*_: object, **__: object) -> Any:
-        return load("json", data_files={"train": str(path)}, streaming=True)
-
-    monkeypatch.setattr(datasets, "load_dataset", load_file)
-    rows = [{"nn": f"n{number}", "nn_code": f"x = {number}"} for number in range(50)]
-    path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
-    assert [row["nn"] for row in rows_of(open_source("hf://datasets/o/n"))] == [row["nn"] for row in rows]
-    path.write_bytes(gzip.compress(b'{"nn": "a", "nn_code": "' + b" " * (1 << 27) + b'"}\n'))
-    assert re.match(r"hf://datasets/o/n: [\d,]+ bytes of it unpack to more than", error_of("hf://datasets/o/n"))
-    assert compr == originals
-
-
-def test_hub_rows_that_outgrow_their_files_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [{"nn": f"n{number}", "nn_code": "x" * 1000} for number in range(100)]
-    serve(monkeypatch, {"train": stream(rows)})
-    monkeypatch.setitem(OF_ROWS, "floor", 1000)
-    with HubServer().serve() as server:
-        hub = Hub(server.endpoint, answer_seconds=5)
-        server.make("o/n").edit(x=b"x" * 120)
-        assert len(rows_of(HubDataset("hf://datasets/o/n", hub=hub))) == 100
-        server.make("o/small").edit(x=b"x" * 10)
-        with pytest.raises(UserError, match=r"^hf://datasets/o/small: \d+ bytes of it unpack to more than"):
-            rows_of(HubDataset("hf://datasets/o/small", hub=hub))
-        close_session()
-
-
-def http_error(status: int) -> Exception:
-    from huggingface_hub.errors import HfHubHTTPError
-
-    error = HfHubHTTPError.__new__(HfHubHTTPError)
-    error.response = types.SimpleNamespace(status_code=status)
-    return error
-
-
-def broken_connection() -> Exception:
-    return type(http_error(0)).__bases__[0]("connection reset")  # what the HTTP library itself raises
-
-
-def absent() -> Exception:
-    import datasets
-
-    return datasets.exceptions.DatasetNotFoundError("no such dataset")  # a FileNotFoundError too
-
-
-@table(__file__, "sources.md", "Hub fails", globals() | {"RetryableError": RetryableError})
-def test_hub_fails(
-    monkeypatch: pytest.MonkeyPatch, raised: Callable[[], Exception], kind: type[UserError], said: str
-) -> None:
-    import datasets
-
-    def load_dataset(*_: object, **__: object) -> None:
-        raise raised()
-
-    def break_off() -> Any:
-        yield {"nn": "a", "nn_code": "x = 1"}
-        raise raised()
-
-    for loaded in (load_dataset, lambda *_, **__: {"train": datasets.IterableDataset.from_generator(break_off)}):
-        monkeypatch.setattr(datasets, "load_dataset", loaded)
-        with pytest.raises(UserError, match=f"^hf://datasets/o/n: {said}") as caught:
-            rows_of(open_source("hf://datasets/o/n"))
-        assert type(caught.value) is kind
+@pytest.mark.parametrize(
+    ("fault", "spec", "kind", "said"),
+    [
+        (Fault("info", 503, times=9), "o/n", RetryableError, "ordered by the test; run the same command again"),
+        (Fault("info", 403), "o/n", UserError, ": no permission"),
+        (Fault("download", "drop", times=99), "o/n", RetryableError, "/a.csv: "),
+        (None, "o/n@none", UserError, ": no such revision"),
+        (None, "o/none", UserError, ": no such repository, or it is private"),
+    ],
+)
+def test_hub_fails(hub: HubServer, fault: Fault | None, spec: str, kind: type[UserError], said: str) -> None:
+    hub.make("o/n").edit(**{"a.csv": b"nn,nn_code\na,x = 1\n"})
+    hub.faults += [fault] if fault else []
+    with pytest.raises(UserError) as caught:
+        rows_of(open_hub(hub, f"hf://datasets/{spec}"))
+    assert type(caught.value) is kind
+    assert str(caught.value).startswith(f"hf://datasets/{spec}")
+    assert said in str(caught.value)
 
 
 # --- several, and an extraction folder as one of them ---------------------------------------------------------------
