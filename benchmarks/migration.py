@@ -14,7 +14,9 @@ import shutil
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from extract.migrate import find_project, migrate
@@ -46,6 +48,24 @@ def attempt(blocks: Path, block: str, project: str, into: Path) -> dict[str, Any
     return result | {"seconds": round(time.monotonic() - started, 1)}
 
 
+def make_record(drawn: Sequence[str], seed: int, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the counts with what they hold for."""
+    cpu = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    by_project: dict[str, dict[str, str]] = {result["project"]: {} for result in results}
+    for result in results:
+        why = result.get("error") or result["not_imported"]
+        by_project[result["project"]][result["block"]] = result["outcome"] + (f": {why}" if why else "")
+    return {
+        "command": f"python -m benchmarks.migration BLOCKS PROJECT... --blocks {len(drawn)} --seed {seed}",
+        "versions": {name: find_runtime().versions[name] for name in ("torch", "torchvision", "numpy")},
+        "python": platform.python_version(),
+        "processor": next((text for text in cpu if text.startswith("model name")), "").partition(":")[2].strip(),
+        "median_seconds": median(result["seconds"] for result in results),
+        "counts": Counter(result["outcome"] for result in results),
+        "results": by_project,
+    }
+
+
 def main() -> None:
     """Try every drawn block in every project, and print the counts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -69,19 +89,7 @@ def main() -> None:
     counts = Counter(result["outcome"] for result in results)
     print(f"{len(results)} pairs of {len(drawn)} blocks and {len(options.projects)} projects: {dict(counts)}")
     if options.record is not None:
-        cpu = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        record = {
-            "command": "python -m benchmarks.migration",
-            "blocks": drawn,
-            "seed": options.seed,
-            "projects": list(dict.fromkeys(result["project"] for result in results)),
-            "versions": {name: find_runtime().versions[name] for name in ("torch", "torchvision", "numpy")},
-            "python": platform.python_version(),
-            "processor": next((text for text in cpu if text.startswith("model name")), "").partition(":")[2].strip(),
-            "counts": counts,
-            "results": results,
-        }
-        write_text(options.record, json.dumps(record, indent=1) + "\n")
+        write_text(options.record, json.dumps(make_record(drawn, options.seed, results), indent=1) + "\n")
 
 
 if __name__ == "__main__":
