@@ -185,10 +185,10 @@ def _prove(name: str, subject: Target, sized: Sized, module_text: Rebuilt) -> di
     new_shapes = [] if cause else propose_new_shapes(sized, own)
     compared = [own]
     for shapes in new_shapes:
-        difference, error = pair.differs(shapes)
+        difference, error_here = pair.differs(shapes)
         if difference is not None:
             compared.append(shapes)
-            cause, largest_error = difference, max(largest_error, error)
+            cause, largest_error = difference, max(largest_error, error_here)
         if difference is not None or pair.late:
             break
     if cause:
