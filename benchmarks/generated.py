@@ -21,7 +21,7 @@ from curate.model.corpus import fill_store
 from curate.model.features import FeatureStore, FeatureTable
 from lemur_core.files import Json
 from lemur_core.files.atomic import write_text
-from lemur_core.files.figures import BLUE, FAINT, INK, ORANGE, bar_axes, save_figure
+from lemur_core.files.figures import BLUE, FAINT, INK, ORANGE, save_figure
 from lemur_core.files.markdown import code_span, count, table
 from lemur_core.sandbox import META_PRELOAD, Limits
 from lemur_core.sandbox.stage import Retries, SandboxStage
@@ -174,7 +174,13 @@ def draw_figure(path: Path, families: Sequence[FamilyNovelty]) -> None:
     """Draw the share of networks that are distinct, in each sense; of graphs the share of those that were traced."""
 
     def draw(figure: "Figure") -> None:
-        axes = bar_axes(figure, [family.prefix for family in families], 1.4)
+        figure.set_size_inches(8.0, 1.4 + 0.34 * len(families))
+        axes = figure.subplots()
+        axes.set_yticks(range(len(families)), [family.prefix for family in families])
+        axes.set_ylim(len(families) - 0.5, -0.5)  # upside down, so that the first bar is at the top
+        axes.tick_params(axis="y", length=0)
+        axes.spines["left"].set_visible(False)
+        axes.grid(axis="x")
         for column, color in zip((*TEXTS, *GRAPHS), _COLORS, strict=True):
             shares = [
                 family.distinct[column] / max(1, family.traced if column in GRAPHS else family.networks)

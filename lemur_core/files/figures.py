@@ -4,20 +4,16 @@ Colors: Okabe and Ito 2008, "Color Universal Design".
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lemur_core.files.atomic import atomic_file
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 BLUE, ORANGE, INK, FAINT = "#0072B2", "#D55E00", "#222222", "#8A8A8A"
-#: Background of labels on grid lines.
-_BEHIND = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}
-_INCHES, _BAR_INCHES = 8.0, 0.34  # width of a figure, height of a bar
 _DPI = 160  # sharp on finer screens at 8 inches and 800 pixels
 
 _STYLE: dict[str, object] = {
@@ -66,37 +62,3 @@ def save_figure(path: Path, draw: Callable[["Figure"], None]) -> None:
                 figure.savefig(part, format="svg", metadata={"Date": None, "Creator": None})
             else:
                 figure.savefig(part, format="png", dpi=_DPI, metadata={"Software": None})
-
-
-def bar_axes(figure: "Figure", labels: Sequence[str], height: float) -> "Axes":
-    """Create axes for horizontal bars: bar `n` is at y = `n`, the first at the top, with its label on the left.
-
-    Args:
-        figure: resized here: its height follows from the number of bars.
-        labels: one per bar, from the top.
-        height: inches of everything except the bars.
-    Returns: the only axes of the figure; the caller draws the bars.
-    """
-    figure.set_size_inches(_INCHES, height + _BAR_INCHES * len(labels))
-    axes = figure.subplots()
-    axes.set_yticks(range(len(labels)), list(labels))
-    # Upside down, so that the first bar is at the top.
-    axes.set_ylim(len(labels) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
-    axes.grid(axis="x")
-    return axes
-
-
-def label_bars(axes: "Axes", texts: Sequence[str], ends: Sequence[float]) -> None:
-    """Write a text after the end of each bar.
-
-    Args:
-        axes: from `bar_axes`.
-        texts: one per bar, from the top.
-        ends: where the bars end, in units of the x axis.
-    """
-    for index, (text, end) in enumerate(zip(texts, ends, strict=True)):
-        axes.annotate(
-            text, (end, index), (5, 0), textcoords="offset points", va="center_baseline", fontsize=9.5, bbox=_BEHIND
-        )
