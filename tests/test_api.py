@@ -294,16 +294,26 @@ def test_errors_are_exceptions_with_one_line(place: Path) -> None:
     assert not (place / "snapshot").exists()
 
 
-def test_all_options_of_an_extraction_are_handed_on() -> None:
+def test_all_options_of_an_extraction_are_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import extract.interface
     from extract import ExtractOptions
-    from extract.interface import plan_extraction
 
+    runs: list[Any] = []
+
+    def stop(_: Path, run: Any, **__: Any) -> None:
+        runs.append(run)
+        raise UserError("stop")
+
+    monkeypatch.setattr(extract.interface, "extract_to", stop)
     options = ExtractOptions(
         repositories=("r",), paths=("p",), symbols=("s",), limit=1, start_from="x", index="skip", level="forward",
         retry_failed=True, fidelity=True, seed=1, chat=True, include_code=True, chat_max_tokens=9,
         unsafe_no_sandbox=True,
     )  # fmt: skip
-    run = plan_extraction(["a"], corpus="c", names=["n"], options=options, jobs=2)
+    for given in ({"corpus": "c", "names": ["n"], "options": options, "jobs": 2}, {}):
+        with pytest.raises(UserError, match="stop"):
+            extract.interface.extract(["a"], out=tmp_path / "new", **given)
+    run, plain = runs
     assert (run.corpus, run.sources, run.jobs, run.unsafe_no_sandbox) == ("c", ("a",), 2, True)
     assert (run.index, run.level, run.retry_failed, run.fidelity, run.timings, run.seed) == (
         *("skip", "forward", True, True, True, 1),
@@ -312,7 +322,7 @@ def test_all_options_of_an_extraction_are_handed_on() -> None:
     assert (scope.names, scope.repositories, scope.paths, scope.symbols) == (("n",), ("r",), ("p",), ("s",))
     assert (scope.limit, scope.start_from) == (1, "x")
     assert run.parameters()["chat"] == {"seed": 1, "max_tokens": 9, "include_code": True}
-    assert plan_extraction([]).parameters()["chat"] is None
+    assert plain.parameters()["chat"] is None
 
 
 def test_synthesis_hands_on_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,8 +191,7 @@ def _choose_records(folder: Path, records: pa.Table, removed: pa.Table) -> list[
     ids = records["id"].combine_chunks()
     counts = pc.value_counts(removed["canonical"])
     indices = pc.index_in(counts.field("values"), value_set=ids)
-    in_folder = pc.is_valid(indices).to_numpy(zero_copy_only=False)  # those of an older delta may be elsewhere
-    numbers[indices.drop_null().to_numpy()] = counts.field("counts").to_numpy()[in_folder]
+    numbers[indices.to_numpy()] = counts.field("counts").to_numpy()
     order = np.lexsort((pc.rank(ids).to_numpy(), -numbers))[:_RECORDS]
     chosen = set(ids.take(pa.array(order)).to_pylist())
     rows = SNAPSHOT.rows(folder, LemurRecord, _RECORD_COLUMNS, ids=chosen)

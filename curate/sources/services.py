@@ -83,7 +83,7 @@ class HubDataset(RowSource):
         return tables
 
     def _list_tables(self) -> tuple[str, list[RepoFile]]:
-        """Return the commit of the revision, and its tables of one kind: of a finished folder only its records."""
+        """Return the commit of the revision, and its tables of one kind; of a finished folder only its records."""
         api = self._hub.api()
         commit = api.dataset_info(self._repo, revision=self._revision, timeout=self._hub.answer_seconds).sha
         assert commit is not None

@@ -1,4 +1,4 @@
-"""What older releases wrote and this one no longer reads: such a folder opens, and its digests are verified."""
+"""Parts of folders of older releases that are no longer read: such a folder opens, and its digests are verified."""
 
 from collections.abc import Callable
 from typing import NamedTuple

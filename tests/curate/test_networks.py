@@ -1,4 +1,4 @@
-"""The table of all networks and that of near pairs, against a brute force of their own and damage."""
+"""The table of all networks, against a brute force of their own and damage."""
 
 import hashlib
 import json
