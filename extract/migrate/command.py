@@ -21,7 +21,7 @@ from extract.migrate.network import (
 )
 from extract.migrate.source_block import load_source_block
 from extract.model.options import MigrateOptions
-from lemur_core.files.atomic import check_writable, write_text
+from lemur_core.files.atomic import check_new_file, write_text
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.markdown import plural
 from manifests.provenance.licenses import is_permissive
@@ -35,7 +35,7 @@ def migrate_into_network(folder: Path, block: str, path: Path, options: MigrateO
     """
     out = options.out or default_out(path, block)
     if not options.dry_run:
-        _check_out(out, force=options.force)
+        check_new_file(out, force=options.force)
     target_network = _read_target(path, options)
     with open_box(unsafe=options.unsafe_no_sandbox) as box:
         moved = migrate_named(folder, block, target_network, box, site=options.site)
@@ -69,12 +69,6 @@ def list_insertion_points(folder: Path, block: str, path: Path, options: Migrate
 def default_out(path: Path, block: str) -> Path:
     """Return the default path, `HOST-BLOCK.py` next to the network's file."""
     return path.with_name(f"{path.stem}-{block.rpartition('::')[2].rpartition('.')[2]}.py")
-
-
-def _check_out(out: Path, *, force: bool) -> None:
-    if out.exists() and (out.is_dir() or not force):
-        raise UserError(f"{out}: exists already; choose another --out" + ("" if out.is_dir() else ", or add --force"))
-    check_writable(out)
 
 
 def _read_target(path: Path, options: MigrateOptions) -> TargetNetwork:
