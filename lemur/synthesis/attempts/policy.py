@@ -119,7 +119,7 @@ _NEVER_REACHED = re.compile(
     r"(ag|cr|gi)_(await|code|frame|origin|yieldfrom)|tb_(frame|next)|obj|_module|_evaluate|_python_dispatch|ctypes|dump"
     r"|(f|func)_(back|builtins|closure|code|dict|globals|locals|trace)|_(get|new|set|share|write)_\w*(cuda|fd|file)\w*"
     r"|_new_shared|_make_\w*subclass|_reduce_ex_internal|_?data_ptr|share_memory_?|from_file|tofile|save|export_\w+|compile"
-    r"|multiprocessing_context"
+    r"|multiprocessing_context|reducer|_ctx|_workers|_\w+_queues?|loads?|os|sys"
 )
 #: Methods of `nn.Module` by which the proofs read a network.
 _NEVER_CHANGED = frozenset(
