@@ -25,7 +25,7 @@ from lemur_core.files.markdown import article
 from lemur_core.files.progress import show_steps
 from lemur_core.files.python import read_python_file
 from lemur_core.graphs.graph import TORCH
-from manifests.folders.checks import Check, check_faults, check_files, run_checks
+from manifests.folders.checks import Check, check_faults, check_files, find_links, run_checks
 from manifests.folders.formats import FolderKind, FolderLink, ListedItem, lines_text, manifest_link
 from manifests.folders.frame import Page, foreign_page_files, has_page
 from manifests.folders.manifest import (
@@ -123,7 +123,7 @@ def _verify_run(folder: Path, jobs: int | None) -> list[Check]:
     inside = sorted(path.parent for path in folder.glob(f"*/{FILE_NAME}"))
     if not inside:
         raise UserError(f"{folder}: none of its stages is finished; run `lemur demo --out {folder}` again")
-    wrong = list(foreign_page_files(folder))
+    wrong = [*foreign_page_files(folder), *(f"{name} is a link" for name in find_links(folder))]
     checks = ((part.name, check) for part in inside for check in verify_folder(part, jobs=jobs))
     own = [check_faults("page", wrong, "its script is ours")] if wrong or (folder / INDEX).is_file() else []
     return own + [replace(check, name=f"{name}: {check.name}") for name, check in checks]

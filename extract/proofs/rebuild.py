@@ -17,7 +17,7 @@ from extract.proofs.validate import BlockWithOriginal
 from extract.resolve.index import FactsIndex
 from extract.specs.algorithm import graphs_in_spec
 from extract.specs.make import read_spec
-from lemur_core.files.atomic import write_text
+from lemur_core.files.atomic import check_new_file, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
 from lemur_core.sandbox import Limits
@@ -221,8 +221,7 @@ def rebuild_to(
     Raises: UserError if there is no such block, its spec has no graph, or the proof fails; then no file is written.
     """
     # Checked first, because the proof below takes a minute.
-    if out.exists() and not force:
-        raise UserError(f"{out}: exists; choose another name, or replace it with --force")
+    check_new_file(out, force=force)
     spec = _find_spec(folder, wanted)
     if folder is None:
         (outcome,) = rebuild_all([_make_job(spec, None)], jobs=1, unsafe=unsafe)

@@ -8,7 +8,7 @@ from typing import Any
 
 from extract.search.index import SpecLine, open_index
 from extract.search.ranking import Filters, SearchResult, search
-from lemur_core.files.atomic import write_text
+from lemur_core.files.atomic import check_new_file, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible, plural
 
@@ -93,13 +93,9 @@ def write_candidates(path: Path, hits: Sequence[SpecLine]) -> None:
 
     Raises: UserError if the file cannot be written.
     """
-    if path.is_dir():
-        raise UserError(f"{path}: is a folder; give a file for --spec")
-    try:
-        lines = (json.dumps(make_candidate(spec), ensure_ascii=False) for spec in hits)
-        write_text(path, '{"candidates": [\n' + ",\n".join(lines) + "\n]}\n")
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror}; choose another --spec") from error
+    check_new_file(path, "--spec", force=True)
+    lines = (json.dumps(make_candidate(spec), ensure_ascii=False) for spec in hits)
+    write_text(path, '{"candidates": [\n' + ",\n".join(lines) + "\n]}\n")
 
 
 def _loading(hit: SpecLine, folder: Path) -> str:

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lemur_core.files.atomic import write_text
-from lemur_core.files.errors import UserError
+from lemur_core.files.atomic import check_new_file, write_text
 from manifests.options.help import CommandLine, paint_outcomes
 from manifests.options.parameters import RuntimeOption
 
@@ -45,8 +44,8 @@ def gate(
     from lemur.gate.gate import build_json, build_sarif, build_table
     from lemur.gate.gate import gate as check  # loads the networks
 
-    if sarif is not None and not sarif.absolute().parent.is_dir():
-        raise UserError(f"{sarif}: there is no folder {sarif.parent}; create it first")
+    if sarif is not None:
+        check_new_file(sarif, "--sarif", force=True)
     report = check(paths, against=against, jobs=jobs, unsafe=unsafe_no_sandbox, runtime=tuple(runtime or ()))
     if sarif is not None:
         write_text(sarif, json.dumps(build_sarif(report), indent=2) + "\n")

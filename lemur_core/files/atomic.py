@@ -110,9 +110,14 @@ def sha256_file(path: Path) -> str:
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a temporary sibling of `path` to write to; rename it to `path` on success, remove it on failure.
 
-    Args: path: in an existing folder; an older file is replaced.
+    Args: path: its parent folders are created as needed; an older file is replaced.
     Returns: a context manager; the sibling exists already, is empty, and is synced to disk before it is renamed.
+    Raises: OSError, as of the last folder, if one of them cannot be created.
     """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), error.filename) from error
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.{_make_mark()}", suffix=_PART, dir=path.parent)
     os.close(handle)
     part = Path(name)
@@ -130,7 +135,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
 def write_text(path: Path, text: str) -> None:
     """Write a text file in UTF-8 with `\\n` line ends.
 
-    Args: path: in an existing folder; on failure, an older file there is kept.
+    Args: path: its parent folders are created as needed; on failure, an older file there is kept.
     """
     with atomic_file(path) as part:
         part.write_text(text, encoding="utf-8", newline="\n")
@@ -255,6 +260,18 @@ def check_writable(out: Path) -> None:
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         number = errno.EACCES if parent.is_dir() else errno.ENOTDIR
         raise UserError(f"{out}: cannot be written: {parent}: {os.strerror(number)}; choose another --out")
+
+
+def check_new_file(out: Path, option: str = "--out", *, force: bool = False) -> None:
+    """Check, before minutes of work, that an output file can be put in place afterwards.
+
+    Args: option: the option that named it, for messages. force: accept an existing file.
+    Raises: UserError if it is a folder, exists, or cannot be created.
+    """
+    if out.is_dir() or (out.exists() and not force):
+        more = "" if out.is_dir() else ", or add --force"
+        raise UserError(f"{out}: exists already; choose another {option}{more}")
+    check_writable(out)
 
 
 def check_free(out: Path, *, force: bool) -> None:

@@ -48,7 +48,6 @@ def save_figure(path: Path, draw: Callable[["Figure"], None]) -> None:
     import matplotlib  # imported here: slower than the rest of a report
     from matplotlib.figure import Figure
 
-    path.parent.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()
         settings: Any = matplotlib.rcParams  # its keys are typed as literals

@@ -30,16 +30,19 @@ class Check:
 
 
 def check_files(folder: Path, manifest: Manifest) -> Check:
-    """Check that every file has the digest stated in the manifest, and that there are no other files.
+    """Check that every file has the digest stated in the manifest, and that there are no other files, and no links.
 
     Args: manifest: of the folder, as read.
     Returns: one check; the files of the HTML page are not in the manifest, and are checked against their own index.
     """
     show_item("digests")
     listed = {item.path: item for item in manifest.outputs}
-    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {FILE_NAME}
+    links = find_links(folder)
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    files -= {FILE_NAME, *links}
     present = {name for name in files if not is_of_page(name)}
-    wrong = [f"{name} is missing" for name in sorted(listed.keys() - present)]
+    wrong = [f"{name} is a link" for name in links]
+    wrong += [f"{name} is missing" for name in sorted(listed.keys() - present - set(links))]
     wrong += [f"{name} is not in the manifest" for name in sorted(present - listed.keys())]
     wrong += [
         f"{name} differs from its digest"
@@ -54,6 +57,11 @@ def check_files(folder: Path, manifest: Manifest) -> Check:
     page_files = {f"{inner}/{name}" for inner, names in pages.items() for name in names}
     wrong += active_files(folder, sorted(present - page_files))
     return check_faults("digests", wrong, f"{len(listed)} files as the manifest states")
+
+
+def find_links(folder: Path) -> list[str]:
+    """Return the links in a folder, to whatever: what they show may change, and is not in the folder."""
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink())
 
 
 def _list_inner_pages(present: set[str]) -> dict[str, set[str]]:

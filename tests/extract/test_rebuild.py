@@ -165,11 +165,14 @@ def spec(answers: dict[str, dict[str, Any]], tmp_path: Path) -> Path:
 
 
 def test_a_file_with_a_spec_is_enough(spec: Path, tmp_path: Path) -> None:
-    said = rebuild_to(None, str(spec), tmp_path / "blur.py")
+    out = tmp_path / "new" / "folder" / "blur.py"
+    said = rebuild_to(None, str(spec), out)
     assert said.endswith("lines, which compute the graph of the spec; not proven: no original here")
-    assert "class Blur(nn.Module):" in (tmp_path / "blur.py").read_text(encoding="utf-8")
-    with pytest.raises(UserError, match="exists; choose another name"):
-        rebuild_to(None, str(spec), tmp_path / "blur.py")
+    assert "class Blur(nn.Module):" in out.read_text(encoding="utf-8")
+    with pytest.raises(UserError, match="exists already; choose another --out, or add --force"):
+        rebuild_to(None, str(spec), out)
+    with pytest.raises(UserError, match="blur.py: Not a directory; choose another --out"):
+        rebuild_to(None, str(spec), out / "blur.py")
     with pytest.raises(UserError, match="give one, or name a block and its folder"):
         rebuild_to(None, "Blur", tmp_path / "other.py")
 

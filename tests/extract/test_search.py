@@ -220,9 +220,9 @@ def test_lines_and_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_candidates(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "spec.json"
-    out.write_text("older")
-    search_folder(folder, "", Filters(categories=("Attention",)), count=1, spec_file=out)
+    out = tmp_path / "new" / "spec.json"
+    for _ in ("created with its folder", "replaced"):
+        search_folder(folder, "", Filters(categories=("Attention",)), count=1, spec_file=out)
     candidates = json.loads(out.read_text())["candidates"]
     assert [item["class"] for item in candidates] == ["SqueezeExcite", "SEModule", "WindowMSA", "MultiHeadAttention"]
     assert candidates[2]["forward_args"] == ["x"]
@@ -230,10 +230,10 @@ def test_candidates(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out.endswith(f"{out}: 4 candidates\n")
     search_folder(folder, "window attention", Filters(), count=1, spec_file=out)
     assert [item["class"] for item in json.loads(out.read_text())["candidates"]] == ["WindowMSA"]
-    for where in (tmp_path, tmp_path / "no" / "spec.json", out / "spec.json"):
+    for where in (tmp_path, out / "spec.json", out / "no" / "spec.json"):
         with pytest.raises(UserError, match="--spec"):
             search_folder(folder, "", Filters(), spec_file=where)
-    assert [path.name for path in tmp_path.iterdir()] == ["spec.json"]
+    assert [path.name for path in out.parent.iterdir()] == ["spec.json"]
 
 
 def test_nothing_that_a_terminal_would_obey(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from lemur.runner import STATE
 from tests.builders.damage import copy, damage
 from tests.builders.finished import write_all
 from tests.builders.suites import read_table, table
@@ -170,3 +171,39 @@ def test_a_check_that_cannot_be_made_fails(
     assert "cannot be checked: " in line
     assert said in line
     assert done.stdout.startswith("ok    digests"), "what can be checked is"
+
+
+LINKS: dict[str, Callable[[Path, Path], object]] = {
+    "the same content": lambda path, other: path.rename(other) and path.symlink_to(other),
+    "nothing": lambda path, other: path.unlink() or path.symlink_to(other),
+    "a folder": lambda path, other: path.with_name("more").symlink_to("/etc"),
+    "a file of the folder": lambda path, other: path.with_name("more.txt").symlink_to(path.name),
+    "itself": lambda path, other: path.with_name("more.txt").symlink_to("more.txt"),
+}
+
+
+@pytest.mark.parametrize("what", LINKS)
+def test_a_link_is_no_file_of_a_folder(folders: dict[str, Path], tmp_path: Path, lemur_here: Run, what: str) -> None:
+    """Of every kind of folder."""
+    for name in folders if what == "the same content" else ["grid"]:
+        folder = copy(folders[name], tmp_path / folders[name].name)  # a delta lies beside its snapshot
+        first = json.loads((folder / "manifest.json").read_text())["outputs"][0]["path"]
+        LINKS[what](folder / first, tmp_path / f"{name}.outside")
+        done = lemur_here("verify", folder, "--jobs", 1, cwd=tmp_path)
+        (link,) = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink())
+        assert done.returncode == 1
+        assert f" {link} is a link" in done.stdout, (name, done.stdout)
+        assert "Traceback" not in done.stderr
+
+
+def test_a_link_in_the_folder_of_a_whole_run(folders: dict[str, Path], tmp_path: Path, lemur_here: Run) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / STATE).write_text("{}")
+    copy(folders["grid"], run / "grid")
+    assert lemur_here("verify", run, "--jobs", 1, cwd=tmp_path).returncode == 0
+    (run / "grid").rename(tmp_path / "elsewhere")
+    (run / "grid").symlink_to(tmp_path / "elsewhere")
+    done = lemur_here("verify", run, "--jobs", 1, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "grid is a link" in done.stdout

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from lemur_core.files.atomic import check_writable, write_text
+from lemur_core.files.atomic import check_new_file, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.python import comment_lines
 from lemur_core.source.bundle import Part, bundle
@@ -110,12 +110,9 @@ def assemble_to(out: Path, recipe: Recipe, folder: Path | None, *, unsafe: bool,
 
     Raises: UserError if it cannot be assembled or written, or the file exists and `force` is not set.
     """
-    if out.exists() and (out.is_dir() or not force):
-        raise UserError(f"{out}: exists already; choose another --out" + ("" if out.is_dir() else ", or add --force"))
-    check_writable(out)
+    check_new_file(out, force=force)
     assembled = assemble(recipe, folder, unsafe=unsafe)
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
         write_text(out, assembled.code)
     except OSError as error:
         raise UserError(f"{out}: cannot be written: {error.strerror}; choose another --out") from error

@@ -1,81 +1,132 @@
 """The policy step: what the text of a network may import, name and reach. The text is read, not run.
 
 A model that is optimized against the steps would learn to write networks that only claim to pass them: their code would
-walk the frames of its process up to ours, and answer in our place. So a text must say openly what it uses: attributes
-are written out, no module with files, processes or frames is named, and of Python's own names (`__globals__`) only a
-short list is allowed. This is a filter, not a security boundary: that is the sandbox, and `confirm` trusts no claim.
+walk the frames of its process up to ours, and answer in our place. So of everything outside the file, only what is
+listed here may be named, by whatever name it was imported, and no module is a value: there is no other way to what it
+holds. What a value is, a text does not tell; of its attributes, those of Python and some others are refused. This is a
+filter, not a security boundary: that is the sandbox, and `confirm` trusts no claim.
 """
 
 import ast
+import builtins
 import re
-import string
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+from functools import cache
 
 from curate.model.pretrained import find_pretrained
 
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-#: Modules that a file may import.
-_MAY_IMPORT = _words(
-    """
-    abc collections contextlib copy dataclasses enum functools __future__ itertools math numbers numpy
-    operator random torch torchvision types typing warnings
-    """
+#: Modules, and the names or patterns of what may be used of each. The first line is for all that compute with arrays.
+_TABLE = """
+torch torch.nn.functional torch.linalg torch.fft torch.special numpy numpy.linalg numpy.fft numpy.random: abs acos*
+    adaptive_* add add?m? addc* affine_grid* all allclose alpha_dropout amax amin angle any arange arc* arg*
+    as_strided* as_tensor asarray asin* atan* atleast_?d autocast avg_pool?d baddbmm batch_norm bernoulli bfloat16
+    bilinear binary_cross_entropy* bincount bitwise_* block_diag bmm bool broadcast_* bucketize cat cdist ceil celu*
+    channel_shuffle channels_last* cholesky* chunk clamp* clip clone complex* concat* conj* contiguous_format conv?d
+    conv_transpose?d cos* count_nonzero cross* cum* deg2rad det detach device diag* diff div divide dot double dropout*
+    dstack dtype e eig* einsum elu* embedding* empty enable_grad eq equal erf* exp exp2 expm1 eye fft* fill finfo fix
+    flatten flip* float* floor* fmax fmin fmod fold frac fractional_* from_numpy full gather ge gelu get_autocast*
+    get_default_dtype get_rng_state glu gradient greater* grid_sample group_norm gt gumbel_softmax half hard* histc
+    histogram* hsplit hstack ifft* iinfo imag index_* inf inference_mode inner instance_norm int* inv* irfft* is*
+    kl_div kron layer_norm le leaky_relu* lerp less* *_like lin[es]* local_response_norm log* long *_loss lp_pool?d
+    lstsq lt lu* manual_seed masked_* matmul matrix_* max* mean median memory_format meshgrid min* mish mm
+    mode moveaxis movedim mul multi_dot multi_head_attention_forward multinomial multiply nan* narrow ne neg negative
+    newaxis no_grad nonzero norm* not_equal numel one_hot ones outer pad pairwise_distance permute pi pinv* pixel_*
+    poisson polar positive pow prelu preserve_format prod qr quantile rad2deg rand randint randn randperm range ravel
+    real reciprocal relu* remainder repeat_interleave reshape rfft* rms_norm roll rot90 round rrelu* rsqrt
+    scaled_dot_product_attention scatter* searchsorted seed select* selu* set_default_dtype
+    set_float32_matmul_precision set_grad_enabled sgn short sigmoid sign silu sin* slice_scatter softm* softplus
+    softshrink softsign solve* sort split* sq* stack std* stft sub* sum svd* swapaxes t take* tan* tensor* threshold*
+    tile topk trace transpose trap* tril* triu* trunc uint8 unbind unflatten unfold unique* unsqueeze upsample* var*
+    vec* view_as_* vmap vsplit vstack where *_window xlog* zeros
+torch: __version__ _assert are_deterministic_algorithms_enabled use_deterministic_algorithms *Tensor Generator Size
+torch.linalg numpy.linalg: cond
+numpy: append apply_along_axis around array array_* ascontiguousarray average bool_ c_ cbrt choose convolve correlate
+    degrees delete digitize divmod errstate expand_dims fabs flatnonzero floating fromfunction fromiter geomspace
+    hamming hanning identity indices insert int_ integer interp invert isscalar issubdtype ix_ mgrid mod ndarray
+    ndenumerate ndim ndindex number ogrid percentile power ptp r_ radians repeat rint setdiff1d shape size
+    take_along_axis tri uint* union1d
+numpy.random: Generator RandomState beta binomial choice default_rng dirichlet permutation random random_sample shuffle
+    standard_normal uniform
+torch.nn torch.nn.modules torch.nn.modules.activation torch.nn.modules.batchnorm torch.nn.modules.container
+    torch.nn.modules.conv torch.nn.modules.dropout torch.nn.modules.instancenorm torch.nn.modules.linear
+    torch.nn.modules.loss torch.nn.modules.module torch.nn.modules.normalization torch.nn.modules.pooling
+    torch.nn.modules.rnn torch.nn.modules.transformer torch.nn.modules.utils torch.nn.parameter torch.distributions
+    torch.distributions.uniform torch.optim torch.optim.lr_scheduler torchvision.models torchvision.models.mobilenetv3
+    torchvision.models.resnet torchvision.ops torchvision.ops.misc torchvision.ops.stochastic_depth
+    torchvision.transforms collections.abc numbers: [A-Z]?*
+torch.nn.functional._Reduction torch.nn.modules.loss._Reduction: get_enum legacy_get_string
+torch.nn.init: calculate_gain constant dirac eye kaiming_* normal orthogonal uniform sparse xavier_* [a-z]*_
+torch.nn.modules.activation: _arg_requires_grad _check_arg_device _is_make_fx_tracing
+torch.nn.modules.batchnorm torch.nn.modules.conv torch.nn.modules.dropout torch.nn.modules.instancenorm
+    torch.nn.modules.loss torch.nn.modules.normalization torch.nn.modules.transformer: _[A-Z]*Norm* _Conv*Nd _DropoutNd
+    _Loss _WeightedLoss _shape_t _get_activation_fn
+torch.nn.modules.utils: _ntuple _single _pair _triple _quadruple _reverse_repeat_tuple
+torch.nn.parallel: DataParallel
+torch.nn.utils: clip_grad_norm* clip_grad_value_ fuse_* parameters_to_vector *spectral_norm *weight_norm
+    vector_to_parameters
+torch.nn.utils.parametrizations: orthogonal *_norm
+torch.nn.utils.rnn: pack_* pad_*
+torch.backends torch.utils torchvision.models.detection: -
+torch.backends.cuda torch.backends.cudnn: allow_tf32 benchmark deterministic enabled is_available matmul
+torch.amp torch.cuda.amp: autocast GradScaler custom_*
+torch.autograd: Function Variable backward detect_anomaly grad set_detect_anomaly
+torch.cuda: current_device device_count empty_cache is_available is_bf16_supported manual_seed* *memory_allocated
+    synchronize
+torch.func: functional_call grad* hessian jac* jvp vjp vmap
+torch.jit: Final export ignore is_scripting is_tracing unused
+torch.onnx torch.overrides torch._C: is_in_onnx_export handle_torch_function has_torch_function* _log_api_usage_once
+torch.utils.checkpoint: checkpoint checkpoint_sequential
+torch.utils.data: ConcatDataset DataLoader Dataset Subset TensorDataset random_split
+torchvision: __version__
+torchvision.models: alexnet convnext_* densenet1?? efficientnet_* googlenet inception_v3 maxvit_t mnasnet?_*
+    mobilenet_v?* regnet_* resnet?* resnext* shufflenet_v2_* squeezenet?_* swin_[bst] swin_v2_? vgg??* vit_*
+    wide_resnet*
+torchvision.models._api torchvision.models._utils: WeightsEnum _make_divisible _ovewrite_named_param
+torchvision.models.detection.anchor_utils torchvision.models.detection.transform torchvision.models.detection._utils:
+    AnchorGenerator BoxCoder DefaultBoxGenerator GeneralizedRCNNTransform SSDMatcher
+torchvision.ops torchvision.ops.boxes: batched_nms box_* *_iou clip_* deform_conv2d drop_block?d masks_to_boxes nms
+    *_iou_loss ps_roi_align ps_roi_pool remove_small_boxes sigmoid_focal_loss roi_align roi_pool
+torchvision.transforms.functional: adjust_* affine autocontrast *crop convert_image_dtype equalize erase gaussian_blur
+    get_dimensions get_image_size hflip invert normalize pad perspective pil_to_tensor posterize resize
+    rgb_to_grayscale rotate solarize to_pil_image to_tensor vflip InterpolationMode
+__future__ itertools math random: [a-z]* Random
+abc contextlib copy enum types: ABC ABCMeta abstractmethod contextmanager nullcontext suppress copy deepcopy Enum Int*
+    auto FunctionType MethodType SimpleNamespace
+collections: ChainMap Counter OrderedDict UserDict UserList defaultdict deque namedtuple
+dataclasses functools: asdict astuple dataclass field fields replace cache cached_property lru_cache partial reduce
+    total_ordering update_wrapper wraps
+operator: add and_ eq floordiv ge gt itemgetter le lt matmul mod mul ne neg or_ pow sub truediv xor
+typing: [A-EG-Z]* F[ir]* cast final overload runtime_checkable
+warnings: catch_warnings filterwarnings resetwarnings simplefilter warn
+"""
+_MODULES: dict[str, list[str]] = {}
+for _modules, _names in (_line.split(":") for _line in _TABLE.strip().replace("\n    ", " ").splitlines()):
+    for _module in _modules.split():
+        _MODULES.setdefault(_module, []).extend(_names.split())
+#: Of Python's functions and own names, those that a network may use; it may use all classes.
+_BUILTINS = re.compile(
+    "abs|all|any|ascii|bin|callable|chr|dir|divmod|format|hash|hex|id|input|isinstance|issubclass|iter|len|max|min|next"
+    "|oct|ord|pow|print|repr|round|sorted|sum|Ellipsis|NotImplemented"
 )
-_ONLY = "only the standard library without files, torch, torchvision, numpy"
-_NEVER_NAMED = _words("breakpoint compile eval exec globals locals open vars")
-_BY_NAME = _words("delattr getattr hasattr setattr")
-#: Modules that are reachable as attributes of libraries, like `torch.hub.os`, with or without underscores before them.
-_MODULES = _words(
-    """
-    ast asyncio atexit bdb bltns builtins codeop concurrent copyreg ctypes dill dis distutils faulthandler
-    fcntl gc glob http imp importlib inspect io linecache logging marshal mmap multiprocessing nt os pathlib
-    pdb pickle pkgutil posix posixpath pty pydoc runpy selectors shelve shutil site socket sqlite3 ssl
-    subprocess sys sysconfig tarfile tempfile thread threading timeit traceback tracemalloc unittest urllib
-    weakref zipfile zipimport
-    """
+_DUNDERS = re.compile(
+    "__(add|all|author|bool|call|class|constants|contains|delattr|delitem|doc|enter|eq|exit|float|floordiv|format|ge"
+    "|getitem|gt|hash|iadd|imul|init|int|isub|iter|le|len|lt|main|matmul|mod|module|mul|name|ne|neg|new|next|post_init"
+    "|pow|qualname|radd|repr|reversed|rmul|rsub|rtruediv|setattr|setitem|setstate|slots|str|sub|truediv|version)__"
 )
-#: Frames and code; what runs or loads a text, looks attributes up by a name, or reads memory.
-_NEVER_REACHED = _words(
-    """
-    ag_await ag_code ag_frame attrgetter CodeGen CodeType CompilationUnit cpp_extension cr_await cr_code
-    cr_frame cr_origin ctypeslib currentframe data_ptr evaluate_forward_ref exec_module f2py f_back f_builtins
-    f_code f_globals f_locals f_trace ForwardRef fx get_type_hints getattr_static getmembers getmembers_static
-    gi_code gi_frame gi_yieldfrom GraphModule import_module load load_inline load_library load_module loads
-    make_dataclass methodcaller PackageImporter runstring set_codegen setprofile settrace stride_tricks
-    tb_frame tb_next testing Timer
-    """
-)
-#: Python's own names that a network may use or define.
-_DUNDERS = frozenset(
-    f"__{name}__"
-    for name in _words(
-        """
-        add all author bool call class constants contains delattr delitem doc enter eq exit float
-        floordiv format ge getitem gt hash iadd imul init int isub iter le len lt main matmul mod module mul
-        name ne neg new next post_init pow qualname radd repr reversed rmul rsub rtruediv setattr setitem
-        setstate slots str sub truediv version
-        """
-    )
+#: Attributes of values that lead to frames, code, modules, files or raw memory, or compile.
+_NEVER_REACHED = re.compile(
+    r"(ag|cr|gi)_(await|code|frame|origin|yieldfrom)|tb_(frame|next)|obj|_module|_evaluate|_python_dispatch|ctypes|dump"
+    r"|(f|func)_(back|builtins|closure|code|dict|globals|locals|trace)|_(get|new|set|share|write)_\w*(cuda|fd|file)\w*"
+    r"|_new_shared|_make_\w*subclass|_reduce_ex_internal|_?data_ptr|share_memory_?|from_file|tofile|save|export_\w+|compile"
+    r"|multiprocessing_context|reducer|_ctx|_workers|_\w+_queues?|loads?|os|sys"
 )
 #: Methods of `nn.Module` by which the proofs read a network.
 _NEVER_CHANGED = frozenset(
     f"{prefix}{name}" for name in ("parameters", "buffers", "modules", "children") for prefix in ("", "named_")
 ) | {"state_dict", "load_state_dict", "get_submodule", "register_forward_hook"}
-#: Names with one underscore that networks inherit or import.
-_PRIVATE = _words(
-    """
-    _api _apply _asdict _assert _BatchNorm _buffers _C _check_input_dim _conv_forward _ConvNd _ConvTransposeNd
-    _ff_block _fields _flat_weights _get_name _InstanceNorm _load_from_state_dict _log_api_usage_once _Loss
-    _LRScheduler _make_divisible _make_ntuple _mha_block _modules _NormBase _ntuple _output_padding
-    _overload_method _ovewrite_named_param _pair _parameters _qkv_same_embed_dim _quadruple _Reduction
-    _replace _reset_parameters _reversed_padding_repeated_twice _sa_block _save_to_state_dict _single
-    _specify_ddp_gpu_num _topk_min _triple _utils _WeightedLoss
-    """
-)
+#: Functions that are checked as what they look up.
+_BY_NAME = frozenset({"delattr", "dir", "getattr", "hasattr", "setattr"})
 
 
 def find_forbidden(tree: ast.Module, code: str) -> Iterator[tuple[int, str]]:
@@ -85,46 +136,44 @@ def find_forbidden(tree: ast.Module, code: str) -> Iterator[tuple[int, str]]:
     """
     for pretrained in find_pretrained(code):
         yield pretrained.line, f"loads trained weights: {pretrained.text}"
-    reader = _Reader(tree)
-    for node in ast.walk(tree):
-        # An annotation that is a text is an expression, which typing and functools.singledispatch evaluate.
-        for inner in (node, *(part for text in _annotations(node) for part in ast.walk(text))):
-            yield from ((getattr(node, "lineno", 1), reason) for reason in reader.check(inner))
+    nodes = list(ast.walk(tree))
+    reader = _Reader(pair for node in nodes for pair in _list_imports(node))
+    yield from sorted({(getattr(node, "lineno", 1), reason) for node in nodes for reason in reader.check(node)})
 
 
 class _Reader:
-    """Checks the nodes of one file, each by itself."""
+    """Checks the nodes of one file, each by itself, after the nodes around it. Args: imports: names and meanings."""
 
-    def __init__(self, tree: ast.Module) -> None:
-        nodes = list(ast.walk(tree))
-        aliases = [alias for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names]
-        self._imported = {(alias.asname or alias.name).partition(".")[0] for alias in aliases}
-        stored = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
-        named = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
-        variables = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-        lookups = [node for node in nodes if isinstance(node, ast.Call) and _names_attribute(node)]
-        self._written_out = {id(node.func) for node in lookups}
-        names = {id(node.args[1]) for node in lookups}
-        texts = [node for node in nodes if isinstance(node, ast.Constant) and id(node) not in names]
-        registered = {node.value for node in texts if isinstance(node.value, str)}  # buffers, by their name
-        self._defined = stored | named | variables | registered
+    def __init__(self, imports: Iterable[tuple[str, str]]) -> None:
+        self._meanings = dict(sorted(imports, key=lambda pair: pair[1] in _MODULES))  # a module before anything else
+        self._checked: set[ast.AST] = set()  # with what they are part of
 
     def check(self, node: ast.AST) -> Iterator[str]:
         """Yield the reasons against a node, without those against its parts."""
+        for name, meaning in (*_list_imports(node), (_find_bound(node), "")):
+            yield from _check_dunder(name)
+            known = self._meanings.get(name)
+            if name in _BY_NAME or (known in _MODULES and meaning != known):
+                yield f"gives the name {name} to something else; rename it"
+        attribute = _as_attribute(node)
+        if isinstance(attribute, ast.Attribute):
+            self._checked |= {attribute.value, getattr(node, "func", attribute.value)}
+            yield from self._check_attribute(attribute)
+        if (module := self._find_module(node)) and node not in self._checked:
+            yield f"uses the module {module} as a value; write out what is needed of it"
         match node:
-            case ast.Import() | ast.ImportFrom():
-                yield from _check_import(node)
-            case ast.Attribute():
-                yield from self._check_attribute(node.value, node.attr, changes=not isinstance(node.ctx, ast.Load))
-                if node.attr in ("format", "format_map"):
-                    yield from _check_format(node.value)
-            case ast.Name():
-                yield from self._check_variable(node)
-            case ast.FunctionDef(name=str(name)) | ast.AsyncFunctionDef(name=str(name)) | ast.ClassDef(name=str(name)):
+            case ast.Import(names=names):
+                yield from (fault for each in names for fault in _check_import(each.name))
+            case ast.ImportFrom(names=names):
+                module = "." * node.level + (node.module or "")
+                yield from (fault for each in names for fault in _check_import(module, each.name))
+            case ast.Name(id=name, ctx=ast.Load()) if node not in self._checked:
                 yield from _check_dunder(name)
-                if name in _NEVER_CHANGED:
-                    yield f"defines {name}, by which the network is checked"
-            case ast.arg(arg=str(name)) | ast.keyword(arg=str(name)) | ast.alias(asname=str(name)):
+                if name in _BY_NAME:
+                    yield f"uses {name} with a name that is not written out; write it out, or use a dict or ModuleList"
+                elif not isinstance(getattr(builtins, name, ""), type | str) and not _BUILTINS.fullmatch(name):
+                    yield f"calls {name}"
+            case ast.keyword(arg=str(name)):
                 yield from _check_dunder(name)
             case ast.MatchClass():
                 yield "matches a class pattern, which reads attributes; use isinstance and write them out"
@@ -132,106 +181,94 @@ class _Reader:
                 yield "calls input"
             case ast.Call(func=ast.Name(id="type")) if len(node.args) != 1 or node.keywords:
                 yield "makes a class by calling type; write a class statement"
-            case ast.Call(func=ast.Name(id=name), args=[owner, ast.Constant(value=str(attribute)), *_]):
-                if name in _BY_NAME:
-                    yield from self._check_attribute(owner, attribute, changes=name in ("setattr", "delattr"))
+            case ast.ClassDef():
+                inside = list(_walk_class(node))
+                if any(map(_list_imports, inside)):
+                    yield "imports in the body of a class; import at the top of the file"
+                for name in {_find_bound(each) for each in inside} & _NEVER_CHANGED:
+                    yield f"defines {name}, by which the network is checked"
 
-    def _check_variable(self, node: ast.Name) -> Iterator[str]:
-        if node.id in _NEVER_NAMED:
-            yield f"calls {node.id}"
-        elif node.id in _BY_NAME and id(node) not in self._written_out:
-            yield f"uses {node.id} with a name that is not written out; write it out, or use a dict or ModuleList"
-        else:
-            yield from _check_dunder(node.id)
+    def _check_attribute(self, node: ast.Attribute) -> Iterator[str]:
+        name, module = node.attr, self._find_module(node.value)
+        yield from _check_dunder(name)
+        if module and name != "__name__" and not _is_listed(module, name):
+            yield f"reaches {module}.{name}; of {module.partition('.')[0]}, only what networks are made of"
+        elif _NEVER_REACHED.fullmatch(name):
+            yield f"reaches {name}; frames, code, files, memory, and what compiles or evaluates are not for networks"
+        if name in ("format", "format_map"):
+            text = getattr(node.value, "value", None)
+            if not isinstance(text, str) or re.search(r"[.\[]\w*_", text):
+                yield "formats a text that is not written out, or hidden attributes; use an f-string"
+        if not isinstance(node.ctx, ast.Load):
+            text = ast.unparse(node)
+            if name in _NEVER_CHANGED:
+                yield f"changes {text}, by which the network is checked"
+            elif text.partition(".")[0] in self._meanings and not (module or "").startswith("torch.backends."):
+                yield f"changes {text}; leave libraries as they are"
 
-    def _check_attribute(self, owner: ast.expr, name: str, *, changes: bool) -> Iterator[str]:
-        """Yield why an attribute may not be used, or changed. Of private names, those count that the file defines."""
-        yield from _check_name(name)
-        foreign = self._is_imported(owner)
-        if _is_private(name) and (foreign or name not in self._defined):
-            yield f"reaches {name}, which the file does not define"
-        text = f"{ast.unparse(owner)}.{name}" if changes else ""
-        if changes and foreign and not text.startswith("torch.backends."):
-            yield f"changes {text}; leave libraries as they are"
-        elif changes and name in _NEVER_CHANGED:
-            yield f"changes {text}, by which the network is checked"
-
-    def _is_imported(self, root: ast.expr) -> bool:
-        """Return whether an expression is a module or class from outside, or a chain of attributes of one."""
-        while isinstance(root, ast.Attribute):
-            root = root.value
-        return isinstance(root, ast.Name) and root.id in self._imported
+    def _find_module(self, node: ast.AST) -> str:
+        """Return the module that an expression means, if any."""
+        names: list[str] = []
+        while isinstance(node := _as_attribute(node), ast.Attribute):
+            names.insert(0, node.attr)
+            node = node.value
+        meaning = ".".join([self._meanings.get(node.id, ""), *names]) if isinstance(node, ast.Name) else ""
+        return meaning if meaning in _MODULES else ""
 
 
-def _check_import(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
-    modules, names = [alias.name for alias in node.names], []
-    if isinstance(node, ast.ImportFrom):
-        modules, names = ["." * node.level + (node.module or "")], modules
-    for module in modules:
-        if module.partition(".")[0] not in _MAY_IMPORT:
-            yield f"imports {module}; {_ONLY}"
-    if "*" in names:
+def _check_import(module: str, name: str = "") -> Iterator[str]:
+    """Yield why a module, or a name of one, may not be imported."""
+    whole = f"{module}.{name}".rstrip(".")
+    if module.partition(".")[0] not in _MODULES:
+        yield f"imports {module}; only the standard library without files, torch, torchvision, numpy"
+    elif name == "*":
         yield "imports everything of a module; name what is used"
-    for name in [*(part for module in modules for part in module.split(".")[1:]), *names]:
-        if name.lstrip("_") in _MODULES:
-            yield f"imports {name}; {_ONLY}"
-        yield from _check_name(name)
-        if _is_private(name):
-            yield f"imports {name}, which is private"
+    elif whole not in _MODULES and not _is_listed(*whole.rpartition(".")[::2]):
+        yield f"imports {whole}; of {whole.partition('.')[0]}, only what networks are made of"
 
 
-def _check_name(name: str) -> Iterator[str]:
-    """Yield why a name may not be that of an attribute."""
-    yield from _check_dunder(name)
-    if name.lstrip("_") in _MODULES:
-        yield f"reaches {name}; {_ONLY}"
-    elif name in _NEVER_REACHED:
-        yield f"reaches {name}; frames, code, memory, and what runs or loads a text are not for networks"
+@cache
+def _is_listed(module: str, name: str) -> bool:
+    return f"{module}.{name}" in _MODULES or any(fnmatchcase(name, each) for each in _MODULES.get(module, ()))
 
 
-def _check_dunder(name: str) -> Iterator[str]:
-    if name == "__import__":
-        yield "calls __import__"
-    elif _is_dunder(name) and name not in _DUNDERS:
+def _check_dunder(name: str | None) -> Iterator[str]:
+    if name and name.startswith("__") and name.endswith("__") and not _DUNDERS.fullmatch(name):
         yield f"uses {name}; of Python's own names only common ones may be used, such as __init__ and __name__"
 
 
-def _check_format(text: ast.expr) -> Iterator[str]:
-    """Check the attributes that `str.format` looks up."""
-    if not isinstance(text, ast.Constant) or not isinstance(text.value, str):
-        yield "formats a text that is not written out; use an f-string"
-        return
-    waiting = [text.value]
+def _as_attribute(node: ast.AST) -> ast.AST:
+    """Return the attribute that `getattr` and the like look up by a name that is written out; any other node itself."""
+    match node:
+        case ast.Call(func=ast.Name(id=how), args=[owner, ast.Constant(value=str(name)), *_]) if how in _BY_NAME:
+            return ast.Attribute(owner, name, ast.Load() if how in ("getattr", "hasattr") else ast.Store())
+        case ast.Call(func=ast.Name(id="dir"), args=[owner]):
+            return ast.Attribute(owner, "__name__", ast.Load())  # it returns names alone, too
+    return node
+
+
+def _list_imports(node: ast.AST) -> list[tuple[str, str]]:
+    """Return the names that an import binds, each with its meaning."""
+    if isinstance(node, ast.Import):
+        names = [(each.asname, each.name) for each in node.names]
+        return [(asname, name) if asname else (name.partition(".")[0],) * 2 for asname, name in names]
+    if isinstance(node, ast.ImportFrom):
+        return [(each.asname or each.name, f"{node.module}.{each.name}") for each in node.names]
+    return []
+
+
+def _find_bound(node: ast.AST) -> str:
+    """Return the name that a node binds, if it is no import."""
+    if isinstance(node, ast.Name):
+        return "" if isinstance(node.ctx, ast.Load) else node.id
+    found = [getattr(node, field, None) for field in ("name", "arg", "rest") if not isinstance(node, ast.keyword)]
+    return next((name for name in found if isinstance(name, str) and not isinstance(node, ast.alias)), "")
+
+
+def _walk_class(node: ast.ClassDef) -> Iterator[ast.AST]:
+    """Yield what stands in the body of a class, not in its functions."""
+    waiting: list[ast.AST] = [*node.body]
     while waiting:
-        try:
-            fields = list(string.Formatter().parse(waiting.pop()))
-        except ValueError:  # which is an error when it runs, too
-            continue
-        for _, field, nested, _ in fields:
-            waiting += [nested] if nested else []
-            for name in re.findall(r"[.\[]([^.\[\]]+)", field or ""):
-                yield from _check_name(name)
-
-
-def _names_attribute(call: ast.Call) -> bool:
-    """Return whether a call of `getattr` and the like has the attribute's name as a literal."""
-    return len(call.args) > 1 and isinstance(call.args[1], ast.Constant) and isinstance(call.args[1].value, str)
-
-
-def _annotations(node: ast.AST) -> Iterator[ast.expr]:
-    """Yield the expressions in the texts of an annotation."""
-    whole = [getattr(node, "annotation", None), getattr(node, "returns", None)]
-    for part in (part for annotation in whole if isinstance(annotation, ast.expr) for part in ast.walk(annotation)):
-        if isinstance(part, ast.Constant) and isinstance(part.value, str):
-            try:
-                yield ast.parse(part.value.strip(), mode="eval").body
-            except SyntaxError:
-                continue  # cannot be evaluated
-
-
-def _is_private(name: str) -> bool:
-    return name.startswith("_") and not _is_dunder(name) and name not in _PRIVATE
-
-
-def _is_dunder(name: str) -> bool:
-    return name.startswith("__") and name.endswith("__")
+        yield (part := waiting.pop())
+        if not isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.expr):
+            waiting += ast.iter_child_nodes(part)

@@ -76,15 +76,18 @@ def test_sha256_file(tmp_path: Path) -> None:
 
 
 def test_file(tmp_path: Path, mask: None) -> None:
-    path = tmp_path / "f.txt"
+    path = tmp_path / "new" / "deep" / "f.txt"
     for text in ("one", "two"):
         with atomic_file(path) as part:
-            assert part.parent == tmp_path
+            assert part.parent == path.parent
             part.write_text(text)
             assert not path.exists() or path.read_text() != text
         assert path.read_text() == text
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
-    assert os.listdir(tmp_path) == ["f.txt"]
+    assert os.listdir(path.parent) == ["f.txt"]
+    for below in (path / "g.txt", path / "deeper" / "g.txt"):
+        with pytest.raises(NotADirectoryError, match=r"f\.txt"), atomic_file(below):
+            pass
 
 
 def test_folder(tmp_path: Path, mask: None) -> None:
