@@ -27,7 +27,7 @@ from curate.model.options import LEAK_THRESHOLD, CurateOptions
 from curate.published.outcome import DUPLICATE_STAGES, PublishedRecord
 from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_folder, sha256_file
-from lemur_core.files.cache import cache_folder
+from lemur_core.files.cache import cache_folder, read_cached
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
 from lemur_core.graphs.graph import FORM, TORCH
@@ -60,16 +60,25 @@ class PublishedFolder:
         if not (index_folder / "facts.json").exists():
             with SNAPSHOT.reading(folder):
                 self._build_index(index_folder)
-        # Nothing writes into a finished index.
-        self._database = sqlite3.connect(f"{(index_folder / _DATABASE).as_uri()}?mode=ro&immutable=1", uri=True)
-        weakref.finalize(self, self._database.close)
-        self.index = StoredIndex(index_folder)
-        self.graphs: list[list[Any]] = json.loads((index_folder / "facts.json").read_text(encoding="utf-8"))["graphs"]
+        self._index_folder = index_folder
+        with read_cached(index_folder):
+            # Nothing writes into a finished index.
+            self._database = sqlite3.connect(f"{(index_folder / _DATABASE).as_uri()}?mode=ro&immutable=1", uri=True)
+            weakref.finalize(self, self._database.close)
+            self.index = StoredIndex(index_folder)
+            facts = json.loads((index_folder / "facts.json").read_text(encoding="utf-8"))
+            self.graphs: list[list[Any]] = facts["graphs"]
 
     @property
     def count(self) -> int:
         """The number of records."""
-        return int(self._database.execute("SELECT COUNT(*) FROM records").fetchone()[0])
+        (count,) = self._find_row("SELECT COUNT(*) FROM records") or (0,)
+        return int(count)
+
+    def _find_row(self, query: str, *values: str | int) -> tuple[Any, ...] | None:
+        with read_cached(self._index_folder):
+            row: tuple[Any, ...] | None = self._database.execute(query, values).fetchone()
+        return row
 
     def record(self, number: int) -> PublishedRecord:
         """Return a record by its number in the index."""
@@ -80,13 +89,13 @@ class PublishedFolder:
     def find(self, column: str, value: str | int) -> PublishedRecord | None:
         """Return the first record by id with this `id`, `graph`, `graph_widths` or `behavior`, if any."""
         query = f"SELECT {', '.join(_COLUMNS)} FROM records WHERE {column} = ? ORDER BY number LIMIT 1"
-        values = self._database.execute(query, (value,)).fetchone()
+        values = self._find_row(query, value)
         return None if values is None else PublishedRecord(self.parent.name, *values)
 
     def removal(self, id_: str) -> Json | None:
         """Return the decision that removed a code as a duplicate or a leak; None if there is none."""
         query = f"SELECT {', '.join(_REMOVED)} FROM removed WHERE id = ?"
-        values = self._database.execute(query, (id_,)).fetchone()
+        values = self._find_row(query, id_)
         return None if values is None else dict(zip(_REMOVED, values, strict=True))
 
     def shingles(self, id_: str) -> npt.NDArray[np.uint64]:
@@ -271,7 +280,10 @@ def _index_folder(folder: Path, manifest: Manifest, parent: Parent) -> Path:
 def _sweep(newest: Path, folder: object) -> None:
     """Remove outdated indexes: older ones of this folder, and those of folders that no longer exist."""
     for facts in newest.parent.glob("*/facts.json"):
-        owner = json.loads(facts.read_text(encoding="utf-8")).get("folder")
+        try:
+            owner = json.loads(facts.read_text(encoding="utf-8")).get("folder")
+        except (OSError, ValueError, AttributeError):  # damaged
+            owner = None
         if facts.parent != newest and (owner in (None, folder) or not Path(owner).exists()):
             shutil.rmtree(facts.parent, ignore_errors=True)
 

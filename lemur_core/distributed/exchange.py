@@ -33,11 +33,11 @@ from lemur_core.files.atomic import (
     make_scratch,
     own,
     remove_dead,
-    remove_path,
     remove_unfinished,
     sha256_file,
     write_text,
 )
+from lemur_core.files.cache import remove_path
 from lemur_core.files.errors import UsageError, UserError
 
 #: Other tasks may write while this one lists files, so listings must not be cached.
