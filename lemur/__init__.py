@@ -1,18 +1,18 @@
 """The command line, and features that span several packages."""
 
-from typing import TYPE_CHECKING
-
-from lemur_core.files.errors import UsageError, UserError
-
+TYPE_CHECKING = False  # `typing` takes longer to import than all that runs before the command handles Ctrl-C
 if TYPE_CHECKING:
-    from lemur.cli import main as main
     from lemur.interface import publish, run_pipeline, synthesize, trace, verify
+    from lemur.start import main as main
+    from lemur_core.files.errors import UsageError, UserError
 else:
 
     def __getattr__(name: str) -> object:
-        """Import a public name on first access (PEP 562): errors do not need the packages below."""
+        """Import a public name on first access (PEP 562): each needs others of the packages below."""
         if name == "main":
-            from lemur import cli as module
+            from lemur import start as module
+        elif name.endswith("Error") and name in __all__:
+            from lemur_core.files import errors as module
         elif name in __all__:
             from lemur import interface as module
         else:

@@ -10,11 +10,8 @@ import importlib.util
 import json
 import os
 import re
-import signal
-import stat
 import sys
 import tempfile
-import threading
 import webbrowser
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -34,9 +31,10 @@ import manifests.cli
 import train.cli
 from lemur import rooms as kept
 from lemur.rooms import VARIABLE, bound_cache, read_ceiling, remove_leftovers
+from lemur.start import main as main  # for what was installed before it had a file of its own
 from lemur_core.files.atomic import remove_dead
 from lemur_core.files.cache import cache_folder, uses_rooms
-from lemur_core.files.errors import UsageError, UserError
+from lemur_core.files.errors import DamagedError, UsageError, UserError
 from lemur_core.files.foreign import check_name, check_plain
 from lemur_core.files.markdown import make_visible
 from lemur_core.files.progress import hide_progress, note
@@ -424,31 +422,18 @@ class _WithoutPandas(importlib.abc.MetaPathFinder):
                 raise ModuleNotFoundError("no module of ours imports pandas", name=name)
 
 
-class _Interrupted(BaseException):
-    """Ctrl-C or a termination signal: unwinds the stack, so that temporary folders are removed."""
+def run() -> int:
+    """Run the command line, for `lemur.start.main`: every error but a signal is reported as one line on stderr.
 
-    def __init__(self, status: int) -> None:
-        self.status = status
-
-
-def main() -> NoReturn:
-    """Run the command line. Every error is reported as one line on stderr.
-
-    Exit codes: 0 done, 1 failed, 2 wrong usage (`UsageError`: invalid whatever files exist), 3 not novel (`novel`)
-    or refused (`gate`), 129, 130 or 143 ended by a signal.
+    Returns: the exit status.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
-        signal.signal(signal.SIGHUP, _hang_up)
-    sys.unraisablehook = _deliver_again
     gc.set_threshold(100_000, 10, 10)  # tables and graphs are many small objects and hold no cycles
     sys.meta_path.insert(0, _WithoutPandas())
     try:
         _check_names()
         read_ceiling()
         remove_dead(Path(tempfile.gettempdir()), remove_folder)
-        status = app(prog_name="lemur", standalone_mode=False)
+        status = _run_command()
         _bound_cache()
     except _WrongLine as error:
         message = suggest_near(" ".join(error.format_message().split()))
@@ -458,11 +443,6 @@ def main() -> NoReturn:
             sys.exit(2)
         where = error.ctx.command_path if error.ctx is not None else "lemur"
         _fail(f"{message}{'' if message.endswith(('.', '?')) else '.'} See {where} --help", 2)
-    except _Interrupted as interrupted:
-        _fail(
-            "interrupted; no partial output was written, finished work is cached: run again to resume",
-            interrupted.status,
-        )
     except UserError as error:
         _fail(str(error), 2 if isinstance(error, UsageError) else 1)
     except ModuleNotFoundError as error:
@@ -482,7 +462,18 @@ def main() -> NoReturn:
             raise
         where = f"{error.filename}: " if error.filename else ""
         _fail(f"{where}{error.strerror or error}; no output was written: free space, or choose another folder", 1)
-    sys.exit(status or 0)
+    return status or 0
+
+
+def _run_command() -> Any:
+    dropped: set[str] = set()
+    while True:
+        try:
+            return app(prog_name="lemur", standalone_mode=False)
+        except DamagedError as error:  # what was damaged is gone, so another run makes it again
+            if str(error) in dropped:
+                raise
+            dropped.add(str(error))
 
 
 def suggest_near(message: str) -> str:
@@ -522,31 +513,6 @@ def _check_names() -> None:
 def _fail(message: str, status: int) -> NoReturn:
     print(f"{paint('lemur:', 'bold red', sys.stderr)} {make_visible(message)}", file=sys.stderr)
     sys.exit(status)
-
-
-def _interrupt(number: int, _frame: FrameType | None) -> NoReturn:
-    signal.signal(number, signal.SIG_DFL)  # a second Ctrl-C ends the process at once
-    raise _Interrupted(128 + number)
-
-
-def _deliver_again(unraisable: "sys.UnraisableHookArgs") -> None:
-    """Deliver a signal once more that came while Python ran a `__del__`, where exceptions are ignored."""
-    if not isinstance(unraisable.exc_value, _Interrupted):
-        sys.__unraisablehook__(unraisable)
-        return
-    number = unraisable.exc_value.status - 128
-    signal.signal(number, _hang_up if number == signal.SIGHUP else _interrupt)
-    threading.Timer(0.05, os.kill, (os.getpid(), number)).start()  # not within this `__del__`
-
-
-def _hang_up(number: int, _frame: FrameType | None) -> NoReturn:
-    """Exit as for Ctrl-C, but silently: writing to a closed terminal is an error. Shell and kernel may both signal."""
-    signal.signal(number, signal.SIG_IGN)
-    null = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):
-        if stat.S_ISCHR(os.fstat(stream).st_mode):
-            os.dup2(null, stream)
-    raise _Interrupted(128 + number)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lemur_core.files.atomic import remove_dead, remove_path, unfinished_name
-from lemur_core.files.cache import ROOMS, cache_folder, claim_room, find_marker, is_ours
+from lemur_core.files.atomic import remove_dead, unfinished_name
+from lemur_core.files.cache import ROOMS, cache_folder, claim_room, find_marker, is_ours, remove_path
 from lemur_core.files.errors import UsageError
 
 #: The environment variable that bounds the cache, in GiB; 0 for no bound.
@@ -93,7 +93,7 @@ def prune(chosen: Sequence[Room], *, older_than: float | None = None) -> tuple[i
             freed += sum(entry.size for entry in old)
             if older_than is None:
                 remove_path(room)
-                find_marker(room).unlink(missing_ok=True)
+                remove_path(find_marker(room))
     return freed, in_use
 
 

@@ -10,6 +10,7 @@ import itertools
 import os
 import re
 import weakref
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
@@ -23,8 +24,7 @@ import pyarrow.parquet as pq
 from curate.model.pretrained import Evidence, find_pretrained
 from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_file, remove_dead
-from lemur_core.files.cache import cache_folder
-from lemur_core.files.progress import note
+from lemur_core.files.cache import cache_folder, drop_damaged, read_cached, remove_path
 from lemur_core.similarity import Detail
 from lemur_core.similarity.minhash import PERMUTATIONS, SCHEME, IntArray
 from lemur_core.similarity.outline import is_other_python, outline_code
@@ -187,6 +187,8 @@ _SCHEMA = pa.schema(
     ]
 )
 
+_CHECKSUM = b"shingles"  # in the metadata of the table
+
 #: Codes a shard: what a crash may cost, against the number of files.
 SHARD_CODES = 20_000
 
@@ -245,7 +247,12 @@ class FeatureStore:
             shard, row = self._known[digest]
             wanted.setdefault(shard, []).append((row, position))
         for shard, places in sorted(wanted.items()):
-            rows = pq.read_table(self._shards[shard], columns=_SCHEMA.names[1:]).take([row for row, _ in places])
+            with read_cached(self._shards[shard]):
+                rows = pq.read_table(self._shards[shard], columns=_SCHEMA.names[1:]).take([row for row, _ in places])
+                stated = (rows.schema.metadata or {}).get(_CHECKSUM)  # earlier versions state none
+                shingles = self._shards[shard].with_suffix(".shingles").read_bytes()
+                if stated is not None and int(stated) != zlib.crc32(shingles):
+                    raise ValueError("other shingles")
             features = (row for batch in rows.to_batches(max_chunksize=1_000) for row in batch.to_pylist())
             yield shard, zip((position for _, position in places), features, strict=True)
 
@@ -262,8 +269,8 @@ class FeatureStore:
         except (OSError, pa.ArrowInvalid, KeyError):
             complete = False
         if not complete:
-            note(f"feature cache: {path.name} is damaged and was dropped; its features are computed again")
-            path.unlink(missing_ok=True)
+            drop_damaged(path)
+            remove_path(path.with_suffix(".shingles"))
             return
         shard = len(self._shards)
         self._shards.append(path)
@@ -276,14 +283,17 @@ def _write_shard(path: Path, rows: Iterable[tuple[Json, bytes]]) -> None:
     """Write rows, by id, and their shingles, which equal sets share."""
     written: list[Json] = []
     offset_of: dict[bytes | None, int] = {}  # by the name of the set; a code without features has none
+    checksum = 0
     with atomic_file(path.with_suffix(".shingles")) as part, part.open("wb") as blob:
         for row, shingles in rows:
             name = row.get("shingle_set")
             if name is not None and name not in offset_of:
                 offset_of[name] = blob.tell()
                 blob.write(shingles)
+                checksum = zlib.crc32(shingles, checksum)
             written.append(row | {"shingles_at": offset_of.get(name)})
-    table = pa.Table.from_pylist(sorted(written, key=lambda row: row["id"]), schema=_SCHEMA)
+    schema = _SCHEMA.with_metadata({_CHECKSUM: str(checksum)})
+    table = pa.Table.from_pylist(sorted(written, key=lambda row: row["id"]), schema=schema)
     with atomic_file(path) as part:  # written after its shingles: the shard exists once this file does
         pq.write_table(table, part, compression="zstd", compression_level=1)
 

@@ -1,6 +1,5 @@
 """The codes that a network is compared with: records of a snapshot or blocks of an extraction, and their graphs."""
 
-import contextlib
 import hashlib
 import json
 from collections import defaultdict
@@ -26,7 +25,7 @@ from curate.published.outcome import DUPLICATE_STAGES
 from curate.sources.rows import RecordSource
 from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_file, sha256_file
-from lemur_core.files.cache import cache_folder
+from lemur_core.files.cache import cache_folder, read_cached
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article
 from lemur_core.graphs.graph import FORM, TORCH, Graph
@@ -38,7 +37,7 @@ from lemur_core.similarity.overlap import Multiset, OverlapIndex, build_multiset
 from lemur_core.similarity.views import Views
 from manifests.folders.formats import EXTRACTION, SNAPSHOT
 from manifests.folders.manifest import Manifest, read_manifest
-from manifests.folders.reading import READ_ERRORS, reading
+from manifests.folders.reading import reading
 from manifests.folders.tables import read_table
 from manifests.provenance import SPECS
 from manifests.records import Agreement, Block, Decision, LemurRecord, NetworkRow
@@ -227,8 +226,9 @@ def _load_graphs(folder: Path, *, of_blocks: bool) -> list[tuple[str, Computatio
         return []
     name = f"graphs-{_VERSION}-{FORM}-{TORCH}-{sha256_file(source)}.npz"
     path = cache_folder("published") / name
-    with contextlib.suppress(*READ_ERRORS), np.load(path) as arrays:  # damaged: computed again
-        return list(_unpack_computations(arrays))
+    if path.exists():
+        with read_cached(path), np.load(path) as arrays:
+            return list(_unpack_computations(arrays))
     computations = list(_iter_graphs(folder, of_blocks=of_blocks))
     with atomic_file(path) as part, part.open("wb") as file:
         np.savez(file, allow_pickle=False, **_pack_computations(computations))

@@ -19,8 +19,8 @@ from typing import Any, BinaryIO, NamedTuple
 from curate.sources.files import FileSource, read_errors
 from curate.sources.rows import MeasuredFacts, SourceRow, read_row, read_tables
 from lemur_core.files.atomic import atomic_file, sha256_file
-from lemur_core.files.cache import cache_folder
-from lemur_core.files.errors import UserError
+from lemur_core.files.cache import cache_folder, drop_damaged, is_cached
+from lemur_core.files.errors import DamagedError, UserError
 from lemur_core.files.foreign import check_growth
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note, progress
@@ -79,7 +79,7 @@ def read_database(path: Path, where: str) -> Iterator[SourceRow]:
         null in all of them, or one in each.
     """
     rows = 0
-    with _database_errors(where), closing(_connect(path)) as connection:
+    with _database_errors(path, where), closing(_connect(path)) as connection:
         columns = _check_tables(connection, where)
         code_of, parameters_of = _code_reader(connection, columns), _parameter_reader(connection)
         with progress("reading LEMUR's runs", None, "best runs") as advance:
@@ -94,7 +94,7 @@ def read_database(path: Path, where: str) -> Iterator[SourceRow]:
 
 def read_measured(path: Path, where: str) -> Iterator[MeasuredFacts]:
     """Yield the measurements in a database. Raises: UserError if it cannot be read."""
-    with _database_errors(where):
+    with _database_errors(path, where):
         yield from read_tables(path)
 
 
@@ -125,13 +125,16 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 @contextmanager
-def _database_errors(where: str) -> Iterator[None]:
+def _database_errors(path: Path, where: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the rest of the bits are details
-        advice = _ADVICE.get(code, "write or fetch it again")
-        raise UserError(f"{where}: cannot be read as a SQLite database: {error}; {advice}") from error
+        message = f"{where}: cannot be read as a SQLite database: {error}"
+        if code in _ADVICE or not is_cached(path):
+            raise UserError(f"{message}; {_ADVICE.get(code, 'write or fetch it again')}") from error
+        drop_damaged(path)
+        raise DamagedError(f"{message}; write or fetch it again") from error
 
 
 _IN_USE = "another program writes to it: wait for it or end it, then run again"

@@ -26,7 +26,7 @@ from packaging.version import InvalidVersion, Version
 from curate.sources.rows import BATCH_ROWS, ROW_SCHEMA, TRAINING, MeasuredFacts, RecordSource, read_release
 from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_file
-from lemur_core.files.cache import cache_folder
+from lemur_core.files.cache import cache_folder, read_cached
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.pip import DEFAULT_VERSION, fetch_release, list_releases
 from lemur_core.files.progress import progress
@@ -187,7 +187,10 @@ class LemurRelease(RecordSource):
         Raises: UserError if the release does not exist, has no codes, or its digest is wrong.
         """
         of_codes, of_rows = self._files()
-        rows, codes = pq.read_table(of_rows), pq.read_table(of_codes).column("code").combine_chunks()
+        with read_cached(of_codes):
+            codes = pq.read_table(of_codes).column("code").combine_chunks()
+        with read_cached(of_rows):
+            rows = pq.read_table(of_rows)
         for start in range(0, rows.num_rows, BATCH_ROWS):
             part = rows.slice(start, BATCH_ROWS).combine_chunks()
             columns = [
@@ -215,7 +218,9 @@ class LemurRelease(RecordSource):
 
         Source: https://packaging.python.org/specifications/core-metadata/
         """
-        fields = email.message_from_bytes(pq.read_schema(self._files()[0]).metadata[_METADATA])
+        of_codes, _ = self._files()
+        with read_cached(of_codes):
+            fields = email.message_from_bytes(pq.read_schema(of_codes).metadata[_METADATA])
         texts = (fields.get("License-Expression") or "", fields.get("License") or "")
         return license_of_fields(*texts, fields.get_all("Classifier") or [])
 

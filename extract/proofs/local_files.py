@@ -7,14 +7,15 @@ are, too: they construct and call the classes as their authors mean it.
 
 import hashlib
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from extract.sources import walk
 from extract.sources.contents import MAX_FILE_BYTES, MAX_TOTAL_BYTES, PackageSource, is_about_code
 from extract.sources.git import others_of
 from extract.sources.store import place, workspace
-from lemur_core.files.cache import cache_folder
+from lemur_core.files.cache import cache_folder, drop_damaged
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import may_hold_secrets
 
@@ -40,6 +41,8 @@ def copy_importable(source: PackageSource) -> Path:
     digests = {path: hashlib.sha256(data).hexdigest() for path, data in content.items()}
     digest = hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()[:32]
     target = cache_folder("runtime", _FORMAT, "originals") / digest
+    if os.path.lexists(target) and not _holds(target, content):
+        drop_damaged(target)
     if target.is_dir():
         return target
     with workspace() as work:
@@ -51,6 +54,13 @@ def copy_importable(source: PackageSource) -> Path:
             raise UserError(f"{source.name}: cannot be copied to the cache {target}: {error.strerror}") from error
         place(work / digest, target)
     return target
+
+
+def _holds(folder: Path, content: Mapping[str, bytes]) -> bool:
+    try:
+        return all((folder / path).read_bytes() == data for path, data in content.items())
+    except OSError:
+        return False
 
 
 def _read_others(source: PackageSource) -> Iterator[tuple[str, bytes]]:

@@ -38,7 +38,7 @@ from extract.sources import PackageSource
 from extract.sources.contents import is_safe
 from extract.sources.metadata import PackageFacts, read_facts
 from extract.sources.package import is_plain, module_path
-from extract.sources.store import place, read_record, record, workspace
+from extract.sources.store import is_whole, place, read_record, record, workspace
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UserError
@@ -322,7 +322,7 @@ def _merge(distributions: Sequence[Distribution]) -> Path:
     """
     digest = hashlib.sha256("\n".join(distribution.id for distribution in distributions).encode()).hexdigest()
     target = _cache("folders") / digest[:32]
-    if target.is_dir():
+    if is_whole(target):
         return target
     with workspace() as work:
         for distribution in distributions:
@@ -408,7 +408,7 @@ def _fetch_together(wanted: Mapping[str, str]) -> None:
 
 
 def _read_distribution(folder: Path) -> Distribution | None:
-    data = read_record(folder / "distribution.json")
+    data = read_record(folder / "distribution.json") if is_whole(folder) else None
     return None if data is None else Distribution(**{**data, "requires": tuple(data["requires"])})
 
 
@@ -452,7 +452,7 @@ def _keep(unpacked: Collection[tuple[Distribution, Path]]) -> None:
     for distribution, folder in new:
         target = distribution.folder.parent
         _write(folder / "distribution.json", io.BytesIO(json.dumps(asdict(distribution), indent=1).encode()))
-        place(folder, target, lambda target=target: _read_distribution(target) is not None)  # type: ignore[misc]
+        place(folder, target)
 
 
 def _extract(archive: zipfile.ZipFile, packed: int, folder: Path) -> None:

@@ -20,7 +20,7 @@ from extract.sources.contents import PackageSource, is_about_code, is_test
 from extract.sources.git import fetch_files
 from extract.sources.metadata import PackageFacts, is_text, read_facts
 from extract.sources.package import read_archive
-from extract.sources.store import keep_files, read_record, record, workspace
+from extract.sources.store import is_whole, keep_files, read_record, record, workspace
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.pip import AbsentError, download
@@ -82,7 +82,7 @@ def fetch_tests(source: PackageSource, folders: Sequence[Path], unreached: list[
     target = cache_folder("runtime", "v1", "beside") / f"{name}-{version}"
     repository = target.with_name(f"{target.name}-repository")
     try:
-        if not target.is_dir():
+        if not is_whole(target):
             try:
                 with remembering_absence(target):
                     keep_files(_read_tests(name, version), target, name)
@@ -90,7 +90,7 @@ def fetch_tests(source: PackageSource, folders: Sequence[Path], unreached: list[
                 raise
             except UserError as error:
                 note(f"{name}=={version}: without the tests of its sdist: {error}")
-        if not repository.is_dir() and sum(is_test(path.name) for path in target.rglob("*.py")) < _FEW_TESTS:
+        if not is_whole(repository) and sum(is_test(path.name) for path in target.rglob("*.py")) < _FEW_TESTS:
             url = next(filter(None, (_find_repository(folder, name) for folder in folders)), None)
             files = fetch_files(url, Version(version), _choose_tests) if url is not None else {}
             keep_files({path.removeprefix("src/"): data for path, data in files.items()}, repository, name)

@@ -18,7 +18,7 @@ from pebble import ProcessExpired, ProcessPool
 
 from extract.resolve import Policy
 from extract.sources import PackageSource, SourceFile
-from lemur_core.files.cache import cache_folder, open_database
+from lemur_core.files.cache import Database, cache_folder, seal, unseal
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
 from lemur_core.files.workers import check_workers, map_chunks, process_pool, submit
@@ -53,7 +53,7 @@ class FactsIndex:
         self.parsed = 0
         self._memory: dict[str, FileFacts] = {}
         self._outlines: dict[str, FileFacts] = {}
-        self._database = open_database(self.path, "index", _TABLES)
+        self._database = Database(self.path, _TABLES)
         self._parser = contextlib.ExitStack()
         self._pool: ProcessPool | None = None
 
@@ -71,7 +71,7 @@ class FactsIndex:
         if self.policy == "skip":
             return
         wanted = {file.blob: (source, file) for source, file in files}
-        stored = self._database.execute("SELECT blob FROM facts WHERE version = ?", (VERSION,))
+        stored = self._database.read("SELECT blob FROM facts WHERE version = ?", VERSION)
         known = set() if self.policy == "force" else {row[0] for row in stored} & wanted.keys()
         self.hits += len(known)
         todo = [item for blob, item in wanted.items() if blob not in known]
@@ -90,17 +90,19 @@ class FactsIndex:
 
     def _store(self, rows: Sequence[Row], version: str = VERSION) -> None:
         self.parsed += len(rows) if version == VERSION else 0
-        with self._database:
-            self._database.executemany(
-                "INSERT OR REPLACE INTO facts (blob, version, facts, error) VALUES (?, ?, ?, ?)",
-                [(blob, version, data, error) for blob, data, error in rows],
-            )
+        self._database.write(
+            "INSERT OR REPLACE INTO facts (blob, version, facts, error) VALUES (?, ?, ?, ?)",
+            [(blob, version, data and seal(data), error) for blob, data, error in rows],
+        )
 
     def faults(self, files: Sequence[tuple[PackageSource, SourceFile]]) -> list[tuple[PackageSource, SourceFile, str]]:
         """Return the files that could not be parsed, with the reason; the files must have been added."""
-        query = "SELECT blob, error FROM facts WHERE version = ? AND error IS NOT NULL"
-        why = dict(self._database.execute(query, (VERSION,)))
-        return [(source, file, why[file.blob]) for source, file in files if file.blob in why]
+        query = "SELECT blob, error FROM facts WHERE version = ?"
+        why = dict(self._database.read(query, VERSION))
+        if any(file.blob not in why for _, file in files):  # since then, the database was dropped for damage
+            self.add(files)
+            why = dict(self._database.read(query, VERSION))
+        return [(source, file, reason) for source, file in files if (reason := why.get(file.blob)) is not None]
 
     # -- one file ------------------------------------------------------------------------------------------------
 
@@ -122,17 +124,17 @@ class FactsIndex:
         known = self._memory.get(file.blob) or self._outlines.get(file.blob)
         if known is None:
             stored = "SELECT 1 FROM facts WHERE blob = ? AND version = ?"
-            if self.policy == "skip" or self._database.execute(stored, (file.blob, VERSION)).fetchone():
+            if self.policy == "skip" or self._database.read(stored, file.blob, VERSION):
                 return self.facts(source, file)
             known = self._outlines[file.blob] = self._fetch(source, file, OUTLINE)
         return known
 
     def _fetch(self, source: PackageSource, file: SourceFile, version: str = VERSION) -> FileFacts:
         query = "SELECT facts, error FROM facts WHERE blob = ? AND version = ?"
-        row = self._database.execute(query, (file.blob, version)).fetchone()
+        row = next(iter(self._database.read(query, file.blob, version)), None)
         if row is not None and row[1] is None:
             try:
-                return _loads(row[0])
+                return _loads(unseal(row[0]) or b"")
             except (pickle.UnpicklingError, EOFError, TypeError, ValueError, AttributeError, IndexError):
                 row = None  # damaged on disk, or planted: parse again
         if row is None:
@@ -171,13 +173,12 @@ class FactsIndex:
         """Return the result stored under a key; the key names everything that the result depends on."""
         if self.policy == "force":
             return None
-        row = self._database.execute("SELECT value FROM results WHERE key = ?", (f"{VERSION}:{key}",)).fetchone()
-        return row[0] if row else None
+        rows = self._database.read("SELECT value FROM results WHERE key = ?", f"{VERSION}:{key}")
+        return unseal(rows[0][0]) if rows else None
 
     def remember(self, key: str, value: bytes) -> None:
         """Store a result under such a key."""
-        with self._database:
-            self._database.execute("INSERT OR REPLACE INTO results VALUES (?, ?)", (f"{VERSION}:{key}", value))
+        self._database.write("INSERT OR REPLACE INTO results VALUES (?, ?)", [(f"{VERSION}:{key}", seal(value))])
 
 
 def _crash_row(file: tuple[str, bytes]) -> Row:

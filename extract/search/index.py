@@ -22,7 +22,7 @@ from extract.search import meaning
 from extract.search.class_words import iterate_classes, stems_of_class
 from extract.search.words import name_stems, shape_words, split_name, stems
 from lemur_core.files.atomic import atomic_file
-from lemur_core.files.cache import cache_folder
+from lemur_core.files.cache import cache_folder, read_cached
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article
 from lemur_core.files.progress import progress
@@ -117,12 +117,15 @@ class SearchIndex:
     @functools.cached_property
     def words(self) -> list[str]:
         """Unstemmed words of names, modules and layers, the most common first."""
-        return _texts(*self._read("words"))
+        with read_cached(self.path):
+            return _texts(*self._read("words"))
 
     @functools.cached_property
     def labels(self) -> "FeatureIndex":
         """Labels of the graphs of the blocks."""
-        return FeatureIndex(*self._read("label_names", "label_starts", "label_blocks", "label_counts", "label_totals"))
+        names = ("label_names", "label_starts", "label_blocks", "label_counts", "label_totals")
+        with read_cached(self.path):
+            return FeatureIndex(*self._read(*names))
 
     def _read(self, *names: str) -> list[npt.NDArray[Any]]:
         with self.path.open("rb") as file, np.load(file) as stored:
@@ -216,7 +219,7 @@ def open_index(folder: Path) -> SearchIndex:
     kept = cache_folder("search") / f"v{_VERSION}-{meaning.VERSION}-{read}-{digest[:40]}.npz"
     try:
         return SearchIndex(kept, path)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         pass  # missing or damaged, so it is built
     arrays = _build_arrays(folder)
     with atomic_file(kept) as part, part.open("wb") as file:

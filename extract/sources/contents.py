@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from extract.sources.layout import Roots
 from extract.sources.metadata import PackageFacts
+from lemur_core.files.cache import read_cached
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import may_hold_secrets
 from lemur_core.source.text import normalise
@@ -64,12 +65,13 @@ class PackageSource:
         """
         path = self.root / file.path
         try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise UserError(f"{self.name} {file.path}: cannot be read: {error.strerror} ({path}); run again") from error
-        if blob_sha1(data) != file.blob:
-            mend = "run again" if self.kind == "folder" else f"delete {self.root.parent} and run again"
-            raise UserError(f"{self.name} {file.path}: changed since the source was opened ({path}); {mend}")
+            with read_cached(self.root.parent):
+                data = path.read_bytes()
+                if blob_sha1(data) != file.blob:
+                    raise ValueError("changed since the source was opened")
+        except (OSError, ValueError) as error:
+            reason = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else error
+            raise UserError(f"{self.name} {file.path}: {reason} ({path}); run again") from error
         return data
 
     def read_text(self, file: SourceFile) -> bytes:

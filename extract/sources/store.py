@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from extract.sources.contents import (
 )
 from extract.sources.metadata import PackageFacts
 from lemur_core.files.atomic import scratch_folder
-from lemur_core.files.cache import cache_folder
+from lemur_core.files.cache import cache_folder, drop_damaged
 from lemur_core.files.errors import UserError
 
 #: Part of the cache's path: changes in which files are kept, how modules are named or licenses are read must not
@@ -67,7 +68,7 @@ def keep_tree(contents: Contents, where: str) -> tuple[str, tuple[SourceFile, ..
 
 def keep_files(files: Mapping[str, bytes], target: Path, where: str) -> None:
     """Store files in a folder of the cache, unless it is there. Raises: UserError if one cannot be written."""
-    if not target.is_dir():
+    if not is_whole(target):
         with workspace() as work:
             (work / target.name).mkdir()
             for path, data in files.items():
@@ -75,17 +76,41 @@ def keep_files(files: Mapping[str, bytes], target: Path, where: str) -> None:
             place(work / target.name, target)
 
 
-def place(folder: Path, target: Path, is_whole: Callable[[], bool] | None = None) -> None:
+def place(folder: Path, target: Path, is_there: Callable[[], bool] | None = None) -> None:
     """Move a finished folder to its final name in the cache, unless another process was faster.
 
-    Raises: UserError if that fails and the existing folder is incomplete.
+    Args: is_there: returns whether the target holds the same; by default, its files are listed for `is_whole`.
+    Raises: UserError if that fails.
     """
+    if is_there is None:
+        sizes = {str(path.relative_to(folder)): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+        record(_sizes_file(target), sizes)
+        is_there = partial(is_whole, target)
     try:
-        # Fails if the target is there: then another process has written the same contents.
+        if not is_there() and os.path.lexists(target):
+            drop_damaged(target)
+        # Fails if another process has put the same there meanwhile.
         folder.rename(target)
     except OSError as error:
-        if not (target.is_dir() if is_whole is None else is_whole()):
-            raise UserError(f"{target}: cannot be written: {error.strerror}; delete it and run again") from error
+        if not is_there():
+            raise UserError(f"{target}: cannot be written: {error.strerror}; run again") from error
+
+
+def is_whole(folder: Path) -> bool:
+    """Return whether a folder of the cache has all its files, as long as they were; one that has not is dropped."""
+    sizes = read_record(_sizes_file(folder))  # earlier versions wrote none
+    try:
+        if folder.is_dir() and all((folder / path).stat().st_size == size for path, size in (sizes or {}).items()):
+            return True
+    except (OSError, AttributeError):
+        pass  # a file is missing, or the list is damaged
+    if os.path.lexists(folder):
+        drop_damaged(folder)
+    return False
+
+
+def _sizes_file(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.sizes")
 
 
 def _write(path: Path, data: bytes, where: str, *, sync: bool = False) -> None:
@@ -116,7 +141,7 @@ def read_record(path: Path) -> Any:
     """Return the contents of a JSON file in the cache; None if it is missing or was damaged by a system crash."""
     try:
         return json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+    except (OSError, ValueError):
         return None
 
 
@@ -126,6 +151,8 @@ def record(path: Path, value: object) -> None:
         part = work / "record"
         _write(part, json.dumps(value, indent=1).encode(), path.name, sync=True)
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            drop_damaged(path)
         part.replace(path)
 
 

@@ -21,7 +21,7 @@ from torch.nn.functional import normalize
 from lemur.experts.language import Language
 from lemur.experts.settings import GENERAL, TuningSettings
 from lemur_core.files.atomic import atomic_file
-from lemur_core.files.cache import cache_folder
+from lemur_core.files.cache import cache_folder, remove_path
 from lemur_core.files.progress import progress
 
 _ROUNDS = 50  # of k-means; it ends earlier once no center moves
@@ -155,7 +155,7 @@ def fit(
                 _keep(kept, module, optimizer, losses)
                 last = time.monotonic()
     module.eval()
-    kept.unlink(missing_ok=True)
+    remove_path(kept)
     tail = losses[-max(1, training.steps // 20) :]
     return sum(tail) / max(1, len(tail))
 

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from lemur_core.files import Json
-from lemur_core.files.cache import is_cached
+from lemur_core.files.cache import drop_damaged, is_cached, remove_path
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible
 
@@ -56,6 +56,8 @@ def hold_lock(lock: Path, where: Path, at_work: str, option: str = "--out") -> I
     Returns: a context manager.
     Raises: UserError that names the process that holds the lock, if there is one.
     """
+    if lock.is_dir() and is_cached(lock):
+        drop_damaged(lock)
     with lock.open("a+") as file:
         if not claim(file.fileno()):
             holder = _read_holder(lock)
@@ -107,6 +109,17 @@ def sha256_file(path: Path) -> str:
 
 
 @contextlib.contextmanager
+def writing_in(folder: Path) -> Iterator[None]:
+    """In the block, files of a folder are written: an error about a full disk that names no file names the folder."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename is None:
+            error.filename, error.strerror = str(folder), os.strerror(error.errno)
+        raise
+
+
+@contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a temporary sibling of `path` to write to; rename it to `path` on success, remove it on failure.
 
@@ -122,11 +135,14 @@ def atomic_file(path: Path) -> Iterator[Path]:
     os.close(handle)
     part = Path(name)
     try:
-        yield part
-        _sync(part)
+        with writing_in(path.parent):
+            yield part
+            _sync(part)
         # mkstemp creates a file that only the user can read, as it should be in the cache.
         if not is_cached(part):
             part.chmod(0o666 & ~_umask())
+        elif path.is_dir():
+            drop_damaged(path)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
@@ -201,6 +217,8 @@ def atomic_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
         parent folder cannot be written.
     """
     out = Path(os.path.abspath(out))  # noqa: PTH100 (resolve() would follow a link that --force is to replace)
+    if out.is_file() and is_cached(out):
+        drop_damaged(out)
     check_free(out, force=force)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -212,10 +230,11 @@ def atomic_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
     handle = os.open(part, os.O_RDONLY)
     try:
         claim(handle)
-        yield part
-        for file in sorted(part.rglob("*")):
-            if file.is_file():
-                _sync(file)
+        with writing_in(out.parent):
+            yield part
+            for file in sorted(part.rglob("*")):
+                if file.is_file():
+                    _sync(file)
         # mkdtemp creates a folder that only the user can enter.
         part.chmod(0o777 & ~_umask())
         _swap(part, out, force=force)
@@ -244,7 +263,8 @@ def scratch_folder(
     handle = os.open(folder, os.O_RDONLY)
     try:
         claim(handle)  # process ids are not enough: another container may share the folder
-        yield folder
+        with writing_in(temporary):
+            yield folder
     finally:
         remove(folder)
         os.close(handle)
@@ -472,17 +492,6 @@ def make_scratch(parent: Path, name: str) -> "tempfile.TemporaryDirectory[str]":
     Returns: the folder, which the end of the block removes.
     """
     return tempfile.TemporaryDirectory(_PART, f".{name}.{_make_mark()}", parent)
-
-
-def remove_path(path: Path) -> None:
-    """Remove a file, a link, or a folder and everything in it, if it exists.
-
-    Args: path: what a link points to is kept.
-    """
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _swap(part: Path, out: Path, *, force: bool) -> None:

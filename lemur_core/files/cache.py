@@ -1,16 +1,21 @@
 """The cache folder for downloads and features: its path, its rooms, and the locks of processes that use them."""
 
 import contextlib
+import errno
 import fcntl
 import os
+import shutil
 import sqlite3
 import stat
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
-from lemur_core.files.errors import UserError
+from lemur_core.files.errors import DamagedError, UserError
 from lemur_core.files.progress import note
 
 #: The folders of the cache, called rooms, with the number of folder levels between each and its entries.
@@ -24,6 +29,17 @@ ROOMS: Mapping[str, int] = {
 
 #: A folder in the cache with a marker for each of our rooms, which the processes that use the room lock until they end.
 _MARKERS = ".lemur"
+
+#: Errors of SQLite about a file that is not as we wrote it; others are about the disk, or another process.
+_DAMAGE = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_NOTADB)
+_READ_ERRORS = (
+    *(OSError, ValueError, LookupError, TypeError, ArithmeticError, EOFError, NotImplementedError),
+    *(sqlite3.DatabaseError, zipfile.BadZipFile, zlib.error),
+)
+_SOME_BYTES = 2**20  # with less, a disk is full
+_SEAL_BYTES = 4
+
+T = TypeVar("T")
 
 _held: dict[Path, int] = {}  # the marker, open and locked, of each room that this process uses
 _holding = threading.Lock()  # a second thread, too, waits until the first one has the lock
@@ -46,6 +62,8 @@ def cache_folder(*parts: str) -> Path:
         root.parent.mkdir(parents=True, exist_ok=True)
         for each in reversed((folder, *folder.parents)):
             if each.is_relative_to(root):
+                if parts and each.is_file() and find_marker(root / parts[0]).is_file():  # else the user's own
+                    drop_damaged(each)
                 each.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise UserError(
@@ -87,6 +105,8 @@ def find_marker(room: Path) -> Path:
 
 def _open_marker(room: Path, suffix: str = "") -> int:
     marker = find_marker(room).with_suffix(suffix)
+    if marker.parent.is_file() or marker.is_dir():
+        remove_path(marker if marker.is_dir() else marker.parent)
     marker.parent.mkdir(mode=0o700, exist_ok=True)
     return os.open(marker, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
@@ -134,6 +154,14 @@ def claim_room(room: Path) -> Iterator[bool]:
         yield free
 
 
+def remove_path(path: Path) -> None:
+    """Remove a file, a link, or a folder and everything in it, if it exists; what a link points to is kept."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def is_cached(path: Path) -> bool:
     """Return whether a path is in the cache folder."""
     return path.resolve().is_relative_to(_find_root().resolve())
@@ -151,28 +179,93 @@ def _find_root() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lemur-curator"
 
 
-def open_database(path: Path, kind: str, tables: Sequence[str], on_damage: str | None = None) -> sqlite3.Connection:
-    """Open a cache in one SQLite file, which concurrent processes may share; replace a damaged one with an empty one.
+def drop_damaged(path: Path) -> None:
+    """Remove what is not as it was written from the cache, a file or a folder, and say so: it is made again."""
+    remove_path(path)
+    note(f"cache: {path} is damaged and was dropped; what it held is made again")
 
-    Args:
-        kind: the noun for messages: "index", "cache".
-        tables: definitions of its tables, `name (columns ...)`; existing tables are left unchanged.
-        on_damage: message to print when a damaged file is replaced, if any.
-    Returns: a connection for the caller to close; every table exists.
-    Raises: UserError if the file cannot be opened or written.
-    """
+
+@contextlib.contextmanager
+def read_cached(path: Path) -> Iterator[None]:
+    """In the block, a file or folder of the cache is read: drop it if that fails. Raises: DamagedError then."""
     try:
-        return _connect(path, tables)
-    except sqlite3.OperationalError as error:
-        # A subclass of DatabaseError: locked, or not writable. The file may be intact, so it is kept.
-        raise UserError(f"{kind} {path}: {error}; set LEMUR_CURATOR_CACHE to a writable folder") from error
-    except sqlite3.DatabaseError:
-        if on_damage is not None:
-            note(on_damage)
-        # The journals of a damaged database would damage its replacement, too.
-        for suffix in ("", "-wal", "-shm"):
-            Path(f"{path}{suffix}").unlink(missing_ok=True)
-        return _connect(path, tables)
+        yield
+    except _READ_ERRORS as error:
+        if not is_cached(path):
+            raise
+        drop_damaged(path)
+        raise DamagedError(f"{path}: damaged, and dropped; run again") from error
+
+
+def seal(value: bytes) -> bytes:
+    """Return a value with its checksum, for a place where some of its bytes may be lost."""
+    return zlib.crc32(value).to_bytes(_SEAL_BYTES, "big") + value
+
+
+def unseal(sealed: object) -> bytes | None:
+    """Return the value of `seal`; None if it is damaged."""
+    if isinstance(sealed, bytes) and sealed[:_SEAL_BYTES] == zlib.crc32(sealed[_SEAL_BYTES:]).to_bytes(_SEAL_BYTES):
+        return sealed[_SEAL_BYTES:]
+    return None
+
+
+class Database:
+    """A cache in one SQLite file, which concurrent processes may share; where it is damaged, an empty one replaces it.
+
+    Args: tables: their definitions, `name (columns ...)`; existing tables are left unchanged.
+    Raises: UserError, here and in each method, if the file cannot be read or written.
+    """
+
+    def __init__(self, path: Path, tables: Sequence[str]) -> None:
+        self._path, self._tables = path, tables
+        self._connection: sqlite3.Connection | None = None
+        self.read("SELECT 1")
+
+    def read(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """Return the rows of a query."""
+        return self._use(lambda connection: connection.execute(query, values).fetchall())
+
+    def write(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
+        """Execute a statement with each row; all are written, or none."""
+        rows = list(rows)
+
+        def execute(connection: sqlite3.Connection) -> None:
+            with connection:
+                connection.executemany(statement, rows)
+
+        self._use(execute)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+    def _use(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        for is_last in (False, True):
+            try:
+                self._connection = self._connection or _connect(self._path, self._tables)
+                return work(self._connection)
+            except sqlite3.DatabaseError as error:
+                self.close()
+                files = [self._path, *(Path(f"{self._path}{suffix}") for suffix in ("-wal", "-shm"))]
+                # All statements are ours, so one that is wrong for this file means that the file is not ours.
+                code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+                if is_last or not (code in _DAMAGE or any(file.is_dir() for file in files)):
+                    raise self._explain(error, code) from error
+                drop_damaged(files[0])
+                for journal in files[1:]:  # it would damage the new file, too
+                    remove_path(journal)
+        raise AssertionError
+
+    def _explain(self, error: sqlite3.DatabaseError, code: int) -> UserError:
+        folder = next(parent for parent in self._path.parents if parent.exists())
+        # The error of a full disk depends on the file that has no room.
+        if code == sqlite3.SQLITE_FULL or shutil.disk_usage(folder).free < _SOME_BYTES:
+            reason = f"{os.strerror(errno.ENOSPC)}; no output was written: free space, or"
+        else:
+            reason = f"{error};"
+        return UserError(f"cache {self._path}: {reason} set LEMUR_CURATOR_CACHE to a writable folder")
 
 
 def _connect(path: Path, tables: Sequence[str]) -> sqlite3.Connection:

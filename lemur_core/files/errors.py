@@ -17,5 +17,9 @@ class SpecialFileError(UserError, OSError):
     """A pipe, a socket or a device where a file should be; in a finished folder it is damage like any other."""
 
 
+class DamagedError(UserError):
+    """A part of the cache was damaged, and has been dropped: the same call makes it again."""
+
+
 class RetryableError(UserError):
     """A resource (network, index) failed: the same call may succeed later."""

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import resource_tracker
 from typing import ParamSpec, TypeVar
 
 from pebble import CONSTS, ProcessExpired, ProcessPool
@@ -42,8 +43,9 @@ def process_pool(jobs: int | None = None) -> Iterator[ProcessPool]:
     Raises: whatever the block raises, after the processes have ended.
     """
     os.environ["PYTHONSAFEPATH"] = "1"  # a stray train.py or curate.py in the working folder must not be imported
+    resource_tracker.ensure_running()  # its start unblocks the signals that `submit` blocks
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPool(jobs or available_cores(), initializer=start_worker, context=context)
+    pool = _Pool(jobs or available_cores(), initializer=start_worker, context=context)
     try:
         yield pool
         pool.close()
@@ -52,6 +54,19 @@ def process_pool(jobs: int | None = None) -> Iterator[ProcessPool]:
         pool.stop()
         pool.join()
         raise
+
+
+class _Pool(ProcessPool):  # type: ignore[misc]  # its types are not read
+    """A pool that ends its workers before the locks that they share.
+
+    One that is still starting then, because the others did all the work, would not find them: a traceback.
+    """
+
+    def _stop_pool(self) -> None:
+        if self._pool_manager_loop is not None:
+            self._pool_manager_loop.join()  # starts workers
+        self._pool_manager.worker_manager.force_stop_workers()
+        super()._stop_pool()
 
 
 def submit(pool: ProcessPool, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from lemur_core.files.atomic import sha256_file, write_text
-from lemur_core.files.cache import cache_folder, open_database
+from lemur_core.files.cache import Database, cache_folder, seal, unseal
 from lemur_core.sandbox.client import Sandbox
 from lemur_core.sandbox.runtime import find_runtime
 from lemur_core.sandbox.server.foreign import one_line
@@ -204,9 +204,7 @@ class OutcomeStore:
     """Outcomes in one SQLite database in a room of the user's cache folder, which concurrent runs may share."""
 
     def __init__(self, room: str = "sandbox") -> None:
-        path = cache_folder(room) / "outcomes.sqlite"
-        damaged = f"run cache: {path.name} is damaged and was dropped; its jobs run again"
-        self._database = open_database(path, "cache", _TABLES, damaged)
+        self._database = Database(cache_folder(room) / "outcomes.sqlite", _TABLES)
 
     def __enter__(self) -> Self:
         return self
@@ -216,13 +214,12 @@ class OutcomeStore:
 
     def recall(self, key: str) -> bytes | None:
         """Return the value stored under a key, or None."""
-        row = self._database.execute("SELECT outcome FROM outcomes WHERE key = ?", (key,)).fetchone()
-        return row[0] if row else None
+        rows = self._database.read("SELECT outcome FROM outcomes WHERE key = ?", key)
+        return unseal(rows[0][0]) if rows else None
 
     def remember(self, key: str, value: bytes) -> None:
         """Store a value at once."""
-        with self._database:
-            self._database.execute("INSERT OR REPLACE INTO outcomes VALUES (?, ?)", (key, value))
+        self._database.write("INSERT OR REPLACE INTO outcomes VALUES (?, ?)", [(key, seal(value))])
 
 
 def run_versions(runtime: Sequence[str] = ()) -> dict[str, str]:

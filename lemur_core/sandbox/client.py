@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from lemur_core.files.atomic import scratch_folder
+from lemur_core.files.atomic import scratch_folder, writing_in
 from lemur_core.files.errors import NoSandboxError, UserError
 from lemur_core.files.progress import show_longest
 from lemur_core.sandbox.link import (
@@ -258,7 +258,8 @@ class Sandbox:
         # If this process is killed, its server removes the folder or, failing that, the next command.
         self._folder = self._open.enter_context(scratch_folder("sandbox", remove_folder))
         try:
-            self._choose_backend(self._folder, interpreter)
+            with writing_in(self._folder.parent):
+                self._choose_backend(self._folder, interpreter)
         except BaseException:
             self.close()
             raise

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lemur_core.files.atomic import make_scratch, remove_dead
-from lemur_core.files.cache import cache_folder
+from lemur_core.files.cache import cache_folder, drop_damaged
 from lemur_core.files.errors import NoSandboxError, UserError
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ NAMED_SETS: Mapping[str, Mapping[str, str]] = {
 #: Libraries of GPU builds of torch: loaded by path, never imported, and irrelevant for results on a CPU.
 _LIBRARIES = ("cuda-", "nvidia-")
 _LIBRARY_FOLDERS = ("cuda", "nvidia")
+
+_BYTECODE = "__pycache__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +79,18 @@ class Runtime:
         Raises: UserError if it cannot be written.
         """
         links = self.links()
+        # Else the server would write bytecode of modules that are one file next to their links, for all later servers.
+        links |= {
+            str(Path(name).with_name(_BYTECODE)): str(Path(real).with_name(_BYTECODE)) for name, real in links.items()
+        }
         digest = hashlib.sha256(json.dumps(links, sort_keys=True).encode()).hexdigest()[:32]
         parent = cache_folder("runtime-links")
         target = parent / digest
         remove_dead(parent)
-        if target.is_dir():
+        if _list_links(target) == links:
             return target
+        if os.path.lexists(target):
+            drop_damaged(target)
         with make_scratch(parent, "links") as scratch:
             folder = Path(scratch) / digest
             folder.mkdir()
@@ -92,6 +100,17 @@ class Runtime:
             with contextlib.suppress(OSError):  # another process created it first
                 folder.rename(target)
         return target
+
+
+def _list_links(folder: Path) -> dict[str, str]:
+    """Return the links in a folder and in its folders, with their targets; none if anything else is there."""
+    try:
+        entries = [
+            inner for entry in folder.iterdir() for inner in ([entry] if entry.is_symlink() else entry.iterdir())
+        ]
+        return {entry.relative_to(folder).as_posix(): str(entry.readlink()) for entry in entries}
+    except OSError:
+        return {}
 
 
 @functools.cache
@@ -206,7 +225,7 @@ def _list_installed(metadata: Path) -> tuple[tuple[str, Path], ...]:
     record = metadata / "RECORD"
     rows = csv.reader(record.read_text(encoding="utf-8").splitlines()) if record.is_file() else ()
     for first, *rest in (row[0].split("/") for row in rows if row):
-        if first in ("..", "", "__pycache__") or first in entries:
+        if first in ("..", "", _BYTECODE) or first in entries:
             continue
         whole = not rest or "." in first or (site / first / "__init__.py").is_file()
         name = first if whole else f"{first}/{rest[0]}"

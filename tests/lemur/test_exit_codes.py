@@ -160,6 +160,28 @@ def test_a_signal_during_a_finalizer_is_not_lost() -> None:
     assert (done.stdout, done.stderr) == ("ended 130\n", "")
 
 
+@pytest.mark.parametrize(
+    ("imports", "name", "status"),
+    [(20, "SIGINT", 130), (60, "SIGINT", 130), (150, "SIGINT", 130), (300, "SIGINT", 130), (250, "SIGTERM", 143)],
+)
+def test_a_signal_while_the_commands_are_imported_is_one_line(imports: int, name: str, status: int) -> None:
+    """In the first second, and also if a library is being loaded."""
+    command = [sys.executable, "-P", "-c", TEXTS["_AT_AN_IMPORT"], str(imports), name, "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert done.stderr == (
+        "lemur: interrupted; no partial output was written, finished work is cached: run again to resume\n"
+    )
+
+
+def test_a_signal_after_the_command_is_silent() -> None:
+    """As while Python ends: no exception has anywhere to go."""
+    script = "import atexit, os, lemur\natexit.register(os.kill, os.getpid(), 2)\nlemur.main()"
+    command = [sys.executable, "-P", "-c", script, "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (-2, "")
+
+
 # Pipes and devices where a command reads or writes a file: refused in one line, before anything waits for them.
 
 Command = Callable[..., subprocess.CompletedProcess[str]]

@@ -6,7 +6,6 @@ accepts the mapping without a warning because it is writable. Writes stay in the
 
 import hashlib
 import json
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lemur_core.files.atomic import atomic_folder
-from lemur_core.files.cache import cache_folder
+from lemur_core.files.cache import cache_folder, remove_path
 from lemur_core.files.errors import UserError
 from train.data.sources import (
     CLASSES,
@@ -195,8 +194,7 @@ def write_cache(folder: Path, label: str, origin: str, arrays: dict[str, NDArray
         return
     try:
         # Damaged, or of an older format: `find_cache` has refused it.
-        if folder.exists():
-            shutil.rmtree(folder)
+        remove_path(folder)
         with atomic_folder(folder) as part:
             for name in _names():
                 np.save(part / f"{name}.npy", np.ascontiguousarray(arrays[name]))

@@ -22,6 +22,8 @@ _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 _PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 24, 47, 4
 _SIGKILL = 9
 _CAPABILITY_VERSION_3 = 0x20080522
+#: The kernel counts those of all processes of the user, and refuses a job's if there are more than this.
+_PENDING_SIGNALS = 64
 _FIRST_TO_GO = "1000"  # the highest oom_score_adj; raising one's own takes no privileges
 
 #: Readable besides the interpreter: machine facts that PyTorch reads. No other process's folder in /proc, and in its
@@ -59,6 +61,8 @@ def limit_resources(limits: Limits, base_bytes: int) -> None:
         resource.RLIMIT_FSIZE: (limits.file_bytes,) * 2,
         resource.RLIMIT_NOFILE: (limits.open_files,) * 2,
     }
+    if sys.platform == "linux":
+        wanted[resource.RLIMIT_SIGPENDING] = (_PENDING_SIGNALS,) * 2  # timers count as well
     # On top of what the server has mapped, which the job inherits.
     if base_bytes:
         wanted[resource.RLIMIT_AS] = (base_bytes + limits.memory_bytes,) * 2

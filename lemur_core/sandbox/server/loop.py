@@ -28,10 +28,11 @@ from . import confine
 from .child import KEY_BYTES, run_child
 from .compiler import defer_compiler
 from .jobs import Channel, Limits, Message, Status, read_report
-from .processes import Running, address_space, end_orphans, join_pages, remove_folder
+from .processes import CHUNK_BYTES, Running, address_space, end_orphans, join_pages, remove_folder
 from .usage import available_memory, free_bytes, has_ended
 
 _INSPECT_SECONDS = 0.1
+_REST_SECONDS = 0.005  # of a pipe that was not full: reading after each of many short writes costs more than they do
 _MOST_SLEEPERS = 16  # sleeping jobs whose slots others use
 _JOINED_AFTER = 40  # jobs after which larger pages have saved what they cost: a second, and 20 ms a job
 
@@ -176,6 +177,7 @@ class _Server:
         self._running: dict[int, Running] = {}
         self._loader = EntryLoader(settings["modules"])
         self._selector = selectors.DefaultSelector()
+        self._resting: dict[int, tuple[Running, float]] = {}  # pipes that are not watched until then
         self._inspected = 0.0
         self._base_bytes = 0
         self._forked = 0
@@ -241,6 +243,9 @@ class _Server:
         """Wait for the next event, handle it, and return the outcomes of the jobs that ended."""
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._channel.pending else 0)
         self._selector.modify(self._channel, events, "caller")
+        now = time.monotonic()
+        for descriptor in [descriptor for descriptor, (_, until) in self._resting.items() if until <= now]:
+            self._selector.register(descriptor, selectors.EVENT_READ, self._resting.pop(descriptor)[0])
         for key, mask in self._selector.select(self._pause()):
             if key.data == "wake":
                 with contextlib.suppress(BlockingIOError):
@@ -249,8 +254,10 @@ class _Server:
                 if mask & selectors.EVENT_WRITE:
                     self._channel.flush()
                 self._waiting.extend(self._channel.receive())
-            elif key.data.take(key.fd) == 0:
+            elif (size := key.data.take(key.fd)) is None or size < CHUNK_BYTES // 2:
                 self._selector.unregister(key.fd)
+                if size != 0:
+                    self._resting[key.fd] = key.data, time.monotonic() + _REST_SECONDS
         if self._channel.closed:
             sys.exit(0)
         self._watch()
@@ -293,7 +300,7 @@ class _Server:
         if not self._running:
             return None
         nearest = min(job.deadline for job in self._running.values())
-        return max(0.0, min(nearest - time.monotonic(), _INSPECT_SECONDS))
+        return max(0.0, min(nearest - time.monotonic(), _REST_SECONDS if self._resting else _INSPECT_SECONDS))
 
     def _watch(self) -> None:
         now = time.monotonic()
@@ -367,7 +374,7 @@ class _Server:
             end_orphans(set(self._running))
         registered = self._selector.get_map()
         for descriptor in job.descriptors:
-            if descriptor in registered:
+            if self._resting.pop(descriptor, None) is None and descriptor in registered:
                 self._selector.unregister(descriptor)
         # The pipes of an ended process may still hold output.
         job.drain()

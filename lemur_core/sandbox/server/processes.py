@@ -19,7 +19,7 @@ from .usage import OverLimitError, Scratch, SleepMeter, count_threads, list_proc
 
 _MOST_ROUNDS = 100_000
 _TAIL_BYTES = 8192
-_CHUNK = 1 << 16
+CHUNK_BYTES = 1 << 16  # as much as a pipe holds; full of short writes, it may hold half of that
 _ASLEEP_SECONDS = 2.0
 _MADV_COLLAPSE = 25
 _PRIVATE = re.compile(
@@ -45,6 +45,7 @@ class Running:
     waited: bool = False
     sleep: SleepMeter = field(default_factory=SleepMeter)
     tails: dict[int, bytearray] = field(default_factory=dict)
+    printed_bytes: int = 0
     written: Scratch = field(init=False)
 
     def __post_init__(self) -> None:
@@ -70,13 +71,16 @@ class Running:
         None if there is no data yet.
         """
         try:
-            chunk = os.read(descriptor, _CHUNK)
+            chunk = os.read(descriptor, CHUNK_BYTES)
         except BlockingIOError:
             return None
         tail = self.tails.setdefault(descriptor, bytearray())
         tail += chunk
         if descriptor != self.result:
             del tail[:-_TAIL_BYTES]
+            self.printed_bytes += len(chunk)
+            if self.printed_bytes > self.limits.scratch_bytes:
+                self.end(Status.OVER_LIMIT, f"printed too many bytes; the limit is {self.limits.scratch_bytes}")
         elif len(tail) > _MAX_FRAME:
             self.end(Status.OVER_LIMIT, "wrote more to the result channel than a result may have")
             del tail[_MAX_FRAME:]
@@ -85,7 +89,7 @@ class Running:
     def drain(self) -> None:
         """Read the rest of the pipes after the process ended, and close them."""
         for descriptor in self.descriptors:
-            for _ in range(_MAX_PIPE // _CHUNK):  # bounded: if unconfined, an escaped process may still write
+            for _ in range(_MAX_PIPE // CHUNK_BYTES):  # bounded: if unconfined, an escaped process may still write
                 if not self.take(descriptor):
                     break
             os.close(descriptor)

@@ -6,14 +6,16 @@ A job is the process that the server forked and, if it is not confined, the desc
 import contextlib
 import os
 import re
+import signal
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from .jobs import Limits
 
 _NAME_BYTES = 4096  # charged for each name, so that empty files are not free
+_MOST_LOOKS = 20  # while entries vanish
 _LONGEST_PATH = 3500  # the kernel's limit is 4095 bytes
 _SPARE_BYTES = 256 * 2**20  # a job that has written more is ended when the disk has less than this left
 _SAMPLE_SECONDS = 1.0
@@ -52,9 +54,10 @@ class Scratch:
 
     def check(self, processes: Sequence[int]) -> None:
         """Measure the files. Raises: OverLimitError if they are too large, too many, too deep or cannot be read."""
-        sizes = self._measure_named()
-        for process in processes:
-            sizes |= _measure_open(process)
+        with _paused(processes):  # what it moves meanwhile might be in no place when we look there
+            sizes = self._measure_named()
+            for process in processes:
+                sizes |= _measure_open(process)
         # The size of a file that is only mapped cannot be read: it counts as the largest that it can be.
         sizes = dict.fromkeys(self._find_mapped(processes), self._limits.file_bytes) | sizes
         used, limit = sum(sizes.values()), self._limits.scratch_bytes
@@ -64,29 +67,49 @@ class Scratch:
             raise OverLimitError(f"wrote {_SPARE_BYTES} bytes to its scratch folder, and its disk is nearly full")
 
     def _measure_named(self) -> dict[int | str, int]:
-        """Return the sizes of files and folders, by inode, and what is charged for names, by path."""
+        """Return the sizes of files and folders, by inode, and what is charged for names, by path.
+
+        Where an entry vanishes before it is measured, as in the folder of the caller, they are all looked at again.
+        """
         sizes: dict[int | str, int] = {}
-        names, waiting = 0, [str(self._folder)]
+        for _ in range(_MOST_LOOKS):
+            if self._add_named(sizes):
+                break
+        return sizes
+
+    def _add_named(self, sizes: dict[int | str, int]) -> bool:
+        """Add what the folder holds now. Returns: whether nothing vanished meanwhile."""
+        names, waiting, whole = 0, [str(self._folder)], True
         while waiting:
             path = waiting.pop()
             if len(path) > _LONGEST_PATH:
                 raise OverLimitError("nested its folders too deep")
             try:
-                with os.scandir(path) as entries:
+                folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except PermissionError as error:
+                raise OverLimitError("made a folder that cannot be read") from error
+            except OSError:  # moved, removed, or something else by now
+                whole = False
+                continue
+            try:
+                with os.scandir(folder) as entries:
                     for entry in entries:
                         names += 1
                         if names > self._limits.files:
                             raise OverLimitError(f"made more than {self._limits.files} files")
-                        status = entry.stat(follow_symlinks=False)
+                        inside = f"{path}/{entry.name}"
+                        sizes[inside] = _NAME_BYTES
+                        try:
+                            status = entry.stat(follow_symlinks=False)
+                        except FileNotFoundError:
+                            whole = False
+                            continue
                         sizes[status.st_ino] = status.st_blocks * 512
-                        sizes[entry.path] = _NAME_BYTES
-                        if entry.is_dir(follow_symlinks=False):
-                            waiting.append(entry.path)
-            except (FileNotFoundError, NotADirectoryError):
-                continue  # the job moves and removes entries in the meantime
-            except PermissionError as error:
-                raise OverLimitError("made a folder that cannot be read") from error
-        return sizes
+                        if stat.S_ISDIR(status.st_mode):
+                            waiting.append(inside)
+            finally:
+                os.close(folder)
+        return whole
 
     def _find_mapped(self, processes: Sequence[int]) -> list[int | str]:
         """Return the inodes of deleted files that are mapped.
@@ -98,6 +121,23 @@ class Scratch:
             self._mapped = [inode for process in processes for inode in _list_mapped(self._folder, process)]
             self._mapped_at, self._free = now, free
         return self._mapped
+
+
+@contextlib.contextmanager
+def _paused(processes: Sequence[int]) -> Iterator[None]:
+    """Stop processes until the block ends, but for those that have stopped themselves."""
+    running = [process for process in processes if read_stat(f"/proc/{process}")[:1] not in ([], ["T"], ["Z"])]
+    try:
+        _signal(running, signal.SIGSTOP)
+        yield
+    finally:
+        _signal(running, signal.SIGCONT)
+
+
+def _signal(processes: Sequence[int], number: signal.Signals) -> None:
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):  # ended meanwhile
+            os.kill(process, number)
 
 
 def _measure_open(process: int) -> dict[int | str, int]:

@@ -17,6 +17,7 @@ from extract.arguments.hints.usage import read_usage
 from extract.resolve import Policy
 from extract.resolve.index import UNREADABLE, VERSION, FactsIndex
 from extract.sources import PackageSource, open_source
+from lemur_core.files.cache import seal
 from lemur_core.files.errors import UserError
 from lemur_core.source.facts import AT_DEFINITION, FileFacts
 from lemur_core.source.parse import parse_file
@@ -206,7 +207,7 @@ PLANTS = read_table(__file__, "index.md", "Plants", globals() | {"pickle": pickl
 def test_stored_facts_that_are_torn_or_planted_are_made_anew(source: PackageSource, path: Path, case: str) -> None:
     mark = path.parent / "mark"
     add_all(source, path)
-    set_facts(path, PLANTS[case](mark))
+    set_facts(path, seal(PLANTS[case](mark)))
     assert load(source, path)["a.py"] == parse_file(TEXT.encode())
     assert not mark.exists()
 

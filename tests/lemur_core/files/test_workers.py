@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from lemur_core.files.atomic import atomic_file
-from lemur_core.files.cache import cache_folder, open_database
+from lemur_core.files.cache import Database, cache_folder
 from lemur_core.files.progress import progress, show_longest
 from lemur_core.files.workers import check_workers, process_pool, submit
 from tests.builders.suites import read_files
@@ -61,6 +61,14 @@ def test_a_killed_pool_leaves_no_thread_and_no_worker() -> None:
     assert not psutil.pid_exists(worker)
 
 
+@pytest.mark.parametrize("end", ["done", "failed", "mapped"])
+def test_workers_that_still_start_when_the_pool_ends_say_nothing(tmp_path: Path, end: str) -> None:
+    """The first worker does all the work and takes time to stop; another one begins to look for the locks meanwhile."""
+    (tmp_path / "end").write_text(end)
+    done = run_script(tmp_path, TEXTS["LATE"])
+    assert (done.stdout, done.stderr) == ("ended\n", "")
+
+
 # The cache folder: what it holds is the user's alone.
 
 
@@ -78,7 +86,7 @@ def test_only_the_user_can_enter_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     umask = os.umask(0)
     try:
         folder = cache_folder("sandbox", "v1/x")
-        open_database(folder / "outcomes.sqlite", "cache", ["t (x)"]).close()
+        Database(folder / "outcomes.sqlite", ["t (x)"]).close()
         for path in (folder / "table", tmp_path / "output"):
             with atomic_file(path) as part:
                 part.write_text("x")

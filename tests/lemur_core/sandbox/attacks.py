@@ -8,6 +8,7 @@ import errno
 import importlib
 import mmap
 import os
+import re
 import resource
 import signal
 import socket
@@ -493,6 +494,53 @@ def flood(payload: Payload) -> object:
         os.write(1, block)
         os.write(2, block)
     return "done"
+
+
+def _every_descriptor(data: bytes) -> None:
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2:
+            _try(lambda name=name: os.write(int(name), data))  # type: ignore[misc]
+
+
+_FLOODS: dict[object, Callable[[], object]] = {
+    "blocks": lambda: os.write(1, b"x" * 65536),
+    "bytes": lambda: os.write(1, b"x"),
+    "lines": lambda: print("x" * 80, file=sys.stderr),
+    "both": lambda: (os.write(1, b"x" * 3000), os.write(2, b"x")),
+    "result": lambda: _every_descriptor(b"x"),
+}
+
+
+def flood_always(payload: Payload) -> object:
+    """Write as long as it may, for no longer than a minute."""
+    flood, end = _FLOODS[payload["how"]], time.monotonic() + 60
+    while time.monotonic() < end:
+        flood()
+    return "done"
+
+
+def _make_timer() -> None:
+    _call("timer_create", 1, None, ctypes.byref(ctypes.c_void_p()))
+
+
+def _queue(send: Callable[[int], object]) -> None:
+    number = signal.SIGRTMIN + 1
+    signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+    send(number)
+
+
+_QUEUED: dict[object, Callable[[], object]] = {
+    "timers": _make_timer,
+    "signals": lambda: _queue(lambda number: os.kill(os.getpid(), number)),
+    "signals to a thread": lambda: _queue(lambda number: signal.pthread_kill(threading.get_ident(), number)),
+}
+
+
+def fill_queue(payload: Payload) -> object:
+    """Queue some signals of the user's, or take their places; return how many places of how many are taken then."""
+    for _ in range(2000):
+        _try(lambda: _QUEUED[payload["how"]]())
+    return re.search(r"SigQ:\s+(\d+)/(\d+)", Path("/proc/self/status").read_text()).groups()  # type: ignore[union-attr]
 
 
 def large_value(payload: Payload) -> object:

@@ -14,6 +14,7 @@ import pytest
 
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import Job, Limits, Outcome, Sandbox, Status
+from lemur_core.sandbox.server.usage import OverLimitError, Scratch
 from tests.builders.hostile import list_hostile
 from tests.builders.suites import table
 
@@ -94,6 +95,62 @@ def test_files_that_hide(run: Run, how: str) -> None:
     outcome = run("hide_files", Limits(scratch_bytes=64 * 2**20, file_bytes=16 * 2**20), how=how)
     assert outcome.status == Status.OVER_LIMIT, outcome
     assert re.search(r"the limit is 67108864|too deep|cannot be read", outcome.error)
+
+
+#: Programs that move things in their folder for some seconds; it holds four files of 1 MiB, in a folder or beside it.
+MOVES = {
+    "the folder of the files": ("d/", "for n in itertools.count(): os.rename(f'd{n or str()}', f'd{n + 1}')"),
+    "a file beside the files": (
+        "",
+        "open('z', 'w'); [os.rename(f'z{n or str()}', f'z{n + 1}') for n in itertools.count()]",
+    ),
+    "a file that comes and goes": ("", "for n in itertools.count(): open(f'z{n}', 'w'); os.unlink(f'z{n}')"),
+    "the files, from one folder to another": (
+        "a/",
+        "os.mkdir('b'); [os.rename(f'{p}/f{n}', f'{q}/f{n}') for p, q in itertools.cycle(('ab', 'ba')) for n in range(4)]",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", MOVES)
+def test_files_that_move_count_every_time(tmp_path: Path, what: str) -> None:
+    """Not only in some of the looks, so that it would take luck to find them."""
+    folder, program = MOVES[what]
+    for number in range(4):
+        (tmp_path / f"{folder}f{number}").parent.mkdir(exist_ok=True)
+        (tmp_path / f"{folder}f{number}").write_bytes(b"x" * 2**20)
+    moving = subprocess.Popen([sys.executable, "-c", f"import itertools, os\n{program}"], cwd=tmp_path)
+    try:
+        time.sleep(0.3)
+        scratch = Scratch(tmp_path, Limits(scratch_bytes=4 * 2**20))
+        for _ in range(40):
+            with pytest.raises(OverLimitError, match="the limit is 4194304"):
+                scratch.check([moving.pid])
+            time.sleep(0.01)
+        assert moving.poll() is None
+    finally:
+        moving.kill()
+        moving.wait()
+
+
+@pytest.mark.parametrize("how", ["timers", "signals", "signals to a thread"])
+def test_no_job_takes_the_places_of_the_users_signals(run: Run, how: str) -> None:
+    taken, places = run("fill_queue", how=how).value  # type: ignore[misc]  # other processes of the user have some, too
+    assert int(taken) < 1000
+    assert places == "64"
+
+
+@pytest.mark.parametrize("how", ["blocks", "bytes", "lines", "both", "result"])
+def test_reading_a_flood_costs_less_than_the_flood(run: Run, box: Sandbox, how: str) -> None:
+    """The server's time, by that of the job, which ends by its limits, and is not run again for it."""
+    (server,) = (psutil.Process(link._process.pid) for link in box._links[:1])
+    before = server.cpu_times()
+    outcome = run("flood_always", Limits(cpu_seconds=2, wall_seconds=20, scratch_bytes=64 * 2**20), how=how)
+    after = server.cpu_times()
+    spent = after.user + after.system - before.user - before.system
+    assert outcome.status in {Status.OVER_LIMIT, Status.TIMEOUT}
+    assert "bytes" not in outcome.error or outcome.error == "printed too many bytes; the limit is 67108864"
+    assert spent < 0.6, outcome
 
 
 def test_files_of_decent_jobs(run: Run, run_open: Run) -> None:

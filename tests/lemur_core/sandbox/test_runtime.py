@@ -11,6 +11,7 @@ import pytest
 
 from curate.model.options import CurateOptions
 from curate.run.pipeline import describe_options
+from lemur_core.files.cache import remove_path
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import Job, Sandbox
 from lemur_core.sandbox.cached import CachedSandbox
@@ -76,6 +77,49 @@ def test_the_folder_holds_the_files_of_each_distribution() -> None:
     assert (folder / "typing_extensions.py").is_file()
     assert all(link.exists() for link in folder.iterdir())
     assert not (folder / "pytest").exists()
+
+
+def put(path: Path, text: str | None) -> None:
+    """Put a file in the place of whatever is there, or a folder."""
+    remove_path(path)
+    path.mkdir() if text is None else path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda folder: (folder / "numpy").unlink(),
+        lambda folder: put(folder / "numpy", "x"),
+        lambda folder: put(folder / "typing_extensions.py", None),
+        lambda folder: put(folder / "more.py", "x"),
+        lambda folder: (put(folder / "__pycache__", None), (folder / "__pycache__" / "half.pyc").touch()),
+        lambda folder: ((folder / "numpy").unlink(), (folder / "numpy").symlink_to(folder)),
+        lambda folder: put(folder, "x"),
+        lambda folder: put(folder, None),
+        lambda folder: put(folder.parent, "x"),
+    ],
+)
+def test_a_folder_that_is_not_as_it_was_made_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], harm: Callable[[Path], None]
+) -> None:
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path))
+    folder = find_runtime().folder()
+    whole = {path.name: path.readlink() for path in folder.iterdir()}
+    harm(folder)
+    assert find_runtime().folder() == folder
+    assert {path.name: path.readlink() for path in folder.iterdir()} == whole
+    assert capsys.readouterr().err.count("is damaged and was dropped") == 1
+    assert find_runtime().folder() == folder
+    assert capsys.readouterr().err == ""
+
+
+def test_the_server_writes_no_bytecode_into_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where half of it, as after a power cut, would stop every later server."""
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path))
+    with Sandbox(preload=("typing_extensions",), sys_path=[Path(__file__).parent], workers=1) as box:
+        (outcome,) = box.run([Job("one", ENTRY, {"code": "import typing_extensions\nanswer = 1"})])
+    assert outcome.value == 1, outcome.error
+    assert [path for path in tmp_path.rglob("*.pyc") if path.resolve().is_relative_to(tmp_path)] == []
 
 
 def test_a_name_that_is_not_installed() -> None:
