@@ -14,27 +14,19 @@ import numpy as np
 from curate.compute.runs import LIMITS, InputCase, NetFailure, RunRequest, open_box, read_answer, read_parameters
 from curate.model.corpus import LoadedRecords
 from lemur_core.files import Json
-from lemur_core.sandbox import Limits
 from lemur_core.sandbox.stage import SandboxStage
 from lemur_core.source.text import parse_code
 
 #: Twice the limits of one run: a network is run with two seeds.
-CHAT_LIMITS = replace(LIMITS, wall_seconds=2 * LIMITS.wall_seconds, cpu_seconds=2 * LIMITS.cpu_seconds)
+_LIMITS = replace(LIMITS, wall_seconds=2 * LIMITS.wall_seconds, cpu_seconds=2 * LIMITS.cpu_seconds)
 
 
 class Lab:
     """Answers experiments. A context manager; its sandbox starts with the first experiment that is not cached."""
 
-    def __init__(
-        self,
-        *,
-        jobs: int | None = None,
-        unsafe: bool = False,
-        runtime: Sequence[str] = (),
-        limits: Limits = CHAT_LIMITS,
-    ) -> None:
+    def __init__(self, *, jobs: int | None = None, unsafe: bool = False, runtime: Sequence[str] = ()) -> None:
         self._stage = SandboxStage[NetworkFacts | NetFailure](
-            "curate.chat.probe:measure", NetworkFacts | NetFailure, limits, unit="networks"
+            "curate.chat.probe:measure", NetworkFacts | NetFailure, _LIMITS, unit="networks"
         )
         self._box = open_box([self._stage], jobs=jobs, unsafe=unsafe, runtime=runtime)
 

@@ -46,17 +46,15 @@ def measure(payload: Json) -> Json:
         return answer
     other = _measure_once(payload | {"seed": 1})
     if not other["runs"]:
-        return _failure("not_measured", f"it runs with one seed; with another, {other['category']}: {other['error']}")
+        return _failure(f"it runs with one seed; with another, {other['category']}: {other['error']}")
     for name in _OF_THE_ARCHITECTURE:
         if answer[name] != other[name]:
-            return _failure(
-                "not_measured", f"chance decides its {name}: {answer[name]} with one seed, {other[name]} with another"
-            )
+            return _failure(f"chance decides its {name}: {answer[name]} with one seed, {other[name]} with another")
     return answer | {name: nothing for name, nothing in _OF_THE_RUN.items() if answer[name] != other[name]}
 
 
-def _failure(category: str, error: str) -> Json:
-    return {"runs": False, "category": category, "error": error, "missing": ""}
+def _failure(error: str) -> Json:
+    return {"runs": False, "category": "not_measured", "error": error, "missing": ""}
 
 
 def _measure_once(payload: Json) -> Json:
@@ -66,7 +64,7 @@ def _measure_once(payload: Json) -> Json:
     if not answer["runs"]:
         return answer
     if net is None:
-        return _failure("not_measured", "Net was called, but not as a module: nothing could be measured")
+        return _failure("Net was called, but not as a module: nothing could be measured")
     layers: Counter[str] = Counter()
     own: Counter[str] = Counter()
     _count(net, layers, own, set())

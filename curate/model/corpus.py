@@ -62,7 +62,6 @@ class LoadedRecords:
     ids: list[str]  # SHA-256 of each code, hexadecimal
     codes: CodeFile
     features: FeatureTable
-    computed: int  # codes whose features were not in the cache
 
     def sets(self, codes: Iterable[int]) -> IntArray:
         """Return the distinct shingle sets of codes, in the order of the codes' ids, independent of their numbering."""
@@ -107,7 +106,7 @@ def read_corpus(
             lookup = np.array([*numbers, -1], np.int64)
             numbers_of_rows.append(lookup[encoded.indices.fill_null(len(numbers)).to_numpy(zero_copy_only=False)])
 
-    computed = fill_store(store, new_codes(), detail, jobs)
+    fill_store(store, new_codes(), detail, jobs)
     if not any(table.num_rows for table in tables):
         raise UserError(f"{source.name}: no rows; nothing to curate")
     code_of_row = np.concatenate(numbers_of_rows)
@@ -115,19 +114,16 @@ def read_corpus(
     for row in np.flatnonzero(np.isin(code_of_row, np.fromiter(features.problems, np.int64))).tolist():
         problems[row] = features.problems[int(code_of_row[row])]
     ids = [digest.hex() for digest in number_of]
-    return LoadedRecords(pa.concat_tables(tables), code_of_row, problems, ids, codes, features, computed)
+    return LoadedRecords(pa.concat_tables(tables), code_of_row, problems, ids, codes, features)
 
 
-def fill_store(store: FeatureStore, codes: Iterable[tuple[bytes, str]], detail: Detail, jobs: int | None) -> int:
-    """Compute and store the features of (digest, code) pairs. Returns: their number."""
-    computed = 0
+def fill_store(store: FeatureStore, codes: Iterable[tuple[bytes, str]], detail: Detail, jobs: int | None) -> None:
+    """Compute and store the features of (digest, code) pairs."""
     try:
         with progress("features", None, "new codes") as advance:
             for result in map_codes(partial(code_features, detail=detail), codes, jobs):
                 for digest, features in result:
                     store.add(digest, features)
-                computed += len(result)
                 advance(len(result))
     finally:
         store.flush()  # also when interrupted: the next run resumes from here
-    return computed

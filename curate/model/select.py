@@ -9,7 +9,6 @@ Source of the farthest-first order: Gonzalez 1985, "Clustering to minimize the m
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from curate.model.features import FeatureTable
 from lemur_core.similarity.index import Verdict
@@ -90,7 +89,7 @@ def _choose(
     best = _take_independent(taken, [*own, *support.members], support.minimum, select)
     if support.kind == "topup":
         start = own[:1] or list(support.members[:1])
-        ordered = farthest_first(start, support.members, partial(_compare_texts, features), _FARTHEST_LIMIT)
+        ordered = _order_farthest_first(start, support.members, features)
         farthest = _take_independent(taken, ordered, support.minimum, select)
         if len(farthest) > len(own):
             return farthest
@@ -104,24 +103,18 @@ def _take_independent(taken: Sequence[int], candidates: Iterable[int], wanted: i
     return [code for code in ordered if verdicts[code].stage is None][:wanted]
 
 
-def farthest_first(
-    start: Sequence[int], members: Sequence[int], similarity: Callable[[int, int], float], limit: int
-) -> list[int]:
-    """Order members by decreasing distance from those before them; equal distances in input order.
+def _order_farthest_first(start: Sequence[int], members: Sequence[int], features: FeatureTable) -> list[int]:
+    """Return `start`, then the other members by decreasing distance from those before them, the rest in input order.
 
-    Args:
-        start: what comes first.
-        similarity: of two codes; the distance is 1 minus this.
-        limit: how many to order; the rest follow in input order.
-    Returns: `start`, then all other members.
+    Equal distances are in input order. The distance is 1 minus the similarity.
     """
     order = list(start)
     rest = [code for code in members if code not in set(start)]
     nearest = dict.fromkeys(rest, 0.0)
     last = order[-1] if order else None
-    while rest and last is not None and len(order) < limit:
+    while rest and last is not None and len(order) < _FARTHEST_LIMIT:
         for code in rest:
-            nearest[code] = max(nearest[code], similarity(last, code))
+            nearest[code] = max(nearest[code], _compare_texts(features, last, code))
         last = min(rest, key=nearest.__getitem__)
         order.append(last)
         rest.remove(last)

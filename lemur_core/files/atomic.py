@@ -29,13 +29,12 @@ PathLike = str | os.PathLike[str]
 
 
 @contextlib.contextmanager
-def own(folder: Path, lock: str, at_work: str, option: str = "--out") -> Iterator[None]:
-    """Create a folder if needed, and lock it for this process until the block or the process ends.
+def own(folder: Path, lock: str, at_work: str) -> Iterator[None]:
+    """Create the folder of `--out` if needed, and lock it for this process until the block or the process ends.
 
     Args:
         lock: the name of the lock file in the folder, which states the process that holds it.
         at_work: the message if another process holds the lock, such as `another run works there`.
-        option: the option that named the folder, for messages.
     Returns: a context manager.
     Raises: UserError if the folder cannot be created, or another process holds the lock.
     """
@@ -43,16 +42,16 @@ def own(folder: Path, lock: str, at_work: str, option: str = "--out") -> Iterato
         folder.mkdir(parents=True, exist_ok=True)
         (folder / lock).touch()
     except OSError as error:
-        raise UserError(f"{folder}: cannot be written: {error.strerror}; choose another {option}") from error
-    with hold_lock(folder / lock, folder, at_work, option):
+        raise UserError(f"{folder}: cannot be written: {error.strerror}; choose another --out") from error
+    with hold_lock(folder / lock, folder, at_work):
         yield
 
 
 @contextlib.contextmanager
-def hold_lock(lock: Path, where: Path, at_work: str, option: str = "--out") -> Iterator[None]:
+def hold_lock(lock: Path, where: Path, at_work: str) -> Iterator[None]:
     """Lock a file, created if needed, for this process until the block or the process ends.
 
-    Args: where: the file or folder that the lock protects, for messages. at_work, option: as for `own`.
+    Args: where: the file or folder that the lock protects, for messages. at_work: as for `own`.
     Returns: a context manager.
     Raises: UserError that names the process that holds the lock, if there is one.
     """
@@ -62,7 +61,7 @@ def hold_lock(lock: Path, where: Path, at_work: str, option: str = "--out") -> I
         if not claim(file.fileno()):
             holder = _read_holder(lock)
             at_work = f"{at_work} ({holder})" if holder else at_work
-            raise UserError(f"{where}: {at_work}; wait for it, or choose another {option}")
+            raise UserError(f"{where}: {at_work}; wait for it, or choose another --out")
         file.truncate(0)
         since = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         json.dump({"host": socket.gethostname(), "pid": os.getpid(), "since": since}, file)

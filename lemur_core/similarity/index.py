@@ -269,7 +269,6 @@ class KeptSet:
     Args:
         lexical, structural: empty indexes of `features`.
         graphs: known identities of computation graphs: of two codes with the same one, one is kept.
-        differ: excludes pairs whose similarity does not count.
     """
 
     def __init__(
@@ -278,9 +277,9 @@ class KeptSet:
         lexical: NeighbourIndex,
         structural: NeighbourIndex,
         graphs: Mapping[int, str] = {},
-        differ: Differ | None = None,
     ) -> None:
-        self._features, self.graphs, self.differ = features, graphs, differ
+        self._features, self.graphs = features, graphs
+        self.differ: Differ | None = None  # excludes pairs whose similarity does not count
         self._indexes = (lexical, structural)
         self._codes: list[int] = []
         self._tree: dict[int, int] = {}  # tree (below: graph) -> position of the first code that has it

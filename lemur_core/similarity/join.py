@@ -51,11 +51,6 @@ class ExactPairs:
         """Return whether these are all pairs, not those of a sample."""
         return self.joined == self.sets
 
-    def at_least(self, threshold: float) -> "ExactPairs":
-        """Return the pairs that reach a higher threshold."""
-        at = self.jaccard >= threshold
-        return ExactPairs(self.a[at], self.b[at], self.jaccard[at], self.joined, self.against, self.sets)
-
 
 def in_order(sets: IntArray) -> IntArray:
     """Return the distinct numbers in order of first occurrence.
@@ -256,11 +251,10 @@ def enough_effort(shingle_sets: ShingleSets, truth: ExactPairs, threshold: float
 
     Args:
         shingle_sets: the sets that the pairs refer to.
-        truth: all pairs at or above this threshold, possibly with others below it.
+        truth: all pairs at or above this threshold.
         threshold: a Jaccard similarity.
     Returns: the recall of one row per band if even that misses a pair.
     """
-    truth = truth.at_least(threshold)
     effort = 0
     while True:
         banding = banding_for(threshold, effort=effort)

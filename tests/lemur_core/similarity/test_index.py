@@ -214,16 +214,6 @@ def test_no_sets() -> None:
     assert (len(found.a), found.joined, found.sets, found.complete) == (0, 0, 0, True)
 
 
-def test_pairs_above_a_higher_threshold() -> None:
-    features: Any = Sets([[*range(20), 100 + i] for i in range(4)] + [[*range(19), 100]])
-    low, high = exact_pairs(features, np.arange(5), 0.8), exact_pairs(features, np.arange(5), 0.9)
-    assert len(low.a) > len(high.a) > 0
-    cut = low.at_least(0.9)
-    assert sorted(zip(cut.a.tolist(), cut.b.tolist(), cut.jaccard.tolist(), strict=True)) == (
-        sorted(zip(high.a.tolist(), high.b.tolist(), high.jaccard.tolist(), strict=True))
-    )
-
-
 @given(features=relatives(), threshold=st.sampled_from([0.7, 0.8, 0.9]))
 def test_links_by_lsh_connect_what_the_exact_join_connects(features: Any, threshold: float) -> None:
     numbers = np.arange(len(features.sets))
