@@ -20,8 +20,6 @@ from lemur.folders import trace, verify_folder
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import read_manifest
-from tests.builders.kills import assert_it_survives
-from tests.lemur.experts.conftest import SETTINGS, write_library
 
 STAGES = ("data", "adapt", "align", "route")
 
@@ -233,13 +231,3 @@ def test_real_models_by_name(settings_file: Path, curator_cache: Path, tmp_path:
     assert not (tmp_path / "made" / "base").exists()
     adapted = load_file(tmp_path / "made" / "domains" / "alpha" / "expert" / "model" / "model.safetensors")
     assert "transformer.h.1.attn.c_attn.weight" in adapted
-
-
-@pytest.mark.slow
-def test_killed_at_any_point_alignment_writes_the_same_bytes(tmp_path: Path) -> None:
-    place = tmp_path / "place"
-    place.mkdir()
-    write_library(place / "library")
-    (place / "experts.toml").write_text(SETTINGS)
-    steps = [["-q", "experts", stage, "experts.toml"] for stage in ("data", "adapt", "align")]
-    assert_it_survives(steps, place, "made", volatile=("manifest.json", ".lock"))
