@@ -25,9 +25,10 @@ class Limits:
 
     `memory_bytes` bounds the growth of the address space over the preloaded server; at this limit NumPy raises
     MemoryError, PyTorch RuntimeError. `scratch_bytes` and `files`, the names in the scratch folder, are checked about
-    ten times a second, so a fast writer can exceed them by what it writes in that time; `scratch_bytes` may be printed
-    as well. `file_bytes`, the size of one file, and `open_files` are exact. CPU seconds are rounded up to whole ones.
-    `idle_seconds` ends a job that sleeps, whatever it waits for. A job is one process and cannot start another.
+    ten times a second, so a fast writer can exceed them by what it writes in that time; `file_bytes`,
+    the size of one file, and `open_files` are exact. `file_bytes` may be printed to each of the two outputs as well.
+    CPU seconds are rounded up to whole ones. `idle_seconds` ends a job that sleeps, whatever it waits for. A job is one
+    process and cannot start another.
     """
 
     wall_seconds: float = 30.0

@@ -9,6 +9,7 @@ import secrets
 import signal
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,7 +46,7 @@ class Running:
     waited: bool = False
     sleep: SleepMeter = field(default_factory=SleepMeter)
     tails: dict[int, bytearray] = field(default_factory=dict)
-    printed_bytes: int = 0
+    printed: Counter[int] = field(default_factory=Counter)  # bytes, by descriptor
     written: Scratch = field(init=False)
 
     def __post_init__(self) -> None:
@@ -78,9 +79,9 @@ class Running:
         tail += chunk
         if descriptor != self.result:
             del tail[:-_TAIL_BYTES]
-            self.printed_bytes += len(chunk)
-            if self.printed_bytes > self.limits.scratch_bytes:
-                self.end(Status.OVER_LIMIT, f"printed too many bytes; the limit is {self.limits.scratch_bytes}")
+            self.printed[descriptor] += len(chunk)
+            if self.printed[descriptor] > self.limits.file_bytes:
+                self.end(Status.OVER_LIMIT, f"printed too many bytes; the limit is {self.limits.file_bytes}")
         elif len(tail) > _MAX_FRAME:
             self.end(Status.OVER_LIMIT, "wrote more to the result channel than a result may have")
             del tail[_MAX_FRAME:]
