@@ -269,16 +269,16 @@ def scratch_folder(
         os.close(handle)
 
 
-def check_writable(out: Path) -> None:
+def check_writable(out: Path, option: str = "--out") -> None:
     """Check, before minutes of work, that an output can be created afterwards.
 
-    Args: out: a file or folder; nothing is created.
+    Args: out: a file or folder; nothing is created. option: the option that named it, for messages.
     Raises: UserError if the nearest existing parent is a file, or is not writable.
     """
     parent = next((folder for folder in out.absolute().parents if folder.exists()), out)
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         number = errno.EACCES if parent.is_dir() else errno.ENOTDIR
-        raise UserError(f"{out}: cannot be written: {parent}: {os.strerror(number)}; choose another --out")
+        raise UserError(f"{out}: cannot be written: {parent}: {os.strerror(number)}; choose another {option}")
 
 
 def check_new_file(out: Path, option: str = "--out", *, force: bool = False) -> None:
@@ -290,7 +290,7 @@ def check_new_file(out: Path, option: str = "--out", *, force: bool = False) -> 
     if out.is_dir() or (out.exists() and not force):
         more = "" if out.is_dir() else ", or add --force"
         raise UserError(f"{out}: exists already; choose another {option}{more}")
-    check_writable(out)
+    check_writable(out, option)
 
 
 def check_free(out: Path, *, force: bool) -> None:

@@ -50,10 +50,16 @@ def _relative(name: str) -> str:
     return name
 
 
+def _plain(name: str) -> str:
+    if not name.isprintable() or "\\" in name or any(part[:1] in ("", ".") for part in _relative(name).split("/")):
+        raise ValueError(f"{name!r} is hidden, or not a plain name")
+    return name
+
+
 class Output(Record):
     """One file of the folder."""
 
-    path: Annotated[str, AfterValidator(_relative)] = Field(description="relative to the folder, with forward slashes")
+    path: Annotated[str, AfterValidator(_plain)] = Field(description="relative to the folder, with forward slashes")
     sha256: Sha256
     bytes: int
     rows: int | None = Field(default=None, description="rows of a table")

@@ -8,11 +8,13 @@ from pathlib import Path
 from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_folder, check_free, scratch_folder
 from lemur_core.files.errors import RetryableError, UserError
+from lemur_core.files.foreign import FLOOR_BYTES
+from lemur_core.files.markdown import make_visible
 from manifests.folders.checks import Check, check_files
 from manifests.folders.formats import Verifier
 from manifests.folders.manifest import FILE_NAME, INDEX, SHARDS, Manifest, is_of_page, read_manifest
 from manifests.publish.hub import COMMIT, Hub, check_names
-from manifests.publish.repository import KIND, Changes, LocalFile, Remote, Repository, compare, local_file
+from manifests.publish.repository import KIND, Changes, LocalFile, Remote, RemoteFile, Repository, compare, local_file
 from manifests.publish.screen import check_digests, check_findings, list_refused, screen
 from manifests.publish.staged import ATTRIBUTES, IGNORES, Staged, Withheld, stage_files
 
@@ -265,17 +267,21 @@ def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False
     about: Json = {"repo_type": KIND, "ignore_patterns": [ATTRIBUTES, INDEX, f"{SHARDS}*"]}
     with hub.session():
         commit = hub.call(repo_id, repository.head, again=_AGAIN)
-        files = hub.call(repo_id, lambda: sorted(repository.list_files(commit)), again=_AGAIN)
-        names = [name for name in files if not is_of_page(name)]  # a foreign page is not fetched: `open` builds our own
-        if FILE_NAME not in names:
+        # A foreign page is not fetched: `open` builds our own.
+        listed = hub.call(repo_id, lambda: repository.list_files(commit), again=_AGAIN)
+        listed = {name: file for name, file in sorted(listed.items()) if not is_of_page(name)}
+        if FILE_NAME not in listed:
             raise UserError(
                 f"{repo_id}: has no {FILE_NAME} at {revision}; only folders published by lemur can be pulled"
             )
+        manifest = _fetch_manifest(repository, revision, commit, listed.pop(FILE_NAME).size)
+        if (fault := _find_difference(listed, manifest)) is not None:
+            raise UserError(
+                f"{repo_id}: is not what its manifest states: {fault}; nothing else was loaded: take another"
+                " --revision, or ask its owner to publish it again"
+            )
         cached = Path(hub.call(repo_id, lambda: fetch(repo_id, revision=commit, **about), again=_AGAIN))
-    try:
-        manifest = read_manifest(cached)
-    except UserError as error:
-        raise UserError(f"{repo_id}: its {FILE_NAME} at {revision} is not one that lemur wrote") from error
+    names = [FILE_NAME, *listed]
     with atomic_folder(out, force=force) as part:
         try:
             size = sum(_copy(cached / name, part / name) for name in names)
@@ -289,6 +295,32 @@ def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False
             )
     repository.see(commit)
     return Pulled(commit, len(names), size)
+
+
+def _fetch_manifest(repository: Repository, revision: str, commit: str, size: int) -> Manifest:
+    hub, repo_id = repository.hub, repository.repo_id
+    wrong = UserError(f"{repo_id}: its {FILE_NAME} at {revision} is not one that lemur wrote")
+    if size > FLOOR_BYTES:
+        raise wrong
+    download = hub.api().hf_hub_download
+    path = hub.call(repo_id, lambda: download(repo_id, FILE_NAME, repo_type=KIND, revision=commit), again=_AGAIN)
+    try:
+        return read_manifest(Path(path).parent)
+    except UserError as error:
+        raise wrong from error
+
+
+def _find_difference(listed: Mapping[str, RemoteFile], manifest: Manifest) -> str | None:
+    """Return the first file that the Hub lists otherwise than the manifest, before any of them is loaded."""
+    stated = {item.path: item for item in manifest.outputs}
+    for name in sorted(listed.keys() | stated.keys()):
+        if name not in listed or name not in stated:
+            return f"{make_visible(name, 80)} is {'missing' if name in stated else 'not in the manifest'}"
+        if listed[name].size != stated[name].bytes:
+            return f"{name} has {listed[name].size:,} bytes, not {stated[name].bytes:,}"
+        if listed[name].sha256 not in (None, stated[name].sha256):  # which the Hub lists of large files
+            return f"{name} differs from its digest"
+    return None
 
 
 def _copy(source: Path, target: Path) -> int:

@@ -46,7 +46,6 @@ ATTRIBUTES = ".gitattributes"
 IGNORES = ".gitignore"
 _RECORD, _NETWORK = "record.json", "net.py"
 _TRAINED = frozenset({"run", "ablation"})
-_REFUSED_FOLDERS = frozenset({".git", ".cache"})  # the Hub's client ignores files in these folders
 _ROWS = 500
 #: The specs of an extraction folder, as lines and as tables.
 SPECS, SPEC_TABLES = "specs.jsonl", "data/specs/"
@@ -81,17 +80,14 @@ def stage_files(folder: Path, *, page: bool = False) -> Iterator[Staged]:
     """Yield the publishable files of a verified folder; changed files exist until the end of the block.
 
     Args: page: also its page, which contains nothing that may not be redistributed.
-    Raises: UserError if the Hub does not accept a file, tables or records cannot be read, or the codes or a network in
-        the folder may not be redistributed.
+    Raises: UserError if tables or records cannot be read, or the codes or a network in the folder may not be
+        redistributed.
     """
     manifest = read_manifest(folder)
     files = {item.path: folder / item.path for item in manifest.outputs} | {FILE_NAME: folder / FILE_NAME}
     if page and (folder / PAGE_FILES).is_file():
         shown = json.loads((folder / PAGE_FILES).read_text(encoding="utf-8"))
         files |= {name: folder / name for name in (*shown, PAGE_FILES)}
-    for name in sorted(files):
-        if name == ATTRIBUTES or name.split("/")[-1] == IGNORES or _REFUSED_FOLDERS & set(name.split("/")):
-            raise UserError(f"{folder}: the Hub accepts no file named {name}; create the folder again without it")
     _refuse_blocked_networks(folder, manifest)
     without: dict[str, tuple[str, str]] = {}
     if manifest.kind == "extraction":

@@ -1,6 +1,7 @@
 """A finished folder goes to the Hub in one commit, and again only where it changed; what is in the way is told."""
 
 import hashlib
+import json
 import shutil
 import time
 from collections.abc import Callable
@@ -345,12 +346,17 @@ def test_a_folder_that_is_replaced_while_it_is_checked(
     assert not server.requests
 
 
-@pytest.mark.parametrize("name", [".gitattributes", "a/.git/config", ".cache/x", "figures/.gitignore"])
-def test_names_that_the_hub_does_not_take(server: Any, send: Send, sample: Path, finished: Finished, name: str) -> None:
-    (sample / name).parent.mkdir(parents=True, exist_ok=True)
-    (sample / name).write_text("x")
-    with pytest.raises(UserError, match=f"accepts no file named {name}"):
-        send(finished(sample))
+@pytest.mark.parametrize(
+    "name", [".gitattributes", "a/.git/config", "figures/.gitignore", "a\nb", "../x", "a//b", "/x"]
+)
+def test_names_that_no_manifest_states(server: Any, send: Send, sample: Path, name: str) -> None:
+    """The Hub ignores some of them, a terminal or another folder is not safe from others."""
+    manifest = sample / "manifest.json"
+    stated = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps(stated | {"outputs": [stated["outputs"][0] | {"path": name}]}))
+    with pytest.raises(UserError, match=r"not a valid manifest: outputs\.0\.path: .* not a (plain|bare)") as caught:
+        send(sample)
+    assert "\n" not in str(caught.value)
     assert not server.requests
 
 

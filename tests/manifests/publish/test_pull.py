@@ -1,5 +1,7 @@
 """A pulled folder is the published one, byte for byte, or nothing; what was fetched is not fetched again."""
 
+import hashlib
+import json
 import os
 import subprocess
 import time
@@ -88,6 +90,27 @@ def test_what_is_not_as_stated(
     assert "\n" not in str(caught.value)
     assert set(os.listdir(tmp_path)) - before <= {"hub-cache"}
     assert fetch(revision="v1") == whole
+
+
+@table(__file__, "pull.md", "What is refused before it is loaded", globals())
+def test_what_is_refused_before_it_is_loaded(
+    server: Any, repo: Any, lemur: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, edit: Any, told: str
+) -> None:
+    """One line, and of all files only the manifest was asked for."""
+    tree = repo.files()
+    repo.edit(**edit if isinstance(edit, dict) else stating(tree, edit))
+    done = lemur("pull", REPO, "--out", tmp_path / "out")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert told in done.stderr
+    assert (server.requests["download"], server.requests["tree"] > 0) == (1, True)
+    assert not (tmp_path / "out").exists()
+
+
+def stating(tree: dict[str, bytes], path: str) -> dict[str, bytes]:
+    """A manifest that states one more file, and that file."""
+    stated = json.loads(tree["manifest.json"])
+    stated["outputs"].append({"path": path, "sha256": hashlib.sha256(b"x").hexdigest(), "bytes": 1})
+    return {"manifest.json": json.dumps(stated).encode(), path: b"x"}
 
 
 def test_revisions(hub: Hub, fetch: Fetch, repo: Any, whole: dict[str, bytes], tmp_path: Path) -> None:
