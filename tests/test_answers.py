@@ -88,7 +88,7 @@ STAGES: dict[str, SandboxStage[Any]] = {
         *(validate.EXECUTE, validate.SIGN_BLOCK, validate.SIGN_ORIGINALS),
         *(trace.TRACE, rebuild.REBUILD, minimize.WATCH, minimize.SIGN),
         *(migrate.IMPORT, migrate.SIGN, steps.PROVE, confirm.CONFIRM),
-        *(candidates.PROBE, candidates.NETWORK, check.CHECK, check.TASK),
+        *(candidates.PROBE, candidates.NETWORK, check.CHECK),
     )
 }
 
@@ -120,7 +120,6 @@ USES: dict[str, Callable[[Reply[Any]], object]] = {
     trace.TRACE.guest: use_block_graphs,
     validate.EXECUTE.guest: validate._judge,
     check.CHECK.guest: use_check,
-    check.TASK.guest: use_check,
 }
 
 

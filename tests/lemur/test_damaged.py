@@ -185,8 +185,8 @@ LINKS: dict[str, Callable[[Path, Path], object]] = {
 @pytest.mark.parametrize("what", LINKS)
 def test_a_link_is_no_file_of_a_folder(folders: dict[str, Path], tmp_path: Path, lemur_here: Run, what: str) -> None:
     """Of every kind of folder."""
-    for name in folders if what == "the same content" else ["grid"]:
-        folder = copy(folders[name], tmp_path / folders[name].name)  # a delta lies beside its snapshot
+    for name in folders if what == "the same content" else ["ablation"]:
+        folder = copy(folders[name], tmp_path / folders[name].name)
         first = json.loads((folder / "manifest.json").read_text())["outputs"][0]["path"]
         LINKS[what](folder / first, tmp_path / f"{name}.outside")
         done = lemur_here("verify", folder, "--jobs", 1, cwd=tmp_path)
@@ -200,7 +200,7 @@ def test_a_link_in_the_folder_of_a_whole_run(folders: dict[str, Path], tmp_path:
     run = tmp_path / "run"
     run.mkdir()
     (run / STATE).write_text("{}")
-    copy(folders["grid"], run / "grid")
+    copy(folders["ablation"], run / "grid")
     assert lemur_here("verify", run, "--jobs", 1, cwd=tmp_path).returncode == 0
     (run / "grid").rename(tmp_path / "elsewhere")
     (run / "grid").symlink_to(tmp_path / "elsewhere")
