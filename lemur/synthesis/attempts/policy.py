@@ -29,16 +29,16 @@ torch torch.nn.functional torch.linalg torch.fft torch.special numpy numpy.linal
     get_default_dtype get_rng_state glu gradient greater* grid_sample group_norm gt gumbel_softmax half hard* histc
     histogram* hsplit hstack ifft* iinfo imag index_* inf inference_mode inner instance_norm int* inv* irfft* is*
     kl_div kron layer_norm le leaky_relu* lerp less* *_like lin[es]* local_response_norm log* long *_loss lp_pool?d
-    lstsq lt lu* manual_seed masked_* matmul matrix_* max* mean median memory_format meshgrid min* mish mm
-    mode moveaxis movedim mul multi_dot multi_head_attention_forward multinomial multiply nan* narrow ne neg negative
+    lstsq lt lu* manual_seed masked_* matmul matrix_* max* mean median memory_format meshgrid min* mish mm mode
+    moveaxis movedim mul multi_dot multi_head_attention_forward multinomial multiply nan* narrow ne neg negative
     newaxis no_grad nonzero norm* not_equal numel one_hot ones outer pad pairwise_distance permute pi pinv* pixel_*
     poisson polar positive pow prelu preserve_format prod qr quantile rad2deg rand randint randn randperm range ravel
     real reciprocal relu* remainder repeat_interleave reshape rfft* rms_norm roll rot90 round rrelu* rsqrt
     scaled_dot_product_attention scatter* searchsorted seed select* selu* set_default_dtype
-    set_float32_matmul_precision set_grad_enabled sgn short sigmoid sign silu sin* slice_scatter softm* softplus
-    softshrink softsign solve* sort split* sq* stack std* stft sub* sum svd* swapaxes t take* tan* tensor* threshold*
-    tile topk trace transpose trap* tril* triu* trunc uint8 unbind unflatten unfold unique* unsqueeze upsample* var*
-    vec* view_as_* vmap vsplit vstack where *_window xlog* zeros
+    set_float32_matmul_precision set_grad_enabled set_rng_state sgn short sigmoid sign silu sin* slice_scatter softm*
+    softplus softshrink softsign solve* sort split* sq* stack std* stft sub* sum svd* swapaxes t take* tan* tensor*
+    threshold* tile topk trace transpose trap* tril* triu* trunc uint8 unbind unflatten unfold unique* unsqueeze
+    upsample* var* vec* view_as_* vmap vsplit vstack where *_window xlog* zeros
 torch: __version__ _assert are_deterministic_algorithms_enabled use_deterministic_algorithms *Tensor Generator Size
 torch.linalg numpy.linalg: cond
 numpy: append apply_along_axis around array array_* ascontiguousarray average bool_ c_ cbrt choose convolve correlate
@@ -118,8 +118,8 @@ _DUNDERS = re.compile(
 _NEVER_REACHED = re.compile(
     r"(ag|cr|gi)_(await|code|frame|origin|yieldfrom)|tb_(frame|next)|obj|_module|_evaluate|_python_dispatch|ctypes|dump"
     r"|(f|func)_(back|builtins|closure|code|dict|globals|locals|trace)|_(get|new|set|share|write)_\w*(cuda|fd|file)\w*"
-    r"|_new_shared|_make_\w*subclass|_reduce_ex_internal|_?data_ptr|share_memory_?|from_file|tofile|save|export_\w+|compile"
-    r"|multiprocessing_context|reducer|_ctx|_workers|_\w+_queues?|loads?|os|sys"
+    r"|_new_shared|_make_\w*subclass|_reduce_ex_internal|_?data_ptr|share_memory_?|from_file|tofile|save|export_\w+"
+    r"|compile|multiprocessing_context|show|_ctx|_workers|_\w+_queues?|loads?|os|sys"
 )
 #: Methods of `nn.Module` by which the proofs read a network.
 _NEVER_CHANGED = frozenset(
@@ -145,8 +145,9 @@ class _Reader:
     """Checks the nodes of one file, each by itself, after the nodes around it. Args: imports: names and meanings."""
 
     def __init__(self, imports: Iterable[tuple[str, str]]) -> None:
-        self._meanings = dict(sorted(imports, key=lambda pair: pair[1] in _MODULES))  # a module before anything else
-        self._checked: set[ast.AST] = set()  # with what they are part of
+        self._meanings = dict(sorted(imports, key=lambda pair: pair[1] in _MODULES))  # the last one stays, a module
+        self._owners: set[ast.AST] = set()  # of attributes
+        self._written_out: set[ast.AST] = set()  # calls of `getattr` and the like, by their functions
 
     def check(self, node: ast.AST) -> Iterator[str]:
         """Yield the reasons against a node, without those against its parts."""
@@ -157,9 +158,10 @@ class _Reader:
                 yield f"gives the name {name} to something else; rename it"
         attribute = _as_attribute(node)
         if isinstance(attribute, ast.Attribute):
-            self._checked |= {attribute.value, getattr(node, "func", attribute.value)}
+            self._owners.add(attribute.value)
+            self._written_out |= {node.func} if isinstance(node, ast.Call) else set()
             yield from self._check_attribute(attribute)
-        if (module := self._find_module(node)) and node not in self._checked:
+        if (module := self._find_module(node)) and node not in self._owners:
             yield f"uses the module {module} as a value; write out what is needed of it"
         match node:
             case ast.Import(names=names):
@@ -167,7 +169,7 @@ class _Reader:
             case ast.ImportFrom(names=names):
                 module = "." * node.level + (node.module or "")
                 yield from (fault for each in names for fault in _check_import(module, each.name))
-            case ast.Name(id=name, ctx=ast.Load()) if node not in self._checked:
+            case ast.Name(id=name, ctx=ast.Load()) if node not in self._written_out:
                 yield from _check_dunder(name)
                 if name in _BY_NAME:
                     yield f"uses {name} with a name that is not written out; write it out, or use a dict or ModuleList"
