@@ -51,9 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results.append(
         extractions.Result(extractions.block(sources[0], "Raises", **code_columns("raise KeyError('mine')\n")))
     )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("extract.folder.report.save_figure", lambda *_: None)
-        extractions.write(base / "out", results, sources)
+    extractions.write(base / "out", results, sources)
     return base / "out"
 
 

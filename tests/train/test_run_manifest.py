@@ -41,9 +41,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     scale = next(n for n, one in enumerate(outcomes) if one.row.block == "alpha@1.0::alpha.blocks.Scale")
     mixed = ("beta@2.0", "beta/parts.py")
     outcomes[scale] = extractions.Result(outcomes[scale].row, (*outcomes[scale].closure_files, mixed))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("extract.folder.report.save_figure", lambda *_: None)
-        extractions.write(base / "blocks", outcomes, sources)
+    extractions.write(base / "blocks", outcomes, sources)
     return base / "blocks"
 
 

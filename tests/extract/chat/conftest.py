@@ -137,12 +137,10 @@ def results(sources: Sequence[Any]) -> list[Result]:
 
 @pytest.fixture(scope="session")
 def write(sources: Sequence[Any], results: list[Result]) -> Callable[..., Path]:
-    """Writes the extraction without figures."""
+    """Writes the extraction."""
 
     def write_to(out: Path, **facts: Any) -> Path:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("extract.folder.report.save_figure", lambda *_: None)
-            extractions.write(out, results, sources, level="backward", **facts)
+        extractions.write(out, results, sources, level="backward", **facts)
         return out
 
     return write_to
