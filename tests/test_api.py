@@ -315,9 +315,7 @@ def test_all_options_of_an_extraction_are_handed_on(tmp_path: Path, monkeypatch:
             extract.interface.extract(["a"], out=tmp_path / "new", **given)
     run, plain = runs
     assert (run.corpus, run.sources, run.jobs, run.unsafe_no_sandbox) == ("c", ("a",), 2, True)
-    assert (run.index, run.level, run.retry_failed, run.fidelity, run.timings, run.seed) == (
-        *("skip", "forward", True, True, True, 1),
-    )
+    assert (run.index, run.level, run.retry_failed, run.fidelity, run.seed) == ("skip", "forward", True, True, 1)
     scope = run.selection
     assert (scope.names, scope.repositories, scope.paths, scope.symbols) == (("n",), ("r",), ("p",), ("s",))
     assert (scope.limit, scope.start_from) == (1, "x")
