@@ -187,7 +187,17 @@ def make_snapshots(given: argparse.Namespace, names: Sequence[str]) -> dict[str,
         folder = getattr(given, name) or given.out / "snapshots" / name
         if getattr(given, name) is None and not folder.exists():
             folder.parent.mkdir(parents=True, exist_ok=True)
-            command = [sys.executable, "-P", "-m", "lemur.cli", "curate", "lemur", *_CURATE[name], "--out", str(folder)]
+            command = [
+                sys.executable,
+                "-P",
+                "-m",
+                "lemur.start",
+                "curate",
+                "lemur",
+                *_CURATE[name],
+                "--out",
+                str(folder),
+            ]
             subprocess.run(command, stdout=sys.stderr, check=True)
         folders[name] = folder
     return folders

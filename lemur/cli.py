@@ -31,7 +31,6 @@ import manifests.cli
 import train.cli
 from lemur import rooms as kept
 from lemur.rooms import VARIABLE, bound_cache, read_ceiling, remove_leftovers
-from lemur.start import main as main  # for what was installed before it had a file of its own
 from lemur_core.files.atomic import remove_dead
 from lemur_core.files.cache import cache_folder, uses_rooms
 from lemur_core.files.errors import DamagedError, UsageError, UserError
@@ -513,7 +512,3 @@ def _check_names() -> None:
 def _fail(message: str, status: int) -> NoReturn:
     print(f"{paint('lemur:', 'bold red', sys.stderr)} {make_visible(message)}", file=sys.stderr)
     sys.exit(status)
-
-
-if __name__ == "__main__":
-    main()

@@ -73,3 +73,7 @@ def hang_up(number: int, _frame: "FrameType | None") -> "NoReturn":
         if stat.S_ISCHR(os.fstat(stream).st_mode):
             os.dup2(null, stream)
     raise Interrupted(128 + number)
+
+
+if __name__ == "__main__":
+    main()
