@@ -15,13 +15,13 @@ ROOT = Path(__file__).parents[1]
 PRODUCT = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
 #: What each measure may be. A change that makes one smaller lowers the number here.
 MOST = {
-    "lines of code": 65_571,
-    "files of code": 427,
-    "lines of tests and their cases": 73_065,
-    "lines of benchmarks": 8_252,
-    "words of documents": 28_195,
-    "commands": 35,
-    "options": 321,
+    "lines of code": 58_294,
+    "files of code": 395,
+    "lines of tests and their cases": 67_924,
+    "lines of benchmarks": 6_983,
+    "words of documents": 25_329,
+    "commands": 31,
+    "options": 183,
 }
 #: Written by commands, from the parsers and records.
 GENERATED = {ROOT / "docs" / name for name in ("commands.md", "columns.md", "api.md")}
