@@ -1,6 +1,7 @@
 """A block's file in another project: what is written, what is proven, and what is refused."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -85,7 +86,9 @@ def test_the_printed_call_gives_what_the_block_gives(
         "\n".join(["import torch", "torch.manual_seed(0)", *code, lines[-1].join(["print(", ".sum().item())"])])
         for code in (lines[:-1], [BLOCK, *own[:-1]])
     ]
-    printed = [subprocess.run([sys.executable, "-c", text], capture_output=True, check=True).stdout for text in texts]
+    here = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}  # as where a user types it
+    command = [sys.executable, "-c"]
+    printed = [subprocess.run([*command, text], capture_output=True, check=True, env=here).stdout for text in texts]
     assert printed[0] == printed[1] != b""
 
 
