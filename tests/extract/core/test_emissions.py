@@ -11,6 +11,7 @@ from extract.emit.emit import CachedEmitter, Emitted, Emitter, Unresolved
 from extract.resolve.discover import TargetClass
 from extract.resolve.modules import Definition
 from extract.sources import PackageSource
+from lemur_core.files.cache import seal
 from tests.builders.suites import read_files
 
 TEXTS = read_files(__file__, "emissions.md")
@@ -52,8 +53,7 @@ def test_what_is_damaged_is_emitted_anew(corpus: Any, emitted: list[str]) -> Non
     fresh = outcomes(made, made.sources)
     emitted.clear()
     for value in (b"", b"no zlib", *(zlib.compress(text) for text in (b"1", b"{}", b"[", b'{"reason": "?"}'))):
-        with made.index._database as database:
-            database.execute("UPDATE results SET value = ? WHERE key LIKE '%emitted:%'", (value,))
+        made.index._database.write("UPDATE results SET value = ? WHERE key LIKE '%emitted:%'", [(seal(value),)])
         assert outcomes(made, made.sources) == fresh
         assert len(emitted) == len(fresh)
         emitted.clear()
