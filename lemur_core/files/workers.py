@@ -43,7 +43,8 @@ def process_pool(jobs: int | None = None) -> Iterator[ProcessPool]:
     Raises: whatever the block raises, after the processes have ended.
     """
     os.environ["PYTHONSAFEPATH"] = "1"  # a stray train.py or curate.py in the working folder must not be imported
-    resource_tracker.ensure_running()  # its start unblocks the signals that `submit` blocks
+    with _block_terminal_signals():  # it ignores Ctrl-C, but not the end of a terminal
+        resource_tracker.ensure_running()  # its start unblocks the signals that `submit` blocks
     context = multiprocessing.get_context("spawn")
     pool = _Pool(jobs or available_cores(), initializer=start_worker, context=context)
     try:
