@@ -60,7 +60,10 @@ REFUSED = {
     "rot13": (b"# coding: rot13\nvzcbeg bf\n", "declares the encoding rot-13; "),
     "punycode": (b"# coding: punycode\nx = 1\n", "declares the encoding punycode; "),
     "Latin-9": ("# coding: iso-8859-15\nx = '€'\n".encode("iso-8859-15"), "declares the encoding iso8859-15; "),
-    "a mark, and another encoding": (b"\xef\xbb\xbf# coding: latin-1\nx = 1\n", "declares the encoding iso8859-1; "),
+    "a mark, and another encoding": (
+        b"\xef\xbb\xbf# coding: latin-1\nx = 1\n",
+        "declares the encoding iso8859-1 after a byte-order mark; ",
+    ),
     "UTF-16": ("x = 1\n".encode("utf-16"), "invalid UTF-8 at byte 0"),
     "no UTF-8": (b"x = 1  # caf\xe9\n", "invalid UTF-8 at byte 12"),
     "no ASCII": ("# coding: ascii\nx = 'é'\n".encode(), "invalid ASCII at byte 21"),
@@ -316,9 +319,10 @@ def test_a_comment_stays_one(line: str) -> None:
 
 def test_a_comment_of_a_part_declares_nothing() -> None:
     """Its docstring, above which it declares nothing, is left out."""
-    code = '"""A part."""\n\n# coding: utf-7 +AAo-import os\nclass A:\n    pass\n'
-    text = bundle([Part("s", "A", code)]).text
-    assert [type(node).__name__ for node in ast.parse(text.encode()).body] == ["ClassDef"]
+    for indent in ("", "  ", "\f"):
+        code = f'"""A part."""\n\n{indent}# coding: utf-7 +AAo-import os\nclass A:\n    pass\n'
+        text = bundle([Part("s", "A", code)]).text
+        assert [type(node).__name__ for node in ast.parse(text.encode()).body] == ["ClassDef"]
 
 
 def forge(library: Path, out: Path, field: str, value: str) -> Path:

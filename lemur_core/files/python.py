@@ -33,8 +33,10 @@ def decode_python(source: bytes | str) -> str:
     raw = raw.removeprefix(_BOM) if is_marked else raw
     declared = _DECLARED.match(raw)
     encoding = _UTF_8 if declared is None else _find_encoding(declared[1].decode())
-    if encoding not in _PLAIN_ENCODINGS or (is_marked and encoding != _UTF_8):
-        raise SyntaxError(f"declares the encoding {encoding}; only UTF-8 and Latin-1 are read, so save it as UTF-8")
+    if encoding not in ({_UTF_8} if is_marked else _PLAIN_ENCODINGS):
+        marked = " after a byte-order mark" if is_marked else ""
+        only = "only UTF-8 and Latin-1 are read, so save it as UTF-8"
+        raise SyntaxError(f"declares the encoding {encoding}{marked}; {only}")
     try:
         text = raw.decode(encoding)
     except UnicodeDecodeError as error:

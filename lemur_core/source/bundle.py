@@ -110,7 +110,7 @@ def bundle(parts: Sequence[Part]) -> Bundle:
         file.render(own, copies) for file, own, copies in zip(files, names, _find_copies(files, colour), strict=True)
     ]
     text = "\n\n\n".join(filter(None, ["\n".join(lines).strip("\n"), *bodies])) + "\n"
-    if text.startswith("#"):  # in the first two lines, a part's own comment could declare an encoding
+    if text.lstrip().startswith("#"):  # in the first two lines, a part's own comment could declare an encoding
         text = f"\n\n{text}"
     return Bundle(text, {file.part.key: own[file.part.name] for file, own in zip(files, names, strict=True)})
 
