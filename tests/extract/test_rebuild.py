@@ -171,7 +171,7 @@ def test_a_file_with_a_spec_is_enough(spec: Path, tmp_path: Path) -> None:
     assert "class Blur(nn.Module):" in out.read_text(encoding="utf-8")
     with pytest.raises(UserError, match="exists already; choose another --out, or add --force"):
         rebuild_to(None, str(spec), out)
-    with pytest.raises(UserError, match="blur.py: Not a directory; choose another --out"):
+    with pytest.raises(UserError, match=r"blur\.py: Not a directory; choose another --out"):
         rebuild_to(None, str(spec), out / "blur.py")
     with pytest.raises(UserError, match="give one, or name a block and its folder"):
         rebuild_to(None, "Blur", tmp_path / "other.py")

@@ -198,7 +198,9 @@ def test_a_range_of_commits(repository: Path) -> None:
 
 
 def test_exit_codes(repository: Path, snapshot: str, lemur_here: Callable[..., Any]) -> None:
-    passes = lemur_here("gate", "HEAD~1..HEAD", "--against", snapshot, "--sarif", "new/folder/found.sarif", cwd=repository)
+    passes = lemur_here(
+        "gate", "HEAD~1..HEAD", "--against", snapshot, "--sarif", "new/folder/found.sarif", cwd=repository
+    )
     assert (passes.returncode, passes.stdout.splitlines()[0][:22]) == (0, "pass  ab/nn/nn/mine.py")
     assert json.loads((repository / "new/folder/found.sarif").read_text())["runs"][0]["results"] == []
     refused = lemur_here("gate", "ab/nn/nn/old.py", "--against", snapshot, "--json", cwd=repository)
