@@ -41,7 +41,7 @@ def search_folder(
     try:
         result = search(index, query, filters, limit)
     except UserError as error:
-        raise UserError(make_visible(f"{folder}: {error}")) from None
+        raise type(error)(make_visible(f"{folder}: {error}")) from None
     if spec_file is not None:
         write_candidates(spec_file, result.hits)
     if as_json:

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from lemur_core.files.atomic import sha256_file
-from lemur_core.files.errors import UserError
+from lemur_core.files.errors import DamagedError, UserError
 from lemur_core.files.foreign import check_plain
 from lemur_core.files.progress import show_item
 from manifests.folders.croissant import croissant_faults
@@ -101,6 +101,8 @@ def run_checks(name: str, make: Callable[[], Check | list[Check]]) -> list[Check
     show_item(name)
     try:
         checks = make()
+    except DamagedError:  # the cache, not the folder
+        raise
     except (UserError, *CHECK_ERRORS) as error:
         return [Check(name, ok=False, detail=f"cannot be checked: {describe(error)}")]
     return checks if isinstance(checks, list) else [checks]
