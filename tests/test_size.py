@@ -15,9 +15,9 @@ ROOT = Path(__file__).parents[1]
 PRODUCT = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
 #: What each measure may be. A change that makes one smaller lowers the number here.
 MOST = {
-    "lines of code": 58_297,
+    "lines of code": 58_301,
     "files of code": 395,
-    "lines of tests and their cases": 67_923,
+    "lines of tests and their cases": 67_927,
     "lines of benchmarks": 6_983,
     "words of documents": 25_329,
     "commands": 31,
