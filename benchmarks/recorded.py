@@ -23,11 +23,6 @@ FOLDER = ROOT / "tests" / "fixtures" / "recorded"
 #: A clone of what is committed here, with what is locked and no development tools.
 _FRESH = 'rm -rf clone && git clone -q "$ROOT" clone && make -s -C clone .venv/.ready >&2'
 _ONE_BLOCK = "lemur train run plain --in pp --set 'slots.attention=\"timm::timm.layers.squeeze_excite.SEModule\"'"
-_LSTM = """python -c "
-from datasets import load_dataset
-records = load_dataset('snapshot')['train']
-open('LSTM.py', 'w').write(next(row['nn_code'] for row in records if row['nn'] == 'LSTM'))
-" """
 
 
 @dataclass(frozen=True, slots=True)

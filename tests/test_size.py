@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 PRODUCT = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
 #: What each measure may be. A change that makes one smaller lowers the number here.
 MOST = {
-    "lines of code": 58_301,
+    "lines of code": 58_300,
     "files of code": 395,
     "lines of tests and their cases": 67_927,
     "lines of benchmarks": 6_983,
@@ -50,7 +50,7 @@ def measure() -> dict[str, int]:
     code = [text for package in PRODUCT for text in texts(package, "*.py")]
     commands = ROOT.joinpath("docs", "commands.md").read_text(encoding="utf-8")
     return {
-        "lines of code": sum(map(count_code, code)),
+        "lines of code": 58_300sum(map(count_code, code)),
         "files of code": len(code),
         "lines of tests and their cases": sum(t.count("\n") for p in ("*.py", "*.md") for t in texts("tests", p)),
         "lines of benchmarks": sum(map(count_code, texts("benchmarks", "*.py"))),

@@ -30,7 +30,6 @@ _MEANS = {
     "forward": "it computed an output",
     "backward": "gradients flow",
 }
-_CAPTION = "Figure 1. Highest level of each source's classes, as shares; next to the name, the number of classes."
 _OF_CATEGORIES = "Categories are inferred from class names, by the rules in `extract/model/categories.py`."
 _SINGLE_BLOCKS = (
     "## Single blocks",

@@ -86,15 +86,15 @@ def stage_files(folder: Path, *, page: bool = False) -> Iterator[Staged]:
     """
     manifest = read_manifest(folder)
     files = {item.path: folder / item.path for item in manifest.outputs} | {FILE_NAME: folder / FILE_NAME}
-    if page and (folder / PAGE_FILES).is_file():
-        shown = json.loads((folder / PAGE_FILES).read_text(encoding="utf-8"))
-        files |= {name: folder / name for name in (*shown, PAGE_FILES)}
-    _refuse_blocked_networks(folder, manifest)
     without: dict[str, tuple[str, str]] = {}
-    if manifest.kind == "extraction":
-        without = {**_find_guesses(folder), **find_blocked_blocks(folder, read_parts(folder))}
-    elif manifest.kind == "snapshot":
-        with reading(folder, manifest.kind):  # a dry run has not compared digests
+    with reading(folder, manifest.kind):  # a dry run has not compared digests
+        if page and (folder / PAGE_FILES).is_file():
+            shown = json.loads((folder / PAGE_FILES).read_text(encoding="utf-8"))
+            files |= {name: folder / name for name in (*shown, PAGE_FILES)}
+        _refuse_blocked_networks(folder, manifest)
+        if manifest.kind == "extraction":
+            without = {**_find_guesses(folder), **find_blocked_blocks(folder, read_parts(folder))}
+        elif manifest.kind == "snapshot":
             without = _find_blocked_codes(folder, manifest)
     if not without:
         yield Staged(manifest.kind, files, ())
