@@ -50,7 +50,7 @@ def measure() -> dict[str, int]:
     code = [text for package in PRODUCT for text in texts(package, "*.py")]
     commands = ROOT.joinpath("docs", "commands.md").read_text(encoding="utf-8")
     return {
-        "lines of code": 58_300sum(map(count_code, code)),
+        "lines of code": sum(map(count_code, code)),
         "files of code": len(code),
         "lines of tests and their cases": sum(t.count("\n") for p in ("*.py", "*.md") for t in texts("tests", p)),
         "lines of benchmarks": sum(map(count_code, texts("benchmarks", "*.py"))),
