@@ -15,8 +15,8 @@ from extract.arguments.probe import load
 from extract.arguments.search_guest import disable_denied, namespace
 from extract.arguments.trials import AttemptError, attempt, seed_all
 from extract.arguments.values.inputs import flatten
-from extract.minimize.watch_guest import exercise
 from extract.proofs.equivalence_guest import digest
+from extract.proofs.visit_guest import exercise
 from lemur_core.sandbox.server.foreign import one_line
 from lemur_core.sandbox.server.jobs import Failure
 
@@ -38,7 +38,7 @@ def import_package(request: BlockInPlace) -> str:
 def sign_in_place(request: BlockInPlace) -> Failure | dict[str, object]:
     """Execute the printed call, then run the block in every known way.
 
-    Returns: why it does not run, or the fields of `extract.minimize.stage.Signed`.
+    Returns: why it does not run, or the fields of `extract.proofs.visit.Signed`.
     """
     _prepare(request)
     try:

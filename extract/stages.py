@@ -20,21 +20,12 @@ from packaging.utils import canonicalize_name
 from extract.arguments.hints import HintFinder
 from extract.arguments.messages import NAME, CompanionCode
 from extract.emit.emit import Emitted
-from extract.minimize.stage import (
-    SIGN,
-    WATCH,
-    MinimizedFile,
-    RunnableBlock,
-    make_minimized_columns,
-    minimize_all,
-    write_header,
-)
+from extract.minimize.stage import MinimizedFile, make_minimized_columns, minimize_all, write_header
 from extract.model.categories import find_category, is_network
-from extract.model.results import Result, RunFacts, at_least, code_columns, sort_by_size
+from extract.model.results import Result, RunFacts, at_least, code_columns, list_not_shown, sort_by_size
 from extract.proofs.rebuild import REBUILD, RebuildJob, count_rewritten, is_sampled, rebuild_all
 from extract.proofs.runtime import BlockRuntime, extra_folders, original_folders, runtime_for
 from extract.proofs.sdists import fetch_tests
-from extract.proofs.trace import TRACE, trace_all
 from extract.proofs.validate import (
     EXECUTE,
     BlockVerdict,
@@ -45,6 +36,7 @@ from extract.proofs.validate import (
     compare_all,
     validate_all,
 )
+from extract.proofs.visit import SIGN, VISIT, BlockVisit, RunnableBlock, visit_all
 from extract.recording.blocks import RECORD, RECORDED, ArgumentsFrom, RecordedCalls, find_origin, record_all
 from extract.recording.source import RECORD_SOURCE, is_recorded, record_sources
 from extract.resolve.discover import TargetClass
@@ -76,8 +68,8 @@ class PendingBlock:
     verdict: BlockVerdict
     pair: BlockWithOriginal | None = None
     comparison: EquivalenceResult | None = None
-    traced: Mapping[str, Any] | None = None  # its graphs, as `extract.proofs.trace.BlockTrace` states them
-    graphs: Mapping[str, Any] | None = None  # the same, with whether the block can be rebuilt from them
+    visit: BlockVisit | None = None
+    graphs: Mapping[str, Any] | None = None  # of the visit, with whether the block can be rebuilt from them
     minimized: MinimizedFile | str | None = None  # or why there is none
     arguments_from: ArgumentsFrom | None = None
 
@@ -136,6 +128,7 @@ class PendingBlock:
             graph=self.graphs["graph"] if self.graphs else None,
             graph_widths=self.graphs["graph_widths"] if self.graphs else None,
             arguments_from=self.arguments_from,
+            not_shown="\n".join(list_not_shown(verdict.observed)) or None,
         )
         return Result(row, emitted.files if emitted else (), self.graphs)
 
@@ -338,7 +331,7 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
 
 
 _OF_PYTEST = "packaging"  # tests import it, too, since whoever has pytest has it
-_PROOFS = (RECORD_SOURCE, RECORD, TRACE, REBUILD, WATCH, SIGN)
+_PROOFS = (RECORD_SOURCE, RECORD, VISIT, REBUILD, SIGN)
 _MOST_RUNS = 3  # running blocks in which the calls of one class are recorded
 
 
@@ -486,23 +479,26 @@ def compare(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     context.facts.details["not_compared"] = sort_by_size(reasons)
 
 
-def trace(blocks: Sequence[PendingBlock], context: StageContext) -> None:
-    """Trace the graphs of the blocks that reach `forward`."""
+def visit(blocks: Sequence[PendingBlock], context: StageContext) -> None:
+    """Visit the blocks that reach `forward`: their graphs, and what every known call of them executes and returns."""
     running = _reaching(blocks, "forward")
-    pairs = [context.pair(block) for block in running.values()]
-    traces = list(trace_all(pairs, context.index, **context.sandbox))
-    for item in traces:
-        running[item.block].traced = item.answer
-    context.facts.details["no_graph"] = sort_by_size(Counter(item.error for item in traces if item.error is not None))
+    work = [
+        RunnableBlock(context.pair(block), json.loads(block.verdict.observed or "{}"), context.hints(block.target))
+        for block in running.values()
+    ]
+    for item in visit_all(work, context.index, **context.sandbox):
+        running[item.block].visit = item
+    errors = (block.visit.no_graphs for block in running.values() if block.visit is not None)
+    context.facts.details["no_graph"] = sort_by_size(Counter(error for error in errors if error is not None))
 
 
 def rebuild(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     """Rebuild a sample of the traced blocks from their specs, and check them against the originals."""
     traced: dict[str, tuple[PendingBlock, Mapping[str, Any]]] = {}
     for block in blocks:
-        block.graphs = block.traced  # says nothing of a rebuilt module
-        if block.traced is not None and is_sampled(block.target.block):
-            traced[block.target.block] = block, block.traced
+        block.graphs = block.visit.graphs if block.visit else None  # says nothing of a rebuilt module
+        if block.graphs is not None and is_sampled(block.target.block):
+            traced[block.target.block] = block, block.graphs
     jobs = []
     for key, (block, graphs) in traced.items():
         assert block.emitted is not None
@@ -521,19 +517,11 @@ def rebuild(blocks: Sequence[PendingBlock], context: StageContext) -> None:
 
 
 def minimize(blocks: Sequence[PendingBlock], context: StageContext) -> None:
-    """Minimize the blocks that reach `forward` to the code they execute."""
-    running = _reaching(blocks, "forward")
-    work = [
-        RunnableBlock(
-            context.pair(block),
-            json.loads(block.verdict.observed or "{}"),
-            context.hints(block.target),
-            block.traced,
-        )
-        for block in running.values()
-    ]
-    for cut in minimize_all(work, context.index, **context.sandbox):
-        block = running[cut.block]
+    """Minimize the visited blocks to the code they execute."""
+    visited = {block.target.block: block for block in blocks if block.visit is not None}
+    visits = [block.visit for block in visited.values() if block.visit is not None]
+    for cut in minimize_all(visits, context.index, **context.sandbox):
+        block = visited[cut.block]
         if cut.minimized is None:
             block.minimized = cut.error or ""
         else:
@@ -545,7 +533,7 @@ def minimize(blocks: Sequence[PendingBlock], context: StageContext) -> None:
 STAGES: Mapping[str, Callable[[Sequence[PendingBlock], StageContext], None]] = {
     "validate": validate,
     "compare": compare,
-    "trace": trace,
+    "visit": visit,
     "rebuild": rebuild,
     "lean": minimize,
 }

@@ -430,15 +430,15 @@ def _other_indices(choices: Sequence[str], index: int) -> Iterator[int]:
     return (other for other in range(len(choices)) if other != index)
 
 
-def confirm(constructor: Constructor, arguments: Arguments) -> nn.Module:
+def confirm(constructor: Constructor, arguments: Arguments) -> tuple[nn.Module, list[str]]:
     """Construct the module for real, and fill the parameters that its constructor leaves unset.
 
+    Returns: the module, and the names of these parameters.
     Raises: AttemptError.
     """
     with unset_is_nan():
         module = constructor.make(arguments, real=True).module
-    fill_unset(module)
-    return module
+    return module, fill_unset(module)
 
 
 def _widen(failure: AttemptError, texts: Mapping[str, str]) -> list[dict[str, str]]:

@@ -68,12 +68,14 @@ class BlockUses(BlockRun):
         others: constructor and forward calls in the corpus, as `extract.arguments.hints.Hints` states them.
         backward: run backward with further arguments, too.
         sets: further arguments that work.
+        graphs: record its graphs, too.
     """
 
     sizes: Sequence[Sequence[Sequence[int]]]
     others: Mapping[str, Sequence[Any]]
     backward: bool
     sets: Sequence[CallsToRun] = ()
+    graphs: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from extract.arguments.annotations import list_misfits_of_calls
 from extract.arguments.constructing import TOO_LARGE, Arguments, Constructed, Constructor, confirm
 from extract.arguments.forwarding import Forward, ForwardCall, call_text, evaluate, run
 from extract.arguments.messages import CompanionCode
@@ -295,7 +296,7 @@ def _confirm(constructor: Constructor, built: Constructed, called: ForwardCall, 
         }
     try:
         # A new module: the search may have changed the state of the one that it tried.
-        module = confirm(constructor, built.arguments)
+        module, unset = confirm(constructor, built.arguments)
         module.eval()
         with _noting_no_batch() as without_batch:
             output = run(module, called, names)
@@ -312,16 +313,28 @@ def _confirm(constructor: Constructor, built: Constructed, called: ForwardCall, 
     inputs = _draw_inputs(called, names)
     if problem := find_nothing(module, first, inputs):
         return result | {"kind": "no_result", "error": f"forward({call_text(called)}): {problem}"}
-    result |= {"level": "forward", "kind": None, "error": None, "doubtful": bool(without_batch)}
+    misfits = _list_misfits(constructor, built.arguments, called, module)
+    # What somebody wrote is no accident.
+    doubtful = bool(without_batch or (misfits and called.guessed))
+    result |= {"level": "forward", "kind": None, "error": None, "doubtful": doubtful}
     result["arguments"]["forward"] = called.as_json()
     observed = result["observed"] | describe(module) | {"cases": [describe_case(called, names, output)]}
+    observed |= {"uninitialized": unset, "misfits": misfits}
     result["observed"] = observed
     observed["cases"] += further_cases(module, called, names)
     result = result if goal == "forward" else _backward(module, called, names, result)
     _compare_modes(constructor, built, called, result)
-    # No parameter takes part: the input has a form that the class passes on.
-    result["doubtful"] |= bool(observed.get("identity_in_eval") and observed["parameters"])
+    # No parameter takes part, or no mode computes anything: the input has a form that the class passes on.
+    passed_on = observed["parameters"] or observed.get("train_differs") is not True
+    result["doubtful"] |= bool(observed.get("identity_in_eval") and passed_on)
     return result
+
+
+def _list_misfits(constructor: Constructor, arguments: Arguments, called: ForwardCall, module: nn.Module) -> list[str]:
+    """Return the arguments of both calls that do not fit their annotations. Raises: AttemptError."""
+    names = constructor.names
+    init = [names.value(text) for text in arguments.args], {name: names.value(text) for name, text in arguments.kwargs}
+    return list_misfits_of_calls(module, constructor.parameters, init, evaluate(called, names))
 
 
 @contextmanager
@@ -349,7 +362,7 @@ def _compare_modes(constructor: Constructor, built: Constructed, called: Forward
     observed, names = result["observed"], constructor.names
     for change in (draw_state, None):
         try:
-            module = confirm(constructor, built.arguments)
+            module, _ = confirm(constructor, built.arguments)
             module.eval()  # a `train` of its own may return nothing, so no call is chained to it
             if change is not None:
                 change(module)
@@ -378,7 +391,7 @@ def _run_again(constructor: Constructor, built: Constructed, module: nn.Module, 
     try:
         run(module, called, constructor.names, seed=seed)
     except AttemptError:
-        fresh = confirm(constructor, built.arguments)
+        fresh, _ = confirm(constructor, built.arguments)
         fresh.eval()
         run(fresh, called, constructor.names, seed=seed)
 
@@ -400,18 +413,24 @@ def _backward(
     for mode in (True, False):
         module.train(mode)
         module.zero_grad(set_to_none=True)
+        ran = False
         try:
             output, inputs = _run_with_gradients(module, called, names)
+            ran = True
             reached, wanted = attempt(functools.partial(differentiate, module, output, inputs))
         except AttemptError as failure:
             problem = problem or f"backward({call_text(called)}): {failure.message}{failure.where()}"
+            if mode and not ran:
+                observed["train_error"] = failure.message
             result |= {
                 "kind": "not_differentiable" if isinstance(failure.cause, ValueError) else failure.kind,
                 "error": problem,
             }
             continue
-        observed |= {"gradients": reached, "tensors": wanted}
-        doubtful = result["doubtful"] or not mode  # train mode failed
+        gradients = [tensor.grad for tensor in (*nn.Module.parameters(module), *inputs) if tensor.grad is not None]
+        zero = not any(bool((g.coalesce().values() if g.is_sparse else g).any()) for g in gradients)
+        observed |= {"gradients": reached, "tensors": wanted, "zero_gradients": zero}
+        doubtful = result["doubtful"] or not mode or zero  # train mode failed, or what is masked hides all
         return result | {"level": "backward", "kind": None, "error": None, "doubtful": doubtful}
     return result
 

@@ -19,6 +19,7 @@ from extract.arguments.values.inputs import flatten, has_shape
 from lemur_core.sandbox.server.foreign import name_type, read_message, read_traceback
 
 SEED = 0
+UNSET_SCALE = 0.02  # standard deviation of the values of parameters that nobody initialized
 _MAX_LINES = 20
 _MAX_FRAMES = 4  # in the measure of progress
 
@@ -190,18 +191,28 @@ def is_finite(tensor: torch.Tensor) -> bool:
     return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
 
 
-def fill_unset(module: torch.nn.Module) -> None:
-    """Fill parameters and buffers that were left uninitialized (NaN under `unset_is_nan`) with small random values."""
+def fill_unset(module: torch.nn.Module) -> list[str]:
+    """Fill parameters and buffers that were left uninitialized (NaN under `unset_is_nan`) with small random values.
+
+    Returns: their names.
+    """
     # A separate generator, because filling must not advance the global one.
     generator = torch.Generator().manual_seed(SEED)
+    filled = []
     with torch.no_grad():
-        for tensor in _tensors(module):
+        for name, tensor in (*torch.nn.Module.named_parameters(module), *torch.nn.Module.named_buffers(module)):
+            if not has_shape(tensor):
+                continue
             is_real = tensor.is_floating_point()
             if tensor.is_meta or not (is_real or tensor.is_complex()) or is_finite(tensor):
                 continue
             dtype = torch.float32 if is_real else tensor.dtype
-            fresh = torch.randn(tensor.shape, generator=generator, dtype=dtype) * 0.02
-            tensor.copy_(torch.where(torch.isnan(tensor), fresh.to(tensor.dtype), tensor))
+            fresh = torch.randn(tensor.shape, generator=generator, dtype=dtype) * UNSET_SCALE
+            unset = torch.isnan(tensor)
+            if unset.any():
+                filled.append(name)
+            tensor.copy_(torch.where(unset, fresh.to(tensor.dtype), tensor))
+    return filled
 
 
 def draw_state(module: torch.nn.Module, seed: int = SEED) -> None:

@@ -81,6 +81,7 @@ def write_report(
         *_report_by_group("category", counts["categories"], facts, intro=_OF_CATEGORIES),
         *_failures(list_failures(rows), counts["blocks"]),
         *_arguments(counts),
+        *_not_shown(counts),
         *_describe_minimized(rows, counts),
         *_quality(rows),
         *_section(
@@ -100,6 +101,7 @@ def summary_text(manifest: Manifest, out: Path) -> str:
         f"  {name:<12} {count(reached[name]):>8}  {percent(reached[name], whole)}"
         for name in LEVELS[1 : LEVELS.index(level) + 1]
     ]
+    lines += [f"    {count(number):>8}  of these: {kind}" for kind, number in counts["not_shown"].items()]
     if counts["failures"]:
         lines.append("  came no further:")
         lines += [f"    {count(number):>8}  {make_visible(kind)}" for kind, number in counts["failures"].items()]
@@ -260,6 +262,14 @@ def _arguments(counts: RowCounts) -> list[str]:
     rows = [[f"`{name}`", count(number), percent(number, whole)] for name, number in counts["arguments"].items()]
     intro = "Of the blocks that run forward, how the constructor's arguments were found (column `arguments_from`):"
     return _section("Arguments", ["", "blocks", "%"], rows, intro=intro)
+
+
+def _not_shown(counts: RowCounts) -> list[str]:
+    """Report what the runs of the blocks did not show."""
+    whole = counts["reached"]["forward"]
+    rows = [[kind, count(number), percent(number, whole)] for kind, number in counts["not_shown"].items()]
+    intro = "Of the blocks that run forward, so many have a level that rests on less (column `not_shown`):"
+    return _section("Not shown", ["", "blocks", "%"], rows, intro=intro)
 
 
 def _describe_minimized(rows: Sequence[Block], counts: RowCounts) -> list[str]:

@@ -14,6 +14,7 @@ import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from extract.proofs.visit import Watched
 from lemur_core.source.scopes import last_name
 from lemur_core.source.text import Lines, list_nodes
 
@@ -116,20 +117,9 @@ class Cuts:
     texts: list[Cut] = field(default_factory=list)  # docstrings
 
 
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """The executed parts of a file, as `extract.minimize.watch_guest.watch_block` reports them."""
-
-    lines: frozenset[int]  # that ran
-    # Functions that were called, by first line and name; `used`: those called after the file was loaded.
-    entered: frozenset[tuple[int, str]]
-    used: frozenset[tuple[int, str]]
-    classes: frozenset[str]  # that had instances
-    bound: frozenset[str]  # methods that override one of another class ("Class.method")
-
-    def has_entered(self, node: Function) -> bool:
-        """Return True if the function was called."""
-        return (first_line(node), node.name) in self.entered
+def has_entered(watched: Watched, node: Function) -> bool:
+    """Return True if the function was called."""
+    return (first_line(node), node.name) in watched.entered
 
 
 def first_line(node: ast.stmt) -> int:
@@ -191,7 +181,7 @@ class CutFinder:
     def _is_never_used(self, node: ast.ClassDef) -> bool:
         """Return True if no method of the class was entered, it had no instances, and its bases are not special."""
         functions = {item.name for item in node.body if isinstance(item, _FUNCTIONS)}
-        entered = any(self._watched.has_entered(function) for function in functions_in(node))
+        entered = any(has_entered(self._watched, function) for function in functions_in(node))
         special = any(last_name(base) in _OF_A_KIND for base in node.bases) or bool(node.keywords)
         if not functions or entered or special or node.name in self._watched.classes:
             return False
@@ -266,7 +256,7 @@ class CutFinder:
 
     def _function(self, node: Function, where: str, cuts: Cuts) -> None:
         name = _join_names(where, node.name)
-        if self._watched.has_entered(node):
+        if has_entered(self._watched, node):
             self._suite(node.body, name, "", cuts, caught=False)
         elif not _is_empty(node.body) and self._is_on_own_line(node.body[0]):
             cut = self._raise_instead("function", node.body, name)
@@ -290,7 +280,7 @@ class CutFinder:
                     cuts.branches.append(self._whole(function, "overload", f"{where}.{name}"))
             # A later definition replaces an earlier one, but a property and its setter share a name.
             group = [function for function in group[:-1] if not is_overload(function)] + group[-1:]
-            if any(self._watched.has_entered(function) for function in group):
+            if any(has_entered(self._watched, function) for function in group):
                 for function in group:
                     self._function(function, where, cuts)
                 continue

@@ -20,14 +20,15 @@ from extract.minimize.cuts import (
     Element,
     Method,
     UnusedEntry,
-    Watched,
     first_line,
     functions_in,
+    has_entered,
     is_broad,
     is_overload,
     list_comments,
     stop_by_name,
 )
+from extract.proofs.visit import Watched
 from extract.resolve.modules import RUNTIME
 from lemur_core.source.facts import ASSIGN, CLASS, FUNCTION, IMPORT, IN_ANNOTATION, Statement, Use
 from lemur_core.source.parse import parse_file
@@ -223,7 +224,7 @@ class Cutter:
         node = unit.nodes[0]
         if isinstance(node, ast.ClassDef):
             return bool(unit.cuts.stub)
-        return isinstance(node, ast.FunctionDef) and not self._watched.has_entered(node)
+        return isinstance(node, ast.FunctionDef) and not has_entered(self._watched, node)
 
     def _items(self, value: ast.expr | None) -> Iterator[tuple[str, int, ast.expr]]:
         if isinstance(value, ast.Dict):

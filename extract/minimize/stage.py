@@ -7,83 +7,31 @@ import ast
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import dropwhile
-from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 from extract.arguments.messages import NAME, BlockUses, CallsToRun, CallTexts
 from extract.emit.emit import Emitted
 from extract.emit.render import describe_changes, describe_files, wrap
-from extract.minimize.cuts import LEFT_OUT, Watched
+from extract.minimize.cuts import LEFT_OUT
 from extract.minimize.cutter import Cutter, MinimizedText
 from extract.model.results import code_columns
-from extract.proofs.validate import BlockWithOriginal, ReportedCalls
+from extract.proofs.visit import SIGN, BlockVisit, Signed, Stop, Stopped, Uses
 from extract.resolve.distributions import find_requirement
 from extract.resolve.modules import RUNTIME
 from extract.resolve.requirements import list_imports
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import progress
 from lemur_core.files.python import decode_python
-from lemur_core.graphs.serialization import restore
-from lemur_core.graphs.sizes import propose_new_shapes
-from lemur_core.sandbox import Failure, Limits
 from lemur_core.sandbox.cached import Store
-from lemur_core.sandbox.stage import Reply, Retries, SandboxOptions, SandboxStage, open_sandbox
+from lemur_core.sandbox.stage import Reply, SandboxOptions, open_sandbox
 from manifests.provenance import header_lines
 from manifests.provenance.licenses import combine_licenses
 
 ROUNDS = 8  # attempts, each with fewer cuts
 _CHARACTERS = 300  # maximum length of an error message
 _NAMED = re.compile(rf"{LEFT_OUT}: (?P<name>\w+)$")
-_SHAPE = re.compile(r"\w+ (\d+(?:x\d+)*)")
-_RUN_BACKWARD = re.compile(r"\bbackward\b|hook\b")  # Python that runs backward, not forward
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """An error of a step: its message, its lines in the file (innermost first), and the missing name."""
-
-    message: str
-    lines: tuple[int, ...]
-    name: str | None
-    step: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Signed:
-    """The results of a block in every known way: by step, the digest of all tensors, or the type of the error."""
-
-    steps: Mapping[str, str]
-    stops: tuple[Stop, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Stopped:
-    """Why a block cannot be constructed."""
-
-    error: str
-    stops: tuple[Stop, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class WatchAnswer:
-    """The executed parts of a block. `sets`: further arguments in the corpus that work."""
-
-    sets: tuple[ReportedCalls, ...]
-    signature: Signed
-    watched: Watched
-
-
-#: CPU time and memory are the effective limits, so outcomes do not depend on machine load; a job that reaches one would
-#: reach it again.
-LIMITS = Limits(wall_seconds=3600, cpu_seconds=60, memory_bytes=4 * 2**30)
-WATCH = SandboxStage[WatchAnswer | Failure](
-    "extract.minimize.watch_guest:watch_block", WatchAnswer | Failure, LIMITS, Retries.NONE, "watch"
-)
-SIGN = SandboxStage[Signed | Stopped](
-    "extract.minimize.watch_guest:sign_results", Signed | Stopped, LIMITS, Retries.NONE
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,92 +49,50 @@ class MinimizeResult:
 class _BlockWork:
     """A block in progress."""
 
-    request: BlockUses
-    answer: WatchAnswer
+    visit: BlockVisit
+    uses: Uses
     spared: set[int] = field(default_factory=set)
     minimized: MinimizedText | None = None
 
     def cut(self) -> BlockUses:
         """Cut the block, except for what was spared, and return the request to sign the rest."""
-        needed = NAME.findall(str(self.request.arguments))
-        self.minimized = Cutter(self.request.code, self.request.name, self.answer.watched, needed).cut(self.spared)
-        return replace(self.request, code=self.minimized.text, sets=self.sets)
-
-    @property
-    def sets(self) -> tuple[CallsToRun, ...]:
-        """Further arguments that work."""
-        return tuple(cast(CallsToRun, asdict(calls)) for calls in self.answer.sets)
-
-
-@dataclass(frozen=True, slots=True)
-class RunnableBlock:
-    """A block that runs forward, with everything known about how to run it."""
-
-    pair: BlockWithOriginal
-    observed: Mapping[str, Any]  # an `Observed` record
-    # Calls found in the corpus, in the format of `extract.arguments.hints.Hints.to_json`.
-    hints: Mapping[str, Any] = field(default_factory=dict)
-    traced: Mapping[str, Any] | None = None  # its traced graphs, if available
-
-    def request(self, runtime: Sequence[Path]) -> BlockUses:
-        """Return the request for the guests."""
-        others = {name: self.hints.get(name, []) for name in ("init", "forward", "inputs")}
-        own = {companion["name"] for companion in self.pair.companions}
-        text = str(others)
-        hinted = self.hints.get("companions", ())
-        more = [item for item in hinted if item["name"] not in own and item["name"] in text]
-        run = self.pair.run(runtime)
-        return BlockUses(
-            run.code,
-            run.name,
-            run.origin,
-            run.folders,
-            run.arguments,
-            [*run.companions, *more],
-            list_sizes(self.observed, self.traced),
-            others,
-            _RUN_BACKWARD.search(run.code) is not None,
-        )
+        request = self.visit.request
+        needed = NAME.findall(str(request.arguments))
+        self.minimized = Cutter(request.code, request.name, self.uses.watched, needed).cut(self.spared)
+        return replace(request, code=self.minimized.text, sets=self.visit.sets, sizes=self.uses.sizes)
 
 
 def minimize_all(
-    blocks: Sequence[RunnableBlock],
-    store: Store | None,
-    **sandbox: Unpack[SandboxOptions],
+    visits: Sequence[BlockVisit], store: Store | None, **sandbox: Unpack[SandboxOptions]
 ) -> Iterator[MinimizeResult]:
     """Cut blocks to the code they can reach; outcomes are cached by content.
 
     Raises: UserError if no sandbox is available.
     """
-    requests = {block.pair.block: block.request(sandbox.get("runtime", ())) for block in blocks}
-    with open_sandbox(store, [WATCH, SIGN], sandbox) as box:
-        waiting: dict[str, _BlockWork] = {}
-        for watched in WATCH.run(box, requests):
-            answer = watched.answer or watched.failure(_CHARACTERS)
-            if isinstance(answer, Failure):
-                yield MinimizeResult(watched.key, None, _short(f"does not run again: {answer.error}"))
-            else:
-                waiting[watched.key] = _BlockWork(requests[watched.key], answer)
-        with progress("lean", len(waiting), "blocks") as advance:
-            for number in range(1, ROUNDS + 1):
-                again: dict[str, _BlockWork] = {}
-                # Files are cut while others are being verified.
-                for reply in SIGN.run_jobs(box, (SIGN.job(key, work.cut()) for key, work in waiting.items())):
-                    work = waiting[reply.key]
-                    result = _judge(reply, work, last=number == ROUNDS)
-                    if result is None:
-                        again[reply.key] = work
-                        continue
-                    yield replace(result, rounds=number)
-                    advance(1)
-                waiting = again
+    waiting = {visit.block: _BlockWork(visit, visit.uses) for visit in visits if visit.uses is not None}
+    for visit in visits:
+        if visit.uses is None:
+            yield MinimizeResult(visit.block, None, _short(f"does not run again: {visit.no_uses}"))
+    with open_sandbox(store, [SIGN], sandbox) as box, progress("lean", len(waiting), "blocks") as advance:
+        for number in range(1, ROUNDS + 1):
+            again: dict[str, _BlockWork] = {}
+            # Files are cut while others are being verified.
+            for reply in SIGN.run_jobs(box, (SIGN.job(key, work.cut()) for key, work in waiting.items())):
+                work = waiting[reply.key]
+                result = _judge(reply, work, last=number == ROUNDS)
+                if result is None:
+                    again[reply.key] = work
+                    continue
+                yield replace(result, rounds=number)
+                advance(1)
+            waiting = again
 
 
 def _judge(reply: Reply[Signed | Stopped], work: _BlockWork, *, last: bool) -> MinimizeResult | None:
     """Return the result of comparing a minimized file with the original; None to retry with fewer cuts."""
     answer, minimized = reply.answer or Stopped(reply.failure(_CHARACTERS).error), work.minimized
     assert minimized is not None
-    steps = work.answer.signature.steps
+    steps = work.uses.signature.steps
     if isinstance(answer, Stopped):
         wrong = f"only the full form runs: {answer.error}"
     elif differs := difference(answer, steps):
@@ -194,30 +100,13 @@ def _judge(reply: Reply[Signed | Stopped], work: _BlockWork, *, last: bool) -> M
     elif answer.steps.keys() != steps.keys():
         wrong = "not as the full form: other steps"
     else:
-        return MinimizeResult(reply.key, minimized, sets=work.sets)
+        return MinimizeResult(reply.key, minimized, sets=work.visit.sets)
     spared = _blame_cuts(answer.stops, minimized) - work.spared
     # Without a cut to blame, another round would give the same text.
     if last or not spared:
         return MinimizeResult(reply.key, None, _short(wrong))
     work.spared |= spared
     return None
-
-
-def list_sizes(observed: Mapping[str, Any], traced: Mapping[str, Any] | None = None) -> list[list[list[int]]]:
-    """Return the input shapes of each further working call, plus one set of sizes observed during tracing."""
-    cases = []
-    for case in observed.get("cases", ()):
-        shapes = [_SHAPE.fullmatch(text) for text in case["inputs"].values()]
-        cases.append([[int(size) for size in shape[1].split("x")] for shape in shapes if shape is not None])
-    own, further = cases[:1], [shapes for shapes in cases[1:] if shapes]
-    if own and traced is not None and traced["sizes"]:
-        try:
-            proposed = propose_new_shapes(restore(traced), list(map(tuple, own[0])))
-            met = [[list(shape) for shape in shapes] for shapes in proposed]
-        except (ValueError, LookupError, StopIteration):  # inputs in another order than in the graph
-            met = []
-        further += [shapes for shapes in met[-1:] if shapes not in (*further, *own)]
-    return further
 
 
 def difference(signed: Signed, steps: Mapping[str, str]) -> str:

@@ -303,6 +303,7 @@ def describe_block(block: NamedBlock) -> list[str]:
         ("swhid", (needs and needs.swhid) or row.swhid),
         ("category", row.category),
         ("level", row.level),
+        *_list_items("not shown", (row.not_shown or "").splitlines()),
         ("stopped", row.error_kind and f"{row.error_kind}: {row.error}"),
         ("fidelity", row.fidelity and f"{row.fidelity} with the class of the installed package"),
         ("license", f"{row.license}{use}"),

@@ -1,6 +1,7 @@
 """Inside the sandbox: trace a block with the arguments of the search."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ from lemur_core.graphs.canonical import canonical
 from lemur_core.graphs.graph import DRAWS, LEAVES, Graph, Ref, reachable
 from lemur_core.graphs.recorder import Recorder
 from lemur_core.graphs.serialization import store
-from lemur_core.graphs.sizes import Sized, trace_sizes
+from lemur_core.graphs.sizes import Sized, propose_new_shapes, trace_sizes
 from lemur_core.graphs.trace import (
     CHANGED,
     ROUTES,
@@ -34,13 +35,31 @@ _SECONDS_FURTHER = 6.0  # for one run at other sizes
 _WAYS = tuple((route, live) for live in (True, False) for route in ROUTES)
 
 
-def trace_block(request: BlockRun) -> dict[str, object] | Failure:
-    """Trace one block in eval and in train mode, at its own sizes and at other sizes that it accepts.
+@dataclass(frozen=True, slots=True)
+class TracedBlock:
+    """A traced block. Args: answer: the fields of `extract.proofs.visit.BlockGraphs`. shapes: of its inputs."""
 
-    Returns: the fields of `extract.proofs.trace.BlockGraphs`: the answer of
-        `lemur_core.graphs.trace.TraceResult.answer`, the graphs as returned by `serialization.store`, and
-        `returns`, the structure of the output of forward (see `describe_structure`); or the error of the last route.
-    """
+    answer: dict[str, object]
+    shapes: list[list[int]]
+    sized: Sized
+
+    def propose_sizes(self) -> list[list[list[int]]]:
+        """Return one set of shapes of the inputs that no graph is of, if any size is free."""
+        try:
+            proposed = propose_new_shapes(self.sized, list(map(tuple, self.shapes))) if self.sized.sizes else []
+        except (ValueError, LookupError, StopIteration):  # inputs in another order than in the graph
+            return []
+        return [list(map(list, shapes)) for shapes in proposed[-1:]]
+
+
+def trace_block(request: BlockRun) -> dict[str, object] | Failure:
+    """Trace one block. Returns: the fields of `extract.proofs.visit.BlockGraphs`, or the error of the last route."""
+    traced = trace(request)
+    return traced if isinstance(traced, Failure) else traced.answer
+
+
+def trace(request: BlockRun) -> TracedBlock | Failure:
+    """Trace one block in eval and in train mode, at its own sizes and at other sizes that it accepts."""
     prepare(request.folders, request.origin)
     errors: list[str] = []
     for route, live in _WAYS:
@@ -81,7 +100,7 @@ def find_computed(recorder: Recorder, initial: Mapping[str, Ref]) -> dict[str, R
     return computed
 
 
-def _trace(request: BlockRun, route: str, live: bool, *, compute: bool = True) -> dict[str, object]:
+def _trace(request: BlockRun, route: str, live: bool, *, compute: bool = True) -> TracedBlock:
     """Trace both modes. Args: compute: show buffers that are in no state dict as the computation of their values."""
     recorder = Recorder(route)
     with recorder.recording():
@@ -130,7 +149,7 @@ def _trace(request: BlockRun, route: str, live: bool, *, compute: bool = True) -
                 forms["eval"],
                 forms.get("train"),
             )
-    return answer | store(sized)
+    return TracedBlock(answer | store(sized), list(map(list, own_shapes)), sized)
 
 
 def describe_structure(value: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from extract.model.results import list_kinds
 from extract.specs.algorithm import build_algorithm, has_one_shape, infer_layout, list_caveats, read_graph
 from extract.specs.behavior import Behavior, infer_behavior, neutralize_case, summarize_block
 from extract.specs.notation import format_expression
@@ -42,7 +43,7 @@ _HEADER = re.compile(r"(?:#[^\n]*\n)*")
 SHARED: tuple[str, ...] = ("block", "name", "category", "level", "fidelity", "source", "path", "start_line", "end_line")
 SHARED += ("swhid", "license", "code_sha256", "file", "graph")
 #: Fields copied from the observations.
-_OBSERVED = ("parameters", "train_differs", "identity_in_eval", "gradients", "tensors", "layers")
+_OBSERVED = ("parameters", "train_differs", "identity_in_eval", "gradients", "tensors", "layers", "uninitialized")
 
 #: Fields that can be withheld, in the order in which they are tried -> the empty value.
 _OPTIONAL: dict[str, Any] = {"algorithm": None, "arguments": None, "cases": (), "dependencies": {}, "builds": {}}
@@ -84,6 +85,7 @@ def make_spec(row: Block, answer: Mapping[str, Any] | None = None) -> Spec:
     copied: dict[str, Any] = {name: getattr(row, name) for name in SHARED} | asdict(behavior)
     spec = Spec(
         **copied | {name: getattr(observed, name, None) for name in _OBSERVED},
+        not_shown=list_kinds(row),
         bases=facts.bases if facts else (),
         constructor=constructor,
         forward=forward,

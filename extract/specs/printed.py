@@ -22,6 +22,7 @@ _IMPORTS = {
     "partial": "from functools import partial",
     "types": "import types",
     "OrderedDict": "from collections import OrderedDict",
+    "attrgetter": "from operator import attrgetter",
 }
 
 
@@ -40,7 +41,9 @@ def print_call(row: Block, code: str | None, module: str = "") -> tuple[str, ...
     # A new module is in train mode; blocks are known to run in eval mode, and most of them in train mode, too.
     trains = calls.forward is None or observed is None or observed.train_differs is not None
     mode = "" if trains else "block.eval()"
-    lines = [f"block = {calls.constructor_call(row.name)}", *filter(None, [mode, calls.forward_call()])]
+    unset = list(observed.uninitialized) if observed is not None else []
+    filled = f"for name in {unset}: nn.init.normal_(attrgetter(name)(block), std=0.02)" if unset else ""
+    lines = [f"block = {calls.constructor_call(row.name)}", *filter(None, [filled, mode, calls.forward_call()])]
     try:
         names = set(_list_names(lines)) - {row.name, "block"} - BUILTINS
     except SyntaxError:  # not what extraction wrote

@@ -69,6 +69,10 @@ class Block(Record):
         description="how the constructor's arguments were found: none are needed, a running model of the source or"
         " another block passes them, code or documentation states them, or by search",
     )
+    not_shown: str | None = Field(
+        default=None,
+        description="what its run did not show, one item per line; null if nothing, or if it did not run",
+    )
 
 
 class Case(Record):
@@ -90,6 +94,12 @@ class Observed(Record):
     identity_in_eval: bool | None = Field(default=None, description="eval mode returns its first input unchanged")
     gradients: int | None = Field(default=None, ge=0, description="parameters that finite gradients reached")
     tensors: int | None = Field(default=None, ge=0, description="parameters that require gradients")
+    uninitialized: tuple[str, ...] = Field(
+        default=(), description="parameters and buffers that no code initializes; here filled with normal(0, 0.02)"
+    )
+    zero_gradients: bool | None = Field(default=None, description="every gradient is zero")
+    train_error: str | None = Field(default=None, description="why train mode fails")
+    misfits: tuple[str, ...] = Field(default=(), description="arguments whose values do not fit their annotations")
 
 
 class SpecArgument(Record):
@@ -173,6 +183,8 @@ class Spec(Record):
     identity_in_eval: bool | None = Field(description="eval mode returns its first input unchanged")
     gradients: int | None = Field(ge=0, description="parameters that finite gradients reached")
     tensors: int | None = Field(ge=0, description="parameters that require gradients")
+    uninitialized: tuple[str, ...] | None = Field(default=None, description="parameters that no code initializes")
+    not_shown: tuple[str, ...] = Field(default=(), description="what its run did not show, by kind")
     layers: dict[str, int] | None = Field(description="number of submodules by class name; null if not constructed")
     graph: Sha256 | None = Field(
         default=None, description="identity of the computation (G0), as in the table of blocks"
@@ -247,6 +259,8 @@ class SpecRow(Record):
     identity_in_eval: bool | None = Field(description="eval mode returns its first input unchanged")
     gradients: int | None = Field(ge=0, description="parameters that finite gradients reached")
     tensors: int | None = Field(ge=0, description="parameters that require gradients")
+    uninitialized: tuple[str, ...] | None = Field(default=None, description="parameters that no code initializes")
+    not_shown: tuple[str, ...] = Field(default=(), description="what its run did not show, by kind")
     layers: tuple[SpecCount, ...] | None = Field(description="number of submodules by class name")
     graph: Sha256 | None = Field(default=None, description="identity of the computation (G0)")
     algorithm: str | None = Field(default=None, description="as in the line, JSON")

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from extract.model.results import Result, code_columns
-from extract.proofs.trace import trace_all
 from extract.proofs.validate import BlockWithOriginal
+from extract.proofs.visit import RunnableBlock, visit_all
 from extract.resolve.index import FactsIndex
 from tests.builders import extractions
 from tests.builders.suites import read_files
@@ -35,7 +35,7 @@ def traced(folder: Path, codes: dict[str, tuple[str, str]]) -> dict[str, dict[st
     """What classes compute, by a name of one's own: the name of the class and its code."""
     pairs = [BlockWithOriginal(key, name, code, "", (), (), ARGUMENTS) for key, (name, code) in codes.items()]
     with FactsIndex(folder / "facts.sqlite") as index:
-        return {one.block: dict(one.answer or {}) for one in trace_all(pairs, index, jobs=1)}
+        return {one.block: dict(one.graphs or {}) for one in visit_all(list(map(RunnableBlock, pairs)), index, jobs=1)}
 
 
 def write(folder: Path, answers: dict[str, dict[str, Any]], *, chat: bool = False, **facts: Any) -> Path:

@@ -16,8 +16,8 @@ from curate.published.novel import novel
 from curate.run.pipeline import curate
 from curate.sources import open_source
 from extract.model.results import Result, code_columns
-from extract.proofs.trace import trace_all
 from extract.proofs.validate import BlockWithOriginal
+from extract.proofs.visit import RunnableBlock, visit_all
 from extract.resolve.index import FactsIndex
 from lemur_core.files.errors import NoSandboxError, UsageError, UserError
 from manifests.records import GraphRow, arrow_schema
@@ -225,10 +225,12 @@ def test_a_block_is_found_in_a_module_of_the_network(tmp_path: Path, file: Calla
         "forward": {"args": ["torch.randn(2, 64, 6, 6)"], "kwargs": {}},
     }
     with FactsIndex(tmp_path / "facts.sqlite") as index:
-        (traced,) = trace_all([BlockWithOriginal("gate", "Gate", TEXTS["GATE"], "", (), (), arguments)], index, jobs=1)
-    assert traced.answer is not None, traced.error
+        (traced,) = visit_all(
+            [RunnableBlock(BlockWithOriginal("gate", "Gate", TEXTS["GATE"], "", (), (), arguments))], index, jobs=1
+        )
+    assert traced.graphs is not None, traced.no_graphs
     of = extractions.source(tmp_path, "alpha@1.0")
-    columns = {"graph": traced.answer["graph"], "graph_widths": traced.answer["graph_widths"]}
+    columns = {"graph": traced.graphs["graph"], "graph_widths": traced.graphs["graph_widths"]}
     columns |= code_columns(TEXTS["GATE"]) | {"error_kind": None, "error": None, "arguments": json.dumps(arguments)}
     row = extractions.block(of, "Gate", "backward", observed=json.dumps({"cases": []}), **columns)
     extractions.write(tmp_path / "blocks", [Result(row, (), traced.answer)], [of], level="backward")

@@ -17,17 +17,15 @@ from extract.folder.verify import verify
 from extract.minimize.stage import (
     MinimizedFile,
     MinimizeResult,
-    RunnableBlock,
     list_requirements,
-    list_sizes,
     make_minimized_columns,
     minimize_all,
     write_header,
 )
 from extract.model.blocks import load_block, show_block
 from extract.model.results import Result
-from extract.proofs.trace import trace_all
 from extract.proofs.validate import BlockWithOriginal
+from extract.proofs.visit import RunnableBlock, list_sizes, visit_all
 from extract.resolve.index import FactsIndex
 from manifests.publish.staged import stage_files
 from tests.builders import extractions
@@ -61,7 +59,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, MinimizeResult]
         pair("unmade", TEXTS["FAILS"], ARGUMENTS),
     ]
     with FactsIndex(tmp_path_factory.mktemp("index") / "facts.sqlite") as index:
-        return {one.block: one for one in minimize_all(pairs, index, jobs=1)}
+        return {one.block: one for one in minimize_all(list(visit_all(pairs, index, jobs=1)), index, jobs=1)}
 
 
 def test_what_stays(found: dict[str, MinimizeResult]) -> None:
@@ -248,15 +246,16 @@ def test_sizes_that_tracing_met_are_proved_too(tmp_path: Path) -> None:
     code = TEXTS["FULL"].replace("import networkx\n", "").replace("x.dim() == 3", "x.dim() == 9")
     one = pair("gate", code, ARGUMENTS)
     with FactsIndex(tmp_path / "facts.sqlite") as index:
-        (traced,) = trace_all([one.pair], index, jobs=1)
-    assert traced.answer is not None, traced.error
-    assert traced.answer["sizes"].keys() == {"B", "H", "W"}
-    *seen, met = list_sizes(OBSERVED, traced.answer)
+        (traced,) = visit_all([one], index, jobs=1)
+    assert traced.graphs is not None, traced.no_graphs
+    assert traced.graphs["sizes"].keys() == {"B", "H", "W"}
+    assert traced.uses is not None, traced.no_uses
+    *seen, met = traced.uses.sizes
     assert seen == list_sizes(OBSERVED)
     ((batch, width, height, side),) = met
     assert width == 8
     assert (batch, height, side) != (2, 6, 6)
-    assert {batch, height, side} <= {size for sizes in traced.answer["sizes"].values() for size in sizes}
+    assert {batch, height, side} <= {size for sizes in traced.graphs["sizes"].values() for size in sizes}
 
 
 # --- in a folder -----------------------------------------------------------------------------------------------------

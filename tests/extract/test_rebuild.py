@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from extract.proofs.rebuild import RebuildJob, RebuildOutcome, count_rewritten, rebuild_all, rebuild_to
-from extract.proofs.trace import trace_all
 from extract.proofs.validate import BlockWithOriginal
+from extract.proofs.visit import RunnableBlock, visit_all
 from extract.resolve.index import FactsIndex
 from extract.specs.algorithm import add_rebuild_outcome, build_algorithm, store_graphs
 from extract.specs.make import make_spec, to_line
@@ -63,7 +63,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
         BlockWithOriginal(name, "Blur", code, "", (), (), arguments) for name, (code, arguments, _) in CODES.items()
     ]
     with FactsIndex(tmp_path_factory.mktemp("index") / "facts.sqlite") as index:
-        return {one.block: dict(one.answer or {}) for one in trace_all(pairs, index, jobs=1)}
+        return {one.block: dict(one.graphs or {}) for one in visit_all(list(map(RunnableBlock, pairs)), index, jobs=1)}
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ import pytest
 
 from extract.folder.verify import check_graphs, verify
 from extract.model.results import Result, code_columns
-from extract.proofs.trace import BlockTrace, trace_all
 from extract.proofs.validate import BlockWithOriginal
+from extract.proofs.visit import BlockVisit, RunnableBlock, visit_all
 from extract.resolve.index import FactsIndex
 from extract.search.alike import BlockComputation, block_in, find_similar, format_lines
 from extract.search.codes import CodeFeatures
@@ -51,7 +51,7 @@ def pair(block: str, code: str, arguments: dict[str, Any], name: str = "Gate") -
 
 
 @pytest.fixture(scope="module")
-def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BlockTrace]:
+def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BlockVisit]:
     pairs = [
         pair("gate", TEXTS["GATE"], ARGUMENTS),
         pair("renamed", RENAMED, ARGUMENTS, "Softener"),
@@ -61,28 +61,28 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BlockTrace]:
         pair("fails", FAILS, PLAIN),
     ]
     with FactsIndex(tmp_path_factory.mktemp("index") / "facts.sqlite") as index:
-        found = {one.block: one for one in trace_all(pairs, index, jobs=1)}
-        again = {one.block: one for one in trace_all(pairs, index, jobs=1)}
+        found = {one.block: one for one in visit_all(list(map(RunnableBlock, pairs)), index, jobs=1)}
+        again = {one.block: one for one in visit_all(list(map(RunnableBlock, pairs)), index, jobs=1)}
     assert all(one.reused for one in again.values()), "a rerun costs nothing"
-    assert {block: (one.answer, one.error) for block, one in found.items()} == {
-        block: (one.answer, one.error) for block, one in again.items()
+    assert {block: (one.graphs, one.no_graphs) for block, one in found.items()} == {
+        block: (one.graphs, one.no_graphs) for block, one in again.items()
     }
     return found
 
 
-def answer(one: BlockTrace) -> dict[str, Any]:
-    assert one.answer is not None, one.error
-    return dict(one.answer)
+def answer(one: BlockVisit) -> dict[str, Any]:
+    assert one.graphs is not None, one.no_graphs
+    return dict(one.graphs)
 
 
-def test_names_play_no_part(traced: dict[str, BlockTrace]) -> None:
+def test_names_play_no_part(traced: dict[str, BlockVisit]) -> None:
     one, other = (answer(traced[block]) for block in ("gate", "renamed"))
     assert one["graph"] == other["graph"]
     told = [build_algorithm(each, ["image"]) for each in (one, other)]
     assert told[0].sentences == told[1].sentences == TOLD
 
 
-def test_what_is_told_of_a_run(traced: dict[str, BlockTrace]) -> None:
+def test_what_is_told_of_a_run(traced: dict[str, BlockVisit]) -> None:
     found = answer(traced["gate"])
     assert found["route"] == "meta"
     assert found["returns"] == {"items": [["y", "tensor"], ["weight", ["tensor", None]]]}
@@ -98,7 +98,7 @@ def test_what_is_told_of_a_run(traced: dict[str, BlockTrace]) -> None:
     assert algorithm.train_error is None
 
 
-def test_free_sizes_are_told_and_fixed_ones_are_numbers(traced: dict[str, BlockTrace]) -> None:
+def test_free_sizes_are_told_and_fixed_ones_are_numbers(traced: dict[str, BlockVisit]) -> None:
     algorithm = build_algorithm(answer(traced["gate"]), ["image"])
     assert algorithm.fixed is None
     assert {name: values[0] for name, values in algorithm.sizes.items()} == {"B": 2, "H": 6, "W": 6}
@@ -108,16 +108,16 @@ def test_free_sizes_are_told_and_fixed_ones_are_numbers(traced: dict[str, BlockT
     assert build_algorithm(answer(traced["values"]), ["x"]).fixed == "Python saw a value on the way"
 
 
-def test_values_are_had_on_the_cpu(traced: dict[str, BlockTrace]) -> None:
+def test_values_are_had_on_the_cpu(traced: dict[str, BlockVisit]) -> None:
     found = answer(traced["values"])
     assert (found["route"], found["reads_values"]) == ("cpu", True)
 
 
-def test_lazy_modules_take_their_shapes_first(traced: dict[str, BlockTrace]) -> None:
+def test_lazy_modules_take_their_shapes_first(traced: dict[str, BlockVisit]) -> None:
     assert build_algorithm(answer(traced["lazy"]), ["x"]).sentences == ("from the input: linear 3 to 5.",)
 
 
-def test_a_shape_of_eval_mode_alone_is_not_that_of_the_block(traced: dict[str, BlockTrace]) -> None:
+def test_a_shape_of_eval_mode_alone_is_not_that_of_the_block(traced: dict[str, BlockVisit]) -> None:
     case = {"inputs": {"x": "float32 2x3"}, "outputs": ["float32 2x3"]}
     observed = json.dumps({**sample_blocks.OBSERVED, "cases": [case], "train_differs": True})
     row = sample_blocks.block(TEXTS["THINNED"], "Gate").model_copy(update={"observed": observed})
@@ -129,16 +129,16 @@ def test_a_shape_of_eval_mode_alone_is_not_that_of_the_block(traced: dict[str, B
     assert make_spec(same).keeps_shape is True, "equal outputs have equal shapes"
 
 
-def test_what_does_not_run_says_why(traced: dict[str, BlockTrace]) -> None:
-    assert traced["fails"].answer is None
-    assert traced["fails"].error == "runtime_error: ValueError: no"
+def test_what_does_not_run_says_why(traced: dict[str, BlockVisit]) -> None:
+    assert traced["fails"].graphs is None
+    assert traced["fails"].no_graphs == "runtime_error: ValueError: no"
 
 
 # --- in a folder -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def sound(traced: dict[str, BlockTrace], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sound(traced: dict[str, BlockVisit], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One block under MIT, and the same one under the GPL."""
     base = tmp_path_factory.mktemp("traced")
     sources = [extractions.source(base, name) for name in ("alpha@1.0", "beta@2.0")]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from extract.model.results import Result, code_columns
-from extract.proofs.trace import trace_all
 from extract.proofs.validate import BlockWithOriginal
+from extract.proofs.visit import RunnableBlock, visit_all
 from extract.resolve.index import FactsIndex
 from extract.search.ranking import Filters
 from lemur.like import search_like
@@ -39,7 +39,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     pairs = [BlockWithOriginal(of.name, name, code, "", (), (), given) for of, name, code, given in wanted]
     with FactsIndex(base / "facts.sqlite") as index:
-        answers = {one.block: one.answer for one in trace_all(pairs, index, jobs=1)}
+        answers = {one.block: one.graphs for one in visit_all(list(map(RunnableBlock, pairs)), index, jobs=1)}
     results = []
     for of, name, code, given in wanted:
         answer = answers[of.name]

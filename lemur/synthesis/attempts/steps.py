@@ -36,7 +36,7 @@ from curate.model.options import CurateOptions
 from curate.published.novel import novel
 from extract.arguments.messages import BlockRun, CallsToRun, SpecRebuild
 from extract.proofs.rebuild import REBUILD
-from extract.proofs.trace import TRACE
+from extract.proofs.visit import TRACE
 from extract.specs.algorithm import build_algorithm, graphs_in_spec
 from lemur.synthesis.attempts.confirm import CONFIRM, confirm
 from lemur.synthesis.attempts.messages import NetworkProof, NetworkToProve

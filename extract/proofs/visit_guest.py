@@ -1,4 +1,4 @@
-"""Sandbox guest: record which lines of a block run with the known working arguments, and sign the results."""
+"""Sandbox guest: visit a block: its graphs, the lines that run in every known way, and digests of the results."""
 
 import copy
 import gc
@@ -36,7 +36,9 @@ from extract.arguments.trials import (
 from extract.arguments.values.inputs import change_nested, flatten, has_shape, list_required
 from extract.arguments.values.names import read_parameters
 from extract.proofs.equivalence_guest import digest
+from extract.proofs.trace_guest import trace
 from lemur_core.sandbox.server.foreign import name_type, one_line
+from lemur_core.sandbox.server.jobs import Failure
 
 _SECONDS = 60.0  # CPU seconds for one step; the limits of the sandbox come first
 _MOST_SETS = 4  # argument sets in addition to the one from the search
@@ -48,12 +50,30 @@ _FILE = f"{MODULE_NAME}.py"
 Inputs = tuple[list[Any], dict[str, Any]]
 
 
-def watch_block(request: BlockUses) -> dict[str, object]:
-    """Run one block in every known working way and report which parts of its file ran.
+def visit_block(request: BlockUses) -> dict[str, object]:
+    """Record the graphs of one block, then run it in every known way and report which parts of its file ran.
 
-    Returns: `{"error"}`, or the fields of `extract.minimize.stage.WatchAnswer`.
+    Returns: the fields of `extract.proofs.visit.Visit`.
     """
-    _prepare(request)
+    graphs: object = Failure("not asked for")
+    sizes = [list(map(list, shapes)) for shapes in request.sizes]
+    if request.graphs:
+        traced = trace(request)
+        # The other runs are those of a user: compiled where the block wants it, on the fast path of attention.
+        torch.jit._state.enable()
+        torch.backends.mha.set_fastpath_enabled(True)
+        graphs = traced
+        if not isinstance(traced, Failure):
+            graphs = traced.answer
+            sizes += [shapes for shapes in traced.propose_sizes() if shapes not in (*sizes, traced.shapes)]
+        del traced
+        gc.collect()  # the watch looks at all living objects
+    else:
+        _prepare(request)
+    return {"graphs": graphs, "uses": _watch(replace(request, sizes=sizes))}
+
+
+def _watch(request: BlockUses) -> dict[str, object]:
     watch = _Watch()
     try:
         # Code compiled by TorchScript cannot be traced line by line: if there is any, the block runs again as it is.
@@ -77,13 +97,13 @@ def watch_block(request: BlockUses) -> dict[str, object]:
         "classes": sorted(watch.classes),
         "bound": bound,
     }
-    return {"sets": request.sets, "signature": signature, "watched": watched}
+    return {"sets": request.sets, "sizes": request.sizes, "signature": signature, "watched": watched}
 
 
 def sign_results(request: BlockUses) -> dict[str, object]:
     """Sign the results of a block in every known working way.
 
-    Args: request: with the `sets` that `watch_block` returned.
+    Args: request: with the `sets` that `visit_block` returned.
 
     Returns: `{"error", "stops"}`, or `steps`: step -> digest of all tensors, or the type of the error; and `stops`:
         for each error its message, its lines in the file (innermost first), and the missing name.

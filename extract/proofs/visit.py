@@ -1,0 +1,218 @@
+"""One visit of each block that runs, in the sandbox: its graphs, and what every known call executes and returns."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal, Unpack, cast
+
+from extract.arguments.messages import BlockUses, CallsToRun
+from extract.proofs.validate import BlockWithOriginal, ReportedCalls
+from lemur_core.graphs.serialization import restore
+from lemur_core.sandbox import Failure, Limits
+from lemur_core.sandbox.cached import CachedSandbox, Store
+from lemur_core.sandbox.stage import Reply, Retries, SandboxOptions, SandboxStage, open_sandbox
+
+_CHARACTERS = 300  # of an error
+_SHAPE = re.compile(r"\w+ (\d+(?:x\d+)*)")
+_RUN_BACKWARD = re.compile(r"\bbackward\b|hook\b")  # Python that runs backward, not forward
+
+
+@dataclass(frozen=True, slots=True)
+class BlockGraphs:
+    """The graphs of a block, which go into its spec as they are."""
+
+    route: Literal["meta", "cpu"]
+    graph: str
+    graph_widths: str
+    graph_repeats: str
+    train_error: str | None
+    reads_values: bool
+    initial: str
+    dead_classes: list[str]
+    unused_parameters: list[str]
+    returns: object
+    hidden: list[str]
+    sizes: Mapping[str, list[int | float]]
+    fixed: str | None
+    eval: Mapping[str, object]
+    train: Mapping[str, object] | None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if a graph cannot be read."""
+        # The answer is foreign: what cannot be read is refused here, not where it is used.
+        sized = restore(self.to_json())
+        for graph in (sized.evaluated, sized.trained):
+            if graph is not None:
+                graph.check_references()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return its facts by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """An error of a step: its message, its lines in the file (innermost first), and the missing name."""
+
+    message: str
+    lines: tuple[int, ...]
+    name: str | None
+    step: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """The results of a block in every known way: by step, the digest of all tensors, or the type of the error."""
+
+    steps: Mapping[str, str]
+    stops: tuple[Stop, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """Why a block cannot be constructed."""
+
+    error: str
+    stops: tuple[Stop, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The executed parts of a file."""
+
+    lines: frozenset[int]  # that ran
+    # Functions that were called, by first line and name; `used`: those called after the file was loaded.
+    entered: frozenset[tuple[int, str]]
+    used: frozenset[tuple[int, str]]
+    classes: frozenset[str]  # that had instances
+    bound: frozenset[str]  # methods that override one of another class ("Class.method")
+
+
+@dataclass(frozen=True, slots=True)
+class Uses:
+    """Every known call of a block. Args: sets: further arguments that work. sizes: of inputs, besides their own."""
+
+    sets: tuple[ReportedCalls, ...]
+    sizes: list[list[list[int]]]
+    signature: Signed
+    watched: Watched
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """The answer of the guest. Either part may fail without the other."""
+
+    graphs: BlockGraphs | Failure
+    uses: Uses | Failure
+
+
+#: CPU time and memory are the limits that matter, so that a busy machine changes no result; a job that reaches one
+#: would reach it again.
+LIMITS = Limits(wall_seconds=3600, cpu_seconds=60, memory_bytes=4 * 2**30)
+VISIT = SandboxStage[Visit](
+    "extract.proofs.visit_guest:visit_block", Visit, replace(LIMITS, cpu_seconds=120), Retries.NONE, "visit"
+)
+SIGN = SandboxStage[Signed | Stopped]("extract.proofs.visit_guest:sign_results", Signed | Stopped, LIMITS, Retries.NONE)
+TRACE = SandboxStage[BlockGraphs | Failure](
+    "extract.proofs.trace_guest:trace_block", BlockGraphs | Failure, LIMITS, Retries.NONE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunnableBlock:
+    """A block that runs forward, with everything known about how to run it."""
+
+    pair: BlockWithOriginal
+    observed: Mapping[str, Any] = field(default_factory=dict)  # an `Observed` record
+    # Calls found in the corpus, in the format of `extract.arguments.hints.Hints.to_json`.
+    hints: Mapping[str, Any] = field(default_factory=dict)
+
+    def request(self, runtime: Sequence[Path]) -> BlockUses:
+        """Return the request for the guest."""
+        others = {name: self.hints.get(name, []) for name in ("init", "forward", "inputs")}
+        own = {companion["name"] for companion in self.pair.companions}
+        text = str(others)
+        hinted = self.hints.get("companions", ())
+        more = [item for item in hinted if item["name"] not in own and item["name"] in text]
+        run = self.pair.run(runtime)
+        return BlockUses(
+            run.code,
+            run.name,
+            run.origin,
+            run.folders,
+            run.arguments,
+            [*run.companions, *more],
+            list_sizes(self.observed),
+            others,
+            _RUN_BACKWARD.search(run.code) is not None,
+        )
+
+
+def list_sizes(observed: Mapping[str, Any]) -> list[list[list[int]]]:
+    """Return the input shapes of each further call that was observed to work."""
+    cases = []
+    for case in observed.get("cases", ())[1:]:
+        shapes = [_SHAPE.fullmatch(text) for text in case["inputs"].values()]
+        cases.append([[int(size) for size in shape[1].split("x")] for shape in shapes if shape is not None])
+    return [shapes for shapes in cases if shapes]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockVisit:
+    """The visit of one block; of each part either the answer or the error."""
+
+    block: str
+    request: BlockUses
+    graphs: Mapping[str, Any] | None = None  # as JSON
+    no_graphs: str | None = None
+    uses: Uses | None = None
+    no_uses: str | None = None
+    reused: bool = False
+
+    @property
+    def sets(self) -> tuple[CallsToRun, ...]:
+        """Further arguments that work."""
+        return tuple(cast(CallsToRun, asdict(calls)) for calls in self.uses.sets) if self.uses else ()
+
+
+def visit_all(
+    blocks: Sequence[RunnableBlock], store: Store | None, **sandbox: Unpack[SandboxOptions]
+) -> Iterator[BlockVisit]:
+    """Visit blocks; outcomes are cached by content. Raises: UserError if no sandbox is available."""
+    requests = {block.pair.block: block.request(sandbox.get("runtime", ())) for block in blocks}
+    with open_sandbox(store, [VISIT], sandbox) as box:
+        ended: dict[str, Failure] = {}
+        for reply in VISIT.run(box, requests):
+            if reply.answer is None:
+                ended[reply.key] = reply.failure(_CHARACTERS)
+            else:
+                yield _read(reply, requests[reply.key], reply.answer)
+        yield from _visit_without_graphs(box, {key: requests[key] for key in ended}, ended)
+
+
+def _visit_without_graphs(
+    box: CachedSandbox, requests: Mapping[str, BlockUses], ended: Mapping[str, Failure]
+) -> Iterator[BlockVisit]:
+    """Visit the blocks again that ended their process, mostly while their graphs were recorded."""
+    alone = {key: replace(request, graphs=False) for key, request in requests.items()}
+    for reply in replace(VISIT, label="", limits=LIMITS).run(box, alone):
+        uses = reply.answer.uses if reply.answer else reply.failure(_CHARACTERS)
+        yield _read(reply, requests[reply.key], Visit(ended[reply.key], uses))
+
+
+def _read(reply: Reply[Visit], request: BlockUses, answer: Visit) -> BlockVisit:
+    graphs, uses = answer.graphs, answer.uses
+    return BlockVisit(
+        reply.key,
+        request,
+        graphs=None if isinstance(graphs, Failure) else graphs.to_json(),
+        no_graphs=_one_line(graphs.error) if isinstance(graphs, Failure) else None,
+        uses=None if isinstance(uses, Failure) else uses,
+        no_uses=_one_line(uses.error) if isinstance(uses, Failure) else None,
+        reused=reply.outcome.reused,
+    )
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:_CHARACTERS]
