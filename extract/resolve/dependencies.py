@@ -53,6 +53,7 @@ from lemur_core.source.facts import (
     Statement,
     Use,
 )
+from lemur_core.source.scopes import BUILTINS
 from lemur_core.source.text import Import
 
 _QUOTED = re.compile(rb"""["']([A-Za-z_]\w*)["']""")
@@ -217,8 +218,10 @@ class DependencyGraph:
                 break  # a compiled operator: `_native_link` replaces it, although its module lacks the name
             target, consumed = inner, consumed + 1
         if use.when == IN_ANNOTATION:
-            result.notes.append((use, None if isinstance(target, Module) else target))
-            return
+            if not self._is_type_alias(target):
+                result.notes.append((use, None if isinstance(target, Module) else target))
+                return
+            use = use._replace(when=AT_DEFINITION)
         native = self._native_link(module, use, target, consumed)
         if native is not None:
             result.links.append(native) if isinstance(native, NameLink) else result.problems.append(native)
@@ -260,6 +263,21 @@ class DependencyGraph:
         else:
             what = f"{_locate(module, use)}: {use.name} is not defined in this file, nor imported"
             result.problems.append(Problem(Reason.UNRESOLVED_NAME, what))
+
+    def _is_type_alias(self, target: Target) -> bool:
+        """Return whether a name is one assignment made of the runtime's names: `Pair = tuple[Tensor, Tensor]`."""
+        binders = target.module.find_binders(target.name) if isinstance(target, Definition) else ()
+        return (
+            isinstance(target, Definition)
+            and len(binders) == 1
+            and binders[0].kind == ASSIGN
+            and any(use.name not in BUILTINS for use in binders[0].uses)
+            and all(
+                use.name in BUILTINS
+                or (isinstance(found := self._find_name(target.module, use.name), External) and found.runtime)
+                for use in binders[0].uses
+            )
+        )
 
     def _find_name(self, module: Module, name: str) -> Target:
         target = self.library.lookup(module, name)

@@ -1,0 +1,134 @@
+"""What the run of a block did not show stands in its row, its spec, the report, and the call that is printed."""
+
+import typing
+
+import pytest
+import torch
+
+from extract import BlockLibrary, extract
+from extract.arguments.annotations import fits
+from extract.model.blocks import show_block
+
+SOURCE = """\
+import typing as tp
+
+import torch
+from torch import nn
+
+Pair = tp.Tuple[torch.Tensor, torch.Tensor]  # tokens, mask
+
+
+class Unset(nn.Module):
+    def __init__(self, width: int = 16):
+        super().__init__()
+        self.inner = nn.Linear(width, width)
+        self.scale = nn.Parameter(torch.empty(width))
+
+    def forward(self, x):
+        return self.inner(x) * self.scale
+
+
+class Same(nn.Module):
+    def forward(self, x):
+        return x
+
+
+class Masked(nn.Module):
+    def __init__(self, width: int = 16):
+        super().__init__()
+        self.inner = nn.Linear(width, width)
+
+    def forward(self, x):
+        return self.inner(x) * (x.abs().max() > 1e6)
+
+
+class Frozen(nn.Module):
+    def __init__(self, width: int = 16):
+        super().__init__()
+        self.inner = nn.Linear(width, width)
+
+    def forward(self, x):
+        if self.training:
+            raise RuntimeError("train the head alone")
+        return self.inner(x)
+
+
+class Unpacks(nn.Module):
+    def __init__(self, bins: int = 32, width: int = 16):
+        super().__init__()
+        self.embed = nn.Embedding(bins, width)
+
+    def forward(self, inputs: Pair) -> Pair:
+        tokens, mask = inputs
+        return self.embed(tokens) * mask.unsqueeze(-1), mask
+
+
+class Drops(nn.Module):
+    def __init__(self, rate: float = 0.5):
+        super().__init__()
+        self.drop = nn.Dropout(rate)
+
+    def forward(self, x):
+        return self.drop(x)
+"""
+EXPECTED = {
+    "Unset": "no code initializes these parameters: scale",
+    "Same": "its output is its input",
+    "Masked": "all gradients are zero",
+    "Frozen": "train mode fails: RuntimeError: train the head alone",
+    "Unpacks": "a value does not fit its annotation: inputs: Tensor for Tuple[Tensor, Tensor]",
+    "Drops": None,
+}
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> BlockLibrary:
+    folder = tmp_path_factory.mktemp("source") / "layers"
+    folder.mkdir()
+    (folder / "layers.py").write_text(SOURCE)
+    return extract(folder, out=folder.parent / "blocks", jobs=1)
+
+
+def test_a_row_says_what_its_run_did_not_show(library: BlockLibrary) -> None:
+    assert {block.name: block.row.not_shown for block in library} == EXPECTED
+    assert {block.level for block in library} == {"backward"}
+    kinds = {block.name: block.spec.not_shown for block in library if block.spec is not None}
+    assert kinds == {name: (text.partition(":")[0],) if text else () for name, text in EXPECTED.items()}
+    report = (library.folder / "report.md").read_text()
+    assert "| all gradients are zero | 1 | 16.7 % |" in report
+
+
+def test_the_printed_call_fills_what_nobody_initializes(
+    library: BlockLibrary, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show_block(library.folder, "Unset")
+    assert "for name in ['scale']: nn.init.normal_(attrgetter(name)(block), std=0.02)" in capsys.readouterr().out
+    assert all(check.ok for check in library.verify(jobs=1)), "among them: printed calls run"
+
+
+def test_an_alias_of_annotations_stays(library: BlockLibrary) -> None:
+    assert "Pair = tp.Tuple[torch.Tensor, torch.Tensor]" in (library["Unpacks"].code or "")
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "expected"),
+    [
+        (1, "int", True),
+        (1, "float", True),
+        (1.5, "int", False),
+        ((8, 8), "int", False),
+        (None, "Optional[int]", True),
+        ("relu", "Union[str, Callable]", True),
+        ([8, 8], "Tuple[int, int]", True),
+        ((8, 8, 8), "Tuple[int, int]", False),
+        ((8, 8, 8), "tuple[int, ...]", True),
+        (torch.ones(2), "Sequence[torch.Tensor]", False),
+        ([torch.ones(2)], "list[torch.Tensor]", True),
+        (torch.nn.ModuleList(), "list[torch.nn.Module]", True),
+        ({"a": 1}, "dict[str, int]", True),
+        (torch.ones(2), "Literal['a']", True),
+        (1, "T", True),
+    ],
+)
+def test_which_values_fit(value: object, hint: str, expected: bool) -> None:
+    assert fits(value, eval(hint, {**vars(typing), "torch": torch, "T": typing.TypeVar("T")})) is expected
