@@ -487,7 +487,10 @@ def visit(blocks: Sequence[PendingBlock], context: StageContext) -> None:
         for block in running.values()
     ]
     for item in visit_all(work, context.index, **context.sandbox):
-        running[item.block].visit = item
+        block = running[item.block]
+        block.visit = item
+        observed = {**json.loads(block.verdict.observed or "{}"), "calls": item.describe_calls()}
+        block.verdict = replace(block.verdict, observed=json.dumps(observed, ensure_ascii=False))
     errors = (block.visit.no_graphs for block in running.values() if block.visit is not None)
     context.facts.details["no_graph"] = sort_by_size(Counter(error for error in errors if error is not None))
 

@@ -42,6 +42,7 @@ from extract.arguments.trials import (
 from extract.arguments.values.inputs import change_nested, flatten, has_shape, value_text
 
 _MAX_VARIANTS = 12
+_MOST_OUTPUTS = 32  # tensors that are described
 _LIKELY = 2  # variants, tried at once
 _MORE_SEEDS = (1, 2)  # under which a call must work, too
 _MAX_BACKWARD_TRIES = 3  # calls to try until one also runs backward
@@ -476,11 +477,21 @@ def describe(module: nn.Module) -> dict[str, Any]:
 
 def describe_case(called: ForwardCall, names: BlockNamespace, output: object) -> dict[str, Any]:
     """Describe the inputs and outputs of one call."""
+    return {"inputs": describe_inputs(called, names), "outputs": describe_outputs(output)}
+
+
+def describe_inputs(called: ForwardCall, names: BlockNamespace) -> dict[str, str]:
+    """Describe the inputs of a call by argument."""
     args, kwargs = evaluate(called, names)
     inputs: dict[str, str] = {}
     for name, value in [*((f"*{index}", item) for index, item in enumerate(args)), *kwargs.items()]:
         _list_inputs(name, value, inputs)
-    return {"inputs": inputs, "outputs": [value_text(tensor) for tensor in flatten(output)][:32]}
+    return inputs
+
+
+def describe_outputs(output: object) -> list[str]:
+    """Describe the tensors of an output, in order."""
+    return [value_text(tensor) for tensor in flatten(output)][:_MOST_OUTPUTS]
 
 
 def _list_inputs(name: str, value: Any, into: dict[str, str]) -> None:

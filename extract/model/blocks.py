@@ -368,6 +368,7 @@ def _describe_run(row: Block) -> Iterator[tuple[str, str]]:
         inputs = ", ".join(f"{key} {value}" for key, value in case.inputs.items())
         cases.append(f"{inputs or 'nothing'} -> {', '.join(case.outputs) or 'no tensor'}")
     yield from _list_items("shapes", cases)
+    yield from _list_items("also", [f"{row.name}({call.init})({call.forward})" for call in observed.calls[1:]])
     facts = [plural(observed.parameters, "parameter")]
     facts += [f"{observed.trainable:,} trainable"] if observed.trainable != observed.parameters else []
     facts += [f"{observed.buffers:,} in buffers"] if observed.buffers else []

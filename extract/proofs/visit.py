@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, Unpack, cast
+from typing import Any, Literal, Unpack
 
-from extract.arguments.messages import BlockUses, CallsToRun
-from extract.proofs.validate import BlockWithOriginal, ReportedCalls
+from extract.arguments.messages import BlockUses, CallsToRun, CallTexts
+from extract.proofs.validate import BlockWithOriginal, ReportedCalls, WorkingCall
 from lemur_core.graphs.serialization import restore
 from lemur_core.sandbox import Failure, Limits
 from lemur_core.sandbox.cached import CachedSandbox, Store
@@ -90,10 +90,19 @@ class Watched:
 
 
 @dataclass(frozen=True, slots=True)
-class Uses:
-    """Every known call of a block. Args: sets: further arguments that work. sizes: of inputs, besides their own."""
+class UsedCase(ReportedCalls):
+    """One call that works: tensors of its inputs and, by mode, of its outputs in words; null for a mode that fails."""
 
-    sets: tuple[ReportedCalls, ...]
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    eval: tuple[str, ...] | None = None
+    train: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Uses:
+    """Every known call of a block: the one of the search, then further ones. Args: sizes: of its further inputs."""
+
+    cases: tuple[UsedCase, ...]
     sizes: list[list[list[int]]]
     signature: Signed
     watched: Watched
@@ -173,7 +182,17 @@ class BlockVisit:
     @property
     def sets(self) -> tuple[CallsToRun, ...]:
         """Further arguments that work."""
-        return tuple(cast(CallsToRun, asdict(calls)) for calls in self.uses.sets) if self.uses else ()
+        calls = self.uses.cases[1:] if self.uses else ()
+        return tuple(CallsToRun(init=_texts(call.init), forward=_texts(call.forward)) for call in calls if call.forward)
+
+    def describe_calls(self) -> list[dict[str, Any]]:
+        """Return all known calls, as `KnownCall` records."""
+        return [
+            {"init": _join(case.init), "forward": _join(case.forward), "inputs": dict(case.inputs)}
+            | {"eval": case.eval, "train": case.train}
+            for case in (self.uses.cases if self.uses else ())
+            if case.forward is not None
+        ]
 
 
 def visit_all(
@@ -212,6 +231,14 @@ def _read(reply: Reply[Visit], request: BlockUses, answer: Visit) -> BlockVisit:
         no_uses=_one_line(uses.error) if isinstance(uses, Failure) else None,
         reused=reply.outcome.reused,
     )
+
+
+def _join(call: WorkingCall) -> str:
+    return ", ".join([*call.args, *(f"{name}={text}" for name, text in call.kwargs.items())])
+
+
+def _texts(call: WorkingCall) -> CallTexts:
+    return CallTexts(args=call.args, kwargs=call.kwargs)
 
 
 def _one_line(text: str) -> str:

@@ -20,7 +20,7 @@ from extract.arguments.constructing import Arguments, Constructor
 from extract.arguments.forwarding import Forward, ForwardCall, evaluate, run
 from extract.arguments.messages import BlockUses, CallsToRun, CallTexts
 from extract.arguments.probe import MODULE_NAME, hide, load
-from extract.arguments.search_guest import disable_denied, namespace
+from extract.arguments.search_guest import describe_inputs, describe_outputs, disable_denied, namespace
 from extract.arguments.target import construct
 from extract.arguments.trials import (
     AttemptError,
@@ -97,7 +97,12 @@ def _watch(request: BlockUses) -> dict[str, object]:
         "classes": sorted(watch.classes),
         "bound": bound,
     }
-    return {"sets": request.sets, "sizes": request.sizes, "signature": signature, "watched": watched}
+    calls = [request.arguments, *request.sets]
+    cases = [
+        {"init": call["init"], "forward": call["forward"], **case}
+        for call, case in zip(calls, watch.cases, strict=True)
+    ]
+    return {"cases": cases, "sizes": request.sizes, "signature": signature, "watched": watched}
 
 
 def sign_results(request: BlockUses) -> dict[str, object]:
@@ -166,7 +171,10 @@ def exercise(
     stops: list[dict[str, object]] = []
     for number, arguments in enumerate([request.arguments, *request.sets]):
         about = f"arguments {number}, " if number else ""
+        called = ForwardCall(tuple(arguments["forward"]["args"]), tuple(arguments["forward"]["kwargs"].items()))
+        seen: dict[str, Any] = {}
         if watch:
+            seen = watch.begin_case(called, names)
             watch.resume()
 
         def step(name: str, action: Callable[[], str], about: str = about) -> None:
@@ -187,7 +195,7 @@ def exercise(
         # Backward takes most of the time. Where nothing in it is Python, the operators of forward decide what it does.
         backward = not number or request.backward
         _in_all_modes(
-            module, arguments["forward"], names, sizes, step, watch.pause if watch else lambda: None, backward=backward
+            module, called, names, sizes, step, watch.pause if watch else lambda: None, seen, backward=backward
         )
     return {"steps": steps, "stops": stops}
 
@@ -205,16 +213,19 @@ def _construct(cls: type[nn.Module], init: CallTexts, names: BlockNamespace) -> 
 
 def _in_all_modes(
     module: nn.Module,
-    forward: CallTexts,
+    called: ForwardCall,
     names: BlockNamespace,
     sizes: Sequence[Sequence[Sequence[int]]],
     step: Callable[[str, Callable[[], str]], None],
     before_sizes: Callable[[], None],
+    seen: dict[str, Any],
     *,
     backward: bool,
 ) -> None:
-    """Print, save and load, then run forward and backward in eval and train mode, and forward at every other size."""
-    called = ForwardCall(tuple(forward["args"]), tuple(forward["kwargs"].items()))
+    """Print, save and load, then run forward and backward in eval and train mode, and forward at every other size.
+
+    Args: seen: takes the tensors of the output by mode, in words.
+    """
     step("state", lambda: _state(module))
     step("repr", lambda: hashlib.sha256(one_line(repr(module), 10**7).encode()).hexdigest())
     step("load", lambda: str(module.load_state_dict(copy.deepcopy(module.state_dict()))))
@@ -243,7 +254,8 @@ def _in_all_modes(
                 work = work or counted[0]
             # What backward runs does not depend on sizes, and it takes most of the time.
             if not number:
-                step(f"{mode}, inputs {number}", partial(_forward_backward, module, inputs, backward=backward))
+                note = partial(seen.__setitem__, mode)
+                step(f"{mode}, inputs {number}", partial(_forward_backward, module, inputs, note, backward=backward))
             step(f"state after {mode}, inputs {number}", lambda: _state(module))
         if not number:
             before_sizes()
@@ -306,10 +318,14 @@ def _forward(module: nn.Module, inputs: Callable[[], Inputs]) -> str:
         return _digest(module(*args, **kwargs))
 
 
-def _forward_backward(module: nn.Module, inputs: Callable[[], Inputs], *, backward: bool) -> str:
+def _forward_backward(
+    module: nn.Module, inputs: Callable[[], Inputs], note: Callable[[list[str]], None], *, backward: bool
+) -> str:
     """Return the digests of the outputs and of all gradients, or the reason why there are no gradients.
 
-    Args: backward: if false, the gradients are not computed.
+    Args:
+        note: takes the tensors of the output, in words.
+        backward: if false, the gradients are not computed.
     """
     module.zero_grad(set_to_none=True)
     args, kwargs = inputs()
@@ -321,6 +337,7 @@ def _forward_backward(module: nn.Module, inputs: Callable[[], Inputs], *, backwa
     with torch.enable_grad():
         output = module(*args, **kwargs)
     outputs_digest = _digest(output)
+    note(describe_outputs(output))
     if not backward:
         return outputs_digest
     seed_all()
@@ -391,6 +408,16 @@ class _Watch:
         self._kinds: set[type] = set()
         self._left: dict[CodeType, set[int]] = {}
         self._using = False
+        self.cases: list[dict[str, Any]] = []
+
+    def begin_case(self, called: ForwardCall, names: BlockNamespace) -> dict[str, Any]:
+        """Return where the outputs of a call are noted by mode, beside its inputs."""
+        try:
+            inputs = attempt(partial(describe_inputs, called, names), _SECONDS)
+        except AttemptError:
+            inputs = {}
+        self.cases.append({"inputs": inputs, "eval": None, "train": None})
+        return self.cases[-1]
 
     def begin_use(self) -> None:
         """Mark the end of loading: functions called from now on count as used."""

@@ -82,6 +82,16 @@ class Case(Record):
     outputs: tuple[str, ...] = Field(description="the tensors of the output, flattened in order")
 
 
+class KnownCall(Record):
+    """One known call of a block that works, in both modes: recorded, of the source, or the required arguments alone."""
+
+    init: str = Field(description="the arguments of the constructor")
+    forward: str = Field(description="the arguments of forward")
+    inputs: dict[str, str] = Field(description="by argument, in order; tensors as `float32 2x16x8x8`")
+    eval: tuple[str, ...] | None = Field(description="the tensors of the output; null if eval mode fails")
+    train: tuple[str, ...] | None = Field(description="the tensors of the output; null if train mode fails")
+
+
 class Observed(Record):
     """Observations of a block that was constructed and run on the CPU with working arguments."""
 
@@ -100,6 +110,7 @@ class Observed(Record):
     zero_gradients: bool | None = Field(default=None, description="every gradient is zero")
     train_error: str | None = Field(default=None, description="why train mode fails")
     misfits: tuple[str, ...] = Field(default=(), description="arguments whose values do not fit their annotations")
+    calls: tuple[KnownCall, ...] = Field(default=(), description="all known calls; the first with the arguments above")
 
 
 class SpecArgument(Record):
