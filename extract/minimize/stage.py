@@ -42,7 +42,7 @@ class MinimizeResult:
     minimized: MinimizedText | None
     error: str | None = None
     rounds: int = 0
-    sets: tuple[CallsToRun, ...] = ()  # further arguments that the result was verified with
+    sets: tuple[CallsToRun, ...] = ()  # further arguments that run, with which the result was verified
 
 
 @dataclass(slots=True)
@@ -69,10 +69,14 @@ def minimize_all(
 
     Raises: UserError if no sandbox is available.
     """
-    waiting = {visit.block: _BlockWork(visit, visit.uses) for visit in visits if visit.uses is not None}
+    waiting: dict[str, _BlockWork] = {}
     for visit in visits:
         if visit.uses is None:
             yield MinimizeResult(visit.block, None, _short(f"does not run again: {visit.no_uses}"))
+        elif failing := visit.uses.list_failing_modes():
+            yield MinimizeResult(visit.block, None, f"{' and '.join(failing)} mode fails")
+        else:
+            waiting[visit.block] = _BlockWork(visit, visit.uses)
     with open_sandbox(store, [SIGN], sandbox) as box, progress("lean", len(waiting), "blocks") as advance:
         for number in range(1, ROUNDS + 1):
             again: dict[str, _BlockWork] = {}
@@ -100,7 +104,7 @@ def _judge(reply: Reply[Signed | Stopped], work: _BlockWork, *, last: bool) -> M
     elif answer.steps.keys() != steps.keys():
         wrong = "not as the full form: other steps"
     else:
-        return MinimizeResult(reply.key, minimized, sets=work.visit.sets)
+        return MinimizeResult(reply.key, minimized, sets=work.visit.sets_that_run)
     spared = _blame_cuts(answer.stops, minimized) - work.spared
     # Without a cut to blame, another round would give the same text.
     if last or not spared:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, Unpack
 
 from extract.arguments.messages import BlockUses, CallsToRun, CallTexts
-from extract.proofs.validate import BlockWithOriginal, ReportedCalls, WorkingCall
+from extract.proofs.validate import BlockWithOriginal, WorkingCall
 from lemur_core.graphs.serialization import restore
 from lemur_core.sandbox import Failure, Limits
 from lemur_core.sandbox.cached import CachedSandbox, Store
@@ -90,12 +90,18 @@ class Watched:
 
 
 @dataclass(frozen=True, slots=True)
-class UsedCase(ReportedCalls):
+class UsedCase:
     """One call that works: tensors of its inputs and, by mode, of its outputs in words; null for a mode that fails."""
 
-    inputs: Mapping[str, str] = field(default_factory=dict)
-    eval: tuple[str, ...] | None = None
-    train: tuple[str, ...] | None = None
+    init: WorkingCall
+    forward: WorkingCall
+    inputs: Mapping[str, str]
+    eval: tuple[str, ...] | None
+    train: tuple[str, ...] | None
+
+    def as_texts(self) -> CallsToRun:
+        """Return both calls as payloads state them."""
+        return CallsToRun(init=_texts(self.init), forward=_texts(self.forward))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +112,11 @@ class Uses:
     sizes: list[list[list[int]]]
     signature: Signed
     watched: Watched
+
+    def list_failing_modes(self) -> list[str]:
+        """Return the modes in which the call of the search fails."""
+        own = self.cases[0]
+        return [mode for mode, outputs in (("eval", own.eval), ("train", own.train)) if outputs is None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +192,13 @@ class BlockVisit:
 
     @property
     def sets(self) -> tuple[CallsToRun, ...]:
-        """Further arguments that work."""
-        calls = self.uses.cases[1:] if self.uses else ()
-        return tuple(CallsToRun(init=_texts(call.init), forward=_texts(call.forward)) for call in calls if call.forward)
+        """Further arguments, for which both forms must do the same."""
+        return tuple(call.as_texts() for call in self.uses.cases[1:]) if self.uses else ()
+
+    @property
+    def sets_that_run(self) -> tuple[CallsToRun, ...]:
+        """Those of them that run in eval mode."""
+        return tuple(call.as_texts() for call in self.uses.cases[1:] if call.eval is not None) if self.uses else ()
 
     def describe_calls(self) -> list[dict[str, Any]]:
         """Return all known calls, as `KnownCall` records."""
@@ -191,7 +206,6 @@ class BlockVisit:
             {"init": _join(case.init), "forward": _join(case.forward), "inputs": dict(case.inputs)}
             | {"eval": case.eval, "train": case.train}
             for case in (self.uses.cases if self.uses else ())
-            if case.forward is not None
         ]
 
 
