@@ -5,7 +5,7 @@
 DIR: extraction folders. Below the file of each block runs a text in plain torch, in the sandbox: it gives parameters
 and buffers random values, calls the block as `lemur show` prints it, and notes outputs in both modes, and calls of
 torch functions by name and shapes. Compared with these are facts of the spec (identity, modes, shapes, parameters)
-and phrases of its sentences (filters, linear layers, normalizations, dropout, whether it returns its input).
+and its operations (weights of convolutions and linear layers, normalizations).
 """
 
 import argparse
@@ -157,39 +157,30 @@ def check(spec: Spec, answer: dict[str, Any]) -> Iterator[tuple[str, bool]]:
     yield f"{spec.parameters} parameters", spec.parameters == answer["parameters"]
     shapes = [output.partition(" ")[2].replace("×", "x") for output in spec.cases[0].outputs]
     yield f"gives {shapes}", shapes == answer["shapes"][: len(shapes)]
-    if spec.algorithm is None or "too many" in " ".join(spec.algorithm.sentences):
+    if spec.algorithm is None:
         return
-    text = " ".join(spec.algorithm.sentences)
-    if text.startswith(("returns the input.", "Returns the input.")):
-        yield "returns the input", answer["identity"]
     known = set(_list_calls(answer["eval"])) | set(_list_calls(answer["train"]))
-    for kind, pattern in _PHRASES.items():
-        for values in dict.fromkeys(re.findall(pattern, text)):
-            yield f"{kind} {values}", (kind, values) in known
+    for line in spec.algorithm.operations:
+        for kind, pattern in _OPERATIONS.items():
+            if found := re.search(pattern, line):
+                yield f"{kind} {found[1]}", (kind, found[1].replace("×", "x")) in known
 
 
-_PHRASES = {
-    "filter": r"((?:transposed )?\d+(?:×\d+)+) filter (\d+) to (\d+)",
-    "linear": r"linear (\d+) to (\d+)",
-    "dropout": r"dropout of ([\d.]*\d)",
-    "groups": r"group normalisation, (\d+) groups",
-    "normalisation": r"(batch|layer|instance) normalisation",
+_OPERATIONS = {
+    "convolution": r"\) convolution of .*weight \w+ ([\d×]+)",
+    "linear": r"\) linear of .* \w+ (\d+×\d+)",
+    "norm": r"\) (batch|layer|instance|group)_norm of",
 }
 
 
 def _list_calls(calls: list[Any]) -> Iterator[tuple[str, Any]]:
-    """Yield what each call of torch is in the words of the sentences."""
-    for name, tensors, shape, rest in calls:
-        if name.startswith("conv") and len(tensors) > 1:
-            kernel, transposed = "×".join(map(str, tensors[1][2:])), "transposed " if "transpose" in name else ""
-            yield "filter", (f"{transposed}{kernel}", str(tensors[0][-len(tensors[1]) + 1]), str(shape[1]))
-        if name in ("linear", "matmul", "__matmul__", "einsum") and tensors:
-            yield "linear", (str(tensors[0][-1]), str(shape[-1]))
-        yield from (("dropout", f"{value:g}") for value in rest if isinstance(value, float) and "dropout" in name)
-        yield from (("groups", str(value)) for value in rest if name == "group_norm" and isinstance(value, int))
-        for kind in ("batch", "layer", "instance"):
-            if name == f"{kind}_norm":
-                yield "normalisation", kind
+    """Yield what each call of torch is: the shape of its weight, or the kind of its normalization."""
+    for name, tensors, _shape, _rest in calls:
+        kind = "convolution" if name.startswith("conv") else name
+        if kind in ("convolution", "linear") and len(tensors) > 1:
+            yield kind, "x".join(map(str, tensors[1]))
+        if name.endswith("_norm"):
+            yield "norm", name.removesuffix("_norm")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from manifests.records import Block
 
 _MAX_BYTES = 2**30  # of one run, as JSON
 #: Options that only the writing of the folder depends on, or how soon there are results.
-_WITHOUT = frozenset({"seed", "chat", "include_code", "chat_max_tokens", "jobs", "retry_failed", "index"})
+_WITHOUT = frozenset({"seed", "chat", "chat_max_tokens", "jobs", "retry_failed", "index"})
 
 
 def recall_results(key: str, facts: RunFacts, index: FactsIndex) -> list[Result] | None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.model.rights import is_withheld
-from lemur_core.describe.patterns import describe_graph
+from lemur_core.describe.facts import Facts
 from lemur_core.describe.picture import Box, boxes
 from lemur_core.files.markdown import count, percent, plural, ratio
 from lemur_core.graphs.graph import Graph
@@ -266,7 +266,7 @@ def _list_views(
             described, drawn = graphs[row.id]
             if described:
                 views.append(
-                    frame.sentences("What it computes", described, "From its graph, without names of its source.")
+                    frame.operations("What it computes", described, "From its graph, without names of its source.")
                 )
         if removed:
             some = f"; {count(len(removed))} of them here, all in decisions.parquet" if len(removed) < number else ""
@@ -355,7 +355,7 @@ def _read_graphs(folder: Path, wanted: set[str]) -> dict[str, tuple[Sequence[str
         if row.eval:
             try:
                 recorded = Graph.from_json(json.loads(row.eval))
-                described[row.id] = describe_graph(recorded).sentences, boxes(recorded, _BOXES)
+                described[row.id] = Facts(recorded).list_operations(), boxes(recorded, _BOXES)
             except ValueError:  # recorded by another release of torch
                 return {}
     return described

@@ -30,7 +30,7 @@ from manifests.folders.frame import (
     graph,
     link,
     note,
-    sentences,
+    operations,
     table,
 )
 from manifests.folders.manifest import Manifest
@@ -42,7 +42,7 @@ from manifests.records import LEVELS, Block, Observed
 _LARGEST = 15
 #: Maximum number of boxes with one operation each.
 _BOXES = 40
-#: The summary of a block, the sentences on its graph, and the graph as boxes.
+#: The summary of a block, the operations of its graph, and the graph as boxes.
 _Described = tuple[str, Sequence[str], Sequence[Box]]
 #: Columns that are counted and listed; the others are read when the entries are written.
 _LISTED = (
@@ -153,7 +153,7 @@ def _views(folder: Path) -> Iterator[list[View]]:
 
 
 def _specs(folder: Path, withheld: Collection[str]) -> dict[str, _Described]:
-    """Return summary, sentences and graph of each spec; none shows how a withheld block computes its outputs."""
+    """Return summary, operations and graph of each spec; none shows how a withheld block computes its outputs."""
     specs: dict[str, _Described] = {}
     with (folder / SPECS).open(encoding="utf-8") as lines:
         for line in lines:
@@ -161,11 +161,8 @@ def _specs(folder: Path, withheld: Collection[str]) -> dict[str, _Described]:
             algorithm, summary = spec.get("algorithm"), spec["summary"]
             described: list[str] = []
             drawn: list[Box] = []
-            if algorithm is not None:
-                # The last sentence describes the computation: in full below, or withheld with the code.
-                summary = summary.removesuffix(algorithm["told"]).rstrip()
             if algorithm is not None and spec["block"] not in withheld:
-                described = algorithm["sentences"]
+                described = algorithm["operations"]
                 try:
                     drawn = boxes(evaluate_graph(deserialize(algorithm["eval"], algorithm["sizes"])), _BOXES)
                 except (ValueError, LookupError, TypeError):  # written by another release
@@ -188,7 +185,7 @@ def _detail_views(
             cases.append([inputs, "; ".join(case.outputs) or "no tensor"])
         views.append(table("Shapes", ["in", "out"], cases))
     if described:
-        views.append(sentences("What it computes", described, "From its graph, without names of its source."))
+        views.append(operations("What it computes", described, "From its graph, without names of its source."))
     if drawn:
         views.append(graph("Graph", drawn))
     if minimized is not None and not withheld and is_permissive(row.lean_license or NOASSERTION):

@@ -3,7 +3,6 @@
 Code is parsed and checked by pyflakes; then the printed calls of the blocks are executed in the sandbox.
 """
 
-import json
 import re
 import sys
 from collections import defaultdict
@@ -17,10 +16,9 @@ import pyarrow.parquet as pq
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from extract.chat.draft import KEYS, CodeRights, read_rights, spec_facts
-from extract.chat.verbalization import LAYERS
+from extract.chat.build import ChatBlock, CodeRights, draft, read_rights
 from extract.folder.page import extraction_page
-from extract.folder.verify_code import check_calls, check_code, read_fence
+from extract.folder.verify_code import check_calls, check_code
 from extract.model.blocks import find, find_code
 from extract.model.results import at_least, count_rows
 from extract.resolve.distributions import read_confirmed
@@ -29,7 +27,8 @@ from extract.specs.algorithm import algorithm_faults
 from extract.specs.make import read_lines
 from extract.specs.splits import TABLES as SPEC_TABLES
 from extract.specs.splits import SplitAssignment, assign_splits, spec_row
-from manifests.conversations.verify import chat_rows, check_rows, contents, form_faults, has_chat
+from manifests.conversations.conversation import Skipped
+from manifests.conversations.verify import check_rows, contents, form_faults, has_chat
 from manifests.folders.checks import Check, check_description, check_faults, check_files, run_checks
 from manifests.folders.formats import EXTRACTION, FolderKind, ListedItem
 from manifests.folders.manifest import Manifest
@@ -179,7 +178,7 @@ def _check_dataset(folder: Path, manifest: Manifest) -> list[Check]:
 
 
 def check_graphs(folder: Path, manifest: Manifest, specs: Sequence[Spec]) -> Check:
-    """Check that the table's identities and sentences match the graphs in the specs."""
+    """Check that the table's identities and facts match the graphs in the specs."""
     table = pq.read_table(folder / TABLE, columns=["block", "graph_widths"])
     widths = dict(zip(table["block"].to_pylist(), table["graph_widths"].to_pylist(), strict=True))
     wrong = [f"{spec.block}: {fault}" for spec in specs for fault in algorithm_faults(spec, widths.get(spec.block))]
@@ -187,7 +186,7 @@ def check_graphs(folder: Path, manifest: Manifest, specs: Sequence[Spec]) -> Che
         missing = (spec for spec in specs if spec.graph and spec.algorithm is None and "algorithm" not in spec.withheld)
         wrong += [f"{spec.block}: has a graph, but its spec has none" for spec in missing]
     number = sum(spec.algorithm is not None for spec in specs)
-    fine = f"{number:,} graphs of specs have the identities and sentences that are stated"
+    fine = f"{number:,} graphs of specs have the identities and facts that are stated"
     return check_faults("graphs", wrong, fine)
 
 
@@ -240,67 +239,29 @@ def check_chat(folder: Path, manifest: Manifest, specs: Mapping[str, Spec], spli
     if not all(check.ok for check in schemas) or options is None:
         detail = "not checked: a table above or the manifest cannot be trusted"
         return [*schemas, Check("chat", ok=False, detail=detail)]
-    kinds = [kind for kind in SPEC_CHAT_KINDS if kind != "write" or options.get("include_code")]
-    # Reading the rights costs a pass over the table: only if an answer is code.
-    rights = read_rights(folder) if any(row["task"] == "write" for _, row in chat_rows(folder)) else CodeRights()
-    facts = "chat facts", ": form, ids, lengths, and facts of their specs"
-    faults = partial(_chat_faults, specs=specs, rights=rights)
-    return [*schemas, *check_rows(folder, manifest, "block", splits, kinds, faults, facts)]
+    rights, codes = read_rights(folder), {}
+    for row in EXTRACTION.rows(folder, Block, ["block", "code", "lean_code"]):
+        codes[row.block] = row.lean_code or row.code
+    facts = "chat facts", ": form, ids, lengths, and facts and code of their blocks"
+    faults = partial(_chat_faults, specs=specs, codes=codes, rights=rights)
+    return [*schemas, *check_rows(folder, manifest, "block", splits, SPEC_CHAT_KINDS, faults, facts)]
 
 
-def _chat_faults(row: Mapping[str, Any], specs: Mapping[str, Spec], rights: CodeRights) -> Iterator[str]:
-    """Yield the faults of one conversation."""
-    spec = specs.get(row["block"])
-    if spec is None or any(block not in specs for block in row["others"]):
+def _chat_faults(
+    row: Mapping[str, Any], specs: Mapping[str, Spec], codes: Mapping[str, str | None], rights: CodeRights
+) -> Iterator[str]:
+    """Yield the faults of one conversation: it is made again from the spec and the code, where that is not withheld."""
+    spec, code = specs.get(row["block"]), codes.get(row["block"])
+    if spec is None:
         yield "speaks of a block that has no spec"
         return
     yield from form_faults(row, "block")
     yield from (f"its {name} is not that of its spec" for name in _OF_SPEC if row[name] != getattr(spec, name))
-    if row["task"] == "write":
-        if spec.block in rights.blocked:
-            yield f"its answer is code under {rights.blocked[spec.block]}"
-        if row["notice"] != rights.notice(spec):
-            yield "its notice is not that of its block"
-        return
-    if row["notice"] is not None or "```python" in contents(row)[2]:
-        yield "holds code or a notice of it"
-    yield from _fact_faults(row, spec, [specs[block] for block in row["others"]])
-
-
-def _fact_faults(row: Mapping[str, Any], spec: Spec, others: Sequence[Spec]) -> Iterator[str]:
-    """Check that each number in the answer is from the specs or the prompt, and that JSON equals the spec's own."""
-    _, user, answer = contents(row)
-    if row["task"] == "specify":
-        text = read_fence(answer, "json")
-        try:
-            stated = json.loads(text or "null")
-            facts = spec_facts(spec, tuple(stated))
-            facts |= {"cases": facts["cases"][:1]} if "cases" in facts else {}
-            same = stated == facts and {*stated} <= {*KEYS} and all(f"`{name}`" in user for name in stated)
-        except (ValueError, TypeError, KeyError):
-            same = False
-        if not same:
-            yield "the spec that it answers is not that of its block"
-        return
-    known = {number for item in (spec, *others) for number in _list_numbers(item)} | set(_numbers(user))
-    wrong = [number for number in _numbers(answer) if number not in known]
-    if wrong:
-        yield f"states {wrong[0]}, which is not a number in the specs it describes"
-
-
-def _list_numbers(spec: Spec) -> Iterator[str]:
-    """Yield the numbers that may be stated about a block: from its spec, counts by kind, and the scale's inverse."""
-    yield from _numbers(json.dumps(spec.model_dump(mode="json"), ensure_ascii=False))
-    yield from (str(len(case.outputs)) for case in spec.cases)
-    # Sentences count what they leave out: "and 3 further kinds".
-    yield str(len(spec.layers or {}) - LAYERS)  # remaining kinds
-    if spec.downsampling:
-        yield from _numbers(f"{spec.downsampling:.4g} {1 / spec.downsampling:.4g}")
-    yield "0"
-
-
-def _numbers(text: str) -> list[str]:
-    return [number.rstrip(",").replace(",", "") for number in _NUMBER.findall(text)]
+    again = draft(ChatBlock(spec, SplitAssignment("", "train"), code or ""), row["task"], rights)
+    if isinstance(again, Skipped):
+        yield f"there is none of such a block: {again.reason}, {again.detail}"
+    elif code is not None and (contents(row), row["notice"]) != (again.texts, again.columns["notice"]):
+        yield "is not what its spec and its code give"
 
 
 def list_blocks(folder: Path) -> Iterator[ListedItem]:

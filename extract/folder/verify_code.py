@@ -8,7 +8,6 @@ import hashlib
 import itertools
 import re
 import sys
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Literal
 
 from extract.arguments.messages import CallRequest
-from extract.chat.draft import repeats, text_to_check
 from extract.folder.write import code_paths
 from extract.minimize.stage import list_requirements
 from extract.model.results import at_least
@@ -24,7 +22,7 @@ from extract.proofs.runtime import PROVIDED, BlockRuntime, runtime_for
 from extract.resolve.distributions import is_stated
 from extract.resolve.modules import RUNTIME
 from extract.resolve.requirements import list_imports
-from extract.specs.make import SHARED, find_line_faults, read_lines, strip_header
+from extract.specs.make import SHARED, find_line_faults, read_lines
 from extract.specs.printed import print_call
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
@@ -34,7 +32,6 @@ from lemur_core.sandbox import Failure, Job, Limits, Status
 from lemur_core.sandbox.stage import Reply, Retries, SandboxStage, open_sandbox
 from lemur_core.source.quality import find_undefined_names
 from lemur_core.source.text import parse_code
-from manifests.conversations.verify import chat_rows, contents, has_chat
 from manifests.folders.checks import Check, check_faults
 from manifests.folders.formats import EXTRACTION
 from manifests.provenance import SPECS, get_minimized_path, header_lines, is_guess
@@ -58,7 +55,6 @@ _OF_CODE = {
     "headers": "files name their block and license",
     "lean forms": "files, of each what the table says of its lean form",
     "specs": "specs, in the order of the table, agree with it and repeat no passage of their source",
-    "chat code": "files, of which no conversation repeats a passage, but where the file is the answer",
 }
 
 Faults = dict[str, list[str]]
@@ -70,14 +66,6 @@ class BlockFile:
 
     row: Block
     spec: str | None  # the line in its place among the specs, None if they end before
-    texts: list[tuple[str, str]]  # name and text of each conversation about it that must not repeat it
-    answer: str | None  # the code that the conversation `write` answers
-
-
-def read_fence(text: str, language: str) -> str | None:
-    """Return the contents of the fence that a text consists of; None for any other text."""
-    match = _FENCED.fullmatch(text)
-    return match[3] if match is not None and match[2] == language else None
 
 
 def check_code(
@@ -107,27 +95,16 @@ def check_code(
             for name, wrong in faults.items():
                 all_faults[name] += wrong
             advance(done)
-    names = [name for name in _OF_CODE if name != "chat code" or has_chat(folder)]
-    return [check_faults(name, all_faults[name], f"{len(paths):,} {_OF_CODE[name]}") for name in names]
+    return [check_faults(name, all_faults[name], f"{len(paths):,} {text}") for name, text in _OF_CODE.items()]
 
 
 def _batches(folder: Path) -> Iterator[list[BlockFile]]:
-    texts: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    answers: dict[str, str] = {}
-    if all(check.ok for check in EXTRACTION.check_tables(folder, ["chat"])):
-        for _, row in chat_rows(folder):
-            _, user, assistant = contents(row)
-            text = text_to_check(row["task"], user, assistant)
-            for block in (row["block"], *row["others"]):
-                texts[block].append((f"{row['task']} of {row['block']}", text))
-            if row["task"] == "write":
-                answers[row["block"]] = read_fence(assistant, "python") or ""
     blocks = EXTRACTION.rows(folder, Block, _CODE_COLUMNS)
     emitted = (block for block in blocks if block.code_sha256 is not None)
     pairs = itertools.zip_longest(emitted, read_lines(folder / SPECS))
     while batch := list(itertools.islice(pairs, _BATCH)):
         yield [
-            BlockFile(block, line, texts[block.block], answers.get(block.block))
+            BlockFile(block, line)
             for block, line in batch
             if block is not None and (block.code is not None or block.lean_sha256 is not None)
         ]
@@ -157,11 +134,6 @@ def _file_faults(
     if path is None or not path.is_file() or path.read_bytes() != data:
         yield "files", f"{row.file} is not its code"
     yield from (("specs", fault) for fault in find_line_faults(file.spec, row))
-    for (name, _), wrong in zip(file.texts, repeats([text for _, text in file.texts], code), strict=True):
-        if wrong:
-            yield "chat code", f"{name} repeats a passage of its file"
-    if file.answer is not None and file.answer != strip_header(row.lean_code or code).strip("\n"):
-        yield "chat code", "the code that write answers is not its lean form, or its file where it has none"
     head = _header(code)
     for key, value in (("Block", row.block), ("Licence", row.license)):
         if head.get(key) != value:

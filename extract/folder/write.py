@@ -10,8 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from extract.chat.build import ChatOptions, build_chat, extraction_chat_card
-from extract.chat.draft import ChatBlock, CodeRights, read_rights
+from extract.chat.build import ChatBlock, build_chat, extraction_chat_card, read_rights
 from extract.folder.page import extraction_page
 from extract.folder.report import write_report
 from extract.model.results import Result, RunFacts, at_least, count_rows, sort_by_size
@@ -210,10 +209,9 @@ def _write_dataset(
     counts: dict[str, Any] = {"specs": {**{split: splits[split] for split in SPLITS}, "groups": len(groups)}}
     chat = None
     if options.chat:
-        minimized = [row.lean_code for row in with_code]
-        chat_blocks = [ChatBlock(*values) for values in zip(specs, assignments, codes, minimized, strict=True)]
-        chat_options = ChatOptions(options.seed, options.chat_max_tokens, options.include_code)
-        chat = build_chat(chat_blocks, chat_options, read_rights(folder) if options.include_code else CodeRights())
+        shortest = [row.lean_code or row.code or "" for row in with_code]
+        chat_blocks = [ChatBlock(*values) for values in zip(specs, assignments, shortest, strict=True)]
+        chat = build_chat(chat_blocks, read_rights(folder), options.chat_max_tokens)
         tables |= write_chat_tables(folder, chat, SpecChatRow, SpecChatDrop)
         counts["chat"] = {**chat.counts("blocks"), "near": chat.near}
     modules = f"{plural(len(rows), 'PyTorch module')} as closed files where they could be closed, and"

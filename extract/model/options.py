@@ -5,7 +5,6 @@ from typing import Annotated
 
 from extract.resolve import Policy
 from extract.resolve.distributions import read_confirmed
-from lemur_core.files.errors import UsageError
 from manifests.options import MAX_TOKENS, Level, Option
 
 Names = tuple[str, ...]
@@ -30,14 +29,13 @@ class ExtractOptions:
         level: validate blocks up to this level.
         retry_failed: run the blocks again that failed in an earlier run.
         fidelity: compare the blocks that run with the original classes, from an installed copy of their package.
-        seed: the seed for drawing the held-out specs and the wording of conversations.
-        chat: write conversations for fine-tuning, built from the facts of the specs.
-        include_code: with `chat`, also ask for the code of blocks under permissive licenses.
+        seed: the seed for drawing the held-out specs.
+        chat: write conversations for fine-tuning: code to facts, and facts to code.
         chat_max_tokens: leave out longer conversations.
         unsafe_no_sandbox: run foreign code without the sandbox; only for code that you trust.
 
     Raises:
-        UsageError: if `include_code` is set without `chat`, or a distribution is not of the form IMPORT=NAME.
+        UsageError: if a distribution is not of the form IMPORT=NAME.
 
     Example:
         ```python
@@ -74,11 +72,8 @@ class ExtractOptions:
     level: Annotated[Level, Option("The level to validate blocks to.")] = "backward"
     retry_failed: Annotated[bool, Option("Run again the blocks that failed before.")] = False
     fidelity: Annotated[bool, Option("Compare the blocks that run with the originals, installed separately.")] = False
-    seed: Annotated[int, Option("The seed of the held-out specs and of the wording of conversations.", least=0)] = 42
-    chat: Annotated[bool, Option("Make conversations from the specs' facts.", panel=_CHAT)] = False
-    include_code: Annotated[
-        bool, Option("With --chat: also ask for code; only of blocks under permissive licenses.", panel=_CHAT)
-    ] = False
+    seed: Annotated[int, Option("The seed of the held-out specs.", least=0)] = 42
+    chat: Annotated[bool, Option("Make conversations: code to facts, and facts to code.", panel=_CHAT)] = False
     chat_max_tokens: Annotated[int, Option("Drop those with more tokens.", metavar="N", least=1, panel=_CHAT)] = (
         MAX_TOKENS
     )
@@ -86,5 +81,3 @@ class ExtractOptions:
 
     def __post_init__(self) -> None:
         read_confirmed(self.distributions)
-        if self.include_code and not self.chat:
-            raise UsageError("--include-code: no conversations are made without --chat; add it, or leave this out")

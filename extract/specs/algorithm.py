@@ -1,21 +1,17 @@
-"""Computation of a block, for its spec: the traced graphs, and sentences derived only from them."""
+"""Computation of a block, for its spec: the traced graphs, and the facts that are read from them alone."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from extract.specs.behavior import name_input
-from lemur_core.describe.layouts import derive_layouts
-from lemur_core.describe.patterns import GraphDescription, describe_graph
-from lemur_core.files.markdown import plural
-from lemur_core.graphs.graph import DRAWS, Graph
+from lemur_core.describe.facts import Facts, list_draws
+from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import compute_identities
 from lemur_core.graphs.serialization import deserialize, load_graphs, restore, store
 from lemur_core.graphs.sizes import Sized
 from lemur_core.graphs.symbolic import evaluate_graph
 from manifests.records import Algorithm, Spec
-
-_LONG = 1_200  # characters of sentences in a summary
-
 
 #: Fields that hold a graph, both in trace results and in specs.
 _STORED = ("sizes", "fixed", "train_error", "hidden", "eval", "train")
@@ -60,15 +56,11 @@ def build_algorithm(answer: Mapping[str, Any], names: Sequence[str]) -> Algorith
     """Return the trace result in the form that a spec states it.
 
     Args: answer, names: as for `store_graphs`.
-    Returns: the graphs with what follows from them alone: sentences, patterns, and the last sentence of the summary.
+    Returns: the graphs with what follows from them alone: operations, motifs, draws.
     """
     stored = store_graphs(answer, names)
-    forms = load_graphs(stored)
-    description = describe_graph(forms["eval"], forms.get("train"))
     return Algorithm(
-        sentences=description.sentences,
-        motifs=description.patterns,
-        told=_summarize(description),
+        **_read_facts(stored),
         returns=answer["returns"],
         route=answer["route"],
         reads_values=answer["reads_values"],
@@ -76,6 +68,14 @@ def build_algorithm(answer: Mapping[str, Any], names: Sequence[str]) -> Algorith
         rebuilds=answer.get("rebuilds"),
         **stored,
     )
+
+
+def _read_facts(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts that graphs give. Raises: ValueError, LookupError, TypeError or AttributeError if broken."""
+    facts = Facts(restore(stored).evaluated)
+    motifs = [{"kind": m.kind, "operations": m.operations, **m.facts} for m in facts.find_motifs()]
+    drawn = {mode: drawn for mode, graph in load_graphs(stored).items() if (drawn := list_draws(graph))}
+    return {"operations": facts.list_operations(), "motifs": motifs, "draws": drawn}
 
 
 def graphs_in_spec(algorithm: Algorithm) -> dict[str, Any]:
@@ -93,21 +93,18 @@ def algorithm_faults(spec: Spec, graph_widths: str | None) -> Iterator[str]:
         return
     try:
         forms = load_graphs(dict(spec.algorithm))
-        stated = compute_identities(forms)
+        identities = compute_identities(forms)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         yield f"its graph cannot be read: {error}"
         return
-    if (stated["graph"], stated["graph_widths"]) != (spec.graph, graph_widths):
+    if (identities["graph"], identities["graph_widths"]) != (spec.graph, graph_widths):
         yield "its graph has other identities than the table states"
-    description = describe_graph(forms["eval"], forms.get("train"))
-    if (description.sentences, description.patterns, _summarize(description)) != tuple(
-        getattr(spec.algorithm, name) for name in ("sentences", "motifs", "told")
-    ):
-        yield "its sentences do not follow from its graph"
+    wanted = _read_facts(graphs_in_spec(spec.algorithm))
+    stated = spec.algorithm.model_dump(mode="json", include=set(wanted), exclude_none=True)
+    if json.loads(json.dumps(wanted)) != stated:
+        yield "its operations, motifs or draws do not follow from its graph"
     if spec.algorithm.rebuilds is True:
         yield from _unwritable(spec.algorithm)
-    if not spec.summary.endswith(spec.algorithm.told) and "summary" not in spec.withheld:
-        yield "its summary does not end with the description of its graph"
 
 
 def _unwritable(algorithm: Algorithm) -> Iterator[str]:
@@ -119,40 +116,3 @@ def _unwritable(algorithm: Algorithm) -> Iterator[str]:
         rebuild(sized.evaluated, sized.trained)
     except RebuildError as error:
         yield f"states that it rebuilds, but cannot be written: {error}"
-
-
-def list_caveats(algorithm: Algorithm) -> list[str]:
-    """Return sentences that say that the graph shows one run of several, and what may lead to another one."""
-    caveats = ["Numbers that it draws outside torch may change what it computes."] if DRAWS in algorithm.hidden else []
-    if algorithm.reads_values:
-        caveats.append("Values of its inputs may change what it computes; these are the steps of one run.")
-    return caveats
-
-
-def infer_layout(graph: Graph) -> str | None:
-    """Return the layout of the first input, one letter per dimension, as the sentences name it; None if unknown.
-
-    Args: graph: of eval mode.
-    """
-    first = (index for index, node in enumerate(graph.nodes) if node.op == "input" and node.get("number") == 0)
-    layout = next((derive_layouts(graph)[index] for index in first), "?")
-    return None if "?" in layout or len(layout) < 2 else layout
-
-
-def has_one_shape(graphs: Mapping[str, Graph]) -> bool:
-    """Return whether the outputs of train mode have the shapes of those of eval mode; False without its graph.
-
-    Args: graphs: by mode.
-    """
-    shapes = [[graph.type_of(ref).shape for ref in graph.outputs] for graph in graphs.values()]
-    return len(shapes) == 2 and shapes[0] == shapes[1]
-
-
-def _summarize(description: GraphDescription) -> str:
-    """Return the text for the summary: the sentences, as many as fit."""
-    text, rest = "", list(description.sentences)
-    while rest and len(text) + len(rest[0]) <= _LONG:
-        text += f" {rest.pop(0)}"
-    if rest:
-        text += f" And {plural(len(rest), 'further sentence')}."
-    return text[1:2].upper() + text[2:]

@@ -15,10 +15,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from extract.model.results import list_kinds
-from extract.specs.algorithm import build_algorithm, has_one_shape, infer_layout, list_caveats, read_graph
-from extract.specs.behavior import Behavior, infer_behavior, neutralize_case, summarize_block
+from extract.specs.algorithm import build_algorithm, read_graph
+from extract.specs.behavior import Behavior, infer_behavior, neutralize_case, summarize
 from extract.specs.notation import format_expression
 from extract.specs.outline import read_outline
+from lemur_core.describe.facts import Facts
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
 from lemur_core.files.progress import progress
@@ -70,12 +71,8 @@ def make_spec(row: Block, answer: Mapping[str, Any] | None = None) -> Spec:
     names = positional_names(forward)
     algorithm = build_algorithm(answer, names) if answer else None
     graphs = load_graphs(dict(algorithm)) if algorithm else {}
-    layout = infer_layout(graphs["eval"]) if graphs else None
-    behavior = Behavior()
-    if observed:
-        same = observed.train_differs is False or has_one_shape(graphs)
-        behavior = infer_behavior(observed, layout, both_modes=same)
-    summary = summarize_block(row.name, row.category, constructor, forward, builds, observed, behavior, init)
+    channels = Facts(graphs["eval"]).find_channel_axis() if graphs else None
+    behavior = infer_behavior(observed, channels) if observed else Behavior()
     arguments = None
     if calls:
         forward_values = calls.forward.by_parameter(forward) if calls.forward else {}
@@ -94,7 +91,7 @@ def make_spec(row: Block, answer: Mapping[str, Any] | None = None) -> Spec:
         builds=builds,
         dependencies={other: "class" if other in outline.classes else "function" for other in others},
         algorithm=algorithm,
-        summary=" ".join([summary, *list_caveats(algorithm), algorithm.told]).rstrip() if algorithm else summary,
+        summary=summarize(row.name, observed, algorithm),
     )
     return neutralize(spec, row.code)
 

@@ -184,13 +184,13 @@ def versions(title: str, text: str, others: Sequence[tuple[str, str]], intro: st
     return {"view": "versions", "title": title, "text": OptionalContent(text.split("\n")), "rows": rows, "intro": intro}
 
 
-def sentences(title: str, lines: Sequence[str], intro: str = "") -> View:
-    """Return numbered sentences, as `lemur_core.describe` writes them.
+def operations(title: str, lines: Sequence[str], intro: str = "") -> View:
+    """Return lines of operations, as `lemur_core.describe.facts` writes them.
 
-    Args: title, lines, intro: the heading, the sentences, and a sentence above.
-    Returns: a view of kind `sentences`; its lines are left out if the page would become too large.
+    Args: title, lines, intro: the heading, the operations, and a sentence above.
+    Returns: a view of kind `operations`; its lines are left out if the page would become too large.
     """
-    return {"view": "sentences", "title": title, "text": OptionalContent(list(lines)), "intro": intro}
+    return {"view": "operations", "title": title, "text": OptionalContent(list(lines)), "intro": intro}
 
 
 def results(

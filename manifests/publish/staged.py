@@ -255,9 +255,10 @@ def _restate(item: Output, path: Path) -> Output:
     return item.model_copy(update={"sha256": sha256_file(path), "bytes": path.stat().st_size})
 
 
-def _without_algorithm(facts: Json, ending: str) -> Json:
-    """Return a spec without its algorithm, also in its summary. Args: ending: the end of the summary to remove."""
-    return facts | {"algorithm": None, "summary": facts["summary"].removesuffix(ending).rstrip()}
+def _without_algorithm(facts: Json, algorithm: Json) -> Json:
+    """Return a spec without its algorithm, and without the motifs at the end of its summary."""
+    summary = facts["summary"]
+    return facts | {"algorithm": None, "summary": summary.rpartition("; ")[0] if algorithm["motifs"] else summary}
 
 
 def _write_lines(source: Path, target: Path, without: Collection[str]) -> bool:
@@ -267,7 +268,7 @@ def _write_lines(source: Path, target: Path, without: Collection[str]) -> bool:
         for line in lines:
             facts = json.loads(line)
             if facts["block"] in without and facts.get("algorithm") is not None:
-                bare = _without_algorithm(facts, facts["algorithm"]["told"])
+                bare = _without_algorithm(facts, facts["algorithm"])
                 line, changed = json.dumps(bare, sort_keys=True, ensure_ascii=False) + "\n", True
             out.write(line)
     return changed
@@ -277,7 +278,7 @@ def _drop_algorithms(without: Collection[str], table: pa.Table) -> pa.Table:
     rows = table.to_pylist()
     for index, row in enumerate(rows):
         if row["block"] in without and row.get("algorithm") is not None:
-            rows[index] = _without_algorithm(row, json.loads(row["algorithm"])["told"])
+            rows[index] = _without_algorithm(row, json.loads(row["algorithm"]))
     return pa.Table.from_pylist(rows, table.schema)
 
 

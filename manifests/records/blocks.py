@@ -130,12 +130,39 @@ class SpecArguments(Record):
     method: str = Field(default="forward", description="the method that was called")
 
 
+MotifKind = Literal[
+    "residual",
+    "gate",
+    "attention",
+    "normalization",
+    "pooling",
+    "upsampling",
+    "window partition",
+    "window merge",
+    "recurrence",
+    "embedding",
+]
+
+
+class BlockMotif(Record):
+    """A part of a computation whose structure proves what it is."""
+
+    kind: MotifKind
+    operations: tuple[int, ...] = Field(description="the numbers of its operations")
+    heads: int | None = Field(default=None, description="of an attention, where they are a dimension of its scores")
+    returns_weights: bool | None = Field(default=None, description="of an attention: its weights are an output")
+
+
 class Algorithm(Record):
     """The computation of a block; see docs/graphs.md. Published only for permissively licensed sources."""
 
-    sentences: tuple[str, ...] = Field(description="the operations of eval mode in order, derived from the graph alone")
-    motifs: tuple[str, ...] = Field(description="patterns that they form, most frequent first")
-    told: str = Field(description="the part of these at the end of the summary")
+    operations: tuple[str, ...] = Field(
+        description="the operations of eval mode, one a line, with operands by number, settings and resulting shapes"
+    )
+    motifs: tuple[BlockMotif, ...] = Field(description="parts that the structure proves, with their operations")
+    draws: dict[Literal["eval", "train"], tuple[str, ...]] = Field(
+        default={}, description="operations that draw random numbers, by mode"
+    )
     returns: Any = Field(
         description="what forward returns: tensor, null for anything else, lists of these, items of objects"
     )
@@ -205,7 +232,7 @@ class Spec(Record):
     dependencies: dict[str, Literal["class", "function"]] = Field(
         description="other definitions in its file, except modules known not to run"
     )
-    summary: str = Field(description="the facts above in a sentence or two")
+    summary: str = Field(description="shapes, parameters, layers and motifs in one line")
     withheld: tuple[str, ...] = Field(default=(), description="fields left out because they repeat source text")
     source: Line = Field(description="for example timm@1.0.30")
     path: Line = Field(description="of the file that defines it, in its source")
@@ -277,7 +304,7 @@ class SpecRow(Record):
     algorithm: str | None = Field(default=None, description="as in the line, JSON")
     builds: tuple[SpecCount, ...] = Field(description="names of the classes that its own methods call, with counts")
     dependencies: tuple[SpecValue, ...] = Field(description="other definitions in its file, with their kind")
-    summary: str = Field(description="the facts above in a sentence or two")
+    summary: str = Field(description="shapes, parameters, layers and motifs in one line")
     withheld: tuple[str, ...] = Field(description="fields left out because they repeat source text")
     source: Line = Field(description="for example timm@1.0.30")
     path: Line = Field(description="of the file that defines it, in its source")
@@ -291,9 +318,9 @@ class SpecRow(Record):
     cluster: str = Field(description="group that must be in one split: 16 digits of its first member's digest")
 
 
-SpecChatKind = Literal["describe", "specify", "choose", "shapes", "write"]
+SpecChatKind = Literal["describe", "write"]
 
-#: The kinds of conversations from specs; the last one only if code was requested.
+#: The kinds of conversations from specs.
 SPEC_CHAT_KINDS: tuple[SpecChatKind, ...] = typing.get_args(SpecChatKind)
 
 
@@ -304,14 +331,13 @@ class SpecChatRow(Record):
     id: Sha256 = Field(description="SHA-256 of the block's id and the task, joined by ':'")
     task: SpecChatKind = Field(description="what is asked for")
     block: Line = Field(min_length=1, description="as in the table of blocks, like all fields of the same name")
-    others: tuple[Line, ...] = Field(description="other blocks that it mentions, all of the same split")
     source: Line = Field(description="of the block, for example timm@1.0.30")
     path: Line = Field(description="of the file that defines it, in its source")
     start_line: int = Field(ge=1, description="first line of the class in that file")
     end_line: int = Field(ge=1, description="last line of the class in that file")
     swhid: Line = Field(description="swh:1:cnt: of the file that defines it")
     license: Line = Field(description="SPDX expression of the block, or NOASSERTION")
-    notice: str | None = Field(description="owners and licenses of the code in the answer; null without code")
+    notice: str = Field(description="owners and licenses of the code")
     n_tokens: int = Field(
         ge=1, description="words, numbers and punctuation marks of all contents; white space not counted"
     )

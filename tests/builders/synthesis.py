@@ -66,5 +66,5 @@ def write(folder: Path, answers: dict[str, dict[str, Any]], *, chat: bool = Fals
             **{**closed, **facts},
         )
         results.append(Result(row, ((of.name, row.path),), answer))
-    extractions.write(folder / "blocks", results, [of], level="backward", chat=chat, include_code=chat)
+    extractions.write(folder / "blocks", results, [of], level="backward", chat=chat)
     return folder / "blocks"

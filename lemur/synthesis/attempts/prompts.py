@@ -90,7 +90,7 @@ _PYTHON = {
     "none": "None", "true": "True", "false": "False",
 }  # fmt: skip
 _WORDS = re.compile(rf"\b(?:{'|'.join(_PYTHON)})\b")
-_SENTENCES = 12
+_OPERATIONS = 12
 _MOTIFS = 12
 
 #: The JSON schema of the plan that can be requested first.
@@ -123,7 +123,7 @@ def list_facts(block: RequestedBlock) -> Json:
     assert algorithm is not None
     return {
         "class": spec.name,
-        "summary": spec.summary.removesuffix(algorithm.told).strip(),
+        "summary": spec.summary,
         "constructor": _format_signature(spec.name, spec.constructor),
         "called_as": format_call(block.name, block.arguments),
         "forward": _format_signature("forward", spec.forward),
@@ -132,8 +132,8 @@ def list_facts(block: RequestedBlock) -> Json:
         "parameters": spec.parameters,
         "layers": spec.layers,
         "train_and_eval_differ": spec.train_differs,
-        "motifs": list(algorithm.motifs[:_MOTIFS]),
-        "computes": list(algorithm.sentences[:_SENTENCES]),
+        "motifs": [motif.kind for motif in algorithm.motifs[:_MOTIFS]],
+        "computes": list(algorithm.operations[:_OPERATIONS]),
     }
 
 

@@ -43,7 +43,7 @@ from lemur.synthesis.attempts.messages import NetworkProof, NetworkToProve
 from lemur.synthesis.attempts.plan import Attempt, RequestedBlock
 from lemur.synthesis.attempts.policy import find_forbidden
 from lemur.synthesis.attempts.prompts import CLASSES, IN_SHAPE
-from lemur_core.describe.attention import RESHAPING
+from lemur_core.describe.facts import MOVES
 from lemur_core.files import Json
 from lemur_core.files.atomic import scratch_folder
 from lemur_core.files.python import decode_python
@@ -64,7 +64,7 @@ TASK = "img-classification"
 
 _PARAMETERS = 0.10  # maximum relative difference
 _MOTIFS = 0.5  # required share of the spec's motifs
-_LAYOUT = RESHAPING - {"slice", "upsample_nearest2d"}
+_LAYOUT = MOVES - {"slice", "flip", "roll"}
 _OPERATIONS = 0.5  # the share of common operations, of all in both, that has to be exceeded
 
 #: One batch is trained. CPU time and memory are the effective limits, so outcomes do not depend on machine load.
@@ -340,7 +340,7 @@ def conformance(requested: RequestedBlock, answer: Mapping[str, Any] | None, err
     result["parameters"] = round(parameters / stated - 1, 4) if stated else (0.0 if not parameters else None)
     if result["parameters"] is None or abs(result["parameters"]) > _PARAMETERS:
         faults.append(f"has {parameters:,} parameters where its facts state {stated:,}")
-    kinds, motifs = _kinds(spec.algorithm.motifs), _kinds(algorithm.motifs)
+    kinds, motifs = ({motif.kind for motif in item.motifs} for item in (spec.algorithm, algorithm))
     result["motifs"] = round(len(kinds & motifs) / len(kinds), 4) if kinds else 1.0
     if result["motifs"] < _MOTIFS:
         faults.append(f"lacks {', '.join(sorted(kinds - motifs))}")
@@ -367,7 +367,3 @@ def _outputs(form: Graph) -> list[str]:
 def parameters_used(form: Graph) -> int:
     """Count the elements of the parameters that are used in the computation."""
     return sum(prod(map(int, node.outputs[0].shape)) for node in form.nodes if node.op == "parameter")
-
-
-def _kinds(motifs: Sequence[str]) -> set[str]:
-    return {motif.rpartition(", ")[0] if motif.endswith(" times") else motif for motif in motifs}

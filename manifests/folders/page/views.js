@@ -2,7 +2,7 @@
 const VIEWS = {
   note: (view) => view.paragraphs.map((text) => h("p", null, text)),
   facts: (view) => h("dl", null, view.rows.map(([label, value]) => [h("dt", null, label), h("dd", null, cell(value))]).flat()),
-  sentences: (view) => (view.text === null ? gone() : h("ul", { class: "sentences" }, unrolled(view.text).map((line) => h("li", null, lines[line])))),
+  operations: (view) => (view.text === null ? gone() : h("ul", { class: "operations" }, unrolled(view.text).map((line) => h("li", null, lines[line])))),
   table(view) {
     const numeric = view.head.map((_, at) => view.rows.length > 0 && view.rows.every((row) => row[at] === null || typeof row[at] === "number"));
     const written = numeric.map((is, at) => (is && view.rows.some((row) => !Number.isInteger(row[at] ?? 0)) ? format(view.rows.map((row) => row[at])) : number));
