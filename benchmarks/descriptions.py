@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from extract.model.categories import split_words
-from extract.search.words import FILLER, plain_words
+from extract.search.index import FILLER, list_words
 
 _AT_LEAST = 12  # words, where the docstring has as many
 _AT_MOST = 40
@@ -27,7 +27,7 @@ def description(docstring: str) -> str:
     told = ""
     for sentence in _SENTENCE.split(" ".join(text.split())):
         told = f"{told} {sentence}".strip()
-        if len(plain_words(told)) >= _AT_LEAST:
+        if len(list_words(told)) >= _AT_LEAST:
             break
     return " ".join(told.split()[:_AT_MOST])
 
@@ -40,12 +40,12 @@ def without_name(query: str, name: str) -> str:
         parts = set(split_words(word).split())
         return word.lower() in gone or (bool(parts) and parts <= gone)
 
-    return " ".join(word for word in plain_words(query) if not names(word))
+    return " ".join(word for word in list_words(query) if not names(word))
 
 
 def telling(query: str) -> int:
     """How many words of a query say something."""
-    return sum(word.lower() not in FILLER for word in plain_words(query))
+    return sum(word.lower() not in FILLER for word in list_words(query))
 
 
 def docstring_in(folder: Path, spec: dict[str, Any]) -> tuple[str | None, str | None, str]:

@@ -1,4 +1,4 @@
-"""How well `lemur search` finds a block by what its author says of it, beside the ranking by words alone.
+"""How well `lemur search` finds a block by what its author says of it.
 
     python -m benchmarks.search DIR...
 
@@ -29,9 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.descriptions import description, docstring_in, telling, without_name
-from benchmarks.search_words import Words
 from extract.search.index import open_index
-from extract.search.ranking import rank
 from lemur_core.files.atomic import sha256_file
 from manifests.folders.manifest import Manifest, Output, Stopwatch, write_manifest
 from manifests.provenance import SPECS
@@ -67,24 +65,23 @@ def main() -> None:
         os.environ["LEMUR_CURATOR_CACHE"] = f"{made}/cache"  # the index lacks the docstrings: not for the user's cache
         joined, specs, queries = together(given.folders, Path(made) / "joined")
         index = open_index(joined)
-        rank(index, "convolution")  # so that all is loaded
+        index.rank("convolution")  # so that all is loaded
         spent: list[float] = []
 
-        def hybrid(text: str) -> npt.NDArray[np.int64]:
+        def hybrid(text: str) -> list[int]:
             start = time.perf_counter()
-            found = rank(index, text)
+            found = index.rank(text)
             spent.append(time.perf_counter() - start)
             return found
 
         print(f"{len(specs):,} blocks, {len(queries):,} docstrings; R@1, R@10, MRR with 95 % intervals")
         for nameless in (False, True):
             print("without the words of the name" if nameless else "as written")
-            for name, ranking in (("words alone", Words(specs).rank), ("lemur search", hybrid)):
-                ranks = ranks_of(queries, ranking, nameless=nameless)
-                for group in ("fitted", "chosen", "held out", "all"):
-                    own = [place for query, place in ranks if group in (query.group, "all")]
-                    if own:
-                        print(f"  {name:<13}{group:<10}{len(own):>5}  {told(own)}")
+            ranks = ranks_of(queries, hybrid, nameless=nameless)
+            for group in ("fitted", "chosen", "held out", "all"):
+                own = [place for query, place in ranks if group in (query.group, "all")]
+                if own:
+                    print(f"  {group:<10}{len(own):>5}  {told(own)}")
             missed = [(query, place) for query, place in ranks if query.group == "fitted" and place > 10]
             for query, place in missed[:: max(1, len(missed) // max(1, given.misses))][: given.misses]:
                 text = query.nameless if nameless else query.text

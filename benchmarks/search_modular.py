@@ -1,6 +1,6 @@
 """Given a class of transformers, find the class that its authors derived it from: `lemur search --like`, beside others.
 
-    python -m benchmarks.search_modular PACKAGE [--in DIR]
+    python -m benchmarks.search_modular PACKAGE
 
 PACKAGE: an unpacked wheel of transformers (5.24.0 is what docs/specs.md states). A file `modular_X.py` says which class
 of another model each class of X inherits from; `modeling_X.py`, which is generated, has the class written out. The
@@ -9,8 +9,7 @@ the model is taken out of both. All classes of other models are candidates. File
 
 Compared: the token Jaccard of `utils/modular_model_detector.py` (transformers#41289), which knows the name of each
 model; our shingles without weights; and what the product ranks by. The weights of the product were chosen on `chosen`,
-the half of the models (by SHA-256 of the model's name) that the table states apart. With DIR, an extraction of some of
-the classes, the same among its blocks alone, where graphs can be compared, too.
+the half of the models (by SHA-256 of the model's name) that the table states apart.
 """
 
 import argparse
@@ -20,14 +19,12 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from benchmarks.search import told
-from extract.search.codes import build_codes, open_codes, read_features
-from extract.search.index import FeatureIndex, Floats, feature_arrays, open_index
-from lemur_core.similarity.tokens import class_texts
+from extract.search.alike import read_features
+from extract.search.index import Features, compare_features
 
 #: Model and name of a class.
 Key = tuple[str, str]
@@ -51,36 +48,47 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("package", type=Path)
-    parser.add_argument("--in", dest="folder", type=Path, metavar="DIR")
     options = parser.parse_args()
     classes = dict(read_classes(options.package / "models"))
     pairs = list(read_pairs(options.package / "models", classes))
     keys = sorted(classes)
     plain = [without_model(classes[key], *key) for key in keys]
-    words = _unweighted([set(re.findall(r"\b[a-zA-Z_][a-zA-Z0-9_]*\b", text)) for text in plain])
-    texts = [class_texts(classes[key], key[1]) for key in keys]
-    shingles = _unweighted([{int(item) for text in of for item in text.shingles} for of in texts])
-    codes = build_codes(read_features(classes[key], key[1]) for key in keys)
+    features = [read_features(None, classes[key], name=key[1]) for key in keys]
+    plain_words = [{hash(word): 1 for word in set(re.findall(r"\b[a-zA-Z_][a-zA-Z0-9_]*\b", text))} for text in plain]
     print(f"{len(keys):,} classes, {len(pairs):,} pairs; R@1, R@10, MRR with 95 % intervals")
-    ways: dict[str, Callable[[int], Floats]] = {
-        "detector": lambda number: words.similar(words.list_of_block(number)),
-        "shingles": lambda number: shingles.similar(shingles.list_of_block(number)),
-        "code": lambda number: codes.similar(codes.of_block(number)),
+    rows = {kind: _rows([own[kind] for own in features]) for kind in ("words", "shingles")}
+    size = len(keys)
+
+    def code(number: int) -> dict[int, float]:
+        found = [compare_features(rows[kind], features[number][kind], size, rare=True) for kind in rows]
+        return {other: sum(one.get(other, 0.0) for one in found) / 2 for other in set().union(*found)}
+
+    ways: dict[str, Callable[[int], dict[int, float]]] = {
+        "detector": partial(_compare, _rows(plain_words), plain_words, size),
+        "shingles": partial(_compare, rows["shingles"], [own["shingles"] for own in features], size),
+        "code": code,
     }
     report(keys, plain, pairs, ways)
-    if options.folder is not None:
-        report_graphs(options.folder, dict(zip(keys, plain, strict=True)), pairs, ways, keys)
+
+
+def _rows(features: Sequence[Features]) -> list[tuple[int, int, int]]:
+    return [(number, item, count) for number, own in enumerate(features) for item, count in own.items()]
+
+
+def _compare(
+    rows: list[tuple[int, int, int]], features: Sequence[Features], size: int, number: int
+) -> dict[int, float]:
+    return compare_features(rows, features[number], size)
 
 
 def report(
-    keys: Sequence[Key], plain: Sequence[str], pairs: Sequence[Pair], ways: dict[str, Callable[[int], Floats]]
+    keys: Sequence[Key], plain: Sequence[str], pairs: Sequence[Pair], ways: dict[str, Callable[[int], dict[int, float]]]
 ) -> None:
     """Print the ranks of the parents by each way."""
     places = {key: number for number, key in enumerate(keys)}
-    equal: dict[str, list[int]] = defaultdict(list)
+    equal: dict[str, set[int]] = defaultdict(set)
     for number, text in enumerate(plain):
-        equal["".join(text.split())].append(number)
-    models = np.array([model for model, _ in keys])
+        equal["".join(text.split())].add(number)
     groups: dict[str, Callable[[Pair], bool]] = {
         "chosen": lambda pair: pair.chosen,
         "other half": lambda pair: not pair.chosen,
@@ -90,50 +98,15 @@ def report(
     for name, similar in ways.items():
         ranks = []
         for pair in pairs:
-            others = np.flatnonzero(models != pair.child[0])
-            scores = similar(places[pair.child])[others]
-            right = np.isin(others, equal["".join(plain[places[pair.parent]].split())])
-            order = np.lexsort((others, -scores))
-            ranks.append(int(np.flatnonzero(right[order])[0]) + 1)
+            scores = similar(places[pair.child])
+            others = [number for number, (model, _) in enumerate(keys) if model != pair.child[0]]
+            others.sort(key=lambda number: (-scores.get(number, 0.0), number))
+            right = equal["".join(plain[places[pair.parent]].split())]
+            ranks.append(next(rank for rank, number in enumerate(others, 1) if number in right))
         for group, belongs in groups.items():
             own = [rank for rank, pair in zip(ranks, pairs, strict=True) if belongs(pair)]
             if own:
                 print(f"  {name:<22}{group:<15}{len(own):>5}  {told(own)}", flush=True)
-
-
-def report_graphs(
-    folder: Path, plain: dict[Key, str], pairs: Sequence[Pair], ways: dict[str, Callable[[int], Floats]],
-    keys: Sequence[Key],
-) -> None:  # fmt: skip
-    """Print the same among the blocks of an extraction, with the similarity of their graphs."""
-    index = open_index(folder)
-    codes = open_codes(folder, index)
-    own = [(block.split(".")[-2].removeprefix("modeling_"), block.split(".")[-1]) for block in index.facts["block"]]
-    traced = {key for key, total in zip(own, index.labels.totals, strict=True) if total}
-    some = [pair for pair in pairs if {pair.child, pair.parent} <= traced]
-    numbers = np.array([keys.index(key) for key in own])
-
-    def graph(number: int) -> Floats:
-        return index.labels.similar(index.labels.list_of_block(number))
-
-    def code(number: int) -> Floats:
-        return codes.similar(codes.of_block(number))
-
-    def mix(share: float) -> Callable[[int], Floats]:
-        def both(number: int) -> Floats:
-            similarity: Floats = (share * graph(number) + (1 - share) * code(number)).astype(np.float32)
-            return similarity
-
-        return both
-
-    here: dict[str, Callable[[int], Floats]] = {
-        "detector": lambda number: ways["detector"](int(numbers[number]))[numbers],
-        "code": code,
-        "graph": graph,
-        **{f"{share:.0%} graph": mix(share) for share in (0.25, 0.5, 0.75)},
-    }
-    print(f"{len(own)} extracted classes, {len(some)} pairs in which both have a graph")
-    report(own, [plain[key] for key in own], some, here)
 
 
 def read_classes(models: Path) -> Iterator[tuple[Key, str]]:
@@ -183,12 +156,6 @@ def without_model(code: str, model: str, name: str) -> str:
     for part in sorted((name for name in names if len(name) > 2), key=len, reverse=True):
         code = re.sub(re.escape(part), "Model", code, flags=re.IGNORECASE)
     return code
-
-
-def _unweighted(sets: Sequence[set[str]] | Sequence[set[int]]) -> FeatureIndex:
-    numbers: dict[str | int, int] = {}
-    counted = [{numbers.setdefault(item, len(numbers)): 1 for item in items} for items in sets]
-    return FeatureIndex(*feature_arrays(counted).values())
 
 
 if __name__ == "__main__":

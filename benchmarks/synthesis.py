@@ -23,8 +23,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.served import MODEL, serve
 from extract.model.results import wilson
-from extract.search.index import open_index
-from extract.search.ranking import Filters, search
+from extract.search.index import Filters, open_index, search
 from lemur.experts.local_models import model_name
 from lemur.synthesis.attempts.asking import Answer, Asker, Model, Request, Take, TokenBudget
 from lemur.synthesis.attempts.loop import Tried, synthesize

@@ -327,11 +327,9 @@ def search(
       lemur search channel attention --in blocks
       lemur search --like SEModule --in blocks
     """
-    from extract.search import command, ranking
+    from extract.search import command, index
 
-    filters = ranking.Filters(
-        tuple(category or ()), level, tuple(license_ or ()), tuple(source or ()), spec is not None
-    )
+    filters = index.Filters(tuple(category or ()), level, tuple(license_ or ()), tuple(source or ()), spec is not None)
     if like is not None:
         if query or spec is not None:
             raise UsageError("--like: cannot be combined with QUERY or --spec; omit them")

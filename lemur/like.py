@@ -4,10 +4,15 @@ from pathlib import Path
 
 from curate.compute.graphs import NetworkTracer, build_payload
 from curate.compute.runs import PRM, TASK_DATASETS
-from extract.search.alike import BlockComputation, block_in, find_similar, format_json, format_lines
-from extract.search.codes import read_features
-from extract.search.index import graph_labels, open_index
-from extract.search.ranking import Filters
+from extract.search.alike import (
+    BlockComputation,
+    block_in,
+    find_similar,
+    format_json,
+    format_lines,
+    read_features,
+)
+from extract.search.index import Filters, open_index
 from lemur_core.files.errors import UserError
 from lemur_core.files.python import read_python_file
 
@@ -39,5 +44,4 @@ def _trace_file(path: Path, unsafe: bool) -> BlockComputation:
         ((_, traced),) = tracer.run({0: inputs | {"code": code}})
     if traced.graph is None:
         raise UserError(f"{path}: has no graph: {traced.error}; pass a network that meets LEMUR's contract and runs")
-    labels = graph_labels(traced.read_graph())
-    return BlockComputation(str(path), labels, read_features(code), traced.graph, traced.widths)
+    return BlockComputation(str(path), read_features(None, code, traced.read_graph()), traced.graph, traced.widths)

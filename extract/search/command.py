@@ -6,8 +6,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from extract.search.index import SpecLine, open_index
-from extract.search.ranking import Filters, SearchResult, search
+from extract.search.index import Filters, SearchResult, SpecLine, open_index, search
 from lemur_core.files.atomic import check_new_file, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible, plural

@@ -1,209 +1,246 @@
-"""Search index of an extraction folder: stems of each spec and its code, a meaning vector, labels of its graph.
+"""The blocks of an extraction folder in SQLite: their words for full-text search, and features of graphs and codes.
 
-The index is built once for a folder and kept in the user's cache under the digest from the manifest. A search reads the
-whole index, but only those lines of the specs that it shows.
+The database is made once for a folder, and kept in the user's cache under the digest of the folder's specs. Its words
+are those of names, split (`SEModule` is `semodule se module`), and the docstrings and comments of a class and of its
+methods. FTS5 stems them, and weighs a block by BM25.
 """
 
 import ast
-import functools
+import difflib
 import itertools
 import json
-import zipfile
-from collections import Counter
+import math
+import re
+import sqlite3
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, get_args
 
-import numpy as np
-import numpy.typing as npt
-
-from extract.search import meaning
-from extract.search.class_words import iterate_classes, stems_of_class
-from extract.search.words import name_stems, shape_words, split_name, stems
+from extract.model.categories import split_words
 from lemur_core.files.atomic import atomic_file
-from lemur_core.files.cache import cache_folder, read_cached
+from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
-from lemur_core.files.markdown import article
+from lemur_core.files.markdown import article, plural
 from lemur_core.files.progress import progress
+from lemur_core.source.scopes import last_name
+from manifests.options import Level
 from manifests.provenance import SPECS
 
-#: Field of a spec -> weight of a stem in it. Fitted by benchmarks/search.py, then rounded.
-FIELDS = {
-    "name": 1.0,
-    "category": 0.8,
-    "arguments": 0.5,
-    "shape": 0.5,
-    "place": 0.45,
-    "parts": 0.4,
-    "source": 0.3,
-    "operations": 0.25,
-    "needs": 0.1,
-    "layers": 0.1,
-    "sentences": 0.08,
-    "bases": 0.05,
-    "text": 0.2,
-}
-#: Fields that the code of a class adds to: what was traced is only a part of it, or nothing.
-_NAMES = ("arguments", "parts", "operations")
-_VERSION = 3  # of the index format
-_LENGTHS = 0.6  # length normalization, as in BM25
-_NEAR_WORDS = 50_000
-_IN_PROCESS = 400  # maximum number of specs to read without worker processes
-_CHUNK = 50
-
-#: Fields used by filters.
+#: The columns of words, with their weights.
+COLUMNS = {"name": 6.0, "place": 2.0, "arguments": 2.0, "parts": 2.0, "computed": 1.5, "text": 1.0}
 FACTS = ("block", "name", "category", "level", "license", "source")
+#: Words that describe nothing; ignored in a query if any other words remain.
+FILLER = frozenset(
+    re.findall(
+        r"\w+",
+        "a an and by for in is its of on or that the to with this these those from as at be can which it we are was has"
+        " have into using use used uses based via given such also both when where each et al see more their our your"
+        " https arxiv org paper implementation implements implement implemented class module following follows proposed"
+        " described create creates",
+    )
+)
+_VERSION = 5  # of the database
+_NEAR = 5
+_WORD = re.compile(r"\w+")
+_COMMENT = re.compile(r"(?:^|\s)#+(.*)", re.MULTILINE)
+_LEVELS: tuple[str, ...] = get_args(Level)
+_SIZES = str.maketrans("×*", "xx")
+_TABLES = f"""
+CREATE TABLE blocks (number INTEGER PRIMARY KEY, {", ".join(FACTS)}, first INTEGER, last INTEGER);
+CREATE VIRTUAL TABLE words USING fts5({", ".join(COLUMNS)}, tokenize = 'porter unicode61');
+CREATE TABLE features (kind TEXT, feature INTEGER, number INTEGER, count INTEGER);
+"""
 
-#: A line of specs.jsonl as it is: validating each line would take longer than a search.
 SpecLine = dict[str, Any]
-Floats = npt.NDArray[np.float32]
-Numbers = npt.NDArray[np.int32]
-
-
-class Hits(NamedTuple):
-    """Matching blocks by number, and their weights."""
-
-    blocks: Numbers
-    weights: Floats
+Features = Mapping[int, int]  # with their counts
 
 
 @dataclass(frozen=True, slots=True)
-class IndexedSpec:
-    """The parts of one spec that are indexed."""
+class Filters:
+    """Conditions on hits; several values of one kind are alternatives."""
 
-    facts: tuple[str, ...]
-    fields: dict[str, list[str]]  # their stems
-    words: list[str]  # unstemmed, for suggestions
-    labels: dict[int, int]  # labels of the subtrees of its graph, if it has one
+    categories: tuple[str, ...] = ()
+    level: str | None = None  # or higher
+    licenses: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()  # with or without version
+    all_words: bool = False  # only blocks with all words of the query, if there are any
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """The best hits, the number of all matches, and whether the first one contains all words of the query."""
+
+    hits: list[SpecLine]
+    matched: int
+    complete: bool = True
 
 
 class SearchIndex:
-    """The stored index of a folder."""
+    """The database of a folder."""
 
     def __init__(self, path: Path, specs: Path) -> None:
-        """Open a stored index. Raises: OSError, ValueError or KeyError if it is not valid."""
-        self.path, self._specs = path, specs
-        stems_, facts, *arrays = self._read("stems", "facts", "starts", "blocks", "weights", "lines", "meanings")
-        self._vocabulary = {stem: index for index, stem in enumerate(_texts(stems_))}
-        self._starts, self._blocks, self._weights, self._lines, meanings = arrays
-        self.facts: dict[str, list[str]] = json.loads(bytes(facts))
-        #: Meaning vectors of the blocks, shape (blocks, size), rows of unit length.
-        self.meanings: Floats = meanings.astype(np.float32)
+        self._path, self._specs = path, specs
+        self.size: int = self.read("SELECT count(*) FROM blocks JOIN words ON words.rowid = number")[0][0]
 
-    def __len__(self) -> int:
-        return len(self._lines) - 1
+    def _open(self) -> "closing[sqlite3.Connection]":
+        return closing(sqlite3.connect(f"{self._path.resolve().as_uri()}?mode=ro", uri=True))
 
-    def __contains__(self, stem: str) -> bool:
-        return stem in self._vocabulary
-
-    def hits(self, stem: str) -> Hits:
-        """Return the blocks that contain a stem, in order; empty if there is no such stem."""
-        index = self._vocabulary.get(stem)
-        if index is None:
-            return Hits(self._blocks[:0], self._weights[:0])
-        span = slice(self._starts[index], self._starts[index + 1])
-        return Hits(self._blocks[span], self._weights[span])
-
-    @functools.cached_property
-    def by_start(self) -> dict[str, list[str]]:
-        """Stems by their first four letters."""
-        groups: dict[str, list[str]] = {}
-        for stem in self._vocabulary:
-            if len(stem) >= _START and stem.isalpha():
-                groups.setdefault(stem[:_START], []).append(stem)
-        return groups
-
-    @functools.cached_property
-    def words(self) -> list[str]:
-        """Unstemmed words of names, modules and layers, the most common first."""
-        with read_cached(self.path):
-            return _texts(*self._read("words"))
-
-    @functools.cached_property
-    def labels(self) -> "FeatureIndex":
-        """Labels of the graphs of the blocks."""
-        names = ("label_names", "label_starts", "label_blocks", "label_counts", "label_totals")
-        with read_cached(self.path):
-            return FeatureIndex(*self._read(*names))
-
-    def _read(self, *names: str) -> list[npt.NDArray[Any]]:
-        with self.path.open("rb") as file, np.load(file) as stored:
-            return [stored[name] for name in names]
+    def read(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """Return the rows of a query."""
+        with self._open() as connection:
+            return connection.execute(query, values).fetchall()
 
     def spec(self, number: int) -> SpecLine:
-        """Read one spec from its file.
-
-        Raises: UserError if it is no longer there.
-        """
-        start, end = int(self._lines[number]), int(self._lines[number + 1])
+        """Read the spec of a block from its file. Raises: UserError if it is no longer there."""
+        ((block, first, last),) = self.read("SELECT block, first, last FROM blocks WHERE number = ?", number)
         try:
             with self._specs.open("rb") as file:
-                file.seek(start)
-                spec: SpecLine = json.loads(file.read(end - start))
-            # The file may have been replaced by one of the same size since the index was built.
-            if spec["block"] != self.facts["block"][number]:
+                file.seek(first)
+                spec: SpecLine = json.loads(file.read(last - first))
+            if spec["block"] != block:  # the file may have been replaced by one of the same size
                 raise ValueError("another block is there")
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise _invalid_line(self._specs, number, error) from error
+            raise _explain(self._specs, number, error) from error
         return spec
 
+    def rank(self, query: str, *, all_words: bool = False) -> list[int]:
+        """Return the numbers of the blocks that match a query, best first: that of exactly this name, then by BM25."""
+        terms = list(_terms(query))
+        match = f" {'AND' if all_words else 'OR'} ".join(terms)
+        weights = ", ".join(map(str, COLUMNS.values()))
+        order = f"lower(blocks.name) = ? DESC, bm25(words, {weights}), number"
+        found = self.read(
+            f"SELECT number FROM words JOIN blocks ON number = words.rowid WHERE words MATCH ? ORDER BY {order}",
+            match,
+            "".join(query.split()).lower(),
+        )
+        return [number for (number,) in found]
 
-_START = 4
+    def similar(self, kind: str, wanted: Features, *, rare: bool = False) -> dict[int, float]:
+        """Return the similarity of each block's features of a kind, see `compare_features`."""
+        rows = self.read("SELECT number, feature, count FROM features WHERE kind = ?", kind)
+        return compare_features(rows, wanted, self.size, rare=rare)
 
-
-@dataclass(frozen=True, slots=True)
-class FeatureIndex:
-    """Features of many blocks, by feature: labels of their graphs (Weisfeiler-Lehman), or parts of their codes."""
-
-    names: npt.NDArray[np.uint64]  # sorted
-    starts: npt.NDArray[np.int64]  # start of each feature's entries, and the end
-    blocks: Numbers
-    counts: Numbers  # occurrences of the feature in the block
-    totals: Numbers  # number of features of each block; 0 if it has no graph or code
-
-    @property
-    def arrays(self) -> tuple[npt.NDArray[Any], ...]:
-        """The arrays from which it is made."""
-        return self.names, self.starts, self.blocks, self.counts, self.totals
-
-    def similar(self, wanted: Mapping[int, int], *, rare: bool = False) -> Floats:
-        """Return the Jaccard similarity of each block's multiset of features with this one, shape (blocks,).
-
-        Args: rare: a feature counts as the logarithm of how rare it is, instead of 1.
-        """
-        spans, size = np.diff(self.starts), len(self.totals)
-        # Not zero: equal blocks are alike also where each block has all of their features.
-        worth = np.maximum(np.log((size + 0.5) / (spans + 0.5)), 1e-3) if rare else np.ones(len(spans))
-        totals = np.bincount(self.blocks, np.repeat(worth, spans) * self.counts, size) if rare else self.totals
-        unknown = np.log(2 * size + 1) if rare else 1.0
-        shared, own = np.zeros(size), 0.0
-        for name, count in wanted.items():
-            index = int(np.searchsorted(self.names, np.uint64(name)))
-            if index < len(self.names) and self.names[index] == name:
-                span = slice(self.starts[index], self.starts[index + 1])
-                shared[self.blocks[span]] += worth[index] * np.minimum(self.counts[span], count)
-                own += worth[index] * count
-            else:
-                own += unknown * count
-        similarity: Floats = (shared / np.maximum(totals + own - shared, 1e-9)).astype(np.float32)
-        return similarity
-
-    def list_of_block(self, number: int) -> dict[int, int]:
+    def features(self, kind: str, number: int) -> dict[int, int]:
         """Return the features of one block with their counts."""
-        rows = np.flatnonzero(self.blocks == number)
-        names = self.names[np.searchsorted(self.starts, rows, side="right") - 1]
-        return {int(name): int(count) for name, count in zip(names, self.counts[rows], strict=True)}
+        return dict(self.read("SELECT feature, count FROM features WHERE kind = ? AND number = ?", kind, number))
+
+    def filter(self, filters: Filters) -> list[int]:
+        """Return the numbers of the blocks that pass. Raises: UserError for a value that no block has."""
+        passing = dict(self.read("SELECT number, level FROM blocks ORDER BY number"))
+        wanted = {"category": filters.categories, "license": filters.licenses, "source": filters.sources}
+        for name, values in wanted.items():
+            if values:
+                column = dict(self.read(f"SELECT number, {name} FROM blocks"))
+                spelled = {v: {v, v.partition("@")[0]} if name == "source" else {v} for v in column.values()}
+                known = {_spell(f"--{name}", sorted(set().union(*spelled.values())), value) for value in values}
+                passing = {number: level for number, level in passing.items() if spelled[column[number]] & known}
+        high = _LEVELS[_LEVELS.index(filters.level) :] if filters.level else _LEVELS
+        return [number for number, level in passing.items() if level in high]
+
+
+def compare_features(
+    rows: Sequence[tuple[int, int, int]], wanted: Features, size: int, *, rare: bool = False
+) -> dict[int, float]:
+    """Return the Jaccard similarity of multisets of features, by block; none without a common feature.
+
+    Args:
+        rows: the features of blocks: number, feature, count.
+        size: the number of all blocks.
+        rare: a feature counts by the logarithm of how rare it is, instead of 1.
+    """
+    spread = Counter(feature for _, feature, _ in rows)
+
+    def worth(feature: int) -> float:
+        # Not zero: equal blocks are alike also where each block has all of their features.
+        return max(math.log((size + 0.5) / (spread[feature] + 0.5)), 1e-3) if rare else 1.0
+
+    own = sum(worth(feature) * count for feature, count in wanted.items())
+    totals, shared = defaultdict[int, float](float), defaultdict[int, float](float)
+    for number, feature, count in rows:
+        value = worth(feature)
+        totals[number] += value * count
+        if feature in wanted:
+            shared[number] += value * min(count, wanted[feature])
+    return {number: common / (totals[number] + own - common) for number, common in shared.items()}
+
+
+def search(index: SearchIndex, query: str, filters: Filters, limit: int | None) -> SearchResult:
+    """Return the blocks that match words, best first; without words all that pass the filters.
+
+    Args: limit: maximum number of hits; None for all.
+    Raises: UserError if nothing matches, or no block has the value of a filter.
+    """
+    allowed = index.filter(filters)
+    shown = query.strip()[:80]
+    if not shown:
+        if not allowed:
+            why = "no block passes these filters" if filters != Filters() else "the folder holds no block that has code"
+            raise UserError(why)
+        return SearchResult([index.spec(number) for number in allowed[:limit]], len(allowed))
+    if not list(_terms(query)):
+        raise UserError(f"{shown!r}: no words to search for; give a name, a layer, or what a block does")
+    passes = set(allowed)
+    ranked, whole = index.rank(query), set(index.rank(query, all_words=True))
+    hits = [number for number in ranked if number in passes]
+    if filters.all_words and whole & passes:
+        hits = [number for number in hits if number in whole]
+    if not hits:
+        if ranked:
+            raise UserError(f"{shown}: nothing passes these filters; {plural(len(ranked), 'block')} match without them")
+        known = {word for (name,) in index.read("SELECT name FROM blocks") for word in split_name(name)}
+        near = [word for term in _words(query) for word in difflib.get_close_matches(term, known, _NEAR)]
+        hint = f"near words: {', '.join(list(dict.fromkeys(near))[:_NEAR])}" if near else "try a category or a layer"
+        raise UserError(f"{shown}: nothing matches; {hint}")
+    return SearchResult([index.spec(number) for number in hits[:limit]], len(hits), hits[0] in whole)
+
+
+def list_words(text: str) -> list[str]:
+    """Return the words of a text; `3×3` is one word."""
+    return [word for word in _WORD.findall(text.translate(_SIZES)) if word.strip("_")]
+
+
+def _words(query: str) -> list[str]:
+    """Return the words of a query that say something, or all of them."""
+    words = list_words(query)
+    return [word for word in words if word.lower() not in FILLER] or words
+
+
+def _terms(query: str) -> Iterator[str]:
+    """Yield a word, or the parts of a name, as a term of FTS5; a longer word also matches words that begin with it."""
+    for word in _words(query):
+        spellings = dict.fromkeys(part for part in split_name(word) if part)
+        texts = (f'"{part}"{"*" if len(part) > 3 else ""}' for part in spellings)
+        yield f"({' OR '.join(texts)})"
+
+
+def split_name(name: str) -> list[str]:
+    """Return a name in lower case, then its words: `SEModule` gives semodule, se, module."""
+    whole, words = name.lower().strip("_"), split_words(name).split()
+    return [whole, *words] if words != [whole] else [whole]
+
+
+def _spell(option: str, values: Sequence[str], wanted: str) -> str:
+    """Return the value in the spelling of the folder. Raises: UserError with near values if there is none."""
+    folded = {value.casefold(): value for value in values}
+    if wanted.casefold() in folded:
+        return folded[wanted.casefold()]
+    near = [folded[name] for name in difflib.get_close_matches(wanted.casefold(), folded, _NEAR, 0.5)]
+    near += [value for value in values if wanted and wanted.casefold() in value.casefold() and value not in near]
+    named = ", ".join(near[:_NEAR] or values[:_NEAR])
+    hint = f"; {'near' if near else 'there are'}: {named}" if named else ""
+    raise UserError(f"{option} {wanted}: no block of this folder has it{hint}")
 
 
 # --- opening and building -----------------------------------------------------------------------------------------
 
 
 def open_index(folder: Path) -> SearchIndex:
-    """Open the index of a folder; build it if necessary.
+    """Open the database of a folder; build it if there is none, or if it is damaged.
 
-    Args: folder: an extraction folder.
-    Returns: the index from the user's cache, where it is stored under the digest of the specs.
     Raises: UserError if the folder is not an extraction, has no specs, or one of their lines is broken.
     """
     path = folder / SPECS
@@ -216,14 +253,14 @@ def open_index(folder: Path) -> SearchIndex:
     if actual != size:
         raise UserError(f"{path}: is not the file that the manifest states; run `lemur verify`, or create it again")
     read = "code" if (folder / "blocks").is_dir() else "specs"
-    kept = cache_folder("search") / f"v{_VERSION}-{meaning.VERSION}-{read}-{digest[:40]}.npz"
-    try:
-        return SearchIndex(kept, path)
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        pass  # missing or damaged, so it is built
-    arrays = _build_arrays(folder)
-    with atomic_file(kept) as part, part.open("wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]
+    kept = cache_folder("search") / f"v{_VERSION}-{read}-{digest[:40]}.sqlite"
+    if kept.exists():
+        try:
+            return SearchIndex(kept, path)
+        except sqlite3.DatabaseError:
+            pass  # damaged
+    with atomic_file(kept) as part:
+        _build(part, folder)
     return SearchIndex(kept, path)
 
 
@@ -249,180 +286,76 @@ def _read_manifest(folder: Path) -> tuple[int, str]:
     return outputs[SPECS]
 
 
-def _build_arrays(folder: Path) -> dict[str, npt.NDArray[Any]]:
-    """Build the arrays of the index of a folder.
+def _build(path: Path, folder: Path) -> None:
+    from extract.search.alike import read_features  # loads slowly, and only building an index needs it
 
-    Raises: UserError if a line is broken.
-    """
-    path = folder / SPECS
-    # Bytes: the index stores offsets, by which a search reads single lines.
-    lines = path.read_bytes().splitlines(keepends=True)
-    reads: list[IndexedSpec] = []
-    for number, read in enumerate(_read_all(lines, folder)):
-        if isinstance(read, str):
-            raise _invalid_line(path, number, read)
-        reads.append(read)
-    counted = Counter(word for read in reads for word in read.words)
-    facts = {name: [read.facts[index] for read in reads] for index, name in enumerate(FACTS)}
-    return {
-        "lines": np.cumsum([0, *map(len, lines)], dtype=np.int64),
-        "facts": np.frombuffer(json.dumps(facts).encode(), np.uint8),
-        "words": _bytes(sorted(counted, key=lambda word: (-counted[word], word))[:_NEAR_WORDS]),
-        "meanings": meaning.block_vectors([read.fields for read in reads]).astype(np.float16),
-        **_postings([read.fields for read in reads]),
-        **{f"label_{name}": array for name, array in feature_arrays([read.labels for read in reads]).items()},
-    }
-
-
-def _read_all(lines: Sequence[bytes], folder: Path) -> Iterator[IndexedSpec | str]:
-    read = functools.partial(read_line, folder=folder)
-    if len(lines) <= _IN_PROCESS:
-        yield from map(read, lines)
-        return
-    from lemur_core.files.workers import map_chunks  # loads slowly, and a search in a known folder does not need it
-
-    chunks = (lines[start : start + _CHUNK] for start in range(0, len(lines), _CHUNK))
-    with progress("index", len(lines), "blocks") as advance:
-        for chunk in map_chunks(read, chunks, None):
-            yield from chunk
-            advance(len(chunk))
+    lines = (folder / SPECS).read_bytes().splitlines(keepends=True)
+    starts = [0, *itertools.accumulate(map(len, lines))]
+    facts_of, words_of = (", ".join("?" * (len(names) + more)) for names, more in ((FACTS, 3), (COLUMNS, 1)))
+    with closing(sqlite3.connect(path)) as connection, progress("index", len(lines), "blocks") as advance:
+        connection.executescript(_TABLES)
+        for number, line in enumerate(lines):
+            try:
+                spec = json.loads(line)
+                facts = [str(spec[name]) for name in FACTS]
+                file = folder / spec["file"] if spec["file"] else None
+                code = file.read_text(encoding="utf-8") if file is not None and file.is_file() else ""
+                words, features = read_words(spec, code), read_features(spec, code)
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                raise _explain(folder / SPECS, number, error) from error
+            place = starts[number : number + 2]
+            connection.execute(f"INSERT INTO blocks VALUES ({facts_of})", (number, *facts, *place))
+            connection.execute(
+                f"INSERT INTO words (rowid, {', '.join(COLUMNS)}) VALUES ({words_of})",
+                (number, *(words[name] for name in COLUMNS)),
+            )
+            rows = [(kind, item, number, count) for kind, items in features.items() for item, count in items.items()]
+            connection.executemany("INSERT INTO features VALUES (?, ?, ?, ?)", rows)
+            advance(1)
+        connection.execute("CREATE INDEX by_kind ON features (kind, number)")
+        connection.commit()
 
 
-def read_line(line: bytes, folder: Path) -> IndexedSpec | str:
-    """Return the indexed parts of a spec line and of its block's code, or a message if it is invalid."""
-    try:
-        spec = json.loads(line)
-        graph = read_graph(spec)
-        return IndexedSpec(
-            tuple(str(spec[name]) for name in FACTS),
-            stems_by_field(spec, graph, folder),
-            [word for name in _list_names(spec) for word in split_name(name).split()],
-            graph_labels(graph),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        return f"{type(error).__name__}: {error}".splitlines()[0]
-
-
-def _invalid_line(path: Path, number: int, error: object) -> UserError:
+def _explain(path: Path, number: int, error: object) -> UserError:
     return UserError(f"{path}:{number + 1}: not a spec: {error}; run `lemur verify`, or create it again")
 
 
-# --- contents of a spec --------------------------------------------------------------------------------------------
-
-
-def read_graph(spec: SpecLine) -> Any:
-    """Return the graph of eval mode; None if there is none, or it is from another graph format or torch version."""
-    if spec.get("algorithm") is None:
-        return None
-    from lemur_core.graphs.serialization import load_graphs  # loads slowly, and only building an index needs it
-
-    try:
-        return load_graphs(spec["algorithm"])["eval"]
-    except (ValueError, LookupError, TypeError, AttributeError):
-        return None
-
-
-def graph_labels(graph: Any) -> dict[int, int]:
-    """Return the labels of the subtrees of a graph with their counts; empty without a graph."""
-    if graph is None:
-        return {}
-    from lemur_core.graphs.identity import subtrees
-
-    return {int(label[:16], 16): count for label, count in subtrees(graph).items()}
-
-
-def _list_names(spec: SpecLine) -> list[str]:
-    module = spec["block"].partition("::")[2].split(".")[:-1]
-    return [spec["name"], *dict.fromkeys(module), *spec["builds"], *(spec["layers"] or {})]
-
-
-def stems_by_field(spec: SpecLine, graph: Any, folder: Path, *, described: bool = True) -> dict[str, list[str]]:
-    """Return the stems of each field of a spec, one for each occurrence.
-
-    Args:
-        folder: the extraction folder; a folder without files of code is searched by specs alone.
-        described: with the docstring of the class.
-    """
+def read_words(spec: SpecLine, code: str) -> dict[str, str]:
+    """Return the words of a block by column, from its spec and the class in its file."""
     algorithm = spec.get("algorithm") or {}
     arguments = [item["name"] for group in ("constructor", "forward") for item in spec[group]]
-    nodes = graph.nodes if graph is not None else ()
-    scopes = dict.fromkeys(part for node in nodes for part in node.scope.split(".") if not part.isdigit())
-    fields = {
-        "name": list(name_stems(spec["name"])),
-        "category": list(name_stems(spec["category"])),
-        "arguments": _stems_of_names(arguments),
-        "shape": stems(" ".join(shape_words(spec))),
-        "place": _stems_of_names(dict.fromkeys(spec["block"].partition("::")[2].split(".")[1:-1])),
-        "parts": _stems_of_names(scopes),
-        "source": list(name_stems(spec["source"].partition("@")[0])),
-        "operations": _stems_of_names(dict.fromkeys(node.op for node in nodes)),
-        "needs": _stems_of_names(spec["dependencies"]),
-        "layers": _stems_of_names({**spec["builds"], **(spec["layers"] or {})}),
-        "sentences": stems(" ".join([*algorithm.get("sentences", ()), *algorithm.get("motifs", ())])),
-        "bases": _stems_of_names(base for base in spec["bases"] if base != "Module"),
-        "text": [],
-    }
-    for node, text in _read_class(spec, folder):
-        read = stems_of_class(node, text, described=described)
-        fields |= {name: [*fields[name], *(stem for stem in read[name] if stem not in fields[name])] for name in _NAMES}
-        fields["text"] = read["text"]
-    return fields
-
-
-def _read_class(spec: SpecLine, folder: Path) -> Iterable[tuple[ast.ClassDef, str]]:
-    """Return the class of a spec and its text; nothing without a file."""
-    if not spec["file"] or not (path := folder / spec["file"]).is_file():
-        return []
-    return itertools.islice(iterate_classes(path.read_text(encoding="utf-8"), [spec["name"]]), 1)
-
-
-def _stems_of_names(names: Iterable[str]) -> list[str]:
-    return [stem for name in names for stem in name_stems(name)]
-
-
-# --- arrays --------------------------------------------------------------------------------------------------------
-
-
-def _postings(blocks: Sequence[Mapping[str, list[str]]]) -> dict[str, npt.NDArray[Any]]:
-    """Return the blocks of each stem with their BM25 weights: saturated, normalized frequencies, summed over fields."""
-    usual = {name: np.mean([len(fields[name]) for fields in blocks if fields[name]] or [1]) for name in FIELDS}
-    postings: dict[str, dict[int, float]] = {}
-    for number, fields in enumerate(blocks):
-        for name, weight in FIELDS.items():
-            long = 1 - _LENGTHS + _LENGTHS * len(fields[name]) / usual[name]
-            for stem, count in Counter(fields[name]).items():
-                of_stem = postings.setdefault(stem, {})
-                of_stem[number] = of_stem.get(number, 0.0) + float(weight * 2 * count / (count + long))
-    order = sorted(postings)
+    parts = [*spec["builds"], *(spec["layers"] or {}), *spec["dependencies"], *spec["bases"]]
+    motifs = [motif["kind"] for motif in algorithm.get("motifs", ())]
+    computed = [line.partition(") ")[2].partition(" ")[0] for line in algorithm.get("operations", ())]
+    text = ""
+    for node, source in _find_class(code, spec["name"]):
+        documented = [item for item in ast.walk(node) if isinstance(item, ast.FunctionDef | ast.ClassDef)]
+        text = "\n".join([*(ast.get_docstring(item) or "" for item in documented), *_COMMENT.findall(source)])
+        for item in ast.walk(node):
+            if isinstance(item, ast.Attribute) and isinstance(item.ctx, ast.Store):
+                parts.append(item.attr)
+            elif isinstance(item, ast.Call):
+                parts.append(last_name(item.func))
     return {
-        "stems": _bytes(order),
-        "starts": np.cumsum([0, *(len(postings[stem]) for stem in order)], dtype=np.int64),
-        "blocks": np.array([number for stem in order for number in postings[stem]], np.int32),
-        "weights": np.array([weight for stem in order for weight in postings[stem].values()], np.float32),
+        "name": _join([spec["name"]]),
+        "place": _join([*spec["block"].partition("::")[2].split(".")[:-1], spec["source"].partition("@")[0]]),
+        "arguments": _join(arguments),
+        "parts": _join(parts),
+        "computed": f"{_join(computed)} {' '.join(motifs)}",
+        "text": _join(list_words(text), once=False),
     }
 
 
-def feature_arrays(blocks: Sequence[Mapping[int, int]]) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of `FeatureIndex` of these blocks, by name, in order."""
-    keys = np.array([name for features in blocks for name in features], np.uint64)
-    owners = np.repeat(np.arange(len(blocks), dtype=np.int32), [len(features) for features in blocks])
-    counts = np.array([count for features in blocks for count in features.values()], np.int32)
-    # By feature, then by block: each feature's entries become one slice.
-    order = np.lexsort((owners, keys))
-    names, starts = np.unique(keys[order], return_index=True)
-    return {
-        "names": names,
-        "starts": np.append(starts, len(keys)).astype(np.int64),
-        "blocks": owners[order],
-        "counts": counts[order],
-        "totals": np.array([sum(features.values()) for features in blocks], np.int32),
-    }
+def _join(names: Iterable[str], *, once: bool = True) -> str:
+    return " ".join(word for name in (dict.fromkeys(names) if once else names) for word in split_name(name))
 
 
-def _bytes(texts: Sequence[str]) -> npt.NDArray[np.uint8]:
-    return np.frombuffer("\n".join(texts).encode("utf-8", "surrogatepass"), np.uint8)
-
-
-def _texts(stored: npt.NDArray[np.uint8]) -> list[str]:
-    text = bytes(stored).decode("utf-8", "surrogatepass")
-    return text.split("\n") if text else []
+def _find_class(code: str, name: str) -> Iterator[tuple[ast.ClassDef, str]]:
+    """Yield the class of this name with its text; nothing if the file does not parse."""
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            yield node, "\n".join(code.splitlines()[node.lineno - 1 : node.end_lineno])

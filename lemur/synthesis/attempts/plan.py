@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from extract.search.index import open_index
-from extract.search.ranking import Filters, search
+from extract.search.index import Filters, open_index, search
 from lemur.synthesis.attempts.options import AttemptOptions
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
