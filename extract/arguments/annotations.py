@@ -66,6 +66,8 @@ def fits(value: Any, hint: Any) -> bool:
     if isinstance(hint, type) and origin is None:
         kinds = next((kinds for kind, kinds in _NUMBERS.items() if hint is kind), None)
         return kinds is None or isinstance(value, kinds)
+    if not items:  # `List`, without what is in it
+        return not isinstance(origin, type) or isinstance(value, origin | tuple | list)
     if origin is tuple:
         whole = [items[0]] * len(value) if items[1:] == (...,) and isinstance(value, tuple | list) else items
         return isinstance(value, tuple | list) and len(whole) == len(value) and all(map(fits, value, whole))

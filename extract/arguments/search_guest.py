@@ -332,10 +332,18 @@ def _confirm(constructor: Constructor, built: Constructed, called: ForwardCall, 
 
 
 def _list_misfits(constructor: Constructor, arguments: Arguments, called: ForwardCall, module: nn.Module) -> list[str]:
-    """Return the arguments of both calls that do not fit their annotations. Raises: AttemptError."""
+    """Return the arguments of both calls that do not fit their annotations; none if foreign types cannot be asked."""
     names = constructor.names
-    init = [names.value(text) for text in arguments.args], {name: names.value(text) for name, text in arguments.kwargs}
-    return list_misfits_of_calls(module, constructor.parameters, init, evaluate(called, names))
+
+    def action() -> list[str]:
+        init = [names.value(t) for t in arguments.args], {name: names.value(t) for name, t in arguments.kwargs}
+        return list_misfits_of_calls(module, constructor.parameters, init, evaluate(called, names))
+
+    try:
+        misfits: list[str] = attempt(action)
+    except AttemptError:
+        return []
+    return misfits
 
 
 @contextmanager

@@ -128,6 +128,9 @@ def test_an_alias_of_annotations_stays(library: BlockLibrary) -> None:
         ({"a": 1}, "dict[str, int]", True),
         (torch.ones(2), "Literal['a']", True),
         (1, "T", True),
+        ([8, 8], "List", True),
+        (8, "Tuple", False),
+        ((), "Tuple[()]", True),
     ],
 )
 def test_which_values_fit(value: object, hint: str, expected: bool) -> None:
