@@ -44,6 +44,7 @@ FILLER = frozenset(
 )
 _VERSION = 5  # of the database
 _NEAR = 5
+_DESCRIPTION = 5  # words: no block need have them all
 _WORD = re.compile(r"\w+")
 _COMMENT = re.compile(r"(?:^|\s)#+(.*)", re.MULTILINE)
 _LEVELS: tuple[str, ...] = get_args(Level)
@@ -190,12 +191,16 @@ def search(index: SearchIndex, query: str, filters: Filters, limit: int | None) 
         hits = [number for number in hits if number in whole]
     if not hits:
         if ranked:
-            raise UserError(f"{shown}: nothing passes these filters; {plural(len(ranked), 'block')} match without them")
+            raise UserError(f"{shown}: nothing passes these filters; {plural(len(ranked), 'hit')} without them")
         known = {word for (name,) in index.read("SELECT name FROM blocks") for word in split_name(name)}
         near = [word for term in _words(query) for word in difflib.get_close_matches(term, known, _NEAR)]
         hint = f"near words: {', '.join(list(dict.fromkeys(near))[:_NEAR])}" if near else "try a category or a layer"
         raise UserError(f"{shown}: nothing matches; {hint}")
-    return SearchResult([index.spec(number) for number in hits[:limit]], len(hits), hits[0] in whole)
+    return SearchResult(
+        [index.spec(number) for number in hits[:limit]],
+        len(hits),
+        hits[0] in whole or len(list_words(query)) >= _DESCRIPTION,
+    )
 
 
 def list_words(text: str) -> list[str]:
@@ -204,9 +209,10 @@ def list_words(text: str) -> list[str]:
 
 
 def _words(query: str) -> list[str]:
-    """Return the words of a query that say something, or all of them."""
+    """Return the words of a query; of a description those that say something, if there are any."""
     words = list_words(query)
-    return [word for word in words if word.lower() not in FILLER] or words
+    telling = [word for word in words if word.lower() not in FILLER] if len(words) >= _DESCRIPTION else []
+    return telling or words
 
 
 def _terms(query: str) -> Iterator[str]:

@@ -243,9 +243,8 @@ def test_what_a_block_computes_is_drawn(folder: Path, tmp_path: Path) -> None:
     for name, stored in (("Squeeze", serialize(graph)), ("Gated", other)):
         nothing = dict.fromkeys(("returns", "train_error", "fixed", "rebuilds", "train"))
         rest = {
-            "sentences": [],
+            "operations": [],
             "motifs": [],
-            "told": "",
             "unused_parameters": [],
             "route": "cpu",
             "reads_values": False,

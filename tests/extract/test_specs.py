@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extract.specs.behavior import find_kept_input, infer_behavior
+from extract.specs.behavior import infer_behavior
 from extract.specs.make import make_spec, read_arguments, to_line
 from extract.specs.notation import format_expression, format_type, format_value
 from extract.specs.outline import read_outline
@@ -54,10 +54,7 @@ def test_what_is_read_off_the_code() -> None:
     assert spec.builds == {"Conv2d": 2, "Gate": 1}
     assert spec.dependencies == {"Gate": "class", "make_divisible": "function"}
     assert spec.arguments is spec.layers is spec.parameters is spec.keeps_shape is None
-    assert spec.summary == (
-        "Squeeze, attention: takes x and mask; made from channels and 4 options; builds 2 convolutions, Gate;"
-        " not observed at work."
-    )
+    assert spec.summary == "Squeeze: not run"
     assert spec.withheld == ()
 
 
@@ -70,10 +67,7 @@ def test_what_was_observed() -> None:
     assert (spec.layout, spec.keeps_shape, spec.downsampling, spec.changes_channels) == (None, True, None, None)
     assert (spec.parameters, spec.gradients, spec.tensors) == (280, 4, 4)
     assert spec.layers == {"Conv2d": 2, "Gate": 1, "ReLU": 1}
-    assert spec.summary == (
-        "Squeeze, attention: keeps the shape of its first input; 2 convolutions, Gate, ReLU;"
-        " 280 parameters with channels 16, ratio 0.5."
-    )
+    assert spec.summary == "Squeeze: float32 2×16×8×8 -> float32 2×16×8×8; 280 parameters; Conv2d 2, Gate 1, ReLU 1"
 
 
 @table(__file__, "specs.md", "Summaries", globals())
@@ -90,7 +84,7 @@ def test_no_word_of_a_docstring() -> None:
 def test_broken_columns_are_as_if_absent(stored: str) -> None:
     spec = make_spec(sample_blocks.block(arguments=stored, observed=stored))
     assert spec.layers is None
-    assert spec.summary.endswith("not observed at work.")
+    assert spec.summary == "Squeeze: not run"
 
 
 def test_a_line_has_sorted_keys_and_comes_back() -> None:
@@ -131,38 +125,35 @@ def test_an_outline_in_pieces_is_that_of_the_whole() -> None:
 
 
 @table(__file__, "specs.md", "Behavior", globals())
-def test_behavior(pairs: list[str], letters: str | None, expected: tuple[Any, ...]) -> None:
+def test_behavior(pairs: list[str], channels: int | None, expected: tuple[Any, ...]) -> None:
     cases = [dict(zip(("before", "after"), pair.split(), strict=True)) for pair in pairs]
     observed = Observed(
         parameters=0,
         trainable=0,
         buffers=0,
         layers={},
+        train_differs=False,
         cases=[{"inputs": {"x": f"float32 {c['before']}"}, "outputs": [f"float32 {c['after']}"]} for c in cases],  # type: ignore[arg-type]
     )
-    found = infer_behavior(observed, letters)
+    found = infer_behavior(observed, channels)
     assert (found.layout, found.keeps_shape, found.downsampling, found.changes_channels) == expected
 
 
 def test_several_outputs_keep_no_shape() -> None:
     case = {"inputs": {"x": "float32 2x8", "n": "3"}, "outputs": ["float32 2x8", "int64 2"]}
     observed = Observed.model_validate({**sample_blocks.OBSERVED, "cases": [case]})
-    assert infer_behavior(observed, None).keeps_shape is False
+    assert infer_behavior(observed, None).keeps_shape is None
 
 
-def test_the_shape_of_another_input_than_the_first() -> None:
-    """As of an attention gate: `g` decides what passes of `x`."""
-    cases = [
-        {"inputs": {"g": f"float32 2x8x{n}x6", "x": f"float32 2x12x{n}x6"}, "outputs": [f"float32 2x12x{n}x6"]}
-        for n in (4, 5)
-    ]
-    observed = Observed.model_validate({**sample_blocks.OBSERVED, "cases": cases})
-    found = infer_behavior(observed, "NCHW")
-    assert (found.keeps_shape, found.changes_channels, found.downsampling) == (False, None, None)
-    assert find_kept_input(observed.cases) == "x"
-    assert find_kept_input(observed.cases[:1]) == "x"
-    same = [{"inputs": {"x": "float32 2x8", "y": "float32 2x8"}, "outputs": ["float32 2x8"]}]
-    assert find_kept_input(Observed.model_validate({**sample_blocks.OBSERVED, "cases": same}).cases) is None
+def test_a_property_holds_in_every_call_and_mode() -> None:
+    """A crop that leaves short sequences as they are, and a train mode that pads, keep no shape."""
+    case = {"inputs": {"x": "float32 2x8x8"}, "outputs": ["float32 2x8x8"]}
+    call = {"init": "", "forward": "", "inputs": case["inputs"], "eval": case["outputs"], "train": case["outputs"]}
+    others = (None, ["float32 2x4x8"], ["float32 2x8x8", "float32 2"])
+    for train, expected in ((case["outputs"], True), *((other, None) for other in others)):
+        calls = [call, call | {"train": train}]
+        observed = Observed.model_validate({**sample_blocks.OBSERVED, "cases": [case], "calls": calls})
+        assert infer_behavior(observed, 1).keeps_shape is expected
 
 
 @table(__file__, "specs.md", "Calls that worked", globals())

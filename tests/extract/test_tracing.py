@@ -13,9 +13,7 @@ from extract.proofs.validate import BlockWithOriginal
 from extract.proofs.visit import BlockVisit, RunnableBlock, visit_all
 from extract.resolve.index import FactsIndex
 from extract.search.alike import BlockComputation, block_in, find_similar, format_lines
-from extract.search.codes import CodeFeatures
-from extract.search.index import open_index
-from extract.search.ranking import Filters
+from extract.search.index import Filters, open_index
 from extract.specs.algorithm import build_algorithm
 from extract.specs.make import make_spec
 from lemur_core.files.errors import UserError
@@ -39,10 +37,14 @@ ARGUMENTS = {
     "forward": {"args": ["torch.randn(2, 64, 6, 6)"], "kwargs": {}},
 }
 PLAIN = {"init": {"args": [], "kwargs": {}}, "forward": {"args": ["torch.randn(2, 3)"], "kwargs": {}}}
-TOLD = (
-    "(1) from the input: mean over H and W; 1×1 filter 64 to 8; ReLU; 1×1 filter 8 to 64.",
-    "(2) from (1): sigmoid; multiplies the input: a gate for each channel.",
-    "(3) returns (2) and (1).",
+OPERATIONS = (
+    "(1) mean of image; dim (2, 3), keepdim -> N×64×1×1",
+    "(2) convolution of (1), weight learned 8×64×1×1, bias learned 8; kernel 1×1 -> N×8×1×1",
+    "(3) relu of (2) -> N×8×1×1",
+    "(4) convolution of (3), weight learned 64×8×1×1, bias learned 64; kernel 1×1 -> N×64×1×1",
+    "(5) sigmoid of (4) -> N×64×1×1",
+    "(6) mul of image, (5) -> N×64×H×W",
+    "returns (6), (4)",
 )
 
 
@@ -79,7 +81,7 @@ def test_names_play_no_part(traced: dict[str, BlockVisit]) -> None:
     one, other = (answer(traced[block]) for block in ("gate", "renamed"))
     assert one["graph"] == other["graph"]
     told = [build_algorithm(each, ["image"]) for each in (one, other)]
-    assert told[0].sentences == told[1].sentences == TOLD
+    assert told[0].operations == told[1].operations == OPERATIONS
 
 
 def test_what_is_told_of_a_run(traced: dict[str, BlockVisit]) -> None:
@@ -114,7 +116,8 @@ def test_values_are_had_on_the_cpu(traced: dict[str, BlockVisit]) -> None:
 
 
 def test_lazy_modules_take_their_shapes_first(traced: dict[str, BlockVisit]) -> None:
-    assert build_algorithm(answer(traced["lazy"]), ["x"]).sentences == ("from the input: linear 3 to 5.",)
+    operations = build_algorithm(answer(traced["lazy"]), ["x"]).operations
+    assert operations == ("(1) linear of x, weight learned 5×3, bias learned 5 -> N×5", "returns (1)")
 
 
 def test_a_shape_of_eval_mode_alone_is_not_that_of_the_block(traced: dict[str, BlockVisit]) -> None:
@@ -123,7 +126,6 @@ def test_a_shape_of_eval_mode_alone_is_not_that_of_the_block(traced: dict[str, B
     row = sample_blocks.block(TEXTS["THINNED"], "Gate").model_copy(update={"observed": observed})
     spec = make_spec(row, answer(traced["thinned"]))
     assert (spec.keeps_shape, spec.changes_channels, spec.downsampling) == (None, None, None)
-    assert "shape" not in spec.summary.partition(";")[0]
     assert make_spec(row).keeps_shape is None, "there is no graph that shows it"
     same = row.model_copy(update={"observed": observed.replace("true", "false")})
     assert make_spec(same).keeps_shape is True, "equal outputs have equal shapes"
@@ -173,9 +175,9 @@ def test_specs_tell_it(sound: Path) -> None:
     assert [(check.name, check.detail) for check in verify(sound, jobs=1) if not check.ok] == []
     spec, other = specs_of(sound)
     assert spec.algorithm is not None
-    assert spec.algorithm.sentences == TOLD
-    assert spec.summary.endswith(spec.algorithm.told)
-    assert spec.layout == "N×C×H×W"
+    assert spec.algorithm.operations == OPERATIONS
+    assert [(motif.kind, motif.operations) for motif in spec.algorithm.motifs] == [("pooling", (1,)), ("gate", (5, 6))]
+    assert spec.summary.endswith("; Conv2d 2; gate 1, pooling 1")
     assert "Kernel" not in spec.dependencies, "nothing runs in it"
     assert spec.graph == other.graph
     report = (sound / "report.md").read_text()
@@ -201,8 +203,7 @@ def test_publish_keeps_it_where_the_licence_is_not_permissive(sound: Path) -> No
     assert after[1].algorithm is None
     assert after[1].summary
     assert after[1].summary in before[1].summary
-    assert "1×1 filter" not in after[1].summary
-    assert "a gate" not in after[1].summary
+    assert "gate" not in after[1].summary
     assert after[1].graph == before[1].graph, "a digest tells nothing of it"
     assert rows[before[1].block]["algorithm"] is None
     assert rows[before[1].block]["summary"] == after[1].summary
@@ -217,8 +218,8 @@ def test_blocks_that_compute_the_same_are_found(sound: Path) -> None:
     index = open_index(sound)
     wanted = block_in(sound, "alpha::Gate")
     form = load_graphs(dict(specs_of(sound)[0].algorithm))["eval"]  # type: ignore[arg-type]
-    keys = {int(name[:16], 16): count for name, count in subtrees(form).items()}
-    assert wanted.labels == keys
+    keys = {int(name[:15], 16): count for name, count in subtrees(form).items()}
+    assert wanted.features["graph"] == keys
     hits, matched = find_similar(sound, index, wanted, Filters(), 10)
     assert matched == 1
     assert [(hit.block.partition("@")[0], hit.graph, hit.agreement) for hit in hits] == [("beta", 1.0, "same")]
@@ -231,12 +232,12 @@ def test_blocks_that_compute_the_same_are_found(sound: Path) -> None:
 
 def test_likeness_is_that_of_the_graphs(sound: Path) -> None:
     index = open_index(sound)
-    half = dict(list(block_in(sound, "alpha::Gate").labels.items())[::2])
-    exact = similarity(half, index.labels.list_of_block(1))
+    half = dict(list(block_in(sound, "alpha::Gate").features["graph"].items())[::2])
+    exact = similarity(half, index.features("graph", 1))
     assert 0 < exact < 1
-    assert index.labels.similar(half) == pytest.approx([exact, exact])
-    empty = CodeFeatures({}, {})
-    hits, _ = find_similar(sound, index, BlockComputation("half", half, empty, None, None), Filters(), 10)
+    assert index.similar("graph", half) == pytest.approx({0: exact, 1: exact})
+    empty: dict[str, dict[int, int]] = {"words": {}, "shingles": {}}
+    hits, _ = find_similar(sound, index, BlockComputation("half", {"graph": half, **empty}, None, None), Filters(), 10)
     assert [(hit.graph, hit.code, hit.agreement) for hit in hits] == [(pytest.approx(exact), 0.0, "different")] * 2
     with pytest.raises(UserError, match="nothing: no block that passes has a graph or code with anything in common"):
-        find_similar(sound, index, BlockComputation("nothing", {0: 1}, empty, None, None), Filters(), 10)
+        find_similar(sound, index, BlockComputation("nothing", {"graph": {0: 1}, **empty}, None, None), Filters(), 10)

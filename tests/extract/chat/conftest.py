@@ -9,11 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from extract.chat.draft import ChatBlock
 from extract.minimize.stage import MinimizedFile, make_minimized_columns
 from extract.model.results import Result, code_columns
-from extract.specs.make import make_spec
-from extract.specs.splits import SplitAssignment
 from lemur_core.graphs.identity import compute_identities
 from lemur_core.graphs.serialization import store
 from lemur_core.graphs.sizes import Sized
@@ -149,22 +146,4 @@ def write(sources: Sequence[Any], results: list[Result]) -> Callable[..., Path]:
 @pytest.fixture(scope="session")
 def extraction(write: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With conversations and code."""
-    return write(tmp_path_factory.mktemp("chat") / "out", chat=True, include_code=True)
-
-
-@pytest.fixture(scope="session")
-def chat_block() -> Callable[..., ChatBlock]:
-    """A block of a row of the table."""
-
-    def block_of(row: Block, split: str = "train", cluster: str | None = None) -> ChatBlock:
-        assert row.code is not None
-        spec = make_spec(row, TRACED.get(row.block.removesuffix("2")))
-        return ChatBlock(spec, SplitAssignment(cluster or row.block, split), row.code)  # type: ignore[arg-type]
-
-    return block_of
-
-
-@pytest.fixture(scope="session")
-def rows(sources: Sequence[Any]) -> list[Block]:
-    """All blocks that ran."""
-    return [row for source in sources for row in rows_of(source)]
+    return write(tmp_path_factory.mktemp("chat") / "out", chat=True)

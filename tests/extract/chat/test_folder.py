@@ -21,7 +21,7 @@ from tests.builders.suites import table
 Row = dict[str, Any]
 Edit = Callable[[list[Row]], object]
 Write = Callable[..., Path]
-KINDS = ["describe", "specify", "choose", "shapes", "write"]
+KINDS = ["describe", "write"]
 
 
 def rows_of(folder: Path, table: str) -> Iterator[tuple[str, Row]]:
@@ -77,40 +77,47 @@ def test_each_block_and_kind_has_a_row_or_a_reason(extraction: Path) -> None:
     seen = Counter((row["block"], row["task"]) for row in (*drops, *(row for _, row in rows_of(extraction, "chat"))))
     assert seen == Counter((block, kind) for block in specs for kind in KINDS)
     reasons = {(drop["block"].rpartition(".")[2], drop["source"][:4], drop["task"]): drop["reason"] for drop in drops}
-    assert reasons["Plain", "alph", "describe"] == "not_constructed"
-    assert reasons["Plain", "alph", "shapes"] == "not_run"
-    assert reasons["Squeeze", "beta", "describe"] == "same_spec"
-    assert reasons["Squeeze", "beta", "write"] == "license"
-    assert reasons["WidenToo", "alph", "write"] == "license", "a part of it is under the GPL"
-    same = {drop["detail"] for drop in drops if drop["reason"] == "same_spec"}
-    assert same == {"as alpha@1.0::alpha.blocks.Squeeze"}
+    assert reasons["Plain", "alph", "describe"] == "not_run"
+    for kind in KINDS:
+        assert reasons["Squeeze", "beta", kind] == "license"
+        assert reasons["WidenToo", "alph", kind] == "license", "a part of it is under the GPL"
 
 
 def test_code_leaves_only_under_permissive_licences(extraction: Path) -> None:
     rows = [row for _, row in rows_of(extraction, "chat")]
-    with_code = [row for row in rows if row["task"] == "write"]
-    assert {row["source"] for row in with_code} == {"alpha@1.0"}
-    assert {row["block"].rpartition(".")[2] for row in with_code} == {"Squeeze", "WidenA", "BlendA", "GatedA", "MixerA"}
-    for row in with_code:
-        lean = row["block"].endswith("GatedA")
-        assert ("# Lean." in row["messages"][-1]["content"]) == lean, "the lean form where there is one"
+    assert {row["source"] for row in rows} == {"alpha@1.0"}
+    assert {row["block"].rpartition(".")[2] for row in rows} == {"Squeeze", "WidenA", "BlendA", "GatedA", "MixerA"}
+    for row in rows:
+        lean, code = row["block"].endswith("GatedA"), row["messages"][2 if row["task"] == "write" else 1]["content"]
+        assert ("# Lean." in code) == lean, "the lean form where there is one"
         assert row["license"] == "MIT"
         assert row["notice"].endswith("MIT; changed: imports resolved and definitions brought together")
         for part in (row["path"], f"lines {row['start_line']}-{row['end_line']}", row["swhid"]):
             assert part in row["notice"]
-    others = [row for row in rows if row["task"] != "write"]
-    assert {row["notice"] for row in others} == {None}
-    assert {row["source"] for row in others} >= {"alpha@1.0", "beta@2.0", "gamma@3.0"}
 
 
-@pytest.mark.parametrize(
-    ("chat", "kinds", "absent"), [(True, set(KINDS[:4]), "with code"), (False, set(), "config_name: chat")]
-)
-def test_without_the_options(write: Write, tmp_path: Path, chat: bool, kinds: set[str], absent: str) -> None:
-    folder = write(tmp_path / "out", chat=chat)
-    assert {row["task"] for _, row in rows_of(folder, "chat")} == kinds
-    assert (folder / "data" / "chat").exists() == bool(kinds)
-    assert absent not in (folder / "README.md").read_text().partition("## Columns")[0]
+def test_an_answer_is_the_facts_of_the_code(extraction: Path) -> None:
+    """Both kinds hold the same two texts; the facts are those of the spec, the operations those of its graph."""
+    specs = {s.block: s for s in map(Spec.model_validate_json, (extraction / "specs.jsonl").read_text().splitlines())}
+    asked: dict[str, dict[str, list[str]]] = defaultdict(dict)
+    for _, row in rows_of(extraction, "chat"):
+        asked[row["block"]][row["task"]] = [message["content"] for message in row["messages"]]
+    assert len(asked) == 5
+    for block, kinds in asked.items():
+        spec, facts = specs[block], json.loads(kinds["describe"][2].removeprefix("```json\n").removesuffix("```"))
+        assert spec.algorithm is not None
+        assert facts["operations"] == list(spec.algorithm.operations)
+        assert (facts["name"], facts["parameters"], facts["layers"]) == (spec.name, spec.parameters, spec.layers)
+        assert "category" not in facts
+        assert kinds["write"][1].endswith(kinds["describe"][2])
+        assert kinds["describe"][1].endswith(kinds["write"][2])
+        assert f"Construct `{spec.name}` with channels = {spec.arguments.init['channels']}" in kinds["describe"][1]  # type: ignore[union-attr]
+
+
+def test_without_the_option(write: Write, tmp_path: Path) -> None:
+    folder = write(tmp_path / "out")
+    assert not (folder / "data" / "chat").exists()
+    assert "config_name: chat" not in (folder / "README.md").read_text().partition("## Columns")[0]
     assert failed(folder) == {}
 
 
@@ -126,16 +133,13 @@ def test_copies_and_all_that_is_said_of_a_block_stay_in_one_split(extraction: Pa
     assert all(len(splits) == 1 for splits in clusters.values())
     assert set(split_of.values()) == {"train", "validation", "test"}
     for split, row in rows_of(extraction, "chat"):
-        assert {split_of[block] for block in (row["block"], *row["others"])} == {split}
+        assert split_of[row["block"]] == split
 
 
 def test_the_same_in_every_run(extraction: Path, write: Write, tmp_path: Path) -> None:
-    again = write(tmp_path / "again", chat=True, include_code=True)
+    again = write(tmp_path / "again", chat=True)
     for path in ["README.md", "chat_drops.parquet", *(f.relative_to(again).as_posix() for f in again.glob("data/*/*"))]:
         assert (again / path).read_bytes() == (extraction / path).read_bytes(), path
-    other = write(tmp_path / "other", chat=True, include_code=True, seed=7)
-    one, two = ({row["messages"][1]["content"] for _, row in rows_of(folder, "chat")} for folder in (again, other))
-    assert one != two, "another seed words and holds out otherwise"
 
 
 def test_the_card(extraction: Path) -> None:
@@ -144,7 +148,7 @@ def test_the_card(extraction: Path) -> None:
     assert f"{counts['rows']:,} conversations about {counts['blocks']:,} blocks" in card
     for kind, number in counts["kinds"].items():
         assert re.search(rf"^\| `{kind}` \|[^|]+\| +{number} +\|", card, re.MULTILINE)
-    assert re.findall(r"^`(\w+)`, `[0-9a-f]{12}`", card, re.MULTILINE) == KINDS
+    assert {*re.findall(r"^`(\w+)`, `[0-9a-f]{12}`", card, re.MULTILINE)} == {*KINDS}
     assert "| `GPL-3.0-only` | no | 5 |" in card
 
 
@@ -177,14 +181,8 @@ def first(**changes: Any) -> Edit:
     return lambda rows: rows[0].update(changes)
 
 
-def alone(rows: list[Row]) -> None:
-    for row in rows:
-        row.update(others=["none"])
-
-
 CHAT = "data/chat/train-00000-of-00001.parquet"
 SPECS = "data/specs/train-00000-of-00001.parquet"
-PASSAGE = "def __init__ ( self , channels , width = 16 )"
 
 
 @table(__file__, "folder.md", "What is wrong is found", globals())

@@ -1,4 +1,4 @@
-"""Sentences on graphs: what they say of known figures, that names play no part, and that they stay short."""
+"""Facts of graphs: their operations in lines, the motifs that structure proves, and parts of networks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,10 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (the name everybody uses)
 
 from lemur_core.describe.cost import parts
-from lemur_core.describe.folding import MAX_SENTENCES
-from lemur_core.describe.layouts import derive_layout
-from lemur_core.describe.patterns import describe_graph
-from lemur_core.describe.roles import OTHER_TEXTS, TEXTS, list_fields
+from lemur_core.describe.facts import Facts, list_draws
 from lemur_core.graphs.canonical import canonical
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import identities
@@ -42,13 +39,6 @@ def squeeze(n: Net, x: Tensor) -> Tensor:
     return x * torch.sigmoid(n.up(F.relu(n.down(x.mean((2, 3), keepdim=True)))))
 
 
-def pyramid(n: Net, x: Tensor) -> Tensor:
-    parts = [x]
-    for _ in range(3):
-        parts.append(F.max_pool2d(parts[-1], 5, 1, 2))
-    return torch.cat(parts, 1)
-
-
 def attend(n: Net, x: Tensor) -> Tensor:
     q, k, v = n.qkv(x).reshape(2, 6, 3, 4, 8).permute(2, 0, 3, 1, 4).unbind(0)
     return ((q * 8**-0.5) @ k.transpose(-2, -1)).softmax(-1) @ v
@@ -59,52 +49,28 @@ def attend_others(n: Net, x: Tensor) -> Tensor:
     return scores.masked_fill(torch.eye(6, dtype=torch.bool), -1e4).softmax(-1) @ x
 
 
-def halves(n: Net, x: Tensor) -> Tensor:
-    a, b = x.chunk(2, 1)
-    return torch.cat([b, a], 1)
+def partition(n: Net, x: Tensor) -> Tensor:
+    return x.view(2, 2, 4, 3, 4, 6).permute(0, 1, 3, 2, 4, 5).reshape(-1, 4, 4, 6)
 
 
-TOLD: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], list[str]]] = read_table(
-    __file__, "motifs.md", "Told", globals()
+def merge(n: Net, x: Tensor) -> Tensor:
+    return x.view(2, 2, 3, 4, 4, 6).permute(0, 1, 3, 2, 4, 5).reshape(2, 8, 12, 6)
+
+
+FACTS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], list[str], list[tuple[Any, ...]]]] = read_table(
+    __file__, "motifs.md", "Facts", globals()
 )
 
 
-@pytest.mark.parametrize("name", TOLD)
-def test_known_figures(name: str) -> None:
-    build, shape, expected = TOLD[name]
-    assert list(describe_graph(graph(build, shape)).sentences) == expected
+@pytest.mark.parametrize("name", FACTS)
+def test_facts(name: str) -> None:
+    build, shape, operations, motifs = FACTS[name]
+    facts = Facts(graph(build, shape))
+    assert facts.list_operations() == operations
+    assert [(m.kind, m.operations, *m.facts.items()) for m in facts.find_motifs()] == motifs
 
 
-@pytest.mark.parametrize("name", [*TEXTS])
-def test_each_form_of_an_operation_has_a_text(name: str) -> None:
-    """`scatter` takes a tensor or a number, `where` a condition alone: no form may end a run."""
-    packet = getattr(torch.ops.aten, name)
-    for overload in packet.overloads():
-        parameters = getattr(packet, overload)._schema.arguments
-        if any(item.is_out for item in parameters) or parameters[0].type.kind() != "TensorType":
-            continue
-        given = {"input" if item.name == "self" else item.name for item in parameters if not item.has_default_value()}
-        given -= {item.name for item in parameters if item.type.kind() == "OptionalType"}
-        texts = (TEXTS[name], *OTHER_TEXTS.get(name, ()))
-        assert any(list_fields(text) <= given | {"along"} for text in texts), (overload, given)
-
-
-def test_weights_that_two_values_pass_are_named() -> None:
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.fc = nn.Conv2d(4, 6, 1)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.fc(x.mean((2, 3), keepdim=True)) + self.fc(x.amax((2, 3), keepdim=True))
-
-    assert describe_graph(graph(Twice, (1, 4, 4, 4))).sentences == (
-        "(1) from the input: mean over H and W; 1×1 filter 4 to 6.",
-        "(2) from the input: maximum over H and W; 1×1 filter 4 to 6, with the weights of (1); adds (1).",
-    )
-
-
-def test_repeats_are_folded_and_sentences_are_bounded() -> None:
+def test_every_number_of_a_motif_is_a_line() -> None:
     class Stage(nn.Module):
         def __init__(self, width: int) -> None:
             super().__init__()
@@ -113,67 +79,33 @@ def test_repeats_are_folded_and_sentences_are_bounded() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x + self.b(F.relu(self.a(x)))
 
-    told = describe_graph(graph(lambda: nn.Sequential(*[Stage(4) for _ in range(20)]), (1, 4, 4, 4)))
-    assert told.patterns == ("a residual, 20 times",)
-    assert told.sentences == (
-        "(1) from the input: 3×3 filter 4 to 4; ReLU; 1×1 filter 4 to 4; adds the input: a residual.",
-        "(2) from (1): 3×3 filter 4 to 4; ReLU; 1×1 filter 4 to 4; adds (1): a residual.",
-        "(3) to (20): as (2), with numbers 1 further each time.",
-    )
-
-    def tangle(_n: Net, x: Tensor) -> Tensor:
-        values = [x]
-        for number in range(60):
-            values.append(torch.sin(values[-1]) + torch.cos(values[number // 3]) * (number + 2))
-        return torch.stack(values).sum(0)
-
-    assert len(describe_graph(graph(lambda: Net(tangle), (2, 3))).sentences) == MAX_SENTENCES
+    facts = Facts(graph(lambda: nn.Sequential(*[Stage(4) for _ in range(20)]), (1, 4, 4, 4)))
+    assert [m.kind for m in facts.find_motifs()] == ["residual"] * 20
+    assert len(facts.list_operations()) == 20 * 4 + 1
+    for motif in facts.find_motifs():
+        line = facts.list_operations()[motif.operations[-1] - 1]
+        assert line.startswith(f"({motif.operations[-1]}) add of ")
 
 
-def test_stochastic_depth_is_told_of_train_mode() -> None:
-    class Drop(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            branch = x.sin()
-            return x + (branch * x.new_empty(2, 1, 1).bernoulli_(0.8).div_(0.8) if self.training else branch)
-
-    both = describe_graph(graph(Drop, (2, 4, 6)), graph(Drop, (2, 4, 6), train=True))
-    assert both.sentences == (
-        "from the input: sine; adds the input: a residual.",
-        "In train mode also whole samples dropped with probability 0.2.",
-    )
-    assert "stochastic depth" in both.patterns
-
-
-def test_train_mode_tells_what_it_draws() -> None:
+def test_draws_by_mode() -> None:
     def build() -> nn.Module:
         return nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.25))
 
-    both = describe_graph(graph(build, (2, 4)), graph(build, (2, 4), train=True))
-    assert both.sentences == (
-        "from the input: linear 4 to 4.",
-        "In train mode also dropout of 0.25.",
+    drawn = [list_draws(graph(build, (2, 4), train=train)) for train in (False, True)]
+    assert drawn == [(), ("dropout",)]
+
+
+@table(__file__, "motifs.md", "Channels", globals())
+def test_channels_are_where_layers_read_them(forward: Callable[..., Any], axis: int | None) -> None:
+    found = graph(
+        lambda: Net(forward, norm=nn.LayerNorm(16), fc=nn.Linear(16, 16), conv=nn.Conv2d(16, 4, 1)), (2, 16, 16, 16)
     )
+    assert Facts(found).find_channel_axis() == axis
 
 
-def test_dropout_inside_an_attention_is_told() -> None:
-    class Attend(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return F.scaled_dot_product_attention(x, x, x, dropout_p=0.25 if self.training else 0.0)
-
-    both = describe_graph(graph(Attend, (2, 3, 4, 8)), graph(Attend, (2, 3, 4, 8), train=True))
-    assert both.sentences[1:] == ("In train mode also dropout of 0.25 inside an attention.",)
-
-
-@table(__file__, "motifs.md", "Layout follows from the graph", globals())
-def test_layout_follows_from_the_graph(forward: Callable[..., Any], shape: tuple[int, ...], layout: str | None) -> None:
-    found = graph(lambda: Net(forward, norm=nn.LayerNorm(16), fc=nn.Linear(16, 16), conv=nn.Conv2d(16, 4, 1)), shape)
-    place = next(place for place, node in enumerate(found.nodes) if node.op == "input")
-    assert derive_layout(found, place) == layout
-
-
-@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("name", FACTS)
 def test_notation_gives_the_same_graph_back(name: str) -> None:
-    build, shape, _ = TOLD[name]
+    build, shape, _, _ = FACTS[name]
     found = graph(build, shape)
     assert deserialize(serialize(found)) == found
 
