@@ -23,8 +23,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.search import told
-from extract.search.alike import read_features
-from extract.search.index import Features, compare_features
+from extract.search.alike import Features, compare_features, read_features
 
 #: Model and name of a class.
 Key = tuple[str, str]
@@ -53,7 +52,7 @@ def main() -> None:
     pairs = list(read_pairs(options.package / "models", classes))
     keys = sorted(classes)
     plain = [without_model(classes[key], *key) for key in keys]
-    features = [read_features(None, classes[key], name=key[1]) for key in keys]
+    features = [read_features(classes[key], None, key[1]) for key in keys]
     plain_words = [{hash(word): 1 for word in set(re.findall(r"\b[a-zA-Z_][a-zA-Z0-9_]*\b", text))} for text in plain]
     print(f"{len(keys):,} classes, {len(pairs):,} pairs; R@1, R@10, MRR with 95 % intervals")
     rows = {kind: _rows([own[kind] for own in features]) for kind in ("words", "shingles")}

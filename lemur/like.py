@@ -44,4 +44,4 @@ def _trace_file(path: Path, unsafe: bool) -> BlockComputation:
         ((_, traced),) = tracer.run({0: inputs | {"code": code}})
     if traced.graph is None:
         raise UserError(f"{path}: has no graph: {traced.error}; pass a network that meets LEMUR's contract and runs")
-    return BlockComputation(str(path), read_features(None, code, traced.read_graph()), traced.graph, traced.widths)
+    return BlockComputation(str(path), read_features(code, traced.read_graph()), traced.graph, traced.widths)

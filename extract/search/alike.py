@@ -7,16 +7,23 @@ renamed copy has the same; a quarter of them is kept.
 
 import hashlib
 import json
-from collections.abc import Mapping
+import math
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
 from keyword import iskeyword
 from pathlib import Path
+from typing import Any
 
-from extract.model.blocks import find_block, read_blocks
-from extract.search.index import Features, Filters, SearchIndex, SpecLine, open_index, split_name
+from extract.model.blocks import find_block, iterate_blocks, read_blocks
+from extract.search.index import Filters, SearchIndex, open_index, split_name
+from lemur_core.files.atomic import atomic_file
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible
+from lemur_core.files.progress import progress
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import subtrees
 from lemur_core.graphs.serialization import load_graphs
@@ -24,10 +31,13 @@ from lemur_core.similarity.outline import outline_code
 from lemur_core.similarity.tokens import class_texts, region_tokens, span_tokens
 from manifests.records import Agreement, Block
 
+Features = Mapping[int, int]  # with their counts
+
 _AGREEMENTS = {"same": "same", "widths": "same up to widths", "different": ""}
 _LEAST = 0.01  # similarity of a hit: words that all blocks share are hardly anything in common
 _GRAPH = 0.5  # share of the graph in the similarity of two blocks that have one; the rest is their codes
 _SAMPLED = 4  # one shingle in so many is kept
+KINDS = ("graph", "words", "shingles")
 _DIGITS = 15  # of a digest: 60 bits, which SQLite holds
 
 
@@ -58,23 +68,13 @@ class SimilarBlock:
     file: str | None
 
 
-def read_features(
-    spec: SpecLine | None, code: str, graph: Graph | None = None, *, name: str | None = None
-) -> dict[str, dict[int, int]]:
-    """Return the features of a graph and of a code, by kind.
+def read_features(code: str, graph: Graph | None, name: str | None = None) -> dict[str, dict[int, int]]:
+    """Return the features of a graph and of a code, by kind; none of what is not there, or not valid Python.
 
-    Args:
-        spec: of the block, with its graph and name.
-        graph, name: without a spec: of a network, and of a class of the code; None for all networks of the code.
-        code: without a valid one there are no words and shingles.
+    Args: name: of a class of the code; None for all its networks and the functions that they call.
     """
-    if spec is not None and spec.get("algorithm") is not None:
-        try:
-            graph = load_graphs(spec["algorithm"])["eval"]
-        except (ValueError, LookupError, TypeError, AttributeError):  # of another version of torch
-            graph = None
     labels = {int(label[:_DIGITS], 16): count for label, count in subtrees(graph).items()} if graph is not None else {}
-    outline, name = outline_code(code), spec["name"] if spec is not None else name
+    outline = outline_code(code)
     if isinstance(outline, str):
         return {"graph": labels, "words": {}, "shingles": {}}
     lines = [(item.first, item.last) for item in outline.classes if item.name == name]
@@ -90,6 +90,89 @@ def _number(word: str) -> int:
     return int(hashlib.blake2b(word.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS], 16)
 
 
+@dataclass(frozen=True, slots=True)
+class FeatureTable:
+    """The features of the blocks of a folder, in a database beside that of their words; blocks have its numbers."""
+
+    path: Path
+
+    def read(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """Return the rows of a query."""
+        with closing(sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+            return connection.execute(query, values).fetchall()
+
+    def of_block(self, number: int) -> dict[str, dict[int, int]]:
+        """Return the features of one block, by kind."""
+        query = "SELECT feature, count FROM features WHERE kind = ? AND number = ?"
+        return {kind: dict(self.read(query, kind, number)) for kind in KINDS}
+
+    def compare(self, kind: str, wanted: Features, size: int, *, rare: bool = False) -> dict[int, float]:
+        """Return the similarity of each block's features of a kind. Args: as `compare_features`."""
+        rows = self.read("SELECT number, feature, count FROM features WHERE kind = ?", kind)
+        return compare_features(rows, wanted, size, rare=rare)
+
+
+def compare_features(
+    rows: Sequence[tuple[int, ...]], wanted: Features, size: int, *, rare: bool = False
+) -> dict[int, float]:
+    """Return the Jaccard similarity of multisets of features, by block; none without a common feature.
+
+    Args:
+        rows: the features of blocks: number, feature, count.
+        size: the number of all blocks.
+        rare: a feature counts by the logarithm of how rare it is, instead of 1.
+    """
+    spread = Counter(feature for _, feature, _ in rows)
+
+    def worth(feature: int) -> float:
+        # Not zero: equal blocks are alike also where each block has all of their features.
+        return max(math.log((size + 0.5) / (spread[feature] + 0.5)), 1e-3) if rare else 1.0
+
+    own = sum(worth(feature) * count for feature, count in wanted.items())
+    totals, shared = defaultdict[int, float](float), defaultdict[int, float](float)
+    for number, feature, count in rows:
+        value = worth(feature)
+        totals[number] += value * count
+        if feature in wanted:
+            shared[number] += value * min(count, wanted[feature])
+    return {number: common / (totals[number] + own - common) for number, common in shared.items()}
+
+
+def open_features(folder: Path, index: SearchIndex) -> FeatureTable:
+    """Open the features of a folder; make them if there are none, or if they are damaged.
+
+    Raises: UserError if the table of blocks cannot be read.
+    """
+    table = FeatureTable(index.path.with_name(f"like-{index.path.name}"))
+    try:
+        table.read("SELECT count(*) FROM features")
+    except sqlite3.DatabaseError:  # missing, or damaged
+        table.path.unlink(missing_ok=True)
+        numbers = dict(index.read("SELECT block, number FROM blocks"))
+        rows = iterate_blocks(folder, ("block", "name", "code"))
+        codes = {row.block: (row.name, row.code) for row in rows if row.code is not None}
+        with atomic_file(table.path) as part, closing(sqlite3.connect(part)) as connection:
+            connection.execute("CREATE TABLE features (kind TEXT, number INTEGER, feature INTEGER, count INTEGER)")
+            with progress("index", len(numbers), "blocks") as advance:
+                for block, number in numbers.items():
+                    name, code = codes.get(block, ("", ""))
+                    for kind, own in read_features(code, _read_graph(index.spec(number)), name).items():
+                        items = [(kind, number, feature, count) for feature, count in own.items()]
+                        connection.executemany("INSERT INTO features VALUES (?, ?, ?, ?)", items)
+                    advance(1)
+            connection.execute("CREATE INDEX by_kind ON features (kind, number)")
+            connection.commit()
+    return table
+
+
+def _read_graph(spec: Mapping[str, Any]) -> Graph | None:
+    """Return the graph of eval mode; None if there is none, or it is of another version of torch."""
+    try:
+        return load_graphs(spec["algorithm"])["eval"] if spec["algorithm"] is not None else None
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
 def block_in(folder: Path, wanted: str) -> BlockComputation:
     """Return the computation of a block of a folder. Args: wanted: any name that `lemur show` accepts.
 
@@ -99,7 +182,7 @@ def block_in(folder: Path, wanted: str) -> BlockComputation:
     found = index.read("SELECT number FROM blocks WHERE block = ?", row.block)
     if not found:
         raise UserError(f"{row.block}: it has no code: it was not emitted; give another block")
-    features = {kind: index.features(kind, found[0][0]) for kind in ("graph", "words", "shingles")}
+    features = open_features(folder, index).of_block(found[0][0])
     return BlockComputation(row.block, features, row.graph, row.graph_widths, row.block)
 
 
@@ -112,9 +195,10 @@ def find_similar(
         blocks there were before `limit`.
     Raises: UserError if no block has the value of a filter, or no block that passes has anything in common.
     """
-    graph = index.similar("graph", wanted.features["graph"])
-    words, shingles = (index.similar(kind, wanted.features[kind], rare=True) for kind in ("words", "shingles"))
-    traced = {number for (number,) in index.read("SELECT DISTINCT number FROM features WHERE kind = 'graph'")}
+    table = open_features(folder, index)
+    graph = table.compare("graph", wanted.features["graph"], index.size)
+    words, shingles = (table.compare(kind, wanted.features[kind], index.size, rare=True) for kind in KINDS[1:])
+    traced = {number for (number,) in table.read("SELECT DISTINCT number FROM features WHERE kind = 'graph'")}
     agreements = {row.block: _agree(wanted, row) for row in read_blocks(folder, ("block", "graph", "graph_widths"))}
     facts = {number: (block, kind) for number, block, kind in index.read("SELECT number, block, category FROM blocks")}
     found = []

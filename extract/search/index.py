@@ -1,4 +1,4 @@
-"""The blocks of an extraction folder in SQLite: their words for full-text search, and features of graphs and codes.
+"""The blocks of an extraction folder in SQLite, for full-text search.
 
 The database is made once for a folder, and kept in the user's cache under the digest of the folder's specs. Its words
 are those of names, split (`SEModule` is `semodule se module`), and the docstrings and comments of a class and of its
@@ -9,13 +9,12 @@ import ast
 import difflib
 import itertools
 import json
-import math
 import re
 import sqlite3
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -29,8 +28,8 @@ from lemur_core.source.scopes import last_name
 from manifests.options import Level
 from manifests.provenance import SPECS
 
-#: The columns of words, with their weights.
-COLUMNS = {"name": 6.0, "place": 2.0, "arguments": 2.0, "parts": 2.0, "computed": 1.5, "text": 1.0}
+#: The columns of words, with their weights, chosen on every third description of `benchmarks.search`.
+COLUMNS = {"name": 40.0, "place": 10.0, "arguments": 1.0, "parts": 1.0, "computed": 0.5, "text": 1.0}
 FACTS = ("block", "name", "category", "level", "license", "source")
 #: Words that describe nothing; ignored in a query if any other words remain.
 FILLER = frozenset(
@@ -46,17 +45,17 @@ _VERSION = 5  # of the database
 _NEAR = 5
 _DESCRIPTION = 5  # words: no block need have them all
 _WORD = re.compile(r"\w+")
+#: The next statement at the left margin ends a class; a comment or a closing bracket does not.
+_NEXT = re.compile(r"^[^\s#)\]}]", re.MULTILINE)
 _COMMENT = re.compile(r"(?:^|\s)#+(.*)", re.MULTILINE)
 _LEVELS: tuple[str, ...] = get_args(Level)
 _SIZES = str.maketrans("×*", "xx")
 _TABLES = f"""
 CREATE TABLE blocks (number INTEGER PRIMARY KEY, {", ".join(FACTS)}, first INTEGER, last INTEGER);
 CREATE VIRTUAL TABLE words USING fts5({", ".join(COLUMNS)}, tokenize = 'porter unicode61');
-CREATE TABLE features (kind TEXT, feature INTEGER, number INTEGER, count INTEGER);
 """
 
 SpecLine = dict[str, Any]
-Features = Mapping[int, int]  # with their counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +82,11 @@ class SearchIndex:
     """The database of a folder."""
 
     def __init__(self, path: Path, specs: Path) -> None:
-        self._path, self._specs = path, specs
+        self.path, self._specs = path, specs
         self.size: int = self.read("SELECT count(*) FROM blocks JOIN words ON words.rowid = number")[0][0]
 
     def _open(self) -> "closing[sqlite3.Connection]":
-        return closing(sqlite3.connect(f"{self._path.resolve().as_uri()}?mode=ro", uri=True))
+        return closing(sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro", uri=True))
 
     def read(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         """Return the rows of a query."""
@@ -120,15 +119,6 @@ class SearchIndex:
         )
         return [number for (number,) in found]
 
-    def similar(self, kind: str, wanted: Features, *, rare: bool = False) -> dict[int, float]:
-        """Return the similarity of each block's features of a kind, see `compare_features`."""
-        rows = self.read("SELECT number, feature, count FROM features WHERE kind = ?", kind)
-        return compare_features(rows, wanted, self.size, rare=rare)
-
-    def features(self, kind: str, number: int) -> dict[int, int]:
-        """Return the features of one block with their counts."""
-        return dict(self.read("SELECT feature, count FROM features WHERE kind = ? AND number = ?", kind, number))
-
     def filter(self, filters: Filters) -> list[int]:
         """Return the numbers of the blocks that pass. Raises: UserError for a value that no block has."""
         passing = dict(self.read("SELECT number, level FROM blocks ORDER BY number"))
@@ -141,32 +131,6 @@ class SearchIndex:
                 passing = {number: level for number, level in passing.items() if spelled[column[number]] & known}
         high = _LEVELS[_LEVELS.index(filters.level) :] if filters.level else _LEVELS
         return [number for number, level in passing.items() if level in high]
-
-
-def compare_features(
-    rows: Sequence[tuple[int, int, int]], wanted: Features, size: int, *, rare: bool = False
-) -> dict[int, float]:
-    """Return the Jaccard similarity of multisets of features, by block; none without a common feature.
-
-    Args:
-        rows: the features of blocks: number, feature, count.
-        size: the number of all blocks.
-        rare: a feature counts by the logarithm of how rare it is, instead of 1.
-    """
-    spread = Counter(feature for _, feature, _ in rows)
-
-    def worth(feature: int) -> float:
-        # Not zero: equal blocks are alike also where each block has all of their features.
-        return max(math.log((size + 0.5) / (spread[feature] + 0.5)), 1e-3) if rare else 1.0
-
-    own = sum(worth(feature) * count for feature, count in wanted.items())
-    totals, shared = defaultdict[int, float](float), defaultdict[int, float](float)
-    for number, feature, count in rows:
-        value = worth(feature)
-        totals[number] += value * count
-        if feature in wanted:
-            shared[number] += value * min(count, wanted[feature])
-    return {number: common / (totals[number] + own - common) for number, common in shared.items()}
 
 
 def search(index: SearchIndex, query: str, filters: Filters, limit: int | None) -> SearchResult:
@@ -223,10 +187,11 @@ def _terms(query: str) -> Iterator[str]:
         yield f"({' OR '.join(texts)})"
 
 
-def split_name(name: str) -> list[str]:
+@lru_cache(maxsize=100_000)
+def split_name(name: str) -> tuple[str, ...]:
     """Return a name in lower case, then its words: `SEModule` gives semodule, se, module."""
     whole, words = name.lower().strip("_"), split_words(name).split()
-    return [whole, *words] if words != [whole] else [whole]
+    return (whole, *words) if words != [whole] else (whole,)
 
 
 def _spell(option: str, values: Sequence[str], wanted: str) -> str:
@@ -293,8 +258,6 @@ def _read_manifest(folder: Path) -> tuple[int, str]:
 
 
 def _build(path: Path, folder: Path) -> None:
-    from extract.search.alike import read_features  # loads slowly, and only building an index needs it
-
     lines = (folder / SPECS).read_bytes().splitlines(keepends=True)
     starts = [0, *itertools.accumulate(map(len, lines))]
     facts_of, words_of = (", ".join("?" * (len(names) + more)) for names, more in ((FACTS, 3), (COLUMNS, 1)))
@@ -306,7 +269,7 @@ def _build(path: Path, folder: Path) -> None:
                 facts = [str(spec[name]) for name in FACTS]
                 file = folder / spec["file"] if spec["file"] else None
                 code = file.read_text(encoding="utf-8") if file is not None and file.is_file() else ""
-                words, features = read_words(spec, code), read_features(spec, code)
+                words = read_words(spec, code)
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise _explain(folder / SPECS, number, error) from error
             place = starts[number : number + 2]
@@ -315,10 +278,7 @@ def _build(path: Path, folder: Path) -> None:
                 f"INSERT INTO words (rowid, {', '.join(COLUMNS)}) VALUES ({words_of})",
                 (number, *(words[name] for name in COLUMNS)),
             )
-            rows = [(kind, item, number, count) for kind, items in features.items() for item, count in items.items()]
-            connection.executemany("INSERT INTO features VALUES (?, ?, ?, ?)", rows)
             advance(1)
-        connection.execute("CREATE INDEX by_kind ON features (kind, number)")
         connection.commit()
 
 
@@ -357,11 +317,11 @@ def _join(names: Iterable[str], *, once: bool = True) -> str:
 
 
 def _find_class(code: str, name: str) -> Iterator[tuple[ast.ClassDef, str]]:
-    """Yield the class of this name with its text; nothing if the file does not parse."""
+    """Yield the class of this name with its text; nothing if it does not parse alone: files are long."""
+    start = re.search(rf"^class +{re.escape(name)}\b", code, re.MULTILINE)
+    end = _NEXT.search(code, start.end()) if start else None
+    text = code[start.start() : end.start() if end else len(code)] if start else ""
     try:
-        tree = ast.parse(code)
+        yield from ((node, text) for node in ast.parse(text).body if isinstance(node, ast.ClassDef))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef) and node.name == name:
-            yield node, "\n".join(code.splitlines()[node.lineno - 1 : node.end_lineno])
