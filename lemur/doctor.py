@@ -4,8 +4,10 @@ import importlib.metadata
 import os
 import platform
 import shutil
+import sqlite3
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -44,7 +46,7 @@ class Diagnosis:
 
 def examine() -> Iterator[Diagnosis]:
     """Yield all findings in a fixed order; each check runs when its finding is requested."""
-    for look in (_python, _torch, _sandbox, _machine, _disk, _cache, _hub, _extras):
+    for look in (_python, _sqlite, _torch, _sandbox, _machine, _disk, _cache, _hub, _extras):
         try:
             # One check that fails must not hide the others.
             yield from look()
@@ -60,6 +62,17 @@ def _python() -> Iterator[Diagnosis]:
     known = f"tested with {_OLDEST[0]}.{_OLDEST[1]} to {_NEWEST[0]}.{_NEWEST[1]}"
     yield _judge("python", _OLDEST <= sys.version_info[:2] <= _NEWEST, platform.python_version(), known)
     yield Diagnosis("lemur", "ok", importlib.metadata.version("lemur-curator"))
+
+
+def _sqlite() -> Iterator[Diagnosis]:
+    version = sqlite3.sqlite_version
+    with closing(sqlite3.connect(":memory:")) as connection:
+        try:
+            connection.execute("CREATE VIRTUAL TABLE words USING fts5(word)")
+        except sqlite3.OperationalError as error:
+            yield Diagnosis("sqlite", "FAIL", f"{version}: no FTS5, for lemur search: {error}; use another Python")
+            return
+    yield Diagnosis("sqlite", "ok", f"{version}, with FTS5")
 
 
 def _torch() -> Iterator[Diagnosis]:
