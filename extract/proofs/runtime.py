@@ -24,6 +24,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import IO
 
@@ -214,6 +215,12 @@ class Distribution:
         """The folder of its files, laid out as in `site-packages`."""
         return _cache("distributions") / self.id / "files"
 
+    @property
+    def is_linked(self) -> bool:
+        """Return whether extension modules may be compiled for one version of a package that is never fetched."""
+        linked = any(canonicalize_name(need.name) in PROVIDED for need in read_requirements(self.requires))
+        return linked and any(self.folder.rglob(f"*{EXTENSION_SUFFIXES[-1]}"))
+
     def contains(self, package: str) -> bool:
         """Return whether `import package` finds a module, a package or an extension module here."""
         return (self.folder / package).is_dir() or any(self.folder.glob(f"{glob.escape(package)}.*"))
@@ -346,8 +353,10 @@ class _Resolver:
             except AbsentError as error:
                 self.unusable[name] = f"today; of that day {error}"
             else:
-                self.days[name] = self.day
-                return fetched
+                if not fetched.is_linked:
+                    self.days[name] = self.day
+                    return fetched
+                self.unusable[name] = "today; that of the day is compiled for another numpy or torch"
         self.days[name] = self.unusable.get(name, "")
         try:
             return _fetch_wheel(name, specifier, cached_only=cached_only, incomplete=self.incomplete)

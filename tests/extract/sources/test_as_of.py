@@ -38,10 +38,16 @@ def release(tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
             """Print nothing."""
 
     def upload(
-        name: str, version: str, uploaded: str | None, code: str = "", needs: str = "", tag: str = "py3"
+        name: str,
+        version: str,
+        uploaded: str | None,
+        code: str = "",
+        needs: str = "",
+        tag: str = "py3",
+        library: str = "",
     ) -> None:
         tag = f"{tag}-none-any"
-        contents: Files = {f"{name}.py": code}
+        contents: Files = {f"{name}.py": code, **({library: ""} if library else {})}
         wheel = tmp_path / f"{name}-{version}-{tag}.whl"
         with zipfile.ZipFile(wheel, "w") as archive:
             metadata = f"Requires-Dist: {needs}\n" if needs else ""
@@ -92,7 +98,10 @@ def test_each_release_says_of_which_day_it_is(release: Release, make_wheel: Call
     release("parent", "1.0", "2020-01-01", needs="absent")
     release("parent", "2.0", "2023-01-01", needs="child")
     release("child", "1.0", "2020-01-01")
-    wanted = ["later", "local", "parent", "python2", "undated"]
+    for linked, needs in (("linked", "numpy<2"), ("compiled", "child")):
+        release(linked, "1.0", "2020-01-01", needs=needs, library=f"{linked}.so")
+        release(linked, "2.0", "2023-01-01", needs=needs, library=f"{linked}.so")
+    wanted = ["compiled", "later", "linked", "local", "parent", "python2", "undated"]
     none = "there is no wheel of it for this Python and platform"
     unknown = "date unknown, because its index states no upload times"
     with releases_of(DAY):
@@ -100,7 +109,9 @@ def test_each_release_says_of_which_day_it_is(release: Release, make_wheel: Call
         assert runtime_for(wanted) == runtime  # from the cache
     assert dict(runtime.days) == {
         "child==1.0": DAY,
+        "compiled==1.0": DAY,
         "later==1.0": f"today; of that day {none}",
+        "linked==2.0": "today; that of the day is compiled for another numpy or torch",
         "local==1.0": f"today; of that day {unknown}",
         "parent==2.0": "today; that of the day needs absent, which cannot be had here",
         "python2==2.0": f"today; of that day {none}",
