@@ -403,12 +403,7 @@ def _cache(part: str) -> Path:
 
 
 def _fetch_wheel(
-    name: str,
-    specifier: SpecifierSet,
-    *,
-    cached_only: bool = False,
-    incomplete: bool = False,
-    day: str | None = None,
+    name: str, specifier: SpecifierSet, *, cached_only: bool = False, incomplete: bool = False, day: str | None = None
 ) -> Distribution:
     """Return the release that pip selects for a requirement; the selection is cached.
 

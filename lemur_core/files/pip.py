@@ -18,7 +18,7 @@ import threading
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from packaging.version import Version
 
@@ -108,17 +108,9 @@ def download(
     if sdists and done.returncode == EXIT_ARCHIVE and result.is_file():
         return Path(result.read_text(encoding="utf-8"))
     if _INVALID in done.stderr and sdists is True:  # pip rejects it in a wheel; that of an sdist is not read
+        more: Any = {"max_bytes": max_bytes, "max_seconds": max_seconds, "retries": retries, "day": day}
         with contextlib.suppress(AbsentError):
-            return download(
-                name,
-                specifier,
-                folder,
-                sdists="only",
-                max_bytes=max_bytes,
-                max_seconds=max_seconds,
-                retries=retries,
-                day=day,
-            )
+            return download(name, specifier, folder, sdists="only", **more)
     fetched = sorted(archives.iterdir())
     if done.returncode != 0 or not fetched:
         raise _explain(done.stderr, sdists, max_bytes)
