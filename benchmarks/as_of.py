@@ -76,7 +76,7 @@ def main() -> None:
     path, count = Path(sys.argv[1]), int(sys.argv[2]) if sys.argv[2:] else len(DAYS)
     cpu = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
     record: dict[str, Any] = {
-        "command": "python -m benchmarks.as_of FILE",
+        "command": f"python -m benchmarks.as_of FILE {count}",
         "commit": subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip(),
         "versions": {name: find_runtime().versions[name] for name in ("torch", "torchvision", "numpy")},
         "python": platform.python_version(),
