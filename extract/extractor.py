@@ -17,6 +17,7 @@ from extract.arguments.hints import HintFinder
 from extract.emit.emit import CachedEmitter, Emitted, Unresolved
 from extract.folder.write import write_extraction
 from extract.model.results import Options, Result, RunFacts, at_least
+from extract.proofs.runtime import releases_of
 from extract.proofs.validate import BlockVerdict
 from extract.resolve.discover import Selected, Selection, TargetClass, discover, select
 from extract.resolve.distributions import read_confirmed
@@ -237,7 +238,7 @@ class BlockExtractor:
                 verdict = BlockVerdict("discovered", str(outcome.reason), outcome.detail)
                 pending.append(PendingBlock(target, None, verdict))
         emitted = [block for block in pending if block.emitted is not None]
-        with self.context.sharing():
+        with self.context.sharing(), releases_of(self.options.as_of):
             for lap, stage in STAGES.items():
                 stage(emitted, self.context)
                 self.watch.lap(lap)
@@ -323,7 +324,8 @@ def _extract_all(extractor: BlockExtractor) -> list[Result]:
         facts.notes += [f"{name}: chosen by priority; also {', '.join(ids)}" for name, ids in selected.others.items()]
     facts.index_hits, facts.index_parsed = extractor.index.hits, extractor.index.parsed
     nothing: dict[str, Any] = {"not_compared": {}, "no_graph": {}}
-    facts.details = {"installed_for_execution": list(runtime.installed), **nothing, **facts.details}
+    installed = {"installed_for_execution": list(runtime.installed), "days": dict(runtime.days)}
+    facts.details = {**installed, **nothing, **facts.details}
     return results
 
 

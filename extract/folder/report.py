@@ -70,6 +70,7 @@ def write_report(
     by_source = _report_by_group("source", counts["sources"], facts, apart=[source.name for source in substitutes])
     fidelity = counts["fidelity"]
     compared = [[f"`{name}`", count(n), share(n, sum(fidelity.values()))] for name, n in fidelity.items()]
+    days = [[code_span(release), plain(day)] for release, day in facts.details.get("days", {}).items()]
     lines = [
         *_head(facts, counts),
         *_levels(facts, counts),
@@ -78,6 +79,7 @@ def write_report(
         *by_source,
         *_section("Sources that could not be opened", ["source", "reason"], unopened, left=2),
         *_section("Sources that stand in for others", ["source", "taken from", "in the place of"], taken, left=3),
+        *_section(f"Requirements as of {facts.options.as_of}", ["release", "of"], days, left=2),
         *_report_by_group("category", counts["categories"], facts, intro=_OF_CATEGORIES),
         *_failures(list_failures(rows), counts["blocks"]),
         *_arguments(counts),

@@ -21,6 +21,7 @@ from extract.folder.page import extraction_page
 from extract.folder.verify_code import check_calls, check_code
 from extract.model.blocks import find, find_code
 from extract.model.results import at_least, count_rows
+from extract.proofs.runtime import releases_of
 from extract.resolve.distributions import read_confirmed
 from extract.resolve.modules import FOUNDATION
 from extract.specs.algorithm import algorithm_faults
@@ -71,7 +72,10 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:
     wrong = {check.name for check in checks if not check.ok}
     checks += [] if wrong & _BEFORE else _check_dataset(folder, manifest)
     # What a check above doubts is not executed.
-    return checks + run_checks("calls", lambda: check_calls(folder, jobs)) if all(c.ok for c in checks) else checks
+    if all(check.ok for check in checks):
+        with releases_of(manifest.parameters.get("as_of")):
+            checks += run_checks("calls", lambda: check_calls(folder, jobs))
+    return checks
 
 
 # --- the table --------------------------------------------------------------------------------------------------------

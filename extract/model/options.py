@@ -5,6 +5,7 @@ from typing import Annotated
 
 from extract.resolve import Policy
 from extract.resolve.distributions import read_confirmed
+from lemur_core.files.pip import check_day
 from manifests.options import MAX_TOKENS, Level, Option
 
 Names = tuple[str, ...]
@@ -27,6 +28,8 @@ class ExtractOptions:
         distributions: for imports that no metadata maps to a distribution, their distribution, as `hydra=hydra-core`.
         index: parse the files that the index lacks (`missing`), all files (`force`) or none (`skip`).
         level: validate blocks up to this level.
+        as_of: take what blocks import, besides torch, torchvision and numpy, in the versions of a day, as `2021-03-01`,
+            where these have wheels for this Python, else in today's; `report.md` lists which.
         retry_failed: run the blocks again that failed in an earlier run.
         fidelity: compare the blocks that run with the original classes, from an installed copy of their package.
         seed: the seed for drawing the held-out specs.
@@ -35,7 +38,12 @@ class ExtractOptions:
         unsafe_no_sandbox: run foreign code without the sandbox; only for code that you trust.
 
     Raises:
+<<<<<<< HEAD
         UsageError: if a distribution is not of the form IMPORT=NAME.
+=======
+        UsageError: if `include_code` is set without `chat`, a distribution is not of the form IMPORT=NAME, or `as_of`
+            is not a past day or needs a newer pip.
+>>>>>>> visit
 
     Example:
         ```python
@@ -70,6 +78,10 @@ class ExtractOptions:
     ] = ()
     index: Annotated[Policy, Option("Parse the missing files, all files, or none.")] = "missing"
     level: Annotated[Level, Option("The level to validate blocks to.")] = "backward"
+    as_of: Annotated[
+        str | None,
+        Option("Packages that blocks import: the versions of that day, where they can be used.", metavar="YYYY-MM-DD"),
+    ] = None
     retry_failed: Annotated[bool, Option("Run again the blocks that failed before.")] = False
     fidelity: Annotated[bool, Option("Compare the blocks that run with the originals, installed separately.")] = False
     seed: Annotated[int, Option("The seed of the held-out specs.", least=0)] = 42
@@ -81,3 +93,5 @@ class ExtractOptions:
 
     def __post_init__(self) -> None:
         read_confirmed(self.distributions)
+        if self.as_of is not None:
+            check_day(self.as_of)

@@ -42,7 +42,7 @@ class Options(ExtractOptions):
 
     def parameters(self) -> dict[str, Any]:
         """Return the options recorded in the manifest."""
-        names = ("level", "seed", "corpus", "sources", "distributions", "unsafe_no_sandbox")
+        names = ("level", "seed", "corpus", "sources", "distributions", "as_of", "unsafe_no_sandbox")
         scope = ("repositories", "paths", "symbols", "limit", "start_from")
         chat = {"max_tokens": self.chat_max_tokens}
         return {name: getattr(self, name) for name in (*names, *scope)} | {"chat": chat if self.chat else None}

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from extract.arguments.messages import CallsToRun, CompanionCode, SpecRebuild
 from extract.model.blocks import find_block, read_blocks
-from extract.proofs.runtime import PROVIDED, runtime_for
+from extract.proofs.runtime import PROVIDED, releases_of, runtime_for
 from extract.proofs.validate import BlockWithOriginal
 from extract.resolve.index import FactsIndex
 from extract.specs.algorithm import graphs_in_spec
@@ -23,6 +23,7 @@ from lemur_core.files.foreign import check_plain
 from lemur_core.sandbox import Limits
 from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
 from manifests.folders.formats import EXTRACTION
+from manifests.folders.manifest import read_manifest
 from manifests.provenance.parts import read_requirements
 from manifests.records import Spec, first_fault
 
@@ -179,7 +180,8 @@ def rebuild_rows(
     rows = {row.block: row for row in read_blocks(folder, _COLUMNS) if row.code}
     codes = {row.name: row.code or "" for row in rows.values()}
     wanted = [rows[spec.block] for spec in specs if spec.block in rows]
-    runtime = runtime_for(sorted({need for row in wanted for need in row.requires}))
+    with releases_of(read_manifest(folder).parameters.get("as_of")):
+        runtime = runtime_for(sorted({need for row in wanted for need in row.requires}))
 
     def make_job(spec: Spec) -> RebuildJob:
         row = rows.get(spec.block)

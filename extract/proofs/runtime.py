@@ -20,9 +20,11 @@ import sys
 import sysconfig
 import zipfile
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import IO
 
@@ -43,7 +45,7 @@ from lemur_core.files.atomic import sha256_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.foreign import check_growth
-from lemur_core.files.pip import AbsentError, NoWheelError, download, download_wheels
+from lemur_core.files.pip import AbsentError, NoWheelError, UndatedError, check_day, download, download_wheels
 from lemur_core.files.progress import note
 from lemur_core.sandbox.runtime import DECLARED, find_runtime, read_requirements
 from manifests.provenance import is_guess
@@ -67,6 +69,8 @@ _TOO_LARGE = f"it unpacks to more than {MAX_UNPACKED_BYTES >> 20} MiB or {_MAX_M
 _MAX_SECONDS = 600.0
 _COMPILE_SECONDS = 300.0
 
+_DAY: ContextVar[str | None] = ContextVar("day", default=None)
+
 #: Part of the cache's path; to be changed together with the way that wheels are unpacked.
 _FORMAT = "v1"
 
@@ -80,17 +84,34 @@ class BlockRuntime:
         installed: distributions in the folder, as `name==version`, in order.
         unavailable: names that are unavailable, or not in the required version, each with the reason; in order.
         without_package: the normalized names of those that do not contain the package they were fetched for.
+        days: within `releases_of`, the day of each of `installed`: the one asked for, or `today` with the reason.
     """
 
     folder: Path | None = None
     installed: tuple[str, ...] = ()
     unavailable: tuple[tuple[str, str], ...] = ()
     without_package: frozenset[str] = frozenset()
+    days: tuple[tuple[str, str], ...] = ()
 
     @property
     def folders(self) -> list[Path]:
         """A list with the folder, if there is one."""
         return [] if self.folder is None else [self.folder]
+
+
+@contextlib.contextmanager
+def releases_of(day: str | None) -> Iterator[None]:
+    """Have this module take the releases of a day within the context, where they can be used here; None for today's.
+
+    Raises: UsageError as `check_day`.
+    """
+    if day is not None:
+        check_day(day)
+    token = _DAY.set(day)
+    try:
+        yield
+    finally:
+        _DAY.reset(token)
 
 
 def runtime_for(
@@ -130,6 +151,7 @@ def runtime_for(
         tuple(sorted(f"{distribution.name}=={distribution.version}" for distribution in picked)),
         tuple(sorted(collected.unavailable.items())),
         frozenset(collected.without_package),
+        tuple(sorted((f"{item.name}=={item.version}", collected.days[item.name]) for item in picked if collected.day)),
     )
 
 
@@ -193,6 +215,12 @@ class Distribution:
         """The folder of its files, laid out as in `site-packages`."""
         return _cache("distributions") / self.id / "files"
 
+    @property
+    def is_linked(self) -> bool:
+        """Return whether extension modules may be compiled for one version of a package that is never fetched."""
+        linked = any(canonicalize_name(need.name) in PROVIDED for need in read_requirements(self.requires))
+        return linked and any(self.folder.rglob(f"*{EXTENSION_SUFFIXES[-1]}"))
+
     def contains(self, package: str) -> bool:
         """Return whether `import package` finds a module, a package or an extension module here."""
         return (self.folder / package).is_dir() or any(self.folder.glob(f"{glob.escape(package)}.*"))
@@ -211,9 +239,22 @@ class _Resolver:
     specifiers: dict[str, SpecifierSet] = field(default_factory=dict)
     offline: str = ""
     unreached: list[str] = field(default_factory=list)
+    day: str | None = field(default_factory=_DAY.get)
+    days: dict[str, str] = field(default_factory=dict)
+    unusable: dict[str, str] = field(default_factory=dict)  # why no release of the day is used
 
     def collect(self, requires: Sequence[str]) -> None:
-        """Resolve requirements and their dependencies, breadth first."""
+        """Resolve requirements and their dependencies."""
+        tried = -1
+        # A release of the day whose dependencies cannot be had here gives way to today's, which may need others.
+        while tried != len(self.unusable):
+            tried = len(self.unusable)
+            for state in (self.picked, self.unavailable, self.specifiers, self.without_package):
+                state.clear()
+            self._collect(requires)
+
+    def _collect(self, requires: Sequence[str]) -> None:
+        """Resolve them breadth first."""
         for text in requires:
             try:
                 Requirement(text)
@@ -251,7 +292,7 @@ class _Resolver:
             pick = _pick_file(name, requirement.specifier)
             if not pick.is_file() and not pick.with_suffix(".absent").is_file():
                 wanted[name] = str(requirement.specifier)
-        if len(wanted) > 1 and not self.offline:
+        if len(wanted) > 1 and not self.offline and self.day is None:
             _fetch_together(wanted)
 
     def _resolve(self, requirement: Requirement, parent: str) -> Distribution | None:
@@ -285,6 +326,8 @@ class _Resolver:
                     return distribution
                 if self.offline:
                     self.unreached.append(name)
+                elif self.days.get(parent) == self.day is not None:
+                    self.unusable[parent] = f"today; that of the day needs {name}{specifier}, which cannot be had here"
                 return self._miss(name, f"{self.offline or error}{because}")
             imports = self.packages.get(name, ())
             if imports and not because and not any(map(distribution.contains, imports)):
@@ -300,8 +343,21 @@ class _Resolver:
         return None
 
     def _fetch(self, name: str, specifier: SpecifierSet, because: str) -> Distribution:
-        """Fetch the required version, or the newest if it has no wheel."""
+        """Fetch the required version, or the newest if it has no wheel; first the one of the day, if there is one."""
         cached_only = bool(self.offline)
+        if self.day is not None and name not in self.unusable:
+            try:
+                fetched = _fetch_wheel(
+                    name, specifier, cached_only=cached_only, incomplete=self.incomplete, day=self.day
+                )
+            except AbsentError as error:
+                self.unusable[name] = f"today; of that day {error}"
+            else:
+                if not fetched.is_linked:
+                    self.days[name] = self.day
+                    return fetched
+                self.unusable[name] = "today; that of the day is compiled for another numpy or torch"
+        self.days[name] = self.unusable.get(name, "")
         try:
             return _fetch_wheel(name, specifier, cached_only=cached_only, incomplete=self.incomplete)
         except RetryableError:
@@ -347,7 +403,7 @@ def _cache(part: str) -> Path:
 
 
 def _fetch_wheel(
-    name: str, specifier: SpecifierSet, *, cached_only: bool = False, incomplete: bool = False
+    name: str, specifier: SpecifierSet, *, cached_only: bool = False, incomplete: bool = False, day: str | None = None
 ) -> Distribution:
     """Return the release that pip selects for a requirement; the selection is cached.
 
@@ -357,37 +413,40 @@ def _fetch_wheel(
     wanted = f"{name}{specifier}"
     if incomplete:
         with contextlib.suppress(AbsentError):
-            return _fetch_wheel(name, specifier, cached_only=cached_only)
-    pick = _pick_file(name, specifier, incomplete=incomplete)
+            return _fetch_wheel(name, specifier, cached_only=cached_only, day=day)
+    pick = _pick_file(name, specifier, incomplete=incomplete, day=day)
     picked = read_record(pick)
     if picked is not None and (cached := _read_distribution(_cache("distributions") / str(picked))) is not None:
         return cached
     with remembering_absence(pick), workspace() as work:
         if cached_only:
             raise UserError("it is not in the cache")
-        note(f"fetching {wanted} for the runtime with pip download")
-        unpacked = _download(name, str(specifier), work, incomplete=incomplete)
+        note(f"fetching {wanted}{f' as of {day}' if day else ''} for the runtime with pip download")
+        unpacked = _download(name, str(specifier), work, incomplete=incomplete, day=day)
         _keep([unpacked])
     record(pick, unpacked[0].id)
     return unpacked[0]
 
 
-def _download(name: str, specifier: str, work: Path, *, incomplete: bool) -> tuple[Distribution, Path]:
-    fetch = partial(download, max_bytes=MAX_WHEEL_BYTES, max_seconds=_MAX_SECONDS, retries=1)
+def _download(name: str, specifier: str, work: Path, *, incomplete: bool, day: str | None) -> tuple[Distribution, Path]:
+    fetch = partial(download, max_bytes=MAX_WHEEL_BYTES, max_seconds=_MAX_SECONDS, retries=1, day=day)
     try:
         return _unpack(fetch(name, specifier, work), name, work / "unpacked")
     except NoWheelError as error:
         absent = error
     try:
         archive = fetch(name, specifier, work, sdists=True)
+    except UndatedError:
+        raise
     except AbsentError:
         raise absent from None
     return _unpack_sdist(archive, name, work / "unpacked", incomplete=incomplete)
 
 
-def _pick_file(name: str, specifier: SpecifierSet, *, incomplete: bool = False) -> Path:
+def _pick_file(name: str, specifier: SpecifierSet, *, incomplete: bool = False, day: str | None = None) -> Path:
     """Return the file that says which release was selected for a requirement."""
     interpreter = f"{sys.implementation.cache_tag}-{sysconfig.get_platform()}" + "|incomplete" * incomplete
+    interpreter += f"|{day}" if day else ""
     return _cache("picks") / f"{hashlib.sha256(f'{name}{specifier}|{interpreter}'.encode()).hexdigest()[:32]}.json"
 
 

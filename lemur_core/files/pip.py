@@ -6,6 +6,7 @@ installed.
 
 import atexit
 import contextlib
+import importlib.metadata
 import json
 import os
 import re
@@ -15,12 +16,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+from packaging.version import Version
 
 from lemur_core.files.atomic import make_scratch, remove_dead, sha256_file, write_text
 from lemur_core.files.cache import cache_folder
-from lemur_core.files.errors import RetryableError, UserError
+from lemur_core.files.errors import RetryableError, UsageError, UserError
 from lemur_core.files.pip_guarded import EXIT_ARCHIVE
 from lemur_core.files.progress import note
 
@@ -30,6 +34,9 @@ _UNREACHABLE = re.compile(
 )
 _INVALID = "has invalid metadata"
 _VERSIONS = re.compile(r"\(from versions: ([^)]*)\)")
+_UNDATED = "does not provide upload-time"
+_LOCAL = re.compile(r"^Processing ", re.MULTILINE)
+_DATED_PIP = "26.0"
 
 
 class AbsentError(UserError):
@@ -47,6 +54,13 @@ class RejectedError(AbsentError):
     """The index has the release, but pip rejects its metadata, and there is no sdist of it."""
 
 
+class UndatedError(AbsentError):
+    """Nobody knows whether the release existed on the day that was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__("date unknown, because its index states no upload times")
+
+
 class NoWheelError(AbsentError):
     """The index has no release with a wheel that can be used here; it may have an sdist."""
 
@@ -60,6 +74,7 @@ def download(
     max_bytes: int = 0,
     max_seconds: float | None = None,
     retries: int | None = None,
+    day: str | None = None,
 ) -> Path:
     """Download the archive of the release that pip chooses for a requirement.
 
@@ -70,29 +85,51 @@ def download(
         max_bytes: size limit of the archive; 0 for none.
         max_seconds: for all of pip's work; None for no limit.
         retries: connection retries; None for the user's setting.
+        day: the last one on which the release may have been uploaded, as `check_day` accepts it; None for today.
     Returns: the path of the archive.
-    Raises: AbsentError if there is no such package, version or wheel, or it is too large; RetryableError if the index
-        cannot be reached or takes too long; UserError with pip's message otherwise. No message repeats the name.
+    Raises: AbsentError if there is no such package, version or wheel, or it is too large; UndatedError if its upload
+        time is needed and unknown; RetryableError if the index cannot be reached or takes too long; UserError with
+        pip's message otherwise. No message repeats the name.
     """
     archives, result = folder / "archives", folder / "result"
     options = {True: [], False: ["--only-binary", ":all:"], "only": ["--no-binary", ":all:"]}[sdists]
     options += [] if retries is None else ["--retries", str(retries)]
+    if day is not None:
+        end = date.fromisoformat(day) + timedelta(days=1)
+        options += ["--verbose", "--uploaded-prior-to", f"{end}T00:00:00Z"]  # verbose undoes quiet
     try:
         done = _download_to(folder, f"{name}-", max_bytes, max_seconds, [*options, name + specifier])
     except TimeoutError as error:
         raise RetryableError(f"pip took more than {max_seconds:.0f} s to fetch it; run again") from error
+    # Files of a local folder have no upload time, and pip takes them whatever the day.
+    if day is not None and (_UNDATED in done.stderr or _LOCAL.search(done.stdout)):
+        raise UndatedError
     # pip would build the sdist to read its metadata; the guard ends it there, with the archive on disk.
     if sdists and done.returncode == EXIT_ARCHIVE and result.is_file():
         return Path(result.read_text(encoding="utf-8"))
     if _INVALID in done.stderr and sdists is True:  # pip rejects it in a wheel; that of an sdist is not read
+        more: Any = {"max_bytes": max_bytes, "max_seconds": max_seconds, "retries": retries, "day": day}
         with contextlib.suppress(AbsentError):
-            return download(
-                name, specifier, folder, sdists="only", max_bytes=max_bytes, max_seconds=max_seconds, retries=retries
-            )
+            return download(name, specifier, folder, sdists="only", **more)
     fetched = sorted(archives.iterdir())
     if done.returncode != 0 or not fetched:
         raise _explain(done.stderr, sdists, max_bytes)
     return fetched[0]
+
+
+def check_day(day: str) -> None:
+    """Raises: UsageError if it is not a past day, such as `2021-03-01`, or pip cannot take the releases of one."""
+    try:
+        past = date.fromisoformat(day).isoformat() == day < datetime.now(UTC).date().isoformat()
+    except ValueError:
+        past = False
+    if not past:
+        raise UsageError(f"--as-of: {day!r} is not a past day; write YYYY-MM-DD, for example 2021-03-01")
+    pip = next(iter(importlib.metadata.distributions(name="pip")), None)
+    if pip is None or Version(pip.version) < Version(_DATED_PIP):
+        found = "none" if pip is None else pip.version
+        advice = "python -m pip install -U pip, or uv pip install -U pip"
+        raise UsageError(f"--as-of: needs pip {_DATED_PIP} or later, and there is {found} here; {advice}")
 
 
 def download_wheels(requirements: Sequence[str], folder: Path, *, max_bytes: int, max_seconds: float) -> list[Path]:

@@ -353,7 +353,7 @@ STATED: dict[str, Json] = {
         ),
     },
     "extraction": {
-        "parameters": _allow(corpus=_Text, seed=int, chat=Json | None),
+        "parameters": _allow(corpus=_Text, seed=int, as_of=_Text, chat=Json | None),
         "counts": _allow(reached=_Counts, graphs=_allow(blocks=_Count), chat=_CHAT),
         "details": _allow(
             sources=list[_Source], withheld=_list_of(_allow(blocks=_Count)), notes=list[str], unopened=dict[str, str],

@@ -87,7 +87,7 @@ def test_the_columns_of_a_block() -> None:
         *("digest", "resolutions", "file", "arguments", "observed"),
         *("lean_code", "lean_sha256", "lean_lines", "lean_requires", "lean_license", "dynamic"),
         *("graph", "graph_widths", "lean_error", "quality"),
-        "arguments_from",
+        *("arguments_from", "not_shown"),
     ]
     nullable = {field.name for field in schema if field.nullable}
     text = {"error_kind", "error", "fidelity", "code", "code_sha256", "file", "arguments", "observed"}
@@ -100,6 +100,7 @@ def test_the_columns_of_a_block() -> None:
         "lean_sha256",
         "lean_license",
         "lean_error",
+        "not_shown",
     }
     numbers = {"n_lines", "lean_lines", "quality"}
     assert nullable == text | numbers

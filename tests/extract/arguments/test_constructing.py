@@ -450,7 +450,8 @@ def test_the_budget_ends_the_search(constructor: MakeConstructor) -> None:
 
 def test_construction_is_the_same_each_time(constructor: MakeConstructor) -> None:
     made = constructor(text("dim", "self.a = nn.Linear(dim, dim)\nself.b = nn.Parameter(torch.empty(dim))"))
-    one, two = (confirm(made, Arguments(kwargs=(("dim", "5"),))) for _ in range(2))
+    (one, unset), (two, _) = (confirm(made, Arguments(kwargs=(("dim", "5"),))) for _ in range(2))
+    assert unset == ["b"]
     assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True))
     assert all(bool(torch.isfinite(p).all()) for p in one.parameters())
     with pytest.raises(AttemptError):

@@ -105,6 +105,9 @@ def test_arguments_and_what_was_seen(climb: Climb) -> None:
         "train_differs": True,
         "gradients": 2,
         "tensors": 2,
+        "uninitialized": [],
+        "zero_gradients": False,
+        "misfits": [],
     }
 
 

@@ -23,7 +23,7 @@ from manifests.folders.frame import (
     note,
     pairs,
     results,
-    sentences,
+    operations,
     table,
     versions,
     write_page,
@@ -67,7 +67,7 @@ def views_of(number: int) -> Iterator[list[View]]:
             results(
                 "Results", [("t", HOSTILE, "acc", [(1, 0.5), (2, 0.75), (5, 0.7)]), ("t", "d", "acc", [(None, 0.1)])]
             ),
-            sentences("What it computes", ["(1) from the input: a sum.", HOSTILE]),
+            operations("What it computes", ["(1) from the input: a sum.", HOSTILE]),
             graph("Graph", BOXES),
             code("Code", f"# {HOSTILE}\nclass A:\n\tx = '{BIDI}'"),
         ]

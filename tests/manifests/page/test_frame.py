@@ -25,7 +25,7 @@ from manifests.folders.frame import (
     graph,
     note,
     results,
-    sentences,
+    operations,
     table,
     versions,
     write_page,
@@ -91,7 +91,7 @@ def restored(view: Any, lines: Sequence[str]) -> Any:
             return None
         return "\n".join(lines[at] for a, n in zip(runs[::2], runs[1::2], strict=True) for at in range(a, a + n))
 
-    if "text" in view:  # of code, versions and sentences
+    if "text" in view:  # of code, versions and operations
         view["text"] = text(view["text"])
     if view["view"] == "versions":
         view["rows"] = [[told, text(other)] for told, other in view["rows"]]
@@ -246,7 +246,7 @@ def test_which_words_are_found() -> None:
         table("Heading", ["head"], [["cell", 3]]),
         note("Heading", "paragraph"),
         results("Heading", [("img-classification", "cifar-10", "acc", [(1, 0.5)])]),
-        sentences("Heading", ["a softmax over 1,000"]),
+        operations("Heading", ["a softmax over 1,000"]),
         graph("Heading", [Box("conv2d", ("3×3",), (), "learned")]),
         code("Heading", "self.attn = nn.MultiheadAttention(dim)  # Größe", "hidden.py"),
         versions("Heading", "kept_name", [("caption", "removed_name")]),

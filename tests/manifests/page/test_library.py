@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from manifests.folders.frame import Entry, EntryLibrary, Page, View, code, facts, sentences, versions, write_page
+from manifests.folders.frame import Entry, EntryLibrary, Page, View, code, facts, operations, versions, write_page
 from tests.builders import browser
 from tests.manifests.page.test_browser import whole_page
 
@@ -35,7 +35,7 @@ def views_of(name: str, described: str, used: str) -> list[View]:
     removed = [(f"stage{at % 2}", f"{CODE.format(name=name)}y = {at}") for at in range(12)]
     return [
         facts("Block", [("summary", described)]),
-        sentences("What it computes", [f"(1) {described}."]),
+        operations("What it computes", [f"(1) {described}."]),
         versions("Represents", CODE.format(name=name), removed),
         code("Code", CODE.format(name=name) + f"    y = {used}\n"),
     ]
