@@ -142,9 +142,9 @@ def drive_code(key: str, code: str, space: Mapping[str, Any]) -> Driver:
     return Driver(key, WRITTEN, functools.partial(_run_code, code, space))
 
 
-def drive_tests(name: str) -> Driver:
-    """Return the driver that runs the tests in a file. Args: name: its module."""
-    return Driver(f"{name} tests", TESTS, functools.partial(run_tests, name))
+def drive_tests(root: Path, path: str) -> Driver:
+    """Return the driver that runs the tests in a file. Args: root: of the project. path: relative to it."""
+    return Driver(f"{path} tests", TESTS, lambda _: run_tests(root, path))
 
 
 def drive_stated(models: StatedModels, path: Path) -> Driver:

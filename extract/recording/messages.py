@@ -29,6 +29,7 @@ class SourceRecording:
         replaced: modules that are nowhere, such as compiled ones.
         last: whether to record what can be imported, whatever is absent.
         digest: of the source: another one asks again.
+        pytest: the folder that has it, named by the digest of what it holds, its version too.
     """
 
     folders: Sequence[str]
@@ -38,5 +39,6 @@ class SourceRecording:
     tests: Sequence[str]
     configurations: Sequence[str]
     digest: str
+    pytest: str
     replaced: Sequence[str] = ()
     last: bool = False

@@ -19,6 +19,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible
 from lemur_core.sandbox import Limits
 from lemur_core.sandbox.cached import Store
+from lemur_core.sandbox.runtime import find_further
 from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
 
 _MAX_MODULES = 60  # imported besides those of the classes
@@ -123,6 +124,7 @@ def record_sources(
             list_tests(source, others, paths),
             list_configurations(source, others, paths),
             source.digest,
+            str(find_further("pytest").folder()),
         )
 
     def provide_more(name: str, package: str) -> list[str]:
@@ -151,7 +153,8 @@ def _run(
     """Return the calls of each source; those that lack a package run again with it, or with a replacement."""
     answers: dict[str, SourceCalls] = {}
     for turn in range(_MAX_ROUNDS):
-        readable = (Path(folder) for request in requests.values() for folder in request.folders)
+        folders = {folder for request in requests.values() for folder in (*request.folders, request.pytest)}
+        readable = map(Path, (*folders, *find_further("pytest").links().values()))
         with open_sandbox(index, [RECORD_SOURCE], sandbox, folders=readable) as box:
             answers |= {
                 reply.key: reply.answer or SourceCalls({}, reply.reason(_REASON_CHARACTERS))

@@ -101,6 +101,7 @@ def record_source(request: SourceRecording) -> dict[str, Any]:
     sys.argv = sys.argv[:1]
     time.sleep = _SLEEP
     sys.path[:0] = request.folders
+    sys.path.append(request.pytest)
     sys.modules |= {name: ReplacedModule(name) for name in request.replaced}
     own = list(dict.fromkeys(key.partition(":")[0] for key in request.classes))
     failures: dict[str, str] = {}
@@ -191,22 +192,22 @@ def _import_module(name: str, folders: Sequence[str]) -> None:
             return
 
 
-def _read_tests(request: SourceRecording) -> dict[str, str]:
-    """Return the text of each file of tests by its module; its folder is searched for modules as pytest does it.
+def _read_tests(request: SourceRecording) -> dict[tuple[Path, str], str]:
+    """Return the text of each file of tests, by the root of the project and its path there.
 
-    Those inside a package may lie elsewhere than the package.
+    Its folder is searched for modules as pytest does it. Those inside a package may lie elsewhere than the package.
     """
     texts = {}
     for path in request.tests:
-        root = next(folder for folder in request.folders if Path(folder, path).exists())
-        file = Path(root, path)
+        root = next(Path(folder) for folder in request.folders if Path(folder, path).exists())
+        file = root / path
         if path.partition("/")[0] == "test":  # Python has a package of this name, too
             importlib.import_module("test")
         for parent in list(Path(path).parents)[-2::-1]:
             searched = getattr(sys.modules.get(".".join(parent.parts)), "__path__", None)
-            if searched is not None and str(Path(root, parent)) not in searched:
-                searched.append(str(Path(root, parent)))
-        texts[path.removesuffix(".py").replace("/", ".")] = file.read_text("utf-8", "replace")
+            if searched is not None and str(root / parent) not in searched:
+                searched.append(str(root / parent))
+        texts[root, path] = file.read_text("utf-8", "replace")
         if not (file.parent / "__init__.py").exists() and str(file.parent) not in sys.path:
             sys.path.append(str(file.parent))
     return texts
@@ -254,7 +255,7 @@ class _Recording:
         self,
         packages: frozenset[str],
         examples: Sequence[str],
-        tests: Mapping[str, str],
+        tests: Mapping[tuple[Path, str], str],
         files: Sequence[ConfigurationFile],
         stated: StatedModels,
     ) -> None:
@@ -344,17 +345,17 @@ class _Recording:
         names = {item.__name__ for item in (cls, *reaching) if isinstance(item, type) or item.__module__ in sys.modules}
         yield from islice(self._list_configured(cls, reaching), _MAX_DRIVERS[CONFIGURED])
         yield from islice(self._list_written(cls, reaching, names), _MAX_DRIVERS[WRITTEN])
-        tests = [name for name, text in self._tests.items() if cls.__name__ in text][: _MAX_DRIVERS[TESTS]]
-        yield from map(drive_tests, tests)
+        tests = [places for places, text in self._tests.items() if cls.__name__ in text][: _MAX_DRIVERS[TESTS]]
+        yield from itertools.starmap(drive_tests, tests)
         yield from islice(self._list_stated(cls, reaching), _MAX_DRIVERS[STATED])
         for effort, drivers in itertools.groupby(self._list_ready(cls, reaching), lambda driver: driver.effort):
             yield from islice(drivers, _MAX_DRIVERS[effort])
         # Tests of others take seconds, and hardly show the class.
         near = {item.__name__ for item in reaching[:_NEAR]}
         others = (
-            name for name, text in self._tests.items() if name not in tests and any(word in text for word in near)
+            places for places, text in self._tests.items() if places not in tests and any(word in text for word in near)
         )
-        yield from map(drive_tests, islice(others, _MAX_DRIVERS[TESTS] - len(tests)))
+        yield from itertools.starmap(drive_tests, islice(others, _MAX_DRIVERS[TESTS] - len(tests)))
 
     def _list_stated(self, cls: type[nn.Module], reaching: list[Any]) -> Iterator[Driver]:
         stating = self._stated.list_naming([item.__name__ for item in (cls, *reaching)])
