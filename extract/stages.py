@@ -46,7 +46,7 @@ from extract.proofs.validate import (
     validate_all,
 )
 from extract.recording.blocks import RECORD, RECORDED, ArgumentsFrom, RecordedCalls, find_origin, record_all
-from extract.recording.source import RECORD_SOURCE, is_recorded, record_sources
+from extract.recording.source import RECORD_SOURCE, is_recorded, list_pytest, record_sources
 from extract.resolve.discover import TargetClass
 from extract.resolve.distributions import list_distributions, make_guess
 from extract.resolve.index import FactsIndex
@@ -193,7 +193,8 @@ class StageContext:
         unsafe = self.facts.options.unsafe_no_sandbox
         runtime = self.runtime.folders
         originals = {folder for folders in self.originals.values() for folder in folders}
-        hidden = sorted({*originals, *self.tests.values()}.difference(runtime))
+        more = list_pytest() if originals else ()
+        hidden = sorted({*originals, *self.tests.values(), *more}.difference(runtime))
         return {"jobs": jobs, "runtime": runtime, "unsafe": unsafe, "shared": self.shared, "hidden": hidden}
 
     @property
@@ -229,9 +230,6 @@ class StageContext:
             name: fetch_tests(sources[name], self.originals[name], self.facts.unreached) for name in sorted(recorded)
         }
         self.tests = {name: folder for name, folder in fetched.items() if folder is not None}
-        for name in self.tests:
-            if not any((folder / _OF_PYTEST).is_dir() for folder in self.originals[name]):
-                self.originals[name] += tuple(runtime_for([_OF_PYTEST], unreached=self.facts.unreached).folders)
 
     def provide(self, source: PackageSource, package: str) -> Sequence[Path]:
         """Return folders with a package that a source turns out to need: another source, or what an extra has."""
@@ -337,7 +335,6 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
             block.arguments_from = find_origin(block.verdict.arguments, context.hints(block.target))
 
 
-_OF_PYTEST = "packaging"  # tests import it, too, since whoever has pytest has it
 _PROOFS = (RECORD_SOURCE, RECORD, TRACE, REBUILD, WATCH, SIGN)
 _MOST_RUNS = 3  # running blocks in which the calls of one class are recorded
 

@@ -105,10 +105,14 @@ def read_settings(value: Any) -> dict[str, Any] | None:
     if dataclasses.is_dataclass(value):  # it may have slots, or no fields
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
         return fields if fields.keys() >= set(list_required(read_parameters(type(value)))) else None
-    kind = type(value)
-    names = [name for name, parameter in read_parameters(kind).items() if not is_variadic(parameter)]
+    names = _list_settings(type(value))
     known = getattr(value, "__dict__", {})
     return {name: known[name] for name in names} if names and all(name in known for name in names) else None
+
+
+@functools.cache
+def _list_settings(kind: type) -> list[str]:
+    return [name for name, parameter in read_parameters(kind).items() if not is_variadic(parameter)]
 
 
 def guess_settings(value: Any) -> dict[str, Any] | None:

@@ -1,5 +1,6 @@
 """Real calls of the classes of a source: its own models, examples and scripts run, and their parts are recorded."""
 
+import functools
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -124,7 +125,7 @@ def record_sources(
             list_tests(source, others, paths),
             list_configurations(source, others, paths),
             source.digest,
-            str(find_further("pytest").folder()),
+            str(list_pytest()[0]),
         )
 
     def provide_more(name: str, package: str) -> list[str]:
@@ -144,6 +145,13 @@ def record_sources(
                 yield RecordedClass(target, RecordedCalls(calls), places)
 
 
+@functools.cache
+def list_pytest() -> tuple[Path, ...]:
+    """Return the folder that has pytest and what that needs, then what its links lead to: for these jobs alone."""
+    needed = find_further("pytest")
+    return needed.folder(), *map(Path, needed.links().values())
+
+
 def _run(
     requests: Mapping[str, SourceRecording],
     index: Store | None,
@@ -153,8 +161,7 @@ def _run(
     """Return the calls of each source; those that lack a package run again with it, or with a replacement."""
     answers: dict[str, SourceCalls] = {}
     for turn in range(_MAX_ROUNDS):
-        folders = {folder for request in requests.values() for folder in (*request.folders, request.pytest)}
-        readable = map(Path, (*folders, *find_further("pytest").links().values()))
+        readable = [*list_pytest(), *(Path(folder) for request in requests.values() for folder in request.folders)]
         with open_sandbox(index, [RECORD_SOURCE], sandbox, folders=readable) as box:
             answers |= {
                 reply.key: reply.answer or SourceCalls({}, reply.reason(_REASON_CHARACTERS))

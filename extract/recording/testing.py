@@ -33,13 +33,16 @@ from extract.recording.meta import LightTensors
 from lemur_core.sandbox.server.foreign import read_message
 
 _IMPORT_SECONDS, _SECONDS = 30.0, 4.0  # of CPU time
-_MAX_TESTS, _MAX_ROWS = 120, 12  # of one file, and of one test
+_MAX_TESTS, _MAX_ROWS = 120, 4  # of one file, and of one test
 _FILE_SECONDS = 4.0  # of CPU time; the counts end ordinary files
 _MAX_FAILED = 40
 _MOST_DRAWN = 10_000_000  # elements of the models that one test constructs with values
 _MAX_REPLACED = 8  # modules that one file lacks
-#: Not wanted: what writes files, collects garbage after each session, or reads source text for messages.
-_WITHOUT = ("cacheprovider", "faulthandler", "warnings", "unraisableexception", "threadexception")
+#: Plugins of pytest that cost time in each session, and that tests hardly ask for.
+_WITHOUT = (
+    *("cacheprovider", "stepwise", "faulthandler", "warnings", "unraisableexception", "threadexception", "logging"),
+    *("doctest", "pastebin", "junitxml", "setuponly", "setupplan", "freeze_support"),
+)
 _OPTIONS = (
     *("-c", os.devnull, "--continue-on-collection-errors", "--capture=no", "--assert=plain", "-qq", "--no-summary"),
     *(word for plugin in _WITHOUT for word in ("-p", f"no:{plugin}")),
@@ -178,6 +181,7 @@ def run_tests(root: Path, path: str) -> None:
     with contextlib.suppress(AttemptError), _replacing() as import_module:
         for folder in reversed(Path(path).parents):
             if (conftest := root / folder / "conftest.py").is_file():
+                sys.modules.pop("conftest", None)  # of another folder
                 try:
                     import_module(partial(import_path, conftest, root=root, consider_namespace_packages=False), name)
                 except AttemptError:

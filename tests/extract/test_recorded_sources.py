@@ -366,7 +366,7 @@ def width(base):
     yield base * 2
 @pytest.mark.parametrize("rate", [0.5, 0.0])
 @pytest.mark.parametrize(("a", "b"), [pytest.param(1, 2, id="first"), (3, 4)])
-def test_values(width, rate, a, b=7, *, c=9):
+def test_values(width, rate, a, b, *, c=9):
     RAN.append((width, rate, a, b, c))
 def test_unknown(unknown):
     RAN.append("unknown")
@@ -396,22 +396,36 @@ class TestAll:
     def test_method(self, own, scale):
         RAN.append((own, scale))
         assert False
+import torch
+@pytest.fixture(scope="module")
+def wide():
+    return torch.zeros(4, 10000)
+def test_values_are_read(wide):
+    RAN.append((len(wide), "on meta" if wide.is_meta else "with values"))
+    wide.sum().item()
 """
 
 
 def test_tests_run_with_their_first_values_then_with_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pytest", sys.modules["pytest"])
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    # Of the project itself, neither its options nor its plugins count.
+    (tmp_path / "pyproject.toml").write_text(FILES["pyproject.toml"])
     suite = tmp_path / "folding_tests" / "inner"
     suite.mkdir(parents=True)
     (suite / "test_folding_suite.py").write_text(SUITE)
-    kinds = "import pytest\n@pytest.fixture\ndef kind():\n    return 'outer'\n"
+    kinds = "import pytest\nimport nobody_has_this\n@pytest.fixture\ndef kind():\n    return 'outer'\n"
     (suite.parent / "conftest.py").write_text(kinds)
-    run_tests("folding_tests.inner.test_folding_suite", on_meta=False)
-    first = [(6, 0.5, 1, 2, 9), (5, 3, "outer"), "absent", ("set up", 1)]
-    others = [(6, 0.0, 3, 4, 9), (6, 3, "outer"), ("set up", 2), (7, 3, "outer")]
+    run_tests(tmp_path, "folding_tests/inner/test_folding_suite.py")
+    first = [(6, 0.5, 1, 2, 9), (5, 3, "outer"), "absent", ("set up", 1), (4, "on meta"), (4, "with values")]
+    others = [(6, 0.0, 1, 2, 9), (6, 3, "outer"), ("set up", 2), (6, 0.5, 3, 4, 9), (7, 3, "outer")]
     assert [*first, *others] == sys.modules["folding_tests.inner.test_folding_suite"].RAN
+    # A `conftest.py` that fails costs its fixtures.
+    (suite.parent / "conftest.py").write_text("1 / 0")
+    sys.modules["folding_tests.inner.test_folding_suite"].RAN.clear()
+    run_tests(tmp_path, "folding_tests/inner/test_folding_suite.py")
+    assert [*first[:1], *first[2:]] == sys.modules["folding_tests.inner.test_folding_suite"].RAN[:5]
 
 
 def test_an_extraction_itself_imports_no_torch() -> None:
