@@ -116,8 +116,7 @@ class _Plugin:
 
     def pytest_runtest_protocol(self, item: Any) -> bool:
         """Run one test; what only real values, or gradients, allow runs again with them."""
-        from _pytest.runner import runtestprotocol
-
+        run = item.config.pluginmanager.get_plugin("runner").runtestprotocol
         if self._failed == _MAX_FAILED or time.process_time() > self._ends:
             return True  # to stop the session writes a text about it
         for light in (True, False):
@@ -126,7 +125,7 @@ class _Plugin:
             tensors = LightTensors(on_meta=light, keeps_drawn=True, most_drawn=_MOST_DRAWN)
             with tensors, torch.set_grad_enabled(not light):
                 # Without a next item: the fixtures of a whole file hold such tensors, too.
-                attempt(partial(runtestprotocol, item, log=False, nextitem=None), _SECONDS)
+                attempt(partial(run, item, log=False, nextitem=None), _SECONDS)
             if not self._messages or not _NEEDS_VALUES.search(self._messages[0]):
                 break
         self._failed += bool(self._messages)
@@ -143,14 +142,14 @@ class _Plugin:
 
 
 @contextlib.contextmanager
-def _replacing() -> Iterator[Callable[[Callable[[], Any], str], None]]:
-    """Give a function that imports; what a module lacks is replaced until the end. It raises AttemptError."""
+def _replacing() -> Iterator[Callable[[str], None]]:
+    """Give a function that imports a module; what it lacks is replaced until the end. It raises AttemptError."""
     replaced: list[str] = []
 
-    def import_module(action: Callable[[], Any], name: str) -> None:
+    def import_module(name: str) -> None:
         while True:
             try:
-                attempt(action, _IMPORT_SECONDS)
+                attempt(partial(importlib.import_module, name), _IMPORT_SECONDS)
             except (AttemptError, PermissionError) as error:
                 absent = find_absent(error.cause) if isinstance(error, AttemptError) else None
                 if absent is None or absent in replaced or name.startswith(absent) or len(replaced) == _MAX_REPLACED:
@@ -173,18 +172,19 @@ def run_tests(root: Path, path: str) -> None:
     Args: root: of the project, which may have files `conftest.py`. path: relative to it.
     """
     import pytest
-    from _pytest.pathlib import import_path
 
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     options = [*_OPTIONS, "--rootdir", str(root), "--confcutdir", str(root), str(root / path)]
     name = path.removesuffix(".py").replace("/", ".")
     with contextlib.suppress(AttemptError), _replacing() as import_module:
         for folder in reversed(Path(path).parents):
-            if (conftest := root / folder / "conftest.py").is_file():
-                sys.modules.pop("conftest", None)  # of another folder
+            if (root / folder / "conftest.py").is_file():
+                # Pytest imports it, too; here it shows what it lacks, and whether it works.
+                settings = ".".join((*folder.parts, "conftest"))
+                sys.modules.pop(settings, None)
                 try:
-                    import_module(partial(import_path, conftest, root=root, consider_namespace_packages=False), name)
+                    import_module(settings)
                 except AttemptError:
                     options.append("--noconftest")
-        import_module(partial(importlib.import_module, name), name)
+        import_module(name)
         pytest.main(options, plugins=[_Plugin(name)])
