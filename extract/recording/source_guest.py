@@ -11,8 +11,8 @@ import sys
 import time
 import traceback
 import types
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -98,6 +98,7 @@ def record_source(request: SourceRecording) -> dict[str, Any]:
     torch.load.__code__ = _load_there_or_nothing.__code__
     torch.hub.load_state_dict_from_url.__code__ = _load_nothing.__code__
     nn.Module.load_state_dict = _load_nothing  # type: ignore[method-assign]
+    torch.ops.load_library = partial(_load_library_or_nothing, torch.ops.load_library)  # type: ignore[method-assign]
     sys.argv = sys.argv[:1]
     time.sleep = _SLEEP
     sys.path[:0] = request.folders
@@ -165,6 +166,11 @@ def _load_there_or_nothing(*args: Any, **kwargs: Any) -> Any:
         return _load_there(*args, **kwargs)  # type: ignore[name-defined]  # noqa: F821
     except Exception:  # noqa: BLE001 - a file that is absent or cannot be read holds nothing
         return {}
+
+
+def _load_library_or_nothing(load: Callable[[Any], None], path: Any) -> None:
+    with suppress(OSError):  # one that was built for another version of torch: its operators are missed where they run
+        load(path)
 
 
 def _import_module(name: str, folders: Sequence[str]) -> None:

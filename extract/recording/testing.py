@@ -30,6 +30,7 @@ import torch
 
 from extract.arguments.trials import AttemptError, attempt, seed_all
 from extract.recording.meta import LightTensors
+from lemur_core.sandbox.runtime import DECLARED
 from lemur_core.sandbox.server.foreign import read_message
 
 _IMPORT_SECONDS, _SECONDS = 30.0, 4.0  # of CPU time
@@ -48,7 +49,10 @@ _OPTIONS = (
     *(word for plugin in _WITHOUT for word in ("-p", f"no:{plugin}")),
 )
 #: "numpy.core.multiarray failed to import", "Could not find module '_version_cpu' in ..."
-_UNLOADED = re.compile(r"multiarray failed|ould not find module '_|undefined symbol|cannot open shared object")
+_UNLOADED = re.compile(
+    r"multiarray failed|ould not find module '_|undefined symbol|shared object|ELF header|load this lib"
+)
+_SHARED = frozenset({*sys.stdlib_module_names, *DECLARED})  # they load the libraries of others
 _NEEDS_VALUES = re.compile(r"meta tensor|on meta|'meta'|does not require grad|numpy")
 
 
@@ -74,10 +78,12 @@ def find_absent(error: BaseException | None) -> str | None:
             lacks = re.match(r"cannot import name '(_\w+)' from", str(error))
             if lacks or isinstance(error, ModuleNotFoundError):
                 return f"{error.name}.{lacks[1]}" if lacks else error.name
-        if isinstance(error, ImportError) and _UNLOADED.search(str(error)):
+        if isinstance(error, ImportError | OSError) and _UNLOADED.search(str(error)):
+            if isinstance(error, ImportError) and error.name and "." in error.name:
+                return error.name  # the compiled part itself
             frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
             tops = [str(frame.f_globals["__name__"]).partition(".")[0] for frame in frames]
-            return next((top for top in reversed(tops) if top not in sys.stdlib_module_names), None)
+            return next((top for top in reversed(tops) if top not in _SHARED), None)
         error = error.__context__
     return None
 

@@ -48,6 +48,16 @@ import importlib
 OPERATORS = importlib.import_module("folding._ext")
 assert callable(OPERATORS.add) and not hasattr(OPERATORS, "__path__")
 """
+#: Those of this one were compiled for another torch, and those of a package that it uses, too.
+UNLOADABLE = """
+import os, sys, torch
+torch.ops.load_library(os.path.join(os.path.dirname(__file__), "table.pt"))
+import folding_operators
+"""
+OPERATORS = """
+import ctypes, os
+LIBRARY = ctypes.CDLL(os.path.join(os.path.dirname(__file__), "operators.so"))
+"""
 #: A table beside the code is read, weights that are not there hold nothing.
 TABLE = """
 import os
@@ -108,7 +118,9 @@ def write(folder: Path) -> None:
 def test_registries_factories_scripts_examples_and_tests_show_true_arguments(tmp_path: Path) -> None:
     write(tmp_path / "project")
     with (tmp_path / "project" / "folding" / "__init__.py").open("a") as file:
-        file.write(COMPILED + TABLE)
+        file.write(COMPILED + TABLE + UNLOADABLE)
+    (tmp_path / "project" / "folding_operators").mkdir()
+    (tmp_path / "project" / "folding_operators" / "__init__.py").write_text(OPERATORS)
     torch.save({"a": torch.ones(2)}, tmp_path / "project" / "folding" / "table.pt")
     names = list(WIDTHS)
     with BlockExtractor(sources=[str(tmp_path / "project")], level="forward", jobs=1) as extractor:
@@ -156,15 +168,23 @@ def test_what_replaces_compiled_packages_is_there_while_recording(monkeypatch: p
     assert {name: vars(sys.modules[f"{package}.defining"])[name] for name in kept} == kept
 
 
-@pytest.mark.parametrize("message", ["numpy.core.multiarray failed to import", "Could not find module '_version_cpu'"])
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        ("ImportError", "numpy.core.multiarray failed to import"),
+        ("ImportError", "Could not find module '_version_cpu'"),
+        ("OSError", "operators.so: undefined symbol: _ZN2at4_ops"),
+    ],
+)
 def test_a_package_whose_compiled_parts_cannot_be_loaded_counts_as_absent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str, message: str
 ) -> None:
-    (tmp_path / "scattering.py").write_text(f"import json\nraise ImportError({message!r})\n")
+    (tmp_path / "scattering.py").write_text(f"import json\nraise {error}({message!r})\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ImportError) as caught:
+    with pytest.raises((ImportError, OSError)) as caught:
         importlib.import_module("scattering")
     assert find_absent(caught.value) == "scattering"
+    assert find_absent(ImportError("_ops.so: undefined symbol: _ZN", name="folding._ops")) == "folding._ops"
     assert find_absent(ImportError("something else")) is None
 
 
