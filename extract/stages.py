@@ -45,7 +45,7 @@ from extract.proofs.validate import (
     compare_all,
     validate_all,
 )
-from extract.recording.blocks import RECORD, RECORDED, ArgumentsFrom, RecordedCalls, find_origin, record_all
+from extract.recording.blocks import RECORD, ArgumentsFrom, RecordedCalls, find_origin, record_all
 from extract.recording.source import RECORD_SOURCE, is_recorded, list_pytest, record_sources
 from extract.resolve.discover import TargetClass
 from extract.resolve.distributions import list_distributions, make_guess
@@ -268,7 +268,7 @@ class StageContext:
         hints = self.hints(block.target)
         if not hints["companions"] or at_least(block.verdict.level, "forward"):
             return ()
-        recorded = [call for call in (*hints["init"], *hints["forward"]) if call["way"] == RECORDED]
+        recorded = [call for call in (*hints["init"], *hints["forward"]) if call["way"] != "call"]
         texts = [text for call in recorded for text in (*call["args"], *dict(call["kwargs"]).values())]
         words = {word for text in texts for word in NAME.findall(text)}
         return tuple(item for item in hints["companions"] if item["name"] in words)
@@ -332,7 +332,12 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     _define(ready, context, context.companions)
     for block in ready.values():
         if block.verdict.arguments is not None:
-            block.arguments_from = find_origin(block.verdict.arguments, context.hints(block.target))
+            block.arguments_from = _find_origin(block, context)
+
+
+def _find_origin(block: PendingBlock, context: StageContext) -> ArgumentsFrom:
+    assert block.verdict.arguments is not None
+    return find_origin(block.verdict.arguments, context.hints(block.target))
 
 
 _PROOFS = (RECORD_SOURCE, RECORD, TRACE, REBUILD, WATCH, SIGN)
@@ -375,9 +380,12 @@ def _use_recorded_calls(blocks: Mapping[str, PendingBlock], context: StageContex
     wanted |= _find_classes(more, stopped, runs)
     running |= more
     pairs = {key: context.pair(running[key]) for key in wanted}
+    origins = {key: _find_origin(running[key], context) for key in wanted}
+    guessed = {key for key, origin in origins.items() if origin in ("search", "guessed above")}
     again: dict[str, PendingBlock] = {}
+    recorded = record_all(wanted, pairs, guessed, context.index, **context.sandbox)
     # In order: the first calls are tried first, whichever job ends first.
-    for key, name, calls in sorted(record_all(wanted, pairs, context.index, **context.sandbox), key=itemgetter(0, 1)):
+    for key, name, calls in sorted(recorded, key=itemgetter(0, 1)):
         places = running[key].places
         block = again[stopped[*places[name], name].target.block] = stopped[*places[name], name]
         context.add_calls(block.target, calls, places)

@@ -30,6 +30,7 @@ from extract.arguments.values.inputs import is_variadic, list_required
 from extract.arguments.values.names import read_parameters
 from extract.recording.configured import ConfigurationFile, StatedModels, list_accepted
 from extract.recording.meta import LightTensors
+from extract.recording.recorder import guessing
 from extract.recording.testing import run_tests
 from extract.recording.users import read_names
 
@@ -259,13 +260,14 @@ def _run_class(cls: type[nn.Module], accepted: Sequence[tuple[str, type]], on_me
                 model = attempt(cls, _SECONDS)
                 run_forward(model, Arguments())
                 return
-        for built in constructor.plans():
-            try:
-                run_forward(built.module, built.arguments, constructor)
-            except AttemptError as error:
-                failure = error
-            else:
-                return
+        with guessing(cls):
+            for built in constructor.plans():
+                try:
+                    run_forward(built.module, built.arguments, constructor)
+                except AttemptError as error:
+                    failure = error
+                else:
+                    return
     raise failure
 
 

@@ -2,10 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from extract.arguments.messages import BlockRun
 
 MOST_CALLS = 3  # distinct, of a class
+
+#: How the arguments of a constructor were found: the source passes them, a model does whose own ones were guessed, or
+#: they were guessed themselves.
+Way = Literal["recorded", "guessed above", "search"]
+RECORDED: Way = "recorded"
+GUESSED: Way = "guessed above"
+SEARCHED: Way = "search"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,12 @@ import functools
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
 
 from extract.proofs.sdists import list_metadata
-from extract.proofs.validate import ReportedCalls
-from extract.recording.blocks import RecordedCalls
+from extract.recording.blocks import NamedCalls, RecordedCalls
 from extract.recording.messages import SourceRecording
 from extract.resolve.discover import TargetClass
 from extract.resolve.modules import FOUNDATION, Module
@@ -39,13 +38,6 @@ _DIRECTIVE = re.compile(
 )
 _OPTION = re.compile(r"^[ \t]+:[\w-]+:.*\n", re.MULTILINE)
 _README = re.compile(r"(?i)readme(?:\.(?:md|markdown))?")
-
-
-@dataclass(frozen=True, slots=True)
-class NamedCalls(ReportedCalls):
-    """The calls of a module, and the module of each name of the source in their expressions."""
-
-    names: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -305,7 +305,7 @@ class _Recording:
             elif borrowed := self._borrow(classes[key]):
                 shown[key] = borrowed[:1]
         return {
-            key: [{**call.calls, "names": call.names} for call in shown[key][:MOST_CALLS]]
+            key: [{**call.calls, "names": call.names, "way": call.way} for call in shown[key][:MOST_CALLS]]
             for key in keys
             if key in shown
         }

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import enum
 import functools
+import json
 import os
 import types
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from torch import nn
 
 from extract.arguments.hints import HintFinder
 from extract.extractor import BlockExtractor
+from extract.recording.blocks import find_origin
 from extract.recording.recorder import ArgumentRecorder, RecordedCall, SourceRecorder
 from tests.builders.suites import read_files
 
@@ -216,6 +218,61 @@ def test_classes_in_recorded_arguments_are_in_the_file_when_it_is_tried(tmp_path
     }
     assert "Pyramid(Last(8))" in (rows["Detector"].arguments or "")
     assert "MODELS.register_module('Scaled', module=Scaled)" in (rows["Both"].code or "")
+
+
+#: What `Outer` needs is guessed, and what it passes on is known to nobody else.
+GUESSED = """
+import torch
+from torch import nn
+class Inner(nn.Module):
+    def __init__(self, plan, width):
+        super().__init__()
+        if plan != {"folds": (3, 5)}:
+            raise ValueError("another plan")
+        self.f = nn.Linear(width, 5)
+    def forward(self, x, *, carry):
+        return self.f(x) + carry[0]
+class Outer(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.inner = Inner({"folds": (3, 5)}, width)
+    def forward(self, x):
+        return self.inner(x, carry=[torch.ones(x.shape[0], 5)])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="the sandbox needs Linux")
+@pytest.mark.parametrize("package", ["folding", None])
+def test_calls_inside_a_model_whose_arguments_were_guessed_are_named_so(tmp_path: Path, package: str | None) -> None:
+    """Both of classes of a package, and of a project that cannot be imported, whose blocks alone run."""
+    (tmp_path / "folding").mkdir()
+    (tmp_path / "folding" / "__init__.py").write_text("" if package else "raise RuntimeError")
+    (tmp_path / "folding" / "parts.py").write_text(GUESSED)
+    with BlockExtractor(sources=[str(tmp_path)], level="forward", jobs=1) as extractor:
+        rows = {result.row.name: result.row for result in extractor.extract_multiple_blocks(["Inner", "Outer"])}
+    assert {name: (row.level, row.arguments_from) for name, row in rows.items()} == {
+        "Inner": ("forward", "guessed above"),
+        "Outer": ("forward", "search"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("ways", "arguments", "origin"),
+    [
+        (["guessed above", "recorded"], ["8"], "recorded"),
+        (["guessed above"], ["8"], "guessed above"),
+        (["guessed above", "call"], ["8"], "call site"),
+        (["guessed above"], [], "default"),
+        (["search"], ["8"], "search"),
+        ([], [], "default"),
+        ([], ["8"], "search"),
+    ],
+)
+def test_where_arguments_are_from(ways: list[str], arguments: list[str], origin: str) -> None:
+    call = {"args": arguments, "kwargs": {}}
+    hints = {"init": [{"args": arguments, "kwargs": [], "way": way} for way in ways]}
+    assert find_origin(json.dumps({"init": call}), hints) == origin
 
 
 @pytest.mark.slow

@@ -35,9 +35,15 @@ def test_parts_of_models_with_large_settings_run_with_small_ones(tmp_path: Path)
     with BlockExtractor(sources=[str(tmp_path / "project")], level="forward", jobs=1) as extractor:
         names = ["Cell", "Reader", "Tagger", "Twice", "Part"]
         rows = {result.row.name: result.row for result in extractor.extract_multiple_blocks(names)}
-    assert {name: (row.level, row.arguments_from) for name, row in rows.items()} == dict.fromkeys(
-        names, ("forward", "recorded")
-    )
+    assert {name: row.level for name, row in rows.items()} == dict.fromkeys(names, "forward")
+    # The small settings are a guess.
+    assert {name: row.arguments_from for name, row in rows.items()} == {
+        "Cell": "guessed above",
+        "Reader": "search",
+        "Tagger": "search",
+        "Twice": "search",
+        "Part": "guessed above",
+    }
     settings = "Settings(hidden_size=32, num_layers=2, num_heads=4, vocab_size=128)"
     assert f'"{settings}", "0"' in (rows["Cell"].arguments or "")
     assert settings in (rows["Tagger"].arguments or "")

@@ -348,7 +348,7 @@ def test_a_class_that_nothing_makes_gets_what_another_of_its_module_gets() -> No
     packages = frozenset({"folding"})
     recording = _Recording(packages, [], {}, [], StatedModels([], packages))
     (calls,) = recording.record(["folding.models.variants:Features"])["folding.models.variants:Features"]
-    assert calls == {"init": {"args": [], "kwargs": {"plan": "[5, 7]"}}, "names": {}}
+    assert calls == {"init": {"args": [], "kwargs": {"plan": "[5, 7]"}}, "names": {}, "way": "recorded"}
 
 
 @pytest.mark.usefixtures("package")
