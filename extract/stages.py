@@ -227,7 +227,8 @@ class StageContext:
         self.originals = {name: original_folders(source, self.facts.unreached) for name, source in sources.items()}
         recorded = {block.target.module.source.name for block in blocks.values() if is_recorded(block.target)}
         fetched = {
-            name: fetch_tests(sources[name], self.originals[name], self.facts.unreached) for name in sorted(recorded)
+            name: fetch_tests(sources[name], self.originals[name], self.facts.unreached, self.facts.notes.append)
+            for name in sorted(recorded)
         }
         self.tests = {name: folder for name, folder in fetched.items() if folder is not None}
 

@@ -111,6 +111,7 @@ def test_settings_of_dataclasses_with_slots_or_without_fields() -> None:
 def test_settings_are_written_without_defaults_and_what_has_no_expression_is_left_out(models: ModuleType) -> None:
     settings = models.Settings(hidden_size=8, num_heads=2, num_layers=1, vocab_size=10)
     settings.scale = 0.25
+    torch.manual_seed(0)
     assert read_settings(models.Memory()) is None
     recorder = SourceRecorder(frozenset({"reading"}), 100)
     with recorder:
