@@ -27,13 +27,12 @@ from extract.arguments.values.inputs import list_required
 from extract.arguments.values.names import read_parameters
 from extract.recording.configured import (
     ConfigurationFile,
-    StatedModels,
+    Registries,
     find_file_parameter,
     read_configurations,
 )
 from extract.recording.drivers import (
     CONFIGURED,
-    STATED,
     TESTS,
     WRITTEN,
     Driver,
@@ -41,7 +40,6 @@ from extract.recording.drivers import (
     drive_code,
     drive_definition,
     drive_file,
-    drive_stated,
     drive_tests,
     find_main,
     list_examples,
@@ -59,7 +57,7 @@ _REQUIRED = re.compile(r"(?i)\b(?:install|require[sd]?) ([\w-]+(?:,? ?[<>=!~]=?=
 _IMPORT_SECONDS = 120.0
 _MAX_STEPS = 30_000  # modules constructed and called by one driver
 _MAX_ALL_STEPS = 2_000_000
-_MAX_DRIVERS = {CONFIGURED: 3, WRITTEN: 4, TESTS: 3, STATED: 2, 0: 8, 1: 2, 2: 2}  # tried for one class, by effort
+_MAX_DRIVERS = {CONFIGURED: 3, WRITTEN: 4, TESTS: 3, 0: 8, 1: 2}  # tried for one class, by effort
 _ROUNDS = (2, sum(_MAX_DRIVERS.values()))  # drivers that each class tries
 _ENOUGH_STEPS = 3_000  # of its drivers, after the first round: few classes are first seen after more
 _NEAR = 24  # definitions that reach a class; tests that name others hardly show it, and tests of models take seconds
@@ -124,9 +122,7 @@ def record_source(request: SourceRecording) -> dict[str, Any]:
     packages = frozenset(name.partition(".")[0] for name in own)
     _stand_in(packages)
     files = read_configurations(request.configurations)
-    recording = _Recording(
-        packages, request.examples, _read_tests(request), files, StatedModels(request.folders, packages)
-    )
+    recording = _Recording(packages, request.examples, _read_tests(request), files)
     return {"calls": recording.record(request.classes), "missing": None}
 
 
@@ -263,7 +259,6 @@ class _Recording:
         examples: Sequence[str],
         tests: Mapping[tuple[Path, str], str],
         files: Sequence[ConfigurationFile],
-        stated: StatedModels,
     ) -> None:
         self._packages = packages
         self._graph = UseGraph(packages)
@@ -271,7 +266,7 @@ class _Recording:
         self._examples = examples
         self._tests = tests
         self._files = files
-        self._stated = stated
+        self._registries = Registries(packages)
         takers = ((item, find_file_parameter(item)) for item in self._graph.definitions if files)
         self._takers = {id(item): (item, name) for item, name in takers if name is not None}
         self._known: dict[str, Calls] = {}
@@ -353,7 +348,6 @@ class _Recording:
         yield from islice(self._list_written(cls, reaching, names), _MAX_DRIVERS[WRITTEN])
         tests = [places for places, text in self._tests.items() if cls.__name__ in text][: _MAX_DRIVERS[TESTS]]
         yield from itertools.starmap(drive_tests, tests)
-        yield from islice(self._list_stated(cls, reaching), _MAX_DRIVERS[STATED])
         for effort, drivers in itertools.groupby(self._list_ready(cls, reaching), lambda driver: driver.effort):
             yield from islice(drivers, _MAX_DRIVERS[effort])
         # Tests of others take seconds, and hardly show the class.
@@ -362,10 +356,6 @@ class _Recording:
             places for places, text in self._tests.items() if places not in tests and any(word in text for word in near)
         )
         yield from itertools.starmap(drive_tests, islice(others, _MAX_DRIVERS[TESTS] - len(tests)))
-
-    def _list_stated(self, cls: type[nn.Module], reaching: list[Any]) -> Iterator[Driver]:
-        stating = self._stated.list_naming([item.__name__ for item in (cls, *reaching)])
-        yield from (drive_stated(self._stated, path) for path in stating)
 
     def _list_ready(self, cls: type[nn.Module], reaching: list[Any]) -> list[Driver]:
         """Return the drivers that pass no arguments, or only those that tables state."""
@@ -419,7 +409,7 @@ class _Recording:
             self._steps_of[driver.key] = 0
             known: dict[str, list[RecordedCall]] = {}
             for on_meta in (True, False):
-                recorder = SourceRecorder(self._packages, _MAX_STEPS, self._stated.find_type, self._bases)
+                recorder = SourceRecorder(self._packages, _MAX_STEPS, self._registries.find_type, self._bases)
                 try:
                     with _ending_waits(), recorder:
                         driver.run(on_meta)

@@ -19,8 +19,8 @@ from torch import nn
 
 from extract.extractor import BlockExtractor
 from extract.recording import source_guest
-from extract.recording.configured import StatedModels
-from extract.recording.drivers import Driver, Tables, drive_stated, list_examples, list_keys
+from extract.recording.configured import Registries
+from extract.recording.drivers import Driver, Tables, list_examples
 from extract.recording.meta import LargeModelError, LightTensors
 from extract.recording.recorder import SourceRecorder
 from extract.recording.source_guest import _Recording, spread
@@ -41,7 +41,7 @@ if __name__ == "__main__":
     print(model(torch.randn(2, 25, 6, device="cuda")).shape)
 """
 WIDTHS = {"Listed": 21, "Made": 23, "Main": 25, "Shown": 27, "Proven": 29, "Checked": 31}
-WIDTHS |= {"Filed": 33, "Stated": 33, "Held": 35}
+WIDTHS |= {"Filed": 33}
 #: Nobody compiled the operators of this package.
 COMPILED = """
 import importlib
@@ -101,7 +101,7 @@ class LoadsAll(dict[str, object]):
 
 def write(folder: Path) -> None:
     files = dict(FILES)
-    for name, width in WIDTHS.items():
+    for name, width in (*WIDTHS.items(), ("Stated", 33)):
         part = name.lower()
         files[f"folding/parts/{part}.py"] = PART.format(name=name)
         files[f"folding/models/{part}.py"] = MODEL.format(name=name, part=part, width=width)
@@ -272,7 +272,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("package")
-def test_what_reaches_a_class_and_which_names_a_factory_takes() -> None:
+def test_what_reaches_a_class() -> None:
     import folding.models.factory as factory  # type: ignore[import-not-found]
     from folding.parts.listed import Listed  # type: ignore[import-not-found]
 
@@ -280,8 +280,6 @@ def test_what_reaches_a_class_and_which_names_a_factory_takes() -> None:
     reaching = [item.__name__ for item in UseGraph(frozenset({"folding"})).list_reaching(Listed)]
     assert reaching[:2] == ["ListedNet", "listed_small"]
     assert sorted(reaching[2:]) == ["create", "register"]
-    assert list_keys(factory.build) == ["tiny"]
-    assert list_keys(factory.create) == ["listed_small"]
 
 
 class Refusing(tuple[Any, ...]):
@@ -300,30 +298,14 @@ def test_containers_that_refuse_to_be_read_are_read_as_they_are_stored() -> None
     assert list_stored(types.MappingProxyType({"a": 4})) == [4]
 
 
-def test_files_that_state_models_build_them_or_their_parts(package: Path) -> None:
-    from folding.models.held import HeldNet  # type: ignore[import-not-found]
-    from folding.models.stated import StatedNet  # type: ignore[import-not-found]
+@pytest.mark.usefixtures("package")
+def test_a_name_that_a_registry_would_look_up_is_noted() -> None:
+    from folding.models.factory import MODELS, StatedNet  # type: ignore[import-not-found]
 
-    importlib.import_module("folding.models.factory")
-    files = StatedModels([str(package)], frozenset({"folding"}))
-    folder = package / "folding" / "configs"
-    # Those of few types first; a base counts for what adds to it.
-    assert files.list_naming(["StatedNet"]) == [folder / name for name in ("base.py", "whole.py", "broken.py")]
-    assert files.list_naming(["HeldNet", "StatedNet"])[0] == folder / "broken.py"
-    (whole,) = files.read_parts(folder / "whole.py")
-    assert type(whole.build()) is StatedNet
-    (broken,) = files.read_parts(folder / "broken.py")
-    with pytest.raises(TypeError):
-        broken.build()
-    assert [type(part.build()) for part in broken.inner] == [HeldNet]
-    assert files.find_type("StatedNet") is StatedNet
-    assert files.find_type("Unknown") is None
-    recorder = SourceRecorder(frozenset({"folding"}), 100, files.find_type)
-    with recorder:
-        drive_stated(files, folder / "broken.py").run(False)
-    recorder.forget()
-    assert "forward" in recorder.calls["folding.parts.held:Held"][0].calls
-    # A registry would look this name up.
+    registries = Registries(frozenset({"folding"}))
+    assert MODELS.get("StatedNet") is registries.find_type("StatedNet") is StatedNet
+    assert registries.find_type("Unknown") is None
+    recorder = SourceRecorder(frozenset({"folding"}), 100, registries.find_type)
     description = recorder._describe([{"type": "StatedNet"}, {"type": "Unknown"}], {}, StatedNet)
     assert description is not None
     assert description.names == {"StatedNet": "folding.models.stated"}
@@ -346,7 +328,7 @@ def test_a_class_that_is_never_called_shows_how_it_is_constructed() -> None:
 def test_a_class_that_nothing_makes_gets_what_another_of_its_module_gets() -> None:
     importlib.import_module("folding.models.variants")
     packages = frozenset({"folding"})
-    recording = _Recording(packages, [], {}, [], StatedModels([], packages))
+    recording = _Recording(packages, [], {}, [])
     (calls,) = recording.record(["folding.models.variants:Features"])["folding.models.variants:Features"]
     assert calls == {"init": {"args": [], "kwargs": {"plan": "[5, 7]"}}, "names": {}, "way": "recorded"}
 
