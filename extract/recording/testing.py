@@ -89,13 +89,18 @@ def find_absent(error: BaseException | None) -> str | None:
 
 
 class _Plugin:
-    """Chooses and runs the tests of one session. Args: name: of the module with the tests, which is imported."""
+    """Chooses and runs the tests of one file. Args: name: of its module, which is imported already."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, file: Path, name: str) -> None:
+        self._file = file
         self._name = name
         self._messages: list[str] = []  # of the errors of the test that runs
         self._failed = 0
-        self._ends = 0.0
+        self._ends = time.process_time() + _FILE_SECONDS
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        """Leave out the other files of its folder."""
+        return True if collection_path.suffix == ".py" and collection_path != self._file else None
 
     def pytest_pycollect_makemodule(self, module_path: Path, parent: Any) -> Any:
         """Return the node of the file, which is imported already, by its place in the project."""
@@ -118,7 +123,6 @@ class _Plugin:
                 had |= new
         in_turns = itertools.zip_longest(*(kept[:_MAX_ROWS] for kept in rows.values()))
         items[:] = [item for turn in in_turns for item in turn if item is not None][:_MAX_TESTS]
-        self._ends = time.process_time() + _FILE_SECONDS
 
     def pytest_runtest_protocol(self, item: Any) -> bool:
         """Run one test; what only real values, or gradients, allow runs again with them."""
@@ -193,4 +197,4 @@ def run_tests(root: Path, path: str) -> None:
                 except AttemptError:
                     options.append("--noconftest")
         import_module(name)
-        pytest.main(options, plugins=[_Plugin(name)])
+        pytest.main(options, plugins=[_Plugin(root / path, name)])
