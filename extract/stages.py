@@ -22,7 +22,7 @@ from extract.arguments.messages import NAME, CompanionCode
 from extract.emit.emit import Emitted
 from extract.minimize.stage import MinimizedFile, make_minimized_columns, minimize_all, write_header
 from extract.model.categories import find_category, is_network
-from extract.model.results import Result, RunFacts, at_least, code_columns, list_not_shown, sort_by_size
+from extract.model.results import Result, RunFacts, at_least, code_columns, sort_by_size
 from extract.proofs.rebuild import REBUILD, RebuildJob, count_rewritten, is_sampled, rebuild_all
 from extract.proofs.runtime import BlockRuntime, extra_folders, original_folders, runtime_for
 from extract.proofs.sdists import fetch_tests
@@ -46,6 +46,7 @@ from extract.resolve.modules import CorpusIndex
 from extract.resolve.requirements import add_versions
 from extract.sources import PackageSource
 from extract.specs.algorithm import add_rebuild_outcome, read_graph, store_graphs
+from extract.specs.behavior import list_not_shown
 from extract.specs.make import positional_names
 from extract.specs.outline import read_outline
 from lemur_core.files.progress import progress

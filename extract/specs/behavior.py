@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from extract.specs.notation import format_expression
 from lemur_core.files.markdown import article
-from manifests.records import Case, Observed, SpecArgument
+from manifests.records import Block, Case, Observed, SpecArgument
 
 _TENSOR = re.compile(r"\w+ (\d+(?:x\d+)*|scalar)")
 _PLACE = re.compile(r"\*(\d{1,4})(?=\.|$)")
@@ -249,3 +249,27 @@ def _number(count: int, word: str) -> str:
     if count == 1:
         return word if is_name else article(word)
     return f"{count:,} × {word}" if is_name else f"{count:,} {word}{'' if word.endswith('s') else 's'}"
+
+
+# --- what a run did not show ----------------------------------------------------------------------------------------
+
+
+def list_kinds(row: Block) -> tuple[str, ...]:
+    """Return the kinds of what the run of a block did not show, each once."""
+    return tuple(dict.fromkeys(line.partition(":")[0] for line in (row.not_shown or "").splitlines()))
+
+
+def list_not_shown(observed: str | None) -> tuple[str, ...]:
+    """Return what the run of a block did not show, one line each: a kind and, after a colon, what it is about.
+
+    Args: observed: an Observed record as JSON.
+    """
+    if observed is None:
+        return ()
+    seen = Observed.model_validate_json(observed)
+    lines = [f"no code initializes these parameters: {', '.join(seen.uninitialized)}"] if seen.uninitialized else []
+    lines += ["its output is its input"] if seen.identity_in_eval and seen.train_differs is not True else []
+    lines += ["all gradients are zero"] if seen.zero_gradients else []
+    lines += [f"train mode fails: {seen.train_error}"] if seen.train_error is not None else []
+    lines += [f"a value does not fit its annotation: {text}" for text in seen.misfits]
+    return tuple(lines)
