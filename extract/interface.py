@@ -284,7 +284,8 @@ class BlockLibrary:
             UserError: if no block matches, or a filter names a value that no block has.
         """
         filters = Filters(tuple(categories), level, tuple(licenses), tuple(sources))
-        hits = search(open_index(self.folder), query, filters, limit).hits
+        with hide_progress():
+            hits = search(open_index(self.folder), query, filters, limit).hits
         indices = {block: index for index, block in enumerate(self.ids)}
         rows = (read_block(self.folder, indices[hit["block"]]) for hit in hits)
         return tuple(LibraryBlock(self.folder, row) for row in rows)

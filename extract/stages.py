@@ -22,7 +22,7 @@ from extract.arguments.messages import NAME, CompanionCode
 from extract.emit.emit import Emitted
 from extract.minimize.stage import MinimizedFile, make_minimized_columns, minimize_all, write_header
 from extract.model.categories import find_category, is_network
-from extract.model.results import Result, RunFacts, at_least, code_columns, list_not_shown, sort_by_size
+from extract.model.results import Result, RunFacts, at_least, code_columns, sort_by_size
 from extract.proofs.rebuild import REBUILD, RebuildJob, count_rewritten, is_sampled, rebuild_all
 from extract.proofs.runtime import BlockRuntime, extra_folders, original_folders, runtime_for
 from extract.proofs.sdists import fetch_tests
@@ -37,8 +37,8 @@ from extract.proofs.validate import (
     validate_all,
 )
 from extract.proofs.visit import SIGN, VISIT, BlockVisit, RunnableBlock, visit_all
-from extract.recording.blocks import RECORD, RECORDED, ArgumentsFrom, RecordedCalls, find_origin, record_all
-from extract.recording.source import RECORD_SOURCE, is_recorded, record_sources
+from extract.recording.blocks import RECORD, ArgumentsFrom, RecordedCalls, find_origin, record_all
+from extract.recording.source import RECORD_SOURCE, is_recorded, list_pytest, record_sources
 from extract.resolve.discover import TargetClass
 from extract.resolve.distributions import list_distributions, make_guess
 from extract.resolve.index import FactsIndex
@@ -46,6 +46,7 @@ from extract.resolve.modules import CorpusIndex
 from extract.resolve.requirements import add_versions
 from extract.sources import PackageSource
 from extract.specs.algorithm import add_rebuild_outcome, read_graph, store_graphs
+from extract.specs.behavior import list_not_shown
 from extract.specs.make import positional_names
 from extract.specs.outline import read_outline
 from lemur_core.files.progress import progress
@@ -186,7 +187,8 @@ class StageContext:
         unsafe = self.facts.options.unsafe_no_sandbox
         runtime = self.runtime.folders
         originals = {folder for folders in self.originals.values() for folder in folders}
-        hidden = sorted({*originals, *self.tests.values()}.difference(runtime))
+        more = list_pytest() if originals else ()
+        hidden = sorted({*originals, *self.tests.values(), *more}.difference(runtime))
         return {"jobs": jobs, "runtime": runtime, "unsafe": unsafe, "shared": self.shared, "hidden": hidden}
 
     @property
@@ -219,12 +221,10 @@ class StageContext:
         self.originals = {name: original_folders(source, self.facts.unreached) for name, source in sources.items()}
         recorded = {block.target.module.source.name for block in blocks.values() if is_recorded(block.target)}
         fetched = {
-            name: fetch_tests(sources[name], self.originals[name], self.facts.unreached) for name in sorted(recorded)
+            name: fetch_tests(sources[name], self.originals[name], self.facts.unreached, self.facts.notes.append)
+            for name in sorted(recorded)
         }
         self.tests = {name: folder for name, folder in fetched.items() if folder is not None}
-        for name in self.tests:
-            if not any((folder / _OF_PYTEST).is_dir() for folder in self.originals[name]):
-                self.originals[name] += tuple(runtime_for([_OF_PYTEST], unreached=self.facts.unreached).folders)
 
     def provide(self, source: PackageSource, package: str) -> Sequence[Path]:
         """Return folders with a package that a source turns out to need: another source, or what an extra has."""
@@ -263,7 +263,7 @@ class StageContext:
         hints = self.hints(block.target)
         if not hints["companions"] or at_least(block.verdict.level, "forward"):
             return ()
-        recorded = [call for call in (*hints["init"], *hints["forward"]) if call["way"] == RECORDED]
+        recorded = [call for call in (*hints["init"], *hints["forward"]) if call["way"] != "call"]
         texts = [text for call in recorded for text in (*call["args"], *dict(call["kwargs"]).values())]
         words = {word for text in texts for word in NAME.findall(text)}
         return tuple(item for item in hints["companions"] if item["name"] in words)
@@ -327,10 +327,14 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     _define(ready, context, context.companions)
     for block in ready.values():
         if block.verdict.arguments is not None:
-            block.arguments_from = find_origin(block.verdict.arguments, context.hints(block.target))
+            block.arguments_from = _find_origin(block, context)
 
 
-_OF_PYTEST = "packaging"  # tests import it, too, since whoever has pytest has it
+def _find_origin(block: PendingBlock, context: StageContext) -> ArgumentsFrom:
+    assert block.verdict.arguments is not None
+    return find_origin(block.verdict.arguments, context.hints(block.target))
+
+
 _PROOFS = (RECORD_SOURCE, RECORD, VISIT, REBUILD, SIGN)
 _MOST_RUNS = 3  # running blocks in which the calls of one class are recorded
 
@@ -371,9 +375,12 @@ def _use_recorded_calls(blocks: Mapping[str, PendingBlock], context: StageContex
     wanted |= _find_classes(more, stopped, runs)
     running |= more
     pairs = {key: context.pair(running[key]) for key in wanted}
+    origins = {key: _find_origin(running[key], context) for key in wanted}
+    guessed = {key for key, origin in origins.items() if origin in ("search", "guessed above")}
     again: dict[str, PendingBlock] = {}
+    recorded = record_all(wanted, pairs, guessed, context.index, **context.sandbox)
     # In order: the first calls are tried first, whichever job ends first.
-    for key, name, calls in sorted(record_all(wanted, pairs, context.index, **context.sandbox), key=itemgetter(0, 1)):
+    for key, name, calls in sorted(recorded, key=itemgetter(0, 1)):
         places = running[key].places
         block = again[stopped[*places[name], name].target.block] = stopped[*places[name], name]
         context.add_calls(block.target, calls, places)

@@ -20,8 +20,7 @@ from pydantic import TypeAdapter
 from curate.chat.network import NetworkFacts
 from curate.compute import behavior, graphs, runs
 from extract import migrate
-from extract.minimize import stage as minimize
-from extract.proofs import rebuild, trace, validate
+from extract.proofs import rebuild, validate, visit
 from lemur.synthesis.attempts import confirm, steps
 from lemur_core.files.errors import UserError
 from lemur_core.graphs.graph import Graph, Node, Ref, TensorType, pack, unpack
@@ -78,7 +77,8 @@ BLOCK = {
 SAMPLES: dict[str, list[Any]] = {
     validate.EXECUTE.guest: [SEARCHED],
     graphs.TRACE.guest: [NET],
-    trace.TRACE.guest: [BLOCK],
+    visit.TRACE.guest: [BLOCK],
+    visit.VISIT.guest: [{"graphs": BLOCK, "uses": {"error": "no"}}],
 }
 CHAT = SandboxStage[Any]("curate.chat.probe:measure", NetworkFacts | runs.NetFailure, runs.LIMITS)
 STAGES: dict[str, SandboxStage[Any]] = {
@@ -86,7 +86,7 @@ STAGES: dict[str, SandboxStage[Any]] = {
     for stage in (
         *(runs.RUN, graphs.TRACE, behavior.MEASURE, CHAT),
         *(validate.EXECUTE, validate.SIGN_BLOCK, validate.SIGN_ORIGINALS),
-        *(trace.TRACE, rebuild.REBUILD, minimize.WATCH, minimize.SIGN),
+        *(visit.TRACE, visit.VISIT, rebuild.REBUILD, visit.SIGN),
         *(migrate.IMPORT, migrate.SIGN, steps.PROVE, confirm.CONFIRM),
         *(candidates.PROBE, candidates.NETWORK, check.CHECK),
     )
@@ -104,9 +104,8 @@ def use_network_graphs(reply: Reply[Any]) -> None:
 
 
 def use_block_graphs(reply: Reply[Any]) -> None:
-    traced = trace._read_reply(reply)
-    if traced.answer is not None:
-        load_graphs(traced.answer)
+    if isinstance(reply.answer, visit.BlockGraphs):
+        load_graphs(reply.answer.to_json())
 
 
 def use_check(reply: Reply[Any]) -> None:
@@ -117,7 +116,7 @@ def use_check(reply: Reply[Any]) -> None:
 USES: dict[str, Callable[[Reply[Any]], object]] = {
     runs.RUN.guest: lambda reply: runs.RunResult(False, getattr(runs.read_answer(reply), "fault", None)).category,
     graphs.TRACE.guest: use_network_graphs,
-    trace.TRACE.guest: use_block_graphs,
+    visit.TRACE.guest: use_block_graphs,
     validate.EXECUTE.guest: validate._judge,
     check.CHECK.guest: use_check,
 }

@@ -285,8 +285,8 @@ def test_errors_are_exceptions_with_one_line(place: Path) -> None:
         curate("nothere.jsonl", out="snapshot")
     with pytest.raises(UserError, match=r"exists already"):
         extract("./mylib", out="mylib")
-    with pytest.raises(UsageError, match="include-code"):
-        ExtractOptions(include_code=True)
+    with pytest.raises(UsageError, match="as-of"):
+        ExtractOptions(as_of="yesterday")
     with pytest.raises(UsageError, match="no such recipe"):
         assemble("plainn")
     with pytest.raises(UsageError, match="epoch"):
@@ -307,7 +307,7 @@ def test_all_options_of_an_extraction_are_handed_on(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(extract.interface, "extract_to", stop)
     options = ExtractOptions(
         repositories=("r",), paths=("p",), symbols=("s",), limit=1, start_from="x", index="skip", level="forward",
-        retry_failed=True, fidelity=True, seed=1, chat=True, include_code=True, chat_max_tokens=9,
+        retry_failed=True, fidelity=True, seed=1, chat=True, chat_max_tokens=9,
         unsafe_no_sandbox=True,
     )  # fmt: skip
     for given in ({"corpus": "c", "names": ["n"], "options": options, "jobs": 2}, {}):
@@ -319,7 +319,7 @@ def test_all_options_of_an_extraction_are_handed_on(tmp_path: Path, monkeypatch:
     scope = run.selection
     assert (scope.names, scope.repositories, scope.paths, scope.symbols) == (("n",), ("r",), ("p",), ("s",))
     assert (scope.limit, scope.start_from) == (1, "x")
-    assert run.parameters()["chat"] == {"seed": 1, "max_tokens": 9, "include_code": True}
+    assert run.parameters()["chat"] == {"max_tokens": 9}
     assert plain.parameters()["chat"] is None
 
 

@@ -17,7 +17,7 @@ PRODUCT = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
 MOST = {
     "lines of code": 58_300,
     "files of code": 395,
-    "lines of tests and their cases": 67_927,
+    "lines of tests and their cases": 67_959,
     "lines of benchmarks": 6_983,
     "words of documents": 25_329,
     "commands": 31,

@@ -23,7 +23,6 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from extract.arguments.annotations import list_misfits_of_calls
 from extract.arguments.constructing import TOO_LARGE, Arguments, Constructed, Constructor, confirm
 from extract.arguments.forwarding import Forward, ForwardCall, call_text, evaluate, run
 from extract.arguments.messages import CompanionCode
@@ -39,6 +38,7 @@ from extract.arguments.trials import (
     is_finite,
     seed_all,
 )
+from extract.arguments.values.annotations import list_misfits_of_calls
 from extract.arguments.values.inputs import change_nested, flatten, has_shape, value_text
 
 _MAX_VARIANTS = 12

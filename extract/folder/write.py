@@ -84,7 +84,7 @@ def write_extraction(
         watch.lap("report")
         manifest = Manifest(
             kind=EXTRACTION.name,
-            versions=package_versions() | run_versions(),
+            versions=package_versions("pytest") | run_versions(),
             parameters=facts.options.parameters(),
             inputs=[Input(name=s.name, sha256=s.digest, bytes=_count_bytes(s)) for s in facts.sources],
             counts=counts | dataset,

@@ -348,6 +348,7 @@ def _list_items(label: str, items: Sequence[str]) -> list[tuple[str, str]]:
 _ORIGINS: Mapping[str, str] = {
     "default": "none are needed",
     "recorded": "recorded in a running model",
+    "guessed above": "recorded in a running model whose own arguments were guessed",
     "call site": "as code or documentation of the sources states them",
     "search": "found by search",
 }

@@ -14,7 +14,8 @@ from typing import Any, NotRequired, TypedDict
 from extract.model.options import ExtractOptions
 from extract.resolve.discover import Selection
 from extract.sources import PackageSource
-from manifests.records import LEVELS, Block, Level, Observed
+from extract.specs.behavior import list_kinds
+from manifests.records import LEVELS, Block, Level
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,24 +211,3 @@ def _count_levels(rows: Iterable[Block], column: str) -> dict[str, dict[str, int
 def sort_by_size(numbers: Mapping[str, int]) -> dict[str, int]:
     """Sort by number, the largest first; ties by name."""
     return dict(sorted(numbers.items(), key=lambda item: (-item[1], item[0])))
-
-
-def list_kinds(row: Block) -> tuple[str, ...]:
-    """Return the kinds of what the run of a block did not show, each once."""
-    return tuple(dict.fromkeys(line.partition(":")[0] for line in (row.not_shown or "").splitlines()))
-
-
-def list_not_shown(observed: str | None) -> tuple[str, ...]:
-    """Return what the run of a block did not show, one line each: a kind and, after a colon, what it is about.
-
-    Args: observed: an Observed record as JSON.
-    """
-    if observed is None:
-        return ()
-    seen = Observed.model_validate_json(observed)
-    lines = [f"no code initializes these parameters: {', '.join(seen.uninitialized)}"] if seen.uninitialized else []
-    lines += ["its output is its input"] if seen.identity_in_eval and seen.train_differs is not True else []
-    lines += ["all gradients are zero"] if seen.zero_gradients else []
-    lines += [f"train mode fails: {seen.train_error}"] if seen.train_error is not None else []
-    lines += [f"a value does not fit its annotation: {text}" for text in seen.misfits]
-    return tuple(lines)

@@ -9,7 +9,7 @@ import email.parser
 import itertools
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -66,7 +66,9 @@ def _list_module(files: dict[str, bytes], root: PurePosixPath, name: str) -> dic
     return {path[start:]: data for path, data in files.items() if path == own[0] or path.startswith(own[1])}
 
 
-def fetch_tests(source: PackageSource, folders: Sequence[Path], unreached: list[str]) -> Path | None:
+def fetch_tests(
+    source: PackageSource, folders: Sequence[Path], unreached: list[str], tell: Callable[[str], None] = note
+) -> Path | None:
     """Return a folder with the tests, documents and configurations of a release; wheels mostly lack them.
 
     They are in its sdist or, if that has few tests, in the repository that its metadata states.
@@ -74,6 +76,7 @@ def fetch_tests(source: PackageSource, folders: Sequence[Path], unreached: list[
     Args:
         folders: from which the source can be imported.
         unreached: to which is added, in place, what was out of reach.
+        tell: takes a line that says why there are no tests.
     Returns: the folder, laid out as in the sdist, in the cache; None if there is none, or it is out of reach.
     """
     name, _, version = source.name.partition("@")
@@ -81,6 +84,7 @@ def fetch_tests(source: PackageSource, folders: Sequence[Path], unreached: list[
         return None
     target = cache_folder("runtime", "v1", "beside") / f"{name}-{version}"
     repository = target.with_name(f"{target.name}-repository")
+    lacks = "without the tests of its sdist"
     try:
         if not is_whole(target):
             try:
@@ -89,13 +93,14 @@ def fetch_tests(source: PackageSource, folders: Sequence[Path], unreached: list[
             except RetryableError:
                 raise
             except UserError as error:
-                note(f"{name}=={version}: without the tests of its sdist: {error}")
+                tell(f"{source.name}: {lacks}: {error}")
+        lacks = "few or no tests in its sdist, and without those of its repository"
         if not is_whole(repository) and sum(is_test(path.name) for path in target.rglob("*.py")) < _FEW_TESTS:
             url = next(filter(None, (_find_repository(folder, name) for folder in folders)), None)
             files = fetch_files(url, Version(version), _choose_tests) if url is not None else {}
             keep_files({path.removeprefix("src/"): data for path, data in files.items()}, repository, name)
     except UserError as error:  # out of reach, or a repository that is gone
-        note(f"{name}=={version}: without its tests: {error}")
+        tell(f"{source.name}: {lacks}: {error}")
         if isinstance(error, RetryableError):
             unreached.append(name)
     return next((folder for folder in (repository, target) if folder.is_dir() and any(folder.iterdir())), None)

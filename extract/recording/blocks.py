@@ -2,13 +2,13 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, Unpack
 
 from extract.arguments.messages import NAME, RAISED_RATE, ZERO_RATES, is_rate
 from extract.proofs.validate import BlockWithOriginal, ReportedCalls
-from extract.recording.messages import MOST_CALLS, BlockRecording
+from extract.recording.messages import GUESSED, MOST_CALLS, RECORDED, BlockRecording, Way
 from lemur_core.sandbox import Limits
 from lemur_core.sandbox.cached import Store
 from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
@@ -22,10 +22,7 @@ RECORD = SandboxStage[Mapping[str, Sequence[ReportedCalls]]](
 )
 
 
-#: How hints say that a call was recorded.
-RECORDED = "recorded"
-
-ArgumentsFrom = Literal["default", "recorded", "call site", "search"]
+ArgumentsFrom = Literal["default", "recorded", "guessed above", "call site", "search"]
 
 
 _INTEGER = re.compile(r"(?<![\w.])\d+(?![\w.])")
@@ -53,19 +50,32 @@ def find_origin(arguments: str, hints: Mapping[str, Any]) -> ArgumentsFrom:
         hints: of the class, with the calls that were recorded.
     """
     call = json.loads(arguments)["init"]
-    ways = [item["way"] for item in hints["init"] if _is_same_call(call, item)]
+    ways: list[ArgumentsFrom | Literal["call"]] = [item["way"] for item in hints["init"] if _is_same_call(call, item)]
     if RECORDED in ways:
         return "recorded"
     if not call["args"] and not _without_rates(call)[1]:
         return "default"
-    return "call site" if ways else "search"
+    return "call site" if "call" in ways else "guessed above" if GUESSED in ways else "search"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedCalls(ReportedCalls):
+    """The calls of a module.
+
+    Args:
+        names: the module of each name of the source in their expressions.
+        way: how the arguments of the constructor were found.
+    """
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    way: Way = RECORDED
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedCalls:
     """The calls of a class in running blocks, and the names that their expressions use."""
 
-    calls: Sequence[ReportedCalls]
+    calls: Sequence[NamedCalls]
 
     @property
     def words(self) -> set[str]:
@@ -81,10 +91,11 @@ class RecordedCalls:
 
     def add_to(self, hints: Mapping[str, Any], companions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return hints with these calls first, and with the classes that they name."""
-        init = [_as_hint(calls.init) for calls in self.calls]
+        init = [_as_hint(calls.init, calls.way) for calls in self.calls]
         forward = [
             # With the constructor call that it belongs to.
-            _as_hint(calls.forward) | {"init": {"args": list(calls.init.args), "kwargs": dict(calls.init.kwargs)}}
+            _as_hint(calls.forward, calls.way)
+            | {"init": {"args": list(calls.init.args), "kwargs": dict(calls.init.kwargs)}}
             for calls in self.calls
             if calls.forward is not None
         ]
@@ -98,14 +109,15 @@ class RecordedCalls:
         }
 
 
-def _as_hint(call: Any) -> dict[str, Any]:
+def _as_hint(call: Any, way: Way) -> dict[str, Any]:
     # Such calls are tried first, and unchanged.
-    return {"args": list(call.args), "kwargs": list(call.kwargs.items()), "way": RECORDED}
+    return {"args": list(call.args), "kwargs": list(call.kwargs.items()), "way": way}
 
 
 def record_all(
     wanted: Mapping[str, Sequence[str]],
     pairs: Mapping[str, BlockWithOriginal],
+    guessed: Collection[str],
     index: Store | None,
     **sandbox: Unpack[SandboxOptions],
 ) -> Iterator[tuple[str, str, RecordedCalls]]:
@@ -114,6 +126,7 @@ def record_all(
     Args:
         wanted: by block, the names of the classes.
         pairs: the blocks.
+        guessed: those that run with arguments which were guessed.
     Returns: block, name of the class, and its calls; nothing of blocks that no longer run.
     Raises: UserError if no sandbox is available.
     """
@@ -129,4 +142,6 @@ def record_all(
         for reply in RECORD.run(box, payloads):
             for name, calls in (reply.answer or {}).items():
                 if name in wanted[reply.key]:
-                    yield reply.key, name, RecordedCalls(calls[:MOST_CALLS])
+                    way = GUESSED if reply.key in guessed else RECORDED
+                    kept = [NamedCalls(call.init, call.forward, way=way) for call in calls[:MOST_CALLS]]
+                    yield reply.key, name, RecordedCalls(kept)

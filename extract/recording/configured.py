@@ -17,11 +17,6 @@ The search for arguments makes them: configurations with small values first, `En
 
 `Model` is constructed from the contents, and then from the path, of each such file of the source. For the calls of
 `Detect`, those come first that name it.
-
-A package's files may state models as dicts, which a registry builds; a file may add to others:
-
-    _base_ = ["base.py"]
-    model = dict(type="Detector", backbone=dict(type="Net", depth=50))
 """
 
 import contextlib
@@ -49,11 +44,6 @@ _MOST_CLASSES = 4  # for one parameter
 _LEAST_LETTERS = 3  # of a parameter that is named after a class
 _TAKES_FILE = re.compile(r"(model_?)?(cfg|config|conf|configuration|yaml)(_?(file|path|name|dict))?")
 _WORD = re.compile(r"\w+")
-_MAX_FILES = 10_000
-_TYPE = re.compile(r"""(?:\btype\s*=|['"]type['"]\s*:)\s*['"](?:\w+\.)?(\w+)['"]""")
-_DEFINES = re.compile(r"^(?:class|def)\b", re.MULTILINE)
-_BASES = re.compile(r"^_base_\s*=\s*(\[[^\]]*\]|.*)", re.MULTILINE)
-_BASE = re.compile(r"""['"]([^'"]+\.py)['"]""")
 
 
 @functools.cache
@@ -105,10 +95,15 @@ def read_settings(value: Any) -> dict[str, Any] | None:
     if dataclasses.is_dataclass(value):  # it may have slots, or no fields
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
         return fields if fields.keys() >= set(list_required(read_parameters(type(value)))) else None
-    kind = type(value)
-    names = [name for name, parameter in read_parameters(kind).items() if not is_variadic(parameter)]
+    kind: Any = type(value)
+    names = _list_settings(kind)
     known = getattr(value, "__dict__", {})
     return {name: known[name] for name in names} if names and all(name in known for name in names) else None
+
+
+@functools.cache
+def _list_settings(kind: type) -> list[str]:
+    return [name for name, parameter in read_parameters(kind).items() if not is_variadic(parameter)]
 
 
 def guess_settings(value: Any) -> dict[str, Any] | None:
@@ -165,98 +160,28 @@ def find_file_parameter(definition: Callable[..., Any]) -> str | None:
     return None
 
 
-class StatedPart(NamedTuple):
-    """A model that a file states, and its parts, which may be built alone."""
+class Registries:
+    """The registries of some top-level packages, as far as these are imported, which find classes by names."""
 
-    build: Callable[[], Any]
-    inner: "list[StatedPart]"
-
-
-class StatedModels:
-    """The Python files of some packages that state models as dicts with a `type`, and how to build these.
-
-    Args:
-        folders: that hold the packages.
-        packages: the top-level packages; only what is imported can build models.
-    """
-
-    def __init__(self, folders: Sequence[str], packages: frozenset[str]) -> None:
-        self._package = min(packages)
+    def __init__(self, packages: frozenset[str]) -> None:
         modules = [module for name, module in sys.modules.items() if name.partition(".")[0] in packages]
         values = [value for module in modules for value in list(getattr(module, "__dict__", {}).values())]
         self._registries = list({id(value): value for value in values if _is_registry(value)}.values())
         self._types_by_name: dict[str, type | None] = {}
-        self._read = _find_reader() if self._registries else None
-        self._types = self._find_types(folders, packages) if self._read is not None else {}
-
-    @staticmethod
-    def _find_types(folders: Sequence[str], packages: frozenset[str]) -> dict[Path, frozenset[str]]:
-        """Return by file the types that it states, itself or in a file that it adds to."""
-        roots = [root for name in packages for folder in folders if (root := Path(folder, name)).is_dir()]
-        files = islice(dict.fromkeys(path for root in roots for path in sorted(root.rglob("*.py"))), _MAX_FILES)
-        texts = {path: path.read_text("utf-8", "replace") for path in files}
-        states = re.compile(f"{_TYPE.pattern}|{_BASES.pattern}", re.MULTILINE).search
-        texts = {path: text for path, text in texts.items() if states(text) and not _DEFINES.search(text)}
-        own = {path: frozenset(_TYPE.findall(text)) for path, text in texts.items()}
-        bases = {
-            path: [(path.parent / base).resolve() for part in _BASES.findall(text) for base in _BASE.findall(part)]
-            for path, text in texts.items()
-        }
-
-        def list_all(path: Path, seen: frozenset[Path]) -> frozenset[str]:
-            inner = [list_all(base, seen | {path}) for base in bases.get(path, ()) if base not in seen]
-            return own.get(path, frozenset()).union(*inner)
-
-        return {path: list_all(path, frozenset()) for path in own}
-
-    def list_naming(self, names: Sequence[str]) -> list[Path]:
-        """Return the files that state a model with one of these classes: the first classes first, small files first."""
-        places = {name: place for place, name in reversed(list(enumerate(names)))}
-        ranked = []
-        for path, stated in self._types.items():
-            known = [places[name] for name in stated if name in places]
-            if known:
-                ranked.append((min(known), len(stated), str(path)))
-        return [Path(path) for _, _, path in sorted(ranked)]
-
-    def read_parts(self, path: Path) -> list[StatedPart]:
-        """Return the outermost models that a file states."""
-        assert self._read is not None
-        settings = self._read(str(path))
-        scope = settings.get("default_scope")
-        return list(self._list_parts([settings[name] for name in settings], scope))
-
-    def _list_parts(self, value: Any, scope: str | None) -> Iterator[StatedPart]:
-        items = list(value.values()) if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-        name = value.get("type") if isinstance(value, Mapping) else None
-        registry = self._find_registry(name) if isinstance(name, str) else None
-        inner = [part for item in items for part in self._list_parts(item, scope)]
-        if registry is None:
-            yield from inner
-        else:
-            # In which the names of types are looked up.
-            settings = {**value, "_scope_": scope or self._package} if hasattr(registry, "scope") else value
-            yield StatedPart(functools.partial(registry.build, settings), inner)
 
     def find_type(self, name: str) -> type | None:
         """Return the class that a registry finds by its own name; None if none does."""
         if name not in self._types_by_name:
-            self._types_by_name[name] = next(
-                (kind for _, kind in self._list_known(name) if kind.__name__ == name), None
-            )
+            self._types_by_name[name] = next((kind for kind in self._list_known(name) if kind.__name__ == name), None)
         return self._types_by_name[name]
 
-    def _find_registry(self, name: str) -> Any:
-        """Return the registry that knows a type as a module; None if none does."""
-        return next((registry for registry, kind in self._list_known(name) if issubclass(kind, nn.Module)), None)
-
-    def _list_known(self, name: str) -> Iterator[tuple[Any, type]]:
+    def _list_known(self, name: str) -> Iterator[type]:
         for registry in self._registries:
             kind = None
             with contextlib.suppress(Exception):  # it may import what is not installed
                 kind = registry.get(name)
             if isinstance(kind, type):
-                yield registry, kind
+                yield kind
 
 
 def _is_registry(value: Any) -> bool:
@@ -264,13 +189,3 @@ def _is_registry(value: Any) -> bool:
     return not issubclass(kind, type | types.ModuleType) and all(
         isinstance(inspect.getattr_static(kind, name, None), types.FunctionType) for name in ("build", "get")
     )
-
-
-def _find_reader() -> Callable[[str], Any] | None:
-    """Return the function of an imported class that reads such a file, with those that it adds to."""
-    for module in list(sys.modules.values()):
-        for value in list(getattr(module, "__dict__", {}).values()):
-            method = vars(value).get("fromfile") if issubclass(type(value), type) else None
-            if isinstance(method, staticmethod | classmethod) and isinstance(method.__func__, types.FunctionType):
-                return value.fromfile  # type: ignore[no-any-return]
-    return None

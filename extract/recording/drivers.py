@@ -1,8 +1,8 @@
 """Inside the sandbox: ways to make a package run its own models.
 
 A driver is a definition that reaches a class whose calls are wanted, and that gives a model: a class or factory that
-needs no arguments, a factory that takes a name out of a table, a class that the search for arguments constructs; or it
-is code that the authors wrote to be run: examples in docstrings, `if __name__ == "__main__":`.
+needs no arguments, a class that the search for arguments constructs; or it is code that the authors wrote to be run:
+examples, tests, `if __name__ == "__main__":`.
 """
 
 import ast
@@ -28,15 +28,14 @@ from extract.arguments.search_guest import namespace
 from extract.arguments.trials import AttemptError, TimeBudget, attempt, count_elements, quiet, seed_all
 from extract.arguments.values.inputs import is_variadic, list_required
 from extract.arguments.values.names import read_parameters
-from extract.recording.configured import ConfigurationFile, StatedModels, list_accepted
+from extract.recording.configured import ConfigurationFile, list_accepted
 from extract.recording.meta import LightTensors
+from extract.recording.recorder import guessing
 from extract.recording.testing import run_tests
-from extract.recording.users import read_names
 
-CONFIGURED, WRITTEN, TESTS, STATED = -4, -3, -2, -1  # efforts
+CONFIGURED, WRITTEN, TESTS = -3, -2, -1  # efforts
 _SECONDS = 3.0  # of CPU time for one construction, example, or search of inputs; the numbers of attempts end most
 _CONSTRUCTIONS, _FORWARDS, _PATIENCE = 30, 45, 10  # attempts with one model; most of those that run do so at once
-_MAX_KEYS = 4  # names tried with one factory
 _LEAST_SHARED = 2  # parameters that a table of no class in particular states
 _MAX_ROWS = 4
 _MAX_MODELS = 2  # out of one call
@@ -120,14 +119,10 @@ def drive_definition(definition: Any, tables: Tables) -> list[Driver]:
         calls = [functools.partial(definition, **row) for row in rows if set(required) <= row.keys()]
         stated = [Driver(f"{key} as a table states", 0, functools.partial(_run_models, calls), True)] if calls else []
         accepted = list_accepted(definition)  # type: ignore[arg-type]
-        effort = 0 if {name for name, _ in accepted} >= set(required) else 2
+        effort = 0 if {name for name, _ in accepted} >= set(required) else 1
         return [*stated, Driver(key, effort, functools.partial(_run_class, definition, accepted), bool(accepted))]
-    if not _may_give_module(definition):
+    if required or not _may_give_module(definition):
         return []
-    keys = list_keys(definition) if len(required) == 1 else []
-    calls = [functools.partial(definition, **{required[0]: name}) for name in keys]
-    if required:
-        return [Driver(key, 1, functools.partial(_run_models, calls))] if calls else []
     return [Driver(key, 0, functools.partial(_run_models, [definition]))]
 
 
@@ -142,14 +137,9 @@ def drive_code(key: str, code: str, space: Mapping[str, Any]) -> Driver:
     return Driver(key, WRITTEN, functools.partial(_run_code, code, space))
 
 
-def drive_tests(name: str) -> Driver:
-    """Return the driver that runs the tests in a file. Args: name: its module."""
-    return Driver(f"{name} tests", TESTS, functools.partial(run_tests, name))
-
-
-def drive_stated(models: StatedModels, path: Path) -> Driver:
-    """Return the driver that builds and runs the models that a file states as dicts."""
-    return Driver(str(path), STATED, functools.partial(_run_stated, models, path))
+def drive_tests(root: Path, path: str) -> Driver:
+    """Return the driver that runs the tests in a file. Args: root: of the project. path: relative to it."""
+    return Driver(f"{path} tests", TESTS, lambda _: run_tests(root, path))
 
 
 def list_examples(definition: Any) -> list[str]:
@@ -175,21 +165,6 @@ def find_main(module: types.ModuleType) -> str:
 
 def _asks_for_main(test: ast.expr) -> bool:
     return isinstance(test, ast.Compare) and ast.unparse(test).replace('"', "'") == "__name__ == '__main__'"
-
-
-def list_keys(function: Any) -> list[str]:
-    """Return the strings that a function of one argument may take: keys of the tables that it reads."""
-    keys: list[str] = []
-    function = inspect.unwrap(function)
-    for name in dict.fromkeys(read_names(function.__code__)):
-        value = function.__globals__.get(name)
-        tables = [value, *getattr(value, "__dict__", {}).values()] if not isinstance(value, type) else []
-        for table in tables:
-            if isinstance(table, dict):
-                keys += [key for key in dict.keys(table) if isinstance(key, str)]  # as it is stored
-            elif isinstance(table, list | tuple) and not isinstance(value, types.ModuleType):
-                keys += [item for item in table if isinstance(item, str)]
-    return list(dict.fromkeys(keys))[:_MAX_KEYS]
 
 
 def _may_give_module(function: Any) -> bool:
@@ -220,26 +195,6 @@ def _run_models(calls: Sequence[Callable[[], Any]], on_meta: bool) -> None:
         raise failure
 
 
-def _run_stated(models: StatedModels, path: Path, on_meta: bool) -> None:
-    """Build and run the models of a file; of one that cannot be built, its parts. Raises: AttemptError."""
-    failure: AttemptError | None = None
-    with LightTensors(on_meta=on_meta), torch.no_grad(), quiet():
-        waiting = attempt(functools.partial(models.read_parts, path), _SECONDS)
-        for part in waiting:  # grows meanwhile
-            seed_all()
-            try:
-                model = attempt(part.build, _SECONDS)
-            except AttemptError:
-                waiting += part.inner
-                continue
-            try:
-                run_forward(model, Arguments())
-            except AttemptError as error:
-                failure = error
-    if failure is not None:
-        raise failure
-
-
 def _list_models(result: Any) -> list[nn.Module]:
     items = [result, *(result if isinstance(result, list | tuple) else ())]
     return [item for item in items if isinstance(item, nn.Module)]
@@ -259,13 +214,14 @@ def _run_class(cls: type[nn.Module], accepted: Sequence[tuple[str, type]], on_me
                 model = attempt(cls, _SECONDS)
                 run_forward(model, Arguments())
                 return
-        for built in constructor.plans():
-            try:
-                run_forward(built.module, built.arguments, constructor)
-            except AttemptError as error:
-                failure = error
-            else:
-                return
+        with guessing(cls):
+            for built in constructor.plans():
+                try:
+                    run_forward(built.module, built.arguments, constructor)
+                except AttemptError as error:
+                    failure = error
+                else:
+                    return
     raise failure
 
 

@@ -2,10 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from extract.arguments.messages import BlockRun
 
 MOST_CALLS = 3  # distinct, of a class
+
+#: How the arguments of a constructor were found: the source passes them, a model does whose own ones were guessed, or
+#: they were guessed themselves.
+Way = Literal["recorded", "guessed above", "search"]
+RECORDED: Way = "recorded"
+GUESSED: Way = "guessed above"
+SEARCHED: Way = "search"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +37,7 @@ class SourceRecording:
         replaced: modules that are nowhere, such as compiled ones.
         last: whether to record what can be imported, whatever is absent.
         digest: of the source: another one asks again.
+        pytest: the folder that has it, named by the digest of what it holds, its version too.
     """
 
     folders: Sequence[str]
@@ -38,5 +47,6 @@ class SourceRecording:
     tests: Sequence[str]
     configurations: Sequence[str]
     digest: str
+    pytest: str
     replaced: Sequence[str] = ()
     last: bool = False

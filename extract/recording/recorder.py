@@ -8,7 +8,7 @@ import inspect
 import math
 import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from extract.arguments.probe import MODULE_NAME
 from extract.arguments.values.inputs import RECORD, flatten, has_shape
 from extract.arguments.values.names import read_parameters
 from extract.recording.configured import guess_settings, read_settings
-from extract.recording.messages import MOST_CALLS
+from extract.recording.messages import GUESSED, MOST_CALLS, RECORDED, SEARCHED, Way
 from extract.recording.users import is_of
 
 _DEPTH = 8  # of nested values
@@ -40,12 +40,14 @@ class RecordedCall(NamedTuple):
         names: by each name of a source in the expressions, the module that defines it.
         size: the number of elements of its parameters and inputs.
         worked: whether the call returned.
+        way: how the arguments of its constructor were found.
     """
 
     calls: dict[str, Any]
     names: dict[str, str]
     size: int
     worked: bool = True
+    way: Way = RECORDED
 
 
 class StepsError(Exception):
@@ -55,10 +57,24 @@ class StepsError(Exception):
 class _Description(NamedTuple):
     call: dict[str, Any]
     names: dict[str, str]
+    way: Way = RECORDED
 
 
 class _UnnamedError(Exception):
     """A value that no expression gives."""
+
+
+_GUESSED: list[type] = []  # that are constructed with guessed arguments now
+
+
+@contextlib.contextmanager
+def guessing(cls: type) -> Iterator[None]:
+    """Note of all that is constructed meanwhile that the arguments of a class were guessed."""
+    _GUESSED.append(cls)
+    try:
+        yield
+    finally:
+        _GUESSED.pop()
 
 
 class CallRecorder:
@@ -164,7 +180,8 @@ class CallRecorder:
             return None
         tensors = [*nn.Module.parameters(module), *flatten([args, kwargs])]
         size = sum(tensor.numel() for tensor in tensors if has_shape(tensor))
-        return RecordedCall({"init": init.call, "forward": forward.call}, {**init.names, **forward.names}, size)
+        calls, names = {"init": init.call, "forward": forward.call}, {**init.names, **forward.names}
+        return RecordedCall(calls, names, size, way=init.way)
 
     def _describe(self, args: Sequence[Any], kwargs: Mapping[str, Any], called: Any) -> _Description | None:
         """Return a call as expressions, without defaults by name; None if there is none for one of its arguments."""
@@ -176,7 +193,8 @@ class CallRecorder:
             named = self._describe_named(kwargs, _read_defaults(called)) if kwargs else {}
         except _UnnamedError:
             return None
-        return _Description({"args": texts, "kwargs": named}, self._names)
+        way: Way = SEARCHED if called in _GUESSED else GUESSED if _GUESSED else RECORDED
+        return _Description({"args": texts, "kwargs": named}, self._names, way)
 
     def _describe_named(self, kwargs: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, str]:
         """Return arguments by name, without those that are defaults, or can be left out and have no expression.
@@ -446,7 +464,14 @@ class SourceRecorder(CallRecorder):
         is_known = any(other.calls == record.calls for other in same) if record.worked else bool(same)
         if record.size <= _MOST_ELEMENTS and not is_known:
             kept.append(record)
-            kept.sort(key=lambda other: (not other.worked, len(other.calls["init"]["kwargs"]), other.size))
+            kept.sort(
+                key=lambda other: (
+                    not other.worked,
+                    other.way != RECORDED,
+                    len(other.calls["init"]["kwargs"]),
+                    other.size,
+                )
+            )
             del kept[MOST_CALLS:]
 
     def forget(self) -> None:
@@ -455,7 +480,7 @@ class SourceRecorder(CallRecorder):
         for module, init in self._constructed.values():
             key = self.key(type(module))
             if key is not None and init is not None and key not in called:
-                self.keep(key, RecordedCall({"init": init.call}, init.names, _count_parameters(module)))
+                self.keep(key, RecordedCall({"init": init.call}, init.names, _count_parameters(module), True, init.way))
         super().forget()
 
 

@@ -1,15 +1,15 @@
 """Real calls of the classes of a source: its own models, examples and scripts run, and their parts are recorded."""
 
+import functools
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
 
 from extract.proofs.sdists import list_metadata
-from extract.proofs.validate import ReportedCalls
-from extract.recording.blocks import RecordedCalls
+from extract.recording.blocks import NamedCalls, RecordedCalls
 from extract.recording.messages import SourceRecording
 from extract.resolve.discover import TargetClass
 from extract.resolve.modules import FOUNDATION, Module
@@ -19,6 +19,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible
 from lemur_core.sandbox import Limits
 from lemur_core.sandbox.cached import Store
+from lemur_core.sandbox.runtime import find_further
 from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
 
 _MAX_MODULES = 60  # imported besides those of the classes
@@ -37,13 +38,6 @@ _DIRECTIVE = re.compile(
 )
 _OPTION = re.compile(r"^[ \t]+:[\w-]+:.*\n", re.MULTILINE)
 _README = re.compile(r"(?i)readme(?:\.(?:md|markdown))?")
-
-
-@dataclass(frozen=True, slots=True)
-class NamedCalls(ReportedCalls):
-    """The calls of a module, and the module of each name of the source in their expressions."""
-
-    names: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +117,7 @@ def record_sources(
             list_tests(source, others, paths),
             list_configurations(source, others, paths),
             source.digest,
+            str(list_pytest()[0]),
         )
 
     def provide_more(name: str, package: str) -> list[str]:
@@ -142,6 +137,13 @@ def record_sources(
                 yield RecordedClass(target, RecordedCalls(calls), places)
 
 
+@functools.cache
+def list_pytest() -> tuple[Path, ...]:
+    """Return the folder that has pytest and what that needs, then what its links lead to: for these jobs alone."""
+    needed = find_further("pytest")
+    return needed.folder(), *map(Path, needed.links().values())
+
+
 def _run(
     requests: Mapping[str, SourceRecording],
     index: Store | None,
@@ -151,7 +153,7 @@ def _run(
     """Return the calls of each source; those that lack a package run again with it, or with a replacement."""
     answers: dict[str, SourceCalls] = {}
     for turn in range(_MAX_ROUNDS):
-        readable = (Path(folder) for request in requests.values() for folder in request.folders)
+        readable = [*list_pytest(), *(Path(folder) for request in requests.values() for folder in request.folders)]
         with open_sandbox(index, [RECORD_SOURCE], sandbox, folders=readable) as box:
             answers |= {
                 reply.key: reply.answer or SourceCalls({}, reply.reason(_REASON_CHARACTERS))

@@ -11,8 +11,8 @@ import sys
 import time
 import traceback
 import types
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -27,13 +27,12 @@ from extract.arguments.values.inputs import list_required
 from extract.arguments.values.names import read_parameters
 from extract.recording.configured import (
     ConfigurationFile,
-    StatedModels,
+    Registries,
     find_file_parameter,
     read_configurations,
 )
 from extract.recording.drivers import (
     CONFIGURED,
-    STATED,
     TESTS,
     WRITTEN,
     Driver,
@@ -41,7 +40,6 @@ from extract.recording.drivers import (
     drive_code,
     drive_definition,
     drive_file,
-    drive_stated,
     drive_tests,
     find_main,
     list_examples,
@@ -59,7 +57,7 @@ _REQUIRED = re.compile(r"(?i)\b(?:install|require[sd]?) ([\w-]+(?:,? ?[<>=!~]=?=
 _IMPORT_SECONDS = 120.0
 _MAX_STEPS = 30_000  # modules constructed and called by one driver
 _MAX_ALL_STEPS = 2_000_000
-_MAX_DRIVERS = {CONFIGURED: 3, WRITTEN: 4, TESTS: 3, STATED: 2, 0: 8, 1: 2, 2: 2}  # tried for one class, by effort
+_MAX_DRIVERS = {CONFIGURED: 3, WRITTEN: 4, TESTS: 3, 0: 8, 1: 2}  # tried for one class, by effort
 _ROUNDS = (2, sum(_MAX_DRIVERS.values()))  # drivers that each class tries
 _ENOUGH_STEPS = 3_000  # of its drivers, after the first round: few classes are first seen after more
 _NEAR = 24  # definitions that reach a class; tests that name others hardly show it, and tests of models take seconds
@@ -98,9 +96,11 @@ def record_source(request: SourceRecording) -> dict[str, Any]:
     torch.load.__code__ = _load_there_or_nothing.__code__
     torch.hub.load_state_dict_from_url.__code__ = _load_nothing.__code__
     nn.Module.load_state_dict = _load_nothing  # type: ignore[method-assign]
+    torch.ops.load_library = partial(_load_library_or_nothing, torch.ops.load_library)  # type: ignore[method-assign]
     sys.argv = sys.argv[:1]
     time.sleep = _SLEEP
     sys.path[:0] = request.folders
+    sys.path.append(request.pytest)
     sys.modules |= {name: ReplacedModule(name) for name in request.replaced}
     own = list(dict.fromkeys(key.partition(":")[0] for key in request.classes))
     failures: dict[str, str] = {}
@@ -122,9 +122,7 @@ def record_source(request: SourceRecording) -> dict[str, Any]:
     packages = frozenset(name.partition(".")[0] for name in own)
     _stand_in(packages)
     files = read_configurations(request.configurations)
-    recording = _Recording(
-        packages, request.examples, _read_tests(request), files, StatedModels(request.folders, packages)
-    )
+    recording = _Recording(packages, request.examples, _read_tests(request), files)
     return {"calls": recording.record(request.classes), "missing": None}
 
 
@@ -166,6 +164,11 @@ def _load_there_or_nothing(*args: Any, **kwargs: Any) -> Any:
         return {}
 
 
+def _load_library_or_nothing(load: Callable[[Any], None], path: Any) -> None:
+    with suppress(OSError):  # one that was built for another version of torch: its operators are missed where they run
+        load(path)
+
+
 def _import_module(name: str, folders: Sequence[str]) -> None:
     """Import a module; the compiled modules that its packages lack, such as `mmcv._ext`, are replaced.
 
@@ -191,22 +194,22 @@ def _import_module(name: str, folders: Sequence[str]) -> None:
             return
 
 
-def _read_tests(request: SourceRecording) -> dict[str, str]:
-    """Return the text of each file of tests by its module; its folder is searched for modules as pytest does it.
+def _read_tests(request: SourceRecording) -> dict[tuple[Path, str], str]:
+    """Return the text of each file of tests, by the root of the project and its path there.
 
-    Those inside a package may lie elsewhere than the package.
+    Its folder is searched for modules as pytest does it. Those inside a package may lie elsewhere than the package.
     """
     texts = {}
     for path in request.tests:
-        root = next(folder for folder in request.folders if Path(folder, path).exists())
-        file = Path(root, path)
+        root = next(Path(folder) for folder in request.folders if Path(folder, path).exists())
+        file = root / path
         if path.partition("/")[0] == "test":  # Python has a package of this name, too
             importlib.import_module("test")
         for parent in list(Path(path).parents)[-2::-1]:
             searched = getattr(sys.modules.get(".".join(parent.parts)), "__path__", None)
-            if searched is not None and str(Path(root, parent)) not in searched:
-                searched.append(str(Path(root, parent)))
-        texts[path.removesuffix(".py").replace("/", ".")] = file.read_text("utf-8", "replace")
+            if searched is not None and str(root / parent) not in searched:
+                searched.append(str(root / parent))
+        texts[root, path] = file.read_text("utf-8", "replace")
         if not (file.parent / "__init__.py").exists() and str(file.parent) not in sys.path:
             sys.path.append(str(file.parent))
     return texts
@@ -254,9 +257,8 @@ class _Recording:
         self,
         packages: frozenset[str],
         examples: Sequence[str],
-        tests: Mapping[str, str],
+        tests: Mapping[tuple[Path, str], str],
         files: Sequence[ConfigurationFile],
-        stated: StatedModels,
     ) -> None:
         self._packages = packages
         self._graph = UseGraph(packages)
@@ -264,7 +266,7 @@ class _Recording:
         self._examples = examples
         self._tests = tests
         self._files = files
-        self._stated = stated
+        self._registries = Registries(packages)
         takers = ((item, find_file_parameter(item)) for item in self._graph.definitions if files)
         self._takers = {id(item): (item, name) for item, name in takers if name is not None}
         self._known: dict[str, Calls] = {}
@@ -298,7 +300,7 @@ class _Recording:
             elif borrowed := self._borrow(classes[key]):
                 shown[key] = borrowed[:1]
         return {
-            key: [{**call.calls, "names": call.names} for call in shown[key][:MOST_CALLS]]
+            key: [{**call.calls, "names": call.names, "way": call.way} for call in shown[key][:MOST_CALLS]]
             for key in keys
             if key in shown
         }
@@ -344,21 +346,16 @@ class _Recording:
         names = {item.__name__ for item in (cls, *reaching) if isinstance(item, type) or item.__module__ in sys.modules}
         yield from islice(self._list_configured(cls, reaching), _MAX_DRIVERS[CONFIGURED])
         yield from islice(self._list_written(cls, reaching, names), _MAX_DRIVERS[WRITTEN])
-        tests = [name for name, text in self._tests.items() if cls.__name__ in text][: _MAX_DRIVERS[TESTS]]
-        yield from map(drive_tests, tests)
-        yield from islice(self._list_stated(cls, reaching), _MAX_DRIVERS[STATED])
+        tests = [places for places, text in self._tests.items() if cls.__name__ in text][: _MAX_DRIVERS[TESTS]]
+        yield from itertools.starmap(drive_tests, tests)
         for effort, drivers in itertools.groupby(self._list_ready(cls, reaching), lambda driver: driver.effort):
             yield from islice(drivers, _MAX_DRIVERS[effort])
         # Tests of others take seconds, and hardly show the class.
         near = {item.__name__ for item in reaching[:_NEAR]}
         others = (
-            name for name, text in self._tests.items() if name not in tests and any(word in text for word in near)
+            places for places, text in self._tests.items() if places not in tests and any(word in text for word in near)
         )
-        yield from map(drive_tests, islice(others, _MAX_DRIVERS[TESTS] - len(tests)))
-
-    def _list_stated(self, cls: type[nn.Module], reaching: list[Any]) -> Iterator[Driver]:
-        stating = self._stated.list_naming([item.__name__ for item in (cls, *reaching)])
-        yield from (drive_stated(self._stated, path) for path in stating)
+        yield from itertools.starmap(drive_tests, islice(others, _MAX_DRIVERS[TESTS] - len(tests)))
 
     def _list_ready(self, cls: type[nn.Module], reaching: list[Any]) -> list[Driver]:
         """Return the drivers that pass no arguments, or only those that tables state."""
@@ -412,7 +409,7 @@ class _Recording:
             self._steps_of[driver.key] = 0
             known: dict[str, list[RecordedCall]] = {}
             for on_meta in (True, False):
-                recorder = SourceRecorder(self._packages, _MAX_STEPS, self._stated.find_type, self._bases)
+                recorder = SourceRecorder(self._packages, _MAX_STEPS, self._registries.find_type, self._bases)
                 try:
                     with _ending_waits(), recorder:
                         driver.run(on_meta)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from extract.specs.notation import format_expression
 from lemur_core.files.markdown import plural
-from manifests.records import Algorithm, Case, Observed
+from manifests.records import Algorithm, Block, Case, Observed
 
 _TENSOR = re.compile(r"\w+ (\d+(?:x\d+)*|scalar)")
 _PLACE = re.compile(r"\*(\d{1,4})(?=\.|$)")
@@ -121,3 +121,27 @@ def summarize(name: str, observed: Observed | None, algorithm: Algorithm | None)
     motifs = Counter(motif.kind for motif in algorithm.motifs) if algorithm else {}
     parts.append(", ".join(f"{kind} {count}" for kind, count in sorted(motifs.items())))
     return f"{name}: {'; '.join(filter(None, parts))}"
+
+
+# --- what a run did not show ----------------------------------------------------------------------------------------
+
+
+def list_kinds(row: Block) -> tuple[str, ...]:
+    """Return the kinds of what the run of a block did not show, each once."""
+    return tuple(dict.fromkeys(line.partition(":")[0] for line in (row.not_shown or "").splitlines()))
+
+
+def list_not_shown(observed: str | None) -> tuple[str, ...]:
+    """Return what the run of a block did not show, one line each: a kind and, after a colon, what it is about.
+
+    Args: observed: an Observed record as JSON.
+    """
+    if observed is None:
+        return ()
+    seen = Observed.model_validate_json(observed)
+    lines = [f"no code initializes these parameters: {', '.join(seen.uninitialized)}"] if seen.uninitialized else []
+    lines += ["its output is its input"] if seen.identity_in_eval and seen.train_differs is not True else []
+    lines += ["all gradients are zero"] if seen.zero_gradients else []
+    lines += [f"train mode fails: {seen.train_error}"] if seen.train_error is not None else []
+    lines += [f"a value does not fit its annotation: {text}" for text in seen.misfits]
+    return tuple(lines)

@@ -14,9 +14,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from extract.model.results import list_kinds
 from extract.specs.algorithm import build_algorithm, read_graph
-from extract.specs.behavior import Behavior, infer_behavior, neutralize_case, summarize
+from extract.specs.behavior import Behavior, infer_behavior, list_kinds, neutralize_case, summarize
 from extract.specs.notation import format_expression
 from extract.specs.outline import read_outline
 from lemur_core.describe.facts import Facts

@@ -146,6 +146,16 @@ def find_runtime(further: tuple[str, ...] = ()) -> Runtime:
     return Runtime(dict(sorted(versions.items())), dict(sorted(folders.items())))
 
 
+@functools.cache
+def find_further(name: str) -> Runtime:
+    """Return a distribution and its dependencies, without those of the declared runtime: for jobs that ask for them."""
+    declared, more = find_runtime().versions, find_runtime((name,))
+    return Runtime(
+        {other: version for other, version in more.versions.items() if other not in declared},
+        {other: folder for other, folder in more.folders.items() if other not in declared},
+    )
+
+
 def find_absence(further: Sequence[str] = ()) -> str | None:
     """Return why no foreign code can be run here, in one line; None if the declared runtime is installed.
 

@@ -64,10 +64,11 @@ class Block(Record):
     quality: float | None = Field(
         default=None, ge=0, le=1, description="LEMUR's code score by Pyflakes and Radon; null if it does not parse"
     )
-    arguments_from: Literal["default", "recorded", "call site", "search"] | None = Field(
+    arguments_from: Literal["default", "recorded", "guessed above", "call site", "search"] | None = Field(
         default=None,
         description="how the constructor's arguments were found: none are needed, a running model of the source or"
-        " another block passes them, code or documentation states them, or by search",
+        " another block passes them (guessed above: its own arguments were guessed), code or documentation states them,"
+        " or by search",
     )
     not_shown: str | None = Field(
         default=None,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from extract import BlockLibrary, extract
-from extract.arguments.annotations import fits
+from extract.arguments.values.annotations import fits
 from extract.model.blocks import show_block
 
 SOURCE = """\

@@ -17,6 +17,7 @@ from torch import nn
 
 from extract.arguments.hints import HintFinder
 from extract.extractor import BlockExtractor
+from extract.recording.blocks import find_origin
 from extract.recording.recorder import ArgumentRecorder, RecordedCall, SourceRecorder
 from tests.builders.suites import read_files
 
@@ -216,6 +217,35 @@ def test_classes_in_recorded_arguments_are_in_the_file_when_it_is_tried(tmp_path
     }
     assert "Pyramid(Last(8))" in (rows["Detector"].arguments or "")
     assert "MODELS.register_module('Scaled', module=Scaled)" in (rows["Both"].code or "")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="the sandbox needs Linux")
+def test_calls_inside_a_block_whose_arguments_were_guessed_are_named_so(tmp_path: Path) -> None:
+    """The project cannot be imported, so that its blocks alone run."""
+    (tmp_path / "folding").mkdir()
+    (tmp_path / "folding" / "__init__.py").write_text("raise RuntimeError")
+    (tmp_path / "folding" / "parts.py").write_text(PACKAGE["parts.py"])
+    text = PACKAGE["model.py"].replace("__init__(self)", "__init__(self, width)").replace("Conv1d(3", "Conv1d(width")
+    (tmp_path / "folding" / "model.py").write_text(text.replace("[3, 5]", "[3, 5 + 0 * width]"))  # no call states it
+    with BlockExtractor(sources=[str(tmp_path)], level="forward", jobs=1) as extractor:
+        rows = [result.row for result in extractor.extract_multiple_blocks(["Fold", "Model"])]
+    found = {row.name: (row.level, row.arguments_from) for row in rows}
+    assert found == {"Fold": ("forward", "guessed above"), "Model": ("forward", "search")}
+
+
+@pytest.mark.parametrize(
+    ("ways", "origin"),
+    [
+        (["guessed above", "recorded"], "recorded"),
+        (["guessed above", "call"], "call site"),
+        (["guessed above", "search"], "guessed above"),
+        (["search"], "search"),
+    ],
+)
+def test_where_arguments_are_from(ways: list[str], origin: str) -> None:
+    hints = {"init": [{"args": ["8"], "kwargs": [], "way": way} for way in ways]}
+    assert find_origin('{"init": {"args": ["8"], "kwargs": {}}}', hints) == origin
 
 
 @pytest.mark.slow

@@ -35,9 +35,15 @@ def test_parts_of_models_with_large_settings_run_with_small_ones(tmp_path: Path)
     with BlockExtractor(sources=[str(tmp_path / "project")], level="forward", jobs=1) as extractor:
         names = ["Cell", "Reader", "Tagger", "Twice", "Part"]
         rows = {result.row.name: result.row for result in extractor.extract_multiple_blocks(names)}
-    assert {name: (row.level, row.arguments_from) for name, row in rows.items()} == dict.fromkeys(
-        names, ("forward", "recorded")
-    )
+    assert {name: row.level for name, row in rows.items()} == dict.fromkeys(names, "forward")
+    # The small settings are a guess.
+    assert {name: row.arguments_from for name, row in rows.items()} == {
+        "Cell": "guessed above",
+        "Reader": "search",
+        "Tagger": "search",
+        "Twice": "search",
+        "Part": "guessed above",
+    }
     settings = "Settings(hidden_size=32, num_layers=2, num_heads=4, vocab_size=128)"
     assert f'"{settings}", "0"' in (rows["Cell"].arguments or "")
     assert settings in (rows["Tagger"].arguments or "")
@@ -105,6 +111,7 @@ def test_settings_of_dataclasses_with_slots_or_without_fields() -> None:
 def test_settings_are_written_without_defaults_and_what_has_no_expression_is_left_out(models: ModuleType) -> None:
     settings = models.Settings(hidden_size=8, num_heads=2, num_layers=1, vocab_size=10)
     settings.scale = 0.25
+    torch.manual_seed(0)
     assert read_settings(models.Memory()) is None
     recorder = SourceRecorder(frozenset({"reading"}), 100)
     with recorder:

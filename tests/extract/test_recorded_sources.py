@@ -19,8 +19,8 @@ from torch import nn
 
 from extract.extractor import BlockExtractor
 from extract.recording import source_guest
-from extract.recording.configured import StatedModels
-from extract.recording.drivers import Driver, Tables, drive_stated, list_examples, list_keys
+from extract.recording.configured import Registries
+from extract.recording.drivers import Driver, Tables, list_examples
 from extract.recording.meta import LargeModelError, LightTensors
 from extract.recording.recorder import SourceRecorder
 from extract.recording.source_guest import _Recording, spread
@@ -41,12 +41,22 @@ if __name__ == "__main__":
     print(model(torch.randn(2, 25, 6, device="cuda")).shape)
 """
 WIDTHS = {"Listed": 21, "Made": 23, "Main": 25, "Shown": 27, "Proven": 29, "Checked": 31}
-WIDTHS |= {"Filed": 33, "Stated": 33, "Held": 35}
+WIDTHS |= {"Filed": 33}
 #: Nobody compiled the operators of this package.
 COMPILED = """
 import importlib
 OPERATORS = importlib.import_module("folding._ext")
 assert callable(OPERATORS.add) and not hasattr(OPERATORS, "__path__")
+"""
+#: Those of this one were compiled for another torch, and those of a package that it uses, too.
+UNLOADABLE = """
+import os, sys, torch
+torch.ops.load_library(os.path.join(os.path.dirname(__file__), "table.pt"))
+import folding_operators
+"""
+OPERATORS = """
+import ctypes, os
+LIBRARY = ctypes.CDLL(os.path.join(os.path.dirname(__file__), "operators.so"))
 """
 #: A table beside the code is read, weights that are not there hold nothing.
 TABLE = """
@@ -91,7 +101,7 @@ class LoadsAll(dict[str, object]):
 
 def write(folder: Path) -> None:
     files = dict(FILES)
-    for name, width in WIDTHS.items():
+    for name, width in (*WIDTHS.items(), ("Stated", 33)):
         part = name.lower()
         files[f"folding/parts/{part}.py"] = PART.format(name=name)
         files[f"folding/models/{part}.py"] = MODEL.format(name=name, part=part, width=width)
@@ -108,7 +118,9 @@ def write(folder: Path) -> None:
 def test_registries_factories_scripts_examples_and_tests_show_true_arguments(tmp_path: Path) -> None:
     write(tmp_path / "project")
     with (tmp_path / "project" / "folding" / "__init__.py").open("a") as file:
-        file.write(COMPILED + TABLE)
+        file.write(COMPILED + TABLE + UNLOADABLE)
+    (tmp_path / "project" / "folding_operators").mkdir()
+    (tmp_path / "project" / "folding_operators" / "__init__.py").write_text(OPERATORS)
     torch.save({"a": torch.ones(2)}, tmp_path / "project" / "folding" / "table.pt")
     names = list(WIDTHS)
     with BlockExtractor(sources=[str(tmp_path / "project")], level="forward", jobs=1) as extractor:
@@ -156,15 +168,23 @@ def test_what_replaces_compiled_packages_is_there_while_recording(monkeypatch: p
     assert {name: vars(sys.modules[f"{package}.defining"])[name] for name in kept} == kept
 
 
-@pytest.mark.parametrize("message", ["numpy.core.multiarray failed to import", "Could not find module '_version_cpu'"])
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        ("ImportError", "numpy.core.multiarray failed to import"),
+        ("ImportError", "Could not find module '_version_cpu'"),
+        ("OSError", "operators.so: undefined symbol: _ZN2at4_ops"),
+    ],
+)
 def test_a_package_whose_compiled_parts_cannot_be_loaded_counts_as_absent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str, message: str
 ) -> None:
-    (tmp_path / "scattering.py").write_text(f"import json\nraise ImportError({message!r})\n")
+    (tmp_path / "scattering.py").write_text(f"import json\nraise {error}({message!r})\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ImportError) as caught:
+    with pytest.raises((ImportError, OSError)) as caught:
         importlib.import_module("scattering")
     assert find_absent(caught.value) == "scattering"
+    assert find_absent(ImportError("_ops.so: undefined symbol: _ZN", name="folding._ops")) == "folding._ops"
     assert find_absent(ImportError("something else")) is None
 
 
@@ -252,7 +272,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("package")
-def test_what_reaches_a_class_and_which_names_a_factory_takes() -> None:
+def test_what_reaches_a_class() -> None:
     import folding.models.factory as factory  # type: ignore[import-not-found]
     from folding.parts.listed import Listed  # type: ignore[import-not-found]
 
@@ -260,8 +280,6 @@ def test_what_reaches_a_class_and_which_names_a_factory_takes() -> None:
     reaching = [item.__name__ for item in UseGraph(frozenset({"folding"})).list_reaching(Listed)]
     assert reaching[:2] == ["ListedNet", "listed_small"]
     assert sorted(reaching[2:]) == ["create", "register"]
-    assert list_keys(factory.build) == ["tiny"]
-    assert list_keys(factory.create) == ["listed_small"]
 
 
 class Refusing(tuple[Any, ...]):
@@ -280,30 +298,14 @@ def test_containers_that_refuse_to_be_read_are_read_as_they_are_stored() -> None
     assert list_stored(types.MappingProxyType({"a": 4})) == [4]
 
 
-def test_files_that_state_models_build_them_or_their_parts(package: Path) -> None:
-    from folding.models.held import HeldNet  # type: ignore[import-not-found]
-    from folding.models.stated import StatedNet  # type: ignore[import-not-found]
+@pytest.mark.usefixtures("package")
+def test_a_name_that_a_registry_would_look_up_is_noted() -> None:
+    from folding.models.factory import MODELS, StatedNet  # type: ignore[import-not-found]
 
-    importlib.import_module("folding.models.factory")
-    files = StatedModels([str(package)], frozenset({"folding"}))
-    folder = package / "folding" / "configs"
-    # Those of few types first; a base counts for what adds to it.
-    assert files.list_naming(["StatedNet"]) == [folder / name for name in ("base.py", "whole.py", "broken.py")]
-    assert files.list_naming(["HeldNet", "StatedNet"])[0] == folder / "broken.py"
-    (whole,) = files.read_parts(folder / "whole.py")
-    assert type(whole.build()) is StatedNet
-    (broken,) = files.read_parts(folder / "broken.py")
-    with pytest.raises(TypeError):
-        broken.build()
-    assert [type(part.build()) for part in broken.inner] == [HeldNet]
-    assert files.find_type("StatedNet") is StatedNet
-    assert files.find_type("Unknown") is None
-    recorder = SourceRecorder(frozenset({"folding"}), 100, files.find_type)
-    with recorder:
-        drive_stated(files, folder / "broken.py").run(False)
-    recorder.forget()
-    assert "forward" in recorder.calls["folding.parts.held:Held"][0].calls
-    # A registry would look this name up.
+    registries = Registries(frozenset({"folding"}))
+    assert MODELS.get("StatedNet") is registries.find_type("StatedNet") is StatedNet
+    assert registries.find_type("Unknown") is None
+    recorder = SourceRecorder(frozenset({"folding"}), 100, registries.find_type)
     description = recorder._describe([{"type": "StatedNet"}, {"type": "Unknown"}], {}, StatedNet)
     assert description is not None
     assert description.names == {"StatedNet": "folding.models.stated"}
@@ -326,9 +328,9 @@ def test_a_class_that_is_never_called_shows_how_it_is_constructed() -> None:
 def test_a_class_that_nothing_makes_gets_what_another_of_its_module_gets() -> None:
     importlib.import_module("folding.models.variants")
     packages = frozenset({"folding"})
-    recording = _Recording(packages, [], {}, [], StatedModels([], packages))
+    recording = _Recording(packages, [], {}, [])
     (calls,) = recording.record(["folding.models.variants:Features"])["folding.models.variants:Features"]
-    assert calls == {"init": {"args": [], "kwargs": {"plan": "[5, 7]"}}, "names": {}}
+    assert calls == {"init": {"args": [], "kwargs": {"plan": "[5, 7]"}}, "names": {}, "way": "recorded"}
 
 
 @pytest.mark.usefixtures("package")
@@ -366,7 +368,7 @@ def width(base):
     yield base * 2
 @pytest.mark.parametrize("rate", [0.5, 0.0])
 @pytest.mark.parametrize(("a", "b"), [pytest.param(1, 2, id="first"), (3, 4)])
-def test_values(width, rate, a, b=7, *, c=9):
+def test_values(width, rate, a, b, *, c=9):
     RAN.append((width, rate, a, b, c))
 def test_unknown(unknown):
     RAN.append("unknown")
@@ -396,22 +398,36 @@ class TestAll:
     def test_method(self, own, scale):
         RAN.append((own, scale))
         assert False
+import torch
+@pytest.fixture(scope="module")
+def wide():
+    return torch.zeros(4, 10000)
+def test_values_are_read(wide):
+    RAN.append((len(wide), "on meta" if wide.is_meta else "with values"))
+    wide.sum().item()
 """
 
 
 def test_tests_run_with_their_first_values_then_with_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pytest", sys.modules["pytest"])
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    # Of the project itself, neither its options nor its plugins count.
+    (tmp_path / "pyproject.toml").write_text(FILES["pyproject.toml"])
     suite = tmp_path / "folding_tests" / "inner"
     suite.mkdir(parents=True)
     (suite / "test_folding_suite.py").write_text(SUITE)
-    kinds = "import pytest\n@pytest.fixture\ndef kind():\n    return 'outer'\n"
+    kinds = "import pytest\nimport nobody_has_this\n@pytest.fixture\ndef kind():\n    return 'outer'\n"
     (suite.parent / "conftest.py").write_text(kinds)
-    run_tests("folding_tests.inner.test_folding_suite", on_meta=False)
-    first = [(6, 0.5, 1, 2, 9), (5, 3, "outer"), "absent", ("set up", 1)]
-    others = [(6, 0.0, 3, 4, 9), (6, 3, "outer"), ("set up", 2), (7, 3, "outer")]
+    run_tests(tmp_path, "folding_tests/inner/test_folding_suite.py")
+    first = [(6, 0.5, 1, 2, 9), (5, 3, "outer"), "absent", ("set up", 1), (4, "on meta"), (4, "with values")]
+    others = [(6, 0.0, 1, 2, 9), (6, 3, "outer"), ("set up", 2), (6, 0.5, 3, 4, 9), (7, 3, "outer")]
     assert [*first, *others] == sys.modules["folding_tests.inner.test_folding_suite"].RAN
+    # A `conftest.py` that fails costs its fixtures.
+    (suite.parent / "conftest.py").write_text("1 / 0")
+    sys.modules["folding_tests.inner.test_folding_suite"].RAN.clear()
+    run_tests(tmp_path, "folding_tests/inner/test_folding_suite.py")
+    assert [*first[:1], *first[2:]] == sys.modules["folding_tests.inner.test_folding_suite"].RAN[:5]
 
 
 def test_an_extraction_itself_imports_no_torch() -> None:

@@ -277,8 +277,13 @@ def test_tests_whose_repository_is_out_of_reach_are_asked_for_again(
     make_sdist("tiny", "1.0", SDIST_WITHOUT_TESTS)
     source = open_source("tiny@1.0")
     unreached: list[str] = []
+    told: list[str] = []
     for _ in range(2):
-        folder = fetch_tests(source, original_folders(source), unreached)
+        folder = fetch_tests(source, original_folders(source), unreached, told.append)
         assert folder is not None
         assert (folder / "README.md").read_text() == "Hi"
     assert unreached == ["tiny", "tiny"]
+    start = (
+        "tiny@1.0: few or no tests in its sdist, and without those of its repository: https://github.com/o/tiny: cannot"
+    )
+    assert [line[: len(start)] for line in told] == [start, start]

@@ -321,7 +321,7 @@ def test_the_tests_of_a_release_are_asked_for_once_a_day(
         patch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
         assert fetch_tests(source, [], unreached) is None
     assert unreached == ["tiny"]
-    assert "tiny==1.0: without its tests: the package index cannot be reached" in capsys.readouterr().err
+    assert "tiny@1.0: without the tests of its sdist: the package index cannot be reached" in capsys.readouterr().err
     assert fetch_tests(source, [], unreached) is None  # there is none
     make_sdist("tiny", "1.0", {"tests/test_tiny.py": "import tiny\n", "tiny.py": "", "setup.py": ""})
     assert fetch_tests(source, [], unreached) is None  # remembered
