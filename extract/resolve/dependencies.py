@@ -159,7 +159,7 @@ class DependencyGraph:
             if isinstance(target_of_local, External) and not target_of_local.runtime and not entry.guarded:
                 # An import in a function is often optional: only what the metadata names becomes a requirement.
                 if is_stated(target_of_local.package, module.source.requires):
-                    result.requires.add(target_of_local.package.split(".")[0])
+                    result.requires.add(self.library.import_name(module.source, target_of_local.package))
             elif isinstance(target_of_local, Definition) and not entry.stand_alone:
                 result.glue.append(self.symbol(target_of_local))
                 if entry.is_global or entry.in_class:
@@ -199,7 +199,7 @@ class DependencyGraph:
             result.alias_links.append(self.symbol(target) if isinstance(target, Definition) else None)
             if isinstance(target, External):
                 if not target.runtime:
-                    result.requires.add(target.package.split(".")[0])
+                    result.requires.add(self.library.import_name(module.source, target.package))
             elif not isinstance(target, Definition):
                 what = "module as a value" if isinstance(target, Module) else target.where
                 result.problems.append(Problem(Reason.UNRESOLVED_IMPORT, f"{_locate(module, statement)}: {what}"))
@@ -240,7 +240,7 @@ class DependencyGraph:
                 if isinstance(link.symbol, OptionalPackage):
                     result.glue.append(self.ours(NOT_INSTALLED))
                 elif isinstance(link.symbol, Import) and not self.library.is_runtime(link.symbol.package):
-                    result.requires.add(link.symbol.package.split(".")[0])
+                    result.requires.add(self.library.import_name(module.source, link.symbol.package))
                     if use.when == AT_CALL and not is_required(module.source.requires, link.symbol.package):
                         result.glue.append(self.ours(NOT_INSTALLED))
         elif isinstance(target, Module) and use.when == AT_DEFINITION and _is_rebound(target):

@@ -27,7 +27,9 @@ from functools import partial
 from operator import itemgetter
 from typing import Literal, NamedTuple
 
-from extract.resolve.distributions import is_known, is_required, is_stated
+from packaging.utils import canonicalize_name
+
+from extract.resolve.distributions import is_known, is_required, is_stated, parse_requirements
 from extract.resolve.runtime_names import RUNTIME_NAMES
 from extract.sources import PackageSource, SourceFile
 from extract.sources.contents import is_package, module_name
@@ -342,8 +344,35 @@ class CorpusIndex:
         return folders is not None and top in folders.tops and not is_stated(top, source.requires)
 
     def list_packages(self, source: PackageSource) -> tuple[str, ...]:
-        """Return the top-level names of a source's own code, without torch, which every block needs."""
-        return tuple(sorted(self._own_tops[source.name] - {FOUNDATION} - sys.stdlib_module_names))
+        """Return the packages of a source's own code, without torch, which every block needs.
+
+        They are top-level names; `acme.nets` where other distributions share the namespace `acme`.
+        """
+        tops = self._own_tops[source.name] - {FOUNDATION} - sys.stdlib_module_names
+        shared = {top for top in tops if self._is_shared(source, top)}
+        names = {".".join(file.module.split(".")[:2]) for file in source.files}
+        return tuple(sorted(tops - shared | {name for name in names if name.split(".")[0] in shared}))
+
+    def _is_shared(self, source: PackageSource, top: str) -> bool:
+        """Return whether a top-level name is a namespace of which the source requires other parts: `acme-data`."""
+        names = (canonicalize_name(item.name) for item in parse_requirements(source.requires))
+        return (source.name, top) not in self.modules and any(n.startswith(f"{canonicalize_name(top)}-") for n in names)
+
+    @functools.cached_property
+    def _namespaces(self) -> Mapping[tuple[str, str], Module]:
+        """The folders without `__init__.py`, as the empty modules that Python makes of them, by source and name."""
+        parents = {(s, name[: m.start()]) for s, name in self.modules for m in re.finditer(r"\.", name)}
+        spaces = {}
+        by_name = {source.name: source for source in self.sources}
+        for source, name in parents - self.modules.keys():
+            spaces[source, name] = module = Module(self, by_name[source], SourceFile(name, name, True, ""))
+            module.facts, module.text = FileFacts((), (), (), None, ()), b""
+        return spaces
+
+    def import_name(self, source: PackageSource, package: str) -> str:
+        """Return the name of the distribution's package that an imported module is in: its first part, or two."""
+        parts = package.split(".")
+        return ".".join(parts[: 1 + (parts[0] in self._own_tops[source.name] and self._is_shared(source, parts[0]))])
 
     def knows(self, importer: Module, dotted: str) -> bool:
         """Return whether the first part of a dotted name belongs to the corpus, as seen from a file."""
@@ -351,7 +380,8 @@ class CorpusIndex:
         if top == FOUNDATION:
             return False
         if top in self._own_tops[source.name] and top not in sys.stdlib_module_names:
-            return True
+            name = self.import_name(source, dotted)
+            return name == top or name in self.list_packages(source)
         if top in self.runtime or top in sys.stdlib_module_names:
             return False
         # A file of that name imports the package that it wraps, not itself.
@@ -374,7 +404,8 @@ class CorpusIndex:
         if not alias.name:
             imported = find(dotted)
             if imported is not None:
-                first = find(dotted.split(".")[0])
+                top = dotted.split(".")[0]
+                first = find(top) or self._namespaces.get((imported.source.name, top))
                 return imported if alias.whole or first is None else first
             if self.knows(module, dotted):
                 return Missing(f"no module {dotted}")
@@ -387,6 +418,8 @@ class CorpusIndex:
             submodule = find(f"{dotted}.{alias.name}" if dotted else alias.name)
             if submodule is not None:  # a folder without __init__.py
                 return submodule
+            if dotted in self._own_tops[module.source.name] and self._is_shared(module.source, dotted):
+                return self.resolve_alias(module, Alias(f"{dotted}.{alias.name}", 0, "", alias.bound, True))
             if self.knows(module, dotted) or (alias.level and dotted.split(".")[0] != FOUNDATION):
                 return Missing(f"no module {dotted}")
             return External(dotted, alias.name, False, self.is_runtime(dotted))
@@ -435,7 +468,9 @@ class CorpusIndex:
             target = self._through_star(module, statement, name)
             if target is not None:
                 return target
-        submodule = self.find_module(module, f"{module.name}.{name}", relative=True) if module.file.is_package else None
+        dotted = f"{module.name}.{name}"
+        submodule = self.find_module(module, dotted, relative=True) if module.file.is_package else None
+        submodule = submodule or (self._namespaces.get((module.source.name, dotted)) if not module.file.blob else None)
         if submodule is not None:
             return submodule
         for alias in module.find_aliases(name, "failed")[-1:]:

@@ -91,7 +91,8 @@ def read_facts(texts: Mapping[str, bytes]) -> PackageFacts:
         str(fields.get("Version", "")),
         find_license(stated, licenses),
         requires,
-        tuple(root for item in settings.values() for root in item.roots()),
+        # A wheel is laid out as it is installed.
+        (("", ""),) if installed else tuple(root for item in settings.values() for root in item.roots()),
     )
 
 

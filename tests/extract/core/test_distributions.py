@@ -77,3 +77,25 @@ def test_a_hard_requirement_may_have_a_similar_name() -> None:
     assert is_required(STATED, "fla")
     assert is_required(STATED, "cv2.gapi")
     assert not is_required(STATED, "taming")
+
+
+@pytest.mark.parametrize(
+    "statement", ["from acme.data.sets import load", "from acme import data", "import acme.data.sets as data"]
+)
+def test_distributions_may_share_a_namespace(corpus: Any, statement: str) -> None:
+    """The part that another distribution has is imported from that, as any other requirement."""
+    used = "load(x)" if "load" in statement else "data.load(x)"
+    files = {
+        "pyproject.toml": "[project]\nname='acme-nets'\ndependencies=['acme-data>=2', 'acme-core']",
+        "acme/nets/__init__.py": "",
+        "acme/nets/width.py": "def widen(x): return x",
+        "acme/nets/net.py": f"from torch import nn\nfrom acme.nets.width import widen\nimport acme.nets.gone\n{statement}\n"
+        f"class Net(nn.Module):\n    def forward(self, x): return widen({used})\n"
+        "class Bad(nn.Module):\n    def forward(self, x): return acme.nets.gone.f(x)\n",
+    }
+    made = corpus(files, bare=True)
+    emitted = made.emit("acme.nets.net.Net")
+    assert emitted.packages == {"acme.data": "acme-data"}
+    assert "def widen" in emitted.code
+    assert "no module acme.nets.gone" in made.emit("Bad").detail
+    assert made.library.list_packages(made.sources[0]) == ("acme.nets",)
