@@ -8,6 +8,7 @@ import gc
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -20,7 +21,7 @@ from extract.model.results import Options, Result, RunFacts, at_least
 from extract.proofs.validate import BlockVerdict
 from extract.resolve.discover import Selected, Selection, TargetClass, discover, select
 from extract.resolve.distributions import read_confirmed
-from extract.resolve.index import FactsIndex
+from extract.resolve.index import NEEDS, FactsIndex
 from extract.resolve.modules import CorpusIndex, Module
 from extract.resolve.runtime_names import RUNTIME_NAMES
 from extract.resolve.starred import open_starred
@@ -155,7 +156,7 @@ class BlockExtractor:
         return chosen
 
     def _note_faults(self, modules: Iterable[Module]) -> None:
-        self._note(_not_python(self.index.faults([(module.source, module.file) for module in modules])))
+        self._note(_describe_faults(self.index.faults([(module.source, module.file) for module in modules])))
 
     def _note(self, messages: Iterable[str]) -> None:
         for message in messages:
@@ -337,11 +338,14 @@ def _describe_unmatched(
         yield f"{name}: none of its classes is called {' or '.join(symbols[name])}, as the corpus asks; see its symbols"
 
 
-def _not_python(faults: Sequence[tuple[PackageSource, SourceFile, str]]) -> Iterator[str]:
+def _describe_faults(faults: Sequence[tuple[PackageSource, SourceFile, str]]) -> Iterator[str]:
     """Describe by source how many files could not be parsed, and the first of them with the reason."""
-    by_source: dict[str, list[str]] = {}
+    by_source: dict[tuple[str, bool], list[str]] = {}
     for source, file, why in faults:
-        by_source.setdefault(source.name, []).append(f"{file.path}: {why}")
-    for name, files in by_source.items():
+        by_source.setdefault((source.name, why.startswith(NEEDS)), []).append(f"{file.path}: {why}")
+    running = ".".join(map(str, sys.version_info[:2]))
+    for (name, is_newer), files in by_source.items():
         shown = "; ".join([*files[:_MAX_LISTED], *(["…"] if len(files) > _MAX_LISTED else [])])
-        yield f"{name}: {plural(len(files), 'file is', 'files are')} not Python, and left out: {shown}"
+        count = plural(len(files), "file is", "files are")
+        what = f"for a newer Python than {running}" if is_newer else "not Python, and left out"
+        yield f"{name}: {count} {what}: {shown}"

@@ -151,6 +151,10 @@ class DependencyGraph:
 
     def _link(self, module: Module, statement: Statement, kept: frozenset[int]) -> StatementLinks:
         result = StatementLinks()
+        for start, needs in module.facts.newer:
+            if statement.start <= start < statement.end:
+                where = f"{_locate(module, statement)}: needs {needs}"
+                result.problems.append(Problem(Reason.NEWER_PYTHON, where))
         if statement.kind in {IMPORT, STAR}:
             self._link_import(module, statement, result)
             return result

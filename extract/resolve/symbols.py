@@ -70,6 +70,7 @@ class Reason(StrEnum):
     NATIVE_OP = "native_op"
     DYNAMIC_MODULE = "dynamic_module"
     TOO_LARGE = "too_large"
+    NEWER_PYTHON = "newer_python"
     NESTED_CLASS = "nested_class"
 
 

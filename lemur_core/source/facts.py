@@ -6,7 +6,7 @@ text (see `lemur_core.source.text`).
 
 from typing import NamedTuple
 
-FACTS_VERSION = 25
+FACTS_VERSION = 26
 
 # When a name is looked up: when the statement runs, when a function it defines is called, or only in an annotation.
 AT_DEFINITION, AT_CALL, IN_ANNOTATION = 0, 1, 2
@@ -142,6 +142,13 @@ class Nested(NamedTuple):
     why: str  # why there is no such expression
 
 
+class NewerSyntax(NamedTuple):
+    """Syntax in a file that the running Python does not know."""
+
+    start: int
+    needs: str  # "Python 3.12 (type parameters)"
+
+
 class FileFacts(NamedTuple):
     """Everything that resolution needs to know of one file."""
 
@@ -151,3 +158,4 @@ class FileFacts(NamedTuple):
     exports: tuple[str, ...] | None  # __all__, where it is a literal
     future: tuple[str, ...]  # names imported from __future__
     nested: tuple[Nested, ...] = ()
+    newer: tuple[NewerSyntax, ...] = ()  # without which the other facts are

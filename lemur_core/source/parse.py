@@ -1,6 +1,7 @@
 """Parse one source file into its facts. Nothing is run; `ast` is several times faster than LibCST."""
 
 import ast
+import sys
 from collections.abc import Iterator, Sequence
 
 from lemur_core.source.changes import find_changes, find_nested_classes, search_at
@@ -26,7 +27,7 @@ _KINDS = {
     IMPORT: (ast.Import, ast.ImportFrom),
     FUNCTION: (ast.FunctionDef, ast.AsyncFunctionDef),
     CLASS: (ast.ClassDef,),
-    ASSIGN: (ast.Assign, ast.AnnAssign),
+    ASSIGN: (ast.Assign, ast.AnnAssign, *([ast.TypeAlias] if sys.version_info >= (3, 12) else [])),
 }
 
 
@@ -38,12 +39,25 @@ def parse_file(raw: bytes, *, builtins: bool = False, outline: bool = False) -> 
         builtins: include reads of built-in names; by default only of those that the file rebinds.
         outline: what runs when the file is imported, in a third of the time: without what its functions do when they
             are called, and without nested classes.
-    Returns: facts whose offsets refer to the normalized text (see `normalise`).
+    Returns: facts whose offsets refer to the normalized text (see `normalise`); of a file with syntax of a newer
+        Python, those without that.
     Raises: SyntaxError, as `parse_code`.
     """
     text = normalise(raw)
-    tree = parse_code(text)
-    return _FactsVisitor(Lines(text), outline).read(tree, BUILTINS if builtins else frozenset())
+    known, newer = text, ()
+    try:
+        tree = parse_code(text)
+    except SyntaxError as error:
+        if not error.lineno:  # nested too deeply, or no text
+            raise
+        from lemur_core.source.newer import remove_newer_syntax  # LibCST loads slowly, and few files need it
+
+        known, newer = remove_newer_syntax(text)
+        if not newer:
+            raise
+        tree = parse_code(known)
+    facts = _FactsVisitor(Lines(known), outline).read(tree, BUILTINS if builtins else frozenset())
+    return facts._replace(newer=newer)
 
 
 class _FactsVisitor:
