@@ -26,6 +26,7 @@ from extract.resolve.symbols import SUFFIX, StatementNode, Symbol
 from lemur_core.files.markdown import plural
 from lemur_core.source.changes import DynamicLookup, build_pattern, search_at
 from lemur_core.source.facts import CLASS, Statement
+from lemur_core.source.parse import parse_known
 from lemur_core.source.text import Lines, parse_expression
 
 _SURE_LETTERS = 3  # minimum of known letters and digits in a computed string for all names that match it to be included
@@ -109,9 +110,9 @@ def _add_by_strings(closure: Closure, graph: DependencyGraph) -> None:
 
 def _list_lookups(module: Module) -> dict[int, DynamicLookup]:
     """Return the lookups of code by strings in a file, by their offsets."""
-    text = module.text
+    tree, text, _ = parse_known(module.text)
     lines = Lines(text)
-    lookups = (search_at(node) for node in ast.walk(ast.parse(text)))
+    lookups = (search_at(node) for node in ast.walk(tree))
     return {lines.span(lookup.node)[0]: lookup for lookup in lookups if lookup is not None}
 
 

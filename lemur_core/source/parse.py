@@ -16,6 +16,7 @@ from lemur_core.source.facts import (
     ConditionalBlock,
     Decorator,
     FileFacts,
+    NewerSyntax,
     Statement,
 )
 from lemur_core.source.scopes import BUILTINS, ScopeNames, catches_import, import_aliases, last_name
@@ -44,9 +45,18 @@ def parse_file(raw: bytes, *, builtins: bool = False, outline: bool = False) -> 
     Raises: SyntaxError, as `parse_code`.
     """
     text = normalise(raw)
-    known, newer = text, ()
+    tree, known, newer = parse_known(text)
+    facts = _FactsVisitor(Lines(known), outline).read(tree, BUILTINS if builtins else frozenset())
+    return facts._replace(newer=newer)
+
+
+def parse_known(text: bytes) -> tuple[ast.Module, bytes, tuple[NewerSyntax, ...]]:
+    """Return the syntax tree of a file without syntax of a newer Python, the text without that, and what that is.
+
+    Raises: SyntaxError, as `parse_code`.
+    """
     try:
-        tree = parse_code(text)
+        return parse_code(text), text, ()
     except SyntaxError as error:
         if not error.lineno:  # nested too deeply, or no text
             raise
@@ -55,9 +65,7 @@ def parse_file(raw: bytes, *, builtins: bool = False, outline: bool = False) -> 
         known, newer = remove_newer_syntax(text)
         if not newer:
             raise
-        tree = parse_code(known)
-    facts = _FactsVisitor(Lines(known), outline).read(tree, BUILTINS if builtins else frozenset())
-    return facts._replace(newer=newer)
+        return parse_code(known), known, newer
 
 
 class _FactsVisitor:

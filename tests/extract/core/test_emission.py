@@ -204,7 +204,7 @@ def test_what_needs_a_newer_python_says_so(corpus, run) -> None:  # type: ignore
         "from torch import nn\n"
         "class Box[T](nn.Module):\n    def forward(self, x: T): return x\n"
         "class User(nn.Module):\n    def forward(self, x): return Box()(x)\n"
-        "class Plain(nn.Module):\n    def forward(self, x): return x + 1\n"
+        "class Plain(nn.Module):\n    def forward(self, x): return globals()['add'](x)\ndef add(x): return x + 1\n"
     )
     for name in ("Box", "User"):
         outcome = made.emit(name)
