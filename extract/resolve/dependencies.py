@@ -302,7 +302,9 @@ class DependencyGraph:
             return How.QUALIFIED
         binders = module.find_binders(use.name) if alias is None else ()
         if not binders and alias is None:
-            return How.LAZY_PACKAGE if module.find_binders(use.name, "types") else How.STAR
+            if module.find_binders(use.name, "types"):
+                return How.LAZY_PACKAGE
+            return How.COMPUTED_STAR if self.library.is_guessed(module, use.name) else How.STAR
         imported = alias or next(a for a in binders[-1].aliases if a.bound == use.name)
         dotted = self.library.absolute_name(module, imported)
         if dotted == target.module.name:

@@ -21,7 +21,7 @@ import functools
 import itertools
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
@@ -270,6 +270,7 @@ class CorpusIndex:
     _memo: dict[tuple[int, str], "Target"] = field(default_factory=dict)
     _looking: set[tuple[int, str]] = field(default_factory=set)
     _provisional: dict[tuple[int, str], Missing] = field(default_factory=dict)
+    _exports: dict[int, tuple[Collection[str], bool]] = field(default_factory=dict)
     _cut: bool = False
 
     def __post_init__(self) -> None:
@@ -529,12 +530,40 @@ class CorpusIndex:
         usable = [t for t in known if not isinstance(t, External) or t.runtime]
         return (usable or known or targets)[-1]
 
+    def list_exports(self, module: Module) -> tuple[Collection[str], bool]:
+        """Return the names in `__all__`, and whether a star import may bind any other public name, too."""
+        key = id(module)
+        stated = module.outline.exports
+        if stated is None or not any(name.startswith("*") for name in stated):
+            return stated or (), stated is None
+        if key not in self._exports:
+            self._exports[key] = {}, True  # lists that contain each other
+            names, is_open = dict.fromkeys(name for name in stated if not name.startswith("*")), "*" in stated
+            for name in stated:
+                if name.startswith("*") and name != "*":
+                    listed, rest = self.follow(module, name[1:].split("."))
+                    others, more = self.list_exports(listed) if isinstance(listed, Module) and not rest else ((), True)
+                    names, is_open = names | dict.fromkeys(others), is_open or more
+            self._exports[key] = names, is_open
+        return self._exports[key]
+
+    def is_guessed(self, module: Module, name: str) -> bool:
+        """Return whether a file has a name from a star import of a file that computes its `__all__`."""
+        for statement in module.list_stars():
+            if self._through_star(module, statement, name) is not None:
+                holder = self.resolve_alias(module, statement.aliases[0])
+                if not isinstance(holder, Module):
+                    return False
+                is_computed = holder.outline.exports is not None and name not in self.list_exports(holder)[0]
+                return is_computed or (not holder.outline_binders(name) and self.is_guessed(holder, name))
+        return False
+
     def public_names(self, module: Module, seen: frozenset[int] = frozenset()) -> list[str]:
         """Return the names that a star import of a module binds."""
-        exports = module.outline.exports
-        if exports is not None:
+        exports, is_open = self.list_exports(module)
+        if not is_open:
             return list(exports)
-        names = dict.fromkeys(name for name in module.list_bound() if not name.startswith("_"))
+        names = dict.fromkeys(exports) | dict.fromkeys(name for name in module.list_bound() if not name.startswith("_"))
         for statement in module.list_stars():
             holder = self.resolve_alias(module, statement.aliases[0])
             if isinstance(holder, Module) and id(holder) not in seen:
@@ -553,8 +582,8 @@ class CorpusIndex:
             return None
         if not isinstance(holder, Module) or holder is module:
             return None
-        exports = holder.outline.exports
-        if name.startswith("_") if exports is None else name not in exports:
+        exports, is_open = self.list_exports(holder)
+        if name not in exports and not (is_open and not name.startswith("_")):
             return None
         target = self.lookup(holder, name)
         return None if isinstance(target, Missing) else target

@@ -155,7 +155,8 @@ class FileFacts(NamedTuple):
     statements: tuple[Statement, ...]
     blocks: tuple[ConditionalBlock, ...]
     classes: tuple[ClassFacts, ...]
-    exports: tuple[str, ...] | None  # __all__, where it is a literal
+    #: Names in `__all__`; "*acts" are those of `acts.__all__`, and "*" is any public name, where it is computed.
+    exports: tuple[str, ...] | None
     future: tuple[str, ...]  # names imported from __future__
     nested: tuple[Nested, ...] = ()
     newer: tuple[NewerSyntax, ...] = ()  # without which the other facts are

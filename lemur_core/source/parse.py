@@ -2,7 +2,7 @@
 
 import ast
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from lemur_core.source.changes import find_changes, find_nested_classes, search_at
 from lemur_core.source.facts import (
@@ -86,12 +86,13 @@ class _FactsVisitor:
             for alias in node.names
         ]
         self.deferred = "annotations" in future
+        exports = _read_exports(tree)  # before an outline leaves out what is in functions
         self._visit_suite(tree.body, ())
         bound = known.union(*((*draft.binds, *draft.late) for draft, _ in self.drafts))
         statements = tuple(draft._replace(uses=names.uses(bound)) for draft, names in self.drafts)
         blocks = tuple(block._replace(uses=names.uses(bound)) for block, names in self.blocks)
         nested = [item for node, number in self.scopes for item in find_nested_classes(tree, node, number, _read_class)]
-        return FileFacts(statements, blocks, tuple(self.classes), _read_exports(tree), tuple(future), tuple(nested))
+        return FileFacts(statements, blocks, tuple(self.classes), exports, tuple(future), tuple(nested))
 
     def _visit_suite(self, body: Sequence[ast.stmt], path: Path) -> None:
         previous_line = 0
@@ -324,16 +325,67 @@ def _read_class(node: ast.ClassDef, statement: int) -> ClassFacts:
 
 
 def _read_exports(tree: ast.Module) -> tuple[str, ...] | None:
+    """Return what `__all__` lists, as `FileFacts.exports`; None if the file has none."""
     exports: list[str] | None = None
-    for node in tree.body:
-        target, value = None, None
-        if isinstance(node, ast.Assign) and len(node.targets) == 1:
-            target, value = node.targets[0], node.value
-        elif isinstance(node, ast.AnnAssign | ast.AugAssign):
-            target, value = node.target, node.value
-        if isinstance(target, ast.Name) and target.id == "__all__" and isinstance(value, ast.List | ast.Tuple):
-            names = [e.value for e in value.elts if isinstance(e, ast.Constant) and isinstance(e.value, str)]
-            exports = names if isinstance(node, ast.Assign | ast.AnnAssign) else [*(exports or ()), *names]
-        elif isinstance(target, ast.Name) and target.id == "__all__":
-            return None  # computed: treated as if absent
-    return None if exports is None else tuple(exports)
+    listing: set[str] = set()  # functions that add to it, such as `def public(c): __all__.append(c.__name__); return c`
+    for node in _list_statements(tree.body):
+        added: list[str] = []
+        match node:
+            case ast.Assign(targets=[ast.Name(id="__all__")], value=value):
+                exports = _list_exports(value)
+            case ast.AnnAssign(target=ast.Name(id="__all__"), value=ast.expr() as value):
+                exports = _list_exports(value)
+            case ast.AugAssign(target=ast.Name(id="__all__"), value=value):
+                added = _list_exports(value)
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="__all__"), attr=method), args=args)):
+                names = [name for arg in args[-1:] for name in _list_exports(arg)]
+                added = [] if method == "remove" else names
+                exports = [name for name in exports or () if name not in names or method != "remove"]
+            case ast.Expr(value=ast.Call(func=ast.Name(id=name), args=args)) if name in listing:
+                added = [
+                    name for arg in args for name in ([arg.id] if isinstance(arg, ast.Name) else _list_exports(arg))
+                ]
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                decorators = {
+                    last_name(item.func if isinstance(item, ast.Call) else item) for item in node.decorator_list
+                }
+                added = [node.name] if decorators & listing else []
+                if not isinstance(node, ast.ClassDef) and any(map(_adds_exports, ast.walk(node))):
+                    listing.add(node.name)
+        exports = [*(exports or ()), *added] if added else exports
+    return None if exports is None else tuple(dict.fromkeys(exports))
+
+
+def _list_statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield statements and those in their branches and loops, in the order of the text."""
+    for node in body:
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield from _list_statements(child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt))
+
+
+def _adds_exports(node: ast.AST) -> bool:
+    match node:
+        case ast.AugAssign(target=ast.Name(id="__all__")):
+            return True
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="__all__"), attr="append" | "extend")):
+            return True
+    return False
+
+
+def _list_exports(value: ast.expr) -> list[str]:
+    """Return the names in an expression for a list of exports."""
+    match value:
+        case ast.Constant(value=str() as name):
+            return [name]
+        case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
+            return [name for item in items for name in _list_exports(item)]
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return [*_list_exports(left), *_list_exports(right)]
+        case ast.Starred(value=inner) | ast.Call(func=ast.Name(id="list" | "tuple" | "set" | "sorted"), args=[inner]):
+            return _list_exports(inner)
+        case ast.Attribute(value=ast.Name(id=name), attr="__name__"):
+            return [name]
+        case ast.Attribute(value=module, attr="__all__") if split_dotted_name(module):
+            return [f"*{'.'.join(split_dotted_name(module))}"]
+    return ["*"]
