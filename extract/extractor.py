@@ -26,7 +26,7 @@ from extract.resolve.modules import CorpusIndex, Module
 from extract.resolve.runtime_names import RUNTIME_NAMES
 from extract.resolve.starred import open_starred
 from extract.resolve.symbols import Reason
-from extract.sources import PackageSource, SourceFile, open_available, open_source
+from extract.sources import PackageSource, SourceFile, name_apart, open_available, open_source
 from extract.stages import STAGES, PendingBlock, StageContext
 from extract.stored import derive_key, recall_results, remember_results
 from lemur_core.files.errors import UserError
@@ -86,7 +86,7 @@ class BlockExtractor:
 
     def _open(self) -> None:
         options, facts = self.options, self.facts
-        opened = [open_source(spec) for spec in options.sources]
+        opened = name_apart(open_source(spec) for spec in options.sources)
         if options.corpus is not None or not options.sources:
             available, facts.unopened = open_available(load_corpus(options.corpus or "quick"))
             opened += available

@@ -152,8 +152,8 @@ def _link(closure: Closure, graph: DependencyGraph, node: StatementNode) -> Iter
         closure.problems.update(dict.fromkeys(links.problems))
         closure.requires |= links.requires
         closure.dynamic |= {
-            f"{node.module.source.name} {node.module.file.path}: {link.use.name} comes with `import *`, if the `__all__`"
-            " there has it, which is computed": None
+            f"{node.module.source.name} {node.module.file.path}: {link.use.name} comes with `import *`, if the"
+            " `__all__` there, which is computed, has it": None
             for link in links.links
             if link.how is How.COMPUTED_STAR
         }
