@@ -159,4 +159,6 @@ class FileFacts(NamedTuple):
     exports: tuple[str, ...] | None
     future: tuple[str, ...]  # names imported from __future__
     nested: tuple[Nested, ...] = ()
+    #: Imports on demand, by lazy_loader; `from . import *` stands for those in the stub beside the file.
+    lazy: tuple[Alias, ...] = ()
     newer: tuple[NewerSyntax, ...] = ()  # without which the other facts are

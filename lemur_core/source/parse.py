@@ -1,6 +1,7 @@
 """Parse one source file into its facts. Nothing is run; `ast` is several times faster than LibCST."""
 
 import ast
+import contextlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -12,6 +13,7 @@ from lemur_core.source.facts import (
     IMPORT,
     OTHER,
     STAR,
+    Alias,
     ClassFacts,
     ConditionalBlock,
     Decorator,
@@ -92,7 +94,8 @@ class _FactsVisitor:
         statements = tuple(draft._replace(uses=names.uses(bound)) for draft, names in self.drafts)
         blocks = tuple(block._replace(uses=names.uses(bound)) for block, names in self.blocks)
         nested = [item for node, number in self.scopes for item in find_nested_classes(tree, node, number, _read_class)]
-        return FileFacts(statements, blocks, tuple(self.classes), exports, tuple(future), tuple(nested))
+        lazy = tuple(_list_lazy(tree))
+        return FileFacts(statements, blocks, tuple(self.classes), exports, tuple(future), tuple(nested), lazy)
 
     def _visit_suite(self, body: Sequence[ast.stmt], path: Path) -> None:
         previous_line = 0
@@ -354,6 +357,35 @@ def _read_exports(tree: ast.Module) -> tuple[str, ...] | None:
                     listing.add(node.name)
         exports = [*(exports or ()), *added] if added else exports
     return None if exports is None else tuple(dict.fromkeys(exports))
+
+
+def _list_lazy(tree: ast.Module) -> Iterator[Alias]:
+    """Yield what `__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, ["data"], {"nets": ["Net"]})` binds."""
+    tables = {
+        node.targets[0].id: node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    for node in tree.body:
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+            continue
+        bound = {name.id for name in ast.walk(node.targets[0]) if isinstance(name, ast.Name)}
+        function = last_name(node.value.func)
+        if "__getattr__" in bound and function == "attach_stub":
+            yield Alias("", 1, "*", "*", False)
+        elif "__getattr__" in bound and function == "attach":
+            given = dict(zip(("submodules", "submod_attrs"), node.value.args[1:], strict=False))
+            for key, value in (given | {word.arg: word.value for word in node.value.keywords}).items():
+                with contextlib.suppress(ValueError):
+                    stated = ast.literal_eval(
+                        tables.get(last_name(value), value) if isinstance(value, ast.Name) else value
+                    )
+                    if key == "submodules":
+                        yield from (Alias("", 1, str(name), str(name), False) for name in stated)
+                    elif key == "submod_attrs" and isinstance(stated, dict):
+                        yield from (
+                            Alias(str(m), 1, str(n), str(n), False) for m, names in stated.items() for n in names
+                        )
 
 
 def _list_statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
