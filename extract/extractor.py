@@ -19,7 +19,7 @@ from extract.emit.emit import CachedEmitter, Emitted, Unresolved
 from extract.folder.write import write_extraction
 from extract.model.results import Options, Result, RunFacts, at_least
 from extract.proofs.validate import BlockVerdict
-from extract.resolve.discover import Selected, Selection, TargetClass, discover, select
+from extract.resolve.discover import Hierarchy, Selected, Selection, TargetClass, discover, select
 from extract.resolve.distributions import read_confirmed
 from extract.resolve.index import NEEDS, FactsIndex
 from extract.resolve.modules import CorpusIndex, Module
@@ -128,18 +128,25 @@ class BlockExtractor:
         """
         names = wanted.names
         if self._classes is None and 0 < len(names) <= _FEW_NAMES and wanted == Selection(names, limit=wanted.limit):
-            words = "|".join({re.escape(name.rpartition(".")[2]) for name in names})
-            defines = re.compile(rf"\bclass\s+(?:{words})\b".encode())
-            modules = [module for module in self._list_scope() if defines.search(module.text)]
+            modules = self._list_defining(names)
             classes = self._choose(discover(self.library, self._read(modules)))
             if {name for item in classes for name in (item.name, item.qualname, item.block)} >= set(names):
                 self._note_faults(modules)
-                return select(classes, wanted)
+                return select(classes, wanted, self._explain)
         classes = self.warm_index_once()
-        if not classes:
+        if not classes and not names:
             sources = ", ".join(source.name for source in self.facts.sources)
             raise UserError(f"{sources}: no subclass of torch.nn.Module in scope; use another --source or --path")
-        return select(classes, wanted)
+        return select(classes, wanted, self._explain)
+
+    def _list_defining(self, names: Iterable[str]) -> list[Module]:
+        """Return the files whose text has classes of these names, bare or qualified."""
+        words = "|".join({re.escape(name.rpartition(".")[2]) for name in names})
+        defines = re.compile(rf"\bclass\s+(?:{words})\b".encode())
+        return [module for module in self._list_scope() if defines.search(module.text)]
+
+    def _explain(self, name: str) -> str:
+        return Hierarchy(self.library).explain_absence(self._read(self._list_defining([name])), name)
 
     def _read(self, modules: list[Module]) -> list[Module]:
         """Index files, and return them."""
@@ -315,7 +322,7 @@ def _extract_all(extractor: BlockExtractor) -> list[Result]:
     results = list(extractor.extract(selected))
     runtime = extractor.context.runtime
     facts.notes = [
-        *(f"{name}: no class of that name" for name in selected.missing),
+        *(f"{name}: {why}" for name, why in selected.missing.items()),
         *(f"{name}, for execution: {reason}" for name, reason in runtime.unavailable),
         *facts.notes,
     ]
