@@ -421,11 +421,12 @@ class DependencyGraph:
             return True
         if chain[-1] in {"register_module", "register"} and (len(chain) > 1 or "egist" in chain[0]):
             return True
-        target = follow(self.library, module, chain)
-        if isinstance(target, Definition):
-            binders = target.module.find_binders(target.name)
-            return all(s.kind == FUNCTION and s.registers for s in binders)
-        return False
+        target, rest = self.library.follow(module, chain)
+        if not isinstance(target, Definition):
+            return False
+        if rest:
+            return len(rest) == 1 and self.registrations.has_registering_method(target, rest[0])
+        return all(s.kind == FUNCTION and s.registers for s in target.module.find_binders(target.name))
 
     def _find_absent(self, module: Module, name: str) -> OptionalPackage | None:
         """Return the package outside the runtime that a name is imported from, if it is taken as not installed."""

@@ -6,7 +6,7 @@ text (see `lemur_core.source.text`).
 
 from typing import NamedTuple
 
-FACTS_VERSION = 26
+FACTS_VERSION = 27
 
 # When a name is looked up: when the statement runs, when a function it defines is called, or only in an annotation.
 AT_DEFINITION, AT_CALL, IN_ANNOTATION = 0, 1, 2
@@ -129,6 +129,7 @@ class ClassFacts(NamedTuple):
     bases: tuple[tuple[str, ...], ...]  # dotted names; empty tuple for other expressions
     methods: tuple[str, ...]
     abstract: tuple[str, ...]  # methods under abc.abstractmethod, and names of constants (`forward = None`)
+    registers: tuple[str, ...] = ()  # methods that return their argument, or create such a decorator
 
 
 class Nested(NamedTuple):

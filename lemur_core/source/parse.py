@@ -247,8 +247,8 @@ def split_dotted_name(node: ast.expr) -> tuple[str, ...]:
     return (node.id, *reversed(parts))
 
 
-def returns_its_argument(node: ast.FunctionDef) -> bool:
-    """Return whether a function returns its first argument unchanged, or an inner function that does.
+def returns_its_argument(node: ast.FunctionDef, position: int = 0) -> bool:
+    """Return whether a function returns its argument at a position unchanged, or an inner function its first one.
 
     Such a decorator only registers a class or function; removing it does not change the decorated object itself.
     """
@@ -261,7 +261,7 @@ def returns_its_argument(node: ast.FunctionDef) -> bool:
         return False
     names = {value.id for value in returned if isinstance(value, ast.Name)}
     inner = {item.name: item for item in own if isinstance(item, ast.FunctionDef)}
-    first = next(iter([*node.args.posonlyargs, *node.args.args]), None)
+    first = next(iter([*node.args.posonlyargs, *node.args.args][position:]), None)
     for name in names:
         if name in inner:
             if not returns_its_argument(inner[name]):
@@ -309,9 +309,13 @@ def _evaluate_test(test: ast.expr) -> str:
 def _read_class(node: ast.ClassDef, statement: int) -> ClassFacts:
     methods: list[str] = []
     abstract: list[str] = []
+    registers: list[str] = []
     for item in node.body:
         if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef):
             methods.append(item.name)
+            is_static = "staticmethod" in {last_name(d) for d in item.decorator_list}
+            if isinstance(item, ast.FunctionDef) and returns_its_argument(item, 0 if is_static else 1):
+                registers.append(item.name)
             if {last_name(d) for d in item.decorator_list} & {"abstractmethod", "abstractproperty"}:
                 abstract.append(item.name)
         elif isinstance(item, ast.Assign):
@@ -324,7 +328,7 @@ def _read_class(node: ast.ClassDef, statement: int) -> ClassFacts:
             methods += [sub.name for sub in ast.walk(item) if isinstance(sub, ast.FunctionDef | ast.AsyncFunctionDef)]
     # `Generic` of `Generic[T]`.
     bases = tuple(split_dotted_name(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases)
-    return ClassFacts(node.name, statement, bases, tuple(dict.fromkeys(methods)), tuple(abstract))
+    return ClassFacts(node.name, statement, bases, tuple(dict.fromkeys(methods)), tuple(abstract), tuple(registers))
 
 
 def _read_exports(tree: ast.Module) -> tuple[str, ...] | None:
