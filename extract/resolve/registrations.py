@@ -5,6 +5,7 @@ fills, the kernels of a `singledispatch` function. A copy of the container alone
 no code is run.
 """
 
+import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence, Set
 from typing import TypeVar
 
@@ -45,6 +46,7 @@ class Registrations:
         self._read: set[Module] = set()
         self._of: dict[Definition, dict[tuple[Module, int], StatementNode]] = {}
         self._changed: dict[tuple[Definition, str, int], frozenset[Definition]] = {}
+        self._decorators: dict[Definition, list[str]] = {}  # names of the functions that fill a container
         self._hooks: dict[Definition, tuple[Definition, ...]] = {}
 
     def list_fillings(self, target: Definition, root: Module) -> list[StatementNode]:
@@ -66,6 +68,32 @@ class Registrations:
         ]
         fillings.sort(key=lambda item: (order[item.module], item.statement.number))
         return [item._replace(statement=item.module.facts.statements[item.statement.number]) for item in fillings]
+
+    def list_unimported(self, target: Definition, root: Module) -> list[StatementNode]:
+        """Return the statements with decorators that would fill a container, in files that `root` does not import."""
+        order = self.order(root)
+        if target not in self._decorators:
+            kind = self._find_kind(target) or target
+            facts = find_class_facts(kind)
+            functions = [
+                name
+                for statement in target.module.facts.statements
+                if statement.registers and any(change.chain[0] == target.name for change in statement.changes)
+                for name in statement.binds
+            ]
+            self._decorators[target] = [*functions, *(facts.registers if facts else ())]
+        names = self._decorators[target]
+        if not names:
+            return []
+        pattern = re.compile(rf"^@(?:\w+\.)*(?:{'|'.join(names)})\b".encode(), re.MULTILINE)
+        for file in target.module.source.files:
+            module = self._library.by_path[target.module.source.name, file.path]
+            if module not in self._read and pattern.search(module.text):
+                self._read.add(module)
+                self._look(module)
+        found = (item for item in self._of.get(target, {}).values() if item.module not in order and item.decorators)
+        ordered = sorted(found, key=lambda item: (item.module.file.path, item.statement.number))
+        return [item._replace(statement=item.module.facts.statements[item.statement.number]) for item in ordered]
 
     # -- imports -------------------------------------------------------------------------------------------------
 
