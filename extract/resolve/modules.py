@@ -266,6 +266,7 @@ class CorpusIndex:
     _tops: dict[str, list[PackageSource]] = field(default_factory=dict)
     _suffixes: dict[tuple[str, str], Module | None] = field(default_factory=dict)
     _own_tops: dict[str, frozenset[str]] = field(default_factory=dict)
+    _own: dict[str, frozenset[str]] = field(default_factory=dict)  # packages; of shared namespaces, their parts
     _in_folders: dict[str, "FolderNames"] = field(default_factory=dict)
     _memo: dict[tuple[int, str], "Target"] = field(default_factory=dict)
     _looking: set[tuple[int, str]] = field(default_factory=set)
@@ -286,7 +287,7 @@ class CorpusIndex:
                     last = file.module.rpartition(".")[2]
                     key = (source.name, last)
                     self._suffixes[key] = None if key in self._suffixes else module
-            self._own_tops[source.name] = frozenset(tops)
+            self._own_tops[source.name], self._own[source.name] = frozenset(tops), list_packages(source)
             if source.kind != "package":  # a release is imported from where it is installed
                 self._in_folders[source.name] = FolderNames(self.by_path[source.name, f.path] for f in source.files)
             for top in sorted(tops):
@@ -298,6 +299,7 @@ class CorpusIndex:
         module = Module(self, source, file)
         module.facts = facts
         self._own_tops.setdefault(source.name, frozenset())
+        self._own.setdefault(source.name, frozenset())
         return self.by_path.setdefault((source.name, file.path), module)
 
     # -- modules -------------------------------------------------------------------------------------------------
@@ -345,19 +347,12 @@ class CorpusIndex:
         return folders is not None and top in folders.tops and not is_stated(top, source.requires)
 
     def list_packages(self, source: PackageSource) -> tuple[str, ...]:
-        """Return the packages of a source's own code, without torch, which every block needs.
-
-        They are top-level names; `acme.nets` where other distributions share the namespace `acme`.
-        """
-        tops = self._own_tops[source.name] - {FOUNDATION} - sys.stdlib_module_names
-        shared = {top for top in tops if self._is_shared(source, top)}
-        names = {".".join(file.module.split(".")[:2]) for file in source.files}
-        return tuple(sorted(tops - shared | {name for name in names if name.split(".")[0] in shared}))
+        """Return the packages of a source's own code, without torch, which every block needs."""
+        return tuple(sorted(self._own[source.name] - {FOUNDATION} - sys.stdlib_module_names))
 
     def _is_shared(self, source: PackageSource, top: str) -> bool:
-        """Return whether a top-level name is a namespace of which the source requires other parts: `acme-data`."""
-        names = (canonicalize_name(item.name) for item in parse_requirements(source.requires))
-        return (source.name, top) not in self.modules and any(n.startswith(f"{canonicalize_name(top)}-") for n in names)
+        """Return whether a source has a part of the namespace of this name, and requires others."""
+        return top in self._own_tops[source.name] and top not in self._own[source.name]
 
     @functools.cached_property
     def _namespaces(self) -> Mapping[tuple[str, str], Module]:
@@ -373,7 +368,7 @@ class CorpusIndex:
     def import_name(self, source: PackageSource, package: str) -> str:
         """Return the name of the distribution's package that an imported module is in: its first part, or two."""
         parts = package.split(".")
-        return ".".join(parts[: 1 + (parts[0] in self._own_tops[source.name] and self._is_shared(source, parts[0]))])
+        return ".".join(parts[: 1 + self._is_shared(source, parts[0])])
 
     def knows(self, importer: Module, dotted: str) -> bool:
         """Return whether the first part of a dotted name belongs to the corpus, as seen from a file."""
@@ -381,8 +376,7 @@ class CorpusIndex:
         if top == FOUNDATION:
             return False
         if top in self._own_tops[source.name] and top not in sys.stdlib_module_names:
-            name = self.import_name(source, dotted)
-            return name == top or name in self.list_packages(source)
+            return self.import_name(source, dotted) in {top, *self._own[source.name]}
         if top in self.runtime or top in sys.stdlib_module_names:
             return False
         # A file of that name imports the package that it wraps, not itself.
@@ -419,7 +413,7 @@ class CorpusIndex:
             submodule = find(f"{dotted}.{alias.name}" if dotted else alias.name)
             if submodule is not None:  # a folder without __init__.py
                 return submodule
-            if dotted in self._own_tops[module.source.name] and self._is_shared(module.source, dotted):
+            if self._is_shared(module.source, dotted):
                 return self.resolve_alias(module, Alias(f"{dotted}.{alias.name}", 0, "", alias.bound, True))
             if self.knows(module, dotted) or (alias.level and dotted.split(".")[0] != FOUNDATION):
                 return Missing(f"no module {dotted}")
@@ -609,6 +603,15 @@ class CorpusIndex:
             if candidate is not None and f".{candidate.name}".endswith(f".{tail}"):
                 return candidate
         return None
+
+
+def list_packages(source: PackageSource) -> frozenset[str]:
+    """Return the top-level names of a source's modules; `acme.nets` where it requires other parts of a namespace."""
+    modules = {file.module for file in source.files if file.module}
+    needed = [canonicalize_name(item.name) for item in parse_requirements(source.requires)]
+    spaces = {name.split(".")[0] for name in modules} - modules
+    shared = {top for top in spaces if any(name.startswith(f"{canonicalize_name(top)}-") for name in needed)}
+    return frozenset(".".join(name.split(".")[: 1 + (name.split(".")[0] in shared)]) for name in modules)
 
 
 def _is_visible(source: PackageSource, top: str, tops: Iterable[str]) -> bool:
