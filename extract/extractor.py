@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from extract.arguments.hints import HintFinder
 from extract.emit.emit import CachedEmitter, Emitted, Unresolved
+from extract.extras import choose_form, emit_with_extras, find_lacking_extras
 from extract.folder.write import write_extraction
 from extract.model.results import Options, Result, RunFacts, at_least
 from extract.proofs.validate import BlockVerdict
@@ -249,7 +250,19 @@ class BlockExtractor:
             for lap, stage in STAGES.items():
                 stage(emitted, self.context)
                 self.watch.lap(lap)
-        yield from (block.result() for block in pending)
+        lacking = {block.target.block: extras for block in emitted if (extras := find_lacking_extras(block))}
+        if lacking:
+            others = emit_with_extras(
+                [block for block in emitted if block.target.block in lacking], lacking, self.library, self.index
+            )
+            self.context.require([*files, *(block.emitted for block in others.values() if block.emitted is not None)])
+            with self.context.sharing():
+                for stage in STAGES.values():
+                    stage(list(others.values()), self.context)
+            self.watch.lap("extras")
+        for block in pending:
+            key = block.target.block
+            yield (choose_form(block, lacking[key], others.get(key)) if key in lacking else block).result()
 
     def _emit(self, targets: Sequence[TargetClass]) -> dict[str, Emitted | Unresolved]:
         """Return the closed files of these classes, by block id."""

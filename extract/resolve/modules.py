@@ -179,7 +179,8 @@ class Module:
         for alias in (alias for statement in imports for alias in statement.aliases):
             target = self.library.resolve_alias(self, alias)
             if isinstance(target, External):
-                fails = not target.runtime or not RUNTIME_NAMES.has(target.package, target.name)
+                provided = target.runtime and RUNTIME_NAMES.has(target.package, target.name)
+                fails = not provided and not is_required(self.library.extras, target.package)
             else:
                 # The operators of an extension have replacements, or the block fails with their names.
                 fails = isinstance(target, Missing) and alias.bound not in EXTENSIONS
@@ -261,6 +262,7 @@ class CorpusIndex:
     runtime: frozenset[str] = frozenset(RUNTIME)
     distributions: Mapping[str, str] = field(default_factory=dict)  # by imported package, as the user states them
     load_outline: Callable[[PackageSource, SourceFile], FileFacts] | None = None
+    extras: tuple[str, ...] = ()  # requirements of extras that are taken as installed
     modules: dict[tuple[str, str], Module] = field(default_factory=dict)  # (source, dotted name)
     by_path: dict[tuple[str, str], Module] = field(default_factory=dict)
     _tops: dict[str, list[PackageSource]] = field(default_factory=dict)

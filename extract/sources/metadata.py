@@ -182,8 +182,10 @@ class _Settings:
         """Return the stated requirements, one a line; None if none are stated, or another file has them."""
         poetry, options = table(self.pyproject, "tool", "poetry"), self.config.get("options", {})
         flit = table(self.pyproject, "tool", "flit", "metadata")
+        extras = table(self.project, "optional-dependencies")
+        dynamic = "dependencies" in strings(self.project.get("dynamic"))
         stated = (
-            (self.project.get("dependencies"), table(self.project, "optional-dependencies")),
+            (self.project.get("dependencies", [] if extras and not dynamic else None), extras),
             (flit.get("requires"), table(flit, "requires-extra")),
             (options.get("install_requires"), self.config.get("options.extras_require", {})),
             (self.script.get("install_requires"), table(self.script, "extras_require")),
