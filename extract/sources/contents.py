@@ -7,7 +7,7 @@ a folder belong to it, and what their module names are; `extract.sources.metadat
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
@@ -320,7 +320,7 @@ def apply_roots(files: tuple[SourceFile, ...], roots: Roots) -> tuple[SourceFile
     return tuple(replace(file, module=names[file.path]) for file in files)
 
 
-def _is_ordinary(folder: str, package: str, packages: Collection[str]) -> bool:
+def _is_ordinary(folder: str, package: str, packages: Set[str]) -> bool:
     """Return whether a root is inside a package, so that its files are imported as parts of that."""
     top = folder.removesuffix(package.replace(".", "/")) + package.partition(".")[0]
     return folder.endswith(package.replace(".", "/")) and not packages.isdisjoint({top, *_list_parents(top)})

@@ -2,7 +2,6 @@
 
 import ast
 import contextlib
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 
 from lemur_core.source.changes import find_changes, find_nested_classes, search_at
@@ -21,16 +20,16 @@ from lemur_core.source.facts import (
     NewerSyntax,
     Statement,
 )
-from lemur_core.source.scopes import BUILTINS, ScopeNames, catches_import, import_aliases, last_name
+from lemur_core.source.scopes import BUILTINS, TYPE_ALIAS, ScopeNames, catches_import, import_aliases, last_name
 from lemur_core.source.text import Lines, list_nodes, normalise, parse_code, walk_scope
 
 Path = tuple[tuple[int, int], ...]
 
-_KINDS = {
+_KINDS: dict[str, tuple[type[ast.AST], ...]] = {
     IMPORT: (ast.Import, ast.ImportFrom),
     FUNCTION: (ast.FunctionDef, ast.AsyncFunctionDef),
     CLASS: (ast.ClassDef,),
-    ASSIGN: (ast.Assign, ast.AnnAssign, *([ast.TypeAlias] if sys.version_info >= (3, 12) else [])),
+    ASSIGN: (ast.Assign, ast.AnnAssign, *TYPE_ALIAS),
 }
 
 

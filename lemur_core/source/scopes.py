@@ -8,7 +8,6 @@ Source of the rules: https://docs.python.org/3/reference/executionmodel.html#nam
 import ast
 import builtins
 import re
-import sys
 from collections.abc import Callable, Container, Iterable
 from operator import attrgetter
 
@@ -22,6 +21,8 @@ BUILTINS = frozenset(dir(builtins)) | {
 
 _SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Return, ast.Delete, ast.Assert, ast.Raise)
 _BRANCHING = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.TryStar, ast.With, ast.AsyncWith, ast.Match)
+#: The statement `type A = B`, since Python 3.12.
+TYPE_ALIAS: tuple[type[ast.AST], ...] = tuple(filter(None, [getattr(ast, "TypeAlias", None)]))
 _MODULE, _FUNCTION, _CLASS, _COMPREHENSION = range(4)
 _WORD = re.compile(rb"(?<![\w.\x80-\xff])[\w\x80-\xff]+")
 
@@ -517,5 +518,5 @@ _STATEMENTS: dict[type[ast.AST], Callable[..., None]] = {
     **dict.fromkeys((ast.Try, ast.TryStar), ScopeNames._try),
     **dict.fromkeys((ast.MatchAs, ast.MatchStar, ast.MatchMapping), ScopeNames._capture),
     **dict.fromkeys((ast.Import, ast.ImportFrom), ScopeNames._import),
-    **({ast.TypeAlias: ScopeNames._type_alias} if sys.version_info >= (3, 12) else {}),
+    **dict.fromkeys(TYPE_ALIAS, ScopeNames._type_alias),
 }
