@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from extract.emit.emit import Emitted, Emitter
@@ -29,10 +30,11 @@ def find_lacking_extras(block: PendingBlock) -> Extras:
     if block.emitted is None or block.verdict.kind is None or error is None:
         return {}
     named = {canonicalize_name(text) for word in re.findall(r"\w+", error) for text in list_distributions(word)}
+    named -= {*PROVIDED, *(canonicalize_name(Requirement(text).name) for text in block.emitted.requires)}
     extras: dict[str, list[str]] = {}
     for item in parse_requirements(source.requires):
         for name in _EXTRA.findall(str(item.marker or "")):
-            if f"[{name}]" in error or canonicalize_name(item.name) in named - PROVIDED:
+            if f"[{name}]" in error or canonicalize_name(item.name) in named:
                 extras.setdefault(name, []).append(f"{item.name}{item.specifier}")
     return extras
 
@@ -67,8 +69,8 @@ def emit_with_extras(
 
 
 def choose_form(block: PendingBlock, extras: Extras, other: PendingBlock | None) -> PendingBlock:
-    """Return the form with the extras if it gets further, else the block, with the extra as what it lacks."""
-    if other is not None and LEVELS.index(other.verdict.level) > LEVELS.index(block.verdict.level):
+    """Return the form with the extras if it gets as far with them, else the block, with the extra as what it lacks."""
+    if other is not None and LEVELS.index(other.verdict.level) >= LEVELS.index(block.verdict.level):
         return other
     block.verdict = replace(block.verdict, kind=f"missing_extra: {', '.join(extras)}")
     return block
