@@ -255,8 +255,8 @@ def _describe_use(sets: Sequence[CallsToRun], cut: Mapping[str, Sequence[str]]) 
     numbers = {kind: len({re.split(r",|\[", label)[0] for label in labels}) for kind, labels in cut.items()}
     parts = [plural(numbers[kind], *names) for kind, names in _KINDS.items() if kind in numbers]
     return wrap(
-        f"Lean:    equal in every bit, in eval and train mode, for {', '.join(calls[: 1 + _FURTHER])}{more}; elsewhere it"
-        f" stops with an error. Cut: {', '.join(parts) or 'nothing'}."
+        f"Lean:    equal in every bit, in eval and train mode, for {', '.join(calls[: 1 + _FURTHER])}{more}; elsewhere"
+        f" it stops with an error. Cut: {', '.join(parts) or 'nothing'}."
     )
 
 
