@@ -8,6 +8,7 @@ import gc
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -15,18 +16,19 @@ from typing import Any, Self
 
 from extract.arguments.hints import HintFinder
 from extract.emit.emit import CachedEmitter, Emitted, Unresolved
+from extract.extras import choose_form, emit_with_extras, find_lacking_extras
 from extract.folder.write import write_extraction
 from extract.model.results import Options, Result, RunFacts, at_least
 from extract.proofs.runtime import releases_of
 from extract.proofs.validate import BlockVerdict
-from extract.resolve.discover import Selected, Selection, TargetClass, discover, select
+from extract.resolve.discover import Hierarchy, Selected, Selection, TargetClass, discover, select
 from extract.resolve.distributions import read_confirmed
-from extract.resolve.index import FactsIndex
+from extract.resolve.index import NEEDS, FactsIndex
 from extract.resolve.modules import CorpusIndex, Module
 from extract.resolve.runtime_names import RUNTIME_NAMES
 from extract.resolve.starred import open_starred
 from extract.resolve.symbols import Reason
-from extract.sources import PackageSource, SourceFile, open_available, open_source
+from extract.sources import PackageSource, SourceFile, name_apart, open_available, open_source
 from extract.stages import STAGES, PendingBlock, StageContext
 from extract.stored import derive_key, recall_results, remember_results
 from lemur_core.files.errors import UserError
@@ -86,7 +88,7 @@ class BlockExtractor:
 
     def _open(self) -> None:
         options, facts = self.options, self.facts
-        opened = [open_source(spec) for spec in options.sources]
+        opened = name_apart(open_source(spec) for spec in options.sources)
         if options.corpus is not None or not options.sources:
             available, facts.unopened = open_available(load_corpus(options.corpus or "quick"))
             opened += available
@@ -128,18 +130,25 @@ class BlockExtractor:
         """
         names = wanted.names
         if self._classes is None and 0 < len(names) <= _FEW_NAMES and wanted == Selection(names, limit=wanted.limit):
-            words = "|".join({re.escape(name.rpartition(".")[2]) for name in names})
-            defines = re.compile(rf"\bclass\s+(?:{words})\b".encode())
-            modules = [module for module in self._list_scope() if defines.search(module.text)]
+            modules = self._list_defining(names)
             classes = self._choose(discover(self.library, self._read(modules)))
             if {name for item in classes for name in (item.name, item.qualname, item.block)} >= set(names):
                 self._note_faults(modules)
-                return select(classes, wanted)
+                return select(classes, wanted, self._explain)
         classes = self.warm_index_once()
-        if not classes:
+        if not classes and not names:
             sources = ", ".join(source.name for source in self.facts.sources)
             raise UserError(f"{sources}: no subclass of torch.nn.Module in scope; use another --source or --path")
-        return select(classes, wanted)
+        return select(classes, wanted, self._explain)
+
+    def _list_defining(self, names: Iterable[str]) -> list[Module]:
+        """Return the files whose text has classes of these names, bare or qualified."""
+        words = "|".join({re.escape(name.rpartition(".")[2]) for name in names})
+        defines = re.compile(rf"\bclass\s+(?:{words})\b".encode())
+        return [module for module in self._list_scope() if defines.search(module.text)]
+
+    def _explain(self, name: str) -> str:
+        return Hierarchy(self.library).explain_absence(self._read(self._list_defining([name])), name)
 
     def _read(self, modules: list[Module]) -> list[Module]:
         """Index files, and return them."""
@@ -156,7 +165,7 @@ class BlockExtractor:
         return chosen
 
     def _note_faults(self, modules: Iterable[Module]) -> None:
-        self._note(_not_python(self.index.faults([(module.source, module.file) for module in modules])))
+        self._note(_describe_faults(self.index.faults([(module.source, module.file) for module in modules])))
 
     def _note(self, messages: Iterable[str]) -> None:
         for message in messages:
@@ -242,7 +251,19 @@ class BlockExtractor:
             for lap, stage in STAGES.items():
                 stage(emitted, self.context)
                 self.watch.lap(lap)
-        yield from (block.result() for block in pending)
+        lacking = {block.target.block: extras for block in emitted if (extras := find_lacking_extras(block))}
+        if lacking:
+            others = emit_with_extras(
+                [block for block in emitted if block.target.block in lacking], lacking, self.library, self.index
+            )
+            self.context.require([*files, *(block.emitted for block in others.values() if block.emitted is not None)])
+            with self.context.sharing():
+                for stage in STAGES.values():
+                    stage(list(others.values()), self.context)
+            self.watch.lap("extras")
+        for block in pending:
+            key = block.target.block
+            yield (choose_form(block, lacking[key], others.get(key)) if key in lacking else block).result()
 
     def _emit(self, targets: Sequence[TargetClass]) -> dict[str, Emitted | Unresolved]:
         """Return the closed files of these classes, by block id."""
@@ -315,7 +336,7 @@ def _extract_all(extractor: BlockExtractor) -> list[Result]:
     results = list(extractor.extract(selected))
     runtime = extractor.context.runtime
     facts.notes = [
-        *(f"{name}: no class of that name" for name in selected.missing),
+        *(f"{name}: {why}" for name, why in selected.missing.items()),
         *(f"{name}, for execution: {reason}" for name, reason in runtime.unavailable),
         *facts.notes,
     ]
@@ -339,11 +360,14 @@ def _describe_unmatched(
         yield f"{name}: none of its classes is called {' or '.join(symbols[name])}, as the corpus asks; see its symbols"
 
 
-def _not_python(faults: Sequence[tuple[PackageSource, SourceFile, str]]) -> Iterator[str]:
+def _describe_faults(faults: Sequence[tuple[PackageSource, SourceFile, str]]) -> Iterator[str]:
     """Describe by source how many files could not be parsed, and the first of them with the reason."""
-    by_source: dict[str, list[str]] = {}
+    by_source: dict[tuple[str, bool], list[str]] = {}
     for source, file, why in faults:
-        by_source.setdefault(source.name, []).append(f"{file.path}: {why}")
-    for name, files in by_source.items():
+        by_source.setdefault((source.name, why.startswith(NEEDS)), []).append(f"{file.path}: {why}")
+    running = ".".join(map(str, sys.version_info[:2]))
+    for (name, is_newer), files in by_source.items():
         shown = "; ".join([*files[:_MAX_LISTED], *(["…"] if len(files) > _MAX_LISTED else [])])
-        yield f"{name}: {plural(len(files), 'file is', 'files are')} not Python, and left out: {shown}"
+        count = plural(len(files), "file is", "files are")
+        what = f"for a newer Python than {running}" if is_newer else "not Python, and left out"
+        yield f"{name}: {count} {what}: {shown}"

@@ -32,7 +32,7 @@ class _Hidden:
 
         Raises: ModuleNotFoundError for a hidden one.
         """
-        if fullname.partition(".")[0] in self._packages:
+        if _is_inside(fullname, self._packages):
             raise ModuleNotFoundError(f"No module named {fullname!r} (the block's origin)", name=fullname)
 
 
@@ -41,11 +41,15 @@ def hide(packages: Collection[str]) -> None:
 
     An empty torchvision module is kept: files may import it for its compiled operators, which are registered already.
     """
-    for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
+    for name in [name for name in sys.modules if _is_inside(name, packages)]:
         del sys.modules[name]
     sys.meta_path.insert(0, _Hidden(packages))
     if "torchvision" in packages:
         sys.modules["torchvision"] = ModuleType("torchvision")
+
+
+def _is_inside(module: str, packages: Collection[str]) -> bool:
+    return any(f"{module}.".startswith(f"{package}.") for package in packages)
 
 
 def load(code: str) -> ModuleType:

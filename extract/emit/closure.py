@@ -25,6 +25,7 @@ from extract.resolve.dependencies import DependencyGraph, StatementLinks, list_k
 from extract.resolve.discover import TargetClass
 from extract.resolve.modules import Definition, Module
 from extract.resolve.symbols import (
+    How,
     ModuleValue,
     NodeKey,
     Problem,
@@ -150,6 +151,12 @@ def _link(closure: Closure, graph: DependencyGraph, node: StatementNode) -> Iter
     for links in graph.iter_links(node):
         closure.problems.update(dict.fromkeys(links.problems))
         closure.requires |= links.requires
+        closure.dynamic |= {
+            f"{node.module.source.name} {node.module.file.path}: {link.use.name} comes with `import *`, if the"
+            " `__all__` there, which is computed, has it": None
+            for link in links.links
+            if link.how is How.COMPUTED_STAR
+        }
         yield from (link.symbol for link in links.links)
         yield from links.glue
         yield from (target for target in links.alias_links if target is not None)

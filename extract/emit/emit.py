@@ -26,6 +26,7 @@ from extract.emit.render import (
     describe_changes,
     describe_files,
     list_computed,
+    wrap,
 )
 from extract.resolve.dependencies import DependencyGraph
 from extract.resolve.discover import TargetClass
@@ -397,7 +398,8 @@ def _header(closure: Closure, changes: Mapping[str, tuple[str, ...]]) -> list[st
     ]
     licenses = {(m.source.name, m.file.path): m.license for m in closure.modules}
     others = [(m.source.name, m.file.path) for m in closure.modules[1:]]
-    return [*comment_lines(lines), *describe_files(others, licenses), *describe_changes(changes), ""]
+    lacking = [line for text in closure.dynamic if " lacks " in text for line in wrap(f"Note:    {text}.")]
+    return [*comment_lines(lines), *describe_files(others, licenses), *describe_changes(changes), *lacking, ""]
 
 
 def _list_changes(

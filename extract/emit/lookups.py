@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from extract.emit.closure import Closure, try_to_collect
+from extract.emit.render import shorten
 from extract.resolve.dependencies import DependencyGraph
 from extract.resolve.modules import Definition, Module
 from extract.resolve.standins import AUTO_CLASS, SOURCE_NAME, auto_models
@@ -26,8 +27,10 @@ from extract.resolve.symbols import SUFFIX, StatementNode, Symbol
 from lemur_core.files.markdown import plural
 from lemur_core.source.changes import DynamicLookup, build_pattern, search_at
 from lemur_core.source.facts import CLASS, Statement
+from lemur_core.source.parse import parse_known
 from lemur_core.source.text import Lines, parse_expression
 
+_MOST_LISTED = 12  # entries that a container lacks
 _SURE_LETTERS = 3  # minimum of known letters and digits in a computed string for all names that match it to be included
 _SEARCHES = {
     "globals": "looks a name of its file up by a computed string",
@@ -109,9 +112,9 @@ def _add_by_strings(closure: Closure, graph: DependencyGraph) -> None:
 
 def _list_lookups(module: Module) -> dict[int, DynamicLookup]:
     """Return the lookups of code by strings in a file, by their offsets."""
-    text = module.text
+    tree, text, _ = parse_known(module.text)
     lines = Lines(text)
-    lookups = (search_at(node) for node in ast.walk(ast.parse(text)))
+    lookups = (search_at(node) for node in ast.walk(tree))
     return {lines.span(lookup.node)[0]: lookup for lookup in lookups if lookup is not None}
 
 
@@ -183,7 +186,8 @@ def _names_in(text: str) -> list[str]:
 def _fill_containers(closure: Closure, graph: DependencyGraph) -> None:
     """Add the statements that fill the containers of the closure, and of what those need.
 
-    An entry that cannot be added is left out and noted in `dynamic` of the closure.
+    In files that the block's own does not import (a folder that is imported by computed names), they are those that
+    register what the closure names. An entry that cannot be added is left out and noted in `dynamic` of the closure.
     """
     done: set[Symbol] = set()
     while symbols := [symbol for symbol in closure.symbols if symbol not in done]:
@@ -199,6 +203,22 @@ def _fill_containers(closure: Closure, graph: DependencyGraph) -> None:
                     missing[why] += 1
                 else:
                     closure.fillings.setdefault(container, []).append(closure.nodes[filling.key])
+            outside: dict[str, None] = {}
+            unimported = graph.registrations.list_unimported(container, closure.root.module)
+            words = {word for node in closure.nodes.values() for word in graph.words(node)} if unimported else set()
+            for filling in unimported:
+                keys = {key for index in filling.decorators for key in filling.statement.decorators[index].keys}
+                before = closure.nodes.get(filling.key, filling)
+                node = filling._replace(decorators=filling.decorators | before.decorators)
+                if keys & words and not try_to_collect(closure, graph, [], [node]):
+                    closure.fillings.setdefault(container, []).append(closure.nodes[filling.key])
+                else:
+                    outside[", ".join(sorted(keys)) or filling.statement.binds[0]] = None
+            if outside:
+                note = (
+                    f"{container.name} lacks {plural(len(outside), 'entry', 'entries')} of files that its own file does"
+                )
+                closure.dynamic[f"{note} not import: {shorten(outside, _MOST_LISTED)}"] = None
             for why, number in missing.items():
                 closure.dynamic[f"{container.name} lacks {plural(number, 'entry', 'entries')}: {why}"] = None
 

@@ -109,7 +109,7 @@ def list_computed(module: Module, names: BlockNames) -> list[Definition]:
 def find_required(closure: Closure, symbols: Iterable[Symbol]) -> set[str]:
     """Return the packages that a file imports."""
     replaced = {symbol.package.partition(".")[0] for symbol in symbols if isinstance(symbol, OptionalPackage)}
-    return closure.requires - replaced
+    return {package for package in closure.requires if package.partition(".")[0] not in replaced}
 
 
 def _annotation_names(

@@ -4,8 +4,6 @@ import sys
 from functools import partial
 from typing import Any
 
-import torch
-
 from extract.arguments.messages import CallRequest
 from extract.arguments.probe import hide, load
 from extract.arguments.search_guest import disable_denied
@@ -16,7 +14,7 @@ _SECONDS = 60.0  # CPU seconds; the limits of the sandbox come first
 
 
 def run_call(request: CallRequest) -> str | Failure:
-    """Execute lines with the names of a file, `torch` and `nn`; a placeholder that only annotations use does not count.
+    """Execute lines with the names of a file; a placeholder that only annotations use does not count.
 
     Returns: "ran", or the error.
     """
@@ -25,8 +23,7 @@ def run_call(request: CallRequest) -> str | Failure:
     hide(request.origin)
     try:
         module = attempt(partial(load, request.code), _SECONDS)
-        own = {name: value for name, value in vars(module).items() if value is not object}
-        names: dict[str, Any] = {"torch": torch, "nn": torch.nn, **own}
+        names = {name: value for name, value in vars(module).items() if value is not object}
         attempt(partial(_execute, "\n".join(request.lines), names), _SECONDS)
     except AttemptError as failure:
         return Failure(failure.message)

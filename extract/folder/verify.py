@@ -161,11 +161,10 @@ def _entry_faults(entry: BlockNeeds, row: Block | None, needs: Requirements) -> 
 
 def _list_packages(rows: Iterable[Block], needs: Requirements) -> dict[str, frozenset[str]]:
     """Return by source the import names that its blocks must not import."""
-    packages: dict[str, set[str]] = defaultdict(set)
-    for row in rows:
-        packages[row.source].add(row.qualname.partition(".")[0])
-    for source, facts in needs.sources.items():
-        packages[source] |= set(facts.packages)
+    packages = defaultdict(set, {source: set(facts.packages) for source, facts in needs.sources.items()})
+    for row in rows:  # of a namespace that distributions share, a source has a part: `acme.nets`
+        if not any(row.qualname.startswith(f"{package}.") for package in packages[row.source]):
+            packages[row.source].add(row.qualname.partition(".")[0])
     return {source: frozenset(names - sys.stdlib_module_names - {FOUNDATION}) for source, names in packages.items()}
 
 

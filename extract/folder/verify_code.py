@@ -225,11 +225,11 @@ def import_faults(
         top = dotted.partition(".")[0]
         if not top:
             wrong.append(f"line {line}: a relative import, {dotted}")
-        elif top in own and (dotted, line) not in for_operators:
+        elif any(f"{dotted}.".startswith(f"{package}.") for package in own) and (dotted, line) not in for_operators:
             wrong.append(f"line {line}: imports {dotted} of its own origin")
         elif top in sys.stdlib_module_names or top in RUNTIME:
             continue
-        elif not is_stated(top, wanted, confirmed):
+        elif not is_stated(dotted, wanted, confirmed):
             wrong.append(f"line {line}: imports {dotted}, which it does not require")
     return wrong
 

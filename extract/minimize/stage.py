@@ -26,7 +26,7 @@ from lemur_core.files.progress import progress
 from lemur_core.files.python import decode_python
 from lemur_core.sandbox.cached import Store
 from lemur_core.sandbox.stage import Reply, SandboxOptions, open_sandbox
-from manifests.provenance import header_lines
+from manifests.provenance import header_lines, is_guess
 from manifests.provenance.licenses import combine_licenses
 
 ROUNDS = 8  # attempts, each with fewer cuts
@@ -224,9 +224,13 @@ def list_requirements(code: str, stated: Iterable[str], confirmed: Mapping[str, 
         confirmed: distributions by import name.
     """
     listed = tuple(stated)
-    packages = {dotted.partition(".")[0] for dotted, _ in list_imports(ast.parse(code))}
-    foreign = packages - {*sys.stdlib_module_names, *RUNTIME}
-    return tuple(sorted({find_requirement(package, listed, confirmed) for package in foreign}))
+    known, found = {*sys.stdlib_module_names, *RUNTIME}, set()
+    for dotted, _ in list_imports(ast.parse(code)):
+        if (top := dotted.partition(".")[0]) not in known:
+            # The whole name first: distributions may share the first name of their packages.
+            requirement = find_requirement(dotted, listed, confirmed)
+            found.add(find_requirement(top, listed, confirmed) if is_guess(requirement) else requirement)
+    return tuple(sorted(found))
 
 
 def _replace_license(full: str, license_: str) -> Iterator[str]:
@@ -246,14 +250,13 @@ def _list_changes(changes: Mapping[str, Collection[str]], names: Collection[str]
 
 def _describe_use(sets: Sequence[CallsToRun], cut: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the lines about what the minimized file is good for: the calls that it was verified with, and the cuts."""
-    first, *others = sets
-    inits = [_call("", arguments["init"]) for arguments in sets]
-    more = f" and {len(others) - _FURTHER} more" if len(others) > _FURTHER else ""
+    calls = [f"{_call('', pair['init'])}{_call('', pair['forward'])}" for pair in sets]
+    more = f" and {len(calls) - 1 - _FURTHER} more" if len(calls) > 1 + _FURTHER else ""
     numbers = {kind: len({re.split(r",|\[", label)[0] for label in labels}) for kind, labels in cut.items()}
     parts = [plural(numbers[kind], *names) for kind, names in _KINDS.items() if kind in numbers]
     return wrap(
-        f"Lean:    equal in every bit for construction with {', '.join(inits[: 1 + _FURTHER])}{more}, and forward as"
-        f" {_call('', first['forward'])}; elsewhere it stops with an error. Cut: {', '.join(parts) or 'nothing'}."
+        f"Lean:    equal in every bit, in eval and train mode, for {', '.join(calls[: 1 + _FURTHER])}{more}; elsewhere"
+        f" it stops with an error. Cut: {', '.join(parts) or 'nothing'}."
     )
 
 

@@ -223,7 +223,8 @@ class Distribution:
 
     def contains(self, package: str) -> bool:
         """Return whether `import package` finds a module, a package or an extension module here."""
-        return (self.folder / package).is_dir() or any(self.folder.glob(f"{glob.escape(package)}.*"))
+        path = package.replace(".", "/")
+        return (self.folder / path).is_dir() or any(self.folder.glob(f"{glob.escape(path)}.*"))
 
 
 @dataclass(slots=True)

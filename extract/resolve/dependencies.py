@@ -152,6 +152,10 @@ class DependencyGraph:
 
     def _link(self, module: Module, statement: Statement, kept: frozenset[int]) -> StatementLinks:
         result = StatementLinks()
+        for start, needs in module.facts.newer:
+            if statement.start <= start < statement.end:
+                where = f"{_locate(module, statement)}: needs {needs}"
+                result.problems.append(Problem(Reason.NEWER_PYTHON, where))
         if statement.kind in {IMPORT, STAR}:
             self._link_import(module, statement, result)
             return result
@@ -160,7 +164,7 @@ class DependencyGraph:
             if isinstance(target_of_local, External) and not target_of_local.runtime and not entry.guarded:
                 # An import in a function is often optional: only what the metadata names becomes a requirement.
                 if is_stated(target_of_local.package, module.source.requires):
-                    result.requires.add(target_of_local.package.split(".")[0])
+                    result.requires.add(self.library.import_name(module.source, target_of_local.package))
             elif isinstance(target_of_local, Definition) and not entry.stand_alone:
                 result.glue.append(self.symbol(target_of_local))
                 if entry.is_global or entry.in_class:
@@ -200,7 +204,7 @@ class DependencyGraph:
             result.alias_links.append(self.symbol(target) if isinstance(target, Definition) else None)
             if isinstance(target, External):
                 if not target.runtime:
-                    result.requires.add(target.package.split(".")[0])
+                    result.requires.add(self.library.import_name(module.source, target.package))
             elif not isinstance(target, Definition):
                 what = "module as a value" if isinstance(target, Module) else target.where
                 result.problems.append(Problem(Reason.UNRESOLVED_IMPORT, f"{_locate(module, statement)}: {what}"))
@@ -243,7 +247,7 @@ class DependencyGraph:
                 if isinstance(link.symbol, OptionalPackage):
                     result.glue.append(self.ours(NOT_INSTALLED))
                 elif isinstance(link.symbol, Import) and not self.library.is_runtime(link.symbol.package):
-                    result.requires.add(link.symbol.package.split(".")[0])
+                    result.requires.add(self.library.import_name(module.source, link.symbol.package))
                     if use.when == AT_CALL and not is_required(module.source.requires, link.symbol.package):
                         result.glue.append(self.ours(NOT_INSTALLED))
         elif isinstance(target, Module) and use.when == AT_DEFINITION and _is_rebound(target):
@@ -316,7 +320,9 @@ class DependencyGraph:
             return How.QUALIFIED
         binders = module.find_binders(use.name) if alias is None else ()
         if not binders and alias is None:
-            return How.LAZY_PACKAGE if module.find_binders(use.name, "types") else How.STAR
+            if module.find_binders(use.name, "types"):
+                return How.LAZY_PACKAGE
+            return How.COMPUTED_STAR if self.library.is_guessed(module, use.name) else How.STAR
         imported = alias or next(a for a in binders[-1].aliases if a.bound == use.name)
         dotted = self.library.absolute_name(module, imported)
         if dotted == target.module.name:
@@ -433,11 +439,12 @@ class DependencyGraph:
             return True
         if chain[-1] in {"register_module", "register"} and (len(chain) > 1 or "egist" in chain[0]):
             return True
-        target = follow(self.library, module, chain)
-        if isinstance(target, Definition):
-            binders = target.module.find_binders(target.name)
-            return all(s.kind == FUNCTION and s.registers for s in binders)
-        return False
+        target, rest = self.library.follow(module, chain)
+        if not isinstance(target, Definition):
+            return False
+        if rest:
+            return len(rest) == 1 and self.registrations.has_registering_method(target, rest[0])
+        return all(s.kind == FUNCTION and s.registers for s in target.module.find_binders(target.name))
 
     def _find_absent(self, module: Module, name: str) -> OptionalPackage | None:
         """Return the package outside the runtime that a name is imported from, if it is taken as not installed."""

@@ -2,7 +2,7 @@
 
 import difflib
 import fnmatch
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from extract.resolve.modules import CorpusIndex, Definition, External, Missing, Module, Target
@@ -94,6 +94,20 @@ class Hierarchy:
             return False
         is_module, has_forward, abstract = self._classify(module, facts)
         return is_module and (abstract or not has_forward)
+
+    def explain_absence(self, modules: Iterable[Module], name: str) -> str:
+        """Return why a name, bare or qualified or a block's id, is of no class that can become a block."""
+        for module in modules:
+            for facts in module.facts.classes:
+                found = TargetClass(module, facts.name, own_forward=False)
+                is_module, has_forward, abstract = self._classify(module, facts)
+                if name not in (found.name, found.qualname, found.block) or (
+                    is_module and has_forward and not abstract
+                ):
+                    continue
+                why = "has no forward of its own, and inherits none" if not has_forward else "has an abstract forward"
+                return f"{found.block} {why if is_module else 'is not known to be a torch.nn.Module'}"
+        return "no class of that name"
 
     def _find_nested(self, module: Module) -> Iterator[TargetClass]:
         """Yield those inside classes and functions; they may derive from one another."""
@@ -203,16 +217,19 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """The selected classes, names without a match, and for ambiguous bare names the other blocks of that name."""
+    """The selected classes, why some names are of none, and the other blocks of each ambiguous bare name."""
 
     classes: tuple[TargetClass, ...]
-    missing: tuple[str, ...]
+    missing: dict[str, str]
     others: dict[str, tuple[str, ...]]
 
 
-def select(classes: Sequence[TargetClass], wanted: Selection) -> Selected:
+def select(
+    classes: Sequence[TargetClass], wanted: Selection, explain: Callable[[str], str] = lambda _: "no class of that name"
+) -> Selected:
     """Select from classes that are sorted by priority of their source, then path and line.
 
+    Args: explain: returns why a name is of no class.
     Raises: UserError if `start_from` is unknown, a pattern or source matches nothing, or none of the names exists.
     """
     chosen = [item for item in classes if _is_in_scope(item, wanted)]
@@ -224,7 +241,7 @@ def select(classes: Sequence[TargetClass], wanted: Selection) -> Selected:
         chosen, missing, others = _select_by_name(chosen, wanted.names)
         if not chosen:
             near = _near(wanted.names[0], classes)
-            raise UserError(f"{wanted.names[0]}: no class of that name in the sources{near}")
+            raise UserError(f"{wanted.names[0]}: {explain(wanted.names[0])}{near}")
     if wanted.start_from is not None:
         named = (n for n, item in enumerate(chosen) if wanted.start_from in (item.name, item.qualname, item.block))
         position = next(named, None)
@@ -232,7 +249,7 @@ def select(classes: Sequence[TargetClass], wanted: Selection) -> Selected:
             near = _near(wanted.start_from, chosen)
             raise UserError(f"--start-from {wanted.start_from}: not among the classes{near}")
         chosen = chosen[position:]
-    return Selected(tuple(chosen[: wanted.limit]), tuple(missing), others)
+    return Selected(tuple(chosen[: wanted.limit]), {name: explain(name) for name in missing}, others)
 
 
 def _is_in_scope(item: TargetClass, wanted: Selection) -> bool:

@@ -116,39 +116,39 @@ def find_requirement(package: str, stated: Iterable[str], confirmed: Mapping[str
     top = package.split(".")[0]
     if confirmed and top in confirmed:
         return confirmed[top]
-    requirement = _find_stated(top, tuple(stated))
+    requirement = _find_stated(package, tuple(stated))
     if requirement is not None:
         if requirement.url or is_guess(str(requirement)):
             return str(requirement)
         # What is generally known of its versions holds, too: the newest setuptools has no `pkg_resources` any more.
         known = {Requirement(text).name: text for text in list_distributions(top) if Requirement(text).specifier}
         return known.get(canonicalize_name(requirement.name), requirement.name)
-    return list_distributions(top)[0] if is_known(top) else make_guess(top)
+    return list_distributions(top)[0] if is_known(top) else make_guess(package)
 
 
 def make_guess(package: str) -> str:
     """Return the requirement for an imported package whose distribution is unknown."""
-    return f"{list_distributions(package)[0]}; {GUESS}"
+    return f"{package.replace('.', '-') if '.' in package else list_distributions(package)[0]}; {GUESS}"
 
 
 def is_stated(package: str, requires: Iterable[str], confirmed: Mapping[str, str] | None = None) -> bool:
     """Return whether requirements, of which invalid ones are ignored, name the distribution of an imported package."""
     top = package.split(".")[0]
     listed = tuple(requires)
-    return (confirmed or {}).get(top, "") in listed or _find_stated(top, listed) is not None
+    return (confirmed or {}).get(top, "") in listed or _find_stated(package, listed) is not None
 
 
 @functools.cache
 def is_required(requires: tuple[str, ...], package: str) -> bool:
     """Return whether the metadata of a source, with these requirements, lists a package as a hard requirement."""
     hard = tuple(text for text in requires if "extra" not in text.partition(";")[2])
-    return _find_stated(package.split(".")[0], hard) is not None
+    return _find_stated(package, hard) is not None
 
 
 def find_extra(requires: tuple[str, ...], package: str) -> str | None:
     """Return the requirement, without its marker, of the metadata for an extra that names a package's distribution."""
     extra = tuple(text for text in requires if "extra" in text.partition(";")[2])
-    requirement = _find_stated(package.split(".")[0], extra)
+    requirement = _find_stated(package, extra)
     return None if requirement is None else str(requirement).partition(";")[0]
 
 
@@ -165,10 +165,19 @@ def parse_requirements(requires: tuple[str, ...]) -> tuple[Requirement, ...]:
 
 
 @functools.cache
-def _find_stated(top: str, requires: tuple[str, ...]) -> Requirement | None:
-    """Return the requirement that names a package's distribution, or the only one whose name is similar to it."""
+def _find_stated(package: str, requires: tuple[str, ...]) -> Requirement | None:
+    """Return the requirement that names a package's distribution, or the only one whose name is similar to it.
+
+    The distribution of a part of a namespace, `acme.data.sets`, may have its name: `acme-data`.
+    """
+    top, *rest = package.split(".")
     names = {canonicalize_name(Requirement(text).name) for text in list_distributions(top)} | {canonicalize_name(top)}
     requirements = parse_requirements(requires)
+    for depth in range(len(rest), 0, -1):
+        part = canonicalize_name("-".join((top, *rest[:depth])))
+        named = next((item for item in requirements if canonicalize_name(item.name) == part), None)
+        if named is not None:
+            return named
     for requirement in requirements:
         if canonicalize_name(requirement.name) in names:
             return requirement

@@ -29,11 +29,12 @@ from lemur_core.source.parse import parse_file
 # Facts depend on this code and on the grammar of the Python version that parsed the file.
 VERSION = f"{FACTS_VERSION}:{sys.version_info[0]}.{sys.version_info[1]}"
 OUTLINE = f"{VERSION}:outline"
-Row = tuple[str, bytes | None, str | None]  # blob, facts, reason if there are none
+Row = tuple[str, bytes | None, str | None]  # blob, facts, reason if there are none, or not of all statements
 _TABLES = (
     "facts (blob TEXT, version TEXT, facts BLOB, error TEXT, PRIMARY KEY (blob, version)) WITHOUT ROWID",
     "results (key TEXT PRIMARY KEY, value BLOB) WITHOUT ROWID",
 )
+NEEDS = "needs"  # and not "is not Python": the reason of a file for a newer Python
 #: The facts of a file that cannot be parsed.
 UNREADABLE = FileFacts((), (), (), None, ())
 _FEW = 40  # files; with fewer, more than one process costs more than it saves
@@ -96,7 +97,7 @@ class FactsIndex:
         )
 
     def faults(self, files: Sequence[tuple[PackageSource, SourceFile]]) -> list[tuple[PackageSource, SourceFile, str]]:
-        """Return the files that could not be parsed, with the reason; the files must have been added."""
+        """Return the files that could not be parsed, or not in full, with the reason; they must have been added."""
         query = "SELECT blob, error FROM facts WHERE version = ?"
         why = dict(self._database.read(query, VERSION))
         if any(file.blob not in why for _, file in files):  # since then, the database was dropped for damage
@@ -132,7 +133,7 @@ class FactsIndex:
     def _fetch(self, source: PackageSource, file: SourceFile, version: str = VERSION) -> FileFacts:
         query = "SELECT facts, error FROM facts WHERE blob = ? AND version = ?"
         row = next(iter(self._database.read(query, file.blob, version)), None)
-        if row is not None and row[1] is None:
+        if row is not None and row[0] is not None:
             try:
                 return _loads(unseal(row[0]) or b"")
             except (pickle.UnpicklingError, EOFError, TypeError, ValueError, AttributeError, IndexError):
@@ -143,10 +144,8 @@ class FactsIndex:
             stored = [self._parse_one((file.blob, source.read(file)), version)]
             self._store(stored, version)
             row = stored[0][1:]
-        data, error = row
-        if error is not None:
-            return UNREADABLE
-        return _loads(data)
+        data, _ = row
+        return UNREADABLE if data is None else _loads(data)
 
     def _parse_one(self, file: tuple[str, bytes], version: str = VERSION) -> Row:
         """Return the facts of a file that is read for the first time while others are copied."""
@@ -206,7 +205,9 @@ def _parse_outline(file: tuple[str, bytes]) -> Row:
 def _parse(file: tuple[str, bytes], outline: bool = False) -> Row:
     blob, data = file
     try:
-        return blob, pickle.dumps(parse_file(data, outline=outline), protocol=5), None
+        facts = parse_file(data, outline=outline)
+        needs = sorted({newer.needs for newer in facts.newer})
+        return blob, pickle.dumps(facts, protocol=5), f"{NEEDS} {', '.join(needs)}" if needs else None
     except SyntaxError as error:
         return blob, None, f"line {error.lineno}: {error.msg}" if error.lineno else str(error.msg)
     except (RecursionError, MemoryError):

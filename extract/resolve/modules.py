@@ -21,13 +21,15 @@ import functools
 import itertools
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
 from typing import Literal, NamedTuple
 
-from extract.resolve.distributions import is_known, is_required, is_stated
+from packaging.utils import canonicalize_name
+
+from extract.resolve.distributions import is_known, is_required, is_stated, parse_requirements
 from extract.resolve.runtime_names import RUNTIME_NAMES
 from extract.sources import PackageSource, SourceFile
 from extract.sources.contents import is_package, module_name
@@ -177,7 +179,8 @@ class Module:
         for alias in (alias for statement in imports for alias in statement.aliases):
             target = self.library.resolve_alias(self, alias)
             if isinstance(target, External):
-                fails = not target.runtime or not RUNTIME_NAMES.has(target.package, target.name)
+                provided = target.runtime and RUNTIME_NAMES.has(target.package, target.name)
+                fails = not provided and not is_required(self.library.extras, target.package)
             else:
                 # The operators of an extension have replacements, or the block fails with their names.
                 fails = isinstance(target, Missing) and alias.bound not in EXTENSIONS
@@ -259,15 +262,18 @@ class CorpusIndex:
     runtime: frozenset[str] = frozenset(RUNTIME)
     distributions: Mapping[str, str] = field(default_factory=dict)  # by imported package, as the user states them
     load_outline: Callable[[PackageSource, SourceFile], FileFacts] | None = None
+    extras: tuple[str, ...] = ()  # requirements of extras that are taken as installed
     modules: dict[tuple[str, str], Module] = field(default_factory=dict)  # (source, dotted name)
     by_path: dict[tuple[str, str], Module] = field(default_factory=dict)
     _tops: dict[str, list[PackageSource]] = field(default_factory=dict)
     _suffixes: dict[tuple[str, str], Module | None] = field(default_factory=dict)
     _own_tops: dict[str, frozenset[str]] = field(default_factory=dict)
+    _own: dict[str, frozenset[str]] = field(default_factory=dict)  # packages; of shared namespaces, their parts
     _in_folders: dict[str, "FolderNames"] = field(default_factory=dict)
     _memo: dict[tuple[int, str], "Target"] = field(default_factory=dict)
     _looking: set[tuple[int, str]] = field(default_factory=set)
     _provisional: dict[tuple[int, str], Missing] = field(default_factory=dict)
+    _exports: dict[int, tuple[Collection[str], bool]] = field(default_factory=dict)
     _cut: bool = False
 
     def __post_init__(self) -> None:
@@ -283,7 +289,7 @@ class CorpusIndex:
                     last = file.module.rpartition(".")[2]
                     key = (source.name, last)
                     self._suffixes[key] = None if key in self._suffixes else module
-            self._own_tops[source.name] = frozenset(tops)
+            self._own_tops[source.name], self._own[source.name] = frozenset(tops), list_packages(source)
             if source.kind != "package":  # a release is imported from where it is installed
                 self._in_folders[source.name] = FolderNames(self.by_path[source.name, f.path] for f in source.files)
             for top in sorted(tops):
@@ -295,6 +301,7 @@ class CorpusIndex:
         module = Module(self, source, file)
         module.facts = facts
         self._own_tops.setdefault(source.name, frozenset())
+        self._own.setdefault(source.name, frozenset())
         return self.by_path.setdefault((source.name, file.path), module)
 
     # -- modules -------------------------------------------------------------------------------------------------
@@ -342,8 +349,28 @@ class CorpusIndex:
         return folders is not None and top in folders.tops and not is_stated(top, source.requires)
 
     def list_packages(self, source: PackageSource) -> tuple[str, ...]:
-        """Return the top-level names of a source's own code, without torch, which every block needs."""
-        return tuple(sorted(self._own_tops[source.name] - {FOUNDATION} - sys.stdlib_module_names))
+        """Return the packages of a source's own code, without torch, which every block needs."""
+        return tuple(sorted(self._own[source.name] - {FOUNDATION} - sys.stdlib_module_names))
+
+    def _is_shared(self, source: PackageSource, top: str) -> bool:
+        """Return whether a source has a part of the namespace of this name, and requires others."""
+        return top in self._own_tops[source.name] and top not in self._own[source.name]
+
+    @functools.cached_property
+    def _namespaces(self) -> Mapping[tuple[str, str], Module]:
+        """The folders without `__init__.py`, as the empty modules that Python makes of them, by source and name."""
+        parents = {(s, name[: m.start()]) for s, name in self.modules for m in re.finditer(r"\.", name)}
+        spaces = {}
+        by_name = {source.name: source for source in self.sources}
+        for source, name in parents - self.modules.keys():
+            spaces[source, name] = module = Module(self, by_name[source], SourceFile(name, name, True, ""))
+            module.facts, module.text = FileFacts((), (), (), None, ()), b""
+        return spaces
+
+    def import_name(self, source: PackageSource, package: str) -> str:
+        """Return the name of the distribution's package that an imported module is in: its first part, or two."""
+        parts = package.split(".")
+        return ".".join(parts[: 1 + self._is_shared(source, parts[0])])
 
     def knows(self, importer: Module, dotted: str) -> bool:
         """Return whether the first part of a dotted name belongs to the corpus, as seen from a file."""
@@ -351,7 +378,7 @@ class CorpusIndex:
         if top == FOUNDATION:
             return False
         if top in self._own_tops[source.name] and top not in sys.stdlib_module_names:
-            return True
+            return self.import_name(source, dotted) in {top, *self._own[source.name]}
         if top in self.runtime or top in sys.stdlib_module_names:
             return False
         # A file of that name imports the package that it wraps, not itself.
@@ -374,7 +401,8 @@ class CorpusIndex:
         if not alias.name:
             imported = find(dotted)
             if imported is not None:
-                first = find(dotted.split(".")[0])
+                top = dotted.split(".")[0]
+                first = find(top) or self._namespaces.get((imported.source.name, top))
                 return imported if alias.whole or first is None else first
             if self.knows(module, dotted):
                 return Missing(f"no module {dotted}")
@@ -387,6 +415,8 @@ class CorpusIndex:
             submodule = find(f"{dotted}.{alias.name}" if dotted else alias.name)
             if submodule is not None:  # a folder without __init__.py
                 return submodule
+            if self._is_shared(module.source, dotted):
+                return self.resolve_alias(module, Alias(f"{dotted}.{alias.name}", 0, "", alias.bound, True))
             if self.knows(module, dotted) or (alias.level and dotted.split(".")[0] != FOUNDATION):
                 return Missing(f"no module {dotted}")
             return External(dotted, alias.name, False, self.is_runtime(dotted))
@@ -435,7 +465,9 @@ class CorpusIndex:
             target = self._through_star(module, statement, name)
             if target is not None:
                 return target
-        submodule = self.find_module(module, f"{module.name}.{name}", relative=True) if module.file.is_package else None
+        dotted = f"{module.name}.{name}"
+        submodule = self.find_module(module, dotted, relative=True) if module.file.is_package else None
+        submodule = submodule or (self._namespaces.get((module.source.name, dotted)) if not module.file.blob else None)
         if submodule is not None:
             return submodule
         for alias in module.find_aliases(name, "failed")[-1:]:
@@ -447,11 +479,21 @@ class CorpusIndex:
             target = self.resolve_alias(module, alias)
             if not isinstance(target, Missing):
                 return target
+        for alias in self._list_lazy(module):
+            if alias.bound == name and not isinstance(target := self.resolve_alias(module, alias), Missing):
+                return target
         for statement in module.list_stars(types=True):
             target = self._through_star(module, statement, name)
             if target is not None:
                 return target
         return Missing(f"no {name} in {module.name or module.file.path}")
+
+    def _list_lazy(self, module: Module) -> Iterator[Alias]:
+        """Yield what a package imports on demand, as it states itself or in its stub."""
+        for alias in module.outline.lazy:
+            stub = self.by_path.get((module.source.name, f"{module.file.path}i")) if alias.name == "*" else None
+            stated = [] if stub is None else [a for s in stub.outline.statements for a in s.aliases]
+            yield from [a._replace(bound=a.name) for a in stated] or [alias]  # lazy_loader ignores `as`
 
     def find_written(self, module: Module, name: str, seen: frozenset[int] = frozenset()) -> Definition | None:
         """Return a name that no statement shows, if it may be one of those that a file computes (`Module.writer`)."""
@@ -494,12 +536,40 @@ class CorpusIndex:
         usable = [t for t in known if not isinstance(t, External) or t.runtime]
         return (usable or known or targets)[-1]
 
+    def list_exports(self, module: Module) -> tuple[Collection[str], bool]:
+        """Return the names in `__all__`, and whether a star import may bind any other public name, too."""
+        key = id(module)
+        stated = module.outline.exports
+        if stated is None or not any(name.startswith("*") for name in stated):
+            return stated or (), stated is None
+        if key not in self._exports:
+            self._exports[key] = {}, True  # lists that contain each other
+            names, is_open = dict.fromkeys(name for name in stated if not name.startswith("*")), "*" in stated
+            for name in stated:
+                if name.startswith("*") and name != "*":
+                    listed, rest = self.follow(module, name[1:].split("."))
+                    others, more = self.list_exports(listed) if isinstance(listed, Module) and not rest else ((), True)
+                    names, is_open = names | dict.fromkeys(others), is_open or more
+            self._exports[key] = names, is_open
+        return self._exports[key]
+
+    def is_guessed(self, module: Module, name: str) -> bool:
+        """Return whether a file has a name from a star import of a file that computes its `__all__`."""
+        for statement in module.list_stars():
+            if self._through_star(module, statement, name) is not None:
+                holder = self.resolve_alias(module, statement.aliases[0])
+                if not isinstance(holder, Module):
+                    return False
+                is_computed = holder.outline.exports is not None and name not in self.list_exports(holder)[0]
+                return is_computed or (not holder.outline_binders(name) and self.is_guessed(holder, name))
+        return False
+
     def public_names(self, module: Module, seen: frozenset[int] = frozenset()) -> list[str]:
         """Return the names that a star import of a module binds."""
-        exports = module.outline.exports
-        if exports is not None:
+        exports, is_open = self.list_exports(module)
+        if not is_open:
             return list(exports)
-        names = dict.fromkeys(name for name in module.list_bound() if not name.startswith("_"))
+        names = dict.fromkeys(exports) | dict.fromkeys(name for name in module.list_bound() if not name.startswith("_"))
         for statement in module.list_stars():
             holder = self.resolve_alias(module, statement.aliases[0])
             if isinstance(holder, Module) and id(holder) not in seen:
@@ -518,8 +588,8 @@ class CorpusIndex:
             return None
         if not isinstance(holder, Module) or holder is module:
             return None
-        exports = holder.outline.exports
-        if name.startswith("_") if exports is None else name not in exports:
+        exports, is_open = self.list_exports(holder)
+        if name not in exports and not (is_open and not name.startswith("_")):
             return None
         target = self.lookup(holder, name)
         return None if isinstance(target, Missing) else target
@@ -535,6 +605,15 @@ class CorpusIndex:
             if candidate is not None and f".{candidate.name}".endswith(f".{tail}"):
                 return candidate
         return None
+
+
+def list_packages(source: PackageSource) -> frozenset[str]:
+    """Return the top-level names of a source's modules; `acme.nets` where it requires other parts of a namespace."""
+    modules = {file.module for file in source.files if file.module}
+    needed = [canonicalize_name(item.name) for item in parse_requirements(source.requires)]
+    spaces = {name.split(".")[0] for name in modules} - modules
+    shared = {top for top in spaces if any(name.startswith(f"{canonicalize_name(top)}-") for name in needed)}
+    return frozenset(".".join(name.split(".")[: 1 + (name.split(".")[0] in shared)]) for name in modules)
 
 
 def _is_visible(source: PackageSource, top: str, tops: Iterable[str]) -> bool:

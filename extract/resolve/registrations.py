@@ -5,6 +5,7 @@ fills, the kernels of a `singledispatch` function. A copy of the container alone
 no code is run.
 """
 
+import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence, Set
 from typing import TypeVar
 
@@ -45,6 +46,7 @@ class Registrations:
         self._read: set[Module] = set()
         self._of: dict[Definition, dict[tuple[Module, int], StatementNode]] = {}
         self._changed: dict[tuple[Definition, str, int], frozenset[Definition]] = {}
+        self._decorators: dict[Definition, list[str]] = {}  # names of the functions that fill a container
         self._hooks: dict[Definition, tuple[Definition, ...]] = {}
 
     def list_fillings(self, target: Definition, root: Module) -> list[StatementNode]:
@@ -66,6 +68,32 @@ class Registrations:
         ]
         fillings.sort(key=lambda item: (order[item.module], item.statement.number))
         return [item._replace(statement=item.module.facts.statements[item.statement.number]) for item in fillings]
+
+    def list_unimported(self, target: Definition, root: Module) -> list[StatementNode]:
+        """Return the statements with decorators that would fill a container, in files that `root` does not import."""
+        order = self.order(root)
+        if target not in self._decorators:
+            kind = self._find_kind(target) or target
+            facts = find_class_facts(kind)
+            functions = [
+                name
+                for statement in target.module.facts.statements
+                if statement.registers and any(change.chain[0] == target.name for change in statement.changes)
+                for name in statement.binds
+            ]
+            self._decorators[target] = [*functions, *(facts.registers if facts else ())]
+        names = self._decorators[target]
+        if not names:
+            return []
+        pattern = re.compile(rf"^@(?:\w+\.)*(?:{'|'.join(names)})\b".encode(), re.MULTILINE)
+        for file in target.module.source.files:
+            module = self._library.by_path[target.module.source.name, file.path]
+            if module not in self._read and pattern.search(module.text):
+                self._read.add(module)
+                self._look(module)
+        found = (item for item in self._of.get(target, {}).values() if item.module not in order and item.decorators)
+        ordered = sorted(found, key=lambda item: (item.module.file.path, item.statement.number))
+        return [item._replace(statement=item.module.facts.statements[item.statement.number]) for item in ordered]
 
     # -- imports -------------------------------------------------------------------------------------------------
 
@@ -200,6 +228,10 @@ class Registrations:
                             yield from self._and_items(target, change)
                 if statement.kind == FUNCTION and depth < _DEPTH:
                     yield from self._through_calls(module, statement, depth)
+                facts = find_class_facts(head) if statement.kind == CLASS and rest and depth < _DEPTH else None
+                if facts is not None and rest[0] not in facts.methods:
+                    for base in (follow(self._library, module, base) for base in facts.bases if base):
+                        yield from self._find_changes(base, rest, depth + 1) if isinstance(base, Definition) else ()
 
     def _through_calls(self, module: Module, statement: Statement, depth: int) -> Iterator[Definition]:
         for use in statement.uses:
@@ -231,14 +263,28 @@ class Registrations:
         """Return whether a change of that kind fills an object: by item, by attribute, or by a method known to fill."""
         if how[0] in "[." or how in FILLING:
             return True
+        kind = self._find_kind(target)
+        changes = (change for s in (kind.module.find_binders(kind.name) if kind else ()) for change in s.changes)
+        return any(change.method == how and change.chain[0] == _OWN for change in changes)
+
+    def _find_kind(self, target: Definition) -> Definition | None:
+        """Return the class of an object that a call creates: `table = Table()`."""
         assigned = [s for s in target.module.find_binders(target.name) if s.kind == ASSIGN]
         uses = (use for s in assigned for use in sorted(s.uses, key=lambda use: use.start))
         call = next((use for use in uses if use.called and use.when == AT_DEFINITION), None)
         kind = follow(self._library, target.module, (call.name, *call.attributes)) if call is not None else None
-        if not isinstance(kind, Definition) or find_class_facts(kind) is None:
+        return kind if isinstance(kind, Definition) and find_class_facts(kind) is not None else None
+
+    def has_registering_method(self, target: Definition, name: str, depth: int = 0) -> bool:
+        """Return whether a class or an object has a method of that name that returns what it decorates."""
+        kind = target if find_class_facts(target) is not None else self._find_kind(target)
+        facts = find_class_facts(kind) if kind is not None else None
+        if kind is None or facts is None or depth > _DEPTH:
             return False
-        changes = (change for s in kind.module.find_binders(kind.name) for change in s.changes)
-        return any(change.method == how and change.chain[0] == _OWN for change in changes)
+        if name in facts.methods:
+            return name in facts.registers
+        bases = (follow(self._library, kind.module, base) for base in facts.bases if base)
+        return any(self.has_registering_method(b, name, depth + 1) for b in bases if isinstance(b, Definition))
 
     def _find_hooks(self, target: Definition | None, depth: int = 0) -> tuple[Definition, ...]:
         """Return the base classes whose `__init_subclass__` runs when the class is defined."""

@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from extract.resolve.distributions import parse_requirements
-from extract.resolve.modules import RUNTIME
+from extract.resolve.modules import RUNTIME, list_packages
 from extract.resolve.standins import replacement_source
 from extract.sources import PackageSource
 from manifests.provenance import is_guess
@@ -161,5 +161,5 @@ def _source_entry(source: PackageSource) -> dict[str, object]:
         "digest": source.digest or None,
         "license": source.license,
         "permissive": is_permissive(source.license),
-        "packages": sorted({file.module.partition(".")[0] for file in source.files if file.module}),
+        "packages": sorted(list_packages(source)),
     }

@@ -70,6 +70,7 @@ class Reason(StrEnum):
     NATIVE_OP = "native_op"
     DYNAMIC_MODULE = "dynamic_module"
     TOO_LARGE = "too_large"
+    NEWER_PYTHON = "newer_python"
     NESTED_CLASS = "nested_class"
 
 
@@ -88,6 +89,7 @@ class How(StrEnum):
     RE_EXPORT = "re-export", 1.0
     QUALIFIED = "qualified name", 1.0
     STAR = "star import", 0.95
+    COMPUTED_STAR = "star import of a computed __all__", 0.8
     LAZY_PACKAGE = "lazy package", 0.9
     STAND_IN = "stand-in", 0.9
     REGISTRY = "registry", 0.8

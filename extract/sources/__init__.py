@@ -1,8 +1,9 @@
 """Sources as written on the command line or in a corpus, opened: packages, git commits, and folders in place."""
 
 import errno
+import itertools
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -29,7 +30,7 @@ from lemur_core.files.progress import note
 if TYPE_CHECKING:  # Pydantic and Arrow load more slowly than most sources
     from manifests.records.corpus import Alternative, Corpus, CorpusSource, Fetch
 
-__all__ = ["PackageSource", "SourceFile", "open_available", "open_source", "read_folder", "walk"]
+__all__ = ["PackageSource", "SourceFile", "name_apart", "open_available", "open_source", "read_folder", "walk"]
 
 _FORMS = "a source is NAME or NAME@VERSION of a package, git+URL[@REVISION], or a folder (./NAME)"
 #: Folders without source code, in addition to hidden ones and environments.
@@ -79,6 +80,27 @@ def open_source(
     if source.name != escape_controls(source.name):
         raise UserError(f"{escape_controls(source.name)}: a source's name holds no control characters; rename it")
     return replace(source, priority=priority, paths=tuple(paths), exclude=tuple(exclude))
+
+
+def name_apart(sources: Iterable[PackageSource]) -> list[PackageSource]:
+    """Return the sources without repetitions; folders of one name are called by those above them, too: `one-net`."""
+    unique = list({(source.name, source.root): source for source in sources}.values())
+    paths = [source.root.parts for source in unique if source.kind == "folder"]
+    named = []
+    for source in unique:
+        parts = source.root.parts
+        # As many folders as no other one shares; one that is alone is called by its own name.
+        count = max((_count_shared(parts, other) for other in paths if other != parts), default=0) + 1
+        named.append(
+            replace(source, name="-".join(parts[-count:])) if source.kind == "folder" and count > 1 else source
+        )
+    return named
+
+
+def _count_shared(path: Sequence[str], other: Sequence[str]) -> int:
+    """Return how many names two paths share at their ends."""
+    pairs = zip(reversed(path), reversed(other), strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 # --- local folders ----------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ a folder belong to it, and what their module names are; `extract.sources.metadat
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
@@ -132,6 +132,9 @@ _ASIDE = frozenset({"test", "tests", "node_modules"})
 _ASIDE_OUTSIDE = frozenset({"docs", "doc", "examples", "example", "benchmarks", "benchmark"})
 _FILES_ASIDE = frozenset({"setup.py", "conftest.py"})
 _INIT = "__init__.py"
+_STUB = "__init__.pyi"
+LAZY_STUB = b"attach_stub"  # the function of lazy_loader that finds in its stub what a package has
+_IMPORTED = re.compile(rb"^[ \t]*(?:from|import)[ \t]+(\w+\.[\w.]+)", re.MULTILINE)
 #: Folders of tests, whatever is in them.
 TESTS = frozenset({"test", "tests", "testing"})
 _TEXTS = frozenset({".md", ".rst", ".yaml", ".yml"})
@@ -149,12 +152,12 @@ def make_source(
     origin: str,
 ) -> PackageSource:
     """Return the source of the files below `root`."""
-    files = apply_roots(files, facts.roots)
+    packages = package_folders(file.path for file in files)
+    roots = tuple(root for root in facts.roots if not _is_ordinary(*root, packages))
+    files = apply_roots(files, roots)
     swhid = directory_swhid((file.path, file.blob) for file in files)
     digest = tree_digest(files)
-    return PackageSource(
-        name, kind, version, origin, facts.license, root, files, digest, swhid, facts.requires, facts.roots
-    )
+    return PackageSource(name, kind, version, origin, facts.license, root, files, digest, swhid, facts.requires, roots)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +183,12 @@ def check_bounds(where: str, sizes: Iterable[int]) -> None:
 
 
 def list_files(python: Mapping[str, bytes], within: str = "") -> tuple[SourceFile, ...]:
-    """Return the files sorted by path, with module names and hashes."""
-    modules = module_names(python, within)
+    """Return the files sorted by path, with module names and hashes; of the stubs, those that packages read."""
+    stubs = {path for path in python if path.endswith(_STUB) and LAZY_STUB not in python.get(path[:-1], b"")}
+    python = {path: data for path, data in python.items() if path not in stubs}
+    modules = module_names(
+        python, within, {name.decode() for data in python.values() for name in _IMPORTED.findall(data)}
+    )
     return tuple(
         SourceFile(path, modules[path], is_package(path), blob_sha1(data)) for path, data in sorted(python.items())
     )
@@ -206,13 +213,13 @@ def is_safe(name: str) -> bool:
 
 
 def keep_paths(paths: Iterable[str]) -> list[str]:
-    """Return the Python files among the paths that belong to the code itself, sorted.
+    """Return the Python files among the paths that belong to the code itself, and stubs of packages, sorted.
 
     Left out: tests, hidden folders, setup.py, conftest.py; outside of packages also documentation, examples, benchmarks
     and `test_*.py` (`mmengine.model.test_time_aug` is not a test); and files that cannot be imported: a
     module hidden by a package of the same name, a name that cannot be printed.
     """
-    python = [path for path in paths if path.endswith(".py")]
+    python = [path for path in paths if path.endswith((".py", _STUB))]
     packages = package_folders(python)
 
     def is_kept(path: str) -> bool:
@@ -257,13 +264,17 @@ def is_of_tests(path: str) -> bool:
     return name.endswith(".py") and (is_test(name) or name == "conftest.py" or not TESTS.isdisjoint(folder.split("/")))
 
 
-def module_names(paths: Iterable[str], within: str = "") -> dict[str, str]:
+def module_names(paths: Iterable[str], within: str = "", imported: Collection[str] = ()) -> dict[str, str]:
     """Return dotted module names by path, for kept paths; no two are equal.
 
     A name starts at the outermost folder that is a package (`src/timm/…` and `projects/PointRend/point_rend/…` are
-    imported as `timm` and `point_rend`), unless another module has that package's name; else at the root.
+    imported as `timm` and `point_rend`), unless another module has that package's name; else at the root. Where the
+    files import the package by a longer name (`acme/nets/…` as `acme.nets`), the folders around it are namespaces, and
+    part of the name (PEP 420).
 
-    Args: within: name of the package if the root itself is one, else "".
+    Args:
+        within: name of the package if the root itself is one, else "".
+        imported: dotted names of modules that the files import.
     """
     ordered = list(paths)
     if within:
@@ -274,10 +285,21 @@ def module_names(paths: Iterable[str], within: str = "") -> dict[str, str]:
     names = Counter(top.rpartition("/")[2] for top in tops if "/" in top)
     names.update({path.partition("/")[0].removesuffix(".py") for path in ordered})
     start = {top: top.rfind("/") + 1 for top in tops if names[top.rpartition("/")[2]] == 1}
-    return {
-        path: module_name(path[max((start.get(folder, 0) for folder in _list_parents(path)), default=0) :])
-        for path in ordered
-    }
+    known = {".".join(name.split(".")[:depth]) for name in imported for depth in range(2, name.count(".") + 2)}
+    spaces = {top: _start_of_namespace(top, known, last) for top, last in start.items()}
+
+    def name_from(starts: Mapping[str, int]) -> dict[str, str]:
+        folders = {path: max((starts.get(folder, 0) for folder in _list_parents(path)), default=0) for path in ordered}
+        return {path: module_name(path[first:]) for path, first in folders.items()}
+
+    named = name_from(spaces)
+    return named if len(set(named.values())) == len(named) else name_from(start)
+
+
+def _start_of_namespace(top: str, known: Collection[str], last: int) -> int:
+    """Return where the longest of the known names of a package begins in its path, else `last`."""
+    starts = [0, *(at + 1 for at, char in enumerate(top) if char == "/")]
+    return next((start for start in starts if top[start:].replace("/", ".") in known), last)
 
 
 def is_package(path: str) -> bool:
@@ -288,10 +310,7 @@ def is_package(path: str) -> bool:
 def apply_roots(files: tuple[SourceFile, ...], roots: Roots) -> tuple[SourceFile, ...]:
     """Return the files with the module names that the build settings state, where no two would be equal."""
     names = {file.path: file.module for file in files}
-    packages = package_folders(names)
     for folder, package in roots:
-        if not package and packages & {folder, *_list_parents(folder)}:
-            continue  # its files are imported as parts of the package around it
         above = f"{folder}/" if folder else ""
         start = package.replace(".", "/") + "/" if package else ""
         renamed = {path: module_name(start + path.removeprefix(above)) for path in names if path.startswith(above)}
@@ -299,6 +318,12 @@ def apply_roots(files: tuple[SourceFile, ...], roots: Roots) -> tuple[SourceFile
         if len(set(renamed.values())) == len(renamed) and others.isdisjoint(renamed.values()):
             names |= renamed
     return tuple(replace(file, module=names[file.path]) for file in files)
+
+
+def _is_ordinary(folder: str, package: str, packages: Set[str]) -> bool:
+    """Return whether a root is inside a package, so that its files are imported as parts of that."""
+    top = folder.removesuffix(package.replace(".", "/")) + package.partition(".")[0]
+    return folder.endswith(package.replace(".", "/")) and not packages.isdisjoint({top, *_list_parents(top)})
 
 
 def package_folders(paths: Iterable[str]) -> set[str]:

@@ -5,6 +5,7 @@ Each root is a folder with the package that it becomes on installation, "" for a
     package-dir = {"" = "lib"}                   ("lib", "")
     packages = [{include = "acme", from = "lib"}]    ("lib", "")
     package_dir={"acme": "source"}                 ("source", "acme")
+    packages.find.include = ["acme.*"]             ("acme", "acme"), for a namespace: a folder without `__init__.py`
 
 Read for setuptools (pyproject.toml, setup.cfg, setup.py), Poetry, Hatch, Flit, PDM, uv, Maturin and scikit-build. A
 project that states nothing may have a folder `src`, which all of them look for. Setup scripts are foreign code, and
@@ -12,6 +13,7 @@ never run: what only running one would show is left out.
 """
 
 import ast
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
@@ -155,7 +157,8 @@ def list_roots(
     """
     stated = [*_read_setuptools(pyproject, config, script), *_read_tools(pyproject)]
     folders: dict[str, str] = {}
-    for path, package in stated or [("src", "")]:
+    namespaces = _list_namespaces(pyproject, config, script)
+    for path, package in [*(stated or [("src", "")]), *((name, name) for name in namespaces)]:
         where = "/".join(part for part in PurePosixPath(folder, path).parts if part != ".")
         if ".." not in PurePosixPath(where).parts and (where or package):
             folders.setdefault(where, package.replace("/", "."))
@@ -198,6 +201,38 @@ def _read_tools(pyproject: Mapping[str, object]) -> Iterator[tuple[str, str]]:
         table(tool, "uv", "build-backend").get("module-root"),
     )
     yield from ((path, "") for path in single if isinstance(path, str) and path)
+
+
+def _list_namespaces(
+    pyproject: Mapping[str, object], config: Mapping[str, Mapping[str, str]], script: Mapping[str, object]
+) -> Iterator[str]:
+    """Yield folders of the project that may be namespaces: they lead the name of a package, or are like the project's.
+
+    `acme` of the packages `acme.nets` or `acme*`, and `acme/nets` of the project `acme-nets`.
+    """
+    tool = table(pyproject, "tool")
+    settings, entries = table(tool, "setuptools"), table(tool, "poetry").get("packages")
+    stated = [
+        *strings(settings.get("packages")),
+        *strings(table(settings, "packages", "find").get("include")),
+        *strings(config.get("options", {}).get("packages")),
+        *strings(config.get("options.packages.find", {}).get("include")),
+        *strings(script.get("packages")),
+        *strings(
+            [
+                entry.get("include")
+                for entry in map(table, entries if isinstance(entries, list) else ())
+                if "from" not in entry
+            ]
+        ),
+        *strings([table(tool, "flit", "module").get("name"), table(tool, "uv", "build-backend").get("module-name")]),
+    ]
+    for name in stated:
+        top = re.split(r"[./*]", name)[0]
+        if top.isidentifier():
+            yield top
+    for project in strings([table(pyproject, "project").get("name"), config.get("metadata", {}).get("name")]):
+        yield re.sub("[-.]", "/", project)
 
 
 def _list_parents(packages: object) -> Iterable[tuple[str, str]]:

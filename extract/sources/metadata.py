@@ -91,7 +91,8 @@ def read_facts(texts: Mapping[str, bytes]) -> PackageFacts:
         str(fields.get("Version", "")),
         find_license(stated, licenses),
         requires,
-        tuple(root for item in settings.values() for root in item.roots()),
+        # A wheel is laid out as it is installed.
+        (("", ""),) if installed else tuple(root for item in settings.values() for root in item.roots()),
     )
 
 
@@ -181,8 +182,10 @@ class _Settings:
         """Return the stated requirements, one a line; None if none are stated, or another file has them."""
         poetry, options = table(self.pyproject, "tool", "poetry"), self.config.get("options", {})
         flit = table(self.pyproject, "tool", "flit", "metadata")
+        extras = table(self.project, "optional-dependencies")
+        dynamic = "dependencies" in strings(self.project.get("dynamic"))
         stated = (
-            (self.project.get("dependencies"), table(self.project, "optional-dependencies")),
+            (self.project.get("dependencies", [] if extras and not dynamic else None), extras),
             (flit.get("requires"), table(flit, "requires-extra")),
             (options.get("install_requires"), self.config.get("options.extras_require", {})),
             (self.script.get("install_requires"), table(self.script, "extras_require")),

@@ -30,7 +30,7 @@ from lemur_core.files.errors import UserError
 
 #: Part of the cache's path: changes in which files are kept, how modules are named or licenses are read must not
 #: mix with entries of older versions.
-FORMAT = 4
+FORMAT = 5
 #: Recorded fields of a package or a commit; its files are stored under the digest.
 _RECORDED = ("name", "kind", "version", "origin", "license", "digest", "swhid", "requires", "roots")
 

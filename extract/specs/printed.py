@@ -8,8 +8,6 @@ from lemur_core.source.scopes import BUILTINS
 from lemur_core.source.text import list_nodes, parse_code
 from manifests.records import Block
 
-#: What the lines may name without saying where it is from.
-ALWAYS = frozenset({"torch", "nn"})
 #: All names that the search uses in arguments.
 _IMPORTS = {
     "torch": "import torch",
@@ -51,7 +49,7 @@ def print_call(row: Block, code: str | None, module: str = "") -> tuple[str, ...
     defined = set(list_definitions(code)) if names and code is not None else set()
     if not names <= defined | _IMPORTS.keys():
         return ()
-    imported = names & _IMPORTS.keys() - (set() if module else ALWAYS | defined)
+    imported = names & _IMPORTS.keys() - (set() if module else defined)
     head = [_IMPORTS[name] for name in sorted(imported)]
     if module:
         head.append(f"from {module} import {', '.join(sorted({row.name} | names - _IMPORTS.keys()))}")

@@ -173,7 +173,7 @@ def build_problem(row: Block, signature: CallSignature) -> tuple[str, int]:
     ]
     tail = _TAIL.format(
         cases=len(inputs),
-        imports="".join(f"{line}\n" for line in sorted(imports)),
+        imports="".join(f"{line}\n" for line in sorted(set(imports))),
         name=row.name,
         init_parameters=init.declared,
         init_call=init.passed({}),

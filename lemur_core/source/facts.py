@@ -6,7 +6,7 @@ text (see `lemur_core.source.text`).
 
 from typing import NamedTuple
 
-FACTS_VERSION = 25
+FACTS_VERSION = 27
 
 # When a name is looked up: when the statement runs, when a function it defines is called, or only in an annotation.
 AT_DEFINITION, AT_CALL, IN_ANNOTATION = 0, 1, 2
@@ -129,6 +129,7 @@ class ClassFacts(NamedTuple):
     bases: tuple[tuple[str, ...], ...]  # dotted names; empty tuple for other expressions
     methods: tuple[str, ...]
     abstract: tuple[str, ...]  # methods under abc.abstractmethod, and names of constants (`forward = None`)
+    registers: tuple[str, ...] = ()  # methods that return their argument, or create such a decorator
 
 
 class Nested(NamedTuple):
@@ -142,12 +143,23 @@ class Nested(NamedTuple):
     why: str  # why there is no such expression
 
 
+class NewerSyntax(NamedTuple):
+    """Syntax in a file that the running Python does not know."""
+
+    start: int
+    needs: str  # "Python 3.12 (type parameters)"
+
+
 class FileFacts(NamedTuple):
     """Everything that resolution needs to know of one file."""
 
     statements: tuple[Statement, ...]
     blocks: tuple[ConditionalBlock, ...]
     classes: tuple[ClassFacts, ...]
-    exports: tuple[str, ...] | None  # __all__, where it is a literal
+    #: Names in `__all__`; "*acts" are those of `acts.__all__`, and "*" is any public name, where it is computed.
+    exports: tuple[str, ...] | None
     future: tuple[str, ...]  # names imported from __future__
     nested: tuple[Nested, ...] = ()
+    #: Imports on demand, by lazy_loader; `from . import *` stands for those in the stub beside the file.
+    lazy: tuple[Alias, ...] = ()
+    newer: tuple[NewerSyntax, ...] = ()  # without which the other facts are

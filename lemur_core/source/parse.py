@@ -1,7 +1,8 @@
 """Parse one source file into its facts. Nothing is run; `ast` is several times faster than LibCST."""
 
 import ast
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 
 from lemur_core.source.changes import find_changes, find_nested_classes, search_at
 from lemur_core.source.facts import (
@@ -11,22 +12,24 @@ from lemur_core.source.facts import (
     IMPORT,
     OTHER,
     STAR,
+    Alias,
     ClassFacts,
     ConditionalBlock,
     Decorator,
     FileFacts,
+    NewerSyntax,
     Statement,
 )
-from lemur_core.source.scopes import BUILTINS, ScopeNames, catches_import, import_aliases, last_name
+from lemur_core.source.scopes import BUILTINS, TYPE_ALIAS, ScopeNames, catches_import, import_aliases, last_name
 from lemur_core.source.text import Lines, list_nodes, normalise, parse_code, walk_scope
 
 Path = tuple[tuple[int, int], ...]
 
-_KINDS = {
+_KINDS: dict[str, tuple[type[ast.AST], ...]] = {
     IMPORT: (ast.Import, ast.ImportFrom),
     FUNCTION: (ast.FunctionDef, ast.AsyncFunctionDef),
     CLASS: (ast.ClassDef,),
-    ASSIGN: (ast.Assign, ast.AnnAssign),
+    ASSIGN: (ast.Assign, ast.AnnAssign, *TYPE_ALIAS),
 }
 
 
@@ -38,12 +41,32 @@ def parse_file(raw: bytes, *, builtins: bool = False, outline: bool = False) -> 
         builtins: include reads of built-in names; by default only of those that the file rebinds.
         outline: what runs when the file is imported, in a third of the time: without what its functions do when they
             are called, and without nested classes.
-    Returns: facts whose offsets refer to the normalized text (see `normalise`).
+    Returns: facts whose offsets refer to the normalized text (see `normalise`); of a file with syntax of a newer
+        Python, those without that.
     Raises: SyntaxError, as `parse_code`.
     """
     text = normalise(raw)
-    tree = parse_code(text)
-    return _FactsVisitor(Lines(text), outline).read(tree, BUILTINS if builtins else frozenset())
+    tree, known, newer = parse_known(text)
+    facts = _FactsVisitor(Lines(known), outline).read(tree, BUILTINS if builtins else frozenset())
+    return facts._replace(newer=newer)
+
+
+def parse_known(text: bytes) -> tuple[ast.Module, bytes, tuple[NewerSyntax, ...]]:
+    """Return the syntax tree of a file without syntax of a newer Python, the text without that, and what that is.
+
+    Raises: SyntaxError, as `parse_code`.
+    """
+    try:
+        return parse_code(text), text, ()
+    except SyntaxError as error:
+        if not error.lineno:  # nested too deeply, or no text
+            raise
+        from lemur_core.source.newer import remove_newer_syntax  # LibCST loads slowly, and few files need it
+
+        known, newer = remove_newer_syntax(text)
+        if not newer:
+            raise
+        return parse_code(known), known, newer
 
 
 class _FactsVisitor:
@@ -64,12 +87,14 @@ class _FactsVisitor:
             for alias in node.names
         ]
         self.deferred = "annotations" in future
+        exports = _read_exports(tree)  # before an outline leaves out what is in functions
         self._visit_suite(tree.body, ())
         bound = known.union(*((*draft.binds, *draft.late) for draft, _ in self.drafts))
         statements = tuple(draft._replace(uses=names.uses(bound)) for draft, names in self.drafts)
         blocks = tuple(block._replace(uses=names.uses(bound)) for block, names in self.blocks)
         nested = [item for node, number in self.scopes for item in find_nested_classes(tree, node, number, _read_class)]
-        return FileFacts(statements, blocks, tuple(self.classes), _read_exports(tree), tuple(future), tuple(nested))
+        lazy = tuple(_list_lazy(tree))
+        return FileFacts(statements, blocks, tuple(self.classes), exports, tuple(future), tuple(nested), lazy)
 
     def _visit_suite(self, body: Sequence[ast.stmt], path: Path) -> None:
         previous_line = 0
@@ -221,8 +246,8 @@ def split_dotted_name(node: ast.expr) -> tuple[str, ...]:
     return (node.id, *reversed(parts))
 
 
-def returns_its_argument(node: ast.FunctionDef) -> bool:
-    """Return whether a function returns its first argument unchanged, or an inner function that does.
+def returns_its_argument(node: ast.FunctionDef, position: int = 0) -> bool:
+    """Return whether a function returns its argument at a position unchanged, or an inner function its first one.
 
     Such a decorator only registers a class or function; removing it does not change the decorated object itself.
     """
@@ -235,7 +260,7 @@ def returns_its_argument(node: ast.FunctionDef) -> bool:
         return False
     names = {value.id for value in returned if isinstance(value, ast.Name)}
     inner = {item.name: item for item in own if isinstance(item, ast.FunctionDef)}
-    first = next(iter([*node.args.posonlyargs, *node.args.args]), None)
+    first = next(iter([*node.args.posonlyargs, *node.args.args][position:]), None)
     for name in names:
         if name in inner:
             if not returns_its_argument(inner[name]):
@@ -283,9 +308,13 @@ def _evaluate_test(test: ast.expr) -> str:
 def _read_class(node: ast.ClassDef, statement: int) -> ClassFacts:
     methods: list[str] = []
     abstract: list[str] = []
+    registers: list[str] = []
     for item in node.body:
         if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef):
             methods.append(item.name)
+            is_static = "staticmethod" in {last_name(d) for d in item.decorator_list}
+            if isinstance(item, ast.FunctionDef) and returns_its_argument(item, 0 if is_static else 1):
+                registers.append(item.name)
             if {last_name(d) for d in item.decorator_list} & {"abstractmethod", "abstractproperty"}:
                 abstract.append(item.name)
         elif isinstance(item, ast.Assign):
@@ -298,20 +327,100 @@ def _read_class(node: ast.ClassDef, statement: int) -> ClassFacts:
             methods += [sub.name for sub in ast.walk(item) if isinstance(sub, ast.FunctionDef | ast.AsyncFunctionDef)]
     # `Generic` of `Generic[T]`.
     bases = tuple(split_dotted_name(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases)
-    return ClassFacts(node.name, statement, bases, tuple(dict.fromkeys(methods)), tuple(abstract))
+    return ClassFacts(node.name, statement, bases, tuple(dict.fromkeys(methods)), tuple(abstract), tuple(registers))
 
 
 def _read_exports(tree: ast.Module) -> tuple[str, ...] | None:
+    """Return what `__all__` lists, as `FileFacts.exports`; None if the file has none."""
     exports: list[str] | None = None
+    listing: set[str] = set()  # functions that add to it, such as `def public(c): __all__.append(c.__name__); return c`
+    for node in _list_statements(tree.body):
+        added: list[str] = []
+        match node:
+            case ast.Assign(targets=[ast.Name(id="__all__")], value=value):
+                exports = _list_exports(value)
+            case ast.AnnAssign(target=ast.Name(id="__all__"), value=ast.expr() as value):
+                exports = _list_exports(value)
+            case ast.AugAssign(target=ast.Name(id="__all__"), value=value):
+                added = _list_exports(value)
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="__all__"), attr=method), args=args)):
+                names = [name for arg in args[-1:] for name in _list_exports(arg)]
+                added = [] if method == "remove" else names
+                exports = [name for name in exports or () if name not in names or method != "remove"]
+            case ast.Expr(value=ast.Call(func=ast.Name(id=name), args=args)) if name in listing:
+                added = [
+                    name for arg in args for name in ([arg.id] if isinstance(arg, ast.Name) else _list_exports(arg))
+                ]
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                decorators = {
+                    last_name(item.func if isinstance(item, ast.Call) else item) for item in node.decorator_list
+                }
+                added = [node.name] if decorators & listing else []
+                if not isinstance(node, ast.ClassDef) and any(map(_adds_exports, ast.walk(node))):
+                    listing.add(node.name)
+        exports = [*(exports or ()), *added] if added else exports
+    return None if exports is None else tuple(dict.fromkeys(exports))
+
+
+def _list_lazy(tree: ast.Module) -> Iterator[Alias]:
+    """Yield what `__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, ["data"], {"nets": ["Net"]})` binds."""
+    tables = {
+        node.targets[0].id: node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
     for node in tree.body:
-        target, value = None, None
-        if isinstance(node, ast.Assign) and len(node.targets) == 1:
-            target, value = node.targets[0], node.value
-        elif isinstance(node, ast.AnnAssign | ast.AugAssign):
-            target, value = node.target, node.value
-        if isinstance(target, ast.Name) and target.id == "__all__" and isinstance(value, ast.List | ast.Tuple):
-            names = [e.value for e in value.elts if isinstance(e, ast.Constant) and isinstance(e.value, str)]
-            exports = names if isinstance(node, ast.Assign | ast.AnnAssign) else [*(exports or ()), *names]
-        elif isinstance(target, ast.Name) and target.id == "__all__":
-            return None  # computed: treated as if absent
-    return None if exports is None else tuple(exports)
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+            continue
+        bound = {name.id for name in ast.walk(node.targets[0]) if isinstance(name, ast.Name)}
+        function = last_name(node.value.func)
+        if "__getattr__" in bound and function == "attach_stub":
+            yield Alias("", 1, "*", "*", False)
+        elif "__getattr__" in bound and function == "attach":
+            given = dict(zip(("submodules", "submod_attrs"), node.value.args[1:], strict=False))
+            for key, value in (given | {word.arg: word.value for word in node.value.keywords}).items():
+                with contextlib.suppress(ValueError):
+                    stated = ast.literal_eval(
+                        tables.get(last_name(value), value) if isinstance(value, ast.Name) else value
+                    )
+                    if key == "submodules":
+                        yield from (Alias("", 1, str(name), str(name), False) for name in stated)
+                    elif key == "submod_attrs" and isinstance(stated, dict):
+                        yield from (
+                            Alias(str(m), 1, str(n), str(n), False) for m, names in stated.items() for n in names
+                        )
+
+
+def _list_statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield statements and those in their branches and loops, in the order of the text."""
+    for node in body:
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield from _list_statements(child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt))
+
+
+def _adds_exports(node: ast.AST) -> bool:
+    match node:
+        case ast.AugAssign(target=ast.Name(id="__all__")):
+            return True
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="__all__"), attr="append" | "extend")):
+            return True
+    return False
+
+
+def _list_exports(value: ast.expr) -> list[str]:
+    """Return the names in an expression for a list of exports."""
+    match value:
+        case ast.Constant(value=str() as name):
+            return [name]
+        case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
+            return [name for item in items for name in _list_exports(item)]
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return [*_list_exports(left), *_list_exports(right)]
+        case ast.Starred(value=inner) | ast.Call(func=ast.Name(id="list" | "tuple" | "set" | "sorted"), args=[inner]):
+            return _list_exports(inner)
+        case ast.Attribute(value=ast.Name(id=name), attr="__name__"):
+            return [name]
+        case ast.Attribute(value=module, attr="__all__") if split_dotted_name(module):
+            return [f"*{'.'.join(split_dotted_name(module))}"]
+    return ["*"]

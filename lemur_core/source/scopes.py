@@ -8,7 +8,7 @@ Source of the rules: https://docs.python.org/3/reference/executionmodel.html#nam
 import ast
 import builtins
 import re
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable
 from operator import attrgetter
 
 from lemur_core.source.facts import AT_CALL, AT_DEFINITION, IN_ANNOTATION, Alias, LocalImport, NameStore, Use
@@ -21,6 +21,8 @@ BUILTINS = frozenset(dir(builtins)) | {
 
 _SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Return, ast.Delete, ast.Assert, ast.Raise)
 _BRANCHING = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.TryStar, ast.With, ast.AsyncWith, ast.Match)
+#: The statement `type A = B`, since Python 3.12.
+TYPE_ALIAS: tuple[type[ast.AST], ...] = tuple(filter(None, [getattr(ast, "TypeAlias", None)]))
 _MODULE, _FUNCTION, _CLASS, _COMPREHENSION = range(4)
 _WORD = re.compile(rb"(?<![\w.\x80-\xff])[\w\x80-\xff]+")
 
@@ -337,14 +339,13 @@ class ScopeNames:
     def _define(
         self,
         node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef,
-        head: Sequence[ast.AST],
         scope: _NameScope,
         when: int,
     ) -> None:
-        """Read the decorators and the head, then bind the name."""
+        """Read the decorators, then bind the name."""
         self._callees.update(node.decorator_list)
         self.decorated.extend(node.decorator_list)
-        self._visit_all([*node.decorator_list, *head], scope, when)
+        self._visit_all(node.decorator_list, scope, when)
         end = self._end(node)
         self._bind(scope, self._word(node.name, self._start(node) + len("def"), end), end)
         if (node.decorator_list or (isinstance(node, ast.ClassDef) and node.keywords)) and when == AT_DEFINITION:
@@ -354,10 +355,11 @@ class ScopeNames:
         self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, scope: _NameScope, when: int
     ) -> None:
         if not isinstance(node, ast.Lambda):
-            self._define(node, (), scope, when)
+            self._define(node, scope, when)
         args = node.args
         # Defaults are evaluated outside of the function, when it is defined.
         self._visit_all([*args.defaults, *args.kw_defaults], scope, when)
+        scope = self._type_parameters(node, scope)
         inner = self._inner(_FUNCTION, scope)
         named = [*args.posonlyargs, *args.args, *args.kwonlyargs, *filter(None, (args.vararg, args.kwarg))]
         for argument in named:
@@ -368,8 +370,23 @@ class ScopeNames:
         self._visit_all(body, inner, AT_CALL if when != IN_ANNOTATION else when)
 
     def _class(self, node: ast.ClassDef, scope: _NameScope, when: int) -> None:
-        self._define(node, [*node.bases, *node.keywords], scope, when)
+        self._define(node, scope, when)
+        scope = self._type_parameters(node, scope)
+        self._visit_all([*node.bases, *node.keywords], scope, when)
         self._visit_all(node.body, self._inner(_CLASS, scope), when)
+
+    def _type_parameters(self, node: ast.AST, scope: _NameScope) -> _NameScope:
+        """Return the scope of the type parameters of Python 3.12, whose bounds are evaluated on demand."""
+        parameters = getattr(node, "type_params", ())
+        inner = self._inner(_FUNCTION, scope) if parameters else scope
+        for parameter in parameters:
+            inner.bind(parameter.name, 0)
+        self._visit_all(parameters, inner, AT_CALL)
+        return inner
+
+    def _type_alias(self, node: ast.AST, scope: _NameScope, when: int) -> None:
+        self._statement(node.name, scope, when)  # type: ignore[attr-defined]
+        self._statement(node.value, self._type_parameters(node, scope), AT_CALL)  # type: ignore[attr-defined]
 
     def _comprehension(
         self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp, scope: _NameScope, when: int
@@ -501,4 +518,5 @@ _STATEMENTS: dict[type[ast.AST], Callable[..., None]] = {
     **dict.fromkeys((ast.Try, ast.TryStar), ScopeNames._try),
     **dict.fromkeys((ast.MatchAs, ast.MatchStar, ast.MatchMapping), ScopeNames._capture),
     **dict.fromkeys((ast.Import, ast.ImportFrom), ScopeNames._import),
+    **dict.fromkeys(TYPE_ALIAS, ScopeNames._type_alias),
 }

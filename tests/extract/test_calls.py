@@ -1,6 +1,8 @@
 """The calls that are printed: they are closed, and `verify` executes them below both forms of a file."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,7 +48,19 @@ def test_what_is_printed_is_closed(tmp_path: Path, init: str, lines: tuple[str, 
 
 
 def test_a_block_that_is_not_known_to_run_in_train_mode_is_printed_in_eval_mode(tmp_path: Path) -> None:
-    assert print_call(made(tmp_path, "8", trains=False), None)[:2] == ("block = Made(8)", "block.eval()")
+    row = made(tmp_path, "8", trains=False)
+    assert print_call(row, row.code)[:2] == ("block = Made(8)", "block.eval()")
+
+
+def test_a_file_without_torch_runs_as_printed(tmp_path: Path) -> None:
+    """The call says what it needs; in a process of its own, the file and the lines run."""
+    text = BODY.replace("import torch\n", "").replace(
+        "from torch import nn", "from torch.nn import *\nimport torch.nn as nn"
+    )
+    row = made(tmp_path, "8", "nn.ReLU", lean=text)
+    lines = print_call(row, row.lean_code)
+    assert lines == ("import torch", "block = Made(8, nn.ReLU)", "block(x=torch.ones(2, 8))")
+    subprocess.run([sys.executable, "-P", "-c", "\n".join([row.lean_code or "", *lines])], check=True, timeout=100)
 
 
 @table(__file__, "calls.md", "Verify executes what is printed", globals())

@@ -102,9 +102,12 @@ def test_files_that_are_not_python_are_named(tmp_path: Path, lemur_here: Any) ->
     (mine / "good.py").write_text(
         "import torch\n\n\nclass Good(torch.nn.Module):\n    def forward(self, x):\n        return x\n"
     )
+    (mine / "new.py").write_text("type New = int\n")
+    newer = "mine: 1 file is for a newer Python than 3.11: new.py: needs Python 3.12 (type statement)"
     done = lemur_here(*command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert left_out in done.stderr
+    assert (newer in done.stderr) == (sys.version_info < (3, 12))
     assert any(
         note.startswith(left_out)
         for note in json.loads((tmp_path / "blocks" / "manifest.json").read_text())["details"]["notes"]

@@ -92,8 +92,8 @@ def test_what_other_calls_of_the_corpus_reach_stays(found: dict[str, MinimizeRes
     assert torch.equal(*results)
     head = read_head(write_header(one, emitted({}, {("a", "b"): "MIT"}), ARGUMENTS))
     assert (
-        "with (8), (8, deep=True), (4, act='relu', fail=True), and forward as (torch.randn(2, 8, 6, 6)); elsewhere"
-        in head
+        "for (8)(torch.randn(2, 8, 6, 6)), (8, deep=True)(x=torch.randn(2, 8, 6, 6)),"
+        " (4, act='relu', fail=True)(x=torch.randn(1, 4, 3, 3)); elsewhere it stops" in head
     )
 
 
@@ -204,7 +204,7 @@ def test_a_file_says_what_it_is_good_for(found: dict[str, MinimizeResult]) -> No
     assert "With: definitions from 1 file of alpha@1.0 (MIT); see required_repos.json" in head
     assert "beta" not in head
     assert "swish_2" not in head.partition("Cut:")[0]
-    assert "construction with (8), and forward as (torch.randn(2, 8, 6, 6)); elsewhere" in head
+    assert "in eval and train mode, for (8)(torch.randn(2, 8, 6, 6)); elsewhere" in head
     assert "Cut: 3 definitions, 1 body of a class, 2 bodies of functions, 1 method" in head
 
 

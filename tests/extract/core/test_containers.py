@@ -152,3 +152,92 @@ def test_a_table_that_registers_nothing_stays_what_it_is(behaves) -> None:  # ty
         ({"one": 1}, {}),
     )
     assert "class _SeenRegistry(dict):" in code
+
+
+@pytest.mark.parametrize("decorator", ["@registry.enlist('one')", "@Registry.enlist('one')", "@registry.keep"])
+def test_a_method_that_registers_brings_its_registry_where_something_looks_up(  # type: ignore[no-untyped-def]
+    corpus, closed, run, decorator
+) -> None:
+    registry = """class Base:
+    losses = {}
+    @classmethod
+    def enlist(cls, name):
+        def wrap(item):
+            cls.losses[name] = item
+            return item
+        return wrap
+    def keep(self, item):
+        self.losses["one"] = item
+        return item
+    def count(self): return gone_package_.count(self.losses)
+class Registry(Base): ...
+registry = Registry()
+"""
+    net = f"""from torch import nn
+from p.registry import registry, Registry
+{decorator}
+class One(nn.Module):
+    def forward(self, x): return x + 1
+class Both(nn.Module):
+    def forward(self, x): return registry.losses["one"]()(x)
+"""
+    made = corpus({"p/__init__.py": "", "p/registry.py": registry, "p/net.py": net})
+    one = closed(made.emit("One"))
+    assert "Registry" not in one.split("\n\n", 1)[1]
+    assert f"left out the decorators {decorator}" in one
+    assert run(closed(made.emit("Both")))["Both"]()(1) == 2
+
+
+def test_entries_of_files_that_are_imported_by_computed_names(corpus, closed, run) -> None:  # type: ignore[no-untyped-def]
+    """What the block names comes along; of the others, the block says that it lacks them."""
+    made = corpus(
+        """
+        --- p/__init__.py
+        --- p/registry.py
+        import importlib, pathlib
+        class Registry:
+            def __init__(self): self.kinds = {}
+            def register(self, name):
+                def wrap(cls):
+                    self.kinds[name] = cls
+                    return cls
+                return wrap
+            def find(self, name):
+                for path in pathlib.Path(__file__).parent.glob("parts/*.py"):
+                    importlib.import_module(f"p.parts.{path.stem}")
+                return self.kinds[name]
+        PARTS = Registry()
+        ACTS = {}
+        def act(f):
+            ACTS[f.__name__] = f
+            return f
+        --- p/parts/one.py
+        from torch import nn
+        from p.registry import PARTS, act
+        @PARTS.register("one")
+        class One(nn.Module):
+            def forward(self, x): return x + 1
+        @PARTS.register("other")
+        class Other(nn.Module):
+            def forward(self, x): return x + 2
+        @act
+        def bend(x): return x
+        --- p/net.py
+        from torch import nn
+        from p.registry import PARTS, ACTS
+        class Net(nn.Module):
+            def __init__(self, part="one"):
+                super().__init__()
+                self.part = PARTS.kinds[part]()
+            def forward(self, x, act=None): return self.part(x) if act is None else ACTS[act](x)
+        """
+    )
+    emitted = made.emit("Net")
+    assert run(closed(emitted))["Net"]()(1) == 2
+    assert "class Other" not in emitted.code
+    assert [text for text in emitted.dynamic if "lacks" in text] == [
+        "ACTS lacks 1 entry of files that its own file does not import: bend",
+        "PARTS lacks 1 entry of files that its own file does not import: other",
+    ]
+    head = emitted.code.split("\n\n")[0].replace("\n#  ", "")
+    assert "PARTS lacks 1 entry of files that its own file does not import: other" in head

@@ -3,9 +3,15 @@
 Nested classes are blocks if an expression at module level evaluates to them.
 """
 
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from extract.emit.emit import Emitted
+from extract.extractor import BlockExtractor
+from extract.resolve.discover import Selection
+from lemur_core.files.errors import UserError
 from tests.builders.suites import Case, read_files, suite
 
 HEAD = "import torch\nfrom torch import nn\n"
@@ -89,3 +95,27 @@ def test_a_bare_name_means_the_class_of_module_level(corpus) -> None:  # type: i
     )
     assert [one.qualname for one in select(made.found, Selection(names=("Net",))).classes] == ["p.b.Net"]
     assert isinstance(made.emit("p.a.Outer.Net"), Emitted)
+
+
+def test_why_a_name_is_of_no_block(tmp_path: Path) -> None:
+    """A class without a forward exists; so does one that is no module."""
+    text = (
+        HEAD
+        + "class Head(nn.Module):\n    def run(self, x): return x\nclass Plain: pass\n"
+        + "class Net(Head):\n"
+        + FORWARD
+    )
+    text += "class Base(nn.Module):\n    @abc.abstractmethod\n" + FORWARD
+    (tmp_path / "a.py").write_text(text)
+    with BlockExtractor(sources=[str(tmp_path)], level="discovered") as extractor:
+        name = extractor.facts.sources[0].name
+        chosen = extractor.select(Selection(("Net", "Head", "a.Base", "Plain", "Gone")))
+        assert [one.name for one in chosen.classes] == ["Net"]
+        assert chosen.missing == {
+            "Head": f"{name}::a.Head has no forward of its own, and inherits none",
+            "a.Base": f"{name}::a.Base has an abstract forward",
+            "Plain": f"{name}::a.Plain is not known to be a torch.nn.Module",
+            "Gone": "no class of that name",
+        }
+        with pytest.raises(UserError, match=r"^Head: .* has no forward of its own"):
+            extractor.select(Selection(("Head",)))

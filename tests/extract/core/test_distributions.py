@@ -1,10 +1,15 @@
 """Which distribution an imported package is taken from, and that a project's own folders are never looked up elsewhere."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from extract.emit.emit import Emitted
+from extract.extractor import extract_to
+from extract.folder.verify import verify
+from extract.model.results import Options
 from extract.resolve.distributions import find_requirement, is_required, read_confirmed
 from lemur_core.files.errors import UsageError
 from manifests.provenance import is_guess
@@ -77,3 +82,41 @@ def test_a_hard_requirement_may_have_a_similar_name() -> None:
     assert is_required(STATED, "fla")
     assert is_required(STATED, "cv2.gapi")
     assert not is_required(STATED, "taming")
+
+
+@pytest.mark.parametrize(
+    "statement", ["from acme.data.sets import load", "from acme import data", "import acme.data.sets as data"]
+)
+def test_distributions_may_share_a_namespace(corpus: Any, statement: str) -> None:
+    """The part that another distribution has is imported from that, as any other requirement."""
+    used = "load(x)" if "load" in statement else "data.load(x)"
+    files = {
+        "pyproject.toml": "[project]\nname='acme-nets'\ndependencies=['acme-data>=2', 'acme-core']",
+        "acme/nets/__init__.py": "",
+        "acme/nets/width.py": "def widen(x): return x",
+        "acme/nets/net.py": f"from torch import nn\nfrom acme.nets.width import widen\nimport acme.nets.gone\n{statement}\n"
+        f"class Net(nn.Module):\n    def forward(self, x): return widen({used})\n"
+        "class Bad(nn.Module):\n    def forward(self, x): return acme.nets.gone.f(x)\n",
+    }
+    made = corpus(files, bare=True)
+    emitted = made.emit("acme.nets.net.Net")
+    assert emitted.packages == {"acme.data": "acme-data"}
+    assert "def widen" in emitted.code
+    assert "no module acme.nets.gone" in made.emit("Bad").detail
+    assert made.library.list_packages(made.sources[0]) == ("acme.nets",)
+
+
+def test_a_block_that_imports_another_part_of_its_namespace_is_whole(tmp_path: Path) -> None:
+    """The folder says which part is the source's own, and `verify` lets the others be imported."""
+    for name, text in {
+        "pyproject.toml": "[project]\nname='acme-nets'\ndependencies=['acme-data>=2', 'acme-core']",
+        "acme/nets/__init__.py": "",
+        "acme/nets/net.py": "from torch import nn\nfrom acme.data.sets import load\n"
+        "class Net(nn.Module):\n    def forward(self, x): return load(x)\n",
+    }.items():
+        (tmp_path / "mine" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "mine" / name).write_text(text)
+    extract_to(tmp_path / "out", Options(sources=(str(tmp_path / "mine"),), level="emitted", jobs=1))
+    needs = json.loads((tmp_path / "out/required_repos.json").read_text())
+    assert needs["sources"]["mine"]["packages"] == ["acme.nets"]
+    assert all(check.ok for check in verify(tmp_path / "out", jobs=1))

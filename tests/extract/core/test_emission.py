@@ -1,6 +1,7 @@
 """The file of a block: its header, imports, annotations, and the author's text kept byte for byte."""
 
 import re
+import sys
 import typing
 from collections.abc import Callable
 
@@ -195,6 +196,23 @@ def test_unresolved(corpus, case: Case) -> None:  # type: ignore[no-untyped-def]
     assert isinstance(outcome, Unresolved)
     assert outcome.reason == case.one("reason")
     assert re.search(case.one("detail"), outcome.detail)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="the running Python knows the syntax")
+def test_what_needs_a_newer_python_says_so(corpus, run) -> None:  # type: ignore[no-untyped-def]
+    """Also a class that only uses such a definition; another class of the file is a block."""
+    made = corpus(
+        "--- a.py\n"
+        "from torch import nn\n"
+        "class Box[T](nn.Module):\n    def forward(self, x: T): return x\n"
+        "class User(nn.Module):\n    def forward(self, x): return Box()(x)\n"
+        "class Plain(nn.Module):\n    def forward(self, x): return globals()['add'](x)\ndef add(x): return x + 1\n"
+    )
+    for name in ("Box", "User"):
+        outcome = made.emit(name)
+        assert outcome.reason == "newer_python"
+        assert outcome.detail.endswith(":2: needs Python 3.12 (type parameters)")
+    assert run(made.emit("Plain").code)["Plain"]()(1) == 2
 
 
 def test_a_search_does_not_find_what_the_file_does_not_require(corpus, closed) -> None:  # type: ignore[no-untyped-def]

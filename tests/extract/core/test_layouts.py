@@ -41,6 +41,17 @@ def test_the_file_that_is_meant(corpus: Any, run: Any, layout: str) -> None:
     assert run(emitted.code)["Net"]()(1) == "this"
 
 
+def test_a_namespace_holds_its_packages(corpus: Any, run: Any) -> None:
+    files = {
+        "acme/vision/nets/__init__.py": "",
+        "acme/vision/nets/width.py": "def widen(x): return 2 * x",
+        "acme/vision/nets/net.py": "from torch import nn\nimport acme.vision.nets.width\n"
+        "class Net(nn.Module):\n    def forward(self, x): return acme.vision.nets.width.widen(x)\n",
+    }
+    emitted = corpus(files, bare=True).emit("acme.vision.nets.net.Net")
+    assert run(emitted.code)["Net"]()(1) == 2
+
+
 def test_a_module_is_not_what_it_imports(corpus: Any) -> None:
     """`logs/wandb.py` wraps the package of that name; so does a file that no table knows."""
     files = {

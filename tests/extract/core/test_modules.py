@@ -115,3 +115,53 @@ def test_folders_without_init(behaves: Any, text: str, call: str) -> None:
         "main.py": f"from torch import nn\n{text}\nclass A(nn.Module):\n    def forward(self, x): return {call}(x)\n",
     }
     behaves(files, "A()(1)", ("f", 1), bare=True)
+
+
+ACTS = """from torch import nn
+{stated}
+def public(c):
+    {adds}
+    return c
+@public
+class Swoosh(nn.Module):
+    def forward(self, x): return x * 2
+class Hidden(nn.Module):
+    def forward(self, x): return -x
+"""
+
+
+@pytest.mark.parametrize(
+    ("stated", "adds", "init", "noted"),
+    [
+        ("__all__ = []", "__all__.append(c.__name__)", "from .acts import *", False),
+        (
+            "__all__ = []",
+            "__all__.extend([c.__name__])",
+            "from . import acts\n__all__ = acts.__all__\n__all__ += ['Base']",
+            False,
+        ),
+        ("__all__ = ['Swoosh']", "pass", "from . import acts\n__all__ = ['Base', *acts.__all__]", False),
+        (
+            "",
+            "pass",
+            "from . import acts\n__all__ = ['Base']\n__all__.extend(n for n in dir(acts) if n[0] == 'S')",
+            True,
+        ),
+    ],
+)
+def test_a_computed_list_of_exports(
+    corpus: Any, closed: Any, run: Any, original: Any, stated: str, adds: str, init: str, noted: bool
+) -> None:
+    """A star import binds what it does in Python; where that is not known, all public names, which is said."""
+    files = {
+        "__init__.py": f"from .acts import Swoosh\nfrom .base import *\n{init}\n",
+        "acts.py": ACTS.format(stated=stated, adds=adds),
+        "base.py": "from torch import nn\nclass Base(nn.Module):\n    def forward(self, x): return x\nHidden = Base\n",
+        "net.py": "from torch import nn\nfrom demo.base import *\nfrom demo import *\n"
+        "class Net(nn.Module):\n    def forward(self, x): return Hidden()(Swoosh()(Base()(x)))\n",
+    }
+    made = corpus({f"demo/{name}": text for name, text in files.items()})
+    emitted = made.emit("Net")
+    with original(made, "demo.net") as theirs:
+        assert run(closed(emitted))["Net"]()(3) == theirs["Net"]()(3) == 6
+    assert any("Swoosh comes with `import *`" in text for text in emitted.dynamic) == bool(emitted.dynamic) == noted

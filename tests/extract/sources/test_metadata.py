@@ -3,6 +3,7 @@
 import ast
 from dataclasses import replace
 
+from extract.sources.contents import apply_roots, list_files
 from extract.sources.layout import read_setup_script
 from extract.sources.metadata import PackageFacts, is_text, read_facts
 from tests.builders.suites import table
@@ -92,7 +93,8 @@ def test_roots(name: str, text: str, expected: list[tuple[str, str]]) -> None:
 
 def test_a_wheel_is_laid_out_already() -> None:
     facts = read_facts({"x-1.dist-info/METADATA": METADATA, "pkg/new/setup.py": b"setup(package_dir={'': 'lib'})"})
-    assert facts.roots == ()
+    files = {"acme/nets/__init__.py": b"", "acme/nets/basis.py": b""}  # `acme` is a namespace, which nothing states
+    assert [file.module for file in apply_roots(list_files(files), facts.roots)] == ["acme.nets", "acme.nets.basis"]
 
 
 def test_a_package_may_be_the_root() -> None:

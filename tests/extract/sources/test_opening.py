@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from extract.sources import PackageSource, open_available, open_source
+from extract.sources import PackageSource, name_apart, open_available, open_source
 from lemur_core.files.errors import UserError
 from manifests.records.corpus import Corpus
 
@@ -49,6 +49,18 @@ def test_a_folder_that_is_a_package(folder: Path) -> None:
         "models/a.py": "project.models.a",
         "train.py": "project.train",
     }
+
+
+def test_folders_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    """By the folders above them, in any order; the same folder twice is one source."""
+    places = ("one/net", "two/net", "x/two/net", "other")
+    for place in places:
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "a.py").write_text(f"NAME = {place!r}\n")
+    sources = [open_source(str(tmp_path / place)) for place in places]
+    x = f"{tmp_path.name}-two-net"
+    assert [source.name for source in name_apart([*sources, sources[0]])] == ["one-net", x, "x-two-net", "other"]
+    assert [source.name for source in name_apart(reversed(sources))] == ["other", "x-two-net", x, "one-net"]
 
 
 def test_a_changed_folder_is_another_source(folder: Path) -> None:

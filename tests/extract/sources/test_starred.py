@@ -74,7 +74,7 @@ def test_one_that_cannot_be_opened_is_told(places: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(starred, "open_source", refuse)
     with BlockExtractor(sources=[str(places / "net")], jobs=1) as extractor:
-        with pytest.raises(UserError, match="no subclass"):
+        with pytest.raises(UserError, match=r"net::model\.Net is not known to be a torch"):
             extractor.extract_single_block("Net")
         notes = extractor.facts.notes
     assert "net model.py imports all names of many_parts, which cannot be read: no release of that name" in notes

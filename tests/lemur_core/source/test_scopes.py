@@ -3,6 +3,7 @@
 import ast
 import builtins
 import symtable
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -34,6 +35,20 @@ def read(text: str, when: int) -> str:
 def test_reads(case: Case) -> None:
     expected = ["".join(case.all(verb)) for verb in ("runs", "called", "annotations")]
     assert [read(case.code, when) for when in (AT_DEFINITION, AT_CALL, IN_ANNOTATION)] == expected
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="not its syntax")
+@pytest.mark.parametrize(
+    ("text", "runs", "called"),
+    [
+        ("T = S = 1\nclass A[T: S](B[T]):\n    def f(self, x: T): return T", "B", "S"),
+        ("T = 1\ndef f[T](x: T) -> T: return T", "", ""),
+        ("T = L = 1\ntype A[T] = L[T]", "", "L"),
+    ],
+)
+def test_type_parameters_are_no_global_names(text: str, runs: str, called: str) -> None:
+    assert [read(text, when) for when in (AT_DEFINITION, AT_CALL, IN_ANNOTATION)] == [runs, called, ""]
+    assert not parse_file(text.encode()).newer
 
 
 CLASS_READS = read_table(__file__, "scopes.md", "Class reads", globals())

@@ -1,0 +1,35 @@
+"""A package that an extra of the metadata names is fetched where a class says that it needs it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from extract.extractor import BlockExtractor
+
+SETTINGS = "[project]\nname='vis'\n[project.optional-dependencies]\nimage=['tinyops>=1']\nother=['elsewhere']\n"
+TRIED = "try:\n    import tinyops\nexcept ImportError:\n    tinyops = None\n"
+SEARCHED = "from importlib.util import find_spec\nif find_spec('tinyops'):\n    import tinyops\n    HAS = True\nelse:\n    HAS = False\n"
+SAYS = "        if not HAS: raise ImportError('Please pip install vis[image].')\n"
+
+
+@pytest.mark.parametrize("available", [True, False])
+@pytest.mark.parametrize(("head", "check"), [(TRIED, ""), (SEARCHED, SAYS)])
+def test_a_package_of_an_extra(
+    tmp_path: Path, make_wheel: Callable[..., Path], head: str, check: str, available: bool
+) -> None:
+    if available:
+        make_wheel("tinyops", "1.2", {"tinyops.py": "def twice(x): return 2 * x\n"})
+    (tmp_path / "vis").mkdir()
+    (tmp_path / "vis/pyproject.toml").write_text(SETTINGS)
+    (tmp_path / "vis/a.py").write_text(
+        f"from torch import nn\n{head}class Twice(nn.Module):\n    def __init__(self):\n        super().__init__()\n{check}"
+        "    def forward(self, x): return tinyops.twice(x)\n"
+    )
+    with BlockExtractor(sources=[str(tmp_path / "vis")], level="forward", jobs=1) as extractor:
+        row = extractor.extract_single_block("Twice").row
+    if available:
+        assert (row.level, row.error_kind, row.requires) == ("forward", None, ("tinyops",))
+    else:
+        assert row.level in {"executed", "constructed"}
+        assert (row.error_kind, row.requires) == ("missing_extra: image", ())
