@@ -19,38 +19,33 @@ _UNSAFE = "Run foreign code without the sandbox. Only for code you trust."
 class ExtractOptions:
     """Choose which classes become blocks, and how far each of them is validated.
 
-        Args:
-            repositories: take only classes of these sources, with or without their version.
-            paths: take only classes in these files or folders of their source; patterns are allowed.
-            symbols: take only classes whose bare or qualified name matches one of these patterns.
-            limit: take at most this many classes.
-            start_from: leave out the classes before the one with this name.
-            distributions: for imports that no metadata maps to a distribution, their distribution, as `hydra=hydra-core`.
-            index: parse the files that the index lacks (`missing`), all files (`force`) or none (`skip`).
-            level: validate blocks up to this level.
-            as_of: take what blocks import, besides torch, torchvision and numpy, in the versions of a day, as `2021-03-01`,
-                where these have wheels for this Python, else in today's; `report.md` lists which.
-            retry_failed: run the blocks again that failed in an earlier run.
-            fidelity: compare the blocks that run with the original classes, from an installed copy of their package.
-            seed: the seed for drawing the held-out specs.
-            chat: write conversations for fine-tuning: code to facts, and facts to code.
-            chat_max_tokens: leave out longer conversations.
-            unsafe_no_sandbox: run foreign code without the sandbox; only for code that you trust.
+    Args:
+        repositories: take only classes of these sources, with or without their version.
+        paths: take only classes in these files or folders of their source; patterns are allowed.
+        symbols: take only classes whose bare or qualified name matches one of these patterns.
+        limit: take at most this many classes.
+        start_from: leave out the classes before the one with this name.
+        distributions: for imports that no metadata maps to a distribution, their distribution, as `hydra=hydra-core`.
+        index: parse the files that the index lacks (`missing`), all files (`force`) or none (`skip`).
+        level: validate blocks up to this level.
+        as_of: take what blocks import, besides torch, torchvision and numpy, in the versions of a day, as `2021-03-01`,
+            where these have wheels for this Python, else in today's; `report.md` lists which.
+        retry_failed: run the blocks again that failed in an earlier run.
+        fidelity: compare the blocks that run with the original classes, from an installed copy of their package.
+        seed: the seed for drawing the held-out specs.
+        chat: write conversations for fine-tuning: code to facts, and facts to code.
+        chat_max_tokens: leave out longer conversations.
+        unsafe_no_sandbox: run foreign code without the sandbox; only for code that you trust.
 
-        Raises:
-    <<<<<<< HEAD
-            UsageError: if a distribution is not of the form IMPORT=NAME.
-    =======
-            UsageError: if `include_code` is set without `chat`, a distribution is not of the form IMPORT=NAME, or `as_of`
-                is not a past day or needs a newer pip.
-    >>>>>>> visit
+    Raises:
+        UsageError: if a distribution is not of the form IMPORT=NAME, or `as_of` is not a past day or needs a newer pip.
 
-        Example:
-            ```python
-            from extract import ExtractOptions
+    Example:
+        ```python
+        from extract import ExtractOptions
 
-            options = ExtractOptions(symbols=("*Excitation",), level="forward")
-            ```
+        options = ExtractOptions(symbols=("*Excitation",), level="forward")
+        ```
     """
 
     repositories: Annotated[
