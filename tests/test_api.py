@@ -219,7 +219,7 @@ def test_examples_of_folders(place: Path, capfd: pytest.CaptureFixture[str]) -> 
     assert block.minimized is None, "nothing of it can be cut"
     assert block.spec.keeps_shape is True
     assert len(block.graph.nodes) > 5
-    assert library.search("channel attention")[0].id == block.id
+    assert library.search("squeeze excitation")[0].id == block.id
     assert [link.what for link in block.trace()] == ["block", "release", "source", "manifest"]
     with pytest.raises(UsageError, match="trusted=True"):
         block.load(trusted=False)

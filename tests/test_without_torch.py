@@ -69,6 +69,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory, lemur: Lemur) -> Path:
             row = {"nn": name, "nn_code": code, "task": "img-classification", "dataset": "cifar-10", "metric": "acc"}
             file.write(json.dumps(row | {"epoch": 1, "accuracy": 0.5, "duration": 1, "prm": '{"lr": 0.1}'}) + "\n")
             (base / f"{name}.py").write_text(code, encoding="utf-8")
+    (base / "new").mkdir()
+    (base / "new" / "other.py").write_text(CODES["other"].replace("Sequential", "ModuleList"), encoding="utf-8")
     made = lemur("curate", base / "rows.jsonl", "--out", base / "snapshot", "--license", "MIT")
     assert made.returncode == 0, made.stderr
     assert f"graphs are not compared: {_ABSENT}" in made.stderr
@@ -114,8 +116,6 @@ def test_new_networks_are_told_from_known_ones(folder: Path, lemur: Lemur) -> No
     known = lemur("novel", folder / "near.py", "--against", folder / "snapshot", "--json")
     assert known.returncode == 3, known.stderr
     assert json.loads(known.stdout)["notes"] == [f"no file was run, and no graphs are compared: {_ABSENT}"]
-    (folder / "new").mkdir()
-    (folder / "new" / "other.py").write_text(CODES["other"].replace("Sequential", "ModuleList"), encoding="utf-8")
     for path, status in (("new", 0), ("near.py", 3)):
         gated = lemur("gate", folder / path, "--against", folder / "snapshot")
         assert gated.returncode == status, gated.stdout + gated.stderr
