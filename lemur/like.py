@@ -29,10 +29,9 @@ def search_like(
             sandbox with the default inputs and hyperparameters of `lemur novel`.
     Raises: UserError if there is no such block or file, a file has no graph, or nothing has anything in common with it.
     """
-    index = open_index(folder)
     path = Path(wanted)
     computed = _trace_file(path, unsafe) if path.suffix == ".py" else block_in(folder, wanted)
-    hits, matched = find_similar(folder, index, computed, filters, count)
+    hits, matched = find_similar(folder, open_index(folder), computed, filters, count)
     return format_json(computed, folder, hits, matched) if as_json else "\n".join(format_lines(computed, hits, matched))
 
 

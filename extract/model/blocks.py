@@ -209,10 +209,10 @@ def find(folder: Path, wanted: str) -> RowTrace:
     Raises: UserError if nothing has this name (suggests similar ones), or several conversations do.
     """
     with EXTRACTION.reading(folder):
-        chat = find_conversation(folder, wanted, SpecChatRow, ("id", "task", "block", "others"))
+        chat = find_conversation(folder, wanted, SpecChatRow, ("id", "task", "block"))
     if chat is None:
         return RowTrace(tuple(_list_links(folder, wanted)), ())
-    details = {"task": chat["task"], "about": [chat["block"], *chat["others"]]}
+    details = {"task": chat["task"], "about": chat["block"]}
     return RowTrace((FolderLink("chat row", chat["id"], details), *_list_links(folder, chat["block"])), ())
 
 

@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from extract.model.blocks import find_block, iterate_blocks, read_blocks
-from extract.search.index import Filters, SearchIndex, open_index, split_name
+from extract.search.index import Filters, SearchIndex, open_index, show_indexing, split_name
 from lemur_core.files.atomic import atomic_file
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible
-from lemur_core.files.progress import progress
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import subtrees
 from lemur_core.graphs.serialization import load_graphs
@@ -153,7 +152,7 @@ def open_features(folder: Path, index: SearchIndex) -> FeatureTable:
         codes = {row.block: (row.name, row.code) for row in rows if row.code is not None}
         with atomic_file(table.path) as part, closing(sqlite3.connect(part)) as connection:
             connection.execute("CREATE TABLE features (kind TEXT, number INTEGER, feature INTEGER, count INTEGER)")
-            with progress("index", len(numbers), "blocks") as advance:
+            with show_indexing(len(numbers)) as advance:
                 for block, number in numbers.items():
                     name, code = codes.get(block, ("", ""))
                     for kind, own in read_features(code, _read_graph(index.spec(number)), name).items():

@@ -11,8 +11,8 @@ import itertools
 import json
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -43,6 +43,7 @@ FILLER = frozenset(
 )
 _VERSION = 5  # of the database
 _NEAR = 5
+_MANY = 400  # blocks
 _DESCRIPTION = 5  # words: no block need have them all
 _WORD = re.compile(r"\w+")
 #: The next statement at the left margin ends a class; a comment or a closing bracket does not.
@@ -257,11 +258,16 @@ def _read_manifest(folder: Path) -> tuple[int, str]:
     return outputs[SPECS]
 
 
+def show_indexing(blocks: int) -> "AbstractContextManager[Callable[[int], None]]":
+    """Show progress if that takes seconds."""
+    return progress("index", blocks, "blocks") if blocks > _MANY else nullcontext(lambda _: None)
+
+
 def _build(path: Path, folder: Path) -> None:
     lines = (folder / SPECS).read_bytes().splitlines(keepends=True)
     starts = [0, *itertools.accumulate(map(len, lines))]
     facts_of, words_of = (", ".join("?" * (len(names) + more)) for names, more in ((FACTS, 3), (COLUMNS, 1)))
-    with closing(sqlite3.connect(path)) as connection, progress("index", len(lines), "blocks") as advance:
+    with closing(sqlite3.connect(path)) as connection, show_indexing(len(lines)) as advance:
         connection.executescript(_TABLES)
         for number, line in enumerate(lines):
             try:

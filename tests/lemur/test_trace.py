@@ -157,12 +157,12 @@ def test_a_conversation_of_specs_is_followed_to_its_block(extraction: Path, tmp_
     folder = Path(shutil.copytree(extraction, tmp_path / "blocks"))
     turns = tuple(ChatMessage(role=role, content="x") for role in CHAT_ROLES)
     place = {"source": "alpha@1.0", "path": "alpha/blocks.py", "start_line": 1, "end_line": 2, "swhid": "x"}
-    about = {"task": "choose", "block": ATTENTION, "others": (OTHER,), "license": "MIT", "notice": None, "n_tokens": 3}
+    about = {"task": "describe", "block": ATTENTION, "license": "MIT", "notice": "of its authors", "n_tokens": 3}
     rows = [SpecChatRow(messages=turns, id=number * 64, **place, **about).model_dump() for number in "ce"]
     rows.append({**rows[0], "id": CHAT[:10] + "0" * 54})
     write_tables(folder / "data" / "chat", "train", SpecChatRow, rows, len(rows))
     links = trace(CHAT, [folder])
-    assert links[0] == FolderLink("chat row", CHAT, {"task": "choose", "about": [ATTENTION, OTHER]})
+    assert links[0] == FolderLink("chat row", CHAT, {"task": "describe", "about": ATTENTION})
     assert links[1:-1] == trace(ATTENTION, [extraction])[:-1]
     assert trace("e" * 6, [folder])[1:] == links[1:]
     with pytest.raises(UserError, match="'cccccccccc' begins 2 ids of conversations; give more digits"):

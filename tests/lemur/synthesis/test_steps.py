@@ -178,7 +178,7 @@ def test_what_does_not_conform(
 
 def test_another_block_has_all_faults(gate: RequestedBlock, answers: dict[str, Any]) -> None:
     told = judged(gate, answers, "ResidualPair")
-    assert told["faults"] == ["has 4,672 parameters where its facts state 148", "lacks a gate"]
+    assert told["faults"] == ["has 4,672 parameters where its facts state 148", "lacks gate, pooling"]
     assert told["graph"] < 0.5
 
 
