@@ -15,11 +15,11 @@ ROOT = Path(__file__).parents[1]
 PRODUCT = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
 #: What each measure may be. A change that makes one smaller lowers the number here.
 MOST = {
-    "lines of code": 58_300,
-    "files of code": 395,
-    "lines of tests and their cases": 67_959,
-    "lines of benchmarks": 6_983,
-    "words of documents": 25_329,
+    "lines of code": 56_937,
+    "files of code": 386,
+    "lines of tests and their cases": 68_220,
+    "lines of benchmarks": 6_757,
+    "words of documents": 25_396,
     "commands": 31,
     "options": 183,
 }
