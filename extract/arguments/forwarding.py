@@ -284,9 +284,11 @@ def run(
     on_meta: bool = False,
     seconds: float = 10.0,
     seed: int = SEED,
+    draws: int | None = None,
 ) -> Any:
     """Call a module without gradients, unless it computes some, with inputs and draws of one seed.
 
+    Args: draws: another seed for what forward draws, which else repeats the numbers of its inputs.
     Returns: the output of forward.
     Raises: AttemptError if it fails, or if the output contains no tensor.
     """
@@ -301,7 +303,7 @@ def run(
         with torch.set_grad_enabled(live), META_SHAPES if on_meta else nullcontext():
             return module(*args, **kwargs)
 
-    seed_all(seed)
+    seed_all(seed if draws is None else draws)
     try:
         output = attempt(action, seconds)
     except AttemptError as failure:

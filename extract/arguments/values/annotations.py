@@ -65,7 +65,7 @@ def fits(value: Any, hint: Any) -> bool:
         return True
     if isinstance(hint, type) and origin is None:
         kinds = next((kinds for kind, kinds in _NUMBERS.items() if hint is kind), None)
-        return kinds is None or isinstance(value, kinds)
+        return kinds is None or (isinstance(value, kinds) and (hint is bool or not isinstance(value, bool)))
     if not items:  # `List`, without what is in it
         return not isinstance(origin, type) or isinstance(value, origin | tuple | list)
     if origin is tuple:
