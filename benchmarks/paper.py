@@ -59,10 +59,11 @@ FAILURES: Mapping[str, tuple[int, frozenset[str]]] = {
     "Utilities and configuration of a repository": (139, frozenset()),
 }
 *_, _LAST = FAILURES
-#: Reasons unrelated to the source: the generated text, or the limits of the sandbox.
+#: Reasons unrelated to the source: the generated text, the running Python, or the limits of the sandbox.
 NEITHER = "None of these: the text as written, or a limit of the sandbox"
 _OURS = frozenset(
-    {"syntax_error", "compile_error", "timeout", "crashed", "out_of_memory", "over_limit", "denied", "error"}
+    {"syntax_error", "compile_error", "newer_python", "timeout", "crashed", "out_of_memory", "over_limit", "denied"}
+    | {"error"}
 )
 
 
