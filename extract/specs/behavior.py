@@ -140,7 +140,8 @@ def list_not_shown(observed: str | None) -> tuple[str, ...]:
         return ()
     seen = Observed.model_validate_json(observed)
     lines = [f"no code initializes these parameters: {', '.join(seen.uninitialized)}"] if seen.uninitialized else []
-    lines += ["its output is its input"] if seen.identity_in_eval and seen.train_differs is not True else []
+    if seen.identity_in_eval and seen.train_differs is not True:
+        lines.append(f"its output is its input{' in eval mode' if seen.train_differs is None else ''}")
     lines += ["all gradients are zero"] if seen.zero_gradients else []
     lines += [f"train mode fails: {seen.train_error}"] if seen.train_error is not None else []
     lines += [f"a value does not fit its annotation: {text}" for text in seen.misfits]
