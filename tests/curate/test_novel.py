@@ -233,7 +233,7 @@ def test_a_block_is_found_in_a_module_of_the_network(tmp_path: Path, file: Calla
     columns = {"graph": traced.graphs["graph"], "graph_widths": traced.graphs["graph_widths"]}
     columns |= code_columns(TEXTS["GATE"]) | {"error_kind": None, "error": None, "arguments": json.dumps(arguments)}
     row = extractions.block(of, "Gate", "backward", observed=json.dumps({"cases": []}), **columns)
-    extractions.write(tmp_path / "blocks", [Result(row, (), traced.answer)], [of], level="backward")
+    extractions.write(tmp_path / "blocks", [Result(row, (), traced.graphs)], [of], level="backward")
 
     found = novel([file(TEXTS["GATED"])], [tmp_path / "blocks"])
     (told,) = found.facts["files"]
