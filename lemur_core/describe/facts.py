@@ -185,7 +185,7 @@ class Facts:
     def find_motifs(self) -> list[Motif]:
         """Return the motifs, in the order of their last operation."""
         found = []
-        for index in self.numbers:
+        for index in (index for index in self.numbers if index not in self.backward):
             node = self.graph.nodes[index]
             for kind, matches in _MOTIFS.items():
                 if kind_match := matches(self, index, node):
@@ -249,11 +249,16 @@ def _flat(value: Argument) -> Iterator[Argument]:
 
 
 def _find_residual(facts: Facts, index: int, node: Node) -> Motif | None:
-    """`x + f(x)`: one operand is computed from the other by an operation with parameters; both have the sum's shape."""
+    """`x + f(x)`: one operand is computed from the other by an operation with parameters; both have the sum's shape.
+
+    `x + (f(x) - x).detach()` is none: its value is `f(x)`, with the gradient of `x`.
+    """
     if node.op != "add" or len(node.inputs) != 2:
         return None
     shape = node.outputs[0].shape
     first, other = sorted(ref.node for ref in node.inputs)
+    if facts.graph.nodes[facts.origin(other, MOVES - {"stop_gradient"})].op == "stop_gradient":
+        return None
     equal = all(facts.graph.type_of(ref).shape == shape for ref in node.inputs)
     return facts.motif(other, index) if equal and first in facts.live and facts.leads(first, other) else None
 
@@ -262,7 +267,7 @@ def _find_gate(facts: Facts, index: int, node: Node) -> Motif | None:
     """`x * sigmoid(f(y))` with parameters in f; `x * sigmoid(x)` is an activation."""
     if node.op != "mul" or len(node.inputs) != 2:
         return None
-    for gate, gated in (node.inputs, node.inputs[::-1]):
+    for gated, gate in (sorted(node.inputs), sorted(node.inputs, reverse=True)):  # a gate is computed from the gated
         bounded = facts.origin(gate.node)
         behind = facts.graph.nodes[bounded]
         if behind.op not in _BOUNDED or not {bounded, gated.node} <= facts.live:
@@ -328,7 +333,7 @@ def _find_normalization(facts: Facts, index: int, node: Node) -> Motif | None:
 
 
 def _find_pooling(facts: Facts, index: int, node: Node) -> Motif | None:
-    """A pooling operation, or the mean or maximum over all places of an image."""
+    """A pooling operation, or the mean or maximum over all places of an image; a mean of powers is a moment."""
     if node.op.startswith(_POOLS):
         return facts.motif(index)
     rank = len(facts.graph.type_of(node.inputs[0]).shape) if node.inputs else 0
@@ -336,7 +341,8 @@ def _find_pooling(facts: Facts, index: int, node: Node) -> Motif | None:
     whole = (
         node.op in ("mean", "amax") and rank > 3 and node.get("dim") in (places, tuple(axis - rank for axis in places))
     )
-    return facts.motif(index) if whole and node.inputs[0].node in facts.live else None
+    source = node.inputs[0].node if whole else index
+    return facts.motif(index) if whole and source in facts.live and facts.graph.nodes[source].op != "pow" else None
 
 
 def _find_upsampling(facts: Facts, index: int, node: Node) -> Motif | None:
