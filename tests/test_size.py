@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 PRODUCT = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
 #: What each measure may be. A change that makes one smaller lowers the number here.
 MOST = {
-    "lines of code": 56_945,
+    "lines of code": 56_943,
     "files of code": 386,
     "lines of tests and their cases": 68_232,
     "lines of benchmarks": 6_758,

@@ -27,6 +27,11 @@ class CallTexts(TypedDict):
     kwargs: Mapping[str, str]
 
 
+def join_arguments(args: Sequence[str], kwargs: Mapping[str, str]) -> str:
+    """Return the arguments of a call as they stand between its parentheses."""
+    return ", ".join([*args, *(f"{name}={text}" for name, text in kwargs.items())])
+
+
 class CallsToRun(TypedDict):
     """The calls that construct a block and run it forward, as the column `arguments` states them."""
 

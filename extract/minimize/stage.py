@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import dropwhile
 from typing import Any, Unpack
 
-from extract.arguments.messages import NAME, BlockUses, CallsToRun, CallTexts
+from extract.arguments.messages import NAME, BlockUses, CallsToRun, CallTexts, join_arguments
 from extract.emit.emit import Emitted
 from extract.emit.render import describe_changes, describe_files, wrap
 from extract.minimize.cuts import LEFT_OUT
@@ -261,6 +261,5 @@ def _describe_use(sets: Sequence[CallsToRun], cut: Mapping[str, Sequence[str]]) 
 
 
 def _call(name: str, call: CallTexts) -> str:
-    parts = [*call["args"], *(f"{key}={value}" for key, value in call["kwargs"].items())]
-    text = " ".join(", ".join(parts).split())
+    text = " ".join(join_arguments(**call).split())
     return f"{name}({text if len(text) <= _CALL else f'{text[:_CALL]} …'})"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
-from extract.arguments.messages import BlockUses, CallsToRun, CallTexts
+from extract.arguments.messages import BlockUses, CallsToRun, CallTexts, join_arguments
 from extract.proofs.validate import BlockWithOriginal, WorkingCall
 from lemur_core.graphs.serialization import restore
 from lemur_core.sandbox import Failure, Limits
@@ -203,8 +203,8 @@ class BlockVisit:
     def describe_calls(self) -> list[dict[str, Any]]:
         """Return all known calls, as `KnownCall` records."""
         return [
-            {"init": _join(case.init), "forward": _join(case.forward), "inputs": dict(case.inputs)}
-            | {"eval": case.eval, "train": case.train}
+            {"init": join_arguments(**_texts(case.init)), "forward": join_arguments(**_texts(case.forward))}
+            | {"inputs": dict(case.inputs), "eval": case.eval, "train": case.train}
             for case in (self.uses.cases if self.uses else ())
         ]
 
@@ -245,10 +245,6 @@ def _read(reply: Reply[Visit], request: BlockUses, answer: Visit) -> BlockVisit:
         no_uses=_one_line(uses.error) if isinstance(uses, Failure) else None,
         reused=reply.outcome.reused,
     )
-
-
-def _join(call: WorkingCall) -> str:
-    return ", ".join([*call.args, *(f"{name}={text}" for name, text in call.kwargs.items())])
 
 
 def _texts(call: WorkingCall) -> CallTexts:

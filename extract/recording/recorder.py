@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from extract.arguments.messages import MOST_CHARACTERS
+from extract.arguments.messages import MOST_CHARACTERS, join_arguments
 from extract.arguments.probe import MODULE_NAME
 from extract.arguments.values.inputs import RECORD, flatten, has_shape
 from extract.arguments.values.names import read_parameters
@@ -241,7 +241,7 @@ class CallRecorder:
                 return f"nn.ModuleList([{inside}])" if kind is nn.ModuleList else f"nn.Sequential({inside})"
             for name, module in init.names.items():
                 self._use(name, module)
-            return f"{self._name(kind)}({_join(init.call['args'], init.call['kwargs'])})"
+            return f"{self._name(kind)}({join_arguments(init.call['args'], init.call['kwargs'])})"
         if isinstance(value, torch.Tensor):
             text = _tensor(value)
             return f"nn.Parameter({text})" if isinstance(value, nn.Parameter) else text
@@ -266,7 +266,7 @@ class CallRecorder:
         if isinstance(value, enum.Enum):
             return f"{self._name(kind)}.{value.name}"
         if isinstance(value, functools.partial):
-            inner = _join([write(value.func), *map(write, value.args)], _write_all(write, value.keywords))
+            inner = join_arguments([write(value.func), *map(write, value.args)], _write_all(write, value.keywords))
             return f"functools.partial({inner})"
         if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType):
             return self._name(value)
@@ -275,9 +275,9 @@ class CallRecorder:
             usual = _read_usual(kind)
             texts = _write_all(write, {n: v for n, v in settings.items() if n not in usual or v is not usual[n]})
             changed = {n: text for n, text in texts.items() if n not in usual or text != write(usual[n])}
-            return f"{self._name(kind)}({_join([], changed)})"
+            return f"{self._name(kind)}({join_arguments([], changed)})"
         if isinstance(value, types.SimpleNamespace):
-            return f"types.SimpleNamespace({_join([], _write_all(write, vars(value)))})"
+            return f"types.SimpleNamespace({join_arguments([], _write_all(write, vars(value)))})"
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return f"{self._name(kind)}({', '.join(map(write, value))})"
         if kind is tuple:
@@ -316,9 +316,9 @@ class CallRecorder:
             if kwargs is None:
                 raise _UnnamedError
             write = functools.partial(self._expression, depth=depth)
-            return f"{self._name(type(value))}({_join(list(map(write, args)), _write_all(write, kwargs))})"
+            return f"{self._name(type(value))}({join_arguments(list(map(write, args)), _write_all(write, kwargs))})"
         kind = RECORD if callable(getattr(type(value), "__getitem__", None)) else "types.SimpleNamespace"
-        return f"{kind}({_join([], texts)})"
+        return f"{kind}({join_arguments([], texts)})"
 
     def _name(self, value: Any) -> str:
         """Return the name of a class or function: of the file, or of the runtime."""
@@ -574,10 +574,6 @@ def _is_same(value: Any, default: Any) -> bool:
 
 def _write_all(write: functools.partial[str], values: Mapping[str, Any]) -> dict[str, str]:
     return {name: write(value) for name, value in values.items()}
-
-
-def _join(args: Sequence[str], kwargs: Mapping[str, str]) -> str:
-    return ", ".join([*args, *(f"{name}={text}" for name, text in kwargs.items())])
 
 
 def _tensor(value: torch.Tensor) -> str:

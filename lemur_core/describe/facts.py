@@ -341,8 +341,9 @@ def _find_pooling(facts: Facts, index: int, node: Node) -> Motif | None:
     whole = (
         node.op in ("mean", "amax") and rank > 3 and node.get("dim") in (places, tuple(axis - rank for axis in places))
     )
-    source = node.inputs[0].node if whole else index
-    return facts.motif(index) if whole and source in facts.live and facts.graph.nodes[source].op != "pow" else None
+    if not whole or facts.graph.nodes[node.inputs[0].node].op == "pow":
+        return None
+    return facts.motif(index) if node.inputs[0].node in facts.live else None
 
 
 def _find_upsampling(facts: Facts, index: int, node: Node) -> Motif | None:
