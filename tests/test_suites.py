@@ -98,3 +98,43 @@ def test_a_table_names_its_cases_and_may_say_something_of_them(tmp_path: Path) -
     mark = table(str(tmp_path / "test.py"), "page.md", "Sums", {"ONE": 1})
     assert mark.args == (["text", "sum"], [("a|b", 2)])
     assert mark.kwargs == {"ids": ["one"]}
+
+
+_EDITED = """# Edits
+
+`plain`:
+
+```py
+x = 1
+y = 2
+x = 3
+```
+
+## In a table
+
+| case | one | gives |
+|---|---|---|
+| A bar | `x = a \\| b` | 1 |
+
+## Two places
+
+```diff
+ x = 1
++z = 0
+@@
+-x = 3
+# gives: 2
+```
+"""
+
+
+def test_rows_and_edits(tmp_path: Path) -> None:
+    row, edited = read(tmp_path, _EDITED)
+    assert (row.title, row.files["one"], row.one("gives")) == ("A bar", "x = a | b\n", "1")
+    assert (edited.code, edited.one("gives")) == ("x = 1\nz = 0\ny = 2\n", "2")
+
+
+@pytest.mark.parametrize("line", [" x = 2", "-x = 1\n y = 1", "x = 1"])
+def test_an_edit_of_lines_that_do_not_stand_once(tmp_path: Path, line: str) -> None:
+    with pytest.raises(ValueError, match="Two places: the lines of an edit have to stand once"):
+        read(tmp_path, _EDITED.replace(" x = 1\n+", f"{line}\n+"))

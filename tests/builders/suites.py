@@ -12,6 +12,10 @@ Blocks above the first case are files of every case; in one of them, a line `...
     # gives: SIZE == 2
     ```
 
+A fence ` ```diff ` is an edit of the first file of its case, or of the page where the case has no other: lines that begin with a
+space or `-` stand once in that file, and those with a space or `+` replace them; `@@` begins the next place. A table whose first
+column is `case` and another one a verb has a case in each row: the other cells are its files, a line each statement.
+
 A test names pages and the verbs that it checks: `@suite(__file__, "names.md", verbs=("gives", "has", "lacks"))`. A page fails to
 load if a case expects nothing, or has a verb that the test does not know: a misspelt expectation is not a comment.
 """
@@ -26,7 +30,7 @@ from typing import Any
 import pytest
 
 _HEADING = re.compile(r"^(#+) (.+)$")
-_FENCE = re.compile(r"^(`{3,})\w*$")
+_FENCE = re.compile(r"^(`{3,})(\w*)$")
 _NAME = re.compile(r"^`([^`]+)`:$")
 _BAR = re.compile(r"(?<!\\)\|")
 _EXPECTED = re.compile(r"^# ([a-z ]+): (.*)$")
@@ -38,6 +42,7 @@ class Case:
 
     title: str
     files: dict[str, str] = field(default_factory=dict)
+    edits: set[str] = field(default_factory=set)
     expected: dict[str, list[str]] = field(default_factory=dict)
 
     @property
@@ -86,6 +91,8 @@ def read_suite(path: Path, verbs: Collection[str]) -> list[Case]:
     if len(set(titles)) < len(titles):
         raise ValueError(f"{path.name}: two cases have one title: {sorted(titles)}")
     for case in cases:
+        files = [*case.files.items(), *shared.files.items()]
+        _make_edits(case, next(text for name, text in files if name not in case.edits))
         _add_shared(case, shared.files)
     return cases
 
@@ -157,8 +164,16 @@ def _sections(path: Path) -> Iterator[tuple[str, list[str]]]:
 def _read_cases(title: str, lines: list[str], known: Collection[str]) -> Iterator[Case]:
     """Yield the case below a heading; if its blocks have no names, each of them is a case."""
     case, name, rest, number = Case(title), "", iter(lines), 1
+    columns: list[str] = []
     for line in rest:
-        if named := _NAME.match(line):
+        if line.startswith("| case |") or columns:
+            if not columns:
+                columns = _read_cells(line)
+            elif not line.startswith("|"):
+                return
+            elif not line.startswith("|--"):
+                yield _read_row(dict(zip(columns, _read_cells(line), strict=True)), case.files, known)
+        elif named := _NAME.match(line):
             name = named[1]
         elif mark := _FENCE.match(line):
             block = []
@@ -174,9 +189,38 @@ def _read_cases(title: str, lines: list[str], known: Collection[str]) -> Iterato
                 case = Case(f"{title}, {number}")
             if known:
                 _take_expected(case, block, known)
+            if mark[2] == "diff":
+                case.edits.add(name)
             case.files[name] = "".join(f"{kept}\n" for kept in block)
             name = ""
     yield case
+
+
+def _read_cells(line: str) -> list[str]:
+    return [cell.strip().strip("`").replace("\\|", "|") for cell in _BAR.split(line[1:-1])]
+
+
+def _read_row(row: dict[str, str], files: dict[str, str], known: Collection[str]) -> Case:
+    case = Case(row.pop("case"), dict(files))
+    for column, cell in row.items():
+        if column in known:
+            case.expected[column] = [cell]
+        else:
+            case.files[column] = f"{cell}\n"
+    return case
+
+
+def _make_edits(case: Case, base: str) -> None:
+    """Replace each file that is written as an edit of another by its text."""
+    for name in case.edits:
+        text = f"\n{base}"
+        for place in re.split(r"^@@\n", case.files[name], flags=re.M):
+            lines = [line or " " for line in place.splitlines()]
+            old, new = ("".join(f"{line[1:]}\n" for line in lines if line[0] in signs) for signs in (" -", " +"))
+            if text.count(f"\n{old}") != 1 or any(line[0] not in " +-" for line in lines):
+                raise ValueError(f"{case.title}: the lines of an edit have to stand once in the file:\n{old}")
+            text = text.replace(f"\n{old}", f"\n{new}")
+        case.files[name] = text[1:]
 
 
 def _take_expected(case: Case, block: list[str], known: Collection[str]) -> None:

@@ -39,7 +39,10 @@ def file_of(text: str) -> str:
 def pair(case: Case) -> tuple[str, str]:
     """Return the two files of a case."""
     if "one" in case.files:
-        return file_of(case.files["one"]), file_of(case.files["other"])
+        one, other = (case.files[name] for name in ("one", "other"))
+        if "\n" not in one.strip("\n"):  # a row of a table
+            one, other = (f"{case.files.get('given', '')}# forward\n{line}" for line in (one, other))
+        return file_of(one), file_of(other)
     return file_of(case.files["plain"]), file_of(case.code)
 
 
