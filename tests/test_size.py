@@ -17,7 +17,7 @@ PRODUCT = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
 MOST = {
     "lines of code": 56_943,
     "files of code": 386,
-    "lines of tests and their cases": 68_232,
+    "lines of tests and their cases": 64_170,
     "lines of benchmarks": 6_758,
     "words of documents": 24_793,
     "commands": 31,
