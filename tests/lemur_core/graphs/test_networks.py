@@ -30,20 +30,23 @@ _TRACE = TEXTS["_TRACE"]
 
 def file_of(text: str) -> str:
     """Return the file that a block of the page is short for."""
-    init, mark, forward = text.partition("# forward\n")
-    if mark:
-        text = CHAIN.format(init=indent(init, " " * 8), forward=indent(forward, " " * 8))
+    above, _, chain = text.rpartition("# constructor\n")
+    init, is_chain, forward = chain.partition("# forward\n")
+    if is_chain:
+        text = above + CHAIN.format(init=indent(init, " " * 8), forward=indent(forward, " " * 8))
     return text if re.search(r"^(import|from) torch", text, re.M) else HEAD + text
 
 
 def pair(case: Case) -> tuple[str, str]:
     """Return the two files of a case."""
-    if "one" in case.files:
-        one, other = (case.files[name] for name in ("one", "other"))
-        if "\n" not in one.strip("\n"):  # a row of a table
-            one, other = (f"{case.files.get('given', '')}# forward\n{line}" for line in (one, other))
-        return file_of(one), file_of(other)
-    return file_of(case.files["plain"]), file_of(case.code)
+    if "one" not in case.files:
+        return file_of(case.files["plain"]), file_of(case.code)
+    one, other = (case.files[name] for name in ("one", "other"))
+    if one.count("\n") == 1:  # a row of a table
+        given = case.files.get("given", "").rstrip("\n")
+        rows = (text if "→" in text else f"{given} → {text}" for text in (one, other))
+        one, other = (re.sub(" ?→ ", "\n# forward\n", row) for row in rows)
+    return file_of(one), file_of(other)
 
 
 @pytest.fixture(scope="module")

@@ -111,7 +111,7 @@ def _unused(net: Net, x: Tensor) -> Tensor:
 
 def pair(case: Case, **options: Any) -> tuple[Graph, Graph]:
     """The graphs of two expressions, a line each."""
-    one, other = (eval(f"lambda n, x: {line}", globals()) for line in case.code.splitlines())
+    one, other = (eval(f"lambda n, x: {line}", globals()) for line in (case.files["one"], case.files["other"]))
     return graph(one, **options), graph(other, **options)
 
 
