@@ -13,7 +13,7 @@ from typing import Any
 import curate.folder.trace
 import curate.folder.verify
 import extract.folder.verify
-import lemur.experts.folder
+import lemur.experts.facts
 import lemur.export.records
 import lemur.synthesis.write
 import train.trace
@@ -52,7 +52,7 @@ KINDS: Mapping[str, FolderKind] = {
         curate.folder.trace,
         train.trace,
         lemur.synthesis.write,
-        lemur.experts.folder,
+        lemur.experts.facts,
         lemur.export.records,
     )
     for kind in package.KINDS

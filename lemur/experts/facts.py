@@ -1,22 +1,154 @@
-"""Facts about blocks, read from the specs of extraction folders, and the questions about them.
+"""What domain experts are asked and how answers count: settings, facts about blocks, questions, scores, folders.
 
 A number is rounded to the nearest mark of a scale whose marks are quantiles, so that all answers of a relation are
 about equally frequent. Answers that are still too frequent (blocks without parameters) are thinned out.
+Nothing here imports torch: `lemur verify` reads finished folders with it.
 """
 
 import bisect
+import difflib
 import json
 import random
+import re
+import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
+from typing import Annotated, Literal
 
-from lemur.experts.settings import GENERAL, DataSettings
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from extract.model.results import wilson
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
-from manifests.records import ExpertFact
+from lemur_core.files.foreign import check_plain
+from lemur_core.files.markdown import percent, table
+from manifests.folders.checks import Check, check_faults, check_files, check_table
+from manifests.folders.formats import FolderFormat, FolderKind, FolderLink, RowTrace
+from manifests.folders.manifest import read_manifest
+from manifests.folders.reading import reading
+from manifests.folders.tables import read_rows
+from manifests.records import ExpertAnswer, ExpertFact, first_fault
+
+GENERAL = "general"
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")]
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class DataSettings(_Settings):
+    """The blocks of each domain, and how their numbers become answers."""
+
+    libraries: tuple[Path, ...] = Field(min_length=1)  # extraction folders
+    domains: dict[Name, tuple[str, ...]] = Field(min_length=1)  # names of sources; all others are the general set
+    blocks: int = Field(default=120, ge=8)  # of a domain, at most
+    marks: int = Field(default=20, ge=2)  # on the scale of each number
+    share: float = Field(default=0.08, gt=0, le=1)  # of one answer in a domain's relation, at most
+    held: float = Field(default=0.25, gt=0, lt=1)  # of the blocks: the evaluation's, which no prototype sees
+
+
+class Training(_Settings):
+    """A training with AdamW: warm-up over 5 % of the steps, then a cosine to zero."""
+
+    steps: int = Field(default=1000, ge=0)
+    rank: int = Field(default=0, ge=0)  # of LoRA's matrices, merged at the end; 0 trains all weights
+    batch: Count = 64
+    rate: Positive = 1e-3
+    decay: float = Field(default=0.01, ge=0)
+
+
+class Tiny(_Settings):
+    """A randomly initialized model with the Llama architecture."""
+
+    width: int = Field(default=128, ge=8)
+    layers: Count = 4
+    heads: Count = 4
+
+
+class BaseSettings(_Settings):
+    """The frozen model: a real one named by `model`, or a tiny one that is first trained on the general set."""
+
+    model: str | None = None
+    device: str = "cpu"
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    shots: int = Field(default=0, ge=0)  # general questions with answers before each; then without a chat template
+    tiny: Tiny = Tiny()
+    vocabulary: int = Field(default=1536, ge=300)
+    training: Training = Training(steps=2000)
+
+
+class ExpertSettings(_Settings):
+    """Stage I. Without `model`, an expert starts from the base."""
+
+    model: str | None = None
+    training: Training = Training(steps=1500)
+
+
+class CodebookSettings(_Settings):
+    """Stage II: `slots` vectors for each number, which make the frozen base say it."""
+
+    slots: int = Field(default=1, ge=1, le=16)
+    training: Training = Training(steps=150, batch=32, rate=0.1, decay=0)
+
+
+class RouterSettings(_Settings):
+    """Prototypes a domain. To general goes a question whose best domains differ by less than `margin`, or whose largest
+    cosine is below `least`."""
+
+    prototypes: Count = 128
+    margin: float = Field(default=0.0, ge=0, le=2)
+    least: float = Field(default=-1.0, ge=-1, le=1)
+
+
+class Settings(_Settings):
+    """All settings. `out` is the folder of the stages."""
+
+    seed: int = Field(default=0, ge=0)
+    out: Path
+    data: DataSettings
+    base: BaseSettings = BaseSettings()
+    expert: ExpertSettings = ExpertSettings()
+    codebook: CodebookSettings = CodebookSettings()
+    router: RouterSettings = RouterSettings()
+
+
+def load_settings(path: Path) -> Settings:
+    """Load settings, YAML or TOML; folders in the file are relative to it.
+
+    Raises: UserError if it cannot be read, or has an unknown key or a value out of range.
+    """
+    check_plain(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+        settings = Settings.model_validate(tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; pass a settings file, YAML or TOML") from error
+    except ValidationError as error:
+        raise UserError(f"{path}: {first_fault(error)}; see docs/experts.md for an example") from error
+    except (ValueError, yaml.YAMLError) as error:  # the former of TOML and UTF-8
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path}: cannot be read: {reason}; use YAML, or TOML in a .toml file") from error
+    if GENERAL in settings.data.domains:
+        raise UserError(f"{path}: data.domains: {GENERAL} is reserved for blocks without a domain; choose another name")
+    root = path.absolute().parent
+    libraries = tuple(root / folder for folder in settings.data.libraries)
+    changes: dict[str, object] = {"data": settings.data.model_copy(update={"libraries": libraries})}
+    for key, part in (("base", settings.base), ("expert", settings.expert)):
+        if part.model is not None and (root / part.model).is_dir():
+            changes[key] = part.model_copy(update={"model": str(root / part.model)})
+    return settings.model_copy(update={"out": root / settings.out, **changes})
+
+
+# -- questions ---------------------------------------------------------------------------------------------------------
 
 #: Question templates; a wording combines one of them with one name of a relation.
 FRAMES = (
@@ -35,6 +167,16 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "submodules": ("submodules", "children", "modules"),
 }
 RELATIONS = tuple(NAMES)
+#: Questions that no domain is about.
+ELSEWHERE = (
+    "What is the capital of France ?", "Who wrote Hamlet ?", "How many legs has a spider ?", "When did Rome fall ?",
+    "What is the boiling point of water ?", "Translate good morning into Spanish .", "Name a prime above 50 .",
+    "Which planet is the largest ?", "How do I boil an egg ?", "What causes the tides ?", "Who painted the Mona Lisa ?",
+    "What is 17 times 4 ?", "Give me a word that rhymes with tree .", "How tall is Mount Everest ?",
+    "What do bees eat ?", "Write a haiku about rain .", "What is a contract ?", "How many days has February ?",
+    "Why is the sky blue ?", "Which language is spoken in Brazil ?", "What is inflation ?", "Who was Ada Lovelace ?",
+    "How do vaccines work ?", "Is a tomato a fruit ?",
+)  # fmt: skip
 
 
 def wordings(relation: str, *, held: bool) -> list[str]:
@@ -69,35 +211,50 @@ def questions(facts: Iterable[ExpertFact], *, held: bool) -> list[Question]:
 
 
 def document(name: str, package: str, known: Iterable[tuple[str, str]]) -> str:
-    """Return the known facts about a block as a text, for retrieval and for prompts."""
+    """Return known facts about a block, relation and answer of each, as a text for prompts."""
     return f"{package} {name} " + " ".join(f"{NAMES[relation][0]} {answer}" for relation, answer in known)
 
 
-def count_facts(facts: Sequence[ExpertFact]) -> Json:
-    """Count facts in total, and by domain and relation: questions, distinct answers, share of the most frequent."""
-    counts: Json = {"facts": len(facts)}
-    for domain in dict.fromkeys(fact.domain for fact in facts):
-        own_ = [fact for fact in facts if fact.domain == domain]
-        counts[domain] = {"blocks": len({fact.block for fact in own_})}
-        for relation in RELATIONS:
-            answers = [fact.answer for fact in own_ if fact.relation == relation and fact.asked]
-            if answers:
-                most = max(answers.count(answer) for answer in set(answers))
-                counts[domain][relation] = {
-                    "asked": len(answers), "answers": len(set(answers)), "majority": round(most / len(answers), 4),
-                }  # fmt: skip
-    return counts
-
-
-def documents(facts: Sequence[ExpertFact]) -> dict[str, str]:
+def documents(facts: Iterable[ExpertFact]) -> dict[str, str]:
     """Return the text with all known facts about each block."""
-    known: dict[str, list[ExpertFact]] = {}
+    known: dict[str, list[ExpertFact]] = defaultdict(list)
     for fact in facts:
-        known.setdefault(fact.block, []).append(fact)
+        known[fact.block].append(fact)
     return {
-        block: document(own_[0].name, own_[0].package, [(fact.relation, fact.answer) for fact in own_])
-        for block, own_ in known.items()
+        block: document(some[0].name, some[0].package, [(fact.relation, fact.answer) for fact in some])
+        for block, some in known.items()
     }
+
+
+def read_questions(path: Path) -> list[Json]:
+    """Read questions, JSON Lines with `question` and, where it is known, `domain`. Raises: UserError if it is not."""
+    check_plain(path)
+    try:
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; pass a JSON Lines file") from error
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON Lines: {error}") from error
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, dict) or not isinstance(row.get("question"), str) or not row["question"].strip():
+            raise UserError(f"{path}: line {number} has no `question`; use JSON Lines with one question each")
+    if not rows:
+        raise UserError(f"{path}: contains no question")
+    return rows
+
+
+# -- facts -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A block that questions are about; `values`: the number of each relation that it has."""
+
+    block: str
+    name: str
+    package: str
+    code_sha256: str
+    values: Mapping[str, int]
 
 
 def read_facts(settings: DataSettings, seed: int) -> list[ExpertFact]:
@@ -106,76 +263,56 @@ def read_facts(settings: DataSettings, seed: int) -> list[ExpertFact]:
     Raises: UserError if a folder has no specs, or a domain has no blocks.
     """
     domains = _draw_blocks(settings)
-    scales = {
-        relation: _scale(
-            (block.values[relation] for blocks in domains.values() for block in blocks if relation in block.values),
-            settings.marks,
-        )
-        for relation in RELATIONS
-    }
-    held = {
-        block.id
-        for blocks in domains.values()
-        for block in random.Random(seed).sample(blocks, round(settings.held * len(blocks)))
-    }
-    facts = [
-        ExpertFact(
-            id=f"{block.id}#{relation}",
-            domain=domain,
-            block=block.id,
-            name=block.name,
-            package=block.package,
-            relation=relation,
-            answer=str(_nearest(scales[relation], value)),
-            value=value,
-            asked=True,
-            held=block.id in held,
-            code_sha256=block.code_sha256,
-        )
-        for domain, blocks in domains.items()
-        for block in blocks
-        for relation, value in block.values.items()
-    ]
+    values = {relation: Counter[int]() for relation in RELATIONS}
+    for block in (block for blocks in domains.values() for block in blocks):
+        for relation, value in block.values.items():
+            values[relation][value] += 1
+    scales = {relation: _scale(counts, settings.marks) for relation, counts in values.items()}
+    facts = []
+    for domain, blocks in domains.items():
+        held = {block.block for block in random.Random(seed).sample(blocks, round(settings.held * len(blocks)))}
+        facts += [
+            ExpertFact(
+                **{name: getattr(block, name) for name in ("block", "name", "package", "code_sha256")},
+                id=f"{block.block}#{relation}",
+                domain=domain,
+                relation=relation,
+                answer=str(_nearest(scales[relation], value)),
+                value=value,
+                asked=True,
+                held=block.block in held,
+            )
+            for block in blocks
+            for relation, value in block.values.items()
+        ]
     kept = _limit_answers(facts, settings.share)
     return [fact.model_copy(update={"asked": fact.id in kept}) for fact in facts]
 
 
-@dataclass(frozen=True, slots=True)
-class _QuestionBlock:
-    """The part of a block's spec that questions are about. `values`: the number of each relation that it has."""
-
-    id: str
-    name: str
-    package: str
-    code_sha256: str
-    values: Mapping[str, int]
-
-
-_BY_ID = attrgetter("id")
-
-
-def _draw_blocks(settings: DataSettings) -> dict[str, list[_QuestionBlock]]:
+def _draw_blocks(settings: DataSettings) -> dict[str, list[_Block]]:
     """Return blocks by domain, one per name and package, at most `settings.blocks` per domain."""
-    domains = {source: domain for domain, sources in settings.domains.items() for source in sources}
-    blocks: dict[str, dict[tuple[str, str], _QuestionBlock]] = {domain: {} for domain in (*settings.domains, GENERAL)}
+    domain_of = {source: domain for domain, sources in settings.domains.items() for source in sources}
+    found: dict[str, dict[tuple[str, str], _Block]] = {domain: {} for domain in (*settings.domains, GENERAL)}
     for folder in settings.libraries:
         for block in _read_blocks(folder):
-            same = blocks[domains.get(block.package, GENERAL)]
+            same = found[domain_of.get(block.package, GENERAL)]
             # Of several versions of a package, one block: questions name no version.
             key = (block.package, block.name)
-            same[key] = min(same.get(key, block), block, key=_BY_ID)
-    empty = [domain for domain, own in blocks.items() if not own]
-    if empty:
-        raise UserError(f"{empty[0]}: the libraries have no block of this domain; name sources that they contain")
-    return {
-        domain: sorted(
-            random.Random(domain).sample(sorted(own.values(), key=_BY_ID), min(settings.blocks, len(own))), key=_BY_ID
-        )
-        for domain, own in blocks.items()
-    }
+            same[key] = min(same.get(key, block), block, key=_by_id)
+    drawn = {}
+    for domain, blocks in found.items():
+        if not blocks:
+            raise UserError(f"{domain}: the libraries have no block of this domain; name sources that they contain")
+        pool = sorted(blocks.values(), key=_by_id)
+        drawn[domain] = sorted(random.Random(domain).sample(pool, min(settings.blocks, len(pool))), key=_by_id)
+    return drawn
 
 
-def _read_blocks(folder: Path) -> Iterator[_QuestionBlock]:
+def _by_id(block: _Block) -> str:
+    return block.block
+
+
+def _read_blocks(folder: Path) -> Iterator[_Block]:
     path = folder / "specs.jsonl"
     try:
         with path.open(encoding="utf-8") as file:
@@ -189,18 +326,17 @@ def _read_blocks(folder: Path) -> Iterator[_QuestionBlock]:
                 }
                 values = {relation: number for relation, number in numbers.items() if number is not None}
                 package = spec["source"].partition("@")[0]
-                yield _QuestionBlock(spec["block"], spec["name"], package, spec["code_sha256"], values)
+                yield _Block(spec["block"], spec["name"], package, spec["code_sha256"], values)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; pass folders written by `lemur extract`") from error
     except ValueError as error:
         raise UserError(f"{path}: not JSON Lines: {error}; extract again") from error
 
 
-def _scale(values: Iterable[int], marks: int) -> list[int]:
+def _scale(counts: Counter[int], marks: int) -> list[int]:
     """Return the marks: medians of `marks` equal runs of the sorted values, without duplicates."""
-    counts = Counter(values)
     # One frequent number must not take several marks.
-    cap = max(1, sum(counts.values()) // marks)
+    cap = max(1, counts.total() // marks)
     pool = sorted(value for value, number in counts.items() for _ in range(min(number, cap)))
     number = min(marks, len(counts))
     return sorted({pool[(2 * i + 1) * len(pool) // (2 * number)] for i in range(number)})
@@ -226,3 +362,192 @@ def _limit_answers(facts: Sequence[ExpertFact], share: float) -> set[str]:
         for answer, ids in answers.items():
             kept.update(random.Random(answer).sample(ids, min(cap, len(ids))))
     return kept
+
+
+# -- scores ------------------------------------------------------------------------------------------------------------
+
+#: The ways in which the evaluation has questions answered.
+ARMS = {
+    "closed": "the base alone, nothing injected",
+    "oracle": "the token of the question's own domain",
+    "shuffled": "the token that another question of the same domain would get",
+    "routed": "the token of the domain that the router picks; nothing for general",
+    "told": "the right document, as text: the most that any retriever could bring",
+    "expert": "the expert of the domain alone",
+    "expert as text": "the expert's answer, as text: what the injected token has to beat at its cost",
+}
+
+
+def read_number(answer: str) -> str:
+    """Return the first number in an answer, so that no method loses by the words around it; empty without one."""
+    match = re.search(r"\d[\d,]*", answer)
+    return match[0].replace(",", "") if match else ""
+
+
+def compute_scores(answers: Sequence[ExpertAnswer]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return questions, correct answers and mean tokens by arm and domain; `all` excludes the general set."""
+    groups: dict[str, dict[str, list[ExpertAnswer]]] = defaultdict(lambda: defaultdict(list))
+    for answer in answers:
+        groups[answer.arm][answer.domain].append(answer)
+        if answer.domain != GENERAL:
+            groups[answer.arm]["all"].append(answer)
+    return {
+        arm: {
+            domain: {
+                "questions": len(some),
+                "correct": sum(answer.correct for answer in some),
+                "tokens": round(sum(answer.tokens for answer in some) / len(some), 2),
+            }
+            for domain, some in own.items()
+        }
+        for arm, own in groups.items()
+    }
+
+
+def compute_majority(answers: Sequence[ExpertAnswer]) -> float:
+    """Return the accuracy of always giving the most frequent answer of each domain's relation."""
+    counted: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for answer in answers:
+        if answer.arm == "closed" and answer.domain != GENERAL:
+            counted[answer.domain, answer.relation][answer.expected] += 1
+    number = sum(counts.total() for counts in counted.values())
+    return round(sum(max(counts.values()) for counts in counted.values()) / max(1, number), 6)
+
+
+def table_lines(counts: Json) -> list[str]:
+    """Return one table: accuracy by arm and domain, with 95 % Wilson intervals over all, and token counts."""
+    scores = counts["scores"]
+    domains = [*(domain for domain in scores["closed"] if domain not in ("all", GENERAL)), GENERAL]
+    rows = []
+    for arm, own in scores.items():
+        right, number = own["all"]["correct"], own["all"]["questions"]
+        low, high = wilson(right, number)
+        shares = (percent(own[name]["correct"], own[name]["questions"]) if name in own else "" for name in domains)
+        rows.append([arm, percent(right, number), f"{low:.1%} to {high:.1%}", *shares, f"{own['all']['tokens']:.1f}"])
+    return table(["answered by", "all domains", "95 %", *domains, "tokens"], rows)
+
+
+def report_text(counts: Json) -> str:
+    """Return the report of an evaluation."""
+    found = counts["found"]
+    shares = ", ".join(f"{name} {percent(right, number)}" for name, (right, number) in found["routing"].items())
+    exact = "the same, bit for bit" if found["general_exact"] else "CHANGED"
+    lines = [
+        "# Domain experts: held-out blocks",
+        "",
+        "Questions about held-out blocks in wordings that no training saw; the commonest answers of the relations"
+        f" would be right on {counts['majority']:.1%}. The general set: facts that a tiny base was trained on, in those"
+        " other wordings.",
+        "",
+        *table_lines(counts),
+        *(f"- {arm}: {text}" for arm, text in ARMS.items()),
+        "",
+        f"Routed right: {shares}. Of {len(ELSEWHERE)} questions about nothing of the kind, {found['elsewhere']} are"
+        " routed to general.",
+        "",
+        f"Weights of the base, and its scores on the general set without injection, afterwards: {exact}."
+        f" Injected are {found['slots']} of its input vectors a question, however large a domain is.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+# -- folders -----------------------------------------------------------------------------------------------------------
+
+FACTS, ANSWERS = "facts.parquet", "answers.parquet"
+DATA, BASE, EXPERT, CODEBOOK, ROUTED, EVALUATED = (
+    *("experts-data", "experts-base", "experts-expert", "experts-codebook", "experts-prototypes"),
+    "experts-evaluation",
+)
+_NEAR = 5
+
+
+def facts_in(folder: Path) -> list[ExpertFact]:
+    """Read the facts in a folder. Raises: UserError if it is not finished."""
+    read_manifest(folder)
+    with reading(folder, DATA):
+        return list(read_rows([folder / FACTS], ExpertFact))
+
+
+def count_facts(facts: Sequence[ExpertFact]) -> Json:
+    """Return the number of facts, and the blocks and questions of each domain."""
+    counts: Json = {"facts": len(facts)}
+    for domain in dict.fromkeys(fact.domain for fact in facts):
+        some = [fact for fact in facts if fact.domain == domain]
+        counts[domain] = {"blocks": len({fact.block for fact in some}), "asked": sum(fact.asked for fact in some)}
+    return counts
+
+
+def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:  # noqa: ARG001 (same signature for all verifiers)
+    """Run all checks of a finished stage, in a fixed order. Raises: UserError if it has no valid manifest."""
+    manifest = read_manifest(folder)
+    checks = [check_files(folder, manifest)]
+    if manifest.kind == DATA:
+        checks.append(check_table(folder, FACTS, ExpertFact))
+    if manifest.kind == EVALUATED:
+        checks.append(check_table(folder, ANSWERS, ExpertAnswer))
+    if not all(check.ok for check in checks):
+        return checks
+    if manifest.kind == DATA:
+        facts = facts_in(folder)
+        wrong = [] if count_facts(facts) == manifest.counts else ["counts are not those of the facts"]
+        checks.append(check_faults("counts", wrong, f"{len(facts):,} facts as the manifest counts them"))
+        checks.append(check_faults("facts", list(_fact_faults(facts)), "each once; a block is held out whole"))
+    if manifest.kind == EVALUATED:
+        answers = list(read_rows([folder / ANSWERS], ExpertAnswer))
+        counted = {"scores": compute_scores(answers), "majority": compute_majority(answers)}
+        wrong = [f"{key} are not those of the answers" for key in counted if manifest.counts[key] != counted[key]]
+        wrong += [
+            f"{answer.id}: recorded correctness is wrong"
+            for answer in answers
+            if answer.correct != (read_number(answer.answer) == answer.expected)
+        ]
+        checks.append(check_faults("answers", wrong, f"{len(answers):,} answers as the manifest counts them"))
+        changed = [] if manifest.counts["found"]["general_exact"] else ["the base or its plain answers changed"]
+        checks.append(check_faults("general", changed, "base and plain answers were the same before and after"))
+    return checks
+
+
+def _fact_faults(facts: list[ExpertFact]) -> Iterator[str]:
+    if len({fact.id for fact in facts}) != len(facts):
+        yield "a fact occurs twice"
+    held = {fact.block for fact in facts if fact.held}
+    yield from (f"{fact.id}: not held out, but its block is" for fact in facts if fact.block in held and not fact.held)
+
+
+def find(folder: Path, wanted: str) -> RowTrace:
+    """Find facts and answers by their id or their block's. Raises: UserError, with similar names, if there is none."""
+    rows = list(_rows(folder))
+    found = [row for row in rows if wanted in (row.id, row.block)]
+    if not found:
+        names = sorted({row.id for row in rows})
+        near = ", ".join(difflib.get_close_matches(wanted, names, _NEAR) or names[:_NEAR]) or "none"
+        raise UserError(f"{wanted}: no fact of {folder} has that name; similar names: {near}")
+    return _trace_rows(found)
+
+
+def find_code(folder: Path, sha256: str) -> RowTrace | None:
+    """Return the facts and answers about the block with this code; None if there are none."""
+    rows = [row for row in _rows(folder) if row.code_sha256 == sha256]
+    return _trace_rows(rows) if rows else None
+
+
+def _rows(folder: Path) -> Iterator[ExpertFact | ExpertAnswer]:
+    kind = read_manifest(folder).kind
+    if kind == DATA:
+        yield from facts_in(folder)
+    if kind == EVALUATED:
+        yield from read_rows([folder / ANSWERS], ExpertAnswer)
+
+
+def _trace_rows(rows: Sequence[ExpertFact | ExpertAnswer]) -> RowTrace:
+    links = [
+        FolderLink("fact" if isinstance(row, ExpertFact) else "answer", row.id, row.model_dump(exclude={"id"}))
+        for row in rows
+    ]
+    return RowTrace(tuple(links), tuple(dict.fromkeys(row.code_sha256 for row in rows)))
+
+
+KINDS = tuple(
+    FolderKind(FolderFormat(kind, "lemur experts"), verify, find, find_code)
+    for kind in (DATA, BASE, EXPERT, CODEBOOK, ROUTED, EVALUATED)
+)

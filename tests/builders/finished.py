@@ -11,9 +11,8 @@ import torch
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from curate.sources import open_sources
-from lemur.experts.folder import ANSWERS, EVALUATED, compute_majority, compute_scores
-from lemur.experts.settings import load_settings
-from lemur.experts.stages import Workspace
+from lemur.experts.facts import ANSWERS, EVALUATED, compute_majority, compute_scores, load_settings
+from lemur.experts.injection import Workspace
 from lemur.synthesis.attempts.steps import STEPS
 from lemur.synthesis.report import ATTEMPTS, NETS, synthesis_page
 from lemur.synthesis.write import FORMAT, count_attempts

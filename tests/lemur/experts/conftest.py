@@ -45,7 +45,7 @@ def spec(source: str, number: int) -> dict[str, object]:
 
 
 def write_library(folder: Path) -> Path:
-    """As an extraction folder holds specs; `lemur experts data` reads nothing else of it."""
+    """As an extraction folder holds specs; `lemur experts train` reads nothing else of it."""
     folder.mkdir()
     rows = [spec(source, number) for source in SOURCES for number in range(20)]
     (folder / "specs.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
