@@ -39,7 +39,7 @@ TESTS = {
     "lemur_core/sandbox/server/loop.py": "lemur_core/sandbox/test_lifecycle.py lemur_core/sandbox",
     "lemur_core/sandbox/server/received.py": "lemur_core/sandbox/test_protocol.py lemur_core/sandbox",
     "train/model/recipe.py": "train/test_recipe.py train",
-    "lemur/synthesis/attempts/confirm.py": "lemur/synthesis/test_steps.py lemur/synthesis",
+    "lemur/synthesis/confirm.py": "lemur/synthesis/test_steps.py lemur/synthesis",
     "curate/model/splits.py": "curate/test_split.py curate/test_guarantees.py",
     "curate/folder/verify.py": "curate/test_guarantees.py curate/test_defects.py",
     "manifests/publish/publishing.py": "manifests/publish/test_publish.py manifests/publish",

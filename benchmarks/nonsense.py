@@ -13,8 +13,8 @@ import json
 from pathlib import Path
 
 from extract.specs.algorithm import graphs_in_spec
-from lemur.synthesis.attempts.plan import Attempt, RequestedBlock
-from lemur.synthesis.attempts.steps import NetworkProposal, Prover, parameters_used
+from lemur.synthesis.plan import Attempt, RequestedBlock
+from lemur.synthesis.steps import NetworkProposal, Prover, parameters_used
 from lemur_core.files.markdown import table
 from lemur_core.graphs.serialization import load_graphs
 from manifests.folders.formats import EXTRACTION
@@ -83,7 +83,7 @@ def main() -> None:
     outcomes = []
     with Prover([asked.library], jobs=asked.jobs) as prover:
         for (kind, way), codes in groups.items():
-            attempts = [Attempt(0, (requested[spec.block],), None, "", 0) for spec, _ in codes]
+            attempts = [Attempt(0, (requested[spec.block],), "", 0) for spec, _ in codes]
             ones = [NetworkProposal(attempt, code) for attempt, (_, code) in zip(attempts, codes, strict=True)]
             prover.check_conformance(ones)
             taken = [one for one in ones if one.step is None]

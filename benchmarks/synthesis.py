@@ -1,4 +1,4 @@
-"""What a model writes from specs, beside two that need none: `python -m benchmarks.synthesis --in LIBRARY [--model M]`.
+"""What a model writes from specs, beside two that need none: `python -m benchmarks.synthesis --in LIBRARY [--served]`.
 
 The baselines are asked the same, at equal attempts, and go through the same steps as a model does:
 
@@ -25,14 +25,13 @@ from benchmarks.served import MODEL, serve
 from extract.model.results import wilson
 from extract.search.index import Filters, open_index, search
 from lemur.experts.local_models import model_name
-from lemur.synthesis.attempts.asking import Answer, Asker, Model, Request, Take, TokenBudget
-from lemur.synthesis.attempts.loop import Tried, synthesize
-from lemur.synthesis.attempts.models import Endpoint, LocalModel
-from lemur.synthesis.attempts.options import AttemptOptions, Sampling, Service
-from lemur.synthesis.attempts.plan import Attempt, draw
-from lemur.synthesis.attempts.prompts import format_call
-from lemur.synthesis.attempts.steps import STEPS, Prover
-from lemur.synthesis.report import last_answers
+from lemur.synthesis.endpoint import Answer, Asker, Endpoint, Model, Request, Take
+from lemur.synthesis.folder import Tried, last_answers
+from lemur.synthesis.loop import synthesize
+from lemur.synthesis.options import AttemptOptions, Sampling, Service
+from lemur.synthesis.plan import Attempt, draw
+from lemur.synthesis.prompts import format_call
+from lemur.synthesis.steps import STEPS, Prover
 from manifests.provenance import TABLE
 
 _FACTS = re.compile(r"^\[\n.*^\]", re.DOTALL | re.MULTILINE)
@@ -74,8 +73,6 @@ class Net(nn.Module):
 
 class _Written(ABC):
     """A baseline: writes from the facts of the first block that a prompt states."""
-
-    digest: str | None = None
 
     def __init__(self, name: str) -> None:
         self.name = self.identity = name
@@ -169,27 +166,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--in", dest="library", type=Path, required=True, help="an extraction folder")
     parser.add_argument("--against", type=Path, action="append", default=[], help="new beside this folder, too")
-    parser.add_argument("--model", action="append", default=[], help="a folder or name for transformers")
     parser.add_argument(
         "--served", action="append", nargs="?", const=MODEL, default=[], metavar="FILE.gguf",
         help="behind llama.cpp's server; SmolLM2-135M without a file (repeatable)",
     )  # fmt: skip
     parser.add_argument("--n", type=int, default=50, help="attempts")
-    parser.add_argument("--rounds", type=int, default=0, help="answers to errors")
+    parser.add_argument("--repairs", type=int, default=0, help="answers to errors")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--max-tokens", type=int, default=1024)
     asked = parser.parse_args(argv)
     attempts, pool = draw(asked.library, AttemptOptions(asked.n, seed=asked.seed))
     print(f"{len(attempts)} attempts, blocks drawn from {pool} of {asked.library.name}")
-    models: list[Model] = [
-        Template(),
-        Nearest(asked.library),
-        *(LocalModel(name, budget=TokenBudget()) for name in asked.model),
-    ]
+    models: list[Model] = [Template(), Nearest(asked.library)]
     with ExitStack() as servers:
         for name in asked.served:
             url = servers.enter_context(serve(name))
-            models.append(Endpoint(model_name(name), url, Service(url, at_once=1), TokenBudget()))
+            models.append(Endpoint(model_name(name), Service(url, at_once=1)))
         found: dict[str, list[Tried]] = {}
         for model in models:
             label = model.name if model.name not in found else f"{model.name} {len(found)}"
@@ -199,8 +191,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _try(model: Model, attempts: Sequence[Attempt], asked: argparse.Namespace) -> list[Tried]:
     sampling, beside = Sampling(max_tokens=asked.max_tokens), [asked.library, *asked.against]
-    with Asker(model, sampling, TokenBudget(), again=True) as asker, Prover(beside) as prover:
-        return synthesize(attempts, asker, prover, rounds=asked.rounds, planned=False)
+    with Asker(model, sampling, again=True) as asker, Prover(beside) as prover:
+        return synthesize(attempts, asker, prover, repairs=asked.repairs)
 
 
 def _print(found: dict[str, list[Tried]]) -> None:

@@ -31,7 +31,7 @@ _GIB = 2**30
 #: Optional packages, with their extra and the commands that need them.
 _EXTRAS = {
     "zstandard": ("lemur-db", "lemur curate lemur-db"),
-    "transformers": ("synthesis", "lemur experts, and lemur synthesize without --base-url"),
+    "transformers": ("experts", "lemur experts"),
 }
 
 

@@ -15,7 +15,7 @@ import curate.folder.verify
 import extract.folder.verify
 import lemur.experts.facts
 import lemur.export.records
-import lemur.synthesis.write
+import lemur.synthesis.folder
 import train.trace
 from lemur.runner import STATE
 from lemur_core.files import Json
@@ -51,7 +51,7 @@ KINDS: Mapping[str, FolderKind] = {
         extract.folder.verify,
         curate.folder.trace,
         train.trace,
-        lemur.synthesis.write,
+        lemur.synthesis.folder,
         lemur.experts.facts,
         lemur.export.records,
     )

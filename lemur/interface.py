@@ -4,7 +4,7 @@ Everything here calls the modules below; the command line and programs therefore
 """
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,9 +14,9 @@ from lemur.folders import trace as trace_row
 from lemur.folders import verify_folder
 from lemur.runner import StageOutcome, run_stages
 from lemur.stages import BLOCKS, CHECKS, EPOCHS, RUN, SNAPSHOT, pipeline_page, plan_stages, quick_plan
-from lemur.synthesis.attempts.options import AttemptOptions, Sampling, Service, ShortTraining
-from lemur.synthesis.command import run_synthesis
-from lemur.synthesis.report import ModelCounts
+from lemur.synthesis.folder import ModelCounts
+from lemur.synthesis.loop import run_synthesis
+from lemur.synthesis.options import AttemptOptions, Sampling, Service
 from lemur_core.files import Json
 from lemur_core.files.atomic import PathLike
 from lemur_core.files.progress import hide_progress
@@ -144,11 +144,11 @@ class Synthesis:
 
     Attributes:
         folder: the folder with every attempt and the accepted networks.
-        counts: by model: attempts, answers, accepted networks, and at which step the others failed.
+        counts: attempts, answers, accepted networks, and at which step the others failed.
     """
 
     folder: Path
-    counts: Mapping[str, ModelCounts] = field(repr=False, compare=False)
+    counts: ModelCounts = field(repr=False, compare=False)
 
     def __fspath__(self) -> str:
         return str(self.folder)
@@ -162,21 +162,16 @@ class Synthesis:
 def synthesize(
     library: PathLike,
     *,
-    model: str | Sequence[str],
+    model: str,
     out: PathLike,
     attempts: int = 8,
     goal: str = "",
     blocks: int = 1,
     query: str | None = None,
-    specs: PathLike | None = None,
-    parents: PathLike | None = None,
-    rounds: int = 2,
-    plan_first: bool = False,
     seed: int = 0,
     sampling: Sampling | None = None,
     service: Service | None = None,
     against: Sequence[PathLike] = (),
-    training: ShortTraining | None = None,
     license: str = "NOASSERTION",  # noqa: A002 (the word of every record)
     jobs: int | None = None,
     unsafe_no_sandbox: bool = False,
@@ -187,22 +182,16 @@ def synthesize(
 
     Args:
         library: the extraction that holds the specs.
-        model: `NAME` or `NAME@URL` of an endpoint, else a folder or name for transformers; several are compared on the
-            same attempts.
+        model: its name at the endpoint.
         out: the folder to write.
         attempts: networks to ask for.
         goal: the purpose of the networks, in words.
         blocks: blocks in each network.
         query: draw the blocks from the results of this search.
-        specs: draw the blocks from this file of candidates.
-        parents: a snapshot; ask for changes to its networks.
-        rounds: corrections after an error, at most.
-        plan_first: ask for a plan before the code.
         seed: draws blocks and answers.
-        sampling: temperature, nucleus and length of an answer.
-        service: the endpoint, its key, budgets, retries.
+        sampling: temperature and length of an answer.
+        service: the endpoint, its key, retries.
         against: further folders that a network must be new to.
-        training: a short training of accepted networks.
         license: the license that you state for the networks.
         jobs: worker processes; all cores by default.
         unsafe_no_sandbox: run the networks without the sandbox; only for code that you trust.
@@ -210,32 +199,29 @@ def synthesize(
         progress: show progress on stderr.
 
     Returns:
-        The folder, with counts by model.
+        The folder, with counts.
 
     Raises:
         UserError: if a folder cannot be read, the model gives no answer, or `out` cannot be written.
-        UsageError: if options contradict each other.
+        UsageError: if the address of the endpoint is none.
 
     Example:
         ```python
         from lemur import synthesize
 
-        synthesis = synthesize("blocks", model="MODEL@http://localhost:8000/v1", out="synthesis", attempts=2)
+        synthesis = synthesize("blocks", model="MODEL", out="synthesis", attempts=2)
         print([row["nn"] for row in synthesis.accepted])
         ```
     """
-    chosen, snapshot = (None if path is None else Path(path) for path in (specs, parents))
-    options = AttemptOptions(attempts, chosen, query, goal, blocks, snapshot, rounds, plan_first, seed)
     with hide_progress(unless=progress):
         counts = run_synthesis(
             Path(library),
-            [model] if isinstance(model, str) else list(model),
+            model,
             Path(out),
-            options,
+            AttemptOptions(attempts, query, goal, blocks, seed),
             service or Service(),
             sampling=sampling or Sampling(),
             against=list(map(Path, against)),
-            training=training,
             license_=license,
             jobs=jobs,
             unsafe=unsafe_no_sandbox,

@@ -21,7 +21,7 @@ from curate.chat.network import NetworkFacts
 from curate.compute import behavior, graphs, runs
 from extract import migrate
 from extract.proofs import rebuild, validate, visit
-from lemur.synthesis.attempts import confirm, steps
+from lemur.synthesis import confirm, steps
 from lemur_core.files.errors import UserError
 from lemur_core.graphs.graph import Graph, Node, Ref, TensorType, pack, unpack
 from lemur_core.graphs.serialization import load_graphs, store

@@ -330,21 +330,20 @@ def test_synthesis_hands_on_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> No
 
     def run(*args: Any, **options: Any) -> dict[str, Any]:
         calls.append((args, options))
-        return {"m": {"accepted": 0}}
+        return {"accepted": 0}
 
     monkeypatch.setattr(lemur.interface, "run_synthesis", run)
     synthesis = lemur.interface.synthesize(
-        "blocks", model="m", out="out", attempts=3, goal="g", blocks=2, query="q", parents="s", rounds=1, plan_first=True,
-        seed=5, against=["a"], license="MIT", jobs=1, force=True,
+        "blocks", model="m", out="out", attempts=3, goal="g", blocks=2, query="q", seed=5, against=["a"], license="MIT", jobs=1, force=True,
     )  # fmt: skip
-    ((library, models, out, ask, service), options), *more = calls
+    ((library, model, out, ask, service), options), *more = calls
     assert not more
-    assert (library, models, out) == (Path("blocks"), ["m"], Path("out"))
-    assert (ask.query, ask.blocks, ask.goal, ask.parents) == ("q", 2, "g", Path("s"))
-    assert (ask.attempts, ask.rounds, ask.planned, ask.seed, options["sampling"].temperature) == (3, 1, True, 5, 0.7)
-    assert service.url is None
+    assert (library, model, out) == (Path("blocks"), "m", Path("out"))
+    assert (ask.query, ask.blocks, ask.goal) == ("q", 2, "g")
+    assert (ask.attempts, ask.seed, options["sampling"].temperature) == (3, 5, 0.7)
+    assert service.url == "http://localhost:8000/v1"
     assert (options["against"], options["license_"], options["jobs"], options["force"]) == ([Path("a")], "MIT", 1, True)
-    assert synthesis.counts == {"m": {"accepted": 0}}
+    assert synthesis.counts == {"accepted": 0}
 
 
 def test_the_pipeline_hands_on_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -243,18 +243,18 @@ def test_synthesize(lemur_here: Command, library: Path, tmp_path: Path) -> None:
     names = ["unicode_escape", "raw_unicode_escape", "utf-7"]
 
     def answer(request: dict[str, Any], number: int) -> model_server.Raw:
-        name = next(one for one in synthesis.OWN if one in json.dumps(request["messages"][-1]))
+        name = next(one for one in synthesis.OWN if one in json.dumps(request["messages"][1]))
         seen = f"class {name}(nn.Module):\n    def forward(self, x):\n        return x\n"
         hidden = f"import sys, os\n{synthesis.OWN[name]}"
         code = hide(names[number % 3], synthesis.network(name, block=seen), hidden)
         return model_server.completion(f"```python\n{code}```")
 
     with model_server.serving(answer) as server:
-        options = ("--n", len(names), "--rounds", 0, "--jobs", 1, "--base-url", server.url, "--out", "made")
+        options = ("--n", len(names), "--jobs", 1, "--base-url", server.url, "--out", "made")
         done = lemur_here("synthesize", "--in", library, "--model", "scripted", *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     attempts = pq.read_table(tmp_path / "made" / "attempts.parquet").to_pylist()
-    assert [one["failed"] for one in attempts] == ["syntax"] * len(names)
+    assert [one["failed"] for one in attempts] == ["syntax"] * 2 * len(names)
     assert all("only UTF-8 and Latin-1 are read" in one["error"] for one in attempts)
 
 

@@ -62,15 +62,11 @@ class SynthesisAttempt(Record):
     """One answer of a language model, or why there is none, and the checks that its code passed."""
 
     model: str = Field(min_length=1, description="name of the language model")
-    model_digest: str | None = Field(description="of its weights; null behind an endpoint")
-    attempt: int = Field(ge=0, description="index in the plan, which all models of a run share")
+    attempt: int = Field(ge=0, description="its number in the run")
     round: int = Field(ge=0, description="0, plus one for each answer to an error")
-    form: Literal["code", "delta"] = Field(description="a whole file, or changes to the parent")
     blocks: tuple[Line, ...] = Field(description="requested blocks, as in the table of blocks")
-    parent: Sha256 | None = Field(description="id of the network to change, which the model saw")
     goal: str = Field(description="the text of --goal, in every prompt")
     prompt: str = Field(description="the messages, JSON")
-    plan: str | None = Field(description="the model's plan before its answer; null if none was requested")
     answer: str | None = Field(description="the model's answer; null if there is none")
     finish: str | None = Field(description="why the answer ended, as the model reports: stop, length")
     prompt_tokens: int | None = Field(ge=0, description="as counted by the model")
@@ -84,22 +80,22 @@ class SynthesisAttempt(Record):
     originality: Ratio | None = Field(
         description="smallest share of 10-token shingles of a requested class that do not occur in its hidden source"
     )
-    code: str | None = Field(description="the file in the answer, or the changed parent; null if there is none")
+    code: str | None = Field(description="the file in the answer; null if there is none")
     code_sha256: Sha256 | None = Field(description="SHA-256 of code, UTF-8")
     nn: Line | None = Field(description="name of the accepted network")
 
 
 class Synthesized(Record):
-    """One accepted network; the first nine columns are those of the LEMUR API, accuracy null without training."""
+    """One accepted network; the first nine columns are those of the LEMUR API, without results: it was not trained."""
 
     nn: Line = Field(min_length=1, description="name of the network")
     nn_code: str = Field(description="Python source of the network")
     task: str = Field(description="for example img-classification")
     dataset: str = Field(description="for example cifar-10")
     metric: str = Field(description="for example acc")
-    epoch: int | None = Field(description="epochs trained; null without training")
-    accuracy: Ratio | None = Field(description="value of the metric; null without training")
-    duration: float | None = Field(description="of the training, nanoseconds")
+    epoch: int | None = Field(description="null: it was not trained")
+    accuracy: Ratio | None = Field(description="null")
+    duration: float | None = Field(description="null")
     prm: str = Field(description="hyperparameters of its proof, a JSON object")
     id: Sha256 = Field(description="SHA-256 of nn_code, UTF-8")
     model: str = Field(description="name of the language model that wrote it")
@@ -109,7 +105,6 @@ class Synthesized(Record):
     block_codes: tuple[Sha256, ...] = Field(
         description="SHA-256 of the files of these blocks, which the model did not see"
     )
-    parent: Sha256 | None = Field(description="id of the network that it modifies")
     originality: Ratio | None = Field(description="as in the table of attempts")
     graph: Sha256 = Field(description="what it computes (G0)")
     graph_widths: Sha256 = Field(description="identity of the computation, ignoring widths (G1)")
@@ -124,7 +119,7 @@ class ExpertFact(Record):
     block: Line = Field(min_length=1, description="as in the table of blocks")
     name: Line = Field(description="of the class, as used in questions")
     package: Line = Field(description="package name used in questions")
-    relation: str = Field(description="what is stated: lines, parameters, nodes or submodules")
+    relation: str = Field(description="what is stated: lines, parameters, operations or submodules")
     answer: str = Field(description="the nearest mark on the relation's scale")
     value: int = Field(ge=0, description="the exact value")
     asked: bool = Field(

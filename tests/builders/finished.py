@@ -13,10 +13,8 @@ from curate.run.pipeline import curate
 from curate.sources import open_sources
 from lemur.experts.facts import ANSWERS, EVALUATED, compute_majority, compute_scores, load_settings
 from lemur.experts.injection import Workspace
-from lemur.synthesis.attempts.steps import STEPS
-from lemur.synthesis.report import ATTEMPTS, NETS, synthesis_page
-from lemur.synthesis.write import FORMAT, count_attempts
-from manifests.folders.frame import finish
+from lemur.synthesis.folder import ATTEMPTS, FORMAT, NETS, count_attempts
+from lemur.synthesis.steps import STEPS
 from manifests.folders.manifest import Manifest, Stopwatch, describe_parent, list_outputs, write_manifest
 from manifests.folders.tables import write_table, write_tables
 from manifests.records import ExpertAnswer, SynthesisAttempt, Synthesized, arrow_schema
@@ -112,8 +110,8 @@ def _write_synthesis(folder: Path, library: Path) -> Path:
     """An answer that was accepted, and one that was not."""
     code = synthesis.network("SqueezeGate")
     name, digest = lemur_name(code, "syn"), hashlib.sha256(code.encode()).hexdigest()
-    common: dict[str, Any] = {"model": "m", "model_digest": None, "round": 0, "form": "code", "blocks": ("alpha@1.0::alpha.blocks.SqueezeGate",), "parent": None,
-              "goal": "g", "prompt": json.dumps([{"role": "user", "content": "x"}]), "plan": None, "finish": "stop", "facts": json.dumps({"nearest": {"name": "a"}}),
+    common: dict[str, Any] = {"model": "m", "round": 0, "blocks": ("alpha@1.0::alpha.blocks.SqueezeGate",),
+              "goal": "g", "prompt": json.dumps([{"role": "user", "content": "x"}]), "finish": "stop", "facts": json.dumps({"nearest": {"name": "a"}}),
               "prompt_tokens": 3, "answer_tokens": 5, "sampling": "{}", "seed": 0, "originality": 0.5}  # fmt: skip
     attempts = [
         SynthesisAttempt(**common, attempt=0, answer=code, passed=STEPS, failed=None, error=None, code=code, code_sha256=digest, nn=name),
@@ -121,14 +119,18 @@ def _write_synthesis(folder: Path, library: Path) -> Path:
     ]  # fmt: skip
     row = Synthesized(
         nn=name, nn_code=code, task="img-classification", dataset="cifar-10", metric="acc", epoch=None, accuracy=None, duration=None, prm="{}", id=digest,
-        model="m", attempt=0, round=0, blocks=common["blocks"], block_codes=("2" * 64,), parent=None, originality=0.5, graph="3" * 64, graph_widths="4" * 64, license="MIT",
+        model="m", attempt=0, round=0, blocks=common["blocks"], block_codes=("2" * 64,), originality=0.5, graph="3" * 64, graph_widths="4" * 64, license="MIT",
     )  # fmt: skip
     (folder / NETS).mkdir(parents=True)
     (folder / NETS / f"{name}.py").write_text(code, encoding="utf-8")
     write_table(folder / ATTEMPTS, arrow_schema(SynthesisAttempt), (one.model_dump() for one in attempts))
     write_tables(folder / "data" / "records", "train", Synthesized, iter([row.model_dump()]), 1)
-    stated = {"counts": count_attempts(attempts), "parents": [describe_parent(library)], "details": {"license": "MIT"}}
-    finish(folder, _manifest(folder, FORMAT.name, **stated), synthesis_page, Stopwatch())
+    stated = {
+        "counts": {"m": count_attempts(attempts)},
+        "parents": [describe_parent(library)],
+        "details": {"license": "MIT"},
+    }
+    write_manifest(folder, _manifest(folder, FORMAT.name, **stated))
     return folder
 
 

@@ -17,7 +17,6 @@ import pytest
 
 from extract.extractor import read_names
 from lemur.experts.facts import load_settings
-from lemur.synthesis.attempts.plan import read_block_names
 from lemur_core.files.errors import SpecialFileError
 from manifests.folders.reading import read_bytes
 from manifests.records.corpus import load_corpus
@@ -211,7 +210,6 @@ READERS: dict[str, Callable[[Path], Any]] = read_table(
         "load_corpus": load_corpus,
         "load_recipe": load_recipe,
         "load_settings": load_settings,
-        "read_block_names": read_block_names,
         "read_bytes": read_bytes,
         "read_code": read_code,
         "read_names": read_names,

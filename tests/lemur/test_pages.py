@@ -14,13 +14,8 @@ from curate.sources import open_sources
 from lemur.cli import app
 from lemur.folders import verify_folder
 from lemur.pages import find_page
-from lemur.synthesis.attempts.steps import STEPS
-from lemur.synthesis.report import synthesis_page
 from lemur_core.files.errors import UserError
-from manifests.folders.frame import write_page
-from manifests.folders.manifest import Manifest, Stopwatch, is_of_page
-from manifests.folders.tables import write_table
-from manifests.records import SynthesisAttempt, arrow_schema
+from manifests.folders.manifest import is_of_page
 from tests.builders import extractions
 from tests.manifests.page.test_frame import read_page, read_shards
 
@@ -160,26 +155,3 @@ def test_a_page_that_was_changed_is_found(snapshot: Path, tmp_path: Path) -> Non
     assert "page/000.js differs" in verify_folder(copy, jobs=1)[0].detail
     (copy / "page" / "files.json").unlink()
     assert "page/files.json is missing" in verify_folder(copy, jobs=1)[0].detail
-
-
-def test_a_synthesis_shows_every_answer(tmp_path: Path) -> None:
-    hostile = "</script><script>alert(1)</script>"
-    common = {"model": "m", "model_digest": None, "round": 0, "form": "code", "blocks": ["a::B"], "parent": None,
-              "prompt": json.dumps([{"role": "user", "content": hostile}]), "plan": None, "finish": "stop", "facts": "{}",
-              "prompt_tokens": 3, "answer_tokens": 5, "sampling": "{}", "seed": 0, "originality": None}  # fmt: skip
-    rows = [
-        common | {"attempt": 0, "goal": "g", "answer": hostile, "passed": ["answer"], "failed": "syntax", "error": "bad\nline",
-                  "code": hostile, "code_sha256": "0" * 64, "nn": None},
-        common | {"attempt": 1, "goal": "g", "answer": "x", "passed": list(STEPS), "failed": None, "error": None,
-                  "code": "class Net: ...", "code_sha256": "1" * 64, "nn": "synth-1"},
-    ]  # fmt: skip
-    write_table(tmp_path / "attempts.parquet", arrow_schema(SynthesisAttempt), iter(rows))
-    manifest = Manifest(kind="synthesis", versions={}, parameters={}, inputs=[], counts={}, details={}, outputs=[],
-                        measured=Stopwatch().measure())  # fmt: skip
-    write_page(tmp_path, synthesis_page(tmp_path, manifest))
-    data, entries = read_page(tmp_path)
-    assert data["library"]["names"] == ["attempt 0, round 0", "synth-1"]
-    assert next(view for view in data["views"] if view["title"] == "Models")["rows"] == [["m", 2, 1, 10]]
-    assert [view["text"] for view in entries[0] if view["view"] == "code"][:2] == [hostile, hostile]
-    assert dict(entries[0][0]["rows"])["error"] == ["bad", "line"]
-    assert dict(entries[1][0]["rows"])["file"] == [{"text": "nets/synth-1.py", "path": "nets/synth-1.py"}]

@@ -1,4 +1,4 @@
-"""What is taken for code in an answer: fences, thoughts, deltas."""
+"""What is taken for code in an answer: fences, thoughts."""
 
 import time
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lemur.synthesis.attempts.loop import AnswerError, apply_changes, code_in
+from lemur.synthesis.loop import AnswerError, code_in
 
 NET = "class Net:\n    pass\n"
 INDENTED = "  class Net:\n      pass\n"
@@ -55,14 +55,13 @@ def test_no_code(answer: str) -> None:
 
 @pytest.mark.parametrize(
     "sign",
-    ["`", "```\n", "`" * 99 + "\n", " ", "~", "<<<<<<< SEARCH\n", "<<<<<<< SEARCH\n=======\n", "<think>", "</think>"],
+    ["`", "```\n", "`" * 99 + "\n", " ", "~", "<think>", "</think>"],
 )
 def test_an_answer_of_signs_is_read_in_no_time(sign: str) -> None:
     answer = sign * ((1 << 20) // len(sign))
     started = time.monotonic()
-    for work in (code_in, lambda told: apply_changes(PARENT, told)):
-        with pytest.raises(AnswerError, match=r"holds no|at most 262,144 are read"):
-            work(answer)
+    with pytest.raises(AnswerError, match=r"holds no|at most 262,144 are read"):
+        code_in(answer)
     assert time.monotonic() - started < 10
 
 
@@ -86,92 +85,11 @@ def test_code_without_a_fence_is_taken_as_it_is(code: str) -> None:
     assert code_in(code) == code
 
 
-def delta(*changes: tuple[str, str]) -> str:
-    return "".join(f"<<<<<<< SEARCH\n{old}=======\n{new}>>>>>>> REPLACE\n" for old, new in changes)
-
-
-PARENT = "a = 1\nb = 2\nb = 2\nc = 3\n"
-
-
-@pytest.mark.parametrize(
-    ("changes", "code"),
-    [
-        ([("a = 1\n", "a = 9\n")], "a = 9\nb = 2\nb = 2\nc = 3\n"),
-        ([("a = 1\nb = 2\n", "")], "b = 2\nc = 3\n"),
-        ([("a = 1\n", "d = 4\n"), ("d = 4\nb = 2\n", "")], "b = 2\nc = 3\n"),  # each on what the last one left
-        ([("c = 3\n", "c = 3\nd = 4\n")], "a = 1\nb = 2\nb = 2\nc = 3\nd = 4\n"),
-    ],
-)
-def test_changes_that_fit(changes: list[tuple[str, str]], code: str) -> None:
-    answer = delta(*changes)
-    for told in (
-        answer,
-        f"Sure:\n```\n{answer}```\n",
-        answer.replace("\n", "\r\n"),
-        f"<think>{answer}</think>{answer}",
-    ):
-        for parent in (PARENT, PARENT.replace("\n", "\r\n"), PARENT[:-1]):
-            assert apply_changes(parent, told) == code
-
-
-@pytest.mark.parametrize(
-    ("answer", "error"),
-    [
-        ("", "the answer holds no change; write <<<<<<< SEARCH"),
-        (f"```python\n{PARENT}```", "the answer holds no change"),
-        ("<<<<<<< SEARCH\na = 1\n=======\na = 9\n", "the answer holds no change"),  # cut off
-        (delta(("b = 2\n", "b = 3\n")), "change 1: its SEARCH text, which begins 'b = 2', stands 2 times in the file"),
-        (delta(("a = 1\n", "a = 2\n"), ("\n  e = 5\n", "")), "change 2: .* begins 'e = 5', is not in the file"),
-        (delta(("", "z = 1\n")), "change 1: .* begins 'nothing', is not in the file"),
-        (delta(("a = 1\n", "a = 1\n")), "the changes leave the file as it is"),
-        (delta(("a = 1\n", "a = 2\n"), ("a = 2\n", "a = 1\n")), "the changes leave the file as it is"),
-        ("<think>" + delta(("a = 1\n", "a = 2\n")), "the answer holds no change"),
-    ],
-)
-def test_changes_that_do_not_fit(answer: str, error: str) -> None:
-    with pytest.raises(AnswerError, match=error):
-        apply_changes(PARENT, answer)
-
-
-def test_places_that_overlap_are_two() -> None:
-    with pytest.raises(AnswerError, match="stands 2 times"):
-        apply_changes("p\np\np\n", delta(("p\np\n", "q\n")))
-
-
-LINES = st.lists(st.sampled_from(["a", "b", "  c", "", "=", "d = 'é'"]), min_size=1, max_size=8)
-
-
-def places(lines: list[str], old: list[str]) -> list[int]:
-    """Where some lines stand among lines: by whole lines."""
-    return [at for at in range(len(lines) - len(old) + 1) if lines[at : at + len(old)] == old]
-
-
-@given(LINES, LINES, st.data())
-def test_one_change_takes_the_place_of_the_lines_that_it_names(
-    lines: list[str], new: list[str], data: st.DataObject
-) -> None:
-    """What stands once is changed, and nothing else; what does not, is refused, and told how often it stands."""
-    lines = [*lines, "end"]
-    start = data.draw(st.integers(0, len(lines) - 1))
-    end = data.draw(st.integers(start + 1, len(lines)))
-    old = lines[start:end]
-    text, searched, put = ("".join(f"{line}\n" for line in some) for some in (lines, old, new))
-    wanted = "".join(f"{line}\n" for line in [*lines[:start], *new, *lines[end:]])
-    several = any(text.startswith(searched, at) for at in range(text.index(searched) + 1, len(text)))
-    if several or wanted == text:
-        with pytest.raises(AnswerError, match="times in the file" if several else "leave the file as it is"):
-            apply_changes(text, delta((searched, put)))
-    else:
-        assert apply_changes(text, delta((searched, put))) == wanted
-        assert places(lines, old) == [start]
-
-
-@given(st.text(max_size=300), st.text(max_size=300))
-def test_any_text_is_code_a_change_or_a_told_fault(parent: str, answer: str) -> None:
-    for work in (code_in, lambda told: apply_changes(parent, told)):
-        try:
-            told = work(answer)
-        except AnswerError as error:
-            told = f"{error}\n"
-        assert told.endswith("\n")
-        assert told.strip()
+@given(st.text(max_size=300))
+def test_any_text_is_code_or_a_told_fault(answer: str) -> None:
+    try:
+        told = code_in(answer)
+    except AnswerError as error:
+        told = f"{error}\n"
+    assert told.endswith("\n")
+    assert told.strip()

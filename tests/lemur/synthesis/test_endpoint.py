@@ -1,4 +1,4 @@
-"""Models at an endpoint, without a sandbox: keys, trouble, budgets, how many requests at once, and nothing twice."""
+"""A model at an endpoint, without a sandbox: keys, trouble, harm, how many requests at once, and nothing twice."""
 
 import json
 import re
@@ -17,13 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import constants, get_token
 
-from lemur.synthesis.attempts.asking import Answer, Asker, NoAnswer, Request, TokenBudget
-from lemur.synthesis.attempts.models import Endpoint
-from lemur.synthesis.attempts.options import Sampling, Service
-from lemur.synthesis.command import lock_output
+from lemur.synthesis.endpoint import Answer, Asker, Endpoint, NoAnswer, Request
+from lemur.synthesis.loop import lock_output
+from lemur.synthesis.options import Sampling, Service
 from lemur_core.files.errors import UsageError, UserError
 from tests.builders import model_server
-from tests.builders.suites import table
 
 Raw, completion, serving = model_server.Raw, model_server.completion, model_server.serving
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -58,11 +56,12 @@ def questions(count: int) -> list[Request]:
     return [Request([{"role": "user", "content": f"question {number}"}], number) for number in range(count)]
 
 
-def ask(url: str, count: int = 1, *, budget: TokenBudget | None = None, **options: Any) -> list[Answer | NoAnswer]:
+def ask(url: str, count: int = 1, **options: Any) -> list[Answer | NoAnswer]:
     """What an endpoint answers, in the order of the questions."""
     pause = options.pop("pause", 0.01)
-    service = Service(**{"key_name": KEY_NAME, "retries": 2, "timeout": 5.0, **options})
-    model = Endpoint("scripted", url, service, budget or TokenBudget(), pause)
+    model = Endpoint(
+        "scripted", Service(url, **{"key_name": KEY_NAME, "retries": 2, "timeout": 60.0, **options}), pause
+    )
     found: dict[int, Answer | NoAnswer] = {}
     model.ask(questions(count), Sampling(), found.__setitem__)
     return [found[place] for place in range(count)]
@@ -89,20 +88,16 @@ def test_the_key_of_the_endpoint_arrives(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_what_is_asked() -> None:
-    schema = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
-    plan = Request([{"role": "user", "content": "plan"}], 7, "opening", schema)
     with serving(lambda request, number: completion("cut o", "length")) as server:
-        model = Endpoint("some/name", server.url + "/", Service(), TokenBudget())
+        model = Endpoint("some/name", Service(server.url + "/"))
         found: list[Answer | NoAnswer] = []
-        model.ask([*questions(1), plan], Sampling(0.0, 0.5, 77), lambda place, answer: found.append(answer))
+        model.ask(questions(1), Sampling(0.0, 77), lambda place, answer: found.append(answer))
     assert model.identity == f"some/name@{server.url}"
-    assert found == [Answer("cut o", 100, 50, "length")] * 2
-    one, two = sorted(server.requests, key=lambda request: request["seed"])
-    assert (one["model"], one["temperature"], one["top_p"], one["max_tokens"]) == ("some/name", 0.0, 0.5, 77)
-    assert (one["messages"], one["seed"]) == ([{"role": "user", "content": "question 0"}], 0)
-    assert one.get("response_format") is None
-    assert two["response_format"] == {"type": "json_object", "value": schema}
-    assert not one.get("stream")
+    assert found == [Answer("cut o", 100, 50, "length")]
+    assert server.requests == [
+        {"model": "some/name", "messages": [{"role": "user", "content": "question 0"}], "seed": 0, "temperature": 0.0,
+         "max_tokens": 77}
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("status", [400, 401, 500])
@@ -185,13 +180,13 @@ def test_trouble(trouble: str) -> None:
 
 def test_no_answer_in_time() -> None:
     def slow(request: dict[str, Any], number: int) -> str:
-        time.sleep(0 if request["seed"] else 1.5)
+        time.sleep(0 if request["seed"] else 5)
         return "text"
 
     with serving(slow) as server:
-        told = ask(server.url, 2, retries=1, timeout=0.5)
+        told = ask(server.url, 2, retries=1, timeout=2.0)
     assert told == [
-        NoAnswer("no answer in 2 requests; last error: no answer within 0.5 s"),
+        NoAnswer("no answer in 2 requests; last error: no answer within 2 s"),
         Answer("text", 100, 50, "stop"),
     ]
 
@@ -300,11 +295,11 @@ def bomb() -> Iterator[bytes]:
 
 
 OK = b"HTTP/1.1 200 OK\r\n"
-LATE, LONG = r"last error: no answer within 0\.7 s$", r"^the response is longer than 8 MiB$"
+LATE, LONG = r"last error: no answer within 3 s$", r"^the response is longer than 8 MiB$"
 HARM: dict[str, tuple[Callable[[], Iterator[bytes]], str]] = {
     "slow body": (lambda: chain([OK + b"Content-Length: %d\r\n\r\n" % len(GOOD)], drip(GOOD)), LATE),
     "slow head": (lambda: drip(OK + b"Content-Length: %d\r\n\r\n" % len(GOOD) + GOOD), LATE),
-    "silence": (lambda: drip(OK, 1.5), LATE),
+    "silence": (lambda: drip(OK, 5), LATE),
     "endless headers": (lambda: chain([OK], repeat(b"X-A: " + b"a" * 1000 + b"\r\n")), r"last error: .*too long$"),
     "endless early hints": (lambda: repeat(b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"), LATE),
     "endless continue": (lambda: repeat(b"HTTP/1.1 100 Continue\r\n\r\n"), LATE),
@@ -351,7 +346,7 @@ def test_harm_costs_one_attempt(harm: str) -> None:
     started = time.monotonic()
     tracemalloc.start()
     with serving(lambda request, number: "text" if request["seed"] else parts()) as server:
-        told = ask(server.url, 3, retries=0, timeout=0.7)
+        told = ask(server.url, 3, retries=0, timeout=3.0 if said == LATE else 60.0)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert isinstance(told[0], NoAnswer)
@@ -359,21 +354,8 @@ def test_harm_costs_one_attempt(harm: str) -> None:
     assert len(told[0].why) < 400
     assert told[1:] == [Answer("text", 100, 50, "stop")] * 2
     assert len(server.requests) == 3
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
     assert peak < 64 * 2**20
-
-
-@pytest.mark.parametrize("wait", [{}, {"Retry-After": "1000000000"}, {"Retry-After": "inf"}, {"Retry-After": "nan"}])
-@pytest.mark.parametrize("harm", ["slow body", "endless small chunks", "a busy one"])
-def test_the_budget_of_seconds_is_that_of_whole_answers(harm: str, wait: dict[str, str]) -> None:
-    """Pauses and retries count, too."""
-    answer = Raw(503, b"", wait) if harm == "a busy one" else None
-    budget, started = TokenBudget(seconds=1), time.monotonic()
-    with serving(lambda request, number: answer or HARM[harm][0]()) as server:
-        told = ask(server.url, 6, budget=budget, retries=5000, pause=0.1, timeout=600)
-    assert told == [NoAnswer("the budget of 1 seconds is spent")] * 6
-    assert time.monotonic() - started < 60  # of the 600 that each answer might take
-    assert len(server.requests) < 30
 
 
 def test_many_choices() -> None:
@@ -400,7 +382,6 @@ def test_counts_that_count_nothing(usage: str) -> None:
         assert body != GOOD
         with serving(lambda request, number, body=body: Raw(200, body)) as server, asker_of(server.url) as asker:
             assert asker.ask(questions(1), "code") == [Answer("text", None, None, "stop")]
-            assert asker.budget.used == 1
             assert asker.ask(questions(1), "code") == [Answer("text", None, None, "stop")]
         assert len(server.requests) == 1
 
@@ -445,7 +426,7 @@ def test_a_refusal_after_answers_keeps_them(late: Any) -> None:
     assert len(server.requests) == 3
 
 
-# --- budgets, and how many at once ------------------------------------------------------------------------------------
+# --- how many at once -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("at_once", [1, 3])
@@ -467,43 +448,12 @@ def test_requests_at_once(at_once: int) -> None:
     assert most[0] == at_once
 
 
-def test_a_budget_of_tokens() -> None:
-    with serving(lambda request, number: "text") as server:
-        told = asker_of(server.url, TokenBudget(tokens=301), at_once=1).ask(questions(5), "code")
-    assert [isinstance(answer, Answer) for answer in told] == [True, True, True, False, False]
-    assert told[-1] == NoAnswer("the budget of 301 tokens is spent")
-    assert len(server.requests) == 3
-
-
-def test_a_budget_of_seconds() -> None:
-    def slow(request: dict[str, Any], number: int) -> str:
-        time.sleep(0.4)
-        return "text"
-
-    with serving(slow) as server:
-        told = ask(server.url, 6, budget=TokenBudget(seconds=1), at_once=1)
-    assert told[-1] == NoAnswer("the budget of 1 seconds is spent")
-    assert isinstance(told[0], Answer)
-    assert sum(isinstance(answer, Answer) for answer in told) == len(server.requests) - 1 < 5  # the last was cut off
-
-
-def test_tokens_that_nobody_counts_are_estimated() -> None:
-    budget = TokenBudget(tokens=10)
-    budget.book(Answer("x" * 39))
-    assert budget.spent() is None
-    budget.book(Answer("x" * 8))
-    assert budget.spent() == "the budget of 10 tokens is spent"
-
-
 # --- nothing twice ----------------------------------------------------------------------------------------------------
 
 
-def asker_of(url: str, budget: TokenBudget | None = None, *, name: str = "scripted", **options: Any) -> Asker:
-    budget = budget or TokenBudget()
-    again = options.pop("again", False)
-    sampling = options.pop("sampling", Sampling())
-    model = Endpoint(name, url, Service(retries=0, **options), budget, 0.01)
-    return Asker(model, sampling, budget, again=again)
+def asker_of(url: str, *, name: str = "scripted", **options: Any) -> Asker:
+    again, sampling = options.pop("again", False), options.pop("sampling", Sampling())
+    return Asker(Endpoint(name, Service(url, retries=0, **options), 0.01), sampling, again=again)
 
 
 def test_nothing_is_asked_twice() -> None:
@@ -515,7 +465,6 @@ def test_nothing_is_asked_twice() -> None:
         with asker_of(server.url, at_once=1) as asker:  # as in another run; what had no answer is asked again
             second = asker.ask(questions(4), "code")
             assert asker.reused == 2
-            assert asker.budget.used == 4 * 150
             assert asker.ask(questions(4), "code") == second
         assert (second[0], second[2]) == (first[0], first[2])
         assert [answer.text for answer in second if isinstance(answer, Answer)] == [
@@ -534,7 +483,6 @@ def test_nothing_is_asked_twice() -> None:
     [
         {"name": "another"},
         {"sampling": Sampling(temperature=0.1)},
-        {"sampling": Sampling(top_p=0.1)},
         {"sampling": Sampling(max_tokens=20)},
     ],
 )
@@ -544,7 +492,7 @@ def test_another_question_is_asked(other: dict[str, Any]) -> None:
             with asker_of(server.url, **options) as asker:
                 asker.ask(questions(1), "code")
         with asker_of(server.url) as asker:
-            asker.ask([Request([{"role": "user", "content": "question 0"}], 0, schema={})], "code")
+            asker.ask([Request([{"role": "user", "content": "question 0"}], 1)], "code")
     assert len(server.requests) == 3
 
 
@@ -562,10 +510,10 @@ def test_text_that_cannot_be_written_is_kept_all_the_same() -> None:
 
 @pytest.fixture
 def synthesize(library: Path, tmp_path: Path, lemur_here: Command) -> Command:
-    """The command on the small library, one answer an attempt."""
+    """The command on the small library."""
 
     def run(*more: object) -> subprocess.CompletedProcess[str]:
-        given = ["--in", library, "--out", tmp_path / "out", "--rounds", 0, "--retries", 0, *more]
+        given = ["--in", library, "--out", tmp_path / "out", *more]
         return lemur_here("synthesize", *given, cwd=tmp_path)
 
     return run
@@ -579,18 +527,18 @@ def attempts_of(folder: Path) -> list[dict[str, Any]]:
 @pytest.mark.usefixtures("logged_in")
 def test_a_run_goes_on_and_writes_no_key(synthesize: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY_NAME, KEY)
-    answers = [NO_PYTHON, Raw(500, KEY.encode()), Raw(400, f"Bearer {KEY}".encode()), "", Raw(200, b"<html>"), KEY]
+    answers = [NO_PYTHON, Raw(422, KEY.encode()), Raw(400, f"Bearer {KEY}".encode()), "", Raw(413, b"<html>"), KEY]
     with serving(lambda request, number: answers[request["seed"]]) as server:
-        done = synthesize("--model", f"m@{server.url}", "--n", 6)
+        done = synthesize("--model", "m", "--base-url", server.url, "--n", 6)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == (
-        "m: 0 of 6 attempts accepted, 3 answers, 450 tokens; failed: 5 answer, 1 syntax"
+        "m: 0 of 6 attempts accepted, 6 answers, 900 tokens; failed: 5 answer, 1 syntax"
     )
-    rows = attempts_of(tmp_path / "out")
+    rows = [row for row in attempts_of(tmp_path / "out") if row["round"] == 0]
     assert [row["failed"] for row in rows] == ["syntax", "answer", "answer", "answer", "answer", "answer"]
     assert [row["error"] for row in rows[:4]] == [
         "line 1: invalid syntax",
-        "no answer in 1 requests; last error: status 500: (key)",
+        "status 422: (key)",
         "status 400: Bearer (key)",
         "the answer holds no code; answer with one fence ```python … ```",
     ]
@@ -616,48 +564,26 @@ def test_a_refusal_is_one_line(synthesize: Command, tmp_path: Path, status: int)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_run_is_asked_again_only_where_that_is_said(synthesize: Command) -> None:
-    with serving(lambda request, number: NO_PYTHON) as server:
-        given = ["--model", "m", "--base-url", server.url, "--n", 3]
-        for more, requests in (
-            ([], 3),
-            (["--force"], 3),
-            (["--force", "--ask-again"], 6),
-            (["--force", "--seed", 9], 9),
-        ):
-            assert synthesize(*given, *more).returncode == 0
-            assert len(server.requests) == requests
-
-
 def test_an_answer_that_is_cut_off_is_told_so_whatever_its_fault(synthesize: Command, tmp_path: Path) -> None:
     prompts: list[str] = []
 
     def answer(request: dict[str, Any], number: int) -> Raw:
         prompts.append(request["messages"][-1]["content"])
-        return completion("```python\nclass Net:\n    def forward(self", "length" if number else "stop")
+        return completion("```python\nclass Net:\n    def forward(self", "length")
 
     with serving(answer) as server:
-        assert synthesize("--model", f"m@{server.url}", "--n", 1, "--rounds", 2).returncode == 0
+        assert synthesize("--model", "m", "--base-url", server.url, "--n", 1).returncode == 0
     cut = [
         row["error"].endswith("; the answer was cut off at its limit of tokens")
         for row in attempts_of(tmp_path / "out")
     ]
-    assert cut == [False, True, True]
-    assert ["cut off" in text for text in prompts] == [False, False, True]
-
-
-@table(__file__, "endpoint.md", "Names of models", globals())
-def test_names_of_models(synthesize: Command, given: list[str], said: str) -> None:
-    """Other wrong options are those of tests/lemur/exit_codes.md."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Endpoint, "ask", lambda *_: pytest.fail("something was asked"))
-        done = synthesize("--n", 1, *given)
-    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    assert cut == [True, True]
+    assert ["cut off" in text for text in prompts] == [False, True]
 
 
 def test_two_runs_on_one_folder(synthesize: Command, tmp_path: Path) -> None:
     with serving(lambda request, number: NO_PYTHON) as server, lock_output(tmp_path / "out"):
-        done = synthesize("--model", f"m@{server.url}", "--n", 1)
+        done = synthesize("--model", "m", "--base-url", server.url, "--n", 1)
     assert (done.returncode, server.requests) == (1, [])
     assert "out: another run is writing it" in done.stderr
 
@@ -668,9 +594,9 @@ def test_an_answer_that_cannot_be_kept(synthesize: Command, tmp_path: Path, monk
     def refuse(*_: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr("lemur.synthesis.attempts.asking.OutcomeStore.remember", refuse)
+    monkeypatch.setattr("lemur.synthesis.endpoint.OutcomeStore.remember", refuse)
     with serving(lambda request, number: NO_PYTHON) as server:
-        done = synthesize("--model", f"m@{server.url}", "--n", 1)
+        done = synthesize("--model", "m", "--base-url", server.url, "--n", 1)
     assert done.returncode == 1
     assert "lemur: an answer cannot be cached: database or disk is full; free space" in done.stderr
     assert not (tmp_path / "out").exists()

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from lemur.synthesis.attempts import policy
-from lemur.synthesis.attempts.policy import find_forbidden
+from lemur.synthesis import policy
+from lemur.synthesis.policy import find_forbidden
 from tests.builders import synthesis
 from tests.builders.commands import run_lemur
 from tests.builders.model_server import serving
@@ -51,10 +51,10 @@ def test_a_shell_behind_a_condition_is_refused_by_the_command(
         return f"```python\n{code}```"
 
     with serving(script) as server:
-        options = ("--model", f"scripted@{server.url}", "--n", 1, "--rounds", 0, "--jobs", 1)
+        options = ("--model", "scripted", "--base-url", server.url, "--n", 1, "--jobs", 1)
         done = run_lemur("synthesize", "--in", library, "--out", "out", *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    (row,) = pq.read_table(tmp_path / "out" / "attempts.parquet").to_pylist()
+    row, _ = pq.read_table(tmp_path / "out" / "attempts.parquet").to_pylist()
     assert "touch PWNED" in row["code"]
     told = "line 2: imports torch.utils.collect_env; of torch, only what networks are made of"
     assert (row["failed"], row["error"]) == ("policy", told)

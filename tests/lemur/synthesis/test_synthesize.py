@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,10 +22,10 @@ import pytest
 
 from curate.compute import graphs
 from lemur.folders import trace, verify_folder
-from lemur.synthesis.attempts import steps
-from lemur.synthesis.attempts.options import AttemptOptions, Service, ShortTraining
-from lemur.synthesis.attempts.steps import STEPS
-from lemur.synthesis.command import run_synthesis
+from lemur.synthesis import steps
+from lemur.synthesis.loop import run_synthesis
+from lemur.synthesis.options import AttemptOptions, Service
+from lemur.synthesis.steps import STEPS
 from lemur_core.sandbox import Limits
 from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
 from manifests.folders.tables import write_table, write_tables
@@ -157,14 +157,6 @@ def tried(blocks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
     (place / "marks").mkdir()
 
     def script(request: dict[str, Any], number: int) -> Any:
-        if request["model"] == "other":
-            return "```python\ndef (\n```"
-        if request.get("response_format"):
-            return 'A plan: {"idea": "a plan of its own", "stages": []}'
-        if "<<<<<<< SEARCH" in request["messages"][0]["content"]:
-            old = "return self.head(x.mean((2, 3)))" if request["seed"] % 2 == 0 else "return self.tail(x)"
-            new = "x = x.sin() * x.cos() + x.tanh()\n        return self.head(x.amax((2, 3)))"
-            return f"<<<<<<< SEARCH\n        {old}\n=======\n        {new}\n>>>>>>> REPLACE\n"
         if request["seed"] == 16:
             return model_server.Raw(400, b"too long")
         if request["seed"] == 18:
@@ -178,13 +170,9 @@ def tried(blocks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
             limits = Limits(wall_seconds=900, cpu_seconds=cpu, memory_bytes=2 * 2**30)
             patch.setattr(module, name, replace(getattr(module, name), limits=limits))
 
-        def run(out: Path, models: Sequence[str] = ("scripted",), **more: Any) -> Any:
-            training = more.pop("training", None)
-            options = AttemptOptions(**{"attempts": N, "rounds": 1, **more})
-            named = [f"{model}@{server.url}" for model in models]
-            return run_synthesis(
-                blocks, named, out, options, Service(retries=0), training=training, license_="MIT", jobs=1
-            )
+        def run(out: Path) -> Any:
+            service = Service(server.url, retries=0)
+            return run_synthesis(blocks, "scripted", out, AttemptOptions(N), service, license_="MIT", jobs=1)
 
         counts = run(place / "out")
         rows = pq.read_table(place / "out" / "attempts.parquet").to_pylist()
@@ -266,14 +254,12 @@ def test_copied_source_is_told(tried: SimpleNamespace) -> None:
     assert row_of(tried, 5)["originality"] == 0.0
     assert row_of(tried, 13)["originality"] > 0.6
     report = (tried.out / "report.md").read_text()
-    (line,) = re.findall(r"^- `(.*)`: 0\.000, `alpha::blocks\.SqueezeGate`$", report, re.MULTILINE)
-    assert line == row_of(tried, 5)["nn"]
-    assert "1 network below 0.5:" in report
+    assert re.findall(r"^- `(.*)`: 0\.000$", report, re.MULTILINE) == [row_of(tried, 5)["nn"]]
 
 
 def test_the_report(tried: SimpleNamespace) -> None:
     report = (tried.out / "report.md").read_text()
-    told = tried.counts["scripted"]
+    told = tried.counts
     accepted = told["accepted"]
     assert told["attempts"] == N == accepted + sum(told["failed"].values())
     assert told["answers"] == sum(row["answer"] is not None for row in tried.rows) == len(tried.asked) - 1
@@ -423,35 +409,13 @@ def snapshot(tried: SimpleNamespace) -> Path:
 def test_accepted_networks_are_curated(tried: SimpleNamespace, snapshot: Path) -> None:
     """Each of them is new beside the others, so all are kept."""
     assert failed_checks(snapshot) == {}
-    accepted = tried.counts["scripted"]["accepted"]
+    accepted = tried.counts["accepted"]
     assert read_manifest(snapshot).counts["rows"]["kept"] == accepted
     links = trace(row_of(tried, 13)["nn"], [snapshot, tried.out])
     assert "network" in [link.what for link in links]
 
 
-def test_a_change_to_a_kept_network_with_a_plan(tried: SimpleNamespace, snapshot: Path) -> None:
-    before = len(tried.server.requests)
-    out = tried.place / "marks" / "changed"
-    counts = tried.run(out, blocks=0, parents=snapshot, planned=True, attempts=2, rounds=0, goal="small")
-    assert (counts["scripted"]["accepted"], counts["scripted"]["failed"]) == (1, {"answer": 1})
-    done, refused = pq.read_table(out / "attempts.parquet").to_pylist()
-    asked = tried.server.requests[before:]
-    assert [bool(request.get("response_format")) for request in asked] == [True, True, False, False]
-    assert (done["form"], done["blocks"], done["originality"]) == ("delta", [], None)
-    assert json.loads(done["plan"]) == {"idea": "a plan of its own", "stages": []}
-    assert "a plan of its own" in done["prompt"]
-    parent = next(row for row in tried.rows if row["code_sha256"] == done["parent"])
-    assert parent["code"] in json.loads(done["prompt"])[1]["content"]
-    assert done["code"] == parent["code"].replace(
-        "return self.head(x.mean((2, 3)))", "x = x.sin() * x.cos() + x.tanh()\n        return self.head(x.amax((2, 3)))"
-    )
-    assert refused["error"].endswith("its SEARCH text, which begins 'return self.tail(x)', is not in the file")
-    assert failed_checks(out) == {}
-    links = trace(done["nn"], [out, snapshot, tried.out])
-    assert parent["nn"] in [link.name for link in links if link.what == "record"]
-
-
-# --- again, and beside another ----------------------------------------------------------------------------------------
+# --- again -------------------------------------------------------------------------------------------------------------
 
 
 def test_the_same_again_asks_and_runs_nothing(tried: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -462,51 +426,6 @@ def test_the_same_again_asks_and_runs_nothing(tried: SimpleNamespace, monkeypatc
     assert asked == [16]  # which has no answer
     for name in ("attempts.parquet", "report.md", "data/records/train-00000-of-00001.parquet"):
         assert (out / name).read_bytes() == (tried.out / name).read_bytes()
-
-
-@pytest.fixture(scope="module")
-def compared(tried: SimpleNamespace) -> Path:
-    """Two models on the same attempts, one of which writes no Python."""
-    out: Path = tried.place / "marks" / "compared"
-    counts = tried.run(out, models=("scripted", "other"), attempts=3, rounds=0)
-    assert {model: told["accepted"] for model, told in counts.items()} == {"scripted": 1, "other": 0}
-    return out
-
-
-def test_two_models_on_the_same_attempts(compared: Path) -> None:
-    rows = pq.read_table(compared / "attempts.parquet").to_pylist()
-    prompts = [[row["prompt"] for row in rows if row["model"] == model] for model in ("scripted", "other")]
-    assert prompts[0] == prompts[1]
-    assert len(set(prompts[0])) == 3
-    assert (
-        "The same 3 attempts for both: 0 accepted from both, 1 from `scripted` alone, 0 from `other` alone,"
-        " 2 from none; exact McNemar test p = 1."
-    ) in (compared / "report.md").read_text()
-    assert failed_checks(compared) == {}
-
-
-# --- training ---------------------------------------------------------------------------------------------------------
-
-
-def test_accepted_networks_are_trained(tried: SimpleNamespace) -> None:
-    out = tried.place / "marks" / "trained"
-    tried.run(out, attempts=1, rounds=0, training=ShortTraining("synthetic", 1, 200))
-    (row,) = pq.read_table(out / "data" / "records").to_pylist()
-    assert row["epoch"] == 1
-    assert 0 <= row["accuracy"] <= 1
-    assert row["duration"] > 0
-    assert re.search(rf"^\| `{row['nn']}` \| .* % \| ok \|", (out / "report.md").read_text(), re.MULTILINE)
-    assert failed_checks(out) == {}
-
-
-def test_made_up_data_are_not_registered(tried: SimpleNamespace, blocks: Path, tmp_path: Path) -> None:
-    before = len(tried.server.requests)
-    given = ["--in", blocks, "--out", "out", "--model", f"scripted@{tried.server.url}", "--n", 1, "--train", 1]
-    done = lemur("synthesize", *given, "--data", "synthetic", "--register", "x.db", cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
-    assert done.stderr.startswith("lemur: ")
-    assert "synthetic" in done.stderr
-    assert (list(tmp_path.iterdir()), len(tried.server.requests)) == ([], before)
 
 
 # --- killed ------------------------------------------------------------------------------------
@@ -528,7 +447,7 @@ def stuck() -> Iterator[SimpleNamespace]:
 
 
 def started(blocks: Path, url: str, cwd: Path, cache: Path) -> subprocess.Popen[str]:
-    command = [LEMUR, "synthesize", "--in", blocks, "--out", "out", "--model", f"m@{url}", "--n", "12", "--rounds", "1"]
+    command = [LEMUR, "synthesize", "--in", blocks, "--out", "out", "--model", "m", "--base-url", url, "--n", "12"]
     environment = {**os.environ, "LEMUR_CURATOR_CACHE": str(cache)}
     return subprocess.Popen(list(map(str, command)), cwd=cwd, env=environment, stderr=subprocess.PIPE, text=True)
 

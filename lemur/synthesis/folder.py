@@ -1,37 +1,46 @@
-"""Write the folder of a synthesis: all attempts, the accepted networks as a dataset, a report, and the manifest."""
+"""The folder of a synthesis: all attempts, the accepted networks as a dataset, a report; and `lemur verify` for it.
+
+No code of the networks is executed here.
+"""
 
 import difflib
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypedDict
 
 from curate.compute.runs import PRM
 from curate.sources.folders import RECORDS
-from lemur.synthesis.attempts.loop import PREFIX, Tried
-from lemur.synthesis.attempts.steps import STEPS, TASK
-from lemur.synthesis.report import ATTEMPTS, NETS, ModelCounts, card_text, last_answers, report_text, synthesis_page
+from extract.model.results import wilson
+from lemur.synthesis.steps import STEPS, TASK, NetworkProposal
 from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_folder, write_text
 from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import code_span, count, plain, plural, ratio, table
 from manifests.folders.cards import SNAPSHOT_DISCLOSURE
 from manifests.folders.checks import Check, check_description, check_faults, check_files
 from manifests.folders.formats import Card, FolderFormat, FolderKind, FolderLink, ListedItem, RowTrace
-from manifests.folders.frame import finish
 from manifests.folders.manifest import (
-    Input,
     Manifest,
     Stopwatch,
     describe_parent,
     list_outputs,
     package_versions,
     read_manifest,
+    write_manifest,
 )
 from manifests.folders.tables import write_table, write_tables
 from manifests.records import SynthesisAttempt, Synthesized, arrow_schema
-from train.lemur.check import CheckResult
 from train.model.contract import check_contract, lemur_name
+
+ATTEMPTS, NETS, PREFIX = "attempts.parquet", "nets", "syn"
+_FAULTS = 12
+_CHARACTERS = 160
+_COPIED = 0.5  # networks with lower originality are listed by name
+_NEAR = 5
 
 FORMAT = FolderFormat(
     "synthesis",
@@ -44,79 +53,73 @@ FORMAT = FolderFormat(
     tags=("pytorch", "code", "synthetic"),
     disclosure=replace(
         SNAPSHOT_DISCLOSURE,
-        uses=("Comparing language models that write networks, and training them on attempts with their outcome.",),
+        uses=("Measuring language models that write networks, and training them on attempts with their outcome.",),
         limits=("A network was proved as docs/synthesis.md says, no further.", *SNAPSHOT_DISCLOSURE.limits[-1:]),
         biases=("Networks resemble what the models were trained on, and blocks are those of the library.",),
         collection="A language model wrote the networks on request; a program ran and compared each in a sandbox.",
     ),
 )
 
-#: Columns that an accepted network takes from its attempt.
-_SHARED = ("model", "attempt", "round", "blocks", "parent", "originality")
-
-#: Hyperparameters for checking and training a network.
+#: Hyperparameters for checking a network.
 PARAMETERS: Json = PRM | {"transform": "norm_32_flip", "batch": 64}
 
 
-def _collect_accepted(
-    tried: Sequence[Tried], license_: str, trained: Mapping[str, CheckResult], epochs: int | None
-) -> list[Synthesized]:
-    """Return the accepted networks without repeats, in the order of the attempts.
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One answer and its outcome."""
 
-    Args: trained: the results of training, by name. epochs: the number of epochs.
-    """
-    rows: dict[str, Synthesized] = {}
-    for attempt in tried:
-        record = attempt.record
-        if record.failed is not None or record.nn in rows:
-            continue
-        assert record.nn is not None
-        assert record.code is not None
-        assert attempt.candidate.graph is not None
-        assert attempt.candidate.widths is not None
-        result = trained.get(record.nn)
-        rows[record.nn] = Synthesized(
-            nn=record.nn,
-            nn_code=record.code,
-            task=TASK,
-            dataset="cifar-10",
-            metric="acc",
-            epoch=epochs if result is not None and result.accuracy is not None else None,
-            accuracy=result.accuracy if result else None,
-            duration=result.duration if result else None,
-            prm=json.dumps(PARAMETERS, sort_keys=True),
-            id=hashlib.sha256(record.code.encode()).hexdigest(),
-            **{name: getattr(record, name) for name in _SHARED},
-            block_codes=tuple(block.spec.code_sha256 for block in attempt.candidate.attempt.requested),
-            graph=attempt.candidate.graph,
-            graph_widths=attempt.candidate.widths,
-            license=license_,
-        )
-    return list(rows.values())
+    record: SynthesisAttempt
+    candidate: NetworkProposal
+
+
+class ModelCounts(TypedDict):
+    """The outcomes of the attempts; `failed`: how many were not repaired, by the step that they fail."""
+
+    attempts: int
+    answers: int
+    accepted: int
+    prompt_tokens: int
+    answer_tokens: int
+    failed: dict[str, int]
+
+
+def last_answers(records: Sequence[SynthesisAttempt]) -> list[SynthesisAttempt]:
+    """Return the last answer of each attempt. Args: records: ordered by round."""
+    return list({record.attempt: record for record in records}.values())
+
+
+def count_attempts(records: Sequence[SynthesisAttempt]) -> ModelCounts:
+    """Count attempts, answers, accepted networks, tokens, and failures by the step of the last answer."""
+    last = last_answers(records)
+    failed = Counter(record.failed for record in last if record.failed is not None)
+    return {
+        "attempts": len(last),
+        "answers": sum(record.answer is not None for record in records),
+        "accepted": len(last) - failed.total(),
+        "prompt_tokens": sum(record.prompt_tokens or 0 for record in records),
+        "answer_tokens": sum(record.answer_tokens or 0 for record in records),
+        "failed": dict(sorted(failed.items())),
+    }
 
 
 def write_synthesis(
     out: Path,
     tried: Sequence[Tried],
-    *,
     parameters: Mapping[str, object],
     folders: Sequence[Path],
-    trained: Mapping[str, CheckResult],
-    epochs: int | None,
+    *,
     license_: str,
     watch: Stopwatch,
     force: bool,
-) -> dict[str, ModelCounts]:
-    """Write the folder `out` atomically, and return the counts by model.
+) -> ModelCounts:
+    """Write the folder `out` atomically, and return its counts.
 
-    Args:
-        folders: the library, the folders to compare with for novelty, and the snapshot of networks to change.
-        trained: the results of training, by name. epochs: the number of epochs.
+    Args: folders: the folders to compare with for novelty, among them the library.
     Raises: UserError if the folder cannot be written.
     """
     records = [attempt.record for attempt in tried]
     counts = count_attempts(records)
-    accepted = _collect_accepted(tried, license_, trained, epochs)
+    accepted = [_make_row(attempt, license_) for attempt in tried if attempt.record.failed is None]
     with atomic_folder(out, force=force) as folder:
         (folder / NETS).mkdir()
         for row in accepted:
@@ -132,52 +135,123 @@ def write_synthesis(
             description="PyTorch networks that a language model wrote from facts about blocks; each was proved.",
             licenses=[license_],
             size=len(accepted),
-            text=card_text(counts, license_),
+            text=_card_text(records[0].model, counts, license_),
             sources=[(f"{parent.kind} {parent.name}", f"hash://sha256/{parent.sha256}") for parent in parents],
         )
         FORMAT.write_card(folder, rows, card, default="networks" if accepted else "attempts")
-        write_text(folder / "report.md", report_text(records, accepted, parameters, trained))
+        write_text(folder / "report.md", report_text(records, accepted, parameters))
         manifest = Manifest(
             kind=FORMAT.name,
             versions=package_versions(),
             parameters=dict(parameters),
-            inputs=[
-                Input(name=f"model {name}", sha256=digest, bytes=0)
-                for name, digest in dict.fromkeys((record.model, record.model_digest) for record in records)
-                # A model of the Hub has a commit, of 40 digits, instead of a SHA-256.
-                if digest is not None and len(digest) == 64
-            ],
+            inputs=[],
             parents=parents,
-            counts=dict(counts),
+            counts={records[0].model: counts},
             details={"license": license_},
             outputs=list_outputs(folder, rows),
             measured=watch.measure(),
         )
-        finish(folder, manifest, synthesis_page, watch)
+        write_manifest(folder, manifest)
     return counts
 
 
-def count_attempts(records: Sequence[SynthesisAttempt]) -> dict[str, ModelCounts]:
-    """Count attempts, answers, accepted networks, tokens and failures (by step of the last answer) for each model."""
-    counts: dict[str, ModelCounts] = {}
-    for model in dict.fromkeys(record.model for record in records):
-        own = [record for record in records if record.model == model]
-        last = last_answers(own)
-        failed = [record.failed for record in last if record.failed is not None]
-        counts[model] = {
-            "attempts": len(last),
-            "answers": sum(record.answer is not None for record in own),
-            "accepted": len(last) - len(failed),
-            "prompt_tokens": sum(record.prompt_tokens or 0 for record in own),
-            "answer_tokens": sum(record.answer_tokens or 0 for record in own),
-            "failed": {step: failed.count(step) for step in sorted(set(failed))},
-        }
-    return counts
+def _make_row(attempt: Tried, license_: str) -> Synthesized:
+    """Return the row of an accepted network. No two are the same: the step `novel` compares them."""
+    record, candidate = attempt.record, attempt.candidate
+    assert record.nn is not None
+    assert record.code is not None
+    assert candidate.graph is not None
+    assert candidate.widths is not None
+    return Synthesized(
+        nn=record.nn,
+        nn_code=record.code,
+        task=TASK,
+        dataset="cifar-10",
+        metric="acc",
+        epoch=None,
+        accuracy=None,
+        duration=None,
+        prm=json.dumps(PARAMETERS, sort_keys=True),
+        id=hashlib.sha256(record.code.encode()).hexdigest(),
+        **{name: getattr(record, name) for name in ("model", "attempt", "round", "blocks", "originality")},
+        block_codes=tuple(block.spec.code_sha256 for block in candidate.attempt.requested),
+        graph=candidate.graph,
+        graph_widths=candidate.widths,
+        license=license_,
+    )
 
 
-# `lemur verify` and `lemur trace` for a synthesis folder. No code in it is executed.
+# -- the texts ---------------------------------------------------------------------------------------------------------
 
-_NEAR = 5
+
+def _card_text(model: str, counts: ModelCounts, license_: str) -> str:
+    """Return the text of the dataset card about the networks."""
+    return "\n\n".join(
+        [
+            "PyTorch networks by LEMUR's contract, written by a language model from neutral specs of blocks (facts that"
+            f" were measured, never source text), each proved before it was accepted: {', '.join(STEPS)}.",
+            f"{count(counts['accepted'])} of {plural(counts['attempts'], 'attempt')} by {code_span(model)} were"
+            " accepted.",
+            f"License of the networks, as stated by the user: {license_}. `attempts.parquet` holds every prompt and"
+            " answer with the outcome of each step, `nets/` the networks as files, `report.md` the figures.",
+        ]
+    )
+
+
+def report_text(
+    records: Sequence[SynthesisAttempt], accepted: Sequence[Synthesized], parameters: Mapping[str, object]
+) -> str:
+    """Return the report of a synthesis."""
+    first, last = [record for record in records if record.round == 0], last_answers(records)
+    rows = []
+    for step in STEPS:
+        cells = [step]
+        for group in (first, last):
+            came = [record for record in group if STEPS.index(step) <= len(record.passed)]
+            through = sum(step in record.passed for record in came)
+            cells += [f"{through} of {len(came)}", _interval(through, len(came))]
+        rows.append(cells)
+    solved, mended = (sum(record.failed is None for record in group) for group in (first, last))
+    counts = count_attempts(records)
+    lines = [
+        f"# Synthesis by {code_span(records[0].model)}",
+        "",
+        f"{plural(len(last), 'attempt')}, {plural(len(records), 'answer')}: **{mended} accepted**"
+        f" ({_interval(mended, len(last))}); {solved} at the first answer, so repair gains {mended - solved}."
+        f" {count(counts['prompt_tokens'])} tokens of prompts, {count(counts['answer_tokens'])} of answers.",
+        "",
+        "Through each step, of those that reached it; intervals are 95 % Wilson intervals.",
+        "",
+        *table(["step", "first answer", "interval", "last answer", "interval"], rows),
+    ]
+    faults = Counter((record.failed, _short(record.error or "")) for record in last if record.failed is not None)
+    if faults:
+        cells_of = [[step or "", plain(error), str(number)] for (step, error), number in faults.most_common(_FAULTS)]
+        lines += ["The commonest faults of the last answers:", "", *table(["step", "error", "attempts"], cells_of, 2)]
+    if copied := [row for row in accepted if row.originality is not None and row.originality < _COPIED]:
+        lines += [
+            "Networks most of whose 10-token shingles of a requested class are in its hidden source, which the model"
+            " did not see (the share that are not):",
+            "",
+            *(f"- {code_span(row.nn)}: {ratio(row.originality or 0.0)}" for row in copied),
+            "",
+        ]
+    return "\n".join([*lines, f"`{json.dumps(dict(parameters), sort_keys=True, ensure_ascii=False)}`", ""])
+
+
+def _short(text: str) -> str:
+    first = text.splitlines()[0] if text else ""
+    return first if len(first) <= _CHARACTERS else f"{first[:_CHARACTERS]} …"
+
+
+def _interval(part: int, whole: int) -> str:
+    if not whole:
+        return "–"
+    low, high = wilson(part, whole)
+    return f"{100 * low:.1f} to {100 * high:.1f} %"
+
+
+# -- verify ------------------------------------------------------------------------------------------------------------
 
 
 def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:  # noqa: ARG001 (same signature for all verifiers)
@@ -187,7 +261,8 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:  # noqa: AR
     if not all(check.ok for check in checks):
         return checks
     attempts, rows = list(FORMAT.rows(folder, SynthesisAttempt)), list(FORMAT.rows(folder, Synthesized))
-    wrong = [] if count_attempts(attempts) == manifest.counts else ["counts are not those of the attempts"]
+    counted = {attempt.model: count_attempts(attempts) for attempt in attempts[:1]}
+    wrong = [] if counted == manifest.counts else ["counts are not those of the attempts"]
     return [
         *checks,
         *check_description(folder, manifest, FORMAT.tables),
@@ -229,8 +304,7 @@ def _network_faults(folder: Path, attempts: list[SynthesisAttempt], rows: list[S
             yield f"{NETS}/{row.nn}.py: is not the code of the table"
         if fault := check_contract(row.nn_code):
             yield f"{row.nn}: {fault}"
-        # Two models may write the same network: each must be new only compared with its own.
-        if graphs.count(row.graph) > 1 and len({other.model for other in rows}) == 1:
+        if graphs.count(row.graph) > 1:
             yield f"{row.nn}: another network computes the same"
 
 
@@ -251,20 +325,19 @@ def find_code(folder: Path, sha256: str) -> RowTrace | None:
 
 def _trace_network(folder: Path, row: Synthesized) -> RowTrace:
     attempts = FORMAT.rows(folder, SynthesisAttempt)
-    attempt = next(record for record in attempts if record.nn == row.nn and record.model == row.model)
+    attempt = next(record for record in attempts if record.nn == row.nn)
     facts: Json = {
         "id": row.id,
-        "model": f"{row.model}" + (f", weights {attempt.model_digest}" if attempt.model_digest else ""),
+        "model": row.model,
         "attempt": f"{row.attempt}, round {row.round}, seed {attempt.seed}",
         "goal": attempt.goal,
         "specs": list(row.blocks),
-        "changed_from": row.parent,
         "originality": row.originality,
         "nearest": (json.loads(attempt.facts).get("nearest") or {}).get("name"),
         "license": row.license,
     }
     links = (FolderLink("network", row.nn, facts),)
-    return RowTrace(links, (*row.block_codes, *([row.parent] if row.parent else [])))
+    return RowTrace(links, row.block_codes)
 
 
 def list_networks(folder: Path) -> Iterator[ListedItem]:
@@ -273,4 +346,4 @@ def list_networks(folder: Path) -> Iterator[ListedItem]:
         yield ListedItem((row.nn, row.id), {"id": row.id, "model": row.model, "blocks": list(row.blocks)})
 
 
-KINDS = (FolderKind(FORMAT, verify, find, find_code, synthesis_page, list_networks),)
+KINDS = (FolderKind(FORMAT, verify, find, find_code, items=list_networks),)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lemur.synthesis.attempts.messages import (
+from lemur.synthesis.messages import (
     BrokenNetwork,
     LearningTask,
     NetworkProof,

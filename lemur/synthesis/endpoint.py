@@ -1,36 +1,150 @@
-"""The models: behind an OpenAI-compatible endpoint (vLLM, llama.cpp, Ollama, TGI and the like), or on this machine.
+"""The model: behind an OpenAI-compatible endpoint (vLLM, llama.cpp, Ollama, TGI and the like), with a cache of answers.
 
-Endpoint: several requests run in parallel; temporary errors (busy, disconnected, not a chat completion) are retried
-after growing pauses. Whatever an endpoint sends costs its own attempt only: the time limit of a request includes the
-last byte of its response, and a response has a maximum size, is not unpacked, and does not lead to another address.
+Several requests run in parallel; temporary errors (busy, disconnected, not a chat completion) are retried after growing
+pauses. Whatever an endpoint sends costs its own attempt only: the time limit of a request includes the last byte of its
+response, and a response has a maximum size, is not unpacked, and does not lead to another address.
 
-This machine: a model of `transformers`, queried sequentially; its own code is never run. A model with a chat template
-gets the messages in it; one without continues a file that begins with the request as comments. Extra: `pip install
-lemur-curator[synthesis]`.
+An answer is cached as soon as it arrives, under everything that it depends on (model, prompt, sampling, seed): a killed
+run resumes without repeating requests, and running it again sends none.
 """
 
 import asyncio
+import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
-from typing import Any
+import re
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Protocol, Self
 from urllib.parse import SplitResult, urlsplit
 
 import httpx2
 from pydantic import BaseModel, Field, ValidationError
 
-from lemur.experts.local_models import find_model, import_transformers, load_model, model_name
-from lemur.synthesis.attempts.asking import MAX_ANSWER, Answer, NoAnswer, Request, Take, TokenBudget, read_answer
-from lemur.synthesis.attempts.options import Sampling, Service
+from lemur.synthesis.options import Sampling, Service
+from lemur.synthesis.prompts import Message
 from lemur_core.files.errors import UsageError, UserError
+from lemur_core.files.progress import progress
+from lemur_core.sandbox.cached import OutcomeStore
 from lemur_core.sandbox.server.foreign import one_line
 from lemur_core.sandbox.server.received import clean_text
 
-_PARTS = (".safetensors", ".json", ".model", ".txt", ".jinja")  # suffixes of the files of a model on this machine
-
+#: Characters of an answer. The longest network of LEMUR 2.1.0 has 178,375.
+MAX_ANSWER = 1 << 20
 #: The key to send if none is set.
 PLACEHOLDER = "none"
+
+_MAX_TOKENS = 2**31  # of a prompt or an answer
+_FINISH = re.compile(r"[a-z_]{1,40}")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request."""
+
+    messages: Sequence[Message]
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer, with the model's own token counts, None if not reported. `finish`: the reason why it ended."""
+
+    text: str
+    prompt_tokens: int | None = None
+    answer_tokens: int | None = None
+    finish: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NoAnswer:
+    """The reason for a missing answer."""
+
+    why: str
+
+
+Take = Callable[[int, Answer | NoAnswer], None]
+
+
+class Model(Protocol):
+    """A language model; `identity` distinguishes it from all others."""
+
+    name: str
+    identity: str
+
+    def ask(self, requests: Sequence[Request], sampling: Sampling, take: Take) -> None:
+        """Pass `take` the answer to each request, with its index, as it arrives.
+
+        Raises: UserError if no request can be answered.
+        """
+
+
+def read_answer(text: str, prompt_tokens: object = None, answer_tokens: object = None, finish: object = None) -> Answer:
+    """Return an answer with what an endpoint reports about it; counts that count nothing, and reasons that are not a
+    word, are left out."""
+    reason = finish if isinstance(finish, str) and _FINISH.fullmatch(finish) else None
+    return Answer(clean_text(text), _read_count(prompt_tokens), _read_count(answer_tokens), reason)
+
+
+def _read_count(number: object) -> int | None:
+    return number if type(number) is int and 0 <= number < _MAX_TOKENS else None
+
+
+class Asker:
+    """Queries a model, with a cache of answers. A context manager. Args: again: ignore cached answers."""
+
+    def __init__(self, model: Model, sampling: Sampling, *, again: bool = False) -> None:
+        self.model, self.sampling, self._again = model, sampling, again
+        self.reused = 0
+        self._store = OutcomeStore("synthesis")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._store.__exit__(*error)
+
+    def ask(self, requests: Sequence[Request], what: str) -> list[Answer | NoAnswer]:
+        """Return the answers in the order of the requests.
+
+        Raises: UserError if no request can be answered, or an answer cannot be cached.
+        """
+        answers: dict[int, Answer | NoAnswer] = {}
+        keys = [self._key(request) for request in requests]
+        for index, key in enumerate(keys):
+            if not self._again and (kept := self._store.recall(key)) is not None:
+                answers[index] = read_answer(**json.loads(kept))
+                self.reused += 1
+        new = [index for index in range(len(requests)) if index not in answers]
+        if new:
+            with progress(f"{self.model.name}: {what}", len(new), "answers") as advance:
+
+                def take(number: int, answer: Answer | NoAnswer) -> None:
+                    if isinstance(answer, Answer):
+                        self._keep(keys[new[number]], answer)
+                    answers[new[number]] = answer
+                    advance(1)
+
+                self.model.ask([requests[index] for index in new], self.sampling, take)
+        return [answers[index] for index in range(len(requests))]
+
+    def _key(self, request: Request) -> str:
+        identity = [self.model.identity, asdict(self.sampling), asdict(request)]
+        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+    def _keep(self, key: str, answer: Answer) -> None:
+        try:
+            self._store.remember(key, json.dumps(asdict(answer)).encode())
+        except sqlite3.Error as error:
+            raise UserError(
+                f"an answer cannot be cached: {error}; free space, or set LEMUR_CURATOR_CACHE to another folder, and"
+                " run again: earlier answers are kept"
+            ) from error
+
+
+# -- the endpoint ------------------------------------------------------------------------------------------------------
 
 _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 _OURS = frozenset({401, 403, 404, 405})  # retrying would not help
@@ -70,18 +184,14 @@ class _Completion(BaseModel):
 class Endpoint:
     """A model by its name at an endpoint.
 
-    Args:
-        budget: no request is sent once it is spent, and its seconds end those under way.
-        pause: seconds before the first retry; doubles with each retry.
+    Args: pause: seconds before the first retry; doubles with each retry.
     Raises: UsageError if the URL is invalid.
     """
 
-    digest: str | None = None
-
-    def __init__(self, name: str, url: str, service: Service, budget: TokenBudget, pause: float = 1.0) -> None:
-        parts = check_url(url, service.key_name)
-        self.name, self.identity = name, f"{name}@{url.rstrip('/')}"
-        self._url, self._service, self._budget, self._pause = url.rstrip("/"), service, budget, pause
+    def __init__(self, name: str, service: Service, pause: float = 1.0) -> None:
+        parts, url = check_url(service.url, service.key_name), service.url.rstrip("/")
+        self.name, self.identity = name, f"{name}@{url}"
+        self._url, self._service, self._pause = url, service, pause
         self._target = parts._replace(path=_complete_path(parts.path.rstrip("/"))).geturl()
         self._key = os.environ.get(service.key_name) or PLACEHOLDER
         self._answered, self._refusal = False, ""
@@ -97,20 +207,15 @@ class Endpoint:
 
             async def work() -> None:
                 for index, request in requests:
-                    stopped = self._budget.spent() or self._refusal
-                    take(index, NoAnswer(stopped) if stopped else await self._answer(client, request, sampling))
+                    if self._refusal:
+                        take(index, NoAnswer(self._refusal))
+                        continue
+                    body = {"model": self.name, "messages": list(request.messages), "seed": request.seed}
+                    answer = await self._retry(client, body | asdict(sampling))
+                    self._answered |= isinstance(answer, Answer)
+                    take(index, answer)
 
             await asyncio.gather(*(work() for _ in range(self._service.at_once)))
-
-    async def _answer(self, client: httpx2.AsyncClient, request: Request, sampling: Sampling) -> Answer | NoAnswer:
-        """Return the answer, or why there is none by the end of the time budget."""
-        try:
-            async with asyncio.timeout(self._budget.seconds_left):
-                answer = await self._retry(client, self._body(request, sampling))
-        except TimeoutError:
-            return NoAnswer(self._budget.seconds_spent)
-        self._answered |= isinstance(answer, Answer)
-        return answer
 
     async def _retry(self, client: httpx2.AsyncClient, body: dict[str, object]) -> Answer | NoAnswer:
         for attempt in range(self._service.retries + 1):
@@ -122,20 +227,6 @@ class Endpoint:
             if attempt < self._service.retries:
                 await asyncio.sleep(min(pause, _LONGEST_PAUSE))
         return NoAnswer(f"no answer in {self._service.retries + 1} requests; last error: {why}")
-
-    def _body(self, request: Request, sampling: Sampling) -> dict[str, object]:
-        body: dict[str, object] = {
-            "model": self.name,
-            "messages": list(request.messages),
-            "max_tokens": sampling.max_tokens,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "seed": request.seed,
-        }
-        if request.schema:
-            # All of these servers then answer with JSON, and TGI follows the schema.
-            body["response_format"] = {"type": "json_object", "value": dict(request.schema)}
-        return body
 
     async def _once(self, client: httpx2.AsyncClient, body: dict[str, object]) -> Answer | NoAnswer:
         try:
@@ -247,59 +338,3 @@ def _seconds(response: httpx2.Response) -> float | None:
     except (KeyError, ValueError):
         return None
     return None if math.isnan(seconds) else max(0.0, seconds)
-
-
-# -- a model on this machine --------------------------------------------
-
-
-class LocalModel:
-    """A causal language model by its folder, GGUF file, package or name on the Hub.
-
-    Raises: UserError if transformers is not installed, or the model cannot be loaded.
-    """
-
-    def __init__(self, name: str, *, budget: TokenBudget) -> None:
-        transformers = import_transformers(f"--model {name}", "'lemur-curator[synthesis]', or pass --base-url")
-        self._tokenizer, self._model = load_model(transformers, name, "--model", ", or --base-url URL")
-        files = find_model(name, "--model")
-        self.name = model_name(name)
-        commit = getattr(self._model.config, "_commit_hash", None)
-        self.digest = commit if files.folder is None else files.digest(*_PARTS)
-        self.identity = f"{self.name}#{self.digest}"
-        self._budget = budget
-
-    def ask(self, requests: Sequence[Request], sampling: Sampling, take: Take) -> None:
-        """Hand `take` the answer to each request, in their order."""
-        for index, request in enumerate(requests):
-            spent = self._budget.spent()
-            take(index, NoAnswer(spent) if spent else self._answer(request, sampling))
-
-    def _answer(self, request: Request, sampling: Sampling) -> Answer | NoAnswer:
-        import torch
-
-        chats = self._tokenizer.chat_template is not None
-        text = request.opening
-        if chats:
-            messages = list(request.messages)
-            text = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        # A chat template writes the special tokens itself.
-        ids = self._tokenizer(text, return_tensors="pt", add_special_tokens=not chats).input_ids
-        room = getattr(self._model.config, "max_position_embeddings", None) or ids.shape[1] + sampling.max_tokens
-        new = min(sampling.max_tokens, room - ids.shape[1])
-        if new < 1:
-            return NoAnswer(f"the prompt of {ids.shape[1]:,} tokens leaves no room in a context of {room:,}")
-        drawn: dict[str, Any] = {"do_sample": False}
-        if sampling.temperature > 0:
-            drawn = {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": 0}
-        torch.manual_seed(request.seed)
-        end = self._tokenizer.eos_token_id
-        padding = self._tokenizer.pad_token_id if self._tokenizer.pad_token_id is not None else end
-        with torch.inference_mode():
-            generated = self._model.generate(
-                ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, pad_token_id=padding, **drawn
-            )[0, ids.shape[1] :]
-        text = self._tokenizer.decode(generated, skip_special_tokens=True)
-        ended = len(generated) < new or (end is not None and int(generated[-1]) == end)
-        return Answer(
-            text if chats else request.opening + text, ids.shape[1], len(generated), "stop" if ended else "length"
-        )

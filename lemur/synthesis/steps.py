@@ -38,11 +38,11 @@ from extract.arguments.messages import BlockRun, CallsToRun, SpecRebuild
 from extract.proofs.rebuild import REBUILD
 from extract.proofs.visit import TRACE
 from extract.specs.algorithm import build_algorithm, graphs_in_spec
-from lemur.synthesis.attempts.confirm import CONFIRM, confirm
-from lemur.synthesis.attempts.messages import NetworkProof, NetworkToProve
-from lemur.synthesis.attempts.plan import Attempt, RequestedBlock
-from lemur.synthesis.attempts.policy import find_forbidden
-from lemur.synthesis.attempts.prompts import CLASSES, IN_SHAPE
+from lemur.synthesis.confirm import CONFIRM, confirm
+from lemur.synthesis.messages import NetworkProof, NetworkToProve
+from lemur.synthesis.plan import Attempt, RequestedBlock
+from lemur.synthesis.policy import find_forbidden
+from lemur.synthesis.prompts import CLASSES, IN_SHAPE
 from lemur_core.describe.facts import MOVES
 from lemur_core.files import Json
 from lemur_core.files.atomic import scratch_folder
@@ -69,7 +69,7 @@ _OPERATIONS = 0.5  # the share of common operations, of all in both, that has to
 
 #: One batch is trained. CPU time and memory are the effective limits, so outcomes do not depend on machine load.
 PROVE = SandboxStage[NetworkProof](
-    "lemur.synthesis.attempts.learning_guest:prove",
+    "lemur.synthesis.learning_guest:prove",
     NetworkProof,
     Limits(wall_seconds=900, cpu_seconds=120, memory_bytes=6 * 2**30),
     Retries.NONE,
@@ -142,10 +142,6 @@ class Prover:
         for step in (self._check_runs, self._check_learns, self.check_conformance, self._check_novelty):
             step([candidate for candidate in candidates if candidate.step is None])
 
-    def forget(self) -> None:
-        """Forget what was accepted: the next candidates are compared with the folders alone."""
-        self._kept.clear()
-
     def _check_runs(self, candidates: Sequence[NetworkProposal]) -> None:
         inputs = build_payload(TASK, TASK_DATASETS[TASK], PRM)
         assert not isinstance(inputs, str)
@@ -164,8 +160,7 @@ class Prover:
         requests = {
             f"{number} {name}": NetworkToProve(candidate.code or "", _PRM, _CASE, name)
             for number, candidate in enumerate(candidates)
-            # Without a requested block, the whole network has to learn.
-            for name in [block.name for block in candidate.attempt.requested] or ["Net"]
+            for name in [block.name for block in candidate.attempt.requested]
         }
         for reply in PROVE.run(self._box, requests):
             position, name = reply.key.split(" ")

@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from lemur.synthesis.attempts.messages import BrokenNetwork, LearningTask, ScoreChange
-from lemur.synthesis.attempts.prompts import CLASSES, IN_SHAPE
+from lemur.synthesis.messages import BrokenNetwork, LearningTask, ScoreChange
+from lemur.synthesis.prompts import CLASSES, IN_SHAPE
 from lemur_core.sandbox import Limits
 from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.stage import Retries, SandboxStage
 
 #: Up to 200 batches are trained. CPU time and memory are the effective limits: the load of the machine changes nothing.
 CONFIRM = SandboxStage[ScoreChange | BrokenNetwork](
-    "lemur.synthesis.attempts.learning_guest:train_briefly",
+    "lemur.synthesis.learning_guest:train_briefly",
     ScoreChange | BrokenNetwork,
     Limits(wall_seconds=3600, cpu_seconds=480, memory_bytes=6 * 2**30),
     Retries.NONE,
