@@ -21,7 +21,7 @@ from curate.chat.network import NetworkFacts
 from curate.compute import behavior, graphs, runs
 from extract import migrate
 from extract.proofs import rebuild, validate, visit
-from lemur.synthesis import confirm, steps
+from lemur.synthesis import confirm
 from lemur_core.files.errors import UserError
 from lemur_core.graphs.graph import Graph, Node, Ref, TensorType, pack, unpack
 from lemur_core.graphs.serialization import load_graphs, store
@@ -87,7 +87,7 @@ STAGES: dict[str, SandboxStage[Any]] = {
         *(runs.RUN, graphs.TRACE, behavior.MEASURE, CHAT),
         *(validate.EXECUTE, validate.SIGN_BLOCK, validate.SIGN_ORIGINALS),
         *(visit.TRACE, visit.VISIT, rebuild.REBUILD, visit.SIGN),
-        *(migrate.IMPORT, migrate.SIGN, steps.PROVE, confirm.CONFIRM),
+        *(migrate.IMPORT, migrate.SIGN, confirm.CONFIRM),
         *(candidates.PROBE, candidates.NETWORK, check.CHECK),
     )
 }

@@ -1,15 +1,15 @@
 """Confirm that a network learns, by data that its process does not have.
 
-Whatever a process reports that runs foreign code, that code can make up. So a network that passed the steps is trained
-once more, in fresh processes, from other seeds and on other images than before: five random patterns with noise. What
-comes back are scores of further images, whose labels only we have. If training moved the scores toward these labels,
-rather than toward the same labels in any other order, the network learned. By chance, that happens in each of the two
-processes at most 4 times in 120: in two modes, after few epochs or after many.
+Whatever a process reports that runs foreign code, that code can make up. So a network is trained in fresh processes,
+each with a seed and images of its own: five random patterns with noise. What comes back are scores of further images,
+whose labels only we have. If training moved the scores toward these labels, rather than toward the same labels in any
+other order, the network learned. By chance, that happens in each of the two processes at most 4 times in 120: in two
+modes, after few epochs or after many.
 """
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import permutations
 from typing import Any
 
@@ -40,31 +40,36 @@ _NOISE = 0.3
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
-def confirm(box: CachedSandbox, codes: Mapping[int, str], prm: Mapping[str, Any]) -> dict[int, str]:
-    """Return the networks that do not learn, by their number, with the reason.
+def confirm(
+    box: CachedSandbox, codes: Mapping[int, tuple[str, Sequence[str]]], prm: Mapping[str, Any]
+) -> dict[int, tuple[str, str]]:
+    """Return the networks that do not learn, by their number, with the step that they fail and the reason.
 
-    Args: box: knows the guest of `CONFIRM`. codes: the networks. prm: hyperparameters.
+    Args: box: knows the guest of `CONFIRM`. codes: the networks, with the classes that have to learn. prm:
+        hyperparameters.
     Raises: UserError if no sandbox is available.
     """
-    refused: dict[int, str] = {}
+    refused: dict[int, tuple[str, str]] = {}
     waiting = [(number, run) for number in codes for run in range(_RUNS)]
     for epochs in _EPOCHS:
-        tasks = {f"{number} {run}": _draw(codes[number], run, prm, epochs) for number, run in waiting}
+        tasks = {f"{number} {run}": _draw(*codes[number], run, prm, epochs) for number, run in waiting}
         waiting = []
         for reply in CONFIRM.run(box, {key: task for key, (task, _) in tasks.items()}):
             number, run = map(int, reply.key.split(" "))
             if reply.answer is None:
-                refused[number] = reply.ending()
+                refused[number] = ("learns", reply.ending())
             elif isinstance(reply.answer, BrokenNetwork):
-                refused[number] = f"{reply.answer.category}: {reply.answer.error}"
+                refused[number] = (reply.answer.step, reply.answer.error)
             elif not _has_learned(reply.answer, tasks[reply.key][1]):
                 waiting.append((number, run))
         waiting = [(number, run) for number, run in waiting if number not in refused]
     unmoved = "its training does not move its scores of images that it has not seen toward their labels"
-    return refused | {number: unmoved for number, _ in waiting}
+    return refused | {number: ("learns", unmoved) for number, _ in waiting}
 
 
-def _draw(code: str, run: int, prm: Mapping[str, Any], epochs: int) -> tuple[LearningTask, list[int]]:
+def _draw(
+    code: str, names: Sequence[str], run: int, prm: Mapping[str, Any], epochs: int
+) -> tuple[LearningTask, list[int]]:
     """Draw the images for one run. Returns: also the labels of the unseen images."""
     digest = hashlib.sha256(f"{run} {code}".encode()).digest()
     generator = np.random.default_rng(list(digest))
@@ -83,7 +88,7 @@ def _draw(code: str, run: int, prm: Mapping[str, Any], epochs: int) -> tuple[Lea
     unseen, unseen_labels = draw_images(_UNSEEN)
     seed = int.from_bytes(digest[:4], "big")
     task = LearningTask(
-        code, prm, seed, CLASSES, list(IN_SHAPE), images, image_labels, unseen, batch=_BATCH, epochs=epochs
+        code, names, prm, seed, CLASSES, list(IN_SHAPE), images, image_labels, unseen, batch=_BATCH, epochs=epochs
     )
     return task, unseen_labels
 

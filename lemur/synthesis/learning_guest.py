@@ -1,217 +1,115 @@
-"""Sandbox guests: prove that a network runs and that one batch trains it, and train it to confirm what it reports.
+"""Sandbox guest: train a network as LEMUR's trainer does, and report how its scores of other images changed.
 
-The proof constructs and runs the network as LEMUR's trainer does; its scores must have the stated shape. Then follow a
-backward pass, and one batch with its own `train_setup` and `learn`. The confirmation trains it longer, and reports how
-its scores of other images changed. Their labels never enter this process, so no code of a network can forge them.
+Before, its scores must have the right shape, and a finite gradient must reach each parameter of the requested blocks;
+after, its training must have changed one of them. The labels of the other images never enter this process, so no code
+of a network can forge how its scores follow them.
 """
 
 import base64
-from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lemur.synthesis.messages import (
-    BrokenNetwork,
-    LearningTask,
-    NetworkProof,
-    NetworkToProve,
-    ProofStep,
-    ScoreChange,
-)
+from lemur.synthesis.messages import BrokenNetwork, LearningTask, ScoreChange
 from lemur_core.graphs.trace import flatten_tensors
-from lemur_core.sandbox.net import (
-    NetError,
-    construct,
-    execute,
-    make_inputs,
-    seed_all,
-    sizes,
-    step,
-    stub_weights,
-    tuples,
-)
+from lemur_core.sandbox.net import NetError, construct, execute, seed_all, sizes, step, stub_weights
 
-_BATCH = 4  # images to train with: normalization over a batch needs several
 _REPEATS = 2  # forward passes in train mode, since dropout is random
-
-
-class _Failed(Exception):  # noqa: N818 (an outcome, not a fault)
-    """A failed step."""
-
-    def __init__(self, step: ProofStep, why: str) -> None:
-        super().__init__(why)
-        self.step, self.why = step, why
-
-
-def prove(request: NetworkToProve) -> NetworkProof:
-    """Return the step that a network fails, if any. Raises: MemoryError and the like, which the sandbox reports."""
-    torch.set_num_threads(1)
-    stub_weights()
-    try:
-        net, _ = _build(request, request.case)
-        _check_outputs(net, request.case)
-        _check_gradients(request)
-        _check_learning(request)
-    except _Failed as failure:
-        return NetworkProof(failure.step, failure.why)
-    return NetworkProof()
-
-
-def _build(request: NetworkToProve, case: Mapping[str, Any]) -> tuple[Any, list[nn.Module]]:
-    """Build the network; also return its instances of the class."""
-    seed_all(0)
-    try:
-        file = execute(request.code)
-        net = construct(file, tuples(case["in_shape"]), tuples(case["out_shape"]), dict(request.prm))
-    except NetError as error:
-        raise _Failed("builds", error.detail) from error
-    return net, _find_blocks(file, net, request.name)
-
-
-def _find_blocks(file: ModuleType, net: nn.Module, name: str) -> list[nn.Module]:
-    blocks = [module for module in net.modules() if isinstance(module, getattr(file, name))]
-    if not blocks:
-        raise _Failed("builds", f"no {name} is in it once it is constructed")
-    return blocks
-
-
-def _check_outputs(net: nn.Module, case: Mapping[str, Any]) -> None:
-    inputs, expected = make_inputs(dict(case)), case["output"]
-    try:
-        with step("runs", f"input {sizes(inputs.shape)}"), torch.no_grad():
-            output = net.eval()(inputs)
-    except NetError as error:
-        raise _Failed("runs", error.detail) from error
-    if not isinstance(output, Tensor) or list(output.shape) != list(expected):
-        received = sizes(output.shape) if isinstance(output, Tensor) else type(output).__name__
-        raise _Failed("shape", f"gives {received} for {sizes(inputs.shape)}, where {sizes(expected)} is wanted")
-    if not bool(torch.isfinite(output).all()):
-        raise _Failed("shape", "the output is not finite")
-
-
-def _check_gradients(request: NetworkToProve) -> None:
-    """Check that a finite gradient reaches each trainable parameter of the block, and its outputs."""
-    case = _with_batch(request.case)
-    net, blocks = _build(request, case)
-    trained = _trainable(blocks)
-    gave: list[Tensor] = []
-
-    def retain_gradient(_module: nn.Module, _inputs: object, output: Tensor) -> None:
-        if output.requires_grad:
-            output.retain_grad()
-        gave.append(output)
-
-    hooks = [block.register_forward_hook(retain_gradient) for block in blocks]
-    try:
-        with step("gradients", "train mode"):
-            output = net.train()(make_inputs(case))
-            outputs = [tensor for tensor in flatten_tensors(output) if tensor.requires_grad]
-            # Random weights: with a plain sum, gradients of opposite sign could cancel, as after a softmax.
-            generator = torch.Generator().manual_seed(0)
-            weights = [torch.randn(tensor.shape, generator=generator) for tensor in outputs]
-            torch.autograd.backward(outputs, weights)  # raises if there are no outputs
-    except NetError as error:
-        raise _Failed("gradients", error.detail) from error
-    for hook in hooks:
-        hook.remove()
-    missing = sorted(name for name, parameter in trained.items() if parameter.grad is None)
-    if missing:
-        raise _Failed(
-            "gradients", f"none reaches {', '.join(missing[:4])}: {len(missing)} of {len(trained)} parameters"
-        )
-    gradients = {name: parameter.grad for name, parameter in trained.items() if parameter.grad is not None}
-    wrong = sorted(name for name, gradient in gradients.items() if not bool(torch.isfinite(gradient).all()))
-    if wrong:
-        raise _Failed("gradients", f"that of {wrong[0]} is not finite")
-    if not gave or all(tensor.grad is None for tensor in gave):
-        raise _Failed("gradients", "none reaches the output of the block")
-
-
-def _learn(request: NetworkToProve) -> tuple[ModuleType, Any, Tensor]:
-    """Train the network on one batch, as LEMUR's trainer does.
-
-    Returns: the file as a module, the network, and its output for the batch afterwards, in eval mode.
-    Raises: NetError.
-    """
-    seed_all(0)
-    case = _with_batch(request.case)
-    file = execute(request.code)
-    net = construct(file, tuples(case["in_shape"]), tuples(case["out_shape"]), dict(request.prm))
-    images, labels = make_inputs(case), torch.arange(_BATCH) % int(case["out_shape"][0])
-    with step("train_setup_failed", "in train_setup(prm)"):
-        net.train_setup({**request.prm, "batch": _BATCH})
-    with step("learn_failed", f"in learn(train_data), one batch of {_BATCH}"):
-        net.train()
-        net.learn([(images, labels)])
-    with step("forward_failed", "after one batch was learned"), torch.no_grad():
-        return file, net, net.eval()(images)
-
-
-def _with_batch(case: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the case with the images of one batch."""
-    return {**case, "in_shape": [_BATCH, *case["in_shape"][1:]]}
-
-
-def _check_learning(request: NetworkToProve) -> None:
-    """Check that the network's own training on one batch changes a parameter of the block."""
-    # The state before training: built again, since `_learn` returns only the trained network.
-    _, blocks = _build(request, _with_batch(request.case))  # with the same seed as for training
-    before = _trainable(blocks)
-    try:
-        file, net, output = _learn(request)
-    except NetError as error:
-        raise _Failed("learns", f"{error.category}: {error.detail}") from error
-    if not bool(torch.isfinite(output).all()):
-        raise _Failed("learns", "outputs are not finite after one batch")
-    after = _trainable(_find_blocks(file, net, request.name))
-    pairs = zip(before.values(), after.values(), strict=True)
-    if before and all(torch.equal(old.detach(), new.detach()) for old, new in pairs):
-        raise _Failed("learns", "one batch does not change any parameter of the block")
-
-
-def _trainable(blocks: list[nn.Module]) -> dict[str, nn.Parameter]:
-    """Return the trainable parameters of blocks, by name and number of the block."""
-    return {
-        f"{name} of {number}" if number else name: parameter
-        for number, block in enumerate(blocks)
-        for name, parameter in block.named_parameters()
-        if parameter.requires_grad
-    }
-
-
-# --- to confirm learning ----------------------------------------------------------------------------------------------
 
 
 def train_briefly(task: LearningTask) -> ScoreChange | BrokenNetwork:
     """Train a network for some batches. Raises: MemoryError and the like, which the sandbox reports."""
     torch.set_num_threads(1)
     stub_weights()
-    try:
-        return _train(task)
-    except NetError as error:
-        return BrokenNetwork(error.category, error.detail)
-
-
-def _train(task: LearningTask) -> ScoreChange:
     images, unseen = (_decode(text, task.shape) for text in (task.images, task.unseen))
-    labels = torch.tensor(task.labels)
-    seed_all(task.seed)
-    net = construct(execute(task.code), (task.batch, *task.shape), (task.classes,), dict(task.prm))
-    before = _score(net, unseen, task)
-    with step("train_setup_failed", "in train_setup(prm)"):
-        net.train_setup({**task.prm, "batch": task.batch})
-    for _ in range(task.epochs):
-        batches = list(zip(torch.split(images, task.batch), torch.split(labels, task.batch), strict=True))
-        with step("learn_failed", f"in learn(train_data), {len(batches)} batches of {task.batch}"):
-            net.train()
-            net.learn(batches)
-    after = _score(net, unseen, task)
+    batches = list(zip(images.split(task.batch), torch.tensor(task.labels).split(task.batch), strict=True))
+    running = True
+    try:
+        file, net = _build(task)
+        for name in task.names:
+            if not _find_blocks(file, net, name):
+                raise NetError("builds", f"no {name} is in it once it is constructed")
+        before = _score(net, unseen, task)
+        running = False
+        _check_gradients(task, batches[0][0])
+        values = {name: [own.detach().clone() for own in _trainable(file, net, name).values()] for name in task.names}
+        with step("train_setup_failed", "in train_setup(prm)"):
+            net.train_setup({**task.prm, "batch": task.batch})
+        for _ in range(task.epochs):
+            with step("learn_failed", f"in learn(train_data), {len(batches)} batches of {task.batch}"):
+                net.train()
+                net.learn(list(batches))
+        for name, old in values.items():
+            pairs = zip(old, _trainable(file, net, name).values(), strict=True)
+            if old and all(torch.equal(one, other.detach()) for one, other in pairs):
+                raise NetError("learns", f"its training does not change any parameter of {name}")
+        after = _score(net, unseen, task)
+    except NetError as error:
+        if running:
+            return BrokenNetwork("runs", error.detail)
+        return BrokenNetwork("learns", f"{error.category}: {error.detail}")
     return ScoreChange(
         *(tuple(tuple(row) for row in (new - old).tolist()) for old, new in zip(before, after, strict=True))
     )
+
+
+def _build(task: LearningTask) -> tuple[ModuleType, Any]:
+    """Return the file as a module, and the network."""
+    seed_all(task.seed)
+    file = execute(task.code)
+    return file, construct(file, (task.batch, *task.shape), (task.classes,), dict(task.prm))
+
+
+def _find_blocks(file: ModuleType, net: nn.Module, name: str) -> list[nn.Module]:
+    return [module for module in net.modules() if isinstance(module, getattr(file, name))]
+
+
+def _trainable(file: ModuleType, net: nn.Module, name: str) -> dict[str, nn.Parameter]:
+    """Return the trainable parameters of the blocks of a class, by name and number of the block."""
+    return {
+        f"{key} of {number}" if number else key: parameter
+        for number, block in enumerate(_find_blocks(file, net, name))
+        for key, parameter in block.named_parameters()
+        if parameter.requires_grad
+    }
+
+
+def _check_gradients(task: LearningTask, images: Tensor) -> None:
+    """Check that a finite gradient reaches each trainable parameter of the blocks, and an output of each class."""
+    file, net = _build(task)
+    gave: dict[str, list[Tensor]] = {name: [] for name in task.names}
+
+    def keep(outputs: list[Tensor]) -> Any:
+        def hook(_module: nn.Module, _inputs: object, output: Tensor) -> None:
+            if output.requires_grad:
+                output.retain_grad()
+            outputs.append(output)
+
+        return hook
+
+    for name in task.names:
+        for block in _find_blocks(file, net, name):
+            block.register_forward_hook(keep(gave[name]))
+    with step("gradients", "train mode"):
+        outputs = [tensor for tensor in flatten_tensors(net.train()(images)) if tensor.requires_grad]
+        # Random weights: with a plain sum, gradients of opposite sign could cancel, as after a softmax.
+        generator = torch.Generator().manual_seed(0)
+        weights = [torch.randn(tensor.shape, generator=generator) for tensor in outputs]
+        torch.autograd.backward(outputs, weights)  # raises if there are no outputs
+    for name in task.names:
+        trained = _trainable(file, net, name)
+        missing = sorted(key for key, parameter in trained.items() if parameter.grad is None)
+        if missing:
+            first = ", ".join(missing[:4])
+            raise NetError("gradients", f"none reaches {first}: {len(missing)} of {len(trained)} parameters of {name}")
+        gradients = {key: parameter.grad for key, parameter in trained.items() if parameter.grad is not None}
+        wrong = sorted(key for key, gradient in gradients.items() if not bool(torch.isfinite(gradient).all()))
+        if wrong:
+            raise NetError("gradients", f"that of {wrong[0]} of {name} is not finite")
+        if all(tensor.grad is None for tensor in gave[name]):
+            raise NetError("gradients", f"none reaches the output of {name}")
 
 
 def _score(net: Any, images: Tensor, task: LearningTask) -> tuple[Tensor, Tensor]:
@@ -222,9 +120,11 @@ def _score(net: Any, images: Tensor, task: LearningTask) -> tuple[Tensor, Tensor
         runs.append(net.eval()(images))
     for scores in runs:
         if not isinstance(scores, Tensor) or list(scores.shape) != [len(images), task.classes]:
-            raise NetError("wrong_output", f"forward gives no tensor of {len(images)}x{task.classes}: images x classes")
+            given = sizes(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+            wanted = f"where {len(images)}x{task.classes} is wanted"
+            raise NetError("wrong_output", f"gives {given} for {sizes(images.shape)}, {wanted}")
         if not bool(torch.isfinite(scores).all()):
-            raise NetError("not_finite", "forward gives infinite values or NaN")
+            raise NetError("not_finite", "the output is not finite")
     return torch.stack(runs[:-1]).double().mean(0), runs[-1].double()
 
 

@@ -1,11 +1,8 @@
-"""The requests to the guests of synthesis, and their answers. Standard library only: the guests import it."""
+"""The request to the guest of synthesis, and its answers. Standard library only: the guest imports it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
-
-#: The steps of a proof, in order.
-ProofStep = Literal["builds", "runs", "shape", "gradients", "learns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +10,7 @@ class LearningTask:
     """Images to train a network on, and further ones whose labels stay with the caller.
 
     Args:
+        names: the classes in the network that have to learn.
         seed: the seed of the network's initial values.
         classes: the number of scores per image.
         shape: the shape of one image: channels, height, width.
@@ -24,6 +22,7 @@ class LearningTask:
     """
 
     code: str
+    names: Sequence[str]
     prm: Mapping[str, Any]
     seed: int
     classes: int
@@ -44,29 +43,8 @@ class ScoreChange:
 
 
 @dataclass(frozen=True, slots=True)
-class NetworkToProve:
-    """A network, the class in it that has to learn, and the inputs.
-
-    Args: case: as for `lemur_core.sandbox.net.run_network`, with `in_shape`, `out_shape` and `output`.
-    """
-
-    code: str
-    prm: Mapping[str, Any]
-    case: Mapping[str, Any]
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class NetworkProof:
-    """The step of a proof that failed, and why; None if all succeeded."""
-
-    failed: ProofStep | None = None
-    why: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class BrokenNetwork:
-    """Why a network does not run or learn; `category` is the step that failed."""
+    """The step that a network fails, and why."""
 
-    category: str
+    step: Literal["runs", "learns"]
     error: str

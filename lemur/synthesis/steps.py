@@ -9,8 +9,8 @@
 | contract | it meets LEMUR's contract, checked without running; each requested block is a class in the file |
 | runs | constructed and called as LEMUR's trainer does, it returns finite scores of the right shape |
 | used | in the graph, each requested block contributes to the scores |
-| learns | finite gradients reach each parameter of the blocks, its own training on one batch changes them; in other
-    processes, its training moves the scores of images that it has not seen toward their labels |
+| learns | in fresh processes, finite gradients reach each parameter of the blocks, its own training changes them and
+    moves the scores of images that it has not seen toward their labels |
 | conforms | each requested block, called as its spec states, has the spec's shapes, parameters and half of its motifs;
     without motifs, most of its operations; without parameters, its outputs |
 | novel | by curation's thresholds and by the graph it equals nothing in snapshots, the library or this run |
@@ -39,10 +39,8 @@ from extract.proofs.rebuild import REBUILD
 from extract.proofs.visit import TRACE
 from extract.specs.algorithm import build_algorithm, graphs_in_spec
 from lemur.synthesis.confirm import CONFIRM, confirm
-from lemur.synthesis.messages import NetworkProof, NetworkToProve
 from lemur.synthesis.plan import Attempt, RequestedBlock
 from lemur.synthesis.policy import find_forbidden
-from lemur.synthesis.prompts import CLASSES, IN_SHAPE
 from lemur_core.describe.facts import MOVES
 from lemur_core.files import Json
 from lemur_core.files.atomic import scratch_folder
@@ -51,9 +49,9 @@ from lemur_core.files.workers import available_cores
 from lemur_core.graphs.graph import LEAVES, Graph
 from lemur_core.graphs.identity import similarity, subtrees
 from lemur_core.graphs.serialization import load_graphs
-from lemur_core.sandbox import Failure, Limits
+from lemur_core.sandbox import Failure
 from lemur_core.sandbox.cached import workers_within_memory
-from lemur_core.sandbox.stage import Retries, SandboxStage, open_sandbox
+from lemur_core.sandbox.stage import Retries, open_sandbox
 from lemur_core.similarity.minhash import jaccard
 from lemur_core.source.quality import drop_unevaluated, find_undefined_names
 from train.model.contract import check_contract
@@ -67,24 +65,9 @@ _MOTIFS = 0.5  # required share of the spec's motifs
 _LAYOUT = MOVES - {"slice", "flip", "roll"}
 _OPERATIONS = 0.5  # the share of common operations, of all in both, that has to be exceeded
 
-#: One batch is trained. CPU time and memory are the effective limits, so outcomes do not depend on machine load.
-PROVE = SandboxStage[NetworkProof](
-    "lemur.synthesis.learning_guest:prove",
-    NetworkProof,
-    Limits(wall_seconds=900, cpu_seconds=120, memory_bytes=6 * 2**30),
-    Retries.NONE,
-)
 _TRACE = replace(TRACE, retries=Retries.NONE, label="")
 _REBUILD = replace(REBUILD, label="")
 _PRM = PRM | {"transform": "norm_32", "batch": BATCH}
-_CASE: Json = {
-    "in_shape": [BATCH, *IN_SHAPE],
-    "out_shape": [CLASSES],
-    "dtype": "float32",
-    "values": [-2.0, 2.0],
-    "output": [BATCH, CLASSES],
-    "words": 0,
-}
 
 
 @dataclass(slots=True)
@@ -118,9 +101,9 @@ class Prover:
     """
 
     def __init__(self, folders: Sequence[Path], *, jobs: int | None = None, unsafe: bool = False) -> None:
-        workers = workers_within_memory(jobs or available_cores(), PROVE.limits)
+        workers = workers_within_memory(jobs or available_cores(), CONFIRM.limits)
         self._tracer = NetworkTracer(jobs=jobs, unsafe=unsafe)
-        self._box = open_sandbox(None, [PROVE, TRACE, REBUILD, CONFIRM], {"jobs": workers, "unsafe": unsafe})
+        self._box = open_sandbox(None, [TRACE, REBUILD, CONFIRM], {"jobs": workers, "unsafe": unsafe})
         self._folders, self._jobs, self._unsafe = tuple(folders), jobs, unsafe
         self._kept: list[NetworkProposal] = []
 
@@ -157,25 +140,13 @@ class Prover:
                 candidate.fail("used", f"nothing that {' and '.join(dead)} computes reaches the scores", blocks=dead)
 
     def _check_learns(self, candidates: Sequence[NetworkProposal]) -> None:
-        requests = {
-            f"{number} {name}": NetworkToProve(candidate.code or "", _PRM, _CASE, name)
+        networks = {
+            number: (candidate.code or "", [block.name for block in candidate.attempt.requested])
             for number, candidate in enumerate(candidates)
-            for name in [block.name for block in candidate.attempt.requested]
+            if candidate.step is None
         }
-        for reply in PROVE.run(self._box, requests):
-            position, name = reply.key.split(" ")
-            candidate, proof = candidates[int(position)], reply.answer
-            if candidate.step == "runs":
-                continue
-            if proof is None:
-                candidate.fail("runs", reply.ending())
-            elif proof.failed in ("builds", "runs", "shape"):
-                candidate.fail("runs", proof.why)
-            elif proof.failed is not None:
-                candidate.fail("learns", f"{proof.failed}: {proof.why}", block=name)
-        claimed = {number: item.code or "" for number, item in enumerate(candidates) if item.step is None}
-        for number, why in confirm(self._box, claimed, _PRM).items():
-            candidates[number].fail("learns", f"trained again: {why}")
+        for number, (step, why) in confirm(self._box, networks, _PRM).items():
+            candidates[number].fail(step, why)
 
     def check_conformance(self, candidates: Sequence[NetworkProposal]) -> None:
         """Run the step `conforms` alone. Raises: UserError if no sandbox is available."""
