@@ -17,7 +17,7 @@ from typing import Any
 from scipy.stats import t
 
 from lemur.experts.facts import GENERAL, Settings, load_settings
-from lemur.experts.injection import Workspace
+from lemur.experts.stages import Workspace
 from lemur_core.files.atomic import write_text
 from lemur_core.files.markdown import table
 from manifests.folders.manifest import read_manifest

@@ -37,7 +37,7 @@ def train(
       lemur experts train experts.toml --domain timm
     """
     loaded = load_settings(settings)
-    from lemur.experts.injection import Workspace  # loads torch
+    from lemur.experts.stages import Workspace  # loads torch
 
     folder = Workspace(loaded, force).train(domains or ())
     counts = read_manifest(folder).counts
@@ -62,7 +62,7 @@ def ask(
     if (question is None) == (questions is None):
         raise UsageError("pass a QUESTION, or --questions FILE")
     rows: list[Json] = [{"question": question}] if questions is None else read_questions(questions)
-    from lemur.experts.injection import answer  # loads torch
+    from lemur.experts.stages import answer  # loads torch
 
     answers = answer(folder, [row["question"] for row in rows], domain)
     known = [row["domain"] == one["routed"] for row, one in zip(rows, answers, strict=True) if "domain" in row]

@@ -24,7 +24,8 @@ def train_briefly(task: LearningTask) -> ScoreChange | BrokenNetwork:
     torch.set_num_threads(1)
     stub_weights()
     images, unseen = (_decode(text, task.shape) for text in (task.images, task.unseen))
-    batches = list(zip(images.split(task.batch), torch.tensor(task.labels).split(task.batch), strict=True))
+    labels = torch.tensor(task.labels)
+    batches = list(zip(torch.split(images, task.batch), torch.split(labels, task.batch), strict=True))
     running = True
     try:
         file, net = _build(task)

@@ -12,7 +12,7 @@ from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from curate.sources import open_sources
 from lemur.experts.facts import ANSWERS, EVALUATED, compute_majority, compute_scores, load_settings
-from lemur.experts.injection import Workspace
+from lemur.experts.stages import Workspace
 from lemur.synthesis.folder import ATTEMPTS, FORMAT, NETS, count_attempts
 from lemur.synthesis.steps import STEPS
 from manifests.folders.manifest import Manifest, Stopwatch, describe_parent, list_outputs, write_manifest

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from lemur.cli import app
-from lemur.experts import injection
+from lemur.experts import injection, stages
 from lemur.experts.facts import ARMS, GENERAL, RELATIONS, Tiny, Training, load_settings, questions, read_facts, wordings
 from lemur.experts.injection import (
     MARK,
@@ -24,13 +24,13 @@ from lemur.experts.injection import (
     Frame,
     Language,
     Router,
-    Workspace,
     centers,
     count_common,
     draw_tiny,
     learn_tokenizer,
     prompt_of,
 )
+from lemur.experts.stages import Workspace
 from lemur.folders import verify_folder
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
@@ -248,8 +248,8 @@ def test_a_domain_from_settings_to_answers_and_then_another(
     run("train", settings_file, "--domain", "alpha")
     assert digests(out) == before
     opened: list[str] = []
-    open_ = injection.open_language
-    monkeypatch.setattr(injection, "open_language", lambda name, *more: opened.append(name) or open_(name, *more))
+    open_ = stages.open_language
+    monkeypatch.setattr(stages, "open_language", lambda name, *more: opened.append(name) or open_(name, *more))
 
     counts = json.loads(run("train", settings_file, "--json"))
     after = digests(out)
