@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 
 from extract.specs.algorithm import graphs_in_spec
-from lemur.synthesis.plan import Attempt, RequestedBlock
+from lemur.synthesis.request import Attempt, RequestedBlock
 from lemur.synthesis.steps import NetworkProposal, Prover, parameters_used
 from lemur_core.files.markdown import table
 from lemur_core.graphs.serialization import load_graphs

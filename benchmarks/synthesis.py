@@ -29,8 +29,7 @@ from lemur.synthesis.endpoint import Answer, Asker, Endpoint, Model, Request, Ta
 from lemur.synthesis.folder import Tried, last_answers
 from lemur.synthesis.loop import synthesize
 from lemur.synthesis.options import AttemptOptions, Sampling, Service
-from lemur.synthesis.plan import Attempt, draw
-from lemur.synthesis.prompts import format_call
+from lemur.synthesis.request import Attempt, draw, format_call
 from lemur.synthesis.steps import STEPS, Prover
 from manifests.provenance import TABLE
 

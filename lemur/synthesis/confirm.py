@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from lemur.synthesis.messages import BrokenNetwork, LearningTask, ScoreChange
-from lemur.synthesis.prompts import CLASSES, IN_SHAPE
+from lemur.synthesis.request import CLASSES, IN_SHAPE
 from lemur_core.sandbox import Limits
 from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.stage import Retries, SandboxStage

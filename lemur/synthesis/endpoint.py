@@ -24,7 +24,7 @@ import httpx2
 from pydantic import BaseModel, Field, ValidationError
 
 from lemur.synthesis.options import Sampling, Service
-from lemur.synthesis.prompts import Message
+from lemur.synthesis.request import Message
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.progress import progress
 from lemur_core.sandbox.cached import OutcomeStore

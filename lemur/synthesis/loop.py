@@ -18,8 +18,7 @@ from curate.published.reference_corpus import check_graphs
 from lemur.synthesis.endpoint import Answer, Asker, Endpoint, NoAnswer, Request
 from lemur.synthesis.folder import PREFIX, ModelCounts, Tried, write_synthesis
 from lemur.synthesis.options import AttemptOptions, Sampling, Service
-from lemur.synthesis.plan import Attempt, draw
-from lemur.synthesis.prompts import Message, first_messages, repair_messages
+from lemur.synthesis.request import Attempt, Message, draw, first_messages, repair_messages
 from lemur.synthesis.steps import NetworkProposal, Prover
 from lemur_core.files.atomic import check_free, hold_lock
 from lemur_core.files.cache import cache_folder

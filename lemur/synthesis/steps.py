@@ -39,8 +39,8 @@ from extract.proofs.rebuild import REBUILD
 from extract.proofs.visit import TRACE
 from extract.specs.algorithm import build_algorithm, graphs_in_spec
 from lemur.synthesis.confirm import CONFIRM, confirm
-from lemur.synthesis.plan import Attempt, RequestedBlock
 from lemur.synthesis.policy import find_forbidden
+from lemur.synthesis.request import Attempt, RequestedBlock
 from lemur_core.describe.facts import MOVES
 from lemur_core.files import Json
 from lemur_core.files.atomic import scratch_folder

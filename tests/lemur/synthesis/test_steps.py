@@ -18,8 +18,7 @@ from lemur.synthesis.confirm import CONFIRM, confirm
 from lemur.synthesis.loop import run_synthesis
 from lemur.synthesis.messages import ScoreChange
 from lemur.synthesis.options import AttemptOptions, Service
-from lemur.synthesis.plan import Attempt, RequestedBlock, draw
-from lemur.synthesis.prompts import first_messages, repair_messages
+from lemur.synthesis.request import Attempt, RequestedBlock, draw, first_messages, repair_messages
 from lemur.synthesis.steps import STEPS, NetworkProposal, Prover, conformance
 from lemur_core.files.errors import UserError
 from lemur_core.graphs.graph import TORCH
