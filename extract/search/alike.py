@@ -18,10 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from extract.model.blocks import find_block, iterate_blocks, read_blocks
-from extract.search.index import Filters, SearchIndex, keep_database, open_index, read_database, split_name
+from extract.search.index import (
+    Filters,
+    SearchIndex,
+    keep_database,
+    open_index,
+    read_database,
+    show_indexing,
+    split_name,
+)
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible
-from lemur_core.files.progress import progress
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import subtrees
 from lemur_core.graphs.serialization import load_graphs
@@ -129,7 +136,7 @@ def _build(connection: sqlite3.Connection, folder: Path, index: SearchIndex) -> 
     codes = {row.block: (row.name, row.code) for row in rows if row.code is not None}
     blocks = index.read("SELECT block, number FROM blocks")
     connection.execute("CREATE TABLE features (kind TEXT, number INTEGER, feature INTEGER, count INTEGER)")
-    with progress("index", len(blocks), "blocks") as advance:
+    with show_indexing(len(blocks)) as advance:
         for block, number in blocks:
             name, code = codes.get(block, ("", ""))
             for kind, own in read_features(code, _read_graph(index.spec(number)), name).items():

@@ -11,7 +11,7 @@ import json
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -43,6 +43,7 @@ FILLER = frozenset(
 )
 _VERSION = 6  # of the database
 _NEAR = 5
+_MANY = 400  # blocks
 _DESCRIPTION = 5  # words: no block need have them all
 _WORD = re.compile(r"\w+")
 #: The next statement at the left margin ends a class; a comment or a closing bracket does not.
@@ -231,11 +232,16 @@ def open_index(folder: Path) -> SearchIndex:
     return SearchIndex(kept)
 
 
+def show_indexing(blocks: int) -> AbstractContextManager[Callable[[int], None]]:
+    """Show progress if that takes seconds."""
+    return progress("index", blocks, "blocks") if blocks > _MANY else nullcontext(lambda _: None)
+
+
 def _build(connection: sqlite3.Connection, folder: Path) -> None:
     lines = (folder / SPECS).read_bytes().splitlines()
     facts_of, words_of = (", ".join("?" * (len(names) + more)) for names, more in ((FACTS, 2), (COLUMNS, 1)))
     connection.executescript(_TABLES)
-    with progress("index", len(lines), "blocks") as advance:
+    with show_indexing(len(lines)) as advance:
         for number, line in enumerate(lines):
             try:
                 spec = json.loads(line)
