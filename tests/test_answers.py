@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from curate.chat.network import NetworkFacts
+from curate.chat import build
 from curate.compute import behavior, graphs, runs
 from extract import migrate
 from extract.proofs import rebuild, validate, visit
@@ -80,11 +80,10 @@ SAMPLES: dict[str, list[Any]] = {
     visit.TRACE.guest: [BLOCK],
     visit.VISIT.guest: [{"graphs": BLOCK, "uses": {"error": "no"}}],
 }
-CHAT = SandboxStage[Any]("curate.chat.probe:measure", NetworkFacts | runs.NetFailure, runs.LIMITS)
 STAGES: dict[str, SandboxStage[Any]] = {
     stage.guest: stage
     for stage in (
-        *(runs.RUN, graphs.TRACE, behavior.MEASURE, CHAT),
+        *(runs.RUN, graphs.TRACE, behavior.MEASURE, build.MEASURE),
         *(validate.EXECUTE, validate.SIGN_BLOCK, validate.SIGN_ORIGINALS),
         *(visit.TRACE, visit.VISIT, rebuild.REBUILD, visit.SIGN),
         *(migrate.IMPORT, migrate.SIGN, confirm.CONFIRM),

@@ -1,25 +1,96 @@
-"""Build the conversations of all kept records, and count the records without one."""
+"""Conversations about kept records: `design` asks for a file by what was measured of it, `repair` for one that fails.
 
-import re
-from collections.abc import Sequence
-from dataclasses import replace
+Each network runs in the sandbox as LEMUR calls it, with the arguments that the request states.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 
 import pyarrow as pa
 
-from curate.chat.design import design
-from curate.chat.network import ChatNetwork, Lab, NetworkFacts, best_results, read_code
-from curate.chat.repair import repairs
-from curate.compute.runs import build_case, read_parameters
+from curate.chat.repair import Fault, plan_faults
+from curate.compute.runs import (
+    LIMITS,
+    RUN,
+    InputCase,
+    NetFailure,
+    RunRequest,
+    build_case,
+    open_box,
+    read_answer,
+    read_parameters,
+)
 from curate.model.corpus import LoadedRecords
 from curate.model.options import CurateOptions
 from curate.model.residue import find_note, strip_residue
 from curate.published.outcome import CurationOutcome
-from manifests.conversations.conversation import Chat, Comparison, Draft, Sampler, Skipped, Subject, finish
-from manifests.records import CHAT_KINDS, ChatKind
+from lemur_core.files import Json
+from lemur_core.files.markdown import plural
+from lemur_core.sandbox.cached import CachedSandbox
+from lemur_core.sandbox.stage import SandboxStage
+from manifests.conversations.conversation import Chat, Draft, Skipped, Subject, chat_card, fence, finish
+from manifests.records import CHAT_KINDS
 
-_VIEW, _SIZED = re.compile(r"reshaped to \d"), re.compile("resized to")
-#: Requests are compared: the files in them may be similar, as long as the records are not near-duplicates.
-COMPARISON = Comparison(lambda draft: draft.user, "prompts", "its request is nearly that about {label} in {split}")
+_MEANINGS = {
+    "design": "task, data set and measures to a file that has them",
+    "repair": "a file that fails, with its error, to the file that runs",
+}
+_PROMISE = "Numbers in them were measured by running the network in a sandbox; every fault was seen to fail."
+_SYSTEM = (
+    "You write PyTorch networks in the form of the LEMUR dataset: one file whose class `Net` is built as"
+    " `Net(in_shape, out_shape, prm, device)`, where `in_shape` is the shape of a batch."
+)
+_SHOWN = frozenset({"import_failed", "construct_failed", "forward_failed", "wrong_output"})
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkFacts:
+    """The sandbox's measurements of a network that runs, equal with two seeds.
+
+    Parameters are elements, each tensor counted once. Multiply-adds are half of the operations that FlopCounterMode
+    counts in one forward pass of the batch; 0 if the seeds disagree. `layers` counts modules of torch.nn by class,
+    composite ones as one, without losses; `methods` are those of LEMUR's trainer that it has.
+    """
+
+    parameters: int
+    trainable: int
+    multiply_adds: int
+    layers: dict[str, int]
+    methods: tuple[str, ...]
+
+
+#: Three times the limits of one run: a network is run, then measured with two seeds.
+MEASURE = SandboxStage[NetworkFacts | NetFailure](
+    "curate.chat.probe:measure",
+    NetworkFacts | NetFailure,
+    replace(LIMITS, wall_seconds=3 * LIMITS.wall_seconds, cpu_seconds=3 * LIMITS.cpu_seconds),
+    label="chat facts",
+    unit="networks",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatNetwork:
+    """A kept record that can be run. Args: row: of its best result; prm: as passed to the network."""
+
+    id: str
+    code: str
+    row: Json
+    prm: Json
+    case: InputCase
+    pretrained: bool
+
+    def request(self, code: str) -> RunRequest:
+        """Return the request to run a code as this network is run."""
+        return RunRequest(code, asdict(self.case), self.prm)
+
+    @property
+    def call(self) -> str:
+        """The call that builds the network, numbers as people would write them."""
+        rounded = {name: float(f"{value:.3g}") for name, value in self.prm.items() if isinstance(value, float)}
+        prm = dict(sorted((self.prm | rounded).items()))
+        shapes = f"in_shape={self.case.in_shape!r}, out_shape={self.case.out_shape!r}"
+        return f"`Net({shapes}, prm={prm!r}, device=torch.device('cpu'))`"
 
 
 def build_chat(
@@ -29,66 +100,105 @@ def build_chat(
 
     Raises: UserError if no sandbox is available.
     """
-    rights = outcome.rights
-    none = {code: Skipped("license", rights.get_license(code)) for code in outcome.kept if rights.is_blocked(code)}
-    notes = {code: note for code in outcome.kept if (note := find_note(corpus.codes[code])) is not None}
-    none = {code: Skipped("residue", f"its file holds the line: {note}") for code, note in notes.items()} | none
-    codes = [code for code in outcome.kept if code not in none]
-    with Lab(jobs=jobs, unsafe=options.unsafe_no_sandbox, runtime=options.runtime) as lab:
-        networks = _networks(corpus, outcome, codes, lab)
-        stripped = [network.code != corpus.codes[code] for network, code in zip(networks, codes, strict=True)]
-        outcome.details["chat_residue"] = sum(stripped)
-        drafts: dict[ChatKind, list[Draft | Skipped]] = {
-            "design": [design(network, Sampler(options.seed, network.id, "design")) for network in networks],
-            "repair": repairs(networks, [Sampler(options.seed, network.id, "repair") for network in networks], lab),
-        }
-    subjects = {}
-    for code in outcome.kept:
-        id_, nn = corpus.ids[code], corpus.rows.column("nn")[outcome.representatives[code]].as_py() or ""
-        named = {"record": id_, "nn": nn}
-        columns = {**named, "license": rights.get_license(code)}
-        subjects[code] = Subject(id_, f"{nn} ({id_[:12]})", outcome.splits[code], columns, named)
-    unread = [(subjects[code], kind, none[code]) for code in outcome.kept if code in none for kind in CHAT_KINDS]
-    read = [(subjects[code], kind, drafts[kind][index]) for index, code in enumerate(codes) for kind in CHAT_KINDS]
-    return finish([*unread, *read], CHAT_KINDS, COMPARISON, options.chat_max_tokens)
-
-
-def _networks(corpus: LoadedRecords, outcome: CurationOutcome, codes: Sequence[int], lab: Lab) -> list[ChatNetwork]:
-    """Return the records of these kept codes, each measured once."""
-    numbers = [outcome.representatives[code] for code in codes]
-    shown = corpus.rows.take(pa.array(numbers, pa.int64())).select(["nn", "task", "dataset", "prm"]).to_pylist()
-    networks: list[ChatNetwork] = []
-    for code, row, reached in zip(codes, shown, best_results(corpus, codes, numbers), strict=True):
-        prm, text = read_parameters(row["prm"]), strip_residue(corpus.codes[code])
-        case = build_case(row["task"], row["dataset"], prm.get("transform"))
-        networks.append(
-            ChatNetwork(
-                id=corpus.ids[code],
-                nn=row["nn"] or "",
-                split=outcome.splits[code],
-                code=text,
-                reading=read_code(text),
-                task=row["task"],
-                dataset=row["dataset"],
-                pretrained=code in corpus.features.pretrained,
-                # a network may read LEMUR's batch size from either place
-                prm=prm if isinstance(case, str) else prm | {"batch": case.in_shape[0]},
-                case=None if isinstance(case, str) else case,
-                facts=None,
-                fault=f"unknown_input: {case}" if isinstance(case, str) else "",
-                reached=reached,
-            )
-        )
-    return _measure_records(networks, lab)
-
-
-def _measure_records(networks: list[ChatNetwork], lab: Lab) -> list[ChatNetwork]:
-    """Return the networks with their facts, or the reason why there are none."""
-    indices = [index for index, network in enumerate(networks) if network.case is not None]
-    experiments = [networks[index].experiment(networks[index].code) for index in indices]
-    for index, answer in zip(indices, lab.make(experiments, "chat facts"), strict=True):
-        if isinstance(answer, NetworkFacts):
-            networks[index] = replace(networks[index], facts=answer)
+    subjects: dict[int, Subject] = {}
+    networks: dict[int, ChatNetwork] = {}
+    skipped: dict[int, Skipped] = {}
+    shown = pa.array([outcome.representatives[code] for code in outcome.kept], pa.int64())
+    for code, row in zip(outcome.kept, corpus.rows.take(shown).to_pylist(), strict=True):
+        columns = {"record": corpus.ids[code], "nn": row["nn"] or "", "license": outcome.rights.get_license(code)}
+        subjects[code] = Subject(outcome.splits[code], columns)
+        if outcome.rights.is_blocked(code):
+            skipped[code] = Skipped("license", columns["license"])
+        elif (note := find_note(corpus.codes[code])) is not None:
+            skipped[code] = Skipped("residue", f"its file holds the line: {note}")
+        elif isinstance(network := _make_network(corpus, code, row), str):
+            skipped[code] = Skipped("does_not_run", f"unknown_input: {network}")
         else:
-            networks[index] = replace(networks[index], fault=answer.fault)
-    return networks
+            networks[code] = network
+    outcome.details["chat_residue"] = sum(network.code != corpus.codes[code] for code, network in networks.items())
+    drafts: dict[tuple[int, str], Draft | Skipped] = {}
+    with open_box([MEASURE, RUN], jobs=jobs, unsafe=options.unsafe_no_sandbox, runtime=options.runtime) as box:
+        requests = {str(code): network.request(network.code) for code, network in networks.items()}
+        for reply in MEASURE.run(box, requests):
+            code, facts = int(reply.key), read_answer(reply)
+            if isinstance(facts, NetFailure):
+                skipped[code] = Skipped("does_not_run", facts.fault)
+                del networks[code]
+            else:
+                drafts[code, "design"] = _design(networks[code], facts)
+        drafts |= {(code, "repair"): draft for code, draft in _repairs(networks, box, options.seed).items()}
+    drafts |= {(code, kind): reason for code, reason in skipped.items() for kind in CHAT_KINDS}
+    ordered = [(subjects[code], kind, drafts[code, kind]) for code in outcome.kept for kind in CHAT_KINDS]
+    return finish(ordered, "record", CHAT_KINDS, options.chat_max_tokens)
+
+
+def _make_network(corpus: LoadedRecords, code: int, row: Json) -> ChatNetwork | str:
+    """Return the network of a record, or why its inputs are unknown."""
+    prm = read_parameters(row["prm"])
+    case = build_case(row["task"], row["dataset"], prm.get("transform"))
+    if isinstance(case, str):
+        return case
+    text, pretrained = strip_residue(corpus.codes[code]), code in corpus.features.pretrained
+    row["batch"] = prm.get("batch")
+    # a network may read LEMUR's batch size from either place
+    return ChatNetwork(corpus.ids[code], text, row, prm | {"batch": case.in_shape[0]}, case, pretrained)
+
+
+def snapshot_chat_card(chat: Chat) -> list[str]:
+    """Return the section of a snapshot's card about its conversations."""
+    return chat_card(chat, _MEANINGS, _PROMISE)
+
+
+def _design(network: ChatNetwork, facts: NetworkFacts) -> Draft:
+    """Ask for a network with these measurements; the answer is the record's file."""
+    row, trained = network.row, facts.trainable
+    lines = [
+        f"It is built as {network.call}.",
+        f"Parameters: {facts.parameters:,}, {'all' if trained == facts.parameters else f'{trained:,}'} trainable.",
+    ]
+    if facts.multiply_adds:
+        lines.append(f"Multiply-adds for this batch, as torch.utils.flop_counter counts them: {facts.multiply_adds:,}.")
+    if facts.layers:
+        lines.append(f"Layers of torch.nn: {', '.join(f'{name} x {n:,}' for name, n in facts.layers.items())}.")
+    if facts.methods:
+        lines.append(f"Methods besides `forward`: {', '.join(f'`{name}`' for name in facts.methods)}.")
+    if network.pretrained:
+        lines.append("It loads trained weights.")
+    # Only classification fixes all sizes: of another task, the network that was trained had other ones.
+    if network.case.output is not None and row["metric"] is not None and row["accuracy"] is not None:
+        after = "" if row["epoch"] is None else f" after {plural(row['epoch'], 'epoch')}"
+        batch = "" if row["batch"] is None else f" in batches of {row['batch']}"
+        lines.append(f"Recorded result of its training{batch}: {row['metric']} {row['accuracy']:.3g}{after}.")
+    asked = f"Write a network for the task {row['task']} on the data set {row['dataset']}."
+    user = "\n".join([asked, "", *(f"- {line}" for line in lines)])
+    return Draft(_SYSTEM, user, fence(network.code), "file")
+
+
+def _repairs(networks: Mapping[int, ChatNetwork], box: CachedSandbox, seed: int) -> dict[int, Draft | Skipped]:
+    """Ask to repair each network by its first planned fault that fails; the answer is the record's file."""
+    plans = {code: plan_faults(network.code, seed, network.id) for code, network in networks.items()}
+    drafts: dict[int, Draft | Skipped] = dict.fromkeys(plans, Skipped("no_fault", "no place for a fault was found"))
+    while left := [code for code, plan in plans.items() if plan and isinstance(drafts[code], Skipped)]:
+        tried = {str(code): plans[code].pop(0) for code in left}
+        broken = {key: fault.apply(networks[int(key)].code) for key, fault in tried.items()}
+        requests = {key: networks[int(key)].request(code) for key, code in broken.items()}
+        for reply in replace(RUN, label="chat faults").run(box, requests):
+            network, fault, answer = networks[int(reply.key)], tried[reply.key], read_answer(reply)
+            if isinstance(answer, NetFailure) and answer.category in _SHOWN and answer.traceback:
+                drafts[int(reply.key)] = _repair(network, fault, broken[reply.key], answer.traceback)
+            else:
+                reason = answer.fault if isinstance(answer, NetFailure) else "it runs all the same"
+                drafts[int(reply.key)] = Skipped("no_clear_failure", f"last tried: {fault.kind}: {reason}")
+    return drafts
+
+
+def _repair(network: ChatNetwork, fault: Fault, broken: str, traceback: str) -> Draft:
+    asked = "This network fails. Say what is wrong, and give the corrected file."
+    user = [asked, "", fence(broken), "", f"Built as {network.call} and called with a batch, it ends with:"]
+    where = f"{'Before' if fault.missing else 'In'} line {fault.line}: {fault.right}."
+    return Draft(
+        _SYSTEM,
+        "\n".join([*user, "", fence(traceback, "text")]),
+        f"{where}\n\n{fence(network.code)}",
+        f"{fault.kind} line {fault.line}",
+    )

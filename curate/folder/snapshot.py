@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from curate.chat.build import snapshot_chat_card
 from curate.compute.graphs import graph_rows
 from curate.folder.networks import list_networks, measurement_rows, network_rows
 from curate.model.corpus import LoadedRecords
@@ -15,8 +16,7 @@ from curate.published.outcome import CurationOutcome
 from curate.sources.rows import MeasuredFacts
 from lemur_core.files.markdown import plain, plural
 from manifests import records
-from manifests.conversations.conversation import Chat, write_chat_tables
-from manifests.conversations.verify import chat_card
+from manifests.conversations.conversation import write_chat_tables
 from manifests.folders.formats import SNAPSHOT, Card
 from manifests.folders.manifest import Input
 from manifests.folders.tables import write_table, write_tables
@@ -239,15 +239,3 @@ def _decisions(corpus: LoadedRecords, outcome: CurationOutcome) -> Iterator[dict
             "reason": decision.reason,
             "agreement": _agreement(outcome, code, decision.canonical),
         }
-
-
-_MEANINGS = {
-    "design": "requirements to a file that has these measures",
-    "repair": "a file that fails, with its error, to the file that runs",
-}
-_PROMISE = "Numbers in them were measured by running the network in a sandbox; every fault was seen to fail."
-
-
-def snapshot_chat_card(chat: Chat) -> list[str]:
-    """Return the part of a snapshot's card that describes its conversations."""
-    return chat_card(chat, ("record", "records"), _MEANINGS, _PROMISE, "rows whose requests")

@@ -30,7 +30,7 @@ from lemur_core.similarity.join import exact_pairs, in_order, measure_recall
 from lemur_core.similarity.minhash import Banding, IntArray, jaccard
 from lemur_core.source.text import parse_code
 from manifests.conversations.conversation import read_fenced_code
-from manifests.conversations.verify import Row, check_rows, contents, form_faults
+from manifests.conversations.verify import Row, check_rows, contents
 from manifests.folders.checks import Check, check_description, check_faults, check_files, run_checks
 from manifests.folders.formats import SNAPSHOT
 from manifests.folders.manifest import Manifest, read_manifest
@@ -476,7 +476,6 @@ def _digest(text: str) -> str:
 
 def _faults(row: Row, digest: str | None) -> Iterator[str]:
     """Yield the faults of one conversation: its form, its code, and whether the code is that of its record."""
-    yield from form_faults(row, "record")
     _, user, assistant = contents(row)
     questions, answers = read_fenced_code(user), read_fenced_code(assistant)
     if len(answers) != 1:

@@ -101,7 +101,7 @@ class CurateOptions:
         Option("Codes whose computations to compare, in a sandbox; default survivors.", panel=_RUNS),
     ] = None
     seed: Annotated[
-        int, Option("The seed of the splits and, with --chat, of the requests.", after="license", least=0)
+        int, Option("The seed of the splits and, with --chat, of the faults.", after="license", least=0)
     ] = 42
     check_runs: Annotated[bool, Option("Run every kept network once, in a sandbox: column runs.", panel=_RUNS)] = False
     require_runs: Annotated[bool, Option("Keep only networks that run.", panel=_RUNS)] = False  # implies check_runs

@@ -83,7 +83,7 @@ def count_decisions(corpus: LoadedRecords, outcome: CurationOutcome) -> Json:
             if outcome.runs is None
             else {"runs": count_runs(outcome.runs.values(), zip(code_of_row, reasons, strict=True))}
         ),
-        **({} if outcome.chat is None else {"chat": outcome.chat.counts("records")}),
+        **({} if outcome.chat is None else {"chat": outcome.chat.counts()}),
     }
 
 

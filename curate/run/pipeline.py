@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from curate.chat.build import build_chat
 from curate.compute.graphs import GraphTracer
 from curate.compute.runs import Check, RunChecker, describe_assumptions
 from curate.folder.networks import count_measurements
@@ -91,8 +92,6 @@ def _add_chat(
 ) -> None:
     if not options.chat:
         return
-    from curate.chat.build import build_chat  # LibCST takes 0.5 s to import
-
     outcome.chat = build_chat(corpus, outcome, options, jobs=jobs)
     watch.lap("chat")
 
@@ -188,7 +187,7 @@ def _describe_assumptions(corpus: LoadedRecords, outcome: CurationOutcome, optio
 
 def _details(outcome: CurationOutcome) -> Json:
     license_ = outcome.rights.license
-    chat = {} if outcome.chat is None else {"chat": {"license": license_, "near_prompts": outcome.chat.near}}
+    chat = {} if outcome.chat is None else {"chat": {"license": license_}}
     by_row = {"licensed_by_row": outcome.rights.by_row} if outcome.rights.by_row else {}
     return {**outcome.details, **chat, "license": license_, **by_row, "notes": outcome.notes}
 

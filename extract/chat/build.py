@@ -6,28 +6,24 @@ spec: measured, or read from the graph.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from extract.specs.make import strip_header
-from extract.specs.splits import SplitAssignment
 from lemur_core.files import Json
-from manifests.conversations.conversation import Chat, Comparison, Draft, Skipped, Subject, fence, finish
-from manifests.conversations.verify import chat_card
+from manifests.conversations.conversation import Chat, Draft, Skipped, Subject, chat_card, fence, finish
 from manifests.options import MAX_TOKENS
 from manifests.provenance.licenses import NOASSERTION
 from manifests.provenance.parts import Parts, find_blocked_blocks, read_parts
 from manifests.records import SPEC_CHAT_KINDS, Spec, SpecChatKind
 
-COMPARISON = Comparison(lambda draft: f"{draft.user}\n{draft.assistant}", "rows", "as that of {label} in {split}")
 _MEANINGS = {"describe": "the code of a module to its facts, as JSON", "write": "facts to the code of a module"}
 _PROMISE = (
     "Facts are those of the specs: measured as the module ran, or read from its graph. Code is of modules of which"
     " every part is under a permissive license; `source`, `path`, lines, `swhid`, `license` and `notice` say whose."
 )
 _SYSTEM = "You read and write PyTorch modules. Facts of a module are stated as one JSON object."
-_DESCRIBE = "Construct `{name}` with {init}, call it with {call}, and state its facts with the keys {keys}."
-_WRITE = "Write one self-contained PyTorch file whose class `{name}` has these facts."
+_COLUMNS = ("block", "source", "path", "start_line", "end_line", "swhid", "license")
 #: Facts of a spec that are stated; null ones are left out.
 _FACTS = (
     "forward",
@@ -44,33 +40,11 @@ _FACTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class ChatBlock:
-    """A block with its spec, its place in the splits, and its code: the minimized form if there is one."""
-
-    spec: Spec
-    place: SplitAssignment
-    code: str
-
-    @property
-    def subject(self) -> Subject:
-        """The subject of its conversations."""
-        names = ("block", "source", "path", "start_line", "end_line", "swhid", "license")
-        columns = {name: getattr(self.spec, name) for name in names}
-        return Subject(
-            self.spec.block,
-            self.spec.block,
-            self.place.split,
-            columns,
-            {"block": self.spec.block, "source": self.spec.source},
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class CodeRights:
-    """Rights to redistribute code, by the same rules as publishing, and the notices that go with it."""
+    """Rights to redistribute code, by the same rules as publishing. `blocked`: block -> licenses that forbid it."""
 
-    blocked: Mapping[str, str] = field(default_factory=dict)  # block -> licenses that forbid redistribution
-    parts: Parts = field(default_factory=lambda: Parts({}, {}))
+    blocked: Mapping[str, str]
+    parts: Parts
 
     def notice(self, spec: Spec) -> str:
         """Return the origin and licenses of a block's code in one line."""
@@ -94,41 +68,61 @@ def read_rights(folder: Path) -> CodeRights:
     return CodeRights({block: licenses for block, (_, licenses) in find_blocked_blocks(folder, parts).items()}, parts)
 
 
-def build_chat(blocks: Sequence[ChatBlock], rights: CodeRights, max_tokens: int = MAX_TOKENS) -> Chat:
-    """Return a conversation, or why there is none, for each block and kind, in order."""
-    drafts = [(block.subject, kind, draft(block, kind, rights)) for block in blocks for kind in SPEC_CHAT_KINDS]
-    return finish(drafts, SPEC_CHAT_KINDS, COMPARISON, max_tokens)
+def build_chat(
+    specs: Sequence[Spec],
+    splits: Sequence[str],
+    codes: Sequence[str],
+    rights: CodeRights,
+    max_tokens: int = MAX_TOKENS,
+) -> Chat:
+    """Return a conversation, or why there is none, for each block and kind, in order.
+
+    Args: splits, codes: of the same blocks; a code is the minimized form, or the closed file if there is none.
+    """
+    drafts = [
+        (Subject(split, stated_columns(spec)), kind, draft(spec, code, kind, rights))
+        for spec, split, code in zip(specs, splits, codes, strict=True)
+        for kind in SPEC_CHAT_KINDS
+    ]
+    return finish(drafts, "block", SPEC_CHAT_KINDS, max_tokens)
+
+
+def stated_columns(spec: Spec) -> Json:
+    """Return the columns of a block that its conversations have, too."""
+    return {name: getattr(spec, name) for name in _COLUMNS}
 
 
 def extraction_chat_card(chat: Chat) -> list[str]:
-    """Return the section of an extraction's card that describes its conversations."""
-    return chat_card(chat, ("block", "blocks"), _MEANINGS, _PROMISE, "rows whose question and answer")
+    """Return the section of an extraction's card about its conversations."""
+    return chat_card(chat, _MEANINGS, _PROMISE)
 
 
-def draft(block: ChatBlock, kind: SpecChatKind, rights: CodeRights) -> Draft | Skipped:
+def draft(spec: Spec, code: str, kind: SpecChatKind, rights: CodeRights) -> Draft | Skipped:
     """Return one conversation of a block, or why there is none."""
-    spec = block.spec
     if spec.block in rights.blocked:
         return Skipped("license", rights.blocked[spec.block])
     if not spec.cases or spec.arguments is None:
         return Skipped("not_run", f"it reached the level {spec.level}")
     if spec.algorithm is None:
         return Skipped("no_graph", "what it computes is not known")
-    facts = dict(list_facts(spec))
-    text, code = fence(_format(facts), "json"), fence(strip_header(block.code).lstrip("\n"))
+    facts = dict(_list_facts(spec))
+    lines = [f"  {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in facts.items()]
+    stated = fence("\n".join(["{", ",\n".join(lines), "}"]), "json")
+    written = fence(strip_header(code).lstrip("\n"))
+    columns = {"notice": rights.notice(spec)}
     if kind == "write":
-        user, assistant = f"{_WRITE.format(name=spec.name)}\n\n{text}", code
-    else:
-        init, call = (
-            ", ".join(f"{name} = {value}" for name, value in values.items()) or "no arguments"
-            for values in (spec.arguments.init, spec.cases[0].inputs)
-        )
-        request = _DESCRIBE.format(name=spec.name, init=init, call=call, keys=", ".join(f"`{key}`" for key in facts))
-        user, assistant = f"{request}\n\n{code}", text
-    return Draft(_SYSTEM, user, assistant, columns={"notice": rights.notice(spec)})
+        request = f"Write one self-contained PyTorch file whose class `{spec.name}` has these facts."
+        return Draft(_SYSTEM, f"{request}\n\n{stated}", written, columns=columns)
+    init, call = (
+        ", ".join(f"{name} = {value}" for name, value in values.items()) or "no arguments"
+        for values in (spec.arguments.init, spec.cases[0].inputs)
+    )
+    keys = ", ".join(f"`{key}`" for key in facts)
+    request = f"Construct `{spec.name}` with {init}, call it with {call}, and state its facts with the keys {keys}."
+    return Draft(_SYSTEM, f"{request}\n\n{written}", stated, columns=columns)
 
 
-def list_facts(spec: Spec) -> Iterator[tuple[str, object]]:
+def _list_facts(spec: Spec) -> Iterator[tuple[str, object]]:
     """Yield the facts of a block that ran, by name."""
     stated = spec.model_dump(mode="json", exclude_none=True)
     yield "name", spec.name
@@ -136,9 +130,3 @@ def list_facts(spec: Spec) -> Iterator[tuple[str, object]]:
     if spec.algorithm is not None:
         computed = spec.algorithm.model_dump(mode="json", exclude_none=True)
         yield from ((name, computed[name]) for name in ("operations", "motifs", "draws") if computed[name])
-
-
-def _format(facts: Json) -> str:
-    """Return facts as JSON, one a line."""
-    lines = [f"  {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in facts.items()]
-    return "\n".join(["{", ",\n".join(lines), "}"])

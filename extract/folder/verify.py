@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from extract.chat.build import ChatBlock, CodeRights, draft, read_rights
+from extract.chat.build import CodeRights, draft, read_rights, stated_columns
 from extract.folder.page import extraction_page
 from extract.folder.verify_code import check_calls, check_code
 from extract.model.blocks import find, find_code
@@ -29,7 +29,7 @@ from extract.specs.make import read_lines
 from extract.specs.splits import TABLES as SPEC_TABLES
 from extract.specs.splits import SplitAssignment, assign_splits, spec_row
 from manifests.conversations.conversation import Skipped
-from manifests.conversations.verify import check_rows, contents, form_faults, has_chat
+from manifests.conversations.verify import check_rows, contents
 from manifests.folders.checks import Check, check_description, check_faults, check_files, run_checks
 from manifests.folders.formats import EXTRACTION, FolderKind, ListedItem
 from manifests.folders.manifest import Manifest
@@ -43,7 +43,6 @@ from manifests.records import LEVELS, SPEC_CHAT_KINDS, Block, Spec
 #: Checks that must pass before specs and conversations are read as a data set.
 _BEFORE = frozenset({"digests", "ids", "requirements", "specs"})
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
-_OF_SPEC = ("source", "path", "start_line", "end_line", "swhid", "license")
 
 Row = Mapping[str, Any]
 
@@ -175,7 +174,7 @@ def _check_dataset(folder: Path, manifest: Manifest) -> list[Check]:
     """Check the tables of specs and conversations of a folder whose block table and specs passed."""
     specs = [Spec.model_validate_json(line) for line in read_lines(folder / SPECS)]
     checks, splits = _check_spec_tables(folder, manifest, specs)
-    if manifest.parameters.get("chat") is not None or has_chat(folder):
+    if manifest.parameters.get("chat") is not None or EXTRACTION.files(folder, "chat_drops"):
         checks += check_chat(folder, manifest, {spec.block: spec for spec in specs}, splits)
     return [*checks, check_graphs(folder, manifest, specs), *check_description(folder, manifest, EXTRACTION.tables)]
 
@@ -258,12 +257,14 @@ def _chat_faults(
     if spec is None:
         yield "speaks of a block that has no spec"
         return
-    yield from form_faults(row, "block")
-    yield from (f"its {name} is not that of its spec" for name in _OF_SPEC if row[name] != getattr(spec, name))
-    again = draft(ChatBlock(spec, SplitAssignment("", "train"), code or ""), row["task"], rights)
+    stated = stated_columns(spec).items()
+    yield from (f"its {name} is not that of its spec" for name, value in stated if row[name] != value)
+    again = draft(spec, code or "", row["task"], rights)
     if isinstance(again, Skipped):
         yield f"there is none of such a block: {again.reason}, {again.detail}"
-    elif code is not None and (contents(row), row["notice"]) != (again.texts, again.columns["notice"]):
+        return
+    texts = (again.system, again.user, again.assistant)
+    if code is not None and (contents(row), row["notice"]) != (texts, again.columns["notice"]):
         yield "is not what its spec and its code give"
 
 

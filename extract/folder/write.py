@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from extract.chat.build import ChatBlock, build_chat, extraction_chat_card, read_rights
+from extract.chat.build import build_chat, extraction_chat_card, read_rights
 from extract.folder.page import extraction_page
 from extract.folder.report import write_report
 from extract.model.results import Result, RunFacts, at_least, count_rows, sort_by_size
@@ -210,10 +210,10 @@ def _write_dataset(
     chat = None
     if options.chat:
         shortest = [row.lean_code or row.code or "" for row in with_code]
-        chat_blocks = [ChatBlock(*values) for values in zip(specs, assignments, shortest, strict=True)]
-        chat = build_chat(chat_blocks, read_rights(folder), options.chat_max_tokens)
+        of_specs = [assignment.split for assignment in assignments]
+        chat = build_chat(specs, of_specs, shortest, read_rights(folder), options.chat_max_tokens)
         tables |= write_chat_tables(folder, chat, SpecChatRow, SpecChatDrop)
-        counts["chat"] = {**chat.counts("blocks"), "near": chat.near}
+        counts["chat"] = chat.counts()
     modules = f"{plural(len(rows), 'PyTorch module')} as closed files where they could be closed, and"
     taken = [source for source in facts.sources if source.instead_of]
     lines = [

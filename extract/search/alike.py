@@ -11,16 +11,22 @@ import math
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
 from extract.model.blocks import find_block, iterate_blocks, read_blocks
-from extract.search.index import Filters, SearchIndex, open_index, show_indexing, split_name
-from lemur_core.files.atomic import atomic_file
+from extract.search.index import (
+    Filters,
+    SearchIndex,
+    keep_database,
+    open_index,
+    read_database,
+    show_indexing,
+    split_name,
+)
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible
 from lemur_core.graphs.graph import Graph
@@ -89,28 +95,6 @@ def _number(word: str) -> int:
     return int(hashlib.blake2b(word.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS], 16)
 
 
-@dataclass(frozen=True, slots=True)
-class FeatureTable:
-    """The features of the blocks of a folder, in a database beside that of their words; blocks have its numbers."""
-
-    path: Path
-
-    def read(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        """Return the rows of a query."""
-        with closing(sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
-            return connection.execute(query, values).fetchall()
-
-    def of_block(self, number: int) -> dict[str, dict[int, int]]:
-        """Return the features of one block, by kind."""
-        query = "SELECT feature, count FROM features WHERE kind = ? AND number = ?"
-        return {kind: dict(self.read(query, kind, number)) for kind in KINDS}
-
-    def compare(self, kind: str, wanted: Features, size: int, *, rare: bool = False) -> dict[int, float]:
-        """Return the similarity of each block's features of a kind. Args: as `compare_features`."""
-        rows = self.read("SELECT number, feature, count FROM features WHERE kind = ?", kind)
-        return compare_features(rows, wanted, size, rare=rare)
-
-
 def compare_features(
     rows: Sequence[tuple[int, ...]], wanted: Features, size: int, *, rare: bool = False
 ) -> dict[int, float]:
@@ -137,31 +121,41 @@ def compare_features(
     return {number: common / (totals[number] + own - common) for number, common in shared.items()}
 
 
-def open_features(folder: Path, index: SearchIndex) -> FeatureTable:
-    """Open the features of a folder; make them if there are none, or if they are damaged.
+def open_features(folder: Path, index: SearchIndex) -> Path:
+    """Return the database of the features of a folder, beside that of its words; blocks have its numbers.
 
     Raises: UserError if the table of blocks cannot be read.
     """
-    table = FeatureTable(index.path.with_name(f"like-{index.path.name}"))
-    try:
-        table.read("SELECT count(*) FROM features")
-    except sqlite3.DatabaseError:  # missing, or damaged
-        table.path.unlink(missing_ok=True)
-        numbers = dict(index.read("SELECT block, number FROM blocks"))
-        rows = iterate_blocks(folder, ("block", "name", "code"))
-        codes = {row.block: (row.name, row.code) for row in rows if row.code is not None}
-        with atomic_file(table.path) as part, closing(sqlite3.connect(part)) as connection:
-            connection.execute("CREATE TABLE features (kind TEXT, number INTEGER, feature INTEGER, count INTEGER)")
-            with show_indexing(len(numbers)) as advance:
-                for block, number in numbers.items():
-                    name, code = codes.get(block, ("", ""))
-                    for kind, own in read_features(code, _read_graph(index.spec(number)), name).items():
-                        items = [(kind, number, feature, count) for feature, count in own.items()]
-                        connection.executemany("INSERT INTO features VALUES (?, ?, ?, ?)", items)
-                    advance(1)
-            connection.execute("CREATE INDEX by_kind ON features (kind, number)")
-            connection.commit()
-    return table
+    path = index.path.with_name(f"like-{index.path.name}")
+    keep_database(path, "features", lambda connection: _build(connection, folder, index))
+    return path
+
+
+def _build(connection: sqlite3.Connection, folder: Path, index: SearchIndex) -> None:
+    rows = iterate_blocks(folder, ("block", "name", "code"))
+    codes = {row.block: (row.name, row.code) for row in rows if row.code is not None}
+    blocks = index.read("SELECT block, number FROM blocks")
+    connection.execute("CREATE TABLE features (kind TEXT, number INTEGER, feature INTEGER, count INTEGER)")
+    with show_indexing(len(blocks)) as advance:
+        for block, number in blocks:
+            name, code = codes.get(block, ("", ""))
+            for kind, own in read_features(code, _read_graph(index.spec(number)), name).items():
+                items = [(kind, number, feature, count) for feature, count in own.items()]
+                connection.executemany("INSERT INTO features VALUES (?, ?, ?, ?)", items)
+            advance(1)
+    connection.execute("CREATE INDEX by_kind ON features (kind, number)")
+
+
+def features_of(database: Path, number: int) -> dict[str, dict[int, int]]:
+    """Return the features of one block, by kind."""
+    query = "SELECT feature, count FROM features WHERE kind = ? AND number = ?"
+    return {kind: dict(read_database(database, query, kind, number)) for kind in KINDS}
+
+
+def compare(database: Path, kind: str, wanted: Features, size: int, *, rare: bool = False) -> dict[int, float]:
+    """Return the similarity of each block's features of a kind. Args: as `compare_features`."""
+    rows = read_database(database, "SELECT number, feature, count FROM features WHERE kind = ?", kind)
+    return compare_features(rows, wanted, size, rare=rare)
 
 
 def _read_graph(spec: Mapping[str, Any]) -> Graph | None:
@@ -181,7 +175,7 @@ def block_in(folder: Path, wanted: str) -> BlockComputation:
     found = index.read("SELECT number FROM blocks WHERE block = ?", row.block)
     if not found:
         raise UserError(f"{row.block}: it has no code: it was not emitted; give another block")
-    features = open_features(folder, index).of_block(found[0][0])
+    features = features_of(open_features(folder, index), found[0][0])
     return BlockComputation(row.block, features, row.graph, row.graph_widths, row.block)
 
 
@@ -194,10 +188,10 @@ def find_similar(
         blocks there were before `limit`.
     Raises: UserError if no block has the value of a filter, or no block that passes has anything in common.
     """
-    table = open_features(folder, index)
-    graph = table.compare("graph", wanted.features["graph"], index.size)
-    words, shingles = (table.compare(kind, wanted.features[kind], index.size, rare=True) for kind in KINDS[1:])
-    traced = {number for (number,) in table.read("SELECT DISTINCT number FROM features WHERE kind = 'graph'")}
+    database = open_features(folder, index)
+    graph = compare(database, "graph", wanted.features["graph"], index.size)
+    words, shingles = (compare(database, kind, wanted.features[kind], index.size, rare=True) for kind in KINDS[1:])
+    traced = {number for (number,) in read_database(database, "SELECT number FROM features WHERE kind = 'graph'")}
     agreements = {row.block: _agree(wanted, row) for row in read_blocks(folder, ("block", "graph", "graph_widths"))}
     facts = {number: (block, kind) for number, block, kind in index.read("SELECT number, block, category FROM blocks")}
     found = []
@@ -212,11 +206,7 @@ def find_similar(
         raise UserError(f"{wanted.title}: no block that passes has a graph or code with anything in common")
     # Equal identities first: similarity of labels is up to widths, and equal labels do not prove equality.
     found.sort(key=lambda item: (list(_AGREEMENTS).index(item[1].agreement), -item[1].similarity, item[0]))
-    hits = [
-        SimilarBlock(**{name: getattr(hit, name) for name in hit.__slots__} | {"file": index.spec(number)["file"]})
-        for number, hit in found[:limit]
-    ]
-    return hits, len(found)
+    return [replace(hit, file=index.spec(number)["file"]) for number, hit in found[:limit]], len(found)
 
 
 def _agree(wanted: BlockComputation, row: Block) -> Agreement:
@@ -239,7 +229,5 @@ def format_lines(wanted: BlockComputation, hits: list[SimilarBlock], matched: in
 
 def format_json(wanted: BlockComputation, folder: Path, hits: list[SimilarBlock], matched: int) -> str:
     """Return the hits as one JSON object, indented; ranks count from 1."""
-    facts = [
-        {"rank": rank, **{name: getattr(hit, name) for name in hit.__slots__}} for rank, hit in enumerate(hits, start=1)
-    ]
+    facts = [{"rank": rank, **asdict(hit)} for rank, hit in enumerate(hits, start=1)]
     return json.dumps({"like": wanted.title, "in": str(folder), "matched": matched, "hits": facts}, indent=2)

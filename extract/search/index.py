@@ -7,7 +7,6 @@ methods. FTS5 stems them, and weighs a block by BM25.
 
 import ast
 import difflib
-import itertools
 import json
 import re
 import sqlite3
@@ -22,14 +21,15 @@ from extract.model.categories import split_words
 from lemur_core.files.atomic import atomic_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
-from lemur_core.files.markdown import article, plural
+from lemur_core.files.markdown import plural
 from lemur_core.files.progress import progress
 from lemur_core.source.scopes import last_name
+from manifests.folders.formats import EXTRACTION
 from manifests.options import Level
 from manifests.provenance import SPECS
 
 #: The columns of words, with their weights, chosen on every third description of `benchmarks.search`.
-COLUMNS = {"name": 40.0, "place": 10.0, "arguments": 1.0, "parts": 1.0, "computed": 0.5, "text": 1.0}
+COLUMNS = {"name": 40.0, "place": 10.0, "text": 1.0}
 FACTS = ("block", "name", "category", "level", "license", "source")
 #: Words that describe nothing; ignored in a query if any other words remain.
 FILLER = frozenset(
@@ -41,7 +41,7 @@ FILLER = frozenset(
         " described create creates",
     )
 )
-_VERSION = 5  # of the database
+_VERSION = 6  # of the database
 _NEAR = 5
 _MANY = 400  # blocks
 _DESCRIPTION = 5  # words: no block need have them all
@@ -52,7 +52,7 @@ _COMMENT = re.compile(r"(?:^|\s)#+(.*)", re.MULTILINE)
 _LEVELS: tuple[str, ...] = get_args(Level)
 _SIZES = str.maketrans("×*", "xx")
 _TABLES = f"""
-CREATE TABLE blocks (number INTEGER PRIMARY KEY, {", ".join(FACTS)}, first INTEGER, last INTEGER);
+CREATE TABLE blocks (number INTEGER PRIMARY KEY, {", ".join(FACTS)}, spec);
 CREATE VIRTUAL TABLE words USING fts5({", ".join(COLUMNS)}, tokenize = 'porter unicode61');
 """
 
@@ -82,29 +82,17 @@ class SearchResult:
 class SearchIndex:
     """The database of a folder."""
 
-    def __init__(self, path: Path, specs: Path) -> None:
-        self.path, self._specs = path, specs
-        self.size: int = self.read("SELECT count(*) FROM blocks JOIN words ON words.rowid = number")[0][0]
-
-    def _open(self) -> "closing[sqlite3.Connection]":
-        return closing(sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro", uri=True))
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size: int = self.read("SELECT count(*) FROM blocks")[0][0]
 
     def read(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         """Return the rows of a query."""
-        with self._open() as connection:
-            return connection.execute(query, values).fetchall()
+        return read_database(self.path, query, *values)
 
     def spec(self, number: int) -> SpecLine:
-        """Read the spec of a block from its file. Raises: UserError if it is no longer there."""
-        ((block, first, last),) = self.read("SELECT block, first, last FROM blocks WHERE number = ?", number)
-        try:
-            with self._specs.open("rb") as file:
-                file.seek(first)
-                spec: SpecLine = json.loads(file.read(last - first))
-            if spec["block"] != block:  # the file may have been replaced by one of the same size
-                raise ValueError("another block is there")
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise _explain(self._specs, number, error) from error
+        """Return the spec of a block."""
+        spec: SpecLine = json.loads(self.read("SELECT spec FROM blocks WHERE number = ?", number)[0][0])
         return spec
 
     def rank(self, query: str, *, all_words: bool = False) -> list[int]:
@@ -210,65 +198,50 @@ def _spell(option: str, values: Sequence[str], wanted: str) -> str:
 # --- opening and building -----------------------------------------------------------------------------------------
 
 
+def read_database(path: Path, query: str, *values: object) -> list[tuple[Any, ...]]:
+    """Return the rows of a query to a database."""
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+        return connection.execute(query, values).fetchall()
+
+
+def keep_database(path: Path, table: str, build: Callable[[sqlite3.Connection], None]) -> None:
+    """Build a database of the cache if there is none, or if it is damaged. Args: table: one that it has."""
+    try:
+        read_database(path, f"SELECT count(*) FROM {table}")
+    except sqlite3.DatabaseError:
+        with atomic_file(path) as part, closing(sqlite3.connect(part)) as connection:
+            build(connection)
+            connection.commit()
+
+
 def open_index(folder: Path) -> SearchIndex:
     """Open the database of a folder; build it if there is none, or if it is damaged.
 
     Raises: UserError if the folder is not an extraction, has no specs, or one of their lines is broken.
     """
+    specs = next((item for item in EXTRACTION.open(folder).outputs if item.path == SPECS), None)
+    if specs is None:
+        raise UserError(f"{folder}: has no {SPECS}: an earlier version wrote it; run `lemur extract` again")
     path = folder / SPECS
-    size, digest = _read_manifest(folder)
-    try:
-        actual = path.stat().st_size
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; run `lemur verify`, or create the folder again") from error
     # Compare sizes, not digests: a search must not read the whole file.
-    if actual != size:
+    if not path.is_file() or path.stat().st_size != specs.bytes:
         raise UserError(f"{path}: is not the file that the manifest states; run `lemur verify`, or create it again")
     read = "code" if (folder / "blocks").is_dir() else "specs"
-    kept = cache_folder("search") / f"v{_VERSION}-{read}-{digest[:40]}.sqlite"
-    if kept.exists():
-        try:
-            return SearchIndex(kept, path)
-        except sqlite3.DatabaseError:
-            pass  # damaged
-    with atomic_file(kept) as part:
-        _build(part, folder)
-    return SearchIndex(kept, path)
+    kept = cache_folder("search") / f"v{_VERSION}-{read}-{specs.sha256[:40]}.sqlite"
+    keep_database(kept, "words", lambda connection: _build(connection, folder))
+    return SearchIndex(kept)
 
 
-def _read_manifest(folder: Path) -> tuple[int, str]:
-    """Return the size in bytes and the SHA-256 of the specs from the manifest, read as plain JSON for speed."""
-    path = folder / "manifest.json"
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        kind = manifest["kind"]
-        outputs = {item["path"]: (int(item["bytes"]), str(item["sha256"])) for item in manifest["outputs"]}
-    except FileNotFoundError:
-        raise UserError(f"{folder}: no manifest.json; not a finished lemur folder") from None
-    except NotADirectoryError:
-        raise UserError(f"{folder}: is a file; give the folder that `lemur extract` wrote") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: not a valid manifest: {error}; create the folder again") from error
-    if kind != "extraction":
-        raise UserError(
-            f"{folder}: holds {article(kind)}, not an extraction; give the folder that `lemur extract` wrote"
-        )
-    if SPECS not in outputs:
-        raise UserError(f"{folder}: has no {SPECS}: an earlier version wrote it; run `lemur extract` again")
-    return outputs[SPECS]
-
-
-def show_indexing(blocks: int) -> "AbstractContextManager[Callable[[int], None]]":
+def show_indexing(blocks: int) -> AbstractContextManager[Callable[[int], None]]:
     """Show progress if that takes seconds."""
     return progress("index", blocks, "blocks") if blocks > _MANY else nullcontext(lambda _: None)
 
 
-def _build(path: Path, folder: Path) -> None:
-    lines = (folder / SPECS).read_bytes().splitlines(keepends=True)
-    starts = [0, *itertools.accumulate(map(len, lines))]
-    facts_of, words_of = (", ".join("?" * (len(names) + more)) for names, more in ((FACTS, 3), (COLUMNS, 1)))
-    with closing(sqlite3.connect(path)) as connection, show_indexing(len(lines)) as advance:
-        connection.executescript(_TABLES)
+def _build(connection: sqlite3.Connection, folder: Path) -> None:
+    lines = (folder / SPECS).read_bytes().splitlines()
+    facts_of, words_of = (", ".join("?" * (len(names) + more)) for names, more in ((FACTS, 2), (COLUMNS, 1)))
+    connection.executescript(_TABLES)
+    with show_indexing(len(lines)) as advance:
         for number, line in enumerate(lines):
             try:
                 spec = json.loads(line)
@@ -277,49 +250,41 @@ def _build(path: Path, folder: Path) -> None:
                 code = file.read_text(encoding="utf-8") if file is not None and file.is_file() else ""
                 words = read_words(spec, code)
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-                raise _explain(folder / SPECS, number, error) from error
-            place = starts[number : number + 2]
-            connection.execute(f"INSERT INTO blocks VALUES ({facts_of})", (number, *facts, *place))
+                where = f"{folder / SPECS}:{number + 1}"
+                raise UserError(f"{where}: not a spec: {error}; run `lemur verify`, or create it again") from error
+            connection.execute(f"INSERT INTO blocks VALUES ({facts_of})", (number, *facts, line.decode()))
             connection.execute(
                 f"INSERT INTO words (rowid, {', '.join(COLUMNS)}) VALUES ({words_of})",
                 (number, *(words[name] for name in COLUMNS)),
             )
             advance(1)
-        connection.commit()
-
-
-def _explain(path: Path, number: int, error: object) -> UserError:
-    return UserError(f"{path}:{number + 1}: not a spec: {error}; run `lemur verify`, or create it again")
 
 
 def read_words(spec: SpecLine, code: str) -> dict[str, str]:
     """Return the words of a block by column, from its spec and the class in its file."""
     algorithm = spec.get("algorithm") or {}
-    arguments = [item["name"] for group in ("constructor", "forward") for item in spec[group]]
-    parts = [*spec["builds"], *(spec["layers"] or {}), *spec["dependencies"], *spec["bases"]]
-    motifs = [motif["kind"] for motif in algorithm.get("motifs", ())]
-    computed = [line.partition(") ")[2].partition(" ")[0] for line in algorithm.get("operations", ())]
-    text = ""
+    names = [item["name"] for group in ("constructor", "forward") for item in spec[group]]
+    names += [*spec["builds"], *(spec["layers"] or {}), *spec["dependencies"], *spec["bases"]]
+    names += [line.partition(") ")[2].partition(" ")[0] for line in algorithm.get("operations", ())]
+    names += [motif["kind"] for motif in algorithm.get("motifs", ())]
+    told = ""
     for node, source in _find_class(code, spec["name"]):
         documented = [item for item in ast.walk(node) if isinstance(item, ast.FunctionDef | ast.ClassDef)]
-        text = "\n".join([*(ast.get_docstring(item) or "" for item in documented), *_COMMENT.findall(source)])
+        told = "\n".join([*(ast.get_docstring(item) or "" for item in documented), *_COMMENT.findall(source)])
         for item in ast.walk(node):
             if isinstance(item, ast.Attribute) and isinstance(item.ctx, ast.Store):
-                parts.append(item.attr)
+                names.append(item.attr)
             elif isinstance(item, ast.Call):
-                parts.append(last_name(item.func))
+                names.append(last_name(item.func))
     return {
         "name": _join([spec["name"]]),
         "place": _join([*spec["block"].partition("::")[2].split(".")[:-1], spec["source"].partition("@")[0]]),
-        "arguments": _join(arguments),
-        "parts": _join(parts),
-        "computed": f"{_join(computed)} {' '.join(motifs)}",
-        "text": _join(list_words(text), once=False),
+        "text": f"{_join(dict.fromkeys(names))} {_join(list_words(told))}",
     }
 
 
-def _join(names: Iterable[str], *, once: bool = True) -> str:
-    return " ".join(word for name in (dict.fromkeys(names) if once else names) for word in split_name(name))
+def _join(names: Iterable[str]) -> str:
+    return " ".join(word for name in names for word in split_name(name))
 
 
 def _find_class(code: str, name: str) -> Iterator[tuple[ast.ClassDef, str]]:

@@ -12,7 +12,15 @@ from extract.model.results import Result, code_columns
 from extract.proofs.validate import BlockWithOriginal
 from extract.proofs.visit import BlockVisit, RunnableBlock, visit_all
 from extract.resolve.index import FactsIndex
-from extract.search.alike import BlockComputation, block_in, find_similar, format_lines, open_features
+from extract.search.alike import (
+    BlockComputation,
+    block_in,
+    compare,
+    features_of,
+    find_similar,
+    format_lines,
+    open_features,
+)
 from extract.search.index import Filters, open_index
 from extract.specs.algorithm import build_algorithm
 from extract.specs.make import make_spec
@@ -233,9 +241,10 @@ def test_blocks_that_compute_the_same_are_found(sound: Path) -> None:
 def test_likeness_is_that_of_the_graphs(sound: Path) -> None:
     index = open_index(sound)
     half = dict(list(block_in(sound, "alpha::Gate").features["graph"].items())[::2])
-    exact = similarity(half, open_features(sound, index).of_block(1)["graph"])
+    database = open_features(sound, index)
+    exact = similarity(half, features_of(database, 1)["graph"])
     assert 0 < exact < 1
-    assert open_features(sound, index).compare("graph", half, index.size) == pytest.approx({0: exact, 1: exact})
+    assert compare(database, "graph", half, index.size) == pytest.approx({0: exact, 1: exact})
     empty: dict[str, dict[int, int]] = {"words": {}, "shingles": {}}
     hits, _ = find_similar(sound, index, BlockComputation("half", {"graph": half, **empty}, None, None), Filters(), 10)
     assert [(hit.graph, hit.code, hit.agreement) for hit in hits] == [(pytest.approx(exact), 0.0, "different")] * 2
