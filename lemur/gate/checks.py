@@ -28,7 +28,7 @@ from lemur_core.similarity.outline import MAX_CODE_BYTES
 from lemur_core.source.text import parse_code
 from manifests.provenance.heads import read_head
 from manifests.provenance.licenses import is_permissive
-from manifests.publish.screen import find_hits
+from manifests.publish.secrets import find_hits
 from train.model.contract import TRAINER_PARAMETERS, check_contract, lemur_digest, lemur_name
 
 #: What is checked, by the name of the rule in every output.
@@ -109,8 +109,7 @@ def _check_name(name: str, code: str) -> Iterator[Refusal]:
 
 def _find_secrets(data: bytes) -> Iterator[Refusal]:
     for hit in find_hits(data):
-        if hit.secret:
-            yield Refusal("secret", f"{hit.kind}; revoke it, and take it out", data.count(b"\n", 0, hit.at) + 1)
+        yield Refusal("secret", f"{hit.kind}; revoke it, and take it out", hit.line)
 
 
 def _read_supported(code: str) -> tuple[str, ...]:

@@ -3,7 +3,9 @@
 The head is the comments, the docstrings and the values of names such as `__license__` before the first definition. A
 file that says nothing there is under the license of its source. One that names a license is under that, in whatever
 words. One that restricts its use in words that are no known license is under an unknown one. "All rights reserved"
-without a grant, and "see LICENSE", say that the license is that of the source, if the file still lies there.
+without a grant, and "see LICENSE", say that the license is that of the source, if the file still lies there. In the
+docstring of a class only `License: X` and "under the X license" count, for an X that is known: its other words are about
+the class.
 """
 
 import re
@@ -43,6 +45,7 @@ _HEAD = re.compile(
     |^(?P<end>(?:class|def|async)\b|@)""",
     re.MULTILINE | re.DOTALL | re.VERBOSE,
 )
+_CLASS_DOCSTRING = re.compile(r"^class\b[^\"'#:]*:\s*[rRuU]?(?P<mark>\"{3}|'{3})(?P<text>.*?)(?P=mark)", re.M | re.S)
 _NAMES = re.compile(r"(?i)_*(?:licen[cs]e|copyright|author)\w*")
 #: A separate line anywhere in a file, after the comment marker of any language.
 _SPDX_LINE = re.compile(
@@ -136,6 +139,9 @@ def read_head(code: str) -> HeadLicense:
     stated = dict.fromkeys(_read_spdx(line) for line in (*anywhere, *_SPDX.findall(lines)))
     if not stated:
         stated = dict.fromkeys(_find_named_licenses(lines, plain))
+    for match in _CLASS_DOCSTRING.finditer(code) if "icen" in code else ():
+        explicit = _find_explicit_licenses(match["text"], plain_text(match["text"]))
+        stated |= dict.fromkeys(license_ for license_ in explicit if license_ != NOASSERTION)
     if all(map(is_permissive, stated)) and (_FORBIDDEN.search(plain) or LIMITS.search(plain)):
         stated[NOASSERTION] = None
     refers = not stated and (_RESERVED.search(plain) or _REFERS.search(plain)) is not None
@@ -199,6 +205,10 @@ def _find_named_licenses(lines: str, plain: str) -> Iterator[str]:
             if not _NEGATED.search(rest, max(0, match.start() - 60), match.start()):
                 yield _with_version(name, rest[match.start() : match.end() + 100])
         rest = pattern.sub("", rest)
+    yield from _find_explicit_licenses(lines, plain)
+
+
+def _find_explicit_licenses(lines: str, plain: str) -> Iterator[str]:
     for text in [*_FIELD.findall(lines), *_UNDER.findall(plain)]:
         name = plain_text(text)
         if name not in _ELSEWHERE and ((license_ := _license_of_name(name)) != NOASSERTION or not _REFERS.search(name)):

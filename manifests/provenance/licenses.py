@@ -156,41 +156,31 @@ def parse_expression(text: str) -> str:
         ) from error
 
 
-#: Trove classifiers that name one license; "BSD License" and the like do not.
-_CLASSIFIERS = {
-    "Apache Software License": "Apache-2.0",
-    "Boost Software License 1.0 (BSL-1.0)": "BSL-1.0",
-    "CC0 1.0 Universal (CC0 1.0) Public Domain Dedication": "CC0-1.0",
-    "ISC License (ISCL)": "ISC",
-    "MIT License": "MIT",
-    "MIT No Attribution License (MIT-0)": "MIT-0",
-    "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
-    "Python Software Foundation License": "PSF-2.0",
-    "The Unlicense (Unlicense)": "Unlicense",
-    "zlib/libpng License": "Zlib",
-}
-
-_GNU = re.compile(r"GNU (?:(A)ffero |(L)esser )?General Public License v(\d)( or later)?")
-
-#: The free text of a License field, in lower case, without "the", "license", "version" and punctuation.
-_FIELDS = {
+#: Usual names, as `license_of_field` reduces them, also those of trove classifiers; "BSD License" names none.
+_USUAL_NAMES = {
+    "3 clause bsd": "BSD-3-Clause",
+    "apache": "Apache-2.0",
     "apache 2": "Apache-2.0",
     "apache 2.0": "Apache-2.0",
-    "apache software 2.0": "Apache-2.0",
+    "boost 1.0": "BSL-1.0",
     "bsd 2 clause": "BSD-2-Clause",
     "bsd 3 clause": "BSD-3-Clause",
-    "3 clause bsd": "BSD-3-Clause",
-    "new bsd": "BSD-3-Clause",
-    "modified bsd": "BSD-3-Clause",
-    "simplified bsd": "BSD-2-Clause",
-    "mit": "MIT",
-    "mpl 2.0": "MPL-2.0",
-    "mozilla public 2.0": "MPL-2.0",
-    "isc": "ISC",
-    "unlicense": "Unlicense",
     "cc by nc 4.0": "CC-BY-NC-4.0",
+    "cc0 1.0 universal public domain dedication": "CC0-1.0",
+    "isc": "ISC",
+    "mit": "MIT",
+    "mit no attribution": "MIT-0",
+    "modified bsd": "BSD-3-Clause",
+    "mozilla public 2.0": "MPL-2.0",
+    "mpl 2.0": "MPL-2.0",
+    "new bsd": "BSD-3-Clause",
+    "python foundation": "PSF-2.0",
+    "simplified bsd": "BSD-2-Clause",
+    "unlicense": "Unlicense",
+    "zlib libpng": "Zlib",
 }
 _GNU_FIELD = re.compile(r"([al]?gpl) ?v([23])")
+_GNU = re.compile(r"GNU (?:(A)ffero |(L)esser )?General Public License v(\d)( or later)?")
 
 
 def find_license(stated: str, texts: Sequence[str]) -> str:
@@ -215,28 +205,27 @@ def license_of_fields(expression: str, field: str, classifiers: Iterable[str]) -
         known = license_of_field(text)
         if known != NOASSERTION:
             return known
-    named = {_map_classifier(line.rpartition("::")[2].strip()) for line in classifiers} - {""}
-    # Several classifiers may mean AND or OR.
+    named = {_license_of_classifier(line.rpartition("::")[2].strip()) for line in classifiers} - {NOASSERTION}
     if len(named) == 1:
         return named.pop()
     # Some packages have the whole text in the field.
     return license_of_text(field) if len(field) > 200 else NOASSERTION
 
 
-def _map_classifier(name: str) -> str:
+def _license_of_classifier(name: str) -> str:
     if match := _GNU.match(name):
         return f"{match[1] or match[2] or ''}GPL-{match[3]}.0-{'or-later' if match[4] else 'only'}"
-    return _CLASSIFIERS.get(name, "")
+    return license_of_field(name)
 
 
 def license_of_field(text: str) -> str:
     """Return the SPDX expression of a name such as "Apache 2.0" or "GPLv3"; NOASSERTION if it is not known."""
     text = text.strip()
-    words = re.sub(r"\b(?:the|license|licence|version|software)\b|[^a-z0-9.+ ]", " ", text.lower()).split()
-    plain = " ".join(words)
+    signs = r"\b(?:the|license|licence|version|software)\b|\([^()]*\)|[^a-z0-9.+ ]"
+    plain = " ".join(re.sub(signs, " ", text.lower()).split())
     if match := _GNU_FIELD.fullmatch(plain):
         return f"{match[1].upper()}-{match[2]}.0"
     try:
-        return _FIELDS.get(plain) or canonicalize_license_expression(text)
+        return _USUAL_NAMES.get(plain) or canonicalize_license_expression(text)
     except InvalidLicenseExpression:
         return NOASSERTION

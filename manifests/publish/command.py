@@ -35,19 +35,17 @@ def run_publish(
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
     def show(plan: PublishReport) -> None:
-        lines = (
-            [json.dumps(_summary(plan), indent=2)] if as_json else map(make_visible, _describe_plan(plan, every=True))
-        )
-        print("\n".join(lines))
+        if as_json:
+            print(json.dumps(_summary(plan), indent=2))
+        else:
+            for line in _describe_plan(plan, every=dry_run):
+                print(make_visible(line))
 
     done = publish(folder, repo_id, dry_run=dry_run, confirm=None if yes or dry_run else confirm, show=show, **options)
-    if as_json:
-        print(json.dumps(_summary(done), indent=2))
-        return
-    if dry_run or yes:
-        for line in _describe_plan(done, every=dry_run):
-            print(make_visible(line))
-    print(make_visible(_describe_outcome(done, dry_run=dry_run)))
+    if as_json or dry_run or yes:
+        show(done)
+    if not as_json:
+        print(make_visible(_describe_outcome(done, dry_run=dry_run)))
 
 
 def run_pull(repo_id: str, out: Path, *, revision: str, force: bool, as_json: bool) -> None:
@@ -70,14 +68,10 @@ def _describe_plan(plan: PublishReport, *, every: bool = False) -> Iterator[str]
         listed = len(names) if every else _LISTED
         for name in names[:listed]:
             yield f"{label:<8}{_format_size(plan.sizes[name]):>10}  {name}"
-        if len(names) > listed:
-            rest = names[listed:]
+        if rest := names[listed:]:
             size = _format_size(sum(plan.sizes[name] for name in rest))
             yield f"{label:<8}{size:>10}  {plural(len(rest), 'more file')}"
-    if plan.creates_branch:
-        yield f"create    branch {plan.revision}"
-    if plan.tag is not None:
-        yield f"create    tag {plan.tag}"
+    yield from (f"create    {what}" for what in _list_created(plan))
     for item in plan.withheld:
         what = f"the code of {plural(item.blocks, 'block')}" if item.noun == "block" else plural(item.blocks, "code")
         yield f"withheld  {what} of {item.source} ({item.license})"
@@ -85,21 +79,24 @@ def _describe_plan(plan: PublishReport, *, every: bool = False) -> Iterator[str]
     yield from (f"refused   {text}" for text in plan.refused)
 
 
+def _list_created(plan: PublishReport) -> list[str]:
+    return [f"branch {plan.revision}"] * plan.creates_branch + [f"tag {plan.tag}"] * (plan.tag is not None)
+
+
 def _describe_outcome(done: PublishReport, *, dry_run: bool) -> str:
-    where = f"{done.repo_id} at {done.revision}"
+    where, changes = f"{done.repo_id} at {done.revision}", done.changes
     if done.unread is not None:
-        size = f"{plural(len(done.changes.added), 'file')}, {_format_size(sum(done.sizes.values()))}"
+        size = f"{plural(len(changes.added), 'file')}, {_format_size(sum(done.sizes.values()))}"
         return f"{where}: {size}; not compared with what is there: {done.unread}; nothing was published (dry run)"
     if not done.makes:
-        return f"{where}: nothing to publish, all {plural(len(done.changes.same), 'file')} there are the same"
-    named = [f"branch {done.revision}"] * done.creates_branch + [f"tag {done.tag}"] * (done.tag is not None)
-    also = f"; created {' and '.join(named)}" if named else ""
+        return f"{where}: nothing to publish, all {plural(len(changes.same), 'file')} there are the same"
     if done.commit is not None:
-        return f"{where}: {done.changes}; commit {done.commit}{also}"
+        created = " and ".join(_list_created(done))
+        return f"{where}: {changes}; commit {done.commit}" + (f"; created {created}" if created else "")
     if not dry_run:
         return f"{where}: nothing was published"
     creates = "; the repository would be created" if done.created else ""
-    return f"{where}: {done.changes}{creates}; nothing was published (dry run)"
+    return f"{where}: {changes}{creates}; nothing was published (dry run)"
 
 
 def _summary(done: PublishReport) -> dict[str, object]:

@@ -12,8 +12,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import partial
+from typing import TypeVar
 
+import httpx2
 from huggingface_hub import HfApi, constants, get_session, get_token
 from huggingface_hub.errors import (
     HfHubHTTPError,
@@ -31,18 +33,13 @@ from lemur_core.files.errors import RetryableError, UsageError, UserError
 from lemur_core.files.progress import note
 
 _TEMPORARY = frozenset({408, 425, 429})
-_RETRIES = re.compile(r"thrown while requesting|Retrying in|before retry")
-_RETRY_LOGGER = "huggingface_hub.utils._http"
 _LOGIN = "run `hf auth login` with a token that may write there"
 
 
 def find_status(error: BaseException) -> int | None:
     """Return the HTTP status of an error, or of one of its causes."""
-    for item in _chain(error):
-        status = getattr(getattr(item, "response", None), "status_code", None)
-        if isinstance(status, int):
-            return status
-    return None
+    statuses = (getattr(getattr(item, "response", None), "status_code", None) for item in _chain(error))
+    return next((status for status in statuses if isinstance(status, int)), None)
 
 
 def is_temporary(error: BaseException) -> bool:
@@ -50,46 +47,38 @@ def is_temporary(error: BaseException) -> bool:
     status = find_status(error)
     if status is not None:
         return status in _TEMPORARY or status >= 500
-    # The transport errors of whichever HTTP library this release of the client uses.
-    transport = tuple(kind for kind in HfHubHTTPError.__bases__ if kind is not OSError)
     chain = list(_chain(error))
     if any(isinstance(item, OfflineModeIsEnabled) for item in chain):
         return False
-    return any(isinstance(item, (*transport, ConnectionError, TimeoutError)) for item in chain) or (
+    return any(isinstance(item, (httpx2.TransportError, ConnectionError, TimeoutError)) for item in chain) or (
         "Consistency check failed" in str(error)  # how the client reports a truncated download
     )
 
 
 def translate_error(what: str, error: Exception, again: str) -> UserError:
     """Convert an error of the client about `what` into a UserError: one line with advice."""
-    if isinstance(error, UserError):
-        return error
-    status = find_status(error)
+    status, detail = find_status(error), describe_error(error)
     if any(isinstance(item, OfflineModeIsEnabled) for item in _chain(error)):
         return RetryableError(
             f"{what}: the Hub's client is offline by its settings; unset HF_HUB_OFFLINE, and run again"
         )
     if is_temporary(error):
         where = "" if status else "the Hub cannot be reached: "
-        return RetryableError(f"{what}: {where}{describe_error(error)}; run the same command again: {again}")
+        return RetryableError(f"{what}: {where}{detail}; run the same command again: {again}")
     if isinstance(error, RevisionNotFoundError):
-        return UserError(f"{what}: no such revision; use an existing branch, tag or commit")
-    if isinstance(error, RepositoryNotFoundError):
-        return UserError(
-            f"{what}: no such repository, or it is private and you may not see it; check the name, or {_LOGIN}"
-        )
-    if status == 401:
-        return UserError(f"{what}: the Hub does not know who you are; {_LOGIN}")
-    if status == 403:
-        return UserError(f"{what}: no permission to write: {describe_error(error)}; {_LOGIN}")
-    if status is not None:
-        return UserError(f"{what}: the Hub refuses with status {status}: {describe_error(error)}")
-    if isinstance(error, OSError) and error.errno is not None:
+        detail = "no such revision; use an existing branch, tag or commit"
+    elif isinstance(error, RepositoryNotFoundError):
+        detail = f"no such repository, or it is private and you may not see it; check the name, or {_LOGIN}"
+    elif status == 401:
+        detail = f"the Hub does not know who you are; {_LOGIN}"
+    elif status == 403:
+        detail = f"no permission to write: {detail}; {_LOGIN}"
+    elif status is not None:
+        detail = f"the Hub refuses with status {status}: {detail}"
+    elif isinstance(error, OSError) and error.errno is not None:
         where = f"{error.filename}: " if error.filename else ""
-        return UserError(
-            f"{what}: {where}{error.strerror or describe_error(error)}; free space, or choose another folder"
-        )
-    return UserError(f"{what}: {describe_error(error)}")
+        detail = f"{where}{error.strerror or detail}; free space, or choose another folder"
+    return UserError(f"{what}: {detail}")
 
 
 def describe_error(error: BaseException) -> str:
@@ -111,45 +100,37 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 @contextlib.contextmanager
 def hub_errors(spec: str, advice: str) -> Iterator[None]:
-    """Convert errors in the `with` block into one line about `spec`.
+    """Convert errors of the client or of `datasets` in the `with` block into one line about `spec`.
+
+    The two lines that the client prints about each of its retries are one line, at the first.
 
     Args: spec: what is read, as the user wrote it; the message begins with it. advice: what to do if a retry may help.
-    Returns: a context manager without a value.
     Raises: RetryableError if the Hub cannot be reached; UserError if it refuses the request.
     """
     from datasets.exceptions import DatasetsError
 
-    content = (DatasetsError, ArrowException, ValueError, RuntimeError)
-    try:
-        with _shorten_retries(spec):
-            yield
-    except (*content, OSError, EOFError, *HfHubHTTPError.__bases__) as error:
-        line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        status = find_status(error)
-        if isinstance(error, content) or (status is not None and status < 500 and status not in _TEMPORARY):
-            advice = "check the name, the revision, and that `hf auth login` was done"
-            raise UserError(f"{spec}: {line}; {advice}") from error
-        raise RetryableError(f"{spec}: the Hub cannot be read: {line}; {advice}") from error
-
-
-@contextlib.contextmanager
-def _shorten_retries(spec: str) -> Iterator[None]:
-    """Replace the two lines that the client prints about every retry with a single line at the first one."""
     noted = False
 
     def keep(record: logging.LogRecord) -> bool:
         nonlocal noted
-        if not _RETRIES.search(record.getMessage()):
+        if not re.search("thrown while requesting|Retrying in|before retry", record.getMessage()):
             return True
         if not noted:
             note(f"{spec}: the Hub does not answer; trying again for half a minute")
         noted = True
         return False
 
-    logger = logging.getLogger(_RETRY_LOGGER)
+    logger = logging.getLogger("huggingface_hub.utils._http")
     logger.addFilter(keep)
+    content = (DatasetsError, ArrowException, ValueError, RuntimeError)
     try:
         yield
+    except (*content, OSError, EOFError, *HfHubHTTPError.__bases__) as error:
+        line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if isinstance(error, content) or (find_status(error) is not None and not is_temporary(error)):
+            advice = "check the name, the revision, and that `hf auth login` was done"
+            raise UserError(f"{spec}: {line}; {advice}") from error
+        raise RetryableError(f"{spec}: the Hub cannot be read: {line}; {advice}") from error
     finally:
         logger.removeFilter(keep)
 
@@ -183,13 +164,15 @@ class Hub:
     def call(self, what: str, work: Callable[[], T], *, again: str) -> T:
         """Call `work` and return its result, with retries at growing intervals while its failure may be temporary.
 
+        The client itself retries what it uploads and downloads, but neither listings nor commits.
+
         Args: what: the repository and the action, for messages. again: what a rerun does, for the message after the
             last attempt.
         Raises: RetryableError if the last attempt, too, failed temporarily; UserError for other failures of the Hub.
         """
         for delay in (*self.delays, None):
             try:
-                self.limit_waiting()
+                _limit_waiting(self.answer_seconds)
                 return work()
             except UserError:
                 raise
@@ -200,15 +183,9 @@ class Hub:
                 self.sleep(delay)
         raise AssertionError("the last attempt returns or raises")
 
-    def limit_waiting(self) -> None:
-        """Set our time limit on the client's session, which the client replaces after some errors."""
-        hooks = get_session().event_hooks["request"]
-        if not any(isinstance(hook, _Limit) for hook in hooks):
-            hooks.append(_Limit(self.answer_seconds))
-
     @contextlib.contextmanager
     def session(self) -> Iterator[None]:
-        """Silence the client, show its progress bars only on a terminal, and limit waiting until the block ends."""
+        """Silence the client, and show its progress bars only on a terminal; undo both and time limits at the end."""
         forced = constants.HF_HUB_DISABLE_PROGRESS_BARS is not None
         quiet = not (sys.stderr.isatty() or forced or are_progress_bars_disabled())
         level = hub_logging.get_verbosity()
@@ -218,38 +195,38 @@ class Hub:
         try:
             yield
         finally:
-            hooks = get_session().event_hooks["request"]
-            hooks[:] = [hook for hook in hooks if not isinstance(hook, _Limit)]
+            _limit_waiting(None)
             hub_logging.set_verbosity(level)
             if quiet:
                 enable_progress_bars()
 
 
-@dataclass(frozen=True, slots=True)
-class _Limit:
-    """A hook that adds the time limits that a request lacks; the client sets none for most requests."""
+def _limit_waiting(seconds: float | None) -> None:
+    """Set the time limit of all requests of the client that have none: it sets none for most.
 
-    seconds: float
+    The client replaces its session after some errors, so this is called before each attempt.
+    """
+    hooks = get_session().event_hooks["request"]
+    hooks[:] = [hook for hook in hooks if getattr(hook, "func", None) is not _add_timeout]
+    if seconds is not None:
+        hooks.append(partial(_add_timeout, seconds))
 
-    def __call__(self, request: Any) -> None:
-        own = request.extensions.get("timeout", {})
-        ours = {"connect": 10.0, "read": self.seconds, "write": self.seconds, "pool": None}
-        request.extensions["timeout"] = {
-            key: value if own.get(key) is None else own[key] for key, value in ours.items()
-        }
+
+def _add_timeout(seconds: float, request: httpx2.Request) -> None:
+    own = request.extensions.get("timeout", {})
+    ours = {"connect": 10.0, "read": seconds, "write": seconds, "pool": None}
+    request.extensions["timeout"] = ours | {key: value for key, value in own.items() if value is not None}
 
 
 _SPEC = re.compile(r"hf://datasets/(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^\s@]+))?")
 #: The format of a commit hash.
 COMMIT = re.compile(r"[0-9a-f]{40}")
-_INVALID_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|^[-/.]|/\.|[/.]$|\.lock(?:/|$)|^@$")
+_INVALID_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|^[-/.]|/\.|[/.]$|\.lock(?:/|$)|^@$|^refs/|^$")
 
 
 def parse_dataset(spec: str) -> tuple[str, str | None]:
-    """Return repository and revision of a dataset on the Hub.
+    """Return repository and revision of `hf://datasets/OWNER/NAME` or `...@REVISION`; None for no revision.
 
-    Args: spec: `hf://datasets/OWNER/NAME`, with or without `@REVISION`.
-    Returns: `OWNER/NAME`, and the revision or None.
     Raises: UsageError if `spec` is not such a name.
     """
     match = _SPEC.fullmatch(spec)
@@ -262,24 +239,8 @@ def check_names(repo_id: str, branch: str | None, tag: str | None) -> None:
     """Check that repository, branch and tag, if any, are valid names on the Hub.
 
     Source: https://git-scm.com/docs/git-check-ref-format
-    Raises: UsageError if one is invalid.
-    """
-    check_repository(repo_id)
-    for option, name in (("--revision", branch), ("--tag", tag)):
-        if name is not None and (
-            not name or _INVALID_REF.search(name) or COMMIT.fullmatch(name) or name.startswith("refs/")
-        ):
-            raise UsageError(
-                f"{option} {name!r}: not a name for a branch or tag; use letters, digits, '.', '_' and '-'"
-            )
-    if tag is not None and tag == branch:
-        raise UsageError(f"--tag {tag}: the branch has this name; choose another --tag")
-
-
-def check_repository(repo_id: str) -> None:
-    """Check the name of a repository.
-
-    Raises: UsageError if it is invalid, or has no owner: the Hub would add the user's own name only sometimes.
+    Raises: UsageError if one is invalid, or the repository has no owner: the Hub would add the user's own name only
+        sometimes.
     """
     try:
         validate_repo_id(repo_id)
@@ -289,3 +250,10 @@ def check_repository(repo_id: str) -> None:
         ) from error
     if "/" not in repo_id:
         raise UsageError(f"{repo_id!r}: not a repository name: the owner is missing; give OWNER/{repo_id}")
+    for option, name in (("--revision", branch), ("--tag", tag)):
+        if name is not None and (_INVALID_REF.search(name) or COMMIT.fullmatch(name)):
+            raise UsageError(
+                f"{option} {name!r}: not a name for a branch or tag; use letters, digits, '.', '_' and '-'"
+            )
+    if tag is not None and tag == branch:
+        raise UsageError(f"--tag {tag}: the branch has this name; choose another --tag")

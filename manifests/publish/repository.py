@@ -1,43 +1,51 @@
-"""The remote repository: its current state, the changes that publishing makes, and the one commit that makes them."""
+"""A repository of the Hub: its state, what differs from a folder here, and the one commit that makes both the same."""
 
 import hashlib
+import re
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 from huggingface_hub.errors import RepositoryNotFoundError
 from huggingface_hub.hf_api import RepoFile
-from pydantic import ValidationError
 
 from lemur_core.files.atomic import write_text
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
-from manifests.folders.manifest import FILE_NAME, Manifest, is_of_page, read_manifest
-from manifests.publish.hub import Hub, find_status, is_temporary
-from manifests.publish.staged import ATTRIBUTES
+from manifests.publish.hub import Hub
+from manifests.publish.staged import ATTRIBUTES, IGNORES
 
+KIND = "dataset"
 _CHUNK = 1 << 20
+_NOTHING_YET = "nothing has been changed yet"
+_KEPT = "large files that have arrived are not sent again"
+#: Smaller files are sent from memory: the client would read those outside the large-file store twice.
+_IN_MEMORY = 16 << 20
+#: The first line of our commits; `Changes` follows.
+_TITLE = re.compile(r"Publish (?P<kind>[\w-]+): \d")
 
 
 @dataclass(frozen=True, slots=True)
 class LocalFile:
-    """One local file, with both digests by which the Hub may know it."""
+    """One file of a folder, with both digests by which the Hub may know it."""
 
+    path: Path
     size: int
     sha256: str
     blob: str  # its SHA-1 as a git blob
 
-
-@dataclass(frozen=True, slots=True)
-class RemoteFile:
-    """One file of the repository: a large one by its SHA-256, any other by its SHA-1 as a git blob."""
-
-    size: int
-    blob: str
-    sha256: str | None = None
+    @classmethod
+    def read(cls, path: Path) -> "LocalFile":
+        """Return size and digests of a file, which is read once."""
+        size = path.stat().st_size
+        sha256, blob = hashlib.sha256(), hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                sha256.update(chunk)
+                blob.update(chunk)
+        return cls(path, size, sha256.hexdigest(), blob.hexdigest())
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,45 +65,24 @@ class Changes:
         return ", ".join(f"{len(names):,} {label}" for label, names in counts.items())
 
 
-def local_file(path: Path) -> LocalFile:
-    """Return size and digests of a file, which is read once."""
-    size = path.stat().st_size
-    sha256, blob = hashlib.sha256(), hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            sha256.update(chunk)
-            blob.update(chunk)
-    return LocalFile(size, sha256.hexdigest(), blob.hexdigest())
-
-
-def compare(local: Mapping[str, LocalFile], remote: Mapping[str, RemoteFile]) -> Changes:
-    """Return the changes that make the repository's files equal to the local ones.
+def compare(local: Mapping[str, LocalFile], remote: Mapping[str, RepoFile]) -> Changes:
+    """Return the changes that make the files of the Hub equal to the local ones.
 
     Source: https://git-scm.com/book/en/v2/Git-Internals-Git-Objects and
     https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md (which digest names which file)
     """
+
+    def is_same(name: str) -> bool:
+        here, there = local[name], remote[name]
+        return here.sha256 == there.lfs.sha256 if there.lfs else here.blob == there.blob_id
+
     both = sorted(local.keys() & remote.keys())
-    same = {
-        name
-        for name in both
-        if (here := local[name]).size == (there := remote[name]).size
-        and (here.blob == there.blob if there.sha256 is None else here.sha256 == there.sha256)
-    }
     return Changes(
         added=tuple(sorted(local.keys() - remote.keys())),
-        changed=tuple(name for name in both if name not in same),
+        changed=tuple(name for name in both if not is_same(name)),
         removed=tuple(sorted(remote.keys() - local.keys())),
-        same=tuple(name for name in both if name in same),
+        same=tuple(name for name in both if is_same(name)),
     )
-
-
-KIND = "dataset"
-_THREADS = 8
-_NOTHING_YET = "nothing has been changed yet"
-_KEPT = "large files that have arrived are not sent again"
-#: Smaller files are sent from memory: the client would read those outside the large-file store twice.
-_IN_MEMORY = 16 << 20
-_MOVED = (409, 412)  # statuses: another commit came first
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +93,7 @@ class Remote:
     has_branch: bool = False
     head: str | None = None
     private: bool | None = None
-    files: dict[str, RemoteFile] = field(default_factory=dict)
+    files: dict[str, RepoFile] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
 
 
@@ -140,161 +127,118 @@ class Repository:
         private = api.repo_info(self.repo_id, repo_type=KIND, timeout=self.hub.answer_seconds).private
         return Remote(True, self.branch in branches, head, private, files, tags)
 
-    def head(self) -> str:
-        """Return the commit of the branch, tag or commit to fetch; errors are the client's."""
-        about = self.hub.api().repo_info(
-            self.repo_id, repo_type=KIND, revision=self.branch, timeout=self.hub.answer_seconds
-        )
-        if about.sha is None:
-            raise UserError(f"{self.repo_id}: has no commit at {self.branch}")
-        return about.sha
-
-    def list_files(self, commit: str) -> dict[str, RemoteFile]:
+    def list_files(self, commit: str) -> dict[str, RepoFile]:
         """Return the files of one commit, except the Hub's own; errors are the client's."""
-        listed = self.hub.api().list_repo_tree(
-            self.repo_id, recursive=True, expand=False, revision=commit, repo_type=KIND
-        )
-        return {
-            item.path: RemoteFile(item.size, item.blob_id, item.lfs.sha256 if item.lfs else None)
-            for item in listed
-            if isinstance(item, RepoFile) and item.path != ATTRIBUTES
-        }
+        listed = self.hub.api().list_repo_tree(self.repo_id, recursive=True, revision=commit, repo_type=KIND)
+        return {item.path: item for item in listed if isinstance(item, RepoFile) and item.path != ATTRIBUTES}
 
-    def foreign_changes(self, folder: Path, remote: Remote, local: Mapping[str, LocalFile], scratch: Path) -> list[str]:
-        """Return changes by somebody else: files of the repository that differ from its own manifest.
+    def find_conflict(self, remote: Remote, kind: str) -> str | None:
+        """Return why publishing a folder of a kind would overwrite what somebody else did; None if it would not.
 
-        Args: folder: to publish; one of another kind is not replaced. scratch: a folder for files that must be read.
+        The last commit must be one of ours, for a folder of the same kind, and the last that was published or fetched
+        from here, if any was.
         """
-        if not remote.files or remote.head is None:
-            return []
-        # Without a manifest, it is not known which files are ours, so all of them count as somebody else's.
-        if FILE_NAME not in remote.files:
-            return [f"it holds no {FILE_NAME}, but {name}" for name in sorted(remote.files)]
-        head, api = remote.head, self.hub.api()
+        head = remote.head
+        if not remote.files or head is None:
+            return None
+        api = self.hub.api()
+        history = self.hub.call(
+            self.repo_id,
+            lambda: api.list_repo_commits(self.repo_id, repo_type=KIND, revision=head),
+            again=_NOTHING_YET,
+        )
+        ours, seen = _TITLE.match(history[0].title), self._last_seen() if remote.has_branch else None
+        if ours is None:
+            return f"commit {head[:12]} there, {history[0].title!r}, is not one of lemur"
+        if ours["kind"] != kind:
+            return f"it holds a folder of kind {ours['kind']}, this one is of kind {kind}"
+        return None if seen in (None, head) else f"commit {head[:12]} came after yours, {str(seen)[:12]}"
 
-        def fetch(name: str) -> bytes:
-            path = self.hub.call(
-                f"{self.repo_id}: {name}",
-                lambda: api.hf_hub_download(self.repo_id, name, repo_type=KIND, revision=head, local_dir=scratch),
-                again=_NOTHING_YET,
+    def prepare(self, remote: Remote, *, private: bool) -> Remote:
+        """Create the repository and the branch where they do not exist, and return the state with the branch."""
+        api, again = self.hub.api(), "what exists already is kept"
+        if not remote.exists:
+            self.hub.call(
+                self.repo_id,
+                lambda: api.create_repo(self.repo_id, repo_type=KIND, private=private or None, exist_ok=True),
+                again=again,
             )
-            return Path(path).read_bytes()
+            remote = self.look()
+            self.check_private(remote, private=private)  # somebody else may have created it meanwhile
+            if remote.files:
+                raise UserError(f"{self.repo_id}: somebody else created it meanwhile; run again to compare")
+        if not remote.has_branch and (head := remote.head) is not None:
+            self.hub.call(
+                self.repo_id,
+                lambda: api.create_branch(
+                    self.repo_id, branch=self.branch, revision=head, repo_type=KIND, exist_ok=True
+                ),
+                again=again,
+            )
+        return remote
 
-        try:
-            manifest = Manifest.model_validate_json(fetch(FILE_NAME))
-        except ValidationError:
-            return [f"its {FILE_NAME} is not one of ours"]
-        own = read_manifest(folder)
-        if manifest.kind != own.kind:
-            return [f"its {FILE_NAME} is of kind {manifest.kind}, this one of kind {own.kind}"]
-        stated = {item.path: item for item in manifest.outputs}
-        listed = {name: item for name, item in remote.files.items() if name != FILE_NAME and not is_of_page(name)}
-        known = {item.blob: item.sha256 for item in local.values()}
+    def check_private(self, remote: Remote, *, private: bool) -> None:
+        """Raise UserError if the repository should be private, and is not."""
+        if private and remote.private is False:
+            raise UserError(f"{self.repo_id}: is public already; make it private on the Hub first, or omit --private")
 
-        def is_changed(name: str) -> bool:
-            if listed[name].size != stated[name].bytes:
-                return True
-            # The Hub states a SHA-256 of large files only; an equal git blob here saves the download of a small one.
-            digest = listed[name].sha256 or known.get(listed[name].blob)
-            return (digest or hashlib.sha256(fetch(name)).hexdigest()) != stated[name].sha256
+    def commit(self, remote: Remote, changes: Changes, local: Mapping[str, LocalFile], kind: str) -> str:
+        """Make the changes in one commit, and return it.
 
-        both = sorted(stated.keys() & listed.keys())
-        with ThreadPoolExecutor(_THREADS) as pool:
-            changed = [name for name, differs in zip(both, pool.map(is_changed, both), strict=True) if differs]
-        return [
-            *(f"{name} is missing" for name in sorted(stated.keys() - listed.keys())),
-            *(f"{name} was added" for name in sorted(listed.keys() - stated.keys())),
-            *(f"{name} was changed" for name in changed),
-        ]
+        The Hub refuses the commit if the branch has moved from `remote.head`, so that a further attempt is safe. If it
+        fails in any way, the head of the branch tells whether it has arrived.
 
-    def commit(
-        self, remote: Remote, changes: Changes, files: Mapping[str, Path], local: Mapping[str, LocalFile], message: str
-    ) -> str:
-        """Commit our files, and return the commit at the head of the branch that has them.
-
-        If a response is lost, the state of the branch shows whether the commit has arrived, before it is sent again.
-
-        Args: remote: the state that `changes` is based on; the commit is refused if the branch has moved since.
         Raises: UserError if a file no longer matches `local`, another commit came first, or the Hub refuses;
             RetryableError if it cannot be reached.
         """
 
         def attempt() -> str:
-            # Recreated for each attempt: the client stores its progress in them.
-            gone = [CommitOperationDelete(name, is_folder=False) for name in changes.removed]
-            new = [_addition(name, files[name], local[name]) for name in (*changes.added, *changes.changed)]
+            # Made anew for each attempt: the client stores its progress in them.
+            operations: list[CommitOperationAdd | CommitOperationDelete] = [
+                *(CommitOperationDelete(name, is_folder=False) for name in changes.removed),
+                *(_add(name, local[name]) for name in (*changes.added, *changes.changed)),
+            ]
             try:
-                done = (
-                    self.hub.api()
-                    .create_commit(
-                        self.repo_id,
-                        [*gone, *new],
-                        commit_message=message,
-                        repo_type=KIND,
-                        revision=self.branch,
-                        parent_commit=remote.head,
-                    )
-                    .oid
+                done = self.hub.api().create_commit(
+                    self.repo_id,
+                    operations,
+                    commit_message=f"Publish {kind}: {changes}",
+                    repo_type=KIND,
+                    revision=self.branch,
+                    parent_commit=remote.head,
                 )
             except Exception as error:
-                moved = is_temporary(error) or find_status(error) in _MOVED
-                first = self._first_since(remote.head) if moved else None
-                if first is None:
+                head = self.look().head
+                if head in (None, remote.head):
                     raise
-                if self._left(first, local):
+                if compare(local, self.list_files(str(head))):
                     raise UserError(
-                        f"{self.repo_id}: another commit, {first[:12]}, came first; nothing was published;"
-                        " run again to compare"
+                        f"{self.repo_id}: another commit, {str(head)[:12]}, came in between; run again to compare"
                     ) from error
-                return first
-            if left := self._left(done, local):
-                names = ", ".join((*left.added, *left.changed, *left.removed)[:3])
-                raise UserError(
-                    f"{self.repo_id}: commit {done[:12]} is not what was sent ({left}: {names}); is there a .gitignore?"
-                )
-            return done
+                return str(head)
+            return done.oid
 
-        return self.hub.call(self.repo_id, attempt, again=_KEPT)
-
-    def _first_since(self, head: str | None) -> str | None:
-        """Return the commit right after an older head of the branch, if any: our own, or a conflicting one."""
-        history = self.hub.call(
-            self.repo_id,
-            lambda: self.hub.api().list_repo_commits(self.repo_id, repo_type=KIND, revision=self.branch),
-            again=_KEPT,
-        )
-        commits = [item.commit_id for item in history]
-        later = commits[: commits.index(head)] if head in commits else commits
-        return later[-1] if later else None
-
-    def _left(self, commit: str, local: Mapping[str, LocalFile]) -> Changes:
-        """Return how a commit differs from the local files; the Hub silently drops files named in a `.gitignore`."""
-        return compare(local, self.hub.call(self.repo_id, lambda: self.list_files(commit), again=_KEPT))
+        commit = self.hub.call(self.repo_id, attempt, again=_KEPT)
+        # The Hub leaves out files that a `.gitignore` names, and says nothing.
+        left = compare(local, self.hub.call(self.repo_id, lambda: self.list_files(commit), again=_KEPT))
+        if left:
+            names = ", ".join((*left.added, *left.changed, *left.removed)[:3])
+            raise UserError(
+                f"{self.repo_id}: commit {commit[:12]} is not what was sent ({left}: {names}); is there a {IGNORES}?"
+            )
+        return commit
 
     def tag(self, name: str, commit: str) -> None:
-        """Tag a commit.
-
-        Raises: UserError if the tag exists on another commit.
-        """
+        """Tag a commit. Raises: UserError if the tag exists on another commit."""
         what, api = f"{self.repo_id}: tag {name}", self.hub.api()
         self.hub.call(
             what,
             lambda: api.create_tag(self.repo_id, tag=name, revision=commit, repo_type=KIND, exist_ok=True),
             again="the commit exists and will be tagged",
         )
-        refs = self.hub.call(
-            self.repo_id, lambda: api.list_repo_refs(self.repo_id, repo_type=KIND), again="the tag is checked again"
-        )
-        tagged = {item.name: item.target_commit for item in refs.tags}.get(name)
+        tagged = self.look().tags.get(name)
         if tagged != commit:
             raise UserError(f"{what} is on another commit, {str(tagged)[:12]}; choose another --tag")
-
-    def last_seen(self) -> str | None:
-        """Return the commit that was last published or fetched, or None if unknown: the cache is new."""
-        try:
-            return self._note().read_text(encoding="ascii").strip() or None
-        except (OSError, ValueError, UserError):
-            return None
 
     def see(self, commit: str) -> None:
         """Remember a commit for the next run; if the cache is not writable, only that comparison is lost."""
@@ -303,18 +247,22 @@ class Repository:
         except (OSError, UserError) as error:
             note(f"{self.repo_id}: commit {commit[:12]} cannot be remembered for the next run: {error}")
 
+    def _last_seen(self) -> str | None:
+        """Return the commit that was last published or fetched, or None if unknown: the cache is new."""
+        try:
+            return self._note().read_text(encoding="ascii").strip() or None
+        except (OSError, ValueError, UserError):
+            return None
+
     def _note(self) -> Path:
         key = "\n".join((self.hub.api().endpoint, self.repo_id, self.branch))
         return cache_folder("published") / hashlib.sha256(key.encode()).hexdigest()
 
 
-def _addition(name: str, path: Path, stated: LocalFile) -> CommitOperationAdd:
-    """Return a file to send, after checking its bytes again.
-
-    Raises: UserError if they have changed.
-    """
-    small = stated.size <= _IN_MEMORY and path.suffix != ".parquet"  # tables are always stored as large files
-    addition = CommitOperationAdd(name, path.read_bytes() if small else str(path))
-    if addition.upload_info.sha256.hex() != stated.sha256:
-        raise UserError(f"{path}: was changed during publishing; nothing was published, run again")
+def _add(name: str, file: LocalFile) -> CommitOperationAdd:
+    """Return a file to send, after checking its bytes again. Raises: UserError if they have changed."""
+    in_memory = file.size <= _IN_MEMORY and file.path.suffix != ".parquet"  # tables are always stored as large files
+    addition = CommitOperationAdd(name, file.path.read_bytes() if in_memory else str(file.path))
+    if addition.upload_info.sha256.hex() != file.sha256:
+        raise UserError(f"{file.path}: was changed during publishing; nothing was published, run again")
     return addition

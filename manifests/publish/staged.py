@@ -10,14 +10,12 @@ incomplete. Unchanged files are taken from the folder itself, changed ones from 
 import contextlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lemur_core.files import Json
@@ -28,13 +26,13 @@ from manifests.folders.manifest import FILE_NAME, PAGE_FILES, Manifest, Output, 
 from manifests.folders.reading import reading
 from manifests.folders.tables import CROISSANT, open_writer
 from manifests.provenance import (
-    LINE,
-    QUOTED_LINE,
+    SPECS,
     TABLE,
     find_blocking_licenses,
     find_inlined_blocks,
     get_minimized_path,
     is_guess,
+    without_source,
 )
 from manifests.provenance.heads import read_head
 from manifests.provenance.licenses import NOASSERTION, is_permissive
@@ -48,8 +46,7 @@ IGNORES = ".gitignore"
 _RECORD, _NETWORK = "record.json", "net.py"
 _TRAINED = frozenset({"run", "ablation"})
 _ROWS = 500
-#: The specs of an extraction folder, as lines and as tables.
-SPECS, SPEC_TABLES = "specs.jsonl", "data/specs/"
+SPEC_TABLES = "data/specs/"  # of an extraction, as `SPECS` holds them as lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +97,7 @@ def stage_files(folder: Path, *, page: bool = False) -> Iterator[Staged]:
         yield Staged(manifest.kind, files, ())
         return
     with scratch_folder("publish") as scratch:
-        yield _without_code(folder, scratch, manifest, files, without)
+        yield _stage_without(folder, scratch, manifest, files, without)
 
 
 def _find_guesses(folder: Path) -> dict[str, tuple[str, str]]:
@@ -154,7 +151,7 @@ def _read_licenses(network: Path) -> tuple[dict[str, set[str]], set[str]]:
 
 #: The tables of a snapshot that contain networks, and the columns to empty if a network is withheld.
 _CODES = ("data/records/*.parquet", "networks.parquet")
-_EMPTIED: Mapping[str, Mapping[str, str | None]] = {
+_EMPTIED: Mapping[str, Json] = {
     **{pattern: {"nn_code": ""} for pattern in _CODES},
     "graphs.parquet": {"eval": None, "train": None},
 }
@@ -184,115 +181,95 @@ def _find_blocked_codes(folder: Path, manifest: Manifest) -> dict[str, tuple[str
     return blocked
 
 
-def _rewrite(source: Path, target: Path, columns: Iterable[str], change: Callable[[pa.Table], pa.Table]) -> bool:
-    """Write a table with other values in some columns. Returns: whether a value changed."""
+def _rewrite(source: Path, target: Path, change: Callable[[Json], Json]) -> bool:
+    """Write a table with other rows. Returns: whether one changed."""
     changed = False
     target.parent.mkdir(parents=True, exist_ok=True)
     with pq.ParquetFile(source) as file, open_writer(target, file.schema_arrow) as writer:
         for batch in file.iter_batches(batch_size=_ROWS):
-            before = pa.Table.from_batches([batch])
-            after = change(before)
-            changed = changed or any(not before[name].equals(after[name]) for name in columns)
-            writer.write_table(after)
+            before = batch.to_pylist()
+            after = [change(row) for row in before]
+            changed = changed or after != before
+            writer.write_table(pa.Table.from_pylist(after, file.schema_arrow))
     return changed
 
 
-def _put(table: pa.Table, column: str, where: pa.Array, value: Any) -> pa.Table:
-    index = table.schema.get_field_index(column)
-    return table.set_column(index, table.schema.field(index), pc.if_else(where, value, table[column]))
+def _empty(without: Collection[str], emptied: Json, row: Json) -> Json:
+    return row | emptied if row["id"] in without else row
 
 
-def _empty_codes(ids: pa.Array, columns: Mapping[str, str | None], table: pa.Table) -> pa.Table:
-    out = pc.is_in(table["id"], value_set=ids)
-    for column, value in columns.items():
-        table = _put(table, column, out, pa.scalar(value, pa.string()))
-    return table
-
-
-def _without_code(
-    folder: Path, scratch: Path, manifest: Manifest, files: dict[str, Path], without: dict[str, tuple[str, str]]
-) -> Staged:
-    ids = pa.array(sorted(without), pa.string())
-    gone: set[str] = set()
-    noun, changed_tables = "block", [TABLE]
-    if manifest.kind == "snapshot":
-        noun = "code"
-        changed_tables = [
-            name
-            for pattern, columns in _EMPTIED.items()
-            for name in sorted(path.relative_to(folder).as_posix() for path in folder.glob(pattern))
-            if _rewrite(folder / name, scratch / name, columns, partial(_empty_codes, ids, columns))
-        ]
-        if not changed_tables:  # of those staged above
-            return Staged(manifest.kind, files, ())
-    else:
-        _rewrite(folder / TABLE, scratch / TABLE, (), partial(_empty_blocks, ids, gone))
-    kept = {name: path for name, path in files.items() if name not in gone}
-    kept |= {name: scratch / name for name in (*changed_tables, FILE_NAME)}
-    tables = [name for name in kept if name.startswith(SPEC_TABLES)]
-    rewritten = [name for name in kept if name == SPECS and _write_lines(folder / name, scratch / name, without)]
-    drop = partial(_drop_algorithms, without)
-    rewritten += [name for name in tables if _rewrite(folder / name, scratch / name, ("algorithm",), drop)]
-    kept |= {name: scratch / name for name in rewritten}
-    counts = sorted(Counter(without.values()).items())
-    withheld = tuple(Withheld(source, licence, number, noun) for (source, licence), number in counts)
-    changed = {
-        name: _restate(item, kept[name])
-        for item in manifest.outputs
-        if (name := item.path) in kept and kept[name].is_relative_to(scratch)
-    }
-    if CROISSANT in files:
-        kept[CROISSANT] = scratch / CROISSANT
-        restate_croissant(folder / CROISSANT, kept[CROISSANT], list(changed.values()))
-        changed[CROISSANT] = _restate(Output(path=CROISSANT, sha256="0" * 64, bytes=0), kept[CROISSANT])
-    outputs = [changed.get(item.path, item) for item in manifest.outputs if item.path in kept]
-    details = {**manifest.details, "withheld": [item.entry for item in withheld]}
-    write_manifest(scratch, manifest.model_copy(update={"outputs": outputs, "details": details}))
-    return Staged(manifest.kind, kept, withheld)
-
-
-def _restate(item: Output, path: Path) -> Output:
-    return item.model_copy(update={"sha256": sha256_file(path), "bytes": path.stat().st_size})
-
-
-def _without_algorithm(facts: Json, algorithm: Json) -> Json:
-    """Return a spec without its algorithm, and without the motifs at the end of its summary."""
-    summary = facts["summary"]
-    return facts | {"algorithm": None, "summary": summary.rpartition("; ")[0] if algorithm["motifs"] else summary}
-
-
-def _write_lines(source: Path, target: Path, without: Collection[str]) -> bool:
-    """Write spec lines without the algorithm of some blocks. Returns: whether a line changed."""
+def _rewrite_lines(source: Path, target: Path, change: Callable[[Json], Json]) -> bool:
+    """Write lines of JSON with other facts; a line that does not change stays as it is."""
     changed = False
     with source.open(encoding="utf-8") as lines, target.open("w", encoding="utf-8", newline="\n") as out:
         for line in lines:
             facts = json.loads(line)
-            if facts["block"] in without and facts.get("algorithm") is not None:
-                bare = _without_algorithm(facts, facts["algorithm"])
-                line, changed = json.dumps(bare, sort_keys=True, ensure_ascii=False) + "\n", True
+            if (after := change(facts)) != facts:
+                line, changed = json.dumps(after, sort_keys=True, ensure_ascii=False) + "\n", True
             out.write(line)
     return changed
 
 
-def _drop_algorithms(without: Collection[str], table: pa.Table) -> pa.Table:
-    rows = table.to_pylist()
-    for index, row in enumerate(rows):
-        if row["block"] in without and row.get("algorithm") is not None:
-            rows[index] = _without_algorithm(row, json.loads(row["algorithm"]))
-    return pa.Table.from_pylist(rows, table.schema)
+def _stage_without(
+    folder: Path, scratch: Path, manifest: Manifest, files: dict[str, Path], without: Mapping[str, tuple[str, str]]
+) -> Staged:
+    """Return the files without what may not be redistributed, with the manifest and `croissant.json` of these."""
+    gone: set[str] = set()
 
+    def drop_code(row: Json) -> Json:
+        """Remove the code of a block, and lines of it that errors quote, and note the names of its code files.
 
-def _empty_blocks(ids: pa.Array, gone: set[str], table: pa.Table) -> pa.Table:
-    """Remove the code of some blocks, and lines of it that errors quote; add the names of their code files to `gone`.
+        The minimized form is kept if its own license permits it and none of its requirements is a guess.
+        """
+        if row["block"] not in without:
+            return row
+        bare = row | {"code": None, "error": row["error"] and without_source(row["error"])}
+        files_out = [row["file"]]
+        if not is_permissive(row["lean_license"] or NOASSERTION) or any(map(is_guess, row["lean_requires"] or ())):
+            bare["lean_code"] = None
+            files_out.append(row["file"] and get_minimized_path(row["file"]))
+        gone.update(filter(None, files_out))
+        return bare
 
-    The minimized form of such a block is kept if its own license permits it and none of its requirements is a guess.
-    """
-    out = pc.is_in(table["block"], value_set=ids)
-    needs = zip(table["lean_license"].to_pylist(), table["lean_requires"].to_pylist(), strict=True)
-    free = [is_permissive(name or NOASSERTION) and not any(map(is_guess, requires or ())) for name, requires in needs]
-    minimized_out = pc.and_(out, pc.invert(pa.array(free, pa.bool_())))
-    gone.update(table["file"].filter(out).drop_null().to_pylist())
-    gone.update(map(get_minimized_path, table["file"].filter(minimized_out).drop_null().to_pylist()))
-    nothing = pa.scalar(None, pa.string())
-    table = _put(_put(table, "code", out, nothing), "lean_code", minimized_out, nothing)
-    return _put(table, "error", out, pc.replace_substring_regex(table["error"], QUOTED_LINE, LINE))
+    def drop_algorithm(facts: Json) -> Json:
+        """Remove the algorithm of a block, and the motifs at the end of its summary."""
+        algorithm, summary = facts.get("algorithm"), facts.get("summary")
+        if facts["block"] not in without or algorithm is None:
+            return facts
+        motifs = (json.loads(algorithm) if isinstance(algorithm, str) else algorithm)["motifs"]
+        return facts | {"algorithm": None, "summary": str(summary).rpartition("; ")[0] if motifs else summary}
+
+    if manifest.kind == "snapshot":
+        noun, rewritten = "code", set[str]()
+        for pattern, emptied in _EMPTIED.items():
+            for path in sorted(folder.glob(pattern)):
+                name = path.relative_to(folder).as_posix()
+                if _rewrite(path, scratch / name, partial(_empty, without, emptied)):
+                    rewritten.add(name)
+        if not rewritten:  # of those staged above
+            return Staged(manifest.kind, files, ())
+    else:
+        noun, rewritten = "block", {TABLE}
+        _rewrite(folder / TABLE, scratch / TABLE, drop_code)
+        if SPECS in files and _rewrite_lines(folder / SPECS, scratch / SPECS, drop_algorithm):
+            rewritten.add(SPECS)
+        tables = (name for name in files if name.startswith(SPEC_TABLES))
+        rewritten |= {name for name in tables if _rewrite(folder / name, scratch / name, drop_algorithm)}
+    kept = {name: scratch / name if name in rewritten else path for name, path in files.items() if name not in gone}
+    outputs = {item.path: item for item in manifest.outputs if item.path in kept}
+
+    def restate(name: str) -> Output:
+        path = scratch / name
+        return outputs[name].model_copy(update={"sha256": sha256_file(path), "bytes": path.stat().st_size})
+
+    outputs |= {name: restate(name) for name in rewritten}
+    if CROISSANT in outputs:
+        kept[CROISSANT] = scratch / CROISSANT
+        restate_croissant(folder / CROISSANT, kept[CROISSANT], [outputs[name] for name in rewritten])
+        outputs[CROISSANT] = restate(CROISSANT)
+    kept[FILE_NAME] = scratch / FILE_NAME
+    counts = sorted(Counter(without.values()).items())
+    withheld = tuple(Withheld(source, license_, number, noun) for (source, license_), number in counts)
+    details = {**manifest.details, "withheld": [item.entry for item in withheld]}
+    write_manifest(scratch, manifest.model_copy(update={"outputs": list(outputs.values()), "details": details}))
+    return Staged(manifest.kind, kept, withheld)

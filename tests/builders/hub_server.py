@@ -59,11 +59,13 @@ class Repo:
     parents: dict[str, str] = field(default_factory=dict)
     card: dict[str, str] = field(default_factory=dict)
 
-    def commit(self, branch: str, tree: Tree) -> str:
+    titles: dict[str, str] = field(default_factory=dict)
+
+    def commit(self, branch: str, tree: Tree, title: str = "Update") -> str:
         oid = hashlib.sha1(
             f"{len(self.log)} {branch} {sorted((n, f.oid) for n, f in tree.items())}".encode()
         ).hexdigest()
-        self.trees[oid] = tree
+        self.trees[oid], self.titles[oid] = tree, title
         if branch in self.branches:
             self.parents[oid] = self.branches[branch]
         self.branches[branch] = oid
@@ -318,10 +320,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _commits(self, body: bytes) -> None:
         """Newest first."""
         repo, oid = self._repo, self._commit_oid
-        facts = {"title": "", "message": "", "authors": [], "date": "2024-01-01T00:00:00.000Z"}
+        facts = {"message": "", "authors": [], "date": "2024-01-01T00:00:00.000Z"}
         found = []
         while oid:
-            found.append({"id": oid, **facts})
+            found.append({"id": oid, "title": repo.titles[oid], **facts})
             oid = repo.parents.get(oid, "")
         self._answer(200, found)
 
@@ -468,7 +470,7 @@ class _Handler(BaseHTTPRequestHandler):
                 del tree[value["path"]]
             else:
                 raise RefusalError(400, f"unknown operation {key}")
-        oid = repo.commit(branch, tree)
+        oid = repo.commit(branch, tree, head["value"]["summary"])
         self._answer(
             200,
             {

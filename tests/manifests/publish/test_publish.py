@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub.hf_api import RepoFile
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lemur.folders import verify_folder
 from lemur_core.files.errors import RetryableError, UserError
 from manifests.provenance.swhid import blob_sha1
-from manifests.publish.hub import check_names, check_repository
+from manifests.publish.hub import check_names
 from manifests.publish.publishing import PublishReport
-from manifests.publish.repository import LocalFile, RemoteFile, compare, local_file
+from manifests.publish.repository import LocalFile, compare
 from tests.builders.suites import table
 
 REPO = "owner/data"
@@ -141,15 +142,16 @@ NAMES = st.sampled_from(["a", "b", "a/b", "a/c", "README.md", "data/x.parquet", 
 CONTENTS = st.sampled_from([b"", b"x", b"y", b"longer"])
 
 
-def here(data: bytes) -> LocalFile:
-    return LocalFile(len(data), hashlib.sha256(data).hexdigest(), blob_sha1(data))
+def here(data: bytes, path: Path = Path("f")) -> LocalFile:
+    return LocalFile(path, len(data), hashlib.sha256(data).hexdigest(), blob_sha1(data))
 
 
-def there(data: bytes, large: bool) -> RemoteFile:
+def there(data: bytes, large: bool) -> RepoFile:
     """Of a large file, the repository's own blob is a pointer."""
     if large:
-        return RemoteFile(len(data), blob_sha1(b"pointer to " + data), hashlib.sha256(data).hexdigest())
-    return RemoteFile(len(data), blob_sha1(data))
+        lfs = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 100}
+        return RepoFile(path="f", size=len(data), oid=blob_sha1(b"pointer to " + data), lfs=lfs)
+    return RepoFile(path="f", size=len(data), oid=blob_sha1(data))
 
 
 @given(st.dictionaries(NAMES, CONTENTS), st.dictionaries(NAMES, st.tuples(CONTENTS, st.booleans())))
@@ -172,7 +174,7 @@ def test_applied_the_changes_give_the_local_files(
 @pytest.mark.parametrize("size", [0, 1, (1 << 20) + 3])
 def test_digests_of_a_file(tmp_path: Path, size: int) -> None:
     (tmp_path / "f").write_bytes(b"z" * size)
-    assert local_file(tmp_path / "f") == here(b"z" * size)
+    assert LocalFile.read(tmp_path / "f") == here(b"z" * size, tmp_path / "f")
 
 
 # --- private repositories, branches, tags, names ----------------------------------------------------------------------
@@ -236,7 +238,7 @@ def test_names_of_branches_and_tags(name: str) -> None:
 @pytest.mark.parametrize("name", ["a b/c", "owner/data/more", "--x/y", "", "data"])
 def test_names_of_repositories(name: str) -> None:
     with pytest.raises(UserError, match="not a repository name"):
-        check_repository(name)
+        check_names(name, None, None)
 
 
 def test_names_are_looked_at_before_anything_else(server: Any, send: Send, sample: Path) -> None:
@@ -250,17 +252,18 @@ def test_names_are_looked_at_before_anything_else(server: Any, send: Send, sampl
 # --- what somebody else did -------------------------------------------------------------------------------------------
 
 
-@table(__file__, "publish.md", "What somebody else did is not overwritten", globals())
+@pytest.mark.parametrize("edit", [{"report.md": b"# Rep0rt\n"}, {"more.txt": b"x"}, {"manifest.json": None}])
 def test_what_somebody_else_did_is_not_overwritten(
-    send: Send, sample: Path, repo: Any, edit: dict[str, bytes | None], told: str, read: Read
-) -> None:
+    send: Send, sample: Path, repo: Any, edit: dict[str, bytes | None], read: Read, monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """Whether this machine published before, or not."""
     repo.edit(**edit)
     before, log = repo.files(), list(repo.log)
-    for dry_run in (True, False):
-        with pytest.raises(UserError) as caught:
+    for cache, dry_run in (("seen", True), ("seen", False), ("of another machine", False)):
+        monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / cache))
+        with pytest.raises(UserError, match=r"somebody else changed it: commit \w+ there, 'Update', .*--force"):
             send(dry_run=dry_run)
-        assert f"somebody else changed it: {told}" in str(caught.value)
-        assert "--force" in str(caught.value)
     assert (repo.files(), repo.log) == (before, log)
     send(force=True)
     assert repo.files() == read(sample)
@@ -285,7 +288,7 @@ def test_a_colleagues_publication_is_not_overwritten(
 
 
 def test_a_folder_of_another_kind_is_not_replaced(send: Send, sample: Path, repo: Any, finished: Finished) -> None:
-    with pytest.raises(UserError, match=r"its manifest.json is of kind sample, this one of kind other"):
+    with pytest.raises(UserError, match=r"it holds a folder of kind sample, this one is of kind other"):
         send(finished(sample, "other"))
     send(force=True)
 
@@ -435,7 +438,7 @@ def test_a_lost_answer_is_looked_for(
 
 def test_a_lost_answer_and_then_nothing(server: Any, send: Send, is_whole: Callable[[], bool]) -> None:
     def cut(server: Any) -> None:
-        server.faults.append(server.Fault("commits", 503, times=1_000))
+        server.faults.append(server.Fault("refs", 503, times=1_000))
 
     server.faults = [server.Fault("verify", cut), server.Fault("commit", "lose")]
     with pytest.raises(RetryableError):
@@ -448,7 +451,7 @@ def test_a_lost_answer_and_then_nothing(server: Any, send: Send, is_whole: Calla
 def test_a_commit_comes_in_between(server: Any, send: Send) -> None:
     repo = server.make(REPO)
     server.faults = [server.Fault("commit", lambda server: repo.edit(**{"theirs.txt": b"x"}))]
-    with pytest.raises(UserError, match="came first; nothing was published; run again to compare") as caught:
+    with pytest.raises(UserError, match="came in between; run again to compare") as caught:
         send()
     assert not isinstance(caught.value, RetryableError)
     assert repo.files() == {"theirs.txt": b"x"}
@@ -462,12 +465,15 @@ def test_the_same_comes_in_between(server: Any, send: Send, sample: Path, read: 
 
 
 def test_a_commit_comes_after_a_lost_answer(server: Any, send: Send, sample: Path, read: Read) -> None:
+    """The head is not ours: that is said, and nothing is overwritten."""
     repo = server.make(REPO)
-    theirs = server.Fault("commits", lambda server: repo.edit(**{"theirs.txt": b"x"}))
-    server.faults = [server.Fault("commit", "lose"), theirs]
-    assert send(tag="v1").commit == repo.log[1][1] == repo.tags["v1"]
-    assert repo.branches["main"] == repo.log[2][1]
-    assert repo.files("v1") == read(sample)
+    server.faults = [server.Fault("commit", "lose")]
+    looked = server.requests["refs"] + 2  # after the answer was lost
+    server.faults.append(server.Fault("refs", lambda server: repo.edit(**{"theirs.txt": b"x"}), nth=looked))
+    for told in ("another commit, .*, came in between; run again to compare", "somebody else changed it"):
+        with pytest.raises(UserError, match=told):
+            send()
+    assert repo.files() == read(sample) | {"theirs.txt": b"x"}
 
 
 @pytest.mark.parametrize("status", [400, 402, 413, 422])

@@ -1,0 +1,449 @@
+"""Find what must not be published: tokens, keys and passwords, absolute paths, e-mail addresses.
+
+The formats of services are those of Kingfisher's rules, which run on this machine alone: nothing is validated over the
+network. Two rules are ours: a value that looks random, or is a password, under a telling name; and credentials in
+addresses, headers and files such as `.netrc`. `_PATTERNS` holds the second, and formats that Kingfisher lacks.
+"""
+
+import base64
+import binascii
+import functools
+import hashlib
+import math
+import re
+import tempfile
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from kingfisher_sdk import DetectionPolicy, Rules, Scanner
+
+from lemur_core.files.cache import cache_folder
+from lemur_core.files.errors import UsageError, UserError
+from lemur_core.files.markdown import plural
+from lemur_core.files.progress import show_item, show_steps
+from manifests.provenance import FULL, MINIMIZED
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One match in a text, at a byte of it."""
+
+    kind: str
+    at: int
+    text: bytes
+    secret: bool = True
+    ours: bool = False  # a path on this machine
+    line: int = 0  # from 1
+
+
+# --- values that look random, under a telling name ----------------------------------------------------------------
+
+_WORDS = re.compile(rb"[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
+_NAME_WORD = 2.75  # characters; words in names of classes are longer
+_PLACEHOLDER = re.compile(
+    rb"(?i)your|example|placeholder|change_?me|dummy|redacted|insert|xxxx|\*\*\*|\.\.\.|1234567|abcdef"
+)
+_CLASSES = bytes(1 * chr(at).islower() + 2 * chr(at).isupper() + 3 * chr(at).isdigit() for at in range(128)).ljust(256)
+
+
+def looks_random(value: bytes, shortest: int = 16) -> bool:
+    """Return whether a text looks drawn at random: small letters, capitals and digits change often, and few recur.
+
+    `backbone.layers.0.norm1.weight` changes 6 times in 32 characters, a random text of letters and digits 20 times.
+    `Wav2Vec2BaseModelOutput` has words of 3 characters on average, a random text such of 2.
+    """
+    kinds = [kind for kind in value.translate(_CLASSES) if kind in (1, 2, 3)]
+    if len(kinds) < shortest or _PLACEHOLDER.search(value):
+        return False
+    changes = sum(one != other for one, other in pairwise(kinds)) / (len(kinds) - 1)
+    most_word = 4 if len(kinds) >= 40 else 3.2 if len(kinds) >= 28 else _NAME_WORD  # longer texts show it more surely
+    bits = -sum(n / len(value) * math.log2(n / len(value)) for n in Counter(value).values())  # each character
+    return changes >= (0.24 if len(kinds) >= 28 else 0.34) and _word_size(value) <= most_word and bits >= 3.0
+
+
+def _word_size(value: bytes) -> float:
+    words = _WORDS.findall(value)
+    return sum(map(len, words)) / max(1, len(words))
+
+
+#: A name that says that its value is secret, and the value: in an assignment, a dictionary, a call, a header, a URL.
+_ASSIGNED = re.compile(
+    rb"""(?P<word>key|token|secret|passw(?:or)?d|passphrase|pwd|credential|auth|_pat)(?P<rest>[\w.-]{0,24})
+    ["'`]?\]?[ \t]{0,8}
+    (?P<sign>={1,3}|=>|,\s*default\s*=|:=|:[ ]*(?:str|bytes|Final|Optional\[str\]|str[ ]\|[ ]None)[ ]*=|[ :,(])\s{0,8}
+    (?:[\w.]{0,30}(?:fromhex|decode|unhexlify)\(\s{0,8})?
+    [rbfu]{0,2}(?P<quote>["'`])?(?P<secret>[^\s"'`\\<>{}()\[\],;&|\0]{6,300})""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_NAMES = (b"key", b"token", b"secret", b"passw", b"passphrase", b"pwd", b"credential", b"auth", b"_pat")
+_QUALIFIED = re.compile(
+    rb"(?i)(?:api|access|account|auth|client|private|secret|service|sign|encrypt|token|bot)[\w-]{0,9}\Z"
+)
+_OTHER_WORD = re.compile(rb"(?!orization|s\b|s_|word|phrase)[a-z]")  # after one of the names
+_FLAG = re.compile(rb"(?:--|ENV |ARG )[\w-]*\Z")  # of a command; of a recipe for a container
+_HEX = re.compile(rb"[0-9a-fA-F]+")
+_UUID = re.compile(rb"(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def _is_assigned(data: bytes, match: re.Match[bytes]) -> bool:
+    """Return whether a value that is given to a name such as `token` is a secret, not a word of a program."""
+    word, value, quote, sign = match["word"].lower(), match["secret"], match["quote"] or b"", match["sign"]
+    before = data[max(0, match.start() - 24) : match.start()]
+    if not data.startswith(quote, match.end()) or _OTHER_WORD.match(match["rest"]):
+        return False  # a sentence; a tokenizer
+    in_url, flag = before[-1:] in (b"?", b"&", b";"), _FLAG.search(before) is not None
+    if sign == b" " and not flag:
+        return False
+    if word.startswith(b"pass") or word == b"pwd":
+        setting = sign == b":" and data[match.end() : match.end() + 1] in (b"", b"\n", b"\r")
+        return (quote != b"" or in_url or flag or setting or match["word"].isupper()) and _is_password(value)
+    qualified = in_url or word in (b"secret", b"credential") or _QUALIFIED.search(before) is not None
+    if _HEX.fullmatch(value):
+        return len(value) >= 32 if qualified else len(value) in (32, 40)
+    if _UUID.fullmatch(value):
+        return qualified
+    if not quote and (sign in b",(" or not re.search(rb"[0-9]", value)):
+        return False  # a name
+    if (not quote or sign == b",") and _word_size(value) > _NAME_WORD:
+        return False  # a name of a class, perhaps in a list of several
+    return looks_random(value, 16 if qualified else 20)
+
+
+def _is_password(value: bytes) -> bool:
+    signs = re.search(rb"[^A-Za-z_./-]", value) is not None
+    return (signs or looks_random(value, 8)) and not _PLACEHOLDER.search(value)
+
+
+def _find_assigned(data: bytes) -> Iterator[Hit]:
+    lower = data.lower()  # ten times as fast as a pattern that ignores case
+    for word in _NAMES:
+        at = lower.find(word)
+        while at >= 0:
+            match = _ASSIGNED.match(data, at)
+            if match and _is_assigned(data, match):
+                yield Hit("secret", match.start("secret"), match["secret"])
+            at = lower.find(word, at + 1)
+
+
+# --- credentials in addresses, headers and files, and formats of services -----------------------------------------
+
+
+def _is_login(secret: bytes) -> bool:
+    """Return whether the value of a `Basic` header holds a name and a password."""
+    try:
+        return b":" in base64.b64decode(secret + b"==")
+    except binascii.Error:
+        return False
+
+
+#: Kind; what every match contains, which rules out most texts quickly; pattern, of which the group `secret` counts if
+#: it has one; what that must fulfill. Lengths are the shortest that the services issue.
+_PATTERNS: tuple[tuple[str, str, str, Callable[[bytes], bool] | None], ...] = (
+    ("private key", "PRIVATE KEY", r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----[^-\0]{0,200}", None),
+    ("private key", "PuTTY-User", r"PuTTY-User-Key-File-\d: [^\0]{0,4000}?Private-Lines: \d+\s+[\w+/=]+", None),
+    # Braces, brackets, quotes and a leading `$` mark where a program inserts the password.
+    (
+        "URL with a password",
+        "://",
+        r"(?<=[A-Za-z0-9])://[^\s/?#@:\"'`<>{}\[\]()$*\\|]*:(?!\$)[^\s/@\"'`<>{}\[\]()*\\|]+@[\w\[]",
+        None,
+    ),
+    ("URL with a token", "://", r"://(?P<secret>[A-Za-z0-9_-]{16,})@[\w\[]", looks_random),
+    ("bearer token", "earer ", r"[Bb]earer (?P<secret>[\w.~+/-]{16,}=*)", looks_random),
+    ("token of a header", "oken ", r"uthorization\W{1,9}[Tt]oken (?P<secret>[\w.~+/-]{16,}=*)", looks_random),
+    ("login of a header", "asic ", r"[Bb]asic (?P<secret>[A-Za-z0-9+/]{8,}={0,2})", _is_login),
+    (
+        "password",  # behind a name: `auth=("jane", "...")`, `login("jane", "...")`
+        ",",
+        r"(?:auth|login)[ ]?[=(][ ]?\(?[\"'][^\"'\s]+[\"'],\s?[\"'](?P<secret>[^\"'\s\\]{6,100})[\"']",
+        _is_password,
+    ),
+    ("password of netrc", "machine ", r"machine\s+\S+\s+login\s+\S+\s+password\s+(?P<secret>[^\s\\\"']+)", None),
+    ("password of pgpass", ":5432:", r"[\w.*-]+:5432:[^:\s]+:[^:\s]+:(?P<secret>[^\s:\\\"']{4,})", None),
+    ("AWS key", "AKIA", r"\bAKIA[A-Z0-9]{16}\b", None),
+    ("AWS key", "ASIA", r"\bASIA[A-Z0-9]{16}\b", None),
+    ("Azure secret", "Q~", r"(?P<secret>[\w~.-]{3}[0-9]Q~[\w~.-]{31,34})", None),
+    ("Azure signature", "sig=", r"[?&]sig=(?P<secret>[\w%/+-]{40,}=?)", None),
+    ("Bitbucket token", "ATBB", r"\bATBB[A-Za-z0-9]{28,}", None),
+    ("crates.io token", "cio", r"\bcio(?=[A-Za-z]*[0-9])[A-Za-z0-9]{32}\b", None),
+    ("Discord token", ".", r"(?P<secret>[MNO][\w-]{23,27}\.[\w-]{6}\.[\w-]{27,38})(?![\w.-])", looks_random),
+    ("Discord webhook", "/api/webhooks/", r"discord(?:app)?\.com/api/webhooks/[0-9]{17,20}/[\w-]{40,}", None),
+    ("Fireworks key", "fw_", r"\bfw_(?=[A-Za-z]*[0-9])[A-Za-z0-9]{24}\b", None),
+    ("Google secret", "GOCSPX-", r"\bGOCSPX-[\w-]{24,}", None),
+    ("Google secret", "ya29.", r"\bya29\.[\w-]{24,}", None),
+    ("Hugging Face token", "hf_", r"\bhf_[A-Za-z0-9]{30,}", None),
+    ("Kaggle token", "KGAT_", r"\bKGAT_[0-9a-f]{32}", None),
+    ("New Relic key", "NRAK-", r"\bNRAK-[A-Z0-9]{27}", None),
+    ("OpenAI or Anthropic key", "sk-", r"\bsk-(?:ant|proj|svcacct|admin)-[\w-]{32,}", None),
+    ("PlanetScale token", "pscale_", r"\bpscale_(?:tkn|pw|oauth)_[\w-]{32,}", None),
+    ("Stripe key", "_test_", r"\b[rs]k_test_[A-Za-z0-9]{24,}", None),
+    ("Stripe key", "whsec_", r"\bwhsec_[A-Za-z0-9+/]{24,}", None),
+    ("Tailscale key", "tskey-", r"\btskey-[a-z]+-[A-Za-z0-9]+-[A-Za-z0-9]{16,}", None),
+    ("Weights & Biases key", "wandb", r"wandb[^\n\0]{0,80}?\b(?P<secret>[0-9a-f]{40})\b", None),
+    ("Weights & Biases key", "wandb_v1_", r"\bwandb_v1_\w{30,}", None),
+)
+_COMPILED = tuple(
+    (kind, head.encode(), re.compile(pattern.encode()), holds) for kind, head, pattern, holds in _PATTERNS
+)
+
+
+def _find_patterns(data: bytes) -> Iterator[Hit]:
+    for kind, head, pattern, holds in _COMPILED:
+        if head in data:
+            for match in pattern.finditer(data):
+                group = "secret" if "secret" in pattern.groupindex else 0
+                if holds is None or holds(match[group]):
+                    yield Hit(kind, match.start(group), match[group])
+
+
+@functools.cache
+def _scanner() -> Scanner:
+    rules = Rules(cache_dir=cache_folder() / "secrets")  # compiled once a machine: 7 s
+    return Scanner(rules, policy=DetectionPolicy(inline_ignores=False, markup_context=False))
+
+
+def _find_formats(data: bytes) -> Iterator[Hit]:
+    """Yield the secrets that Kingfisher finds, also below one or two layers of base64."""
+    for finding in _scanner().scan(data.replace(b"\0", b"\n")):
+        at = finding.location["start_offset"]
+        if finding.visible and not (at and re.match(rb"[A-Za-z0-9_]", data[at - 1 : at])):
+            kind = finding.rule_id.rpartition("/")[2]
+            yield Hit(kind.partition(".")[2] or kind, at, finding.secret.encode())
+
+
+# --- paths and e-mail addresses -----------------------------------------------------------------------------------
+
+_PATH, _EMAIL = "absolute path", "e-mail address"
+_LEFT = {_PATH: "absolute paths", _EMAIL: "e-mail addresses"}  # in the code of others
+#: Many machines have these, and folders like /data and /workspace; a path below is ours only if it exists here.
+_COMMON = frozenset({"/root", "/tmp", "/var/tmp"})  # noqa: S108 (nothing is written there)
+#: Every machine may have these: a process that runs in one of them reveals nothing about its owner.
+_SYSTEM = frozenset({"/", "/bin", "/dev", "/etc", "/home", "/lib", "/opt", "/proc", "/sys", "/usr", "/Users", "/var"})
+#: Before an absolute path: no part of a relative one or of a web address, unless it is a flag such as `-I`.
+_BEGIN = r"(?:(?<=file://)|(?<=[\s\"'=]-[A-Za-z])|(?<![\w.~/-]))"
+_REST = r"[^\s\"'`<>|,;:()\[\]{}\\]*"
+_SEGMENT = r"[^\s/\"'`<>|,;:()\[\]{}\\]+"
+_HOME = re.compile(  # of any user; a name of two words only if a path continues after it
+    rf"{_BEGIN}(?:(?:/home|(?:[A-Za-z]:)?/Users)/{_SEGMENT}(?:(?: {_SEGMENT})?/|\b)|/root/){_REST}".encode()
+)
+_WINDOWS = rf"[A-Za-z]:\\{{1,4}}[Uu]sers\\{{1,4}}[^\\/:*?\"<>|\r\n]+\\{_REST}"
+_WINDOWS_HOME = re.compile(rf"\b{_WINDOWS}".encode())
+#: Versions such as `timm@1.0`, accounts such as `git@host:` and products such as `x@self.weight` are no addresses.
+_ADDRESS = re.compile(
+    rb"(?<![\w.+/-])[\w.+-]{2,64}@(?:[A-Za-z][\w-]{1,62}\.){1,4}(?:com|org|net|edu|gov|dev|info|[a-z]{2})"
+    rb"(?![\w.:/-]*[\w:/(\[-])"
+)
+
+
+def own_folders(*more: Path) -> tuple[str, ...]:
+    """Return the home, working and temporary folder of this process, and `more`: as named, and with links resolved."""
+    named = {path.absolute() for path in (Path.home(), Path.cwd(), Path(tempfile.gettempdir()), *more)}
+    return tuple(sorted({str(path) for path in named | {path.resolve() for path in named}} - _SYSTEM))
+
+
+def _find_people(data: bytes, folders: Sequence[str]) -> Iterator[Hit]:
+    """Yield paths below this machine's folders, then those below anybody's home, and e-mail addresses."""
+    for folder in folders:
+        if folder.encode() in data:
+            for match in re.finditer(rf"{_BEGIN}{re.escape(folder)}(?![\w-]){_REST}".encode(), data):
+                below = match[0].decode("utf-8", "replace")[len(folder) :].strip("/").partition("/")[0]
+                shared = folder in _COMMON or folder.count("/") == 1
+                ours = not shared or (below != "" and (Path(folder) / below).exists())
+                yield Hit(_PATH, match.start(), match[0], secret=False, ours=ours)
+    patterns = ((_PATH, b"/", _HOME), (_PATH, b"sers\\", _WINDOWS_HOME), (_EMAIL, b"@", _ADDRESS))
+    for kind, head, pattern in patterns:
+        if head in data:
+            yield from (Hit(kind, match.start(), match[0], secret=False) for match in pattern.finditer(data))
+
+
+# --- texts, files and tables --------------------------------------------------------------------------------------
+
+#: Escapes as in JSON and in literals, also of JSON within JSON; those of a path of Windows are none.
+_ESCAPE = re.compile(rf"({_WINDOWS})".encode() + rb"|\\+(?:([nrtbfv0])|([\"'])|u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2}))")
+
+
+def _unescape(data: bytes) -> bytes:
+    """Return a text with the characters that are escaped in it, spaces for control characters: its lines stay."""
+
+    def character(match: re.Match[bytes]) -> bytes:
+        if match[1]:
+            return match[0]
+        code = match[4] or match[5]
+        text = chr(int(code, 16)) if code else (match[3] or b" ").decode()
+        return (text if text.isprintable() else " ").encode("utf-8", "replace")
+
+    return _ESCAPE.sub(character, data) if b"\\" in data and b"\0" not in data else data
+
+
+def find_hits(data: bytes, folders: Sequence[str] | None = None) -> list[Hit]:
+    """Return the secrets in a text; with `folders` of this machine, also absolute paths and e-mail addresses.
+
+    Returns: the hits by place; of those that overlap, the first in the order of the rules, which says best what it is.
+    """
+    text = _unescape(data)
+    hits = [*_find_patterns(text), *_find_formats(text), *_find_assigned(text)]
+    if folders is not None:
+        hits += _find_people(text, folders)
+    kept: list[Hit] = []
+    for hit in hits:
+        place = bisect_right(kept, hit.at, key=lambda other: other.at)
+        before, after = kept[max(0, place - 1) : place], kept[place : place + 1]
+        if not any(other.at + len(other.text) > hit.at for other in before) and not any(
+            other.at < hit.at + len(hit.text) for other in after
+        ):
+            kept.insert(place, replace(hit, line=text.count(b"\n", 0, hit.at) + 1))
+    return kept
+
+
+_ROWS = 2_000  # per batch, so that a column of long codes takes little memory
+_BETWEEN = b"\0\n"  # no pattern goes over it
+
+
+def find_in_table(path: Path, search: Callable[[bytes], Iterable[Hit]]) -> Iterator[tuple[str, int, Hit]]:
+    """Yield what a search finds in the texts of a table, with column and row, and in what it says of itself.
+
+    The texts of a column are searched as one, and those with a hit then alone.
+
+    Raises: OSError or pyarrow.ArrowInvalid if it is not a Parquet file.
+    """
+    with pq.ParquetFile(path) as file:
+        schema = file.schema_arrow
+        metadata = [dict(item.metadata or {}) for item in (schema, *schema)]
+        columns = [("names", 0, ["\n".join([*schema.names, *_strings(metadata)]).encode()])]
+        row = 0
+        for batch in file.iter_batches(batch_size=_ROWS):
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                if not pa.types.is_primitive(column.type):
+                    texts = ["\n".join(_strings(value)).encode() for value in column.to_pylist()]
+                    columns.append((name, row, texts))
+            for name, first, texts in columns:
+                ends = list(accumulate(len(text) + len(_BETWEEN) for text in texts))
+                for index in sorted({bisect_right(ends, hit.at) for hit in search(_BETWEEN.join(texts))}):
+                    yield from ((name, first + index, hit) for hit in search(texts[index]))
+            columns = []
+            row += batch.num_rows
+
+
+def _strings(value: object) -> Iterator[str]:
+    """Yield the texts inside a value, at any depth."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, bytes):
+        yield value.decode("utf-8", "replace")
+    elif isinstance(value, dict):
+        for item in value.items():
+            yield from _strings(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _strings(item)
+
+
+#: Table columns with other people's code; the code folders of an extraction contain it, too.
+_FOREIGN_COLUMNS = frozenset({"code", "lean_code", "nn_code", "prm", "messages"})
+_SHOWN = 4  # characters of a secret
+_DIGEST = re.compile(r"[0-9a-f]{12}")
+_FEW = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One hit in a file: where, what, and whether nothing may be published for it.
+
+    Of a secret only the beginning is shown. By its digest the user marks a hit as a false positive.
+    """
+
+    file: str
+    where: str
+    hit: Hit
+    foreign: bool  # in the code of others, where paths and e-mail addresses stay
+
+    @property
+    def digest(self) -> str:
+        """Return twelve digits for the text."""
+        return hashlib.sha256(self.hit.text).hexdigest()[:12]
+
+    @property
+    def refused(self) -> bool:
+        """Return whether it stops publication, unless its digest is allowed."""
+        return self.hit.secret or self.hit.ours or not self.foreign
+
+    def __str__(self) -> str:
+        text = self.hit.text.decode("utf-8", "replace")
+        shown = f"{text[:_SHOWN]}…" if self.hit.secret else text
+        digest = "" if self.hit.kind == _PATH else f" [{self.digest}]"
+        return f"{self.file}, {self.where}: {self.hit.kind} {shown}{digest}"
+
+
+def screen(files: Mapping[str, Path], *more: Path) -> list[Finding]:
+    """Return all findings: in Parquet tables by row, in other files by line, or by byte where they are binary.
+
+    Args: files: the files to publish, by their path in the repository. more: folders of this machine besides the home,
+        working and temporary one.
+    Raises: UserError if a table cannot be read.
+    """
+    folders = own_folders(*more)
+    findings: list[Finding] = []
+    with show_steps("search for secrets"):
+        for name, path in sorted(files.items()):
+            show_item(name)
+            try:
+                if name.endswith(".parquet"):
+                    for column, row, hit in find_in_table(path, lambda data: find_hits(data, folders)):
+                        where = f"row {row}, column {column}"
+                        findings.append(Finding(name, where, hit, column in _FOREIGN_COLUMNS))
+                    continue
+                data = path.read_bytes()
+                for hit in find_hits(data, folders):
+                    where = f"byte {hit.at}" if b"\0" in data else f"line {hit.line}"
+                    findings.append(Finding(name, where, hit, name.startswith((FULL, MINIMIZED))))
+            except (OSError, pa.ArrowException) as error:
+                reason = str(error).splitlines()[0]
+                raise UserError(f"{path}: not readable: {reason}; create the folder again") from error
+    return findings
+
+
+def check_digests(not_secret: Collection[str]) -> None:
+    """Check that each is a digest of a finding. Raises: UsageError if one is not."""
+    for digest in not_secret:
+        if not _DIGEST.fullmatch(digest):
+            raise UsageError(f"--not-secret {digest}: use the 12 digits in brackets after the finding")
+
+
+def list_refused(findings: Sequence[Finding], not_secret: Collection[str]) -> list[Finding]:
+    """Return the findings that must not be published, secrets first."""
+    refused = (item for item in findings if item.refused and (item.hit.kind == _PATH or item.digest not in not_secret))
+    return sorted(refused, key=lambda item: not item.hit.secret)
+
+
+def check_findings(folder: Path, findings: Sequence[Finding], not_secret: Collection[str] = ()) -> list[str]:
+    """Return notes on findings that may be published.
+
+    Args: not_secret: digests of findings that were reviewed: they only look like secrets.
+    Raises: UserError if a finding must not be published, secrets first.
+    """
+    if refused := list_refused(findings, not_secret):
+        first, more = refused[0], f" (and {len(refused) - _FEW:,} more)" if len(refused) > _FEW else ""
+        advice = "create it again without"
+        if first.hit.secret:
+            advice = "revoke the secrets and create the folder again without them"
+        if first.hit.kind != _PATH:
+            advice += f"; for a false positive, such as an example in foreign code: --not-secret {first.digest}"
+        raise UserError(f"{folder}: {'; '.join(map(str, refused[:_FEW]))}{more}; {advice}")
+    allowed = [item for item in findings if item.refused]
+    digests = ", ".join(sorted({item.digest for item in allowed}))
+    foreign = {kind: [item for item in findings if item.hit.kind == kind and not item.refused] for kind in _LEFT}
+    groups = [
+        (f"{plural(len(items), kind, _LEFT[kind])} in the code of others", items) for kind, items in foreign.items()
+    ]
+    groups.append((f"{plural(len(allowed), 'finding')}, by --not-secret {digests}", allowed))
+    return [
+        f"left as written: {summary}, in {plural(len({item.file for item in items}), 'file')}: {items[0]}, ..."
+        for summary, items in groups
+        if items
+    ]
