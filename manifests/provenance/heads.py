@@ -4,7 +4,7 @@ The head is the comments, the docstrings and the values of names such as `__lice
 file that says nothing there is under the license of its source. One that names a license is under that, in whatever
 words. One that restricts its use in words that are no known license is under an unknown one. "All rights reserved"
 without a grant, and "see LICENSE", say that the license is that of the source, if the file still lies there. In the
-docstring of a class only `License: X` and "under the X license" count, for an X that is known: its other words are about
+docstring of a class only `License: X` and "under the X license" count, if X is known: its other words are about
 the class.
 """
 
