@@ -8,10 +8,10 @@ import typer
 import curate as package
 from curate.model.options import CurateOptions
 from lemur_core.files.errors import UsageError
-from manifests.options.help import CommandLine, paint_changes
+from manifests.options.colors import paint_changes
 from manifests.options.parameters import RuntimeOption, takes_options
 
-app = CommandLine()
+app = typer.Typer()
 _PANEL = "Curate: LEMUR records in, a snapshot out"
 
 _SOURCE = (
@@ -23,7 +23,9 @@ _SOURCES = f"{_SOURCE} Also a folder of blocks (records block-ID). Several are r
 SourcesArg = Annotated[list[str], typer.Argument(metavar="SOURCE", help=_SOURCES)]
 OutOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace DIR when it exists.")]
-JobsOption = Annotated[int | None, typer.Option("--jobs", min=1, help="Worker processes; default: all cores.")]
+JobsOption = Annotated[
+    int | None, typer.Option("--jobs", metavar="N", min=1, help="Worker processes; default: all cores.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")]
 
 

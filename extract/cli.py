@@ -9,13 +9,12 @@ import typer
 
 from extract.model.options import ExtractOptions
 from lemur_core.files.atomic import check_free
-from manifests.options.help import CommandLine
 from manifests.options.parameters import takes_options
 
 if TYPE_CHECKING:
     from manifests.folders.manifest import Manifest
 
-app = CommandLine()
+app = typer.Typer()
 _PANEL = "Extract: repositories in, validated blocks out"
 _SCOPE = "Scope (nothing is indexed again)"
 _SOURCE = r"NAME\[@VERSION] of a released package, git+URL\[@REV], or a folder (./NAME); repeatable."
@@ -46,7 +45,7 @@ def extract(
     names_file: Annotated[
         Path | None, typer.Option("--names", metavar="FILE", help="A JSON list of names.", rich_help_panel=_SCOPE)
     ] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Worker processes; default: all cores.")] = None,
+    jobs: Annotated[int | None, typer.Option(metavar="N", min=1, help="Worker processes; default: all cores.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace DIR when it exists.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:

@@ -20,6 +20,7 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
 import typer
+from typer.core import TyperGroup
 
 import curate.cli
 import extract.cli
@@ -40,7 +41,7 @@ from lemur_core.files.progress import hide_progress, note
 from lemur_core.sandbox.server.jobs import OWN_PACKAGES
 from lemur_core.sandbox.server.processes import remove_folder
 from manifests.options import Level
-from manifests.options.help import CommandLine, HelpGroup, paint, paint_outcomes
+from manifests.options.colors import paint, paint_outcomes
 
 if TYPE_CHECKING:
     from manifests.folders.checks import Check
@@ -70,13 +71,13 @@ _ORDER = (
 )
 
 
-class _InOrder(HelpGroup):
+class _InOrder(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         # A command that is not listed comes last.
         return sorted(super().list_commands(ctx), key=lambda name: _ORDER.index(name) if name in _ORDER else 99)
 
 
-app = CommandLine(
+app = typer.Typer(
     name="lemur",
     cls=_InOrder,
     no_args_is_help=True,
@@ -130,7 +131,9 @@ def verify(
             help="For a snapshot: run N kept networks, and what was removed for them, again in the sandbox.",
         ),
     ] = 0,
-    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Worker processes (default: CPU count).")] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", metavar="N", min=1, help="Worker processes (default: CPU count).")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as one JSON list.")] = False,
 ) -> None:
     """Verify a finished folder: digests, schemas, counts, guarantees. Exits 1 if a check fails.
@@ -255,7 +258,7 @@ def demo(
     ] = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of splits, requests, weights and order.")] = 0,
     jobs: Annotated[
-        int | None, typer.Option("--jobs", min=1, help="Processes and threads (default: CPU count).")
+        int | None, typer.Option("--jobs", metavar="N", min=1, help="Processes and threads (default: CPU count).")
     ] = None,
     unsafe_no_sandbox: Annotated[
         bool,

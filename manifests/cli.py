@@ -5,9 +5,7 @@ from typing import Annotated
 
 import typer
 
-from manifests.options.help import CommandLine
-
-app = CommandLine()
+app = typer.Typer()
 _PANEL = "Any folder"
 
 

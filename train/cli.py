@@ -11,11 +11,10 @@ import typer
 import train as package
 from lemur_core.files.atomic import check_writable
 from lemur_core.files.errors import UsageError
-from manifests.options.help import CommandLine
 from manifests.options.parameters import RuntimeOption
 
-app = CommandLine()
-_train = CommandLine(
+app = typer.Typer()
+_train = typer.Typer(
     no_args_is_help=True, help="Assemble networks from blocks, train them on CIFAR-10, compare and record them."
 )
 app.add_typer(_train, name="train", rich_help_panel="Train: blocks in, trained models and LEMUR records out")

@@ -95,7 +95,9 @@ class CurateOptions:
         Option("Sampling weight of a prefix (repeatable).", metavar="P:FACTOR", panel=_BALANCE, read=parse_upweight),
     ] = ()
     from_scratch: Annotated[bool, Option("Leave out codes that load weights.", panel=_ROWS)] = False
-    tokens: Annotated[Detail, Option("abstract: as published; literal: names and numbers count too.")] = "abstract"
+    tokens: Annotated[
+        Detail, Option("abstract: as published; literal: names and numbers count too.", metavar="KIND")
+    ] = "abstract"
     graph: Annotated[
         Graphs | None,
         Option("Codes whose computations to compare, in a sandbox; default survivors.", panel=_RUNS),

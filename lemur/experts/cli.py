@@ -10,9 +10,8 @@ from lemur.experts.facts import load_settings, read_questions, table_lines
 from lemur_core.files import Json
 from lemur_core.files.errors import UsageError
 from manifests.folders.manifest import read_manifest
-from manifests.options.help import CommandLine
 
-app = CommandLine(
+app = typer.Typer(
     name="experts",
     no_args_is_help=True,
     help="Inject domain knowledge into a frozen LLM as a single token.",

@@ -8,9 +8,8 @@ import typer
 
 from lemur.export import ExportForm
 from lemur_core.files.markdown import make_visible, plural
-from manifests.options.help import CommandLine
 
-app = CommandLine()
+app = typer.Typer()
 
 
 @app.command(rich_help_panel="Any folder")

@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from lemur_core.files.atomic import check_new_file, write_text
-from manifests.options.help import CommandLine, paint_outcomes
+from manifests.options.colors import paint_outcomes
 from manifests.options.parameters import RuntimeOption
 
-app = CommandLine()
+app = typer.Typer()
 _PANEL = "LEMUR: contributions"
 
 
@@ -29,7 +29,9 @@ def gate(
         Path | None, typer.Option("--sarif", metavar="FILE", help="Also write the findings for code review.")
     ] = None,
     runtime: RuntimeOption = None,
-    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Worker processes; default: all cores.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", metavar="N", min=1, help="Worker processes; default: all cores.")
+    ] = None,
     unsafe_no_sandbox: Annotated[
         bool, typer.Option("--unsafe-no-sandbox", help="Run networks without a sandbox. Only for code you trust.")
     ] = False,

@@ -8,11 +8,10 @@ import typer
 
 from lemur.synthesis.options import AttemptOptions, Sampling, Service
 from lemur_core.files.markdown import plural
-from manifests.options.help import CommandLine
 from manifests.options.parameters import takes_options
 from manifests.provenance.licenses import NOASSERTION, parse_expression
 
-app = CommandLine()
+app = typer.Typer()
 
 _PANEL = "Synthesis: specs in, new networks out"
 _MODEL, _REQUEST, _RESOURCES = "The model", "The request", "Resources and sandbox"
@@ -30,7 +29,10 @@ _Against = Annotated[
 ]
 _License = Annotated[str, typer.Option("--license", metavar="SPDX", help="License of the networks, stated by you.")]
 _Jobs = Annotated[
-    int | None, typer.Option("--jobs", min=1, rich_help_panel=_RESOURCES, help="Worker processes (default: CPU count).")
+    int | None,
+    typer.Option(
+        "--jobs", metavar="N", min=1, rich_help_panel=_RESOURCES, help="Worker processes (default: CPU count)."
+    ),
 ]
 _Unsafe = Annotated[
     bool,

@@ -83,8 +83,11 @@ def _make_parameter(name: str, default: Any, kind: Any, option: Option) -> Param
         kind, default = list[str] | None, None
     # The flag is always named: for a bool, Typer would add its opposite.
     flag = option.flag or f"--{name.replace('_', '-')}"
+    # A letter for a number: with names of types beside them, Typer cuts the names of options.
+    letters = {"int": "N", "float": "X"}
+    metavar = option.metavar or next((letter for name, letter in letters.items() if name in str(kind)), None)
     parameter = typer.Option(
-        flag, metavar=option.metavar, help=option.help, rich_help_panel=option.panel, min=option.least, max=option.most
+        flag, metavar=metavar, help=option.help, rich_help_panel=option.panel, min=option.least, max=option.most
     )
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, parameter])
 

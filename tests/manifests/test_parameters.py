@@ -11,7 +11,7 @@ import typer
 
 from lemur_core.files.errors import UsageError
 from manifests.options import Option
-from manifests.options.help import paint, paint_changes, paint_outcomes
+from manifests.options.colors import paint, paint_changes, paint_outcomes
 from manifests.options.parameters import takes_options
 
 
