@@ -1,14 +1,16 @@
 """The command's entry: from its first line on, also while the commands are imported, a signal ends it with one line."""
 
 import os
-import signal
 import stat
 import sys
 
 TYPE_CHECKING = False  # until `main` runs, Ctrl-C is a traceback, so this file imports as little as it can
 if TYPE_CHECKING:
+    import signal
     from types import FrameType
     from typing import NoReturn
+else:
+    import _signal as signal  # which `signal` wraps in enumerations; importing these takes longer than all the rest
 
 
 class Interrupted(BaseException):
