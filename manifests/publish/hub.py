@@ -13,9 +13,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
-import httpx2
 from huggingface_hub import HfApi, constants, get_session, get_token
 from huggingface_hub.errors import (
     HfHubHTTPError,
@@ -50,7 +49,9 @@ def is_temporary(error: BaseException) -> bool:
     chain = list(_chain(error))
     if any(isinstance(item, OfflineModeIsEnabled) for item in chain):
         return False
-    return any(isinstance(item, (httpx2.TransportError, ConnectionError, TimeoutError)) for item in chain) or (
+    # The transport errors of whichever HTTP library this release of the client uses.
+    transport = tuple(kind for kind in HfHubHTTPError.__bases__ if kind is not OSError)
+    return any(isinstance(item, (*transport, ConnectionError, TimeoutError)) for item in chain) or (
         "Consistency check failed" in str(error)  # how the client reports a truncated download
     )
 
@@ -86,7 +87,10 @@ def describe_error(error: BaseException) -> str:
     deepest = list(_chain(error))[-1] if find_status(error) is None else error
     text = next((m for item in _chain(error) if (m := getattr(item, "server_message", None))), None) or str(deepest)
     line = " ".join((text.strip() or type(deepest).__name__).splitlines()[:2])
-    token = get_token()
+    try:
+        token = get_token()
+    except Exception:  # noqa: BLE001 (whatever fails while a job of CI exchanges its identity, there is no token)
+        token = None
     return line.replace(token, "…") if token else line
 
 
@@ -212,7 +216,7 @@ def _limit_waiting(seconds: float | None) -> None:
         hooks.append(partial(_add_timeout, seconds))
 
 
-def _add_timeout(seconds: float, request: httpx2.Request) -> None:
+def _add_timeout(seconds: float, request: Any) -> None:
     own = request.extensions.get("timeout", {})
     ours = {"connect": 10.0, "read": seconds, "write": seconds, "pool": None}
     request.extensions["timeout"] = ours | {key: value for key, value in own.items() if value is not None}

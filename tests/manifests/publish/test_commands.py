@@ -2,9 +2,12 @@
 
 import io
 import json
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -148,3 +151,21 @@ def test_the_token_is_not_printed_by_a_process(server: Any, lemur: Lemur, sample
     assert done.returncode == 1
     assert "bad token …" in done.stderr
     assert TOKEN not in done.stdout + done.stderr
+
+
+def test_two_at_once(
+    server: Any, lemur: Lemur, sample: Path, tmp_path: Path, finished: Callable[..., Path], read: Callable[..., Any]
+) -> None:
+    """Each commit is one of the two folders, whole; who is too late is told so, or comes after the other."""
+    other = Path(shutil.copytree(sample, tmp_path / "other"))
+    (other / "report.md").write_text("# The other report\n")
+    folders = [sample, finished(other)]
+    repo = server.make(REPO)
+    with ThreadPoolExecutor(2) as pool:
+        done = list(pool.map(lambda folder: lemur("publish", folder, "--repo-id", REPO, "--yes"), folders))
+    commits = [repo.files(commit) for _, commit in repo.log[1:]]
+    succeeded = [one for one in done if one.returncode == 0]
+    assert len(commits) == len(succeeded) >= 1
+    assert all(files in (read(sample), read(other)) for files in commits)
+    told = "came in between; run again to compare|somebody else changed it"
+    assert all(re.search(told, one.stderr) for one in done if one not in succeeded)
