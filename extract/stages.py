@@ -23,7 +23,7 @@ from extract.emit.emit import Emitted
 from extract.minimize.stage import MinimizedFile, make_minimized_columns, minimize_all, write_header
 from extract.model.categories import find_category, is_network
 from extract.model.results import Result, RunFacts, at_least, code_columns, sort_by_size
-from extract.proofs.rebuild import REBUILD, RebuildJob, count_rewritten, is_sampled, rebuild_all
+from extract.proofs.rebuild import REBUILD, RebuildJob, count_rebuilt, is_sampled, rebuild_all
 from extract.proofs.runtime import BlockRuntime, extra_folders, original_folders, runtime_for
 from extract.proofs.sdists import fetch_tests
 from extract.proofs.validate import (
@@ -45,7 +45,7 @@ from extract.resolve.index import FactsIndex
 from extract.resolve.modules import CorpusIndex
 from extract.resolve.requirements import add_versions
 from extract.sources import PackageSource
-from extract.specs.algorithm import add_rebuild_outcome, read_graph, store_graphs
+from extract.specs.algorithm import read_graph, store_graphs
 from extract.specs.behavior import list_not_shown
 from extract.specs.make import positional_names
 from extract.specs.outline import read_outline
@@ -516,13 +516,13 @@ def rebuild(blocks: Sequence[PendingBlock], context: StageContext) -> None:
         about: dict[str, Any] = {"name": block.target.name, "path": block.target.module.file.path}
         about |= {"start_line": start, "end_line": end, "license": block.emitted.license}
         names = positional_names(read_outline(block.code).method(block.target.name, "forward"))
-        jobs.append(RebuildJob(key, store_graphs(graphs, names), graphs["graph"], about, context.pair(block)))
-    rewritten = list(rebuild_all(jobs, context.index, **context.sandbox))
-    for item in rewritten:
-        block, graphs = traced[item.block]
-        block.graphs = add_rebuild_outcome(graphs, item.rebuilds, item.answer.sizes_fail)
-    context.facts.details["rebuilt"] = count_rewritten(rewritten)
-    reasons = Counter(item.kind for item in rewritten if item.rebuilds is not True)
+        jobs.append(RebuildJob(key, store_graphs(graphs, names), about, context.pair(block)))
+    answers = dict(rebuild_all(jobs, context.index, **context.sandbox))
+    for key, answer in answers.items():
+        block, graphs = traced[key]
+        block.graphs = {**graphs, **answer.facts}
+    context.facts.details["rebuilt"] = count_rebuilt([*answers.values()])
+    reasons = Counter(answer.kind for answer in answers.values() if not answer.proven)
     context.facts.details["not_rebuilt"] = sort_by_size(reasons)
 
 

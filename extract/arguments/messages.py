@@ -123,14 +123,12 @@ class SpecRebuild:
 
     Args:
         header: the header of the generated file.
-        graph: the graph identity in the spec.
         stored: its graphs as in the spec (`lemur_core.graphs.serialization.restore`).
         original: the block to compare with, as the fields of `BlockRun`, if available.
     """
 
     name: str
     header: str
-    graph: str
     stored: Mapping[str, object]
     original: Mapping[str, Any] | None
 

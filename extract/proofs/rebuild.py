@@ -4,9 +4,9 @@ import ast
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
 from pydantic import ValidationError
 
@@ -34,29 +34,40 @@ _COLUMNS = ("block", "name", "source", "code", "requires", "arguments")
 
 @dataclass(frozen=True, slots=True)
 class RebuildAnswer:
-    """The guest's answer. `source` is present from `written` on; an `equal` answer has all fields except the reasons.
+    """The guest's answer.
 
     Args:
-        step: the last step reached: `read` (the spec), `written`, `traced` (the generated code has the spec's graph)
-            or `equal` (to the original).
-        cause: why it stopped there.
-        source: the generated code. free: whether it accepts other sizes.
-        error: the largest difference of values. bits: whether all bits are equal.
-        shapes: of all inputs, for each call that was compared: the recorded one, and one further where a size is free.
-        sizes_fail: the error of the size formulas, if only the code for the original sizes is right.
-        no_original: why the original cannot be built.
+        source: the generated code, if it could be written.
+        proven: it equals the original in every bit on every recorded case, and at one further size.
+        error: otherwise the case that refutes it, what cannot be written, or how the process ended.
+        no_original: why the original cannot be built, so that nothing is proven or refuted.
+        shapes: of all inputs, for each call that was compared.
+        varied: the dimensions of the inputs that differed between these, as `x[0]`.
     """
 
-    step: Literal["read", "written", "traced", "equal"]
-    cause: str
     source: str | None = None
-    free: bool | None = None
-    same_graph: bool | None = None
-    error: float | None = None
-    bits: bool | None = None
-    shapes: list[list[list[int]]] = field(default_factory=list)
-    sizes_fail: str | None = None
+    proven: bool = False
+    error: str = ""
     no_original: str | None = None
+    shapes: list[list[list[int]]] = field(default_factory=list)
+    varied: list[str] = field(default_factory=list)
+
+    @property
+    def rebuilds(self) -> bool | None:
+        """The value of `rebuilds` in a spec; None if there was nothing to compare with."""
+        return False if self.error else self.proven or None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The outcome as a spec states it."""
+        return {"rebuilds": self.rebuilds, "rebuild_error": self.error or None, "varied": tuple(self.varied)}
+
+    @property
+    def kind(self) -> str:
+        """The category of the outcome."""
+        if self.source is None:
+            return "no module"
+        return "not equal" if self.error else "equal" if self.proven else "no original to compare with"
 
 
 #: CPU time and memory are the limits that matter, so that a busy machine changes no result; a job that reaches
@@ -67,48 +78,19 @@ REBUILD = SandboxStage[RebuildAnswer](
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RebuildOutcome:
-    """The outcome for one block: the last step reached and why it stopped there, in one line.
-
-    If the job itself failed, the step is `failed`, and the answer adds nothing.
-    """
-
-    block: str
-    step: Literal["read", "written", "traced", "equal", "failed"]
-    cause: str
-    answer: RebuildAnswer
-
-    @property
-    def rebuilds(self) -> Literal[True] | str:
-        """The value of `rebuilds` in a spec."""
-        return True if self.step == "equal" else self.cause
-
-    @property
-    def kind(self) -> str:
-        """The category of the cause."""
-        if self.step == "read":
-            return "no public operation" if "operation" in self.cause else "a value that no graph holds"
-        kinds = {"failed": "ended in the sandbox", "written": "not equal", "traced": "no original to compare with"}
-        return kinds.get(self.step, self.step)
-
-
 def is_sampled(block: str) -> bool:
     """Return whether a block is in the sample that is rebuilt in every run: one in ten, by its id alone."""
     return int(hashlib.sha256(block.encode()).hexdigest()[:8], 16) % _ONE_IN == 0
 
 
-def count_rewritten(rewritten: Sequence[RebuildOutcome]) -> dict[str, int]:
-    """Count the blocks that were written, that are equal, equal in every bit, compared at further sizes, and so on."""
-    answers = [item.answer for item in rewritten]
-    equal = [answer for answer in answers if answer.step == "equal"]
+def count_rebuilt(answers: Sequence[RebuildAnswer]) -> dict[str, int]:
+    """Count the blocks that were tried, written and proven, and proven at further sizes."""
+    proven = [answer for answer in answers if answer.proven]
     return {
-        "specs": len(rewritten),
+        "specs": len(answers),
         "written": sum(answer.source is not None for answer in answers),
-        "equal": len(equal),
-        "in_every_bit": sum(bool(answer.bits) for answer in equal),
-        "other_sizes": sum(len(answer.shapes) > 1 for answer in equal),
-        "same_graph": sum(bool(answer.same_graph) for answer in equal),
+        "equal": len(proven),
+        "other_sizes": sum(bool(answer.varied) for answer in proven),
     }
 
 
@@ -118,13 +100,11 @@ class RebuildJob:
 
     Args:
         stored: its graphs, as returned by `extract.specs.algorithm.store_graphs`.
-        graph: the graph identity in the spec.
         about: name, path, start_line, end_line and license, for the header of the file.
     """
 
     block: str
     stored: Mapping[str, Any]
-    graph: str
     about: Mapping[str, Any]
     pair: BlockWithOriginal | None = None
 
@@ -133,20 +113,16 @@ def rebuild_all(
     specs: Iterable[RebuildJob],
     index: FactsIndex | None = None,
     **sandbox: Unpack[SandboxOptions],
-) -> Iterator[RebuildOutcome]:
-    """Rebuild blocks from their specs and prove them; outcomes are cached by content.
+) -> Iterator[tuple[str, RebuildAnswer]]:
+    """Rebuild blocks from their specs and prove them; outcomes are cached by content. Yields: each block's answer.
 
     Raises: UserError if no sandbox is available.
     """
     runtime = sandbox.get("runtime", ())
     with open_sandbox(index, [REBUILD], sandbox) as box:
         for reply in REBUILD.run(box, {spec.block: _make_request(spec, runtime) for spec in specs}):
-            if reply.answer is None:
-                cause = reply.failure(_MAX_CHARACTERS).error
-                yield RebuildOutcome(reply.key, "failed", cause, RebuildAnswer("read", cause))
-            else:
-                cause = " ".join(reply.answer.cause.split())[:_MAX_CHARACTERS]
-                yield RebuildOutcome(reply.key, reply.answer.step, cause, reply.answer)
+            answer = reply.answer or RebuildAnswer(error=reply.failure(_MAX_CHARACTERS).error)
+            yield reply.key, replace(answer, error=" ".join(answer.error.split())[:_MAX_CHARACTERS])
 
 
 def _make_request(spec: RebuildJob, runtime: Sequence[Path]) -> SpecRebuild:
@@ -161,7 +137,7 @@ def _make_request(spec: RebuildJob, runtime: Sequence[Path]) -> SpecRebuild:
         f"{about['name']}, written from what {spec.block} computes.\n\n"
         f"Origin:  {about['path']}, lines {about['start_line']}-{about['end_line']}\nLicence: {about['license']}"
     )
-    return SpecRebuild(about["name"], header, spec.graph, spec.stored, original)
+    return SpecRebuild(about["name"], header, spec.stored, original)
 
 
 # --- from a folder ----------------------------------------------------------------------------------------------------
@@ -169,7 +145,7 @@ def _make_request(spec: RebuildJob, runtime: Sequence[Path]) -> SpecRebuild:
 
 def rebuild_rows(
     folder: Path, specs: Sequence[Spec], *, jobs: int = 2, unsafe: bool = False
-) -> Iterator[RebuildOutcome]:
+) -> Iterator[tuple[str, RebuildAnswer]]:
     """Rebuild blocks of an extraction folder from their specs, and compare them with the originals in it.
 
     Args: specs: specs with `algorithm`.
@@ -199,7 +175,7 @@ def rebuild_rows(
 
 def _make_job(spec: Spec, pair: BlockWithOriginal | None) -> RebuildJob:
     assert spec.algorithm is not None
-    return RebuildJob(spec.block, graphs_in_spec(spec.algorithm), spec.graph or "", spec.model_dump(), pair)
+    return RebuildJob(spec.block, graphs_in_spec(spec.algorithm), spec.model_dump(), pair)
 
 
 def _list_names(arguments: CallsToRun) -> list[str]:
@@ -226,29 +202,26 @@ def rebuild_to(
     check_new_file(out, force=force)
     spec = _find_spec(folder, wanted)
     if folder is None:
-        (outcome,) = rebuild_all([_make_job(spec, None)], jobs=1, unsafe=unsafe)
+        ((block, answer),) = rebuild_all([_make_job(spec, None)], jobs=1, unsafe=unsafe)
     else:
-        (outcome,) = rebuild_rows(folder, [spec], jobs=1, unsafe=unsafe)
-    if outcome.step not in ("equal", "traced"):
-        what = "the generated code is not equal to it" if outcome.step == "written" else "cannot be rebuilt"
-        raise UserError(f"{outcome.block}: {what}: {outcome.cause}")
-    answer = outcome.answer
-    assert answer.source is not None
+        ((block, answer),) = rebuild_rows(folder, [spec], jobs=1, unsafe=unsafe)
+    if answer.error or answer.source is None:
+        raise UserError(f"{block}: cannot be rebuilt: {answer.error}")
     write_text(out, answer.source)
     if as_json:
-        facts = {name: value for name, value in asdict(answer).items() if value is not None}
-        return json.dumps({"block": outcome.block, "file": str(out), **facts}, sort_keys=True)
+        facts = {"rebuilds": answer.rebuilds, "varied": answer.varied, "shapes": answer.shapes, "source": answer.source}
+        return json.dumps({"block": block, "file": str(out), **facts}, sort_keys=True)
     lines = len(answer.source.splitlines())
-    if outcome.step == "traced":
-        return f"{out}: {lines} lines, which compute the graph of the spec; not proven: no original here"
-    how = "in every bit" if answer.bits else f"within {answer.error:.0e} of the largest value"
-    return f"{out}: {lines} lines; outputs, gradients and buffers are equal {how} for inputs of {list_shapes(answer)}"
+    if not answer.proven:
+        return f"{out}: {lines} lines; not proven: {answer.no_original or 'no original here'}"
+    varied = f"; varied: {', '.join(answer.varied)}" if answer.varied else "; no other size was compared"
+    return f"{out}: {lines} lines; every bit of outputs, gradients and buffers is equal at {list_shapes(answer)}{varied}"
 
 
 def list_shapes(answer: RebuildAnswer) -> str:
-    """Return the input sizes that were compared: `2×8×20×24, 2×8 and of 3×8×31×37, 3×8`."""
+    """Return the input sizes that were compared: `2×8×20×24, 2×8 and at 3×8×31×37, 3×8`."""
     calls = (", ".join("×".join(map(str, shape)) or "one number" for shape in call) for call in answer.shapes)
-    return " and of ".join(call or "no tensor" for call in calls)
+    return " and at ".join(call or "no tensor" for call in calls)
 
 
 def _find_spec(folder: Path | None, wanted: str) -> Spec:
