@@ -100,6 +100,9 @@ class Operation:
                 shape = "×".join(map(str, kind.shape))
                 raise RebuildError(f"a constant of {kind.dtype} {shape} whose values no graph holds")
             return Text(re.sub(r"{(\w+)(\*?)}", lambda field: self._field(field[1], spread=bool(field[2])), spelling))
+        if self._fills:
+            first, *others = self._by_schema(op)
+            return Text(f"{first}.{op}_({', '.join(others)})")
         if spelling.startswith("."):
             return Text(f"{self._field('input')}{spelling}({', '.join(self._by_schema(op)[1:])})")
         if spelling.startswith("F."):
@@ -108,6 +111,11 @@ class Operation:
             one, other = (self.write(value).atom for value in self.arguments.values())
             return Text(f"{one} {spelling} {other}", is_atom=False)
         return Text(f"{_find_function(op)}({', '.join(self._by_schema(op))})")
+
+    @property
+    def _fills(self) -> bool:
+        """Whether it fills a new tensor, such as `normal`: it has a size, but no schema with one."""
+        return "size" in self.arguments and not _find_schema(self.node.op, frozenset(self.arguments))
 
     def _field(self, name: str, *, spread: bool = False) -> str:
         """Write one field of a spelling."""
@@ -167,10 +175,10 @@ class Operation:
             width = self.type_of(arguments["query"]).shape[-1]
             if type(width) is int and math.isclose(arguments["scale"], width**-0.5, rel_tol=1e-11):
                 del arguments["scale"]
-        if "size" in arguments and not _find_schema(op, frozenset(arguments)):
-            # It fills a tensor, whatever that held.
+        if self._fills:
+            del arguments["size"]
             text = f"torch.empty({self._field('size')}, dtype={self._field('dtype')}, device={self.device})"
-            arguments = {"input": Text(text)} | {name: value for name, value in arguments.items() if name != "size"}
+            arguments["input"] = Text(text)
         if not _find_schema(op, frozenset(arguments)):
             raise RebuildError(f"operation {op} has no schema for {', '.join(arguments)}")
         return arguments

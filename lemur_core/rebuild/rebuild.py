@@ -157,15 +157,15 @@ class _Writer:
 
     def _write_step(self, index: int) -> None:
         """Write one step: as a line, or as an expression that waits for the line of the step that reads it."""
-        step, layer = self.steps[index], self.layers.get(index)
+        step = self.steps[index]
         read = [value for value in self._list_read(index, self.layers) if value in self.pending]
         # What is written inline runs now: only what would run just before may be.
-        if step.mode is not None or self._reads_mode(step) or read != self.pending[len(self.pending) - len(read) :]:
+        if step.mode is not None or self._reads_branches(index) or read != self.pending[len(self.pending) - len(read) :]:
             self._assign_pending()
-        text, count = self._write_expression(step, layer)
+        text, count = self._write_expression(index)
         if len(text.text) > _WIDTH and self.pending:
             self._assign_pending()
-            text, count = self._write_expression(step, layer)
+            text, count = self._write_expression(index)
         self.pending = [value for value in self.pending if value not in read]
         values = [Value(index, output) for output in range(count)]
         if count == 1 and self.uses[values[0]] == 1 and step.mode is None:
@@ -175,12 +175,14 @@ class _Writer:
         self._assign_pending()
         self._assign(values, text.text, step.mode)
 
-    def _reads_mode(self, step: ModeStep) -> bool:
-        """Return whether a step reads other values in train mode, which run on branches of their own."""
-        return any(isinstance(value, ModeChoice) for value in step.arguments.values())
+    def _reads_branches(self, index: int) -> bool:
+        """Return whether a step reads one value in eval mode and another in train mode."""
+        choices = [value for value in self.steps[index].arguments.values() if isinstance(value, ModeChoice)]
+        return index not in self.layers and any(map(values_in, choices))
 
-    def _write_expression(self, step: ModeStep, layer: Layer | None) -> tuple[Text, int]:
+    def _write_expression(self, index: int) -> tuple[Text, int]:
         """Return the expression of a step, and the number of its results."""
+        step, layer = self.steps[index], self.layers.get(index)
         node, arguments = step.node, dict(step.arguments)
         if layer is not None:
             source = arguments["indices" if "indices" in arguments else "input"]
@@ -190,9 +192,12 @@ class _Writer:
             arguments["train"] = ModeChoice(False, True)
         if node.op == "reshape":
             arguments["shape"] = self._infer_unknown(arguments["shape"])
-        call = Operation(node, arguments, self._write_argument, self._type_of, self.device)
+        text = Operation(node, arguments, self._write_argument, self._type_of, self.device).expression()
         # Further results of a norm are its updated statistics.
-        return call.expression(), 1 if node.op in ("batch_norm", "instance_norm") else len(node.outputs)
+        count = 1 if node.op in ("batch_norm", "instance_norm") else len(node.outputs)
+        if count > 1 and not any(self.uses[Value(index, output)] for output in range(1, count)):
+            return Text(f"{text.text}[0]"), 1
+        return text, count
 
     def _assign_pending(self) -> None:
         """Write a line for each expression that waits."""
