@@ -20,6 +20,9 @@ from extract.specs.make import read_spec
 from lemur_core.files.atomic import check_new_file, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
+from lemur_core.files.markdown import plural
+from lemur_core.graphs.identity import compute_identities
+from lemur_core.graphs.serialization import load_graphs
 from lemur_core.sandbox import Limits
 from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
 from manifests.folders.formats import EXTRACTION
@@ -72,7 +75,7 @@ class RebuildAnswer:
 
 #: CPU time and memory are the limits that matter, so that a busy machine changes no result; a job that reaches
 #: one would reach it again.
-LIMITS = Limits(wall_seconds=3600, cpu_seconds=60, memory_bytes=4 * 2**30)
+LIMITS = Limits(wall_seconds=3600, cpu_seconds=120, memory_bytes=4 * 2**30)
 REBUILD = SandboxStage[RebuildAnswer](
     "extract.proofs.rebuild_guest:rebuild_block", RebuildAnswer, LIMITS, Retries.NONE, "rebuild"
 )
@@ -201,6 +204,13 @@ def rebuild_to(
     # Checked first, because the proof below takes a minute.
     check_new_file(out, force=force)
     spec = _find_spec(folder, wanted)
+    assert spec.algorithm is not None
+    try:
+        identity = compute_identities(load_graphs(graphs_in_spec(spec.algorithm)))["graph"]
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UserError(f"{spec.block}: the graph of its spec cannot be read: {error}; extract it again") from error
+    if identity != spec.graph:
+        raise UserError(f"{spec.block}: the graph of its spec is another than it names; extract it again")
     if folder is None:
         ((block, answer),) = rebuild_all([_make_job(spec, None)], jobs=1, unsafe=unsafe)
     else:
@@ -214,8 +224,9 @@ def rebuild_to(
     lines = len(answer.source.splitlines())
     if not answer.proven:
         return f"{out}: {lines} lines; not proven: {answer.no_original or 'no original here'}"
-    varied = f"; varied: {', '.join(answer.varied)}" if answer.varied else "; no other size was compared"
-    return f"{out}: {lines} lines; every bit of outputs, gradients and buffers is equal at {list_shapes(answer)}{varied}"
+    calls = plural(len(answer.shapes), "call")
+    varied = f"varied: {', '.join(answer.varied)}" if answer.varied else "no size varied"
+    return f"{out}: {lines} lines; outputs, gradients and buffers of {calls} are equal in every bit; {varied}"
 
 
 def list_shapes(answer: RebuildAnswer) -> str:

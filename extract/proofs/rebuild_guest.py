@@ -24,7 +24,7 @@ from lemur_core.rebuild.rebuild import Rebuilt, rebuild
 from lemur_core.sandbox.loader import load as load_module
 
 _SECONDS = 40.0
-_SEEDS = (1, 2)  # of the state and of the inputs; before them, both are as they are constructed
+_SEEDS = (0, 1)  # of the state and of the inputs; with the first, both are as they are constructed
 _FILE = "rebuilt"
 _TEXT_PACKAGES = ("torch", "torchvision")  # the generated text may import them, even if they are the origin
 
@@ -87,7 +87,7 @@ class _Proof:
     def _compare_all(self) -> str:
         """Return the first difference, with the case; "" if there is none."""
         own = self.subject.shapes()
-        for seed in (0, *_SEEDS):
+        for seed in _SEEDS:
             if seed:  # what a module computes from its initial zeros and ones proves little
                 draw_state(self.original, seed)
             refuted = self._differ(own, partial(self.subject.inputs, seed=SEED + seed), seed)
