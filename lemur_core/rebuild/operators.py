@@ -119,13 +119,13 @@ class Operation:
 
     def _field(self, name: str, *, spread: bool = False) -> str:
         """Write one field of a spelling."""
-        value = self.arguments.get(name)
+        value: Any = self.arguments.get(name)
         if name == "device":
             return self.device
         if name == "dtype":
             return f"torch.{value or self.node.outputs[0].dtype}"
         if name == "bounds":
-            dim, start, end, step = (self.arguments.get(part) for part in ("dim", "start", "end", "step"))
+            dim, start, end, step = (self.arguments[part] for part in ("dim", "start", "end", "step"))
             bounds = f"{self.write(start).text}:{self.write(end).text}" + (f":{step}" if step != 1 else "")
             return ":, " * dim + bounds
         if name == "indices":

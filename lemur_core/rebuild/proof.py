@@ -41,9 +41,7 @@ class Trial:
     find: Callable[[Any], Sequence[Tensor]] = flatten_tensors
     change: Callable[[Any, Callable[[Tensor], Tensor]], Any] = change_all
 
-    def run(
-        self, module: nn.Module, mapping: Mapping[str, str] | None = None, takes: Sequence[int] = ()
-    ) -> Results:
+    def run(self, module: nn.Module, mapping: Mapping[str, str] | None = None, takes: Sequence[int] = ()) -> Results:
         """Run a module and return its outputs, gradients and buffers by name, in this order.
 
         Args:
@@ -73,9 +71,7 @@ class Trial:
             self.seed()
             outputs = list(self.find(module(*args, **kwargs)))
             _run_backward([output for output in outputs if output.requires_grad and output.numel()])
-        found: Results = {
-            f"output {number}": output.detach() for number, output in enumerate(outputs)
-        }
+        found: Results = {f"output {number}": output.detach() for number, output in enumerate(outputs)}
         found |= {f"gradient of input {number}": leaf.grad for number, leaf in enumerate(leaves)}
         found |= {f"gradient of {names.get(name, name)}": own.grad for name, own in module.named_parameters()}
         found |= {f"{names.get(name, name)} after the run": own.clone() for name, own in module.named_buffers()}

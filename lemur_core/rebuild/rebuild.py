@@ -160,7 +160,11 @@ class _Writer:
         step = self.steps[index]
         read = [value for value in self._list_read(index, self.layers) if value in self.pending]
         # What is written inline runs now: only what would run just before may be.
-        if step.mode is not None or self._reads_branches(index) or read != self.pending[len(self.pending) - len(read) :]:
+        if (
+            step.mode is not None
+            or self._reads_branches(index)
+            or read != self.pending[len(self.pending) - len(read) :]
+        ):
             self._assign_pending()
         text, count = self._write_expression(index)
         if len(text.text) > _WIDTH and self.pending:

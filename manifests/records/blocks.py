@@ -180,8 +180,8 @@ class Algorithm(Record):
     )
     fixed: str | None = Field(description="why no size is free, if none is")
     rebuilds: bool | None = Field(
-        description="the module written from this alone equals the block in every bit of outputs, gradients and buffers,"
-        " on every recorded case and at one further size that the block takes; null if not tried"
+        description="the module written from this alone has the block's outputs, gradients and buffers in every bit, on"
+        " every recorded case and at one further size that the block takes; null if not tried"
     )
     rebuild_error: str | None = Field(
         default=None, description="if not: the case that refutes it, or why no module could be written and compared"
