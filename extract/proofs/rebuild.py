@@ -1,19 +1,18 @@
-"""Rebuild blocks from their specs alone: generate the code, trace it, and prove it in the sandbox."""
+"""Rebuild blocks from their specs alone: write the code, and prove it in the sandbox."""
 
 import ast
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
 
 from pydantic import ValidationError
 
-from extract.arguments.messages import CallsToRun, CompanionCode, SpecRebuild
+from extract.arguments.messages import BlockRun, CallsToRun, CompanionCode, SpecRebuild
 from extract.model.blocks import find_block, read_blocks
 from extract.proofs.runtime import PROVIDED, releases_of, runtime_for
-from extract.proofs.validate import BlockWithOriginal
 from extract.resolve.index import FactsIndex
 from extract.specs.algorithm import graphs_in_spec
 from extract.specs.make import read_spec
@@ -28,7 +27,7 @@ from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open
 from manifests.folders.formats import EXTRACTION
 from manifests.folders.manifest import read_manifest
 from manifests.provenance.parts import read_requirements
-from manifests.records import Spec, first_fault
+from manifests.records import Block, Spec, first_fault
 
 _MAX_CHARACTERS = 300  # of the reason for a failure
 _ONE_IN = 10  # blocks: a proof shows that the writer is right, not the block
@@ -97,23 +96,8 @@ def count_rebuilt(answers: Sequence[RebuildAnswer]) -> dict[str, int]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class RebuildJob:
-    """A spec to rebuild a block from, and the original if available.
-
-    Args:
-        stored: its graphs, as returned by `extract.specs.algorithm.store_graphs`.
-        about: name, path, start_line, end_line and license, for the header of the file.
-    """
-
-    block: str
-    stored: Mapping[str, Any]
-    about: Mapping[str, Any]
-    pair: BlockWithOriginal | None = None
-
-
 def rebuild_all(
-    specs: Iterable[RebuildJob],
+    requests: Mapping[str, SpecRebuild],
     index: FactsIndex | None = None,
     **sandbox: Unpack[SandboxOptions],
 ) -> Iterator[tuple[str, RebuildAnswer]]:
@@ -121,26 +105,32 @@ def rebuild_all(
 
     Raises: UserError if no sandbox is available.
     """
-    runtime = sandbox.get("runtime", ())
     with open_sandbox(index, [REBUILD], sandbox) as box:
-        for reply in REBUILD.run(box, {spec.block: _make_request(spec, runtime) for spec in specs}):
+        for reply in REBUILD.run(box, requests):
             answer = reply.answer or RebuildAnswer(error=reply.failure(_MAX_CHARACTERS).error)
             yield reply.key, replace(answer, error=" ".join(answer.error.split())[:_MAX_CHARACTERS])
 
 
-def _make_request(spec: RebuildJob, runtime: Sequence[Path]) -> SpecRebuild:
-    original = None
-    if spec.pair is not None:
-        # Only what a folder states, too, so that a block from its source has the same cached answer.
-        companions = [{"name": companion["name"], "code": companion["code"]} for companion in spec.pair.companions]
-        stated = {"origin": sorted(spec.pair.origin), "companions": companions}
-        original = asdict(spec.pair.run(runtime)) | stated
-    about = spec.about
+def make_request(
+    block: str, about: Mapping[str, Any], stored: Mapping[str, Any], original: BlockRun | None
+) -> SpecRebuild:
+    """Return the request for one block.
+
+    Args:
+        about: name, path, start_line, end_line and license, for the header of the file.
+        stored: its graphs, as returned by `extract.specs.algorithm.store_graphs`.
+        original: the block to compare with, if available.
+    """
     header = (
-        f"{about['name']}, written from what {spec.block} computes.\n\n"
+        f"{about['name']}, written from what {block} computes.\n\n"
         f"Origin:  {about['path']}, lines {about['start_line']}-{about['end_line']}\nLicence: {about['license']}"
     )
-    return SpecRebuild(about["name"], header, spec.stored, original)
+    if original is None:
+        return SpecRebuild(about["name"], header, stored, None)
+    # Only what a folder states, too, so that a block from its source has the same cached answer.
+    companions = [{"name": companion["name"], "code": companion["code"]} for companion in original.companions]
+    stated = {"origin": sorted(original.origin), "companions": companions}
+    return SpecRebuild(about["name"], header, stored, asdict(original) | stated)
 
 
 # --- from a folder ----------------------------------------------------------------------------------------------------
@@ -156,29 +146,26 @@ def rebuild_rows(
     """
     with EXTRACTION.reading(folder):
         origins = {name: source.packages for name, source in read_requirements(folder).sources.items()}
-    rows = {row.block: row for row in read_blocks(folder, _COLUMNS) if row.code}
+    rows = {row.block: row for row in read_blocks(folder, _COLUMNS) if row.code and row.arguments}
     codes = {row.name: row.code or "" for row in rows.values()}
-    wanted = [rows[spec.block] for spec in specs if spec.block in rows]
     with releases_of(read_manifest(folder).parameters.get("as_of")):
-        runtime = runtime_for(sorted({need for row in wanted for need in row.requires}))
+        needed = {need for spec in specs if spec.block in rows for need in rows[spec.block].requires}
+        runtime = runtime_for(sorted(needed)).folders
 
-    def make_job(spec: Spec) -> RebuildJob:
-        row = rows.get(spec.block)
-        if row is None or row.arguments is None:
-            return _make_job(spec, None)
-        arguments = json.loads(row.arguments)
+    def read_original(row: Block) -> BlockRun:
+        arguments = json.loads(row.arguments or "")
         companions = [CompanionCode(name=name, code=codes[name]) for name in _list_names(arguments) if name in codes]
-        origin = tuple(package for package in origins.get(row.source, ()) if package not in PROVIDED)
-        code = row.code or ""
-        pair = BlockWithOriginal(row.block, row.name, code, "", origin, (), arguments, companions=tuple(companions))
-        return _make_job(spec, pair)
+        origin = [package for package in origins.get(row.source, ()) if package not in PROVIDED]
+        return BlockRun(row.code or "", row.name, origin, list(map(str, runtime)), arguments, companions)
 
-    yield from rebuild_all(map(make_job, specs), jobs=jobs, runtime=runtime.folders, unsafe=unsafe)
+    originals = {spec.block: read_original(rows[spec.block]) for spec in specs if spec.block in rows}
+    requests = {spec.block: _request_of(spec, originals.get(spec.block)) for spec in specs}
+    yield from rebuild_all(requests, jobs=jobs, runtime=runtime, unsafe=unsafe)
 
 
-def _make_job(spec: Spec, pair: BlockWithOriginal | None) -> RebuildJob:
+def _request_of(spec: Spec, original: BlockRun | None) -> SpecRebuild:
     assert spec.algorithm is not None
-    return RebuildJob(spec.block, graphs_in_spec(spec.algorithm), spec.model_dump(), pair)
+    return make_request(spec.block, spec.model_dump(), graphs_in_spec(spec.algorithm), original)
 
 
 def _list_names(arguments: CallsToRun) -> list[str]:
@@ -204,15 +191,8 @@ def rebuild_to(
     # Checked first, because the proof below takes a minute.
     check_new_file(out, force=force)
     spec = _find_spec(folder, wanted)
-    assert spec.algorithm is not None
-    try:
-        identity = compute_identities(load_graphs(graphs_in_spec(spec.algorithm)))["graph"]
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise UserError(f"{spec.block}: the graph of its spec cannot be read: {error}; extract it again") from error
-    if identity != spec.graph:
-        raise UserError(f"{spec.block}: the graph of its spec is another than it names; extract it again")
     if folder is None:
-        ((block, answer),) = rebuild_all([_make_job(spec, None)], jobs=1, unsafe=unsafe)
+        ((block, answer),) = rebuild_all({spec.block: _request_of(spec, None)}, jobs=1, unsafe=unsafe)
     else:
         ((block, answer),) = rebuild_rows(folder, [spec], jobs=1, unsafe=unsafe)
     if answer.error or answer.source is None:
@@ -236,19 +216,23 @@ def list_shapes(answer: RebuildAnswer) -> str:
 
 
 def _find_spec(folder: Path | None, wanted: str) -> Spec:
+    """Return the spec of a block, or in a file. Raises: UserError if it has no algorithm, or not the graph it names."""
     path = Path(wanted)
     if path.suffix in (".json", ".jsonl") and path.is_file():
-        spec = _read_spec_file(path)
-        if spec.algorithm is None:
-            raise UserError(f"{spec.block}: its spec has no algorithm; choose another block")
-        return spec
-    if folder is None:
+        spec: Spec | None = _read_spec_file(path)
+    elif folder is None:
         raise UserError(f"{wanted}: not a file with a spec; give one, or name a block and its folder with --in DIR")
-    block = find_block(folder, wanted).row.block
-    stored = read_spec(folder, block)
-    if stored is None or stored.algorithm is None:
-        raise UserError(f"{block}: there is no spec with its algorithm in this folder; choose another block")
-    return stored
+    else:
+        spec = read_spec(folder, find_block(folder, wanted).row.block)
+    if spec is None or spec.algorithm is None:
+        raise UserError(f"{wanted}: there is no spec with its algorithm; choose another block")
+    try:
+        identity = compute_identities(load_graphs(graphs_in_spec(spec.algorithm)))["graph"]
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UserError(f"{spec.block}: the graph of its spec cannot be read: {error}; extract it again") from error
+    if identity != spec.graph:
+        raise UserError(f"{spec.block}: the graph of its spec is another than it names; extract it again")
+    return spec
 
 
 def _read_spec_file(path: Path) -> Spec:

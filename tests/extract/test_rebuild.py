@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from extract.proofs.rebuild import RebuildAnswer, RebuildJob, count_rebuilt, rebuild_all, rebuild_to
+from extract.proofs.rebuild import RebuildAnswer, count_rebuilt, make_request, rebuild_all, rebuild_to
 from extract.proofs.validate import BlockWithOriginal
 from extract.proofs.visit import RunnableBlock, visit_all
 from extract.resolve.index import FactsIndex
@@ -61,16 +61,16 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
 
 @pytest.fixture(scope="module")
 def told(answers: dict[str, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> dict[str, RebuildAnswer]:
-    specs = []
+    requests = {}
     for name, (code, arguments, names) in CODES.items():
         stored = store_graphs(answers[name], names)
-        pair = BlockWithOriginal(name, "Blur", code, "", (), (), arguments)
-        specs.append(RebuildJob(name, stored, ABOUT, pair))
+        original = BlockWithOriginal(name, "Blur", code, "", (), (), arguments).run(())
+        requests[name] = make_request(name, ABOUT, stored, original)
         if name == "blur":
-            specs.append(RebuildJob("blur alone", stored, ABOUT))
-            specs.append(RebuildJob("kernel", changed(stored, another_kernel), ABOUT, pair))
+            requests["blur alone"] = make_request("blur alone", ABOUT, stored, None)
+            requests["kernel"] = make_request("kernel", ABOUT, changed(stored, another_kernel), original)
     with FactsIndex(tmp_path_factory.mktemp("index") / "facts.sqlite") as index:
-        return dict(rebuild_all(specs, index, jobs=1))
+        return dict(rebuild_all(requests, index, jobs=1))
 
 
 def test_written_and_equal(told: dict[str, RebuildAnswer]) -> None:
