@@ -125,8 +125,17 @@ def _call(node: ast.Call) -> str:
 # --- annotations -----------------------------------------------------------------------------------------------------
 
 _TYPES = {
-    **{"int": "integer", "float": "number", "str": "text", "bool": "flag", "tensor": "tensor", "none": "none"},
-    **{"any": "anything", "object": "anything", "module": "module", "callable": "function", "type": "class"},
+    "int": "integer",
+    "float": "number",
+    "str": "text",
+    "bool": "flag",
+    "tensor": "tensor",
+    "none": "none",
+    "any": "anything",
+    "object": "anything",
+    "module": "module",
+    "callable": "function",
+    "type": "class",
     **dict.fromkeys(("list", "sequence", "iterable", "set", "frozenset", "collection", "iterator"), "sequence"),
     **dict.fromkeys(("dict", "mapping", "ordereddict", "mutablemapping", "defaultdict"), "mapping"),
     "tuple": "tuple",
