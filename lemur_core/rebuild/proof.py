@@ -42,7 +42,7 @@ class Trial:
     change: Callable[[Any, Callable[[Tensor], Tensor]], Any] = change_all
 
     def run(self, module: nn.Module, mapping: Mapping[str, str] | None = None, takes: Sequence[int] = ()) -> Results:
-        """Run a module and return its outputs, gradients and buffers by name, in this order.
+        """Run a module and return its outputs, gradients and the buffers that it changed by name, in this order.
 
         Args:
             mapping: of a rebuilt module, the original's name of each parameter and buffer.
@@ -52,6 +52,7 @@ class Trial:
         names = mapping or {}
         module.train(self.train)
         module.zero_grad(set_to_none=True)
+        before = {name: own.detach().clone() for name, own in module.named_buffers()}
         # Seeded twice, because inputs may draw numbers, too, and the module must draw the same ones in both runs.
         self.seed()
         inputs = self.inputs()
@@ -74,7 +75,9 @@ class Trial:
         found: Results = {f"output {number}": output.detach() for number, output in enumerate(outputs)}
         found |= {f"gradient of input {number}": leaf.grad for number, leaf in enumerate(leaves)}
         found |= {f"gradient of {names.get(name, name)}": own.grad for name, own in module.named_parameters()}
-        found |= {f"{names.get(name, name)} after the run": own.clone() for name, own in module.named_buffers()}
+        for name, own in module.named_buffers():
+            if name not in before or _compare(own, before[name]):
+                found[f"{names.get(name, name)} after the run"] = own.detach().clone()
         return found
 
 
@@ -85,13 +88,20 @@ def find_difference(theirs: Results, ours: Results, mapping: Mapping[str, str]) 
         theirs, ours: of the original and of the rebuilt module.
         mapping: the original's name of each parameter and buffer, by the rebuilt module's name.
     """
+    # Of its own state the rebuilt module may have more: a batch norm counts batches where the original does not.
     known = {form for name in mapping.values() for form in (f"gradient of {name}", f"{name} after the run")}
-    for name in {**theirs, **ours}:
-        # The rebuilt module leaves out parameters and buffers that nothing reads.
-        if name in known or name.startswith(("output", "gradient of input")):
-            difference = _compare(ours.get(name), theirs.get(name))
-            if difference:
-                return f"{name}: {difference}"
+    added = [name for name in ours if name not in theirs and (name in known or name.startswith("output"))]
+    for name in (*theirs, *added):
+        one, other = ours.get(name), theirs.get(name)
+        present = other if one is None else one
+        if one is not None and other is not None:
+            difference = _compare(one, other)
+        elif name.startswith("gradient") and (present is None or not present.any()):
+            difference = ""  # no gradient is one of zero
+        else:
+            difference = f"only {'the original' if one is None else 'what was written'} has it"
+        if difference:
+            return f"{name}: {difference}"
     return ""
 
 
@@ -106,11 +116,7 @@ def _run_backward(outputs: Sequence[Tensor]) -> None:
     total.backward()  # type: ignore[no-untyped-call]
 
 
-def _compare(ours: Tensor | None, theirs: Tensor | None) -> str:
-    if ours is None or theirs is None:
-        present = ours if ours is not None else theirs
-        # No gradient is one of zero.
-        return "" if present is None or not present.any() else "only one has it"
+def _compare(ours: Tensor, theirs: Tensor) -> str:
     if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
         actual, expected = (f"{tensor.dtype} {tuple(tensor.shape)}" for tensor in (ours, theirs))
         return f"{actual} where the original has {expected}"
