@@ -15,8 +15,9 @@ from torch import nn
 
 from lemur_core.files.python import comment_lines
 from lemur_core.graphs.graph import LEAVES, Argument, Graph, TensorType
-from lemur_core.graphs.modes import TRAIN, ModeChoice, ModeStep, Value, Write, merge
+from lemur_core.graphs.modes import TRAIN, ModeChoice, ModeModule, ModeStep, Value, Write, merge
 from lemur_core.graphs.symbolic import Size, is_unknown, list_sizes
+from lemur_core.rebuild.functions import find_custom
 from lemur_core.rebuild.layers import Layer, group_layers, values_in
 from lemur_core.rebuild.operators import Operation, RebuildError, Text
 
@@ -49,7 +50,7 @@ def rebuild(evaluated: Graph, trained: Graph | None = None, *, name: str = "Rebu
     """
     if not name.isidentifier() or keyword.iskeyword(name):
         raise RebuildError(f"{name!r} is not the name of a class")
-    return _Writer(evaluated, trained).write_file(name, header)
+    return _Writer(merge(evaluated, trained)).write_file(name, header)
 
 
 class _UniqueNames:
@@ -71,12 +72,8 @@ class _UniqueNames:
 
 
 class _Writer:
-    def __init__(self, evaluated: Graph, trained: Graph | None) -> None:
-        self.module = merge(evaluated, trained)
-        self.steps = self.module.steps
-        for step in self.steps:
-            if step.node.op == "custom_gradient":  # its own gradient is not written
-                step.arguments = {"input": step.arguments["input"]}
+    def __init__(self, module: ModeModule) -> None:
+        self.module, self.steps = module, module.steps
         self.lines: list[tuple[int | None, str]] = []  # of forward, each with the only mode in which it runs
         self.texts: dict[Value, Text] = {}
         self.pending: list[Value] = []  # values whose expressions are in no line yet, in order
@@ -85,8 +82,43 @@ class _Writer:
         self.variables = _UniqueNames(("self", "torch", "nn", "F", "torchvision"))
         self.sizes: dict[str, tuple[str, int]] = {}  # where a free size is read: an input and its dimension
         self.read_sizes: set[str] = set()
+        self.functions: dict[str, str] = {}  # the names of functions with a gradient of their own, by their text
+        self.applied: dict[int, str] = {}  # the functions that steps apply
+        for index, step in enumerate(self.steps):
+            if step.node.op == "custom_gradient":
+                self._take_function(index)
         self._take_inputs()
         self._take_layers()
+
+    def _take_function(self, index: int) -> None:
+        """Write a function with a gradient of its own; where that is impossible, with the gradient of its forward."""
+        step = self.steps[index]
+        try:
+            custom = find_custom(self.module, index)
+            forward, backward = _Writer(custom.forward), _Writer(custom.backward)
+            forward.write_forward()
+            backward.write_forward()
+        except RebuildError:  # the proof decides
+            step.arguments = {"input": step.arguments.get("input")}
+            return
+        # Its `return` lists the results; autograd wants one gradient per argument instead.
+        gradients = ["None" if place is None else backward.outputs[place] for place in custom.gradients]
+        backward.lines[-1] = (None, f"return {', '.join(gradients)}")
+        names = ", ".join(forward.inputs.values())
+        lines = [
+            "@staticmethod",
+            f"def forward(ctx, {names}):",
+            f"    ctx.save_for_backward({names})",
+            *forward.list_lines(),
+            "",
+            "@staticmethod",
+            "def backward(ctx, grad):",
+            f"    {names}{',' * (len(forward.inputs) == 1)} = ctx.saved_tensors",
+            *backward.list_lines(),
+        ]
+        body = "\n".join(f"    {line}" if line else "" for line in lines)
+        self.applied[index] = self.functions.setdefault(body, f"Function{len(self.functions) + 1}")
+        step.arguments = {f"x{number}": value for number, value in enumerate(custom.takes)}
 
     def _take_inputs(self) -> None:
         steps = [(step.node.get("number"), index) for index, step in enumerate(self.steps) if step.node.op == "input"]
@@ -137,23 +169,23 @@ class _Writer:
 
     # --- forward ------------------------------------------------------------------------------------------------------
 
-    def _write_forward(self) -> None:
+    def write_forward(self) -> None:
+        """Write the lines of `forward`."""
         results = values_in(tuple(self.module.outputs))
         results += [value for _, written, _ in self.writes for value in values_in(written)]
         read = [value for index in self.live for value in self._list_read(index, self.layers)]
         self.uses = Counter([*read, *results])
-        self.results = {*results}
         for index in self.live:
             if self.steps[index].node.op not in LEAVES - {"constant"}:
                 self._write_step(index)
         if self.writes or len(self.module.outputs) > 1 or self.pending != values_in(tuple(self.module.outputs)):
             self._assign_pending()
-        outputs = ", ".join(self._write_argument(value).text for value in self.module.outputs)
+        self.outputs = [self._write_argument(value).text for value in self.module.outputs]
         for target, written, mode in self.writes:
             leaf = self._write_argument(target).text
             text = self._write_argument(written).text
             self.lines += [(mode, "with torch.no_grad():"), (mode, f"    {leaf}.copy_({text})")]
-        self.lines.append((None, f"return {outputs}"))
+        self.lines.append((None, f"return {', '.join(self.outputs)}"))
 
     def _write_step(self, index: int) -> None:
         """Write one step: as a line, or as an expression that waits for the line of the step that reads it."""
@@ -191,6 +223,9 @@ class _Writer:
         if layer is not None:
             source = arguments["indices" if "indices" in arguments else "input"]
             return Text(f"self.{layer.name}({self._write_argument(source).text})"), 1
+        if index in self.applied:
+            texts = (self._write_argument(value).text for value in arguments.values())
+            return Text(f"{self.applied[index]}.apply({', '.join(texts)})"), 1
         arguments.pop("draw", None)
         if step.skipped is not None:
             arguments["train"] = ModeChoice(False, True)
@@ -249,11 +284,12 @@ class _Writer:
         return Text(f"self.{self.own[old][0]}")
 
     def _write_size(self, size: Size) -> Text:
-        names = list_sizes(size.text)
+        names = {size.text} if size.text in self.sizes else list_sizes(size.text)
         if not names <= self.sizes.keys():  # a number without a formula: that of the first run
             return Text(repr(int(size.value) if size.value == int(size.value) else size.value))
         self.read_sizes |= names
-        text = re.sub(r"[A-Z]\w*", lambda name: self.size_names[name[0]], size.text)
+        known = size.text in self.sizes
+        text = self.size_names[size.text] if known else re.sub(r"[A-Z]\w*", lambda n: self.size_names[n[0]], size.text)
         return Text(text, is_atom=text.isidentifier())
 
     def _infer_unknown(self, shape: tuple[Argument, ...]) -> tuple[Argument, ...]:
@@ -265,7 +301,7 @@ class _Writer:
 
     def write_file(self, name: str, header: str) -> Rebuilt:
         """Write the whole file."""
-        self._write_forward()
+        self.write_forward()
         mapping: dict[str, str] = {}
         init: list[str] = []
         frozen = {
@@ -285,17 +321,20 @@ class _Writer:
             mapping[own] = old
         if init:
             init = ["def __init__(self):", "    super().__init__()", *(f"    {line}" for line in init), ""]
-        forward = [f"def forward({', '.join(['self', *self.inputs.values()])}):", *self._list_sizes(), *self._indent()]
+        forward = [f"def forward({', '.join(['self', *self.inputs.values()])}):", *self.list_lines()]
         body = "\n".join(f"    {line}" if line else "" for line in [*init, *forward])
-        used = "\n".join([header, body])
+        functions = "".join(
+            f"class {own}(torch.autograd.Function):\n{text}\n\n\n" for text, own in self.functions.items()
+        )
+        code = functions + body
         imports = [
-            *(["import torch"] if re.search(r"\btorch\.", used) else []),
-            *(["import torchvision"] if "torch.ops.torchvision." in body else []),  # registers its operators
+            *(["import torch"] if re.search(r"\btorch\.", code) else []),
+            *(["import torchvision"] if "torch.ops.torchvision." in code else []),  # registers its operators
             "from torch import nn",
-            *(["from torch.nn import functional as F"] if re.search(r"\bF\.", body) else []),
+            *(["from torch.nn import functional as F"] if re.search(r"\bF\.", code) else []),
         ]
         head = "\n".join([*comment_lines(header.splitlines()), *imports])
-        source = f"{head}\n\n\nclass {name}(nn.Module):\n{body}\n{_write_renaming(mapping)}"
+        source = f"{head}\n\n\n{functions}class {name}(nn.Module):\n{body}\n{_write_renaming(mapping)}"
         return Rebuilt(source, mapping, tuple(self.inputs))
 
     def _list_sizes(self) -> list[str]:
@@ -317,9 +356,9 @@ class _Writer:
                 lines.append(f"    {names} = {name}.shape")
         return lines
 
-    def _indent(self) -> list[str]:
-        """Return the lines of `forward`, those of one mode below its condition."""
-        lines = []
+    def list_lines(self) -> list[str]:
+        """Return the lines of `forward` with those that read sizes; those of one mode stand below its condition."""
+        lines = self._list_sizes()
         before: int | None = None
         for mode, line in self.lines:
             if mode is not None and mode != before:

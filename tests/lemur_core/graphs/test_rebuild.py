@@ -222,12 +222,6 @@ def test_another_computation_is_told() -> None:
         assert difference(original, wrong, shape, train=False).startswith(told)
 
 
-def test_a_gradient_of_its_own_is_not_written_and_told() -> None:
-    _, made = written(StraightThrough, (4, 8))
-    told = difference(StraightThrough(), made, (4, 8), train=False)
-    assert told.startswith("gradient of input 0: ")
-
-
 def test_text_is_as_a_person_would_write_it() -> None:
     build, shape = CASES["basic"]
     _, made = written(build, shape)
