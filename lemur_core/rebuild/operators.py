@@ -66,7 +66,7 @@ SPELLINGS = {
     "cast": "{input}.to({dtype})",
     "view_dtype": "{input}.view({dtype})",
     "stop_gradient": "{input}.detach()",
-    "custom_gradient": "{input}",  # of its forward; the proof decides whether that is its gradient, too
+    "custom_gradient": "{input}",  # where its own gradient cannot be written; the proof decides
     "full": "torch.full({shape}, {value}, dtype={dtype}, device={device})",
     "constant": "torch.tensor({value}, dtype={dtype}, device={device})",
 }
