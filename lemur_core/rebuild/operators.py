@@ -126,8 +126,7 @@ class Operation:
             return f"torch.{value or self.node.outputs[0].dtype}"
         if name == "bounds":
             dim, start, end, step = (self.arguments[part] for part in ("dim", "start", "end", "step"))
-            bounds = f"{self.write(start).text}:{self.write(end).text}" + (f":{step}" if step != 1 else "")
-            return ":, " * dim + bounds
+            return f"{':, ' * dim}{self.write(start).text}:{self.write(end).text}{f':{step}' if step != 1 else ''}"
         if name == "indices":
             indices = self.arguments["indices"]
             return ", ".join(":" if index is None else self.write(index).text for index in indices)

@@ -164,7 +164,7 @@ class _Writer:
         """Return the values that a step reads, except those that a layer holds."""
         arguments = self.steps[index].arguments
         if index in layers:
-            return values_in(arguments["indices" if "indices" in arguments else "input"])
+            return values_in(_read_input(arguments))
         return values_in(tuple(arguments.values()))
 
     # --- forward ------------------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ class _Writer:
         for index in self.live:
             if self.steps[index].node.op not in LEAVES - {"constant"}:
                 self._write_step(index)
-        if self.writes or len(self.module.outputs) > 1 or self.pending != values_in(tuple(self.module.outputs)):
+        if self.writes or self.pending != self.module.outputs:  # only a single result is written inline
             self._assign_pending()
         self.outputs = [self._write_argument(value).text for value in self.module.outputs]
         for target, written, mode in self.writes:
@@ -213,16 +213,15 @@ class _Writer:
 
     def _reads_branches(self, index: int) -> bool:
         """Return whether a step reads one value in eval mode and another in train mode."""
-        choices = [value for value in self.steps[index].arguments.values() if isinstance(value, ModeChoice)]
-        return index not in self.layers and any(map(values_in, choices))
+        arguments = self.steps[index].arguments
+        return any(map(_has_branches, [_read_input(arguments)] if index in self.layers else arguments.values()))
 
     def _write_expression(self, index: int) -> tuple[Text, int]:
         """Return the expression of a step, and the number of its results."""
         step, layer = self.steps[index], self.layers.get(index)
         node, arguments = step.node, dict(step.arguments)
         if layer is not None:
-            source = arguments["indices" if "indices" in arguments else "input"]
-            return Text(f"self.{layer.name}({self._write_argument(source).text})"), 1
+            return Text(f"self.{layer.name}({self._write_argument(_read_input(arguments)).text})"), 1
         if index in self.applied:
             texts = (self._write_argument(value).text for value in arguments.values())
             return Text(f"{self.applied[index]}.apply({', '.join(texts)})"), 1
@@ -260,7 +259,7 @@ class _Writer:
         if isinstance(value, Value):
             return self.texts[value] if value in self.texts else self._write_leaf(self.steps[value.index])
         if isinstance(value, ModeChoice):
-            if (value.eval, value.train) == (False, True):
+            if value.eval is False and value.train is True:
                 return Text("self.training")
             one, other = self._write_argument(value.train), self._write_argument(value.eval)
             return Text(f"{one.atom} if self.training else {other.atom}", is_atom=False)
@@ -271,7 +270,7 @@ class _Writer:
             return Text(f"({items}{',' * (len(value) == 1)})")
         if isinstance(value, float) and value - value != 0:
             return Text(f'float("{value}")')
-        return Text(repr(value))
+        return Text(repr(value), is_atom=not (type(value) in (int, float) and value < 0))  # of `-2.0 ** x`
 
     def _write_leaf(self, step: ModeStep) -> Text:
         if step.node.op not in ("parameter", "buffer"):
@@ -366,6 +365,18 @@ class _Writer:
             lines.append(f"    {line}" if mode is None else f"        {line}")
             before = mode
         return lines
+
+
+def _read_input(arguments: Mapping[str, Argument]) -> Argument:
+    """Return the argument that a layer takes."""
+    return arguments["indices" if "indices" in arguments else "input"]
+
+
+def _has_branches(argument: Argument) -> bool:
+    """Return whether an argument is one value in eval mode and another in train mode, or holds such a one."""
+    if isinstance(argument, ModeChoice):
+        return bool(values_in(argument))
+    return type(argument) is tuple and any(map(_has_branches, argument))
 
 
 def _register(name: str, step: ModeStep, *, trained: bool) -> str:
