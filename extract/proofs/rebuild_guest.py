@@ -56,7 +56,7 @@ def rebuild_block(request: SpecRebuild) -> dict[str, object]:
         subject.settle(module)
     except AttemptError as failure:
         return answer | {"no_original": failure.message}
-    return answer | _Proof(request.name, subject, module, sized, rebuilt).run()
+    return answer | _Proof(request, subject, module, sized, rebuilt).run()
 
 
 def _list_inputs(sized: Sized) -> str:
@@ -72,8 +72,11 @@ def _list_inputs(sized: Sized) -> str:
 class _Proof:
     """The original and the rebuilt module, run side by side with the same state."""
 
-    def __init__(self, name: str, subject: Target, original: nn.Module, sized: Sized, rebuilt: Rebuilt) -> None:
-        self.name, self.subject, self.original, self.sized, self.rebuilt = name, subject, original, sized, rebuilt
+    def __init__(
+        self, request: SpecRebuild, subject: Target, original: nn.Module, sized: Sized, rebuilt: Rebuilt
+    ) -> None:
+        self.name, self.tolerance = request.name, request.tolerance
+        self.subject, self.original, self.sized, self.rebuilt = subject, original, sized, rebuilt
         self.shapes: list[list[Shape]] = []  # of the inputs of each call that was compared
 
     def run(self) -> dict[str, object]:
@@ -136,7 +139,7 @@ class _Proof:
                 ours: Results = attempt(partial(self._run_rebuilt, trial), _SECONDS)
             except AttemptError as failure:
                 return f"{where}: what was written does not run: {failure.message}"
-            if difference := find_difference(theirs, ours, self.rebuilt.mapping):
+            if difference := find_difference(theirs, ours, self.rebuilt.mapping, self.tolerance):
                 return f"{where}: {difference}"
             ran = True
         if ran and list(shapes) not in self.shapes:

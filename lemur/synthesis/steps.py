@@ -62,6 +62,7 @@ TASK = "img-classification"
 
 _PARAMETERS = 0.10  # maximum relative difference
 _MOTIFS = 0.5  # required share of the spec's motifs
+_ROUNDING = 1e-4  # of the largest value: the same computation, written otherwise
 _LAYOUT = MOVES - {"slice", "flip", "roll"}
 _OPERATIONS = 0.5  # the share of common operations, of all in both, that has to be exceeded
 
@@ -168,7 +169,7 @@ class Prover:
             results[reply.key] = conformance(blocks[reply.key][1], traced, error)
         # Blocks without parameters: the outputs of a module that is written from the spec decide.
         rebuilds = {
-            key: SpecRebuild(block.name, "", graphs_in_spec(spec.algorithm), asdict(requests[key]))
+            key: SpecRebuild(block.name, "", graphs_in_spec(spec.algorithm), asdict(requests[key]), _ROUNDING)
             for key, (_, block) in blocks.items()
             if (spec := block.spec).algorithm is not None
             and not spec.parameters

@@ -81,12 +81,13 @@ class Trial:
         return found
 
 
-def find_difference(theirs: Results, ours: Results, mapping: Mapping[str, str]) -> str:
+def find_difference(theirs: Results, ours: Results, mapping: Mapping[str, str], tolerance: float = 0.0) -> str:
     """Return the first difference between the results of two modules, or "" if every bit is equal.
 
     Args:
         theirs, ours: of the original and of the rebuilt module.
         mapping: the original's name of each parameter and buffer, by the rebuilt module's name.
+        tolerance: allow floating-point values to differ by this part of the largest one.
     """
     # Of its own state the rebuilt module may have more: a batch norm counts batches where the original does not.
     known = {form for name in mapping.values() for form in (f"gradient of {name}", f"{name} after the run")}
@@ -95,7 +96,7 @@ def find_difference(theirs: Results, ours: Results, mapping: Mapping[str, str]) 
         one, other = ours.get(name), theirs.get(name)
         present = other if one is None else one
         if one is not None and other is not None:
-            difference = _compare(one, other)
+            difference = _compare(one, other, tolerance)
         elif name.startswith("gradient") and (present is None or not present.any()):
             difference = ""  # no gradient is one of zero
         else:
@@ -116,9 +117,11 @@ def _run_backward(outputs: Sequence[Tensor]) -> None:
     total.backward()  # type: ignore[no-untyped-call]
 
 
-def _compare(ours: Tensor, theirs: Tensor) -> str:
+def _compare(ours: Tensor, theirs: Tensor, tolerance: float = 0.0) -> str:
     if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
         actual, expected = (f"{tensor.dtype} {tuple(tensor.shape)}" for tensor in (ours, theirs))
         return f"{actual} where the original has {expected}"
     differs = ~((ours == theirs) | ((ours != ours) & (theirs != theirs)))
+    if tolerance and theirs.numel() and theirs.is_floating_point():
+        differs &= ~((ours - theirs).abs() <= tolerance * theirs.abs().nan_to_num().max())
     return f"{int(differs.sum())} of {differs.numel()} values differ" if differs.any() else ""
