@@ -45,7 +45,7 @@ from extract.resolve.index import FactsIndex
 from extract.resolve.modules import CorpusIndex
 from extract.resolve.requirements import add_versions
 from extract.sources import PackageSource
-from extract.specs.algorithm import read_graph, store_graphs
+from extract.specs.algorithm import add_rebuild_outcome, read_graph, store_graphs
 from extract.specs.behavior import list_not_shown
 from extract.specs.make import positional_names
 from extract.specs.outline import read_outline
@@ -521,7 +521,7 @@ def rebuild(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     answers = dict(rebuild_all(requests, context.index, **context.sandbox))
     for key, answer in answers.items():
         block, graphs = traced[key]
-        block.graphs = {**graphs, **answer.facts}
+        block.graphs = add_rebuild_outcome(graphs, answer.facts, answer.sizes_fail)
     context.facts.details["rebuilt"] = count_rebuilt([*answers.values()])
     reasons = Counter(answer.kind for answer in answers.values() if not answer.proven)
     context.facts.details["not_rebuilt"] = sort_by_size(reasons)

@@ -62,7 +62,16 @@ class RebuildAnswer:
     @property
     def facts(self) -> dict[str, Any]:
         """The outcome as a spec states it."""
-        return {"rebuilds": self.rebuilds, "rebuild_error": self.error or None, "varied": tuple(self.varied)}
+        return {
+            "rebuilds": self.rebuilds,
+            "rebuild_error": self.error or None,
+            "varied": tuple(self.varied if self.proven else ()),
+        }
+
+    @property
+    def sizes_fail(self) -> str | None:
+        """The case that refutes it, if it is equal at the sizes that were traced: formulas of sizes may be wrong."""
+        return self.error if self.error and self.shapes else None
 
     @property
     def kind(self) -> str:

@@ -8,7 +8,8 @@ from extract.specs.behavior import name_input
 from lemur_core.describe.facts import Facts, list_draws
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import compute_identities
-from lemur_core.graphs.serialization import deserialize, load_graphs, restore
+from lemur_core.graphs.serialization import deserialize, load_graphs, restore, store
+from lemur_core.graphs.sizes import Sized
 from lemur_core.graphs.symbolic import evaluate_graph
 from manifests.records import Algorithm, Spec
 
@@ -33,6 +34,24 @@ def store_graphs(answer: Mapping[str, Any], names: Sequence[str]) -> dict[str, A
 def read_graph(answer: Mapping[str, Any]) -> Graph:
     """Return the graph of eval mode of a trace result, at the sizes of the run."""
     return evaluate_graph(deserialize(answer["eval"], answer["sizes"]))
+
+
+def add_rebuild_outcome(
+    answer: Mapping[str, Any], outcome: Mapping[str, Any], sizes_fail: str | None
+) -> dict[str, Any]:
+    """Return the trace result with the outcome of rebuilding it.
+
+    Args:
+        outcome: the fields of `Algorithm` about it.
+        sizes_fail: the case in which the size formulas are wrong; if set, they are left out.
+    """
+    if sizes_fail is None:
+        return {**answer, **outcome}
+    # The graph at the traced sizes is right; only the formulas for other sizes are dropped.
+    sized = restore({name: answer[name] for name in _STORED})
+    trained = None if sized.trained is None else evaluate_graph(sized.trained)
+    single = Sized(evaluate_graph(sized.evaluated), trained, {}, f"the formulas do not hold: {sizes_fail}")
+    return {**answer, **store(single), **outcome}
 
 
 def build_algorithm(answer: Mapping[str, Any], names: Sequence[str]) -> Algorithm:

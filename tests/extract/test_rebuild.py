@@ -11,9 +11,11 @@ from extract.proofs.rebuild import RebuildAnswer, count_rebuilt, make_request, r
 from extract.proofs.validate import BlockWithOriginal
 from extract.proofs.visit import RunnableBlock, visit_all
 from extract.resolve.index import FactsIndex
-from extract.specs.algorithm import build_algorithm, store_graphs
+from extract.specs.algorithm import add_rebuild_outcome, build_algorithm, store_graphs
 from extract.specs.make import make_spec, to_line
 from lemur_core.files.errors import UserError
+from lemur_core.graphs.identity import compute_identities
+from lemur_core.graphs.serialization import load_graphs
 from manifests.records import Block, Spec
 from tests.builders import extractions
 from tests.builders.suites import read_files
@@ -39,6 +41,12 @@ def changed(stored: dict[str, Any], change: Callable[[dict[str, Any]], None]) ->
     copied: dict[str, Any] = json.loads(json.dumps(stored))
     change(copied)
     return copied
+
+
+def another_formula(stored: dict[str, Any]) -> None:
+    text = json.dumps(stored["eval"]["nodes"], ensure_ascii=False)
+    assert "W÷2" in text
+    stored["eval"]["nodes"] = json.loads(text.replace("W÷2", "W-3"))
 
 
 def another_kernel(stored: dict[str, Any]) -> None:
@@ -68,6 +76,7 @@ def told(answers: dict[str, dict[str, Any]], tmp_path_factory: pytest.TempPathFa
         requests[name] = make_request(name, ABOUT, stored, original)
         if name == "blur":
             requests["blur alone"] = make_request("blur alone", ABOUT, stored, None)
+            requests["formula"] = make_request("formula", ABOUT, changed(stored, another_formula), original)
             requests["kernel"] = make_request("kernel", ABOUT, changed(stored, another_kernel), original)
     with FactsIndex(tmp_path_factory.mktemp("index") / "facts.sqlite") as index:
         return dict(rebuild_all(requests, index, jobs=1))
@@ -119,6 +128,18 @@ def test_a_wrong_spec_fails(told: dict[str, RebuildAnswer]) -> None:
     assert told["kernel"].rebuilds is False
 
 
+def test_formulas_that_do_not_hold_are_left_out(
+    told: dict[str, RebuildAnswer], answers: dict[str, dict[str, Any]]
+) -> None:
+    found = told["formula"]
+    assert found.rebuilds is False
+    assert str(found.sizes_fail).startswith("in eval mode, inputs of 2×8×12×12, ")
+    algorithm = build_algorithm(add_rebuild_outcome(answers["blur"], found.facts, found.sizes_fail), NAMES)
+    assert (algorithm.rebuilds, algorithm.sizes) == (False, {})
+    assert str(algorithm.fixed).startswith("the formulas do not hold: in eval mode, ")
+    assert compute_identities(load_graphs(dict(algorithm)))["graph"] == answers["blur"]["graph"]
+
+
 def test_what_no_spec_holds_is_a_stated_cause(
     told: dict[str, RebuildAnswer], answers: dict[str, dict[str, Any]]
 ) -> None:
@@ -126,7 +147,8 @@ def test_what_no_spec_holds_is_a_stated_cause(
     assert told["table"].kind == "no module"
     counts = count_rebuilt([told["table"], told["blur"]])
     assert counts == {"specs": 2, "written": 1, "equal": 1, "other_sizes": 1}
-    algorithm = build_algorithm({**answers["table"], **told["table"].facts}, NAMES)
+    assert told["table"].sizes_fail is None
+    algorithm = build_algorithm(add_rebuild_outcome(answers["table"], told["table"].facts, None), NAMES)
     assert (algorithm.rebuilds, algorithm.varied) == (False, ())
     assert algorithm.rebuild_error == "a constant of float32 50 whose values no graph holds"
 
