@@ -14,7 +14,7 @@ from pathlib import Path
 
 from extract.model.blocks import read_blocks
 from extract.model.results import at_least
-from extract.proofs.rebuild import RebuildOutcome, rebuild_rows
+from extract.proofs.rebuild import RebuildAnswer, rebuild_rows
 from extract.specs.make import read_specs
 
 
@@ -30,39 +30,35 @@ def main() -> None:
     rows = rows[given.first :: given.every]
     lengths = {row.block: row.end_line - row.start_line + 1 for row in rows}
     specs = [spec for spec in read_specs(given.folder, lengths) if spec.algorithm is not None]
-    outcomes = {one.block: one for one in rebuild_rows(given.folder, specs)}
-    written = [one for one in outcomes.values() if one.answer.source is not None]
-    equal = [one for one in written if one.step == "equal"]
+    answers = dict(rebuild_rows(given.folder, specs))
+    written = {block: answer for block, answer in answers.items() if answer.source is not None}
+    equal = [answer for answer in written.values() if answer.proven]
     stated = sum(spec.algorithm is not None and spec.algorithm.rebuilds is True for spec in specs)
-    free = sum(bool(one.answer.free) for one in equal)
-    ratios = sorted(_lines(one) / lengths[one.block] for one in written)
+    ratios = sorted(_count_lines(answer) / lengths[block] for block, answer in written.items())
     print(f"sample        {len(rows)} blocks that run forward: one in {given.every} from number {given.first} on")
-    print(f"rebuilt       {len(written)} ({_share(len(written), len(rows))})")
-    print(f"equal         {len(equal)} ({_share(len(equal), len(written))} of these),", end=" ")
-    print(f"{sum(bool(one.answer.bits) for one in equal)} in every bit; {stated} specs say so")
-    print(f"same graph    {sum(bool(one.answer.same_graph) for one in written)} compute the graph of their spec again")
-    print(f"other sizes   {free} of the equal ones take other sizes,", end=" ")
-    print(f"{sum(len(one.answer.shapes) > 1 for one in equal)} were compared at one further set")
+    print(f"written       {len(written)} ({_share(len(written), len(rows))})")
+    print(f"equal         {len(equal)} ({_share(len(equal), len(written))} of these), {stated} specs say so")
+    print(f"other sizes   {sum(bool(answer.varied) for answer in equal)} of the equal ones compared at several sizes")
     if ratios:
         above = sum(ratio > 2 for ratio in ratios)
         print(
             f"lines         {statistics.median(ratios):.2f} of the class's in the median; {above} above twice as many"
         )
     causes = {row.block: "its spec has no graph" for row in rows}
-    causes |= {one.block: one.kind for one in outcomes.values()}
+    causes |= {block: answer.kind for block, answer in answers.items()}
     missed = {block: cause for block, cause in causes.items() if cause != "equal"}
     for cause, count in Counter(missed.values()).most_common():
         print(f"miss          {count} {cause}")
     for block in sorted(missed):
-        print(f"  {block}: {outcomes[block].cause[:200] if block in outcomes else missed[block]}")
+        print(f"  {block}: {answers[block].error[:200] if block in answers else missed[block]}")
 
 
 def _share(some: int, of: int) -> str:
     return f"{100 * some / max(of, 1):.1f} %"
 
 
-def _lines(one: RebuildOutcome) -> int:
-    return sum(bool(line.strip()) and not line.startswith("#") for line in str(one.answer.source).splitlines())
+def _count_lines(answer: RebuildAnswer) -> int:
+    return sum(bool(line.strip()) and not line.startswith("#") for line in str(answer.source).splitlines())
 
 
 if __name__ == "__main__":

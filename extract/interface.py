@@ -84,15 +84,16 @@ class RebuiltBlock:
 
     Attributes:
         code: the text of the module.
-        proved: outputs, gradients and buffers were compared with the original; False if the original cannot be run.
-        exact: they are equal in every bit.
+        proved: outputs, gradients and buffers equal those of the original in every bit; False if the original cannot
+            be run.
         sizes: the input sizes at which they were compared, and no others; empty if not proved.
+        varied: the dimensions of inputs that differed between these, as `x[0]`.
     """
 
     code: str
     proved: bool
-    exact: bool
     sizes: str
+    varied: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -191,12 +192,10 @@ class LibraryBlock:
         if spec is None or spec.algorithm is None:
             raise UserError(f"{self.id}: its spec does not state what it computes; choose another block")
         with hide_progress():
-            (result,) = rebuild_rows(self.folder, [spec], jobs=1, unsafe=unsafe_no_sandbox)
-        if result.step not in ("equal", "traced"):
-            raise UserError(f"{self.id}: cannot be rebuilt: {result.cause}")
-        proved, answer = result.step == "equal", result.answer
-        assert answer.source is not None
-        return RebuiltBlock(answer.source, proved, proved and bool(answer.bits), list_shapes(answer))
+            ((_, answer),) = rebuild_rows(self.folder, [spec], jobs=1, unsafe=unsafe_no_sandbox)
+        if answer.error or answer.source is None:
+            raise UserError(f"{self.id}: cannot be rebuilt: {answer.error}")
+        return RebuiltBlock(answer.source, answer.proven, list_shapes(answer), tuple(answer.varied))
 
     def trace(self) -> tuple[FolderLink, ...]:
         """Return the steps from the block back to the lines of the release that its code is from."""

@@ -23,7 +23,7 @@ from extract.emit.emit import Emitted
 from extract.minimize.stage import MinimizedFile, make_minimized_columns, minimize_all, write_header
 from extract.model.categories import find_category, is_network
 from extract.model.results import Result, RunFacts, at_least, code_columns, sort_by_size
-from extract.proofs.rebuild import REBUILD, RebuildJob, count_rewritten, is_sampled, rebuild_all
+from extract.proofs.rebuild import REBUILD, count_rebuilt, is_sampled, make_request, rebuild_all
 from extract.proofs.runtime import BlockRuntime, extra_folders, original_folders, runtime_for
 from extract.proofs.sdists import fetch_tests
 from extract.proofs.validate import (
@@ -509,20 +509,21 @@ def rebuild(blocks: Sequence[PendingBlock], context: StageContext) -> None:
         block.graphs = block.visit.graphs if block.visit else None  # says nothing of a rebuilt module
         if block.graphs is not None and is_sampled(block.target.block):
             traced[block.target.block] = block, block.graphs
-    jobs = []
+    requests = {}
+    runtime = context.sandbox.get("runtime", ())
     for key, (block, graphs) in traced.items():
         assert block.emitted is not None
         start, end = block.target.lines
         about: dict[str, Any] = {"name": block.target.name, "path": block.target.module.file.path}
         about |= {"start_line": start, "end_line": end, "license": block.emitted.license}
         names = positional_names(read_outline(block.code).method(block.target.name, "forward"))
-        jobs.append(RebuildJob(key, store_graphs(graphs, names), graphs["graph"], about, context.pair(block)))
-    rewritten = list(rebuild_all(jobs, context.index, **context.sandbox))
-    for item in rewritten:
-        block, graphs = traced[item.block]
-        block.graphs = add_rebuild_outcome(graphs, item.rebuilds, item.answer.sizes_fail)
-    context.facts.details["rebuilt"] = count_rewritten(rewritten)
-    reasons = Counter(item.kind for item in rewritten if item.rebuilds is not True)
+        requests[key] = make_request(key, about, store_graphs(graphs, names), context.pair(block).run(runtime))
+    answers = dict(rebuild_all(requests, context.index, **context.sandbox))
+    for key, answer in answers.items():
+        block, graphs = traced[key]
+        block.graphs = add_rebuild_outcome(graphs, answer.facts, answer.sizes_fail)
+    context.facts.details["rebuilt"] = count_rebuilt([*answers.values()])
+    reasons = Counter(answer.kind for answer in answers.values() if not answer.proven)
     context.facts.details["not_rebuilt"] = sort_by_size(reasons)
 
 

@@ -22,7 +22,7 @@ from curate.sources import open_source
 from extract.model.blocks import load_block
 from lemur_core.files.python import comment_lines, decode_python
 from lemur_core.graphs.graph import Graph
-from lemur_core.rebuild.calls import RebuildError
+from lemur_core.rebuild.operators import RebuildError
 from lemur_core.rebuild.rebuild import rebuild
 from lemur_core.sandbox.loader import load
 from lemur_core.source.bundle import Part, bundle

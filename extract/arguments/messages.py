@@ -123,16 +123,16 @@ class SpecRebuild:
 
     Args:
         header: the header of the generated file.
-        graph: the graph identity in the spec.
         stored: its graphs as in the spec (`lemur_core.graphs.serialization.restore`).
         original: the block to compare with, as the fields of `BlockRun`, if available.
+        tolerance: allow results to differ by this part of the largest value, where the original was written otherwise.
     """
 
     name: str
     header: str
-    graph: str
     stored: Mapping[str, object]
     original: Mapping[str, Any] | None
+    tolerance: float = 0.0
 
 
 class Original(TypedDict):

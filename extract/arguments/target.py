@@ -45,13 +45,13 @@ class Target:
             raise AttemptError(RuntimeError(stopped["error"]))
         self.cls = cls
         self.file: ModuleType = sys.modules[MODULE_NAME]
-        self._names = namespace(vars(self.file), request.companions)
+        self.names = namespace(vars(self.file), request.companions)
         self._init, forward = request.arguments["init"], request.arguments["forward"]
-        self._call = ForwardCall(tuple(forward["args"]), tuple(forward["kwargs"].items()))
+        self.call = ForwardCall(tuple(forward["args"]), tuple(forward["kwargs"].items()))
 
     def build(self) -> nn.Module:
         """Construct the module with a fixed seed. Raises: AttemptError."""
-        return construct(self.cls, self._init, self._names, _SECONDS)
+        return construct(self.cls, self._init, self.names, _SECONDS)
 
     def settle(self, module: nn.Module) -> None:
         """Fill parameters that were left unset, and materialize lazy modules. Raises: AttemptError."""
@@ -75,7 +75,7 @@ class Target:
         Raises: AttemptError if they cannot be created.
         """
         seed_all(seed)
-        arguments: list[Any] = list(evaluate(self._call, self._names))
+        arguments: list[Any] = list(evaluate(self.call, self.names))
         if shapes is not None:
             remaining = iter(shapes)
             arguments = change_nested(arguments, lambda tensor: resize_tensor(tensor, next(remaining)))

@@ -209,8 +209,8 @@ def _graphs(facts: RunFacts, counts: RowCounts) -> list[str]:
     if rebuilt is not None:
         numbers["rebuilt from their specs, as a proof"] = rebuilt["specs"]
         numbers["of these written"] = rebuilt["written"]
-        numbers["of these equal to the original"] = rebuilt["equal"]
-        numbers["of these equal at one further set of input sizes, too"] = rebuilt["other_sizes"]
+        numbers["of these equal to the original in every bit"] = rebuilt["equal"]
+        numbers["of these compared at several input sizes"] = rebuilt["other_sizes"]
     rows = [["blocks that run forward", count(running), ""], ["with a graph", count(traced), percent(traced, running)]]
     rows += [[what, count(number), percent(number, traced)] for what, number in numbers.items()]
     lines = _section("What they compute", ["", "blocks", "%"], rows)

@@ -266,7 +266,7 @@ def _describe_specs(specs: Sequence[Spec], splits: Mapping[str, int], groups: Ma
         "",
         f"{count(len(algorithms))} tell what their block computes; of"
         f" {count(sum(algorithm.rebuilds is True for algorithm in algorithms))} a module was written"
-        " from the spec alone whose outputs, gradients and buffers are equal at the sizes compared (`lemur rebuild`;"
+        " from the spec alone whose outputs, gradients and buffers are equal in every bit (`lemur rebuild`;"
         f" of {count(sum(algorithm.rebuilds is None for algorithm in algorithms))} this was not tried).",
         "",
         f"{count(sum(bool(spec.cases) for spec in specs))} were seen to run forward,"

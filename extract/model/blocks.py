@@ -27,7 +27,7 @@ from manifests.folders.tables import as_records, open_table, read_table
 from manifests.provenance import TABLE, get_minimized_path
 from manifests.provenance.licenses import is_permissive
 from manifests.provenance.parts import BlockNeeds, Requirements, read_requirements
-from manifests.records import Block, SpecChatRow
+from manifests.records import Block, Spec, SpecChatRow
 
 _NEAR = 5
 _COLUMNS = ("block", "name", "qualname", "source", "level")
@@ -268,7 +268,7 @@ def show_block(folder: Path, wanted: str, *, as_json: bool = False) -> None:
         needs = named.needs and named.needs.model_dump(by_alias=True, exclude_unset=True)
         print(json.dumps({**row.model_dump(mode="json"), "needs": needs, "others": list(named.others)}, indent=2))
         return
-    print("\n".join(describe_block(named)))
+    print("\n".join([*describe_block(named), *_describe_rebuilding(read_spec(folder, row.block))]))
     code = row.lean_code if _is_long(row) else row.code or row.lean_code  # the lean form if only that was published
     if code is None:
         return
@@ -321,6 +321,15 @@ def describe_block(block: NamedBlock) -> list[str]:
         items += _describe_run(row)
     items += _list_items("also", block.others)
     return [make_visible(f"{label:<10}{text}") for label, text in items if text]
+
+
+def _describe_rebuilding(spec: Spec | None) -> Iterator[str]:
+    """Yield whether a module that is written from the spec alone equals the block, if that was tried."""
+    algorithm = spec and spec.algorithm
+    if algorithm and algorithm.rebuilds is not None:
+        varied = f"varied: {', '.join(algorithm.varied)}" if algorithm.varied else "no size varied"
+        outcome = f"in every bit; {varied}" if algorithm.rebuilds else f"no: {algorithm.rebuild_error}"
+        yield make_visible(f"{'rebuilds':<10}{outcome}")
 
 
 def draw_block(folder: Path, wanted: str, path: Path) -> str:

@@ -1,31 +1,33 @@
-"""Rebuild blocks from their specs alone: generate the code, trace it, and prove it in the sandbox."""
+"""Rebuild blocks from their specs alone: write the code, and prove it in the sandbox."""
 
 import ast
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
 from pydantic import ValidationError
 
-from extract.arguments.messages import CallsToRun, CompanionCode, SpecRebuild
+from extract.arguments.messages import BlockRun, CallsToRun, CompanionCode, SpecRebuild
 from extract.model.blocks import find_block, read_blocks
 from extract.proofs.runtime import PROVIDED, releases_of, runtime_for
-from extract.proofs.validate import BlockWithOriginal
 from extract.resolve.index import FactsIndex
 from extract.specs.algorithm import graphs_in_spec
 from extract.specs.make import read_spec
 from lemur_core.files.atomic import check_new_file, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
+from lemur_core.files.markdown import plural
+from lemur_core.graphs.identity import compute_identities
+from lemur_core.graphs.serialization import load_graphs
 from lemur_core.sandbox import Limits
 from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
 from manifests.folders.formats import EXTRACTION
 from manifests.folders.manifest import read_manifest
 from manifests.provenance.parts import read_requirements
-from manifests.records import Spec, first_fault
+from manifests.records import Block, Spec, first_fault
 
 _MAX_CHARACTERS = 300  # of the reason for a failure
 _ONE_IN = 10  # blocks: a proof shows that the writer is right, not the block
@@ -34,63 +36,57 @@ _COLUMNS = ("block", "name", "source", "code", "requires", "arguments")
 
 @dataclass(frozen=True, slots=True)
 class RebuildAnswer:
-    """The guest's answer. `source` is present from `written` on; an `equal` answer has all fields except the reasons.
+    """The guest's answer.
 
     Args:
-        step: the last step reached: `read` (the spec), `written`, `traced` (the generated code has the spec's graph)
-            or `equal` (to the original).
-        cause: why it stopped there.
-        source: the generated code. free: whether it accepts other sizes.
-        error: the largest difference of values. bits: whether all bits are equal.
-        shapes: of all inputs, for each call that was compared: the recorded one, and one further where a size is free.
-        sizes_fail: the error of the size formulas, if only the code for the original sizes is right.
-        no_original: why the original cannot be built.
+        source: the generated code, if it could be written.
+        proven: it equals the original in every bit on every recorded case, and at one further size.
+        error: otherwise the case that refutes it, what cannot be written, or how the process ended.
+        no_original: why the original cannot be built, so that nothing is proven or refuted.
+        shapes: of all inputs, for each call that was compared.
+        varied: the dimensions of the inputs that differed between these, as `x[0]`.
     """
 
-    step: Literal["read", "written", "traced", "equal"]
-    cause: str
     source: str | None = None
-    free: bool | None = None
-    same_graph: bool | None = None
-    error: float | None = None
-    bits: bool | None = None
-    shapes: list[list[list[int]]] = field(default_factory=list)
-    sizes_fail: str | None = None
+    proven: bool = False
+    error: str = ""
     no_original: str | None = None
+    shapes: list[list[list[int]]] = field(default_factory=list)
+    varied: list[str] = field(default_factory=list)
+
+    @property
+    def rebuilds(self) -> bool | None:
+        """The value of `rebuilds` in a spec; None if there was nothing to compare with."""
+        return False if self.error else self.proven or None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The outcome as a spec states it."""
+        return {
+            "rebuilds": self.rebuilds,
+            "rebuild_error": self.error or None,
+            "varied": tuple(self.varied if self.proven else ()),
+        }
+
+    @property
+    def sizes_fail(self) -> str | None:
+        """The case that refutes it, if it is equal at the sizes that were traced: formulas of sizes may be wrong."""
+        return self.error if self.error and self.shapes else None
+
+    @property
+    def kind(self) -> str:
+        """The category of the outcome."""
+        if self.source is None:
+            return "no module"
+        return "not equal" if self.error else "equal" if self.proven else "no original to compare with"
 
 
 #: CPU time and memory are the limits that matter, so that a busy machine changes no result; a job that reaches
 #: one would reach it again.
-LIMITS = Limits(wall_seconds=3600, cpu_seconds=60, memory_bytes=4 * 2**30)
+LIMITS = Limits(wall_seconds=3600, cpu_seconds=120, memory_bytes=4 * 2**30)
 REBUILD = SandboxStage[RebuildAnswer](
     "extract.proofs.rebuild_guest:rebuild_block", RebuildAnswer, LIMITS, Retries.NONE, "rebuild"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class RebuildOutcome:
-    """The outcome for one block: the last step reached and why it stopped there, in one line.
-
-    If the job itself failed, the step is `failed`, and the answer adds nothing.
-    """
-
-    block: str
-    step: Literal["read", "written", "traced", "equal", "failed"]
-    cause: str
-    answer: RebuildAnswer
-
-    @property
-    def rebuilds(self) -> Literal[True] | str:
-        """The value of `rebuilds` in a spec."""
-        return True if self.step == "equal" else self.cause
-
-    @property
-    def kind(self) -> str:
-        """The category of the cause."""
-        if self.step == "read":
-            return "no public operation" if "operation" in self.cause else "a value that no graph holds"
-        kinds = {"failed": "ended in the sandbox", "written": "not equal", "traced": "no original to compare with"}
-        return kinds.get(self.step, self.step)
 
 
 def is_sampled(block: str) -> bool:
@@ -98,70 +94,52 @@ def is_sampled(block: str) -> bool:
     return int(hashlib.sha256(block.encode()).hexdigest()[:8], 16) % _ONE_IN == 0
 
 
-def count_rewritten(rewritten: Sequence[RebuildOutcome]) -> dict[str, int]:
-    """Count the blocks that were written, that are equal, equal in every bit, compared at further sizes, and so on."""
-    answers = [item.answer for item in rewritten]
-    equal = [answer for answer in answers if answer.step == "equal"]
+def count_rebuilt(answers: Sequence[RebuildAnswer]) -> dict[str, int]:
+    """Count the blocks that were tried, written and proven, and proven at further sizes."""
+    proven = [answer for answer in answers if answer.proven]
     return {
-        "specs": len(rewritten),
+        "specs": len(answers),
         "written": sum(answer.source is not None for answer in answers),
-        "equal": len(equal),
-        "in_every_bit": sum(bool(answer.bits) for answer in equal),
-        "other_sizes": sum(len(answer.shapes) > 1 for answer in equal),
-        "same_graph": sum(bool(answer.same_graph) for answer in equal),
+        "equal": len(proven),
+        "other_sizes": sum(bool(answer.varied) for answer in proven),
     }
 
 
-@dataclass(frozen=True, slots=True)
-class RebuildJob:
-    """A spec to rebuild a block from, and the original if available.
-
-    Args:
-        stored: its graphs, as returned by `extract.specs.algorithm.store_graphs`.
-        graph: the graph identity in the spec.
-        about: name, path, start_line, end_line and license, for the header of the file.
-    """
-
-    block: str
-    stored: Mapping[str, Any]
-    graph: str
-    about: Mapping[str, Any]
-    pair: BlockWithOriginal | None = None
-
-
 def rebuild_all(
-    specs: Iterable[RebuildJob],
+    requests: Mapping[str, SpecRebuild],
     index: FactsIndex | None = None,
     **sandbox: Unpack[SandboxOptions],
-) -> Iterator[RebuildOutcome]:
-    """Rebuild blocks from their specs and prove them; outcomes are cached by content.
+) -> Iterator[tuple[str, RebuildAnswer]]:
+    """Rebuild blocks from their specs and prove them; outcomes are cached by content. Yields: each block's answer.
 
     Raises: UserError if no sandbox is available.
     """
-    runtime = sandbox.get("runtime", ())
     with open_sandbox(index, [REBUILD], sandbox) as box:
-        for reply in REBUILD.run(box, {spec.block: _make_request(spec, runtime) for spec in specs}):
-            if reply.answer is None:
-                cause = reply.failure(_MAX_CHARACTERS).error
-                yield RebuildOutcome(reply.key, "failed", cause, RebuildAnswer("read", cause))
-            else:
-                cause = " ".join(reply.answer.cause.split())[:_MAX_CHARACTERS]
-                yield RebuildOutcome(reply.key, reply.answer.step, cause, reply.answer)
+        for reply in REBUILD.run(box, requests):
+            answer = reply.answer or RebuildAnswer(error=reply.failure(_MAX_CHARACTERS).error)
+            yield reply.key, replace(answer, error=" ".join(answer.error.split())[:_MAX_CHARACTERS])
 
 
-def _make_request(spec: RebuildJob, runtime: Sequence[Path]) -> SpecRebuild:
-    original = None
-    if spec.pair is not None:
-        # Only what a folder states, too, so that a block from its source has the same cached answer.
-        companions = [{"name": companion["name"], "code": companion["code"]} for companion in spec.pair.companions]
-        stated = {"origin": sorted(spec.pair.origin), "companions": companions}
-        original = asdict(spec.pair.run(runtime)) | stated
-    about = spec.about
+def make_request(
+    block: str, about: Mapping[str, Any], stored: Mapping[str, Any], original: BlockRun | None
+) -> SpecRebuild:
+    """Return the request for one block.
+
+    Args:
+        about: name, path, start_line, end_line and license, for the header of the file.
+        stored: its graphs, as returned by `extract.specs.algorithm.store_graphs`.
+        original: the block to compare with, if available.
+    """
     header = (
-        f"{about['name']}, written from what {spec.block} computes.\n\n"
+        f"{about['name']}, written from what {block} computes.\n\n"
         f"Origin:  {about['path']}, lines {about['start_line']}-{about['end_line']}\nLicence: {about['license']}"
     )
-    return SpecRebuild(about["name"], header, spec.graph, spec.stored, original)
+    if original is None:
+        return SpecRebuild(about["name"], header, stored, None)
+    # Only what a folder states, too, so that a block from its source has the same cached answer.
+    companions = [{"name": companion["name"], "code": companion["code"]} for companion in original.companions]
+    stated = {"origin": sorted(original.origin), "companions": companions}
+    return SpecRebuild(about["name"], header, stored, asdict(original) | stated)
 
 
 # --- from a folder ----------------------------------------------------------------------------------------------------
@@ -169,7 +147,7 @@ def _make_request(spec: RebuildJob, runtime: Sequence[Path]) -> SpecRebuild:
 
 def rebuild_rows(
     folder: Path, specs: Sequence[Spec], *, jobs: int = 2, unsafe: bool = False
-) -> Iterator[RebuildOutcome]:
+) -> Iterator[tuple[str, RebuildAnswer]]:
     """Rebuild blocks of an extraction folder from their specs, and compare them with the originals in it.
 
     Args: specs: specs with `algorithm`.
@@ -177,29 +155,26 @@ def rebuild_rows(
     """
     with EXTRACTION.reading(folder):
         origins = {name: source.packages for name, source in read_requirements(folder).sources.items()}
-    rows = {row.block: row for row in read_blocks(folder, _COLUMNS) if row.code}
+    rows = {row.block: row for row in read_blocks(folder, _COLUMNS) if row.code and row.arguments}
     codes = {row.name: row.code or "" for row in rows.values()}
-    wanted = [rows[spec.block] for spec in specs if spec.block in rows]
     with releases_of(read_manifest(folder).parameters.get("as_of")):
-        runtime = runtime_for(sorted({need for row in wanted for need in row.requires}))
+        needed = {need for spec in specs if spec.block in rows for need in rows[spec.block].requires}
+        runtime = runtime_for(sorted(needed)).folders
 
-    def make_job(spec: Spec) -> RebuildJob:
-        row = rows.get(spec.block)
-        if row is None or row.arguments is None:
-            return _make_job(spec, None)
-        arguments = json.loads(row.arguments)
+    def read_original(row: Block) -> BlockRun:
+        arguments = json.loads(row.arguments or "")
         companions = [CompanionCode(name=name, code=codes[name]) for name in _list_names(arguments) if name in codes]
-        origin = tuple(package for package in origins.get(row.source, ()) if package not in PROVIDED)
-        code = row.code or ""
-        pair = BlockWithOriginal(row.block, row.name, code, "", origin, (), arguments, companions=tuple(companions))
-        return _make_job(spec, pair)
+        origin = [package for package in origins.get(row.source, ()) if package not in PROVIDED]
+        return BlockRun(row.code or "", row.name, origin, list(map(str, runtime)), arguments, companions)
 
-    yield from rebuild_all(map(make_job, specs), jobs=jobs, runtime=runtime.folders, unsafe=unsafe)
+    originals = {spec.block: read_original(rows[spec.block]) for spec in specs if spec.block in rows}
+    requests = {spec.block: _request_of(spec, originals.get(spec.block)) for spec in specs}
+    yield from rebuild_all(requests, jobs=jobs, runtime=runtime, unsafe=unsafe)
 
 
-def _make_job(spec: Spec, pair: BlockWithOriginal | None) -> RebuildJob:
+def _request_of(spec: Spec, original: BlockRun | None) -> SpecRebuild:
     assert spec.algorithm is not None
-    return RebuildJob(spec.block, graphs_in_spec(spec.algorithm), spec.graph or "", spec.model_dump(), pair)
+    return make_request(spec.block, spec.model_dump(), graphs_in_spec(spec.algorithm), original)
 
 
 def _list_names(arguments: CallsToRun) -> list[str]:
@@ -226,45 +201,47 @@ def rebuild_to(
     check_new_file(out, force=force)
     spec = _find_spec(folder, wanted)
     if folder is None:
-        (outcome,) = rebuild_all([_make_job(spec, None)], jobs=1, unsafe=unsafe)
+        ((block, answer),) = rebuild_all({spec.block: _request_of(spec, None)}, jobs=1, unsafe=unsafe)
     else:
-        (outcome,) = rebuild_rows(folder, [spec], jobs=1, unsafe=unsafe)
-    if outcome.step not in ("equal", "traced"):
-        what = "the generated code is not equal to it" if outcome.step == "written" else "cannot be rebuilt"
-        raise UserError(f"{outcome.block}: {what}: {outcome.cause}")
-    answer = outcome.answer
-    assert answer.source is not None
+        ((block, answer),) = rebuild_rows(folder, [spec], jobs=1, unsafe=unsafe)
+    if answer.error or answer.source is None:
+        raise UserError(f"{block}: cannot be rebuilt: {answer.error}")
     write_text(out, answer.source)
     if as_json:
-        facts = {name: value for name, value in asdict(answer).items() if value is not None}
-        return json.dumps({"block": outcome.block, "file": str(out), **facts}, sort_keys=True)
+        facts = {"rebuilds": answer.rebuilds, "varied": answer.varied, "shapes": answer.shapes, "source": answer.source}
+        return json.dumps({"block": block, "file": str(out), **facts}, sort_keys=True)
     lines = len(answer.source.splitlines())
-    if outcome.step == "traced":
-        return f"{out}: {lines} lines, which compute the graph of the spec; not proven: no original here"
-    how = "in every bit" if answer.bits else f"within {answer.error:.0e} of the largest value"
-    return f"{out}: {lines} lines; outputs, gradients and buffers are equal {how} for inputs of {list_shapes(answer)}"
+    if not answer.proven:
+        return f"{out}: {lines} lines; not proven: {answer.no_original or 'no original here'}"
+    calls = plural(len(answer.shapes), "call")
+    varied = f"varied: {', '.join(answer.varied)}" if answer.varied else "no size varied"
+    return f"{out}: {lines} lines; outputs, gradients and buffers of {calls} are equal in every bit; {varied}"
 
 
 def list_shapes(answer: RebuildAnswer) -> str:
-    """Return the input sizes that were compared: `2×8×20×24, 2×8 and of 3×8×31×37, 3×8`."""
+    """Return the input sizes that were compared: `2×8×20×24, 2×8 and at 3×8×31×37, 3×8`."""
     calls = (", ".join("×".join(map(str, shape)) or "one number" for shape in call) for call in answer.shapes)
-    return " and of ".join(call or "no tensor" for call in calls)
+    return " and at ".join(call or "no tensor" for call in calls)
 
 
 def _find_spec(folder: Path | None, wanted: str) -> Spec:
+    """Return the spec of a block, or in a file. Raises: UserError if it has no algorithm, or not the graph it names."""
     path = Path(wanted)
     if path.suffix in (".json", ".jsonl") and path.is_file():
-        spec = _read_spec_file(path)
-        if spec.algorithm is None:
-            raise UserError(f"{spec.block}: its spec has no algorithm; choose another block")
-        return spec
-    if folder is None:
+        spec: Spec | None = _read_spec_file(path)
+    elif folder is None:
         raise UserError(f"{wanted}: not a file with a spec; give one, or name a block and its folder with --in DIR")
-    block = find_block(folder, wanted).row.block
-    stored = read_spec(folder, block)
-    if stored is None or stored.algorithm is None:
-        raise UserError(f"{block}: there is no spec with its algorithm in this folder; choose another block")
-    return stored
+    else:
+        spec = read_spec(folder, find_block(folder, wanted).row.block)
+    if spec is None or spec.algorithm is None:
+        raise UserError(f"{wanted}: there is no spec with its algorithm; choose another block")
+    try:
+        identity = compute_identities(load_graphs(graphs_in_spec(spec.algorithm)))["graph"]
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UserError(f"{spec.block}: the graph of its spec cannot be read: {error}; extract it again") from error
+    if identity != spec.graph:
+        raise UserError(f"{spec.block}: the graph of its spec is another than it names; extract it again")
+    return spec
 
 
 def _read_spec_file(path: Path) -> Spec:

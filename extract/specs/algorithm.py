@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from extract.specs.behavior import name_input
 from lemur_core.describe.facts import Facts, list_draws
@@ -37,19 +37,21 @@ def read_graph(answer: Mapping[str, Any]) -> Graph:
 
 
 def add_rebuild_outcome(
-    answer: Mapping[str, Any], rebuilds: Literal[True] | str, sizes_fail: str | None
+    answer: Mapping[str, Any], outcome: Mapping[str, Any], sizes_fail: str | None
 ) -> dict[str, Any]:
     """Return the trace result with the outcome of rebuilding it.
 
-    Args: sizes_fail: the reason why the size formulas are wrong; if set, they are left out.
+    Args:
+        outcome: the fields of `Algorithm` about it.
+        sizes_fail: the case in which the size formulas are wrong; if set, they are left out.
     """
-    stored = {name: answer[name] for name in _STORED}
+    if sizes_fail is None:
+        return {**answer, **outcome}
     # The graph at the traced sizes is right; only the formulas for other sizes are dropped.
-    if sizes_fail is not None:
-        sized = restore(stored)
-        trained = None if sized.trained is None else evaluate_graph(sized.trained)
-        stored |= store(Sized(evaluate_graph(sized.evaluated), trained, {}, f"the formulas do not hold: {sizes_fail}"))
-    return {**answer, **stored, "rebuilds": rebuilds}
+    sized = restore({name: answer[name] for name in _STORED})
+    trained = None if sized.trained is None else evaluate_graph(sized.trained)
+    single = Sized(evaluate_graph(sized.evaluated), trained, {}, f"the formulas do not hold: {sizes_fail}")
+    return {**answer, **store(single), **outcome}
 
 
 def build_algorithm(answer: Mapping[str, Any], names: Sequence[str]) -> Algorithm:
@@ -66,6 +68,8 @@ def build_algorithm(answer: Mapping[str, Any], names: Sequence[str]) -> Algorith
         reads_values=answer["reads_values"],
         unused_parameters=tuple(answer["unused_parameters"]),
         rebuilds=answer.get("rebuilds"),
+        rebuild_error=answer.get("rebuild_error"),
+        varied=answer.get("varied", ()),
         **stored,
     )
 
@@ -108,7 +112,7 @@ def algorithm_faults(spec: Spec, graph_widths: str | None) -> Iterator[str]:
 
 
 def _unwritable(algorithm: Algorithm) -> Iterator[str]:
-    from lemur_core.rebuild.calls import RebuildError  # here, because they load torch
+    from lemur_core.rebuild.operators import RebuildError  # here, because they load torch
     from lemur_core.rebuild.rebuild import rebuild
 
     sized = restore(graphs_in_spec(algorithm))

@@ -17,11 +17,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from extract.specs.make import design_facts
 from extract.specs.outline import split_definitions
-from lemur_core.similarity.tokens import Numbers, near_pairs, shingles
+from lemur_core.similarity.tokens import near_pairs, shingles
 from lemur_core.source.text import list_nodes, parse_code
 from manifests.folders.tables import write_tables
 from manifests.records import SPLITS, Spec, SpecRow, Split
@@ -41,6 +39,9 @@ _NAMING = _NOT_DESIGN | {"bases", "builds", "dependencies"}
 _CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
 
 
+Node = tuple[str, str]  # a class by its text, a design or a graph
+
+
 @dataclass(frozen=True, slots=True)
 class SplitAssignment:
     """The group of a spec, and the split that contains the whole group."""
@@ -56,89 +57,69 @@ def assign_splits(specs: Sequence[Spec], codes: Sequence[str], seed: int) -> lis
         codes: the closed files of the same blocks.
         seed: selects the groups for the held-out splits.
     """
-    labels, used = _groups(specs, codes)
+    labels, used = _group(specs, codes)
     digests = [hashlib.sha256(spec.block.encode()).hexdigest() for spec in specs]
-    names: dict[int, str] = {}
-    sizes: dict[int, int] = {}
+    members: dict[Node, list[str]] = {}
     for label, digest in zip(labels, digests, strict=True):
-        names[label] = min(names.get(label, digest), digest)
-        sizes[label] = sizes.get(label, 0) + 1
+        members.setdefault(label, []).append(digest)
+    names = {label: min(group) for label, group in members.items()}
     # By a digest: the order depends on the seed and the blocks alone, not on the number of other groups.
     order = sorted(names, key=lambda label: hashlib.sha256(f"{seed}:{names[label]}".encode()).digest())
-    split_of: dict[int, Split] = {}
+    split_of: dict[Node, Split] = {}
     for split, share in HELD_OUT:
         quota = round(len(specs) * share)
         # One large group must not fill a held-out split by itself.
         largest = max(1, quota // 2)
         for label in order:
-            if label not in split_of and label not in used and sizes[label] <= min(quota, largest):
+            size = len(members[label])
+            if label not in split_of and label not in used and size <= min(quota, largest):
                 split_of[label] = split
-                quota -= sizes[label]
+                quota -= size
     return [SplitAssignment(names[label][:_DIGITS], split_of.get(label, "train")) for label in labels]
 
 
-def _groups(specs: Sequence[Spec], codes: Sequence[str]) -> tuple[list[int], set[int]]:
-    """Return the group of each spec, and the groups whose classes occur in files of other groups."""
-    texts: dict[str, int] = {}  # class text -> its number
-    own: list[int] = []
-    within: list[list[int]] = []  # numbers of all class texts of each file
-    for spec, code in zip(specs, codes, strict=True):
-        classes = dict(_classes(code))
-        own.append(texts.setdefault(classes.get(spec.name, spec.block), len(texts)))
-        within.append([texts.setdefault(text, len(texts)) for text in classes.values()])
-    designs: dict[str, int] = {}
-    same = [designs.setdefault(design_key(spec), len(designs)) + len(texts) for spec in specs]
-    ends = _find_near(list(texts), set(own))
-    mine = np.isin(ends[0], own) & np.isin(ends[1], own)
-    computed = [
-        (text, designs.setdefault(spec.graph, len(designs)) + len(texts))
-        for text, spec in zip(own, specs, strict=True)
-        if spec.graph is not None
-    ]
-    ones = [ends[0][mine], own, [text for text, _ in computed]]
-    others = [ends[1][mine], same, [graph for _, graph in computed]]
-    ties = tuple(np.concatenate([np.asarray(part, np.int64) for part in parts]) for parts in (ones, others))
-    labels = np.array(_label_components(ties[0].tolist(), ties[1].tolist(), len(texts) + len(designs)), np.int64)
-    return [int(labels[text]) for text in own], _find_used(ends, labels, own, within)
+class _Groups:
+    """Sets of connected nodes; each has a root."""
 
+    def __init__(self) -> None:
+        self._parents: dict[Node, Node] = {}
 
-def _label_components(ones: Sequence[int], others: Sequence[int], nodes: int) -> list[int]:
-    """Return a number for each node of a graph, the same for connected ones. Importing SciPy takes longer than this."""
-    parents = list(range(nodes))
-
-    def find_root(node: int) -> int:
-        while parents[node] != node:
-            parents[node] = node = parents[parents[node]]
+    def find(self, node: Node) -> Node:
+        while (parent := self._parents.get(node, node)) != node:
+            self._parents[node] = node = self._parents.get(parent, parent)
         return node
 
-    for one, other in zip(ones, others, strict=True):
-        parents[find_root(other)] = find_root(one)
-    return [find_root(node) for node in range(nodes)]
+    def join(self, one: Node, other: Node) -> None:
+        self._parents[self.find(other)] = self.find(one)
 
 
-def _find_used(ends: tuple[Numbers, Numbers], labels: Numbers, own: list[int], within: list[list[int]]) -> set[int]:
-    """Return the groups whose classes, or similar ones, occur in files of other groups."""
-    owners = {text: int(labels[text]) for text in own}
-    near: dict[int, set[int]] = {text: {label} for text, label in owners.items()}  # text -> its groups
-    for one, other in zip(*(part.tolist() for part in ends), strict=True):
-        if other in owners:
-            near.setdefault(one, set()).add(owners[other])
-    return {
-        label
-        for text, others in zip(own, within, strict=True)
-        for other in others
-        for label in near.get(other, ())
-        if label != owners[text]
-    }
-
-
-def _find_near(texts: list[str], own: set[int]) -> tuple[Numbers, Numbers]:
-    """Return the pairs of similar texts whose second text is the class of a block."""
-    pairs = [np.zeros((2, 0), np.int64)]
+def _group(specs: Sequence[Spec], codes: Sequence[str]) -> tuple[list[Node], set[Node]]:
+    """Return the group of each spec, and the groups whose classes, or similar ones, occur in files of other groups."""
+    files = [dict(_classes(code)) for code in codes]
+    own = [classes.get(spec.name, spec.block) for spec, classes in zip(specs, files, strict=True)]
+    texts = list(dict.fromkeys([*own, *(text for classes in files for text in classes.values())]))
+    blocks = len({*own})
+    near: dict[str, set[str]] = {text: {text} for text in own}  # a class -> the classes of blocks that are similar
     for one, other in near_pairs([shingles(text) for text in texts], NEAR):
-        pairs.append(np.stack((one, other))[:, np.isin(other, list(own))])
-    ends = np.concatenate(pairs, axis=1)
-    return ends[0], ends[1]
+        for first, second in zip(one.tolist(), other.tolist(), strict=True):
+            if second < blocks:  # the classes of blocks are the first texts
+                near.setdefault(texts[first], set()).add(texts[second])
+    groups = _Groups()
+    for spec, text in zip(specs, own, strict=True):
+        for similar in near[text]:
+            groups.join(("text", text), ("text", similar))
+        groups.join(("text", text), ("design", design_key(spec)))
+        if spec.graph is not None:
+            groups.join(("text", text), ("graph", spec.graph))
+    labels = [groups.find(("text", text)) for text in own]
+    used = {
+        label
+        for mine, classes in zip(labels, files, strict=True)
+        for text in classes.values()
+        for similar in near.get(text, ())
+        if (label := groups.find(("text", similar))) != mine
+    }
+    return labels, used
 
 
 def design_key(spec: Spec) -> str:

@@ -62,6 +62,7 @@ TASK = "img-classification"
 
 _PARAMETERS = 0.10  # maximum relative difference
 _MOTIFS = 0.5  # required share of the spec's motifs
+_ROUNDING = 1e-4  # of the largest value: the same computation, written otherwise
 _LAYOUT = MOVES - {"slice", "flip", "roll"}
 _OPERATIONS = 0.5  # the share of common operations, of all in both, that has to be exceeded
 
@@ -168,7 +169,7 @@ class Prover:
             results[reply.key] = conformance(blocks[reply.key][1], traced, error)
         # Blocks without parameters: the outputs of a module that is written from the spec decide.
         rebuilds = {
-            key: SpecRebuild(block.name, "", spec.graph or "", graphs_in_spec(spec.algorithm), asdict(requests[key]))
+            key: SpecRebuild(block.name, "", graphs_in_spec(spec.algorithm), asdict(requests[key]), _ROUNDING)
             for key, (_, block) in blocks.items()
             if (spec := block.spec).algorithm is not None
             and not spec.parameters
@@ -177,10 +178,10 @@ class Prover:
         }
         for rebuilt in _REBUILD.run(self._box, rebuilds):
             faults = results[rebuilt.key]["faults"]
-            if rebuilt.answer is not None and rebuilt.answer.step == "equal":
+            if rebuilt.answer is not None and rebuilt.answer.proven:
                 faults.clear()
-            elif rebuilt.answer is not None and rebuilt.answer.cause.startswith("in eval mode") and not faults:
-                faults.append(f"computes something else: {rebuilt.answer.cause}")
+            elif rebuilt.answer is not None and rebuilt.answer.error.startswith("in eval mode") and not faults:
+                faults.append(f"computes something else: {rebuilt.answer.error}")
         for index, item in enumerate(candidates):
             answers = [results[f"{index} {number}"] for number in range(len(item.attempt.requested))]
             item.facts["conformance"] = answers

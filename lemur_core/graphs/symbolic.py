@@ -216,20 +216,6 @@ def _parse(text: str) -> ast.expr:
         raise ValueError(f"{text!r} is not a formula") from error
 
 
-def subtract_sizes(one: Argument, other: Argument) -> int | None:
-    """Return by how much one number exceeds another if that is the same at all sizes, else None."""
-    names = sorted({name for item in (one, other) if isinstance(item, Size) for name in list_sizes(item.text)})
-    differences = set()
-    for turn in range(_POINTS):
-        # Large sizes in varying proportions, so that a difference that depends on any of them shows.
-        sizes = {name: 97 + 60 * index + 31 * turn * (index + 1) % 59 for index, name in enumerate(names)}
-        above, below = (evaluate_formula(i.text, sizes) if isinstance(i, Size) else i for i in (one, other))
-        differences.add(above - below)
-    first = differences.pop()
-    return int(first) if not differences and first == int(first) else None
-
-
-_POINTS = 5  # at which differences are compared
 _LONGEST_FORMULA = 2_000  # characters
 _LARGEST_BASE, _LARGEST_EXPONENT = 2**53, 64  # `9 ** 9 ** 9` would take forever
 

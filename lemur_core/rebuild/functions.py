@@ -4,10 +4,8 @@ from dataclasses import dataclass, replace
 
 from lemur_core.graphs.graph import Argument, Node
 from lemur_core.graphs.modes import ModeModule, ModeStep, Value
-from lemur_core.rebuild.calls import RebuildError
 from lemur_core.rebuild.layers import values_in
-
-OP = "custom_gradient"
+from lemur_core.rebuild.operators import RebuildError
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +32,9 @@ def find_custom(module: ModeModule, index: int) -> Custom:
     """
     step = module.steps[index]
     arguments = step.arguments
-    sources, result = arguments["sources"], arguments["input"]
+    sources, result = arguments.get("sources", (None,)), arguments.get("input")
     if not isinstance(result, Value) or not all(isinstance(value, Value) for value in sources):
-        raise RebuildError("a function with a gradient of its own that differs between the modes")
+        raise RebuildError("a function with a gradient of its own that differs between the modes, or within another")
     gradient_values = [value for value in arguments["gradients"] if value is not None]
     inner = _inner(module, [result, *gradient_values], sources)
     steps = [module.steps[number] for number in inner]
@@ -84,7 +82,9 @@ def _part(
     renumbered: dict[Value, Value] = {}
     for number, value in enumerate(takes):
         kind = last if value is None else module.steps[value.index].node.outputs[value.output]
-        node = Node("input", (("number", number),), (kind,))
+        node = Node(
+            "input", (("number", number),), (kind,), "grad" if last and number == len(takes) - 1 else f"x{number}"
+        )
         if value is not None:
             renumbered[value] = Value(len(steps))
         steps.append(ModeStep((node, node)))

@@ -1,8 +1,6 @@
-"""Check whether a rebuilt module equals the original: run both side by side, with the same state and seed.
+"""Prove that a rebuilt module equals the original: run both with the same state and seed, and compare every bit.
 
-Compares the outputs, the gradients of inputs and parameters, and the buffers after the run, in eval and in train mode.
-Equal means bit-identical, or, where an operation is written differently, within `TOLERANCE` of the largest value of the
-tensor (gradients: also within `TOLERANCE` of a thousandth of the largest gradient; below that they are rounding noise).
+Compared are the outputs, the gradients of inputs and parameters, and the buffers after the run.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,29 +14,12 @@ from torch.utils._pytree import tree_map
 from lemur_core.graphs.trace import flatten_tensors
 
 Inputs = tuple[list[Any], dict[str, Any]]
-TOLERANCE = 1e-4
+Results = dict[str, Tensor | None]
 
 
 def change_all(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """Apply a function to every tensor in a value."""
     return tree_map(lambda leaf: change(leaf) if isinstance(leaf, Tensor) else leaf, value)
-
-
-@dataclass(frozen=True, slots=True)
-class OutputDifference:
-    """The first difference, if any, and the largest error relative to the largest value."""
-
-    what: str = ""
-    error: float = 0.0
-
-
-@dataclass(slots=True)
-class ObservedRun:
-    """The observable results of a run."""
-
-    outputs: list[Tensor]
-    gradients: dict[str, Tensor | None]
-    state: dict[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,22 +41,18 @@ class Trial:
     find: Callable[[Any], Sequence[Tensor]] = flatten_tensors
     change: Callable[[Any, Callable[[Tensor], Tensor]], Any] = change_all
 
-    def run(self, module: nn.Module) -> ObservedRun:
-        """Run the original. Raises: any exception of its own."""
-        return self._run(module, lambda args, kwargs: module(*args, **kwargs), {})
+    def run(self, module: nn.Module, mapping: Mapping[str, str] | None = None, takes: Sequence[int] = ()) -> Results:
+        """Run a module and return its outputs, gradients and the buffers that it changed by name, in this order.
 
-    def run_rebuilt(self, module: nn.Module, mapping: Mapping[str, str], takes: Sequence[int] | None) -> ObservedRun:
-        """Run a rebuilt module, with results under the names of the original. Raises: any exception of its own."""
-
-        def call(args: list[Any], kwargs: dict[str, Any]) -> Any:
-            tensors = self.find([args, kwargs])
-            return module(*(tensors if takes is None else (tensors[number] for number in takes)))
-
-        return self._run(module, call, mapping)
-
-    def _run(self, module: nn.Module, call: Callable[[Any, Any], Any], names: Mapping[str, str]) -> ObservedRun:
+        Args:
+            mapping: of a rebuilt module, the original's name of each parameter and buffer.
+            takes: of a rebuilt module, the indices of the original's input tensors that it takes.
+        Raises: any exception of the module.
+        """
+        names = mapping or {}
         module.train(self.train)
         module.zero_grad(set_to_none=True)
+        before = {name: own.detach().clone() for name, own in module.named_buffers()}
         # Seeded twice, because inputs may draw numbers, too, and the module must draw the same ones in both runs.
         self.seed()
         inputs = self.inputs()
@@ -89,59 +66,49 @@ class Trial:
 
         with torch.set_grad_enabled(self.gradients):
             args, kwargs = self.change(list(inputs), watch)
+            if mapping is not None:
+                tensors = self.find([args, kwargs])
+                args, kwargs = [tensors[number] for number in takes], {}
             self.seed()
-            outputs = list(self.find(call(args, kwargs)))
-            live = [output for output in outputs if output.requires_grad and output.numel()]
-            if live:
-                _backward(live)
-        gradients: dict[str, Tensor | None] = {f"input {index}": leaf.grad for index, leaf in enumerate(leaves)}
-        gradients |= {names.get(name, name): tensor.grad for name, tensor in module.named_parameters()}
-        state = {names.get(name, name): tensor.detach().clone() for name, tensor in module.named_buffers()}
-        return ObservedRun([output.detach() for output in outputs], gradients, state)
+            outputs = list(self.find(module(*args, **kwargs)))
+            _run_backward([output for output in outputs if output.requires_grad and output.numel()])
+        found: Results = {f"output {number}": output.detach() for number, output in enumerate(outputs)}
+        found |= {f"gradient of input {number}": leaf.grad for number, leaf in enumerate(leaves)}
+        found |= {f"gradient of {names.get(name, name)}": own.grad for name, own in module.named_parameters()}
+        for name, own in module.named_buffers():
+            if name not in before or _compare(own, before[name]):
+                found[f"{names.get(name, name)} after the run"] = own.detach().clone()
+        return found
 
 
-def compare(
-    original: nn.Module,
-    rebuilt: nn.Module,
-    mapping: Mapping[str, str],
-    trial: Trial,
-    takes: Sequence[int] | None = None,
-) -> OutputDifference:
-    """Compare two modules with the same state.
+def find_difference(theirs: Results, ours: Results, mapping: Mapping[str, str], tolerance: float = 0.0) -> str:
+    """Return the first difference between the results of two modules, or "" if every bit is equal.
 
     Args:
+        theirs, ours: of the original and of the rebuilt module.
         mapping: the original's name of each parameter and buffer, by the rebuilt module's name.
-        trial: how both are run; each run builds its own inputs.
-        takes: indices of the original's input tensors that the rebuilt module takes, in order; None for all.
-
-    Returns: the first difference in outputs, gradients or state, or else the largest error without a text.
-    Raises: any exception of the modules.
+        tolerance: allow floating-point values to differ by this part of the largest one.
     """
-    first, second = trial.run(original), trial.run_rebuilt(rebuilt, mapping, takes)
-    if len(first.outputs) != len(second.outputs):
-        return OutputDifference(f"{len(second.outputs)} outputs where the original has {len(first.outputs)}", 1.0)
-    outputs = zip(second.outputs, first.outputs, strict=True)
-    pairs = [(f"output {number}", ours, theirs, 0.0) for number, (ours, theirs) in enumerate(outputs)]
-    # A gradient far below the largest one is rounding noise, so it is not compared on its own scale.
-    floor = (
-        max((_largest(gradient) for gradient in first.gradients.values() if gradient is not None), default=0.0) * 1e-3
-    )
-    known = set(mapping.values())
-    for part, least in (("gradients", floor), ("state", 0.0)):
-        ours_all, theirs_all = getattr(second, part), getattr(first, part)
-        # The rebuilt module leaves out parameters and buffers that nothing reads.
-        names = (name for name in theirs_all if name in known or name.startswith("input "))
-        pairs += [(f"{part} of {name}", ours_all.get(name), theirs_all[name], least) for name in names]
-    largest_error = 0.0
-    for pair in pairs:
-        difference = _differ(*pair)
-        if difference.what:
-            return difference
-        largest_error = max(largest_error, difference.error)
-    return OutputDifference("", largest_error)
+    # Of its own state the rebuilt module may have more: a batch norm counts batches where the original does not.
+    known = {form for name in mapping.values() for form in (f"gradient of {name}", f"{name} after the run")}
+    added = [name for name in ours if name not in theirs and (name in known or name.startswith("output"))]
+    for name in (*theirs, *added):
+        one, other = ours.get(name), theirs.get(name)
+        present = other if one is None else one
+        if one is not None and other is not None:
+            difference = _compare(one, other, tolerance)
+        elif name.startswith("gradient") and (present is None or not present.any()):
+            difference = ""  # no gradient is one of zero
+        else:
+            difference = f"only {'the original' if one is None else 'what was written'} has it"
+        if difference:
+            return f"{name}: {difference}"
+    return ""
 
 
-def _backward(outputs: Sequence[Tensor]) -> None:
+def _run_backward(outputs: Sequence[Tensor]) -> None:
+    if not outputs:
+        return
     generator = torch.Generator().manual_seed(1)
     total = torch.zeros(())
     for tensor in outputs:
@@ -150,26 +117,11 @@ def _backward(outputs: Sequence[Tensor]) -> None:
     total.backward()  # type: ignore[no-untyped-call]
 
 
-def _differ(what: str, ours: Tensor | None, theirs: Tensor | None, floor: float) -> OutputDifference:
-    if ours is None or theirs is None:
-        present = ours if ours is not None else theirs
-        negligible = present is None or _largest(present) <= floor * TOLERANCE
-        return OutputDifference("" if negligible else f"{what}: only one has it", 0.0)
+def _compare(ours: Tensor, theirs: Tensor, tolerance: float = 0.0) -> str:
     if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
         actual, expected = (f"{tensor.dtype} {tuple(tensor.shape)}" for tensor in (ours, theirs))
-        return OutputDifference(f"{what}: {actual} where the original has {expected}", 1.0)
-    if torch.equal(ours, theirs) or not ours.numel():
-        return OutputDifference()
-    if not (ours.is_floating_point() or ours.is_complex()):
-        return OutputDifference(f"{what}: other values", 1.0)
-    finite = torch.isfinite(theirs)
-    if not torch.equal(finite, torch.isfinite(ours)):
-        return OutputDifference(f"{what}: other values that are not finite", 1.0)
-    ours, theirs = ours[finite], theirs[finite]
-    scale = max(_largest(theirs), floor, 1e-30)
-    error = float((ours - theirs).abs().max()) / scale if ours.numel() else 0.0
-    return OutputDifference(f"{what}: differs by {error:.1e} of the largest value" if error > TOLERANCE else "", error)
-
-
-def _largest(tensor: Tensor) -> float:
-    return float(torch.nan_to_num(tensor).abs().max()) if tensor.numel() else 0.0
+        return f"{actual} where the original has {expected}"
+    differs = ~((ours == theirs) | ((ours != ours) & (theirs != theirs)))
+    if tolerance and theirs.numel() and theirs.is_floating_point():
+        differs &= ~((ours - theirs).abs() <= tolerance * theirs.abs().nan_to_num().max())
+    return f"{int(differs.sum())} of {differs.numel()} values differ" if differs.any() else ""

@@ -1,401 +1,399 @@
 """Write a module from its graph alone: the source of one `nn.Module` that computes the same.
 
-Related parameters become `nn` layers, the others `nn.Parameter`; operations become expressions, written inline if their
-value is used only once. Eval and train mode share one text: layers and dropout handle the mode themselves, other
-differences go under `if self.training`.
+Related parameters become `nn` layers, the others `nn.Parameter`; each operation becomes an expression, inline where its
+value is used once and the order of the operations stays. Eval and train mode share one text: layers and dropout handle
+the mode themselves, other differences go under `if self.training`.
 """
 
 import keyword
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
+from torch import nn
+
+from lemur_core.files.python import comment_lines
 from lemur_core.graphs.graph import LEAVES, Argument, Graph, TensorType
-from lemur_core.graphs.modes import EVAL, TRAIN, ModeChoice, ModeStep, Value, Write, merge
-from lemur_core.graphs.symbolic import Size, list_sizes
-from lemur_core.rebuild import expressions  # noqa: F401 (importing it registers its operations)
-from lemur_core.rebuild.calls import ATOM, CHOICE, UNKNOWN, Operation, RebuildError, Text, expression, function
-from lemur_core.rebuild.functions import OP, Custom, find_custom
-from lemur_core.rebuild.layers import Layer, UniqueNames, group_layers, values_in
-from lemur_core.rebuild.module_text import ModuleSource, Rebuilt
+from lemur_core.graphs.modes import TRAIN, ModeChoice, ModeModule, ModeStep, Value, Write, merge
+from lemur_core.graphs.symbolic import Size, is_unknown, list_sizes
+from lemur_core.rebuild.functions import find_custom
+from lemur_core.rebuild.layers import Layer, group_layers, values_in
+from lemur_core.rebuild.operators import Operation, RebuildError, Text
 
-_WIDTH = 110  # maximum width of a line of `forward`, without indentation and assignment
-_INLINE = 70  # maximum width of an inline expression
-_VARIABLES = (*"yzuvwstpqr", *(f"h{number}" for number in range(1, 10_000)))
-_END = -2  # the reader of a value that no step reads: an output, or a write
-#: Attributes of modules that a layer or parameter would hide.
-_RESERVED = (
-    "forward", "training", "train", "eval", "half", "float", "double", "type", "to", "cuda", "cpu", "apply",
-    "children", "modules", "parameters", "buffers", "load", "compile", "register_buffer", "zero_grad",
-)  # fmt: skip
+_WIDTH = 100  # characters of an expression with others inline
 
 
-def rebuild(
-    evaluated: Graph,
-    trained: Graph | None = None,
-    *,
-    name: str = "Rebuilt",
-    inputs: Mapping[int, str] | None = None,
-    header: str = "",
-) -> Rebuilt:
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """The source of a module, with facts about it.
+
+    Args:
+        mapping: the original's name of each parameter and buffer, by the new name.
+        takes: the indices of the inputs that `forward` takes: those it uses.
+    """
+
+    source: str
+    mapping: Mapping[str, str]
+    takes: tuple[int, ...] = ()
+
+
+def rebuild(evaluated: Graph, trained: Graph | None = None, *, name: str = "Rebuilt", header: str = "") -> Rebuilt:
     """Write the source of a module.
 
     Args:
         evaluated, trained: canonical graphs of both modes; numbers that depend on the inputs are a `Size`.
         name: the name of its class.
-        inputs: names for the arguments of `forward`, by index; None: as in the graphs.
         header: the lines at the top of the file, as comments.
 
-    Returns: the source, and which parameter or buffer of the original each of its own stands for.
     Raises: RebuildError if an operation cannot be written.
     """
-    if not name.isidentifier():
+    if not name.isidentifier() or keyword.iskeyword(name):
         raise RebuildError(f"{name!r} is not the name of a class")
-    module = merge(evaluated, trained)
-    writer = _ModuleWriter(module, name, input_names(module.steps) if inputs is None else inputs)
-    writer.write_lines()
-    return writer.file(header)
+    return _Writer(merge(evaluated, trained)).write_file(name, header)
 
 
-def input_names(steps: Sequence[ModeStep]) -> dict[int, str]:
-    """Name each used input, by its index: `x` for `x`, `x_0` for `x.0`."""
-    names = UniqueNames((*keyword.kwlist, "self", "torch", "nn", "F", "torchvision"))
-    scopes = {step.node.get("number"): step.node.scope for step in steps if step.node.op == "input"}
-    return {number: names.of(scope.replace("*", "x"), "x") for number, scope in sorted(scopes.items())}
+class _UniqueNames:
+    """Unique names that follow the original's paths: `layer1.0.conv` becomes `layer1_0_conv`."""
+
+    def __init__(self, taken: Sequence[str]) -> None:
+        self._taken = {*taken, *keyword.kwlist}
+
+    def choose(self, path: str, otherwise: str) -> str:
+        """Return an unused name for the object with this path."""
+        name = re.sub(r"\W+", "_", path).strip("_") or otherwise
+        name = f"m{name}" if name[0].isdigit() else name
+        number, free = 1, name
+        while free in self._taken:
+            number += 1
+            free = f"{name}_{number}"
+        self._taken.add(free)
+        return free
 
 
-@dataclass(slots=True)
-class _Pending:
-    """An expression that is written inline where its value is used."""
+class _Writer:
+    def __init__(self, module: ModeModule) -> None:
+        self.module, self.steps = module, module.steps
+        self.lines: list[tuple[int | None, str]] = []  # of forward, each with the only mode in which it runs
+        self.texts: dict[Value, Text] = {}
+        self.pending: list[Value] = []  # values whose expressions are in no line yet, in order
+        self.own: dict[str, tuple[str, ModeStep]] = {}  # parameters and buffers of no layer, by the original's name
+        self.attributes = _UniqueNames(dir(nn.Module()))
+        self.variables = _UniqueNames(("self", "torch", "nn", "F", "torchvision"))
+        self.sizes: dict[str, tuple[str, int]] = {}  # where a free size is read: an input and its dimension
+        self.read_sizes: set[str] = set()
+        self.functions: dict[str, str] = {}  # the names of functions with a gradient of their own, by their text
+        self.applied: dict[int, str] = {}  # the functions that steps apply
+        for index, step in enumerate(self.steps):
+            if step.node.op == "custom_gradient":
+                self._take_function(index)
+        self._take_inputs()
+        self._take_layers()
 
-    text: Text
-    holds: list[Value]
-    moves: bool  # whether its order matters: it draws random numbers, or changes a layer that is called again
-    call: Operation | None = None
-
-
-@dataclass(slots=True)
-class _ModuleWriter(ModuleSource):
-    texts: dict[Value, Text] = field(default_factory=dict)
-    pending: dict[Value, _Pending] = field(default_factory=dict)
-    uses: dict[Value, int] = field(default_factory=dict)
-    users: dict[Value, list[int]] = field(default_factory=dict)
-    owners: dict[str, Value] = field(default_factory=dict)
-    calls: dict[int, Layer] = field(default_factory=dict)
-    names: UniqueNames = field(default_factory=lambda: UniqueNames(_RESERVED))
-    like: Text | None = None
-    like_dtype: str = ""
-    results: list[Text] = field(default_factory=list)
-    customs: dict[int, Custom] = field(default_factory=dict)
-    index: int = 0
-    next_place: int = 0
-
-    def write_lines(self) -> None:
-        """Write all lines, and collect the layers that they call."""
-        for index, step in enumerate(self.module.steps):
-            if step.node.op == OP:
-                self._take_custom(index)
-        self.calls, layers = group_layers(self.module, self._find_live(self.module.writes))
-        # The writes that no layer does itself.
-        done = {name for layer in layers for name in (*layer.state.values(), layer.counter)}
-        writes = [w for w in self.module.writes if self.module.steps[w[0].index].node.scope not in done]
-        live = self._find_live(writes)
-        self.calls = {index: layer for index, layer in self.calls.items() if index in live}
-        self.layers = [layer for layer in layers if any(index in live for index in layer.steps)]
-        for layer in self.layers:
-            self._name(layer)
-        reads = [(value, index) for index in sorted(live) for value in self._read(index)]
-        reads += [(value, _END) for value in values_in(tuple(self.module.outputs))]
-        reads += [(value, _END) for _, written, _ in writes for value in values_in(written)]
-        for value, index in reads:
-            self.uses[value] = self.uses.get(value, 0) + 1
-            self.users.setdefault(value, []).append(index)
-        self._inputs(live)
-        computing = ((index, self.module.steps[index].node.op) for index in sorted(live))
-        steps = [index for index, op in computing if op not in LEAVES or op == "constant"]
-        for turn, index in enumerate(steps):
-            self.next_place = steps[turn + 1] if turn + 1 < len(steps) else -1
-            self._step(index)
-        written = [(target, self._text(value), mode) for target, value, mode in writes]
-        self.results = [self._text(value) for value in self.module.outputs]
-        for target, text, mode in written:
-            leaf = self.module.steps[target.index]
-            self.lines += [(mode, "with torch.no_grad():"), (mode, f"    {self._leaf(leaf).text}.copy_({text.text})")]
-        self.lines.append((None, f"return {', '.join(text.text for text in self.results)}"))
-
-    # --- what is needed -------------------------------------------------------------------------------------------
-
-    def _find_live(self, writes: Sequence[Write]) -> set[int]:
-        """Return the steps that lead to an output, or to one of these writes."""
-        wanted = {value.index for value in values_in(tuple(self.module.outputs))}
-        for target, value, _ in writes:
-            wanted |= {leaf.index for leaf in values_in((target, value))}
-        for index in range(len(self.module.steps) - 1, -1, -1):
-            if index in wanted:
-                wanted |= {value.index for value in self._read(index)}
-        return wanted
-
-    def _read(self, index: int) -> list[Value]:
-        """Return the values that a step reads, except those that a layer holds."""
-        step, layer = self.module.steps[index], self.calls.get(index)
-        if index in self.customs:
-            return list(self.customs[index].takes)
-        names = layer.inputs if layer else tuple(step.arguments)
-        if layer and "hx" in names and not self._state(step):
-            names = tuple(name for name in names if name != "hx")
-        return [value for name in names for value in values_in(step.arguments.get(name))]
-
-    def _name(self, layer: Layer) -> None:
-        first = next(iter(layer.state.values()), "")
-        node = self.module.steps[layer.steps[0]].node
-        path = first.rpartition(".")[0]
-        layer.name = self.names.of(path or "", path or node.op.removesuffix("olution"))
-        scopes = {step.node.scope: step.node for step in self.module.steps if step.node.op == "parameter"}
-        layer.frozen = tuple(
-            name for name, old in layer.state.items() if old in scopes and not scopes[old].get("trained")
-        )
-
-    def _inputs(self, live: set[int]) -> None:
-        for index, step in enumerate(self.module.steps):
-            if step.node.op != "input":
-                continue
-            number = step.node.get("number")
-            name, value = self.input_names[number], Value(index)
-            self.texts[value] = Text(name, ATOM)
-            if index in live:
-                self.owners[name] = value
-            kind = step.node.outputs[0]
-            if self.like is None:
-                self.like, self.like_dtype = Text(name, ATOM), kind.dtype
-                self.uses[value] = self.uses.get(value, 0) + 1_000_000  # keep it, for its device
-            for dim, size in enumerate(kind.shape):
-                if isinstance(size, Size):
-                    self.sizes.setdefault(size.text, (name, dim))
-
-    # --- one operation --------------------------------------------------------------------------------------------
-
-    def _step(self, index: int) -> None:
-        self.index = index
-        step = self.module.steps[index]
-        if any(isinstance(value, ModeChoice) for value in step.arguments.values()) and index not in self.calls:
-            self._settle(step)
-        while True:
-            # Too long a line: give its longest part a variable, and write it again.
-            text, call = self._write(index, step)
-            inlined = [value for value in self._read(index) if value in self.pending]
-            if len(text.text) <= _WIDTH or not inlined:
-                break
-            self._assign(max(inlined, key=lambda value: len(self.pending[value].text.text)))
-        read = self._read(index)
-        holds = self._find_held(read)
-        layer = self.calls.get(index)
-        moves = "draw" in dict(step.node.arguments) or (layer is not None and len(layer.steps) > 1)
-        moves |= any(self.pending[value].moves for value in read if value in self.pending)
-        for value in read:
-            self.pending.pop(value, None)
-        value = Value(index, 0)
-        several = self._count_outputs(step)
-        if several > 1:
-            self._unpack(step, several, text, holds)
-            return
-        self.pending[value] = _Pending(text, holds, moves, call)
-        users = self.users.get(value, [])
-        returned = self.module.outputs == [value] and self.uses[value] == 1 and self.next_place == -1
-        short = len(text.text) <= _INLINE and self.uses.get(value, 0) == 1 and users[0] != _END
-        # Where the order matters, only the very next step may write it inline: another one would run in between.
-        too_early = moves and users != [self.next_place] and not returned
-        if not (short or returned) or too_early or (step.mode is not None and users[:1] == [_END]):
-            self._assign(value)
-
-    def _count_outputs(self, step: ModeStep) -> int:
-        """Return how many outputs the Python expression has."""
-        if step.node.op in ("batch_norm", "instance_norm"):
-            # Further outputs are the updated statistics, which the layer keeps itself.
-            return 1
-        if not step.node.op.startswith(("max_pool", "adaptive_max", "fractional_max")):
-            return len(step.node.outputs)
-        # The indices are returned on request alone.
-        used = (output for output in range(len(step.node.outputs)) if Value(self.index, output) in self.uses)
-        return max(used, default=0) + 1
-
-    def _unpack(self, step: ModeStep, several: int, text: Text, holds: list[Value]) -> None:
-        taken = self._release(holds)
-        values = [Value(self.index, output) for output in range(several)]
-        names = [self._variable(value, taken) if value in self.uses else "_" for value in values]
-        left = ", ".join(names)
-        if step.node.op == "lstm" and self.index in self.calls:
-            # A layer returns the two states of an LSTM as one tuple.
-            left = f"{names[0]}, ({names[1]}, {names[2]})" if {*names[1:]} != {"_"} else f"{names[0]}, _"
-        self.lines.append((step.mode, f"{left} = {text.text}"))
-
-    def _write(self, index: int, step: ModeStep) -> tuple[Text, Operation | None]:
-        layer = self.calls.get(index)
-        if index in self.customs:
-            custom = self.customs[index]
-            arguments = [self._text(argument).text for argument in custom.takes]
-            return function(f"{self._custom(custom)}.apply", *arguments), None
-        if layer is None:
-            call = self._call(step)
-            return expression(call), call
-        arguments = [self._text(step.arguments[layer.inputs[0]]).text]
-        if "hx" in layer.inputs:
-            texts = [self._text(part).text for part in self._state(step)]
-            arguments += [texts[0] if len(texts) == 1 else f"({', '.join(texts)})"] if texts else []
-        return function(f"self.{layer.name}", *arguments), None
-
-    def _take_custom(self, index: int) -> None:
-        """Write a function with a custom gradient; if that is impossible, fall back to the gradient of its forward."""
-        step = self.module.steps[index]
+    def _take_function(self, index: int) -> None:
+        """Write a function with a gradient of its own; where that is impossible, with the gradient of its forward."""
+        step = self.steps[index]
         try:
             custom = find_custom(self.module, index)
-            self._custom(custom)
-            self.customs[index] = custom
-        except RebuildError:  # the comparison of gradients decides
-            step.arguments = {"input": step.arguments["input"]}
-
-    def _custom(self, custom: Custom) -> str:
-        """Return the name of a function with a custom gradient; functions with the same text share one."""
-        names = [f"x{number}" for number in range(len(custom.takes))] if len(custom.takes) > 1 else ["x"]
-        forward = _ModuleWriter(custom.forward, "", dict(enumerate(names)))
-        forward.write_lines()
-        backward = _ModuleWriter(custom.backward, "", dict(enumerate([*names, "grad"])))
-        backward.write_lines()
+            forward, backward = _Writer(custom.forward), _Writer(custom.backward)
+            forward.write_forward()
+            backward.write_forward()
+        except RebuildError:  # the proof decides
+            step.arguments = {"input": step.arguments.get("input")}
+            return
         # Its `return` lists the results; autograd wants one gradient per argument instead.
-        gradients = ["None" if index is None else backward.results[index].text for index in custom.gradients]
+        gradients = ["None" if place is None else backward.outputs[place] for place in custom.gradients]
         backward.lines[-1] = (None, f"return {', '.join(gradients)}")
+        names = ", ".join(forward.inputs.values())
         lines = [
-            "(torch.autograd.Function):",
-            "    @staticmethod",
-            f"    def forward(ctx, {', '.join(names)}):",
-            f"        ctx.save_for_backward({', '.join(names)})",
-            forward.body(),
+            "@staticmethod",
+            f"def forward(ctx, {names}):",
+            f"    ctx.save_for_backward({names})",
+            *forward.list_lines(),
             "",
-            "    @staticmethod",
-            "    def backward(ctx, grad):",
-            f"        {', '.join(names)}{',' * (len(names) == 1)} = ctx.saved_tensors",
-            backward.body(),
+            "@staticmethod",
+            "def backward(ctx, grad):",
+            f"    {names}{',' * (len(forward.inputs) == 1)} = ctx.saved_tensors",
+            *backward.list_lines(),
         ]
-        text = "\n".join(lines)
-        return self.functions.setdefault(text, f"Function{len(self.functions) + 1}")
+        body = "\n".join(f"    {line}" if line else "" for line in lines)
+        self.applied[index] = self.functions.setdefault(body, f"Function{len(self.functions) + 1}")
+        step.arguments = {f"x{number}": value for number, value in enumerate(custom.takes)}
 
-    def _state(self, step: ModeStep) -> tuple[Argument, ...]:
-        """Return the initial state of a recurrent layer, unless it is zero."""
-        value = step.arguments.get("hx")
-        parts = value if isinstance(value, tuple) else (value,)
-        nodes = (self.module.steps[part.index].node if isinstance(part, Value) else None for part in parts)
-        is_zero = all(node is not None and node.op == "full" and node.get("value") == 0 for node in nodes)
-        return () if is_zero else parts
+    def _take_inputs(self) -> None:
+        steps = [(step.node.get("number"), index) for index, step in enumerate(self.steps) if step.node.op == "input"]
+        self.inputs: dict[int, str] = {}
+        for number, index in sorted(steps):
+            node = self.steps[index].node
+            name = self.variables.choose(node.scope.replace("*", "x"), "x")
+            self.inputs[number], self.texts[Value(index)] = name, Text(name)
+            for dim, size in enumerate(node.outputs[0].shape):
+                if isinstance(size, Size):
+                    self.sizes.setdefault(size.text, (name, dim))
+        self.device = f"{next(iter(self.inputs.values()))}.device" if self.inputs else '"cpu"'
+        self.size_names = {size: self.variables.choose(size, "N") for size in self.sizes}
 
-    def _call(self, step: ModeStep) -> Operation:
-        tensors: dict[str, Any] = {}
-        kinds: dict[str, TensorType] = {}
-        inner = None
-        for name, value in step.arguments.items():
-            values = values_in(value)
-            if values and isinstance(value, tuple):
-                tensors[name] = [None if item is None else self._text(item) for item in value]
-            elif values:
-                tensors[name] = self._text(value)
-                kinds[name] = self.module.steps[values[-1].index].node.outputs[values[-1].output]
-                if name == "input" and values[-1] in self.pending:
-                    inner = self.pending[values[-1]].call
-        takes = self._count_outputs(step)
-        return Operation(step.node, tensors, kinds, self._number, self.like, self.like_dtype, inner, takes)
+    def _take_layers(self) -> None:
+        """Find the layers, the writes that no layer does itself, and the steps that lead to a result."""
+        layers = group_layers(self.module, self._find_live(self.module.writes, {}))
+        done = {name for layer in layers for name in (*layer.state.values(), layer.counter)}
+        self.writes = [write for write in self.module.writes if self.steps[write[0].index].node.scope not in done]
+        self.layers = {index: layer for layer in layers for index in layer.steps}
+        self.live = sorted(self._find_live(self.writes, self.layers))
+        self.layers = {index: self.layers[index] for index in self.live if index in self.layers}
+        self.held: dict[str, str] = {}  # what belongs to a layer: how it is read, by the original's name
+        for layer in self._list_layers():
+            path = next(iter(layer.state.values())).rpartition(".")[0]
+            op = self.steps[layer.steps[0]].node.op
+            layer.name = self.attributes.choose(path, op.removesuffix("olution"))
+            self.held |= {old: f"self.{layer.name}.{name}" for name, old in layer.state.items()}
 
-    def _text(self, value: Argument) -> Text:
+    def _list_layers(self) -> list[Layer]:
+        return list({id(layer): layer for layer in self.layers.values()}.values())
+
+    def _find_live(self, writes: Sequence[Write], layers: Mapping[int, Layer]) -> set[int]:
+        """Return the steps that lead to an output, or to one of these writes."""
+        wanted = {value.index for value in values_in(tuple(self.module.outputs))}
+        wanted |= {value.index for target, written, _ in writes for value in values_in((target, written))}
+        for index in range(len(self.steps) - 1, -1, -1):
+            if index in wanted:
+                wanted |= {value.index for value in self._list_read(index, layers)}
+        return wanted
+
+    def _list_read(self, index: int, layers: Mapping[int, Layer]) -> list[Value]:
+        """Return the values that a step reads, except those that a layer holds."""
+        arguments = self.steps[index].arguments
+        if index in layers:
+            return values_in(_read_input(arguments))
+        return values_in(tuple(arguments.values()))
+
+    # --- forward ------------------------------------------------------------------------------------------------------
+
+    def write_forward(self) -> None:
+        """Write the lines of `forward`."""
+        results = values_in(tuple(self.module.outputs))
+        results += [value for _, written, _ in self.writes for value in values_in(written)]
+        read = [value for index in self.live for value in self._list_read(index, self.layers)]
+        self.uses = Counter([*read, *results])
+        for index in self.live:
+            if self.steps[index].node.op not in LEAVES - {"constant"}:
+                self._write_step(index)
+        if self.writes or self.pending != self.module.outputs:  # only a single result is written inline
+            self._assign_pending()
+        self.outputs = [self._write_argument(value).text for value in self.module.outputs]
+        for target, written, mode in self.writes:
+            leaf = self._write_argument(target).text
+            text = self._write_argument(written).text
+            self.lines += [(mode, "with torch.no_grad():"), (mode, f"    {leaf}.copy_({text})")]
+        self.lines.append((None, f"return {', '.join(self.outputs)}"))
+
+    def _write_step(self, index: int) -> None:
+        """Write one step: as a line, or as an expression that waits for the line of the step that reads it."""
+        step = self.steps[index]
+        read = [value for value in self._list_read(index, self.layers) if value in self.pending]
+        # What is written inline runs now: only what would run just before may be.
+        if (
+            step.mode is not None
+            or self._reads_branches(index)
+            or read != self.pending[len(self.pending) - len(read) :]
+        ):
+            self._assign_pending()
+        text, count = self._write_expression(index)
+        if len(text.text) > _WIDTH and self.pending:
+            self._assign_pending()
+            text, count = self._write_expression(index)
+        self.pending = [value for value in self.pending if value not in read]
+        values = [Value(index, output) for output in range(count)]
+        if count == 1 and self.uses[values[0]] == 1 and step.mode is None:
+            self.texts[values[0]] = text
+            self.pending.append(values[0])
+            return
+        self._assign_pending()
+        self._assign(values, text.text, step.mode)
+
+    def _reads_branches(self, index: int) -> bool:
+        """Return whether a step reads one value in eval mode and another in train mode."""
+        arguments = self.steps[index].arguments
+        return any(map(_has_branches, [_read_input(arguments)] if index in self.layers else arguments.values()))
+
+    def _write_expression(self, index: int) -> tuple[Text, int]:
+        """Return the expression of a step, and the number of its results."""
+        step, layer = self.steps[index], self.layers.get(index)
+        node, arguments = step.node, dict(step.arguments)
+        if layer is not None:
+            return Text(f"self.{layer.name}({self._write_argument(_read_input(arguments)).text})"), 1
+        if index in self.applied:
+            texts = (self._write_argument(value).text for value in arguments.values())
+            return Text(f"{self.applied[index]}.apply({', '.join(texts)})"), 1
+        arguments.pop("draw", None)
+        if step.skipped is not None:
+            arguments["train"] = ModeChoice(False, True)
+        if node.op == "reshape":
+            arguments["shape"] = self._infer_unknown(arguments["shape"])
+        text = Operation(node, arguments, self._write_argument, self._type_of, self.device).expression()
+        # Further results of a norm are its updated statistics.
+        count = 1 if node.op in ("batch_norm", "instance_norm") else len(node.outputs)
+        if count > 1 and not any(self.uses[Value(index, output)] for output in range(1, count)):
+            return Text(f"{text.text}[0]"), 1
+        return text, count
+
+    def _assign_pending(self) -> None:
+        """Write a line for each expression that waits."""
+        for value in self.pending:
+            self._assign([value], self.texts[value].text, None)
+        self.pending = []
+
+    def _assign(self, values: Sequence[Value], text: str, mode: int | None) -> None:
+        names = [self.variables.choose(f"h{len(self.lines)}", "h") if self.uses[value] else "_" for value in values]
+        self.texts |= {value: Text(name) for value, name in zip(values, names, strict=True)}
+        self.lines.append((mode, f"{', '.join(names)} = {text}"))
+
+    def _type_of(self, value: Value) -> TensorType:
+        value = getattr(value, "train", value)
+        return self.steps[value.index].node.outputs[value.output]
+
+    # --- arguments ----------------------------------------------------------------------------------------------------
+
+    def _write_argument(self, value: Argument) -> Text:
+        """Write a tensor or a literal."""
+        if isinstance(value, Value):
+            return self.texts[value] if value in self.texts else self._write_leaf(self.steps[value.index])
         if isinstance(value, ModeChoice):
-            one, other = self._text(value.eval), self._text(value.train)
-            return Text(f"{other.within(CHOICE + 1)} if self.training else {one.within(CHOICE)}", CHOICE)
-        if not isinstance(value, Value):
-            return Text(self._number(value, None), ATOM)
-        if value in self.pending:
-            return self.pending[value].text
-        return self.texts.get(value) or self._leaf(self.module.steps[value.index])
+            if value.eval is False and value.train is True:
+                return Text("self.training")
+            one, other = self._write_argument(value.train), self._write_argument(value.eval)
+            return Text(f"{one.atom} if self.training else {other.atom}", is_atom=False)
+        if isinstance(value, Size):
+            return self._write_size(value)
+        if type(value) is tuple:
+            items = ", ".join(self._write_argument(item).text for item in value)
+            return Text(f"({items}{',' * (len(value) == 1)})")
+        if isinstance(value, float) and value - value != 0:
+            return Text(f'float("{value}")')
+        return Text(repr(value), is_atom=not (type(value) in (int, float) and value < 0))  # of `-2.0 ** x`
 
-    def _leaf(self, step: ModeStep) -> Text:
+    def _write_leaf(self, step: ModeStep) -> Text:
         if step.node.op not in ("parameter", "buffer"):
             raise RebuildError(f"{step.node.op} outside of where it has a meaning")
         old = step.node.scope
-        for layer in self.calls.values():
-            for name, theirs in layer.state.items():
-                if theirs == old:
-                    return Text(f"self.{layer.name}.{name}", ATOM)
+        if old in self.held:
+            return Text(self.held[old])
         if old not in self.own:
-            self.own[old] = (self.names.of(old, "weight"), step)
-        return Text(f"self.{self.own[old][0]}", ATOM)
+            self.own[old] = (self.attributes.choose(old, "weight"), step)
+        return Text(f"self.{self.own[old][0]}")
 
-    def _settle(self, step: ModeStep) -> None:
-        """Assign a value that differs between the modes to a variable."""
-        for name, value in step.arguments.items():
-            leaves = values_in(value) if isinstance(value, ModeChoice) else []
-            if not leaves or len(self._text(value).text) <= _INLINE:
-                continue
-            holds = self._find_held(leaves)
-            branches = [(mode, self._text(part).text) for mode, part in ((TRAIN, value.train), (EVAL, value.eval))]
-            for leaf in leaves:
-                self.pending.pop(leaf, None)
-            taken = self._release(holds)
-            joined = Value(len(self.module.steps), 0)
-            node = self.module.steps[leaves[-1].index].node
-            self.module.steps.append(ModeStep((node, node)))
-            variable = self._variable(joined, taken)
-            self.lines += [(mode, f"{variable} = {text}") for mode, text in branches if text != variable]
-            self.uses[joined] = 1
-            step.arguments[name] = joined
+    def _write_size(self, size: Size) -> Text:
+        names = {size.text} if size.text in self.sizes else list_sizes(size.text)
+        if not names <= self.sizes.keys():  # a number without a formula: that of the first run
+            return Text(repr(int(size.value) if size.value == int(size.value) else size.value))
+        self.read_sizes |= names
+        known = size.text in self.sizes
+        text = self.size_names[size.text] if known else re.sub(r"[A-Z]\w*", lambda n: self.size_names[n[0]], size.text)
+        return Text(text, is_atom=text.isidentifier())
 
-    def _number(self, value: Argument, call: Operation | None) -> str:
-        if isinstance(value, Size):
-            return self._size(value)
-        if type(value) is tuple:
-            return f"({', '.join(self._number(item, call) for item in value)}{',' * (len(value) == 1)})"
-        if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))):
-            return f'float("{value}")'
-        if isinstance(value, ModeChoice):
-            return f"{self._number(value.train, call)} if self.training else {self._number(value.eval, call)}"
-        return repr(value)
+    def _infer_unknown(self, shape: tuple[Argument, ...]) -> tuple[Argument, ...]:
+        """Return a shape with -1 for the only size that has no formula."""
+        unknown = [size for size in shape if isinstance(size, Size) and any(map(is_unknown, list_sizes(size.text)))]
+        return tuple(-1 if size in unknown and len(unknown) == 1 and 0 not in shape else size for size in shape)
 
-    def _size(self, size: Size) -> str:
-        if size.text in self.sizes:
-            return "{}.shape[{}]".format(*self.sizes[size.text])
-        if all(name in self.sizes for name in list_sizes(size.text)):
-            return re.sub(r"[A-Z]\w*", lambda match: "{}.shape[{}]".format(*self.sizes[match[0]]), size.text)
-        self.unknown.append(f"{size.value:g}, for which there is no formula")
-        value = int(size.value) if size.value == int(size.value) else size.value
-        return f"{value!r}{UNKNOWN}{len(self.unknown) - 1}{UNKNOWN}"
+    # --- the file -----------------------------------------------------------------------------------------------------
 
-    # --- variables ------------------------------------------------------------------------------------------------
+    def write_file(self, name: str, header: str) -> Rebuilt:
+        """Write the whole file."""
+        self.write_forward()
+        mapping: dict[str, str] = {}
+        init: list[str] = []
+        frozen = {
+            step.node.scope for step in self.steps if step.node.op == "parameter" and not step.node.get("trained")
+        }
+        written = {step.node.scope for step in self.steps}
+        for layer in self._list_layers():
+            init.append(f"self.{layer.name} = {layer.text}")
+            init += [
+                f"self.{layer.name}.{own}.requires_grad = False" for own, old in layer.state.items() if old in frozen
+            ]
+            mapping |= {f"{layer.name}.{own}": old for own, old in layer.state.items()}
+            if layer.counter in written:
+                mapping[f"{layer.name}.num_batches_tracked"] = layer.counter or ""
+        for old, (own, step) in self.own.items():
+            init.append(_register(own, step, trained=old not in frozen))
+            mapping[own] = old
+        if init:
+            init = ["def __init__(self):", "    super().__init__()", *(f"    {line}" for line in init), ""]
+        forward = [f"def forward({', '.join(['self', *self.inputs.values()])}):", *self.list_lines()]
+        body = "\n".join(f"    {line}" if line else "" for line in [*init, *forward])
+        functions = "".join(
+            f"class {own}(torch.autograd.Function):\n{text}\n\n\n" for text, own in self.functions.items()
+        )
+        code = functions + body
+        imports = [
+            *(["import torch"] if re.search(r"\btorch\.", code) else []),
+            *(["import torchvision"] if "torch.ops.torchvision." in code else []),  # registers its operators
+            "from torch import nn",
+            *(["from torch.nn import functional as F"] if re.search(r"\bF\.", code) else []),
+        ]
+        head = "\n".join([*comment_lines(header.splitlines()), *imports])
+        source = f"{head}\n\n\n{functions}class {name}(nn.Module):\n{body}\n{_write_renaming(mapping)}"
+        return Rebuilt(source, mapping, tuple(self.inputs))
 
-    def _find_held(self, values: Sequence[Value]) -> list[Value]:
-        held: list[Value] = []
-        for value in values:
-            held += self.pending[value].holds if value in self.pending else [value]
-        return held
+    def _list_sizes(self) -> list[str]:
+        """Return the lines that read the sizes of inputs."""
+        ranks = {
+            self.inputs[step.node.get("number")]: len(step.node.outputs[0].shape)
+            for step in self.steps
+            if step.node.op == "input"
+        }
+        lines = []
+        for name, rank in ranks.items():
+            places = {dim: self.size_names[size] for size, (of, dim) in self.sizes.items() if of == name}
+            read = {dim for size, (of, dim) in self.sizes.items() if of == name and size in self.read_sizes}
+            if len(read) == 1:
+                dim = min(read)
+                lines.append(f"    {places[dim]} = {name}.shape[{dim}]")
+            elif read:
+                names = ", ".join(places[dim] if dim in read else "_" for dim in range(rank))
+                lines.append(f"    {names} = {name}.shape")
+        return lines
 
-    def _assign(self, value: Value) -> None:
-        """Assign a value to a variable."""
-        waiting = self.pending.pop(value)
-        taken = self._release(waiting.holds)
-        variable = self._variable(value, taken)
-        self.lines.append((self.module.steps[value.index].mode, f"{variable} = {waiting.text.text}"))
+    def list_lines(self) -> list[str]:
+        """Return the lines of `forward` with those that read sizes; those of one mode stand below its condition."""
+        lines = self._list_sizes()
+        before: int | None = None
+        for mode, line in self.lines:
+            if mode is not None and mode != before:
+                lines.append(f"    if {'' if mode == TRAIN else 'not '}self.training:")
+            lines.append(f"    {line}" if mode is None else f"        {line}")
+            before = mode
+        return lines
 
-    def _release(self, holds: Sequence[Value]) -> list[str]:
-        """Return the names that become free after these values are read."""
-        freed = []
-        for value in holds:
-            self.uses[value] = self.uses.get(value, 0) - 1
-            text = self.texts.get(value)
-            if self.uses[value] <= 0 and text is not None and self.owners.get(text.text) == value:
-                del self.owners[text.text]
-                freed.append(text.text)
-        return freed
 
-    def _variable(self, value: Value, taken: list[str]) -> str:
-        others = {*self.owners, *self.input_names.values()} - {*taken}
-        name: str = next(text for text in (*taken, *_VARIABLES) if text not in others)
-        if name in taken:
-            taken.remove(name)
-        self.owners[name] = value
-        self.texts[value] = Text(name, ATOM)
-        self.uses.setdefault(value, 0)
-        return name
+def _read_input(arguments: Mapping[str, Argument]) -> Argument:
+    """Return the argument that a layer takes."""
+    return arguments["indices" if "indices" in arguments else "input"]
+
+
+def _has_branches(argument: Argument) -> bool:
+    """Return whether an argument is one value in eval mode and another in train mode, or holds such a one."""
+    if isinstance(argument, ModeChoice):
+        return bool(values_in(argument))
+    return type(argument) is tuple and any(map(_has_branches, argument))
+
+
+def _register(name: str, step: ModeStep, *, trained: bool) -> str:
+    """Write a parameter or buffer that belongs to no layer."""
+    dtype, shape = step.node.outputs[0]
+    zeros = f"torch.zeros({shape}{'' if dtype == 'float32' else f', dtype=torch.{dtype}'})"
+    if step.node.op == "buffer":
+        return f'self.register_buffer("{name}", {zeros})'
+    return f"self.{name} = nn.Parameter({zeros}{'' if trained else ', requires_grad=False'})"
+
+
+def _write_renaming(mapping: Mapping[str, str]) -> str:
+    """Write the function that renames the original's state to the names used here, if they differ."""
+    if all(new == old for new, old in mapping.items()):
+        return ""
+    pairs = "".join(f'        "{new}": "{old}",\n' for new, old in mapping.items())
+    return (
+        '\n\ndef renamed(state):\n    """The original\'s state dict under the names of this module."""\n'
+        f"    names = {{\n{pairs}    }}\n    return {{new: state[old] for new, old in names.items()}}\n"
+    )

@@ -179,8 +179,15 @@ class Algorithm(Record):
         " U1, U2, ... without a formula"
     )
     fixed: str | None = Field(description="why no size is free, if none is")
-    rebuilds: Literal[True] | str | None = Field(
-        description="true if the block rebuilt from this is equal at all sizes compared; else why; null if not tried"
+    rebuilds: bool | None = Field(
+        description="the module written from this alone has the block's outputs, gradients and buffers in every bit, on"
+        " every recorded case and at one further size that the block takes; null if not tried"
+    )
+    rebuild_error: str | None = Field(
+        default=None, description="if not: the case that refutes it, or why no module could be written and compared"
+    )
+    varied: tuple[str, ...] = Field(
+        default=(), description="the dimensions of inputs that differed between the calls compared, as `x[0]`"
     )
     eval: Json = Field(description="the graph of eval mode: form, torch, operations, nodes, outputs, writes")
     train: Json | None = Field(description="the difference of train mode; null if there is none, or no graph of it")

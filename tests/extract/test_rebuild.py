@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from extract.proofs.rebuild import RebuildJob, RebuildOutcome, count_rewritten, rebuild_all, rebuild_to
+from extract.proofs.rebuild import RebuildAnswer, count_rebuilt, make_request, rebuild_all, rebuild_to
 from extract.proofs.validate import BlockWithOriginal
 from extract.proofs.visit import RunnableBlock, visit_all
 from extract.resolve.index import FactsIndex
@@ -25,6 +25,7 @@ TEXTS = read_files(__file__, "rebuild.md")
 CALL = ["torch.randn(2, 8, 6, 6)", "torch.randn(3)", "torch.randn(2, 8)"]
 ARGUMENTS = {"init": {"args": ["8"], "kwargs": {}}, "forward": {"args": CALL, "kwargs": {}}}
 PLAIN = {"init": {"args": [], "kwargs": {}}, "forward": {"args": ["torch.rand(2, 50)"], "kwargs": {}}}
+IMAGE = {"init": {"args": [], "kwargs": {}}, "forward": {"args": ["torch.randn(2, 3, 8, 8)"], "kwargs": {}}}
 ABOUT = {"name": "Blur", "path": "a/blur.py", "start_line": 3, "end_line": 9, "license": "MIT"}
 NAMES = ("image", "unused", "skip")
 CODES = {
@@ -32,7 +33,7 @@ CODES = {
     "table": (TEXTS["TABLE"], PLAIN, ("x",)),
     "values": (TEXTS["VALUES"], PLAIN, ("x",)),
     "rotary": (TEXTS["ROTARY"], PLAIN, ("x",)),
-    "draws": (TEXTS["DRAWS"], PLAIN, ("x",)),
+    "crop": (TEXTS["CROP"], IMAGE, ("x",)),
 }
 
 
@@ -42,6 +43,12 @@ def changed(stored: dict[str, Any], change: Callable[[dict[str, Any]], None]) ->
     return copied
 
 
+def another_formula(stored: dict[str, Any]) -> None:
+    text = json.dumps(stored["eval"]["nodes"], ensure_ascii=False)
+    assert "W÷2" in text
+    stored["eval"]["nodes"] = json.loads(text.replace("W÷2", "W-3"))
+
+
 def another_kernel(stored: dict[str, Any]) -> None:
     """The pooling averages 3x3 windows with stride two."""
     form = next(place for place, one in enumerate(stored["eval"]["operations"]) if one[0] == "avg_pool2d")
@@ -49,12 +56,6 @@ def another_kernel(stored: dict[str, Any]) -> None:
     place = stored["eval"]["operations"][form].index("kernel_size")
     assert node[place] == "2×2"
     node[place] = "1×1"
-
-
-def another_formula(stored: dict[str, Any]) -> None:
-    text = json.dumps(stored["eval"]["nodes"], ensure_ascii=False)
-    assert "W÷2" in text
-    stored["eval"]["nodes"] = json.loads(text.replace("W÷2", "W-3"))
 
 
 @pytest.fixture(scope="module")
@@ -67,28 +68,28 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
 
 
 @pytest.fixture(scope="module")
-def told(answers: dict[str, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> dict[str, RebuildOutcome]:
-    specs = []
+def told(answers: dict[str, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> dict[str, RebuildAnswer]:
+    requests = {}
     for name, (code, arguments, names) in CODES.items():
         stored = store_graphs(answers[name], names)
-        pair = BlockWithOriginal(name, "Blur", code, "", (), (), arguments)
-        specs.append(RebuildJob(name, stored, answers[name]["graph"], ABOUT, pair))
-        specs.append(RebuildJob(f"{name} alone", stored, answers[name]["graph"], ABOUT))
+        original = BlockWithOriginal(name, "Blur", code, "", (), (), arguments).run(())
+        requests[name] = make_request(name, ABOUT, stored, original)
         if name == "blur":
-            for what, change in (("kernel", another_kernel), ("formula", another_formula)):
-                wrong = changed(stored, change)
-                specs.append(RebuildJob(what, wrong, answers[name]["graph"], ABOUT, pair))
-                specs.append(RebuildJob(f"{what} alone", wrong, answers[name]["graph"], ABOUT))
+            requests["blur alone"] = make_request("blur alone", ABOUT, stored, None)
+            requests["formula"] = make_request("formula", ABOUT, changed(stored, another_formula), original)
+            requests["kernel"] = make_request("kernel", ABOUT, changed(stored, another_kernel), original)
     with FactsIndex(tmp_path_factory.mktemp("index") / "facts.sqlite") as index:
-        return {one.block: one for one in rebuild_all(specs, index, jobs=1)}
+        return dict(rebuild_all(requests, index, jobs=1))
 
 
-def test_written_and_equal(told: dict[str, RebuildOutcome]) -> None:
-    one = told["blur"]
-    assert (one.step, one.cause, one.rebuilds) == ("equal", "", True)
-    assert one.answer.same_graph
-    assert len(one.answer.shapes) == 2, "compared at one further set of sizes"
-    source = one.answer.source
+def test_written_and_equal(told: dict[str, RebuildAnswer]) -> None:
+    answer = told["blur"]
+    assert (answer.rebuilds, answer.error, answer.kind) == (True, "", "equal")
+    # The recorded call, the recorded call with another size, that with another batch, and one further of both.
+    assert [shapes[0] for shapes in answer.shapes][:2] == [[2, 8, 6, 6], [2, 8, 12, 12]]
+    assert len(answer.shapes) > 2
+    assert answer.varied == ["image[0]", "image[2]", "image[3]", "skip[0]"]
+    source = answer.source or ""
     assert source.startswith(
         "# Blur, written from what blur computes.\n#\n# Origin:  a/blur.py, lines 3-9\n# Licence: MIT"
     )
@@ -96,47 +97,60 @@ def test_written_and_equal(told: dict[str, RebuildOutcome]) -> None:
     assert "def forward(self, image, skip):" in source, "what is not used is not taken"
 
 
-def test_a_buffer_in_no_state_dict_is_computed_again(told: dict[str, RebuildOutcome]) -> None:
-    assert (told["rotary"].step, told["rotary"].cause) == ("equal", "")
-    assert "register_buffer" not in told["rotary"].answer.source
+def test_the_second_recorded_case_refutes(told: dict[str, RebuildAnswer]) -> None:
+    answer = told["crop"]
+    assert "return x\n" in (answer.source or ""), "in its first case the block returns its input"
+    assert answer.rebuilds is False
+    assert answer.error == (
+        "in eval mode, inputs of 2×3×16×16: output 0: torch.float32 (2, 3, 16, 16)"
+        " where the original has torch.float32 (2, 3, 8, 8)"
+    )
 
 
-def test_values_that_change_the_steps_are_found_with_other_inputs(told: dict[str, RebuildOutcome]) -> None:
-    assert told["values"].step == "written"
-    assert told["values"].cause.startswith("in eval mode: output 0: differs by ")
+def test_a_buffer_in_no_state_dict_is_computed_again(told: dict[str, RebuildAnswer]) -> None:
+    assert told["rotary"].rebuilds is True
+    assert "register_buffer" not in (told["rotary"].source or "")
 
 
-def test_a_spec_alone_is_proved_by_its_graph(told: dict[str, RebuildOutcome]) -> None:
-    assert told["blur alone"].step == "traced"
-    first, other = (told[name].answer.source.partition("\n") for name in ("blur alone", "blur"))
+def test_values_that_change_the_steps_are_found_with_other_inputs(told: dict[str, RebuildAnswer]) -> None:
+    assert told["values"].rebuilds is False
+    assert told["values"].error.startswith("in eval mode, inputs of 2×50: output 0: ")
+
+
+def test_without_the_original_nothing_is_proven(told: dict[str, RebuildAnswer]) -> None:
+    alone = told["blur alone"]
+    assert (alone.rebuilds, alone.error, alone.kind) == (None, "", "no original to compare with")
+    first, other = (str(told[name].source).partition("\n") for name in ("blur alone", "blur"))
     assert first[2] == other[2]
-    assert told["draws alone"].step == "traced"
 
 
-def test_a_wrong_spec_fails(told: dict[str, RebuildOutcome]) -> None:
-    assert told["kernel"].rebuilds != True  # noqa: E712 (the string would be true)
-    assert told["kernel alone"].step == "written"
+def test_a_wrong_spec_fails(told: dict[str, RebuildAnswer]) -> None:
+    assert told["kernel"].rebuilds is False
 
 
 def test_formulas_that_do_not_hold_are_left_out(
-    told: dict[str, RebuildOutcome], answers: dict[str, dict[str, Any]]
+    told: dict[str, RebuildAnswer], answers: dict[str, dict[str, Any]]
 ) -> None:
     found = told["formula"]
-    assert found.step == "equal"
-    assert "at [" in found.answer.sizes_fail
-    algorithm = build_algorithm(add_rebuild_outcome(answers["blur"], found.rebuilds, found.answer.sizes_fail), NAMES)
-    assert algorithm.sizes == {}
-    assert algorithm.fixed is not None
-    assert algorithm.fixed.startswith("the formulas do not hold: ")
+    assert found.rebuilds is False
+    assert str(found.sizes_fail).startswith("in eval mode, inputs of 2×8×12×12, ")
+    algorithm = build_algorithm(add_rebuild_outcome(answers["blur"], found.facts, found.sizes_fail), NAMES)
+    assert (algorithm.rebuilds, algorithm.sizes) == (False, {})
+    assert str(algorithm.fixed).startswith("the formulas do not hold: in eval mode, ")
     assert compute_identities(load_graphs(dict(algorithm)))["graph"] == answers["blur"]["graph"]
 
 
-def test_what_no_spec_holds_is_a_stated_cause(told: dict[str, RebuildOutcome]) -> None:
-    assert told["table"].step == "read"
-    assert told["table"].rebuilds == "a constant of float32 50 whose values no graph holds"
-    assert told["table"].kind == "a value that no graph holds"
-    counts = count_rewritten([told["table"], told["blur"]])
-    assert counts == {"specs": 2, "written": 1, "equal": 1, "in_every_bit": 1, "other_sizes": 1, "same_graph": 1}
+def test_what_no_spec_holds_is_a_stated_cause(
+    told: dict[str, RebuildAnswer], answers: dict[str, dict[str, Any]]
+) -> None:
+    assert told["table"].error == "a constant of float32 50 whose values no graph holds"
+    assert told["table"].kind == "no module"
+    counts = count_rebuilt([told["table"], told["blur"]])
+    assert counts == {"specs": 2, "written": 1, "equal": 1, "other_sizes": 1}
+    assert told["table"].sizes_fail is None
+    algorithm = build_algorithm(add_rebuild_outcome(answers["table"], told["table"].facts, None), NAMES)
+    assert (algorithm.rebuilds, algorithm.varied) == (False, ())
+    assert algorithm.rebuild_error == "a constant of float32 50 whose values no graph holds"
 
 
 # --- by command ------------------------------------------------------------------------------------------------------
@@ -145,7 +159,7 @@ def test_what_no_spec_holds_is_a_stated_cause(told: dict[str, RebuildOutcome]) -
 @pytest.fixture
 def spec(answers: dict[str, dict[str, Any]], tmp_path: Path) -> Path:
     source = extractions.source(tmp_path, "alpha@1.0")
-    found = add_rebuild_outcome(answers["blur"], True, None)
+    found = {**answers["blur"], "rebuilds": True, "varied": ("image[0]",)}
     row: Block = extractions.block(
         source,
         "Blur",
@@ -167,7 +181,7 @@ def spec(answers: dict[str, dict[str, Any]], tmp_path: Path) -> Path:
 def test_a_file_with_a_spec_is_enough(spec: Path, tmp_path: Path) -> None:
     out = tmp_path / "new" / "folder" / "blur.py"
     said = rebuild_to(None, str(spec), out)
-    assert said.endswith("lines, which compute the graph of the spec; not proven: no original here")
+    assert said.endswith(" lines; not proven: no original here")
     assert "class Blur(nn.Module):" in out.read_text(encoding="utf-8")
     with pytest.raises(UserError, match="exists already; choose another --out, or add --force"):
         rebuild_to(None, str(spec), out)
@@ -183,7 +197,7 @@ def test_nothing_is_written_of_a_wrong_spec(spec: Path, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.json"
     wrong.write_text(json.dumps(facts, indent=2), encoding="utf-8")
     Spec.model_validate(facts)
-    with pytest.raises(UserError, match=r"another graph|does not run"):
+    with pytest.raises(UserError, match="the graph of its spec is another than it names"):
         rebuild_to(None, str(wrong), tmp_path / "wrong.py")
     assert not (tmp_path / "wrong.py").exists()
     wrong.write_text("{}", encoding="utf-8")

@@ -18,7 +18,6 @@ from lemur_core.graphs.symbolic import (
     find_formula,
     list_sizes,
     normalize_formula,
-    subtract_sizes,
 )
 from tests.builders.suites import table
 
@@ -133,8 +132,5 @@ def test_what_is_no_formula_is_refused(text: str) -> None:
         evaluate_formula(text, {"H": 3, "W": 4})
 
 
-def test_how_far_two_numbers_are_apart() -> None:
-    assert subtract_sizes(Size("H // 2", 8), Size("H // 2 - 3", 5)) == 3
-    assert subtract_sizes(Size("H", 8), 5) is None
-    assert subtract_sizes(Size("H", 8), Size("W", 8)) is None
+def test_a_formula_names_its_sizes() -> None:
     assert list_sizes(normalize_formula("(H+1)//2")) == {"H"}
