@@ -35,9 +35,8 @@ from benchmarks.frontier_airbench import SCRIPTS, run_script, write_data
 from train.data import Cifar10, load_cifar10, open_cache
 from train.model.recipe import Network, Recipe, find_recipe, read_changes
 from train.runs.job import TrainingJob
-from train.runs.loop_guest import Loop
+from train.runs.loop import HardestImages, Loop, Proxy
 from train.runs.process import CountFlop, choose_context, construct, load_network
-from train.runs.selection import HardestImages, Proxy
 
 _PETA = 1e15
 _COUNTED = 8  # images of a batch whose arithmetic is counted
@@ -193,7 +192,7 @@ def train_ours(job: dict[str, Any], seed: int, data: Cifar10, settings: dict[str
         loop.build()
         loop.train()
         tested, figures = loop.finish()["test_accuracy"], loop.figures()
-        views = loop.measure_views().accuracy
+        views = loop.measure_views()
     return {
         "plain": figures["val_accuracy"] if held else tested,
         "views": views,
