@@ -21,9 +21,7 @@ _train = CommandLine(
 app.add_typer(_train, name="train", rich_help_panel="Train: blocks in, trained models and LEMUR records out")
 
 _HUB = "hf://datasets/uoft-cs/cifar10"
-_DATA = (
-    "CIFAR-10: Parquet folder, hf://datasets/OWNER/NAME, the original archive or folder, torchvision:ROOT, synthetic."
-)
+_DATA = "CIFAR-10: Parquet folder, hf://datasets/OWNER/NAME, cifar-10-batches-py or torchvision:ROOT, synthetic."
 _SHIPPED = ", ".join(sorted(path.stem for path in Path(__file__).with_name("recipes").glob("*.toml")))
 _RECIPE = f"A TOML file, or the name of a shipped recipe: {_SHIPPED}."
 

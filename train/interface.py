@@ -229,7 +229,7 @@ def ablate(
         variants: `NAME: KEY=VALUE` in place of the standard variants; values as in TOML.
         held_out: training images to validate on.
         images: how many of the other images to train on; all by default.
-        resources: threads, device, memory and time limits, and how many runs at the same time.
+        resources: threads, device, memory and time limits.
         force: continue with another plan, and train again what failed.
         progress: show progress on stderr.
 

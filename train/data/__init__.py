@@ -16,16 +16,6 @@ from numpy.typing import NDArray
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.cache import cache_folder, remove_path
 from lemur_core.files.errors import UserError
-from train.data.sources import (
-    CLASSES,
-    SHAPE,
-    SYNTHETIC,
-    ImageFiles,
-    ImageSource,
-    find_archive,
-    find_batches,
-    find_synthetic,
-)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,15 +24,11 @@ if TYPE_CHECKING:
 
 #: Folders of another format count as damaged: increase it when the cached content or the decoding changes.
 FORMAT = 1
-_SPLITS = ("train", "test")
-
-_FORMS = (
-    "pass a folder with train-*.parquet and test-*.parquet, cifar-10-python.tar.gz or cifar-10-binary.tar.gz or the "
-    "folder in it, torchvision:ROOT, hf://datasets/uoft-cs/cifar10, or synthetic"
-)
-_ROOT = "pass the root folder of torchvision's CIFAR10"
-_ARCHIVES = (".tar", ".tar.gz", ".tgz")
-_EXPECTED = {"train": 50_000, "test": 10_000}
+SPLITS = ("train", "test")
+#: One image: channels, height, width.
+SHAPE = (3, 32, 32)
+#: Arrays by name: train_images, train_labels, test_images, test_labels.
+Arrays = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,8 +52,8 @@ def load_cifar10(source: str | Path, *, cache: Path | None = None) -> Cifar10:
     """Load CIFAR-10 from any of its forms: decode at the first load, then map from the cache. Only `hf://` downloads.
 
     Args:
-        source: a folder of the Hub's Parquet files (`train-*`, `test-*`; also below `data/` or `plain_text/`); the
-            folder or .tar.gz of the Python or the binary version; `torchvision:ROOT`; `hf://datasets/OWNER/NAME`;
+        source: a folder of the Hub's Parquet files (`train-*`, `test-*`; also below `data/` or `plain_text/`);
+            `hf://datasets/OWNER/NAME`, which has such files; the folder of the Python version, or `torchvision:ROOT`;
             `synthetic` or `synthetic:COUNT` (generated, for smoke tests).
         cache: folder of the caches, each in a folder named by the digest of its input; the user's cache by default.
 
@@ -75,91 +61,17 @@ def load_cifar10(source: str | Path, *, cache: Path | None = None) -> Cifar10:
     Raises: UserError (one line) for data that are missing, not CIFAR-10, or broken, with the file and the row, counted
         from 0; RetryableError if the Hub cannot be reached.
     """
+    # A job in the sandbox opens the decoded arrays, and must not wait for tables, pictures and the Hub's client.
+    from train.data.sources import open_source
+
     opened = open_source(str(source))
     folder = (cache or cache_folder("cifar10")) / opened.sha256
     data = find_cache(folder)
     if data is None:
-        contents = opened.read()
-        if fault := _find_fault(contents.label, contents.train.labels, contents.test.labels):
-            raise UserError(f"{opened.name}: {fault}")
-        write_cache(folder, contents.label, opened.origin, _decode(contents, opened.name))
+        label, arrays = opened.read()
+        write_cache(folder, label, opened.origin, arrays)
         data = open_cache(folder)
     return data
-
-
-def open_source(name: str) -> ImageSource:
-    """Find the source of the images, without decoding them.
-
-    Args: name: as `source` of `load_cifar10`.
-    Returns: the source with the digest of its input, which names the cache.
-    Raises: UserError if the source has no known form, or one of its files is missing; RetryableError if the Hub cannot
-        be reached.
-    """
-    if name.startswith("hf://"):
-        # A job in the sandbox opens the decoded arrays, and must not wait for tables, pictures and the Hub's client.
-        from train.data.parquet import find_hub
-
-        return find_hub(name)
-    if name == "synthetic" or name.startswith("synthetic:"):
-        return find_synthetic(name)
-    root = name.removeprefix("torchvision:")
-    path = Path(root).expanduser()
-    try:
-        path.stat()
-        if path.is_dir():
-            return _open_folder(path, name, only_batches=root != name)
-    except ValueError as error:
-        raise UserError(f"{name!r}: no such file or folder; {_FORMS}") from error
-    except OSError as error:
-        raise UserError(f"{name}: {error.strerror}; {_FORMS}") from error
-    if root != name:
-        raise UserError(f"{name}: {path} is not a folder; {_ROOT}")
-    if path.name.endswith(_ARCHIVES):
-        return find_archive(path)
-    if path.suffix == ".parquet":
-        raise UserError(f"{path}: one file holds one split; pass a folder with train-*.parquet and test-*.parquet")
-    raise UserError(f"{name}: unknown kind of file; {_FORMS}")
-
-
-def _open_folder(path: Path, name: str, *, only_batches: bool) -> ImageSource:
-    source = find_batches(path, name)
-    if source is None and only_batches:
-        raise UserError(f"{name}: no folder cifar-10-batches-py there; {_ROOT}")
-    if source is None:
-        from train.data.parquet import find_parquet  # late as above
-
-        source = find_parquet(path, name)
-    if source is None:
-        raise UserError(f"{name}: no CIFAR-10 found; {_FORMS}")
-    return source
-
-
-def _decode(contents: ImageFiles, name: str) -> dict[str, NDArray[Any]]:
-    arrays: dict[str, NDArray[Any]] = {}
-    for split, rows in zip(_SPLITS, (contents.train, contents.test), strict=True):
-        if not len(rows.labels):
-            raise UserError(f"{name}: the {split} split holds no images")
-        arrays |= {f"{split}_images": rows.decode(), f"{split}_labels": rows.labels}
-    return arrays
-
-
-def _find_fault(label: str, *splits: NDArray[np.int64]) -> str | None:
-    """Return a message if the counts are wrong; generated data may have any counts. Args: splits: their labels."""
-    if label == SYNTHETIC:
-        return None
-    for (split, expected), labels in zip(_EXPECTED.items(), splits, strict=True):
-        if len(labels) != expected:
-            return f"the {split} split has {len(labels):,} images, CIFAR-10 has {expected:,}; get the whole data set"
-        counts = np.bincount(labels, minlength=CLASSES)
-        uneven = np.flatnonzero(counts != expected // CLASSES)
-        if len(uneven):
-            first = int(uneven[0])
-            more = f" ({len(uneven)} labels are off)" if len(uneven) > 1 else ""
-            return (
-                f"the {split} split has {counts[first]:,} images of label {first}{more}, "
-                f"CIFAR-10 has {expected // CLASSES:,} of each; get the data set again"
-            )
-    return None
 
 
 def open_cache(folder: Path) -> Cifar10:
@@ -172,7 +84,7 @@ def open_cache(folder: Path) -> Cifar10:
         if meta["format"] != FORMAT:
             raise ValueError(f"format {meta['format']!r}, not {FORMAT}")
         arrays: dict[str, Tensor] = {}
-        for split in _SPLITS:
+        for split in SPLITS:
             count = int(meta["counts"][split])
             arrays[f"{split}_images"] = _map(folder / f"{split}_images.npy", (count, *SHAPE), "u1")
             arrays[f"{split}_labels"] = _map(folder / f"{split}_labels.npy", (count,), "<i8")
@@ -183,7 +95,7 @@ def open_cache(folder: Path) -> Cifar10:
         raise UserError(f"{folder}: not a complete cache of CIFAR-10: {reason}; {more}") from error
 
 
-def write_cache(folder: Path, label: str, origin: str, arrays: dict[str, NDArray[Any]]) -> None:
+def write_cache(folder: Path, label: str, origin: str, arrays: Arrays) -> None:
     """Write arrays (train_images, train_labels, test_images, test_labels) to `folder` atomically.
 
     A damaged folder in its place is replaced; an intact one that another process has written meanwhile is kept.
@@ -202,7 +114,7 @@ def write_cache(folder: Path, label: str, origin: str, arrays: dict[str, NDArray
                 "format": FORMAT,
                 "label": label,
                 "sha256": arrays_sha256(arrays),
-                "counts": {split: len(arrays[f"{split}_labels"]) for split in _SPLITS},
+                "counts": {split: len(arrays[f"{split}_labels"]) for split in SPLITS},
                 "source": origin,
             }
             (part / "meta.json").write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
@@ -222,7 +134,7 @@ def find_cache(folder: Path) -> Cifar10 | None:
     return data if data.verify() else None
 
 
-def arrays_sha256(arrays: dict[str, NDArray[Any]]) -> str:
+def arrays_sha256(arrays: Arrays) -> str:
     """Return SHA-256 over train images, train labels, test images, test labels: C order, labels as `<i8`."""
     digest = hashlib.sha256()
     for name in _names():
@@ -231,7 +143,7 @@ def arrays_sha256(arrays: dict[str, NDArray[Any]]) -> str:
 
 
 def _names() -> list[str]:
-    return [f"{split}_{what}" for split in _SPLITS for what in ("images", "labels")]
+    return [f"{split}_{what}" for split in SPLITS for what in ("images", "labels")]
 
 
 def _map(path: Path, shape: tuple[int, ...], dtype: str) -> "Tensor":
