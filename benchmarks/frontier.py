@@ -45,11 +45,11 @@ _COUNTED = 8  # images of a batch whose arithmetic is counted
 def plan(arms: dict[str, Any], folder: Path | None, out: Path, images: int) -> None:
     """Assemble the network of each arm, and write its jobs."""
     from train.compose.assemble import assemble
-    from train.compose.candidates import Prober
+    from train.compose.candidates import open_prober
 
     out.mkdir(parents=True, exist_ok=True)
     nets = _find_nets(out)  # arms that are only trained differently share theirs
-    with Prober(unsafe=False) as prober:
+    with open_prober() as box:
         for place, (name, arm) in enumerate(arms.items()):
             job: dict[str, Any] = {"arm": name, "order": arm.get("order", place), "epochs": arm.get("epochs")}
             job["seeds"] = arm.get("seeds", [0, 1, 2])
@@ -60,7 +60,7 @@ def plan(arms: dict[str, Any], folder: Path | None, out: Path, images: int) -> N
                 texts = [*(first.get("set", []) if "like" in arm else ()), *arm.get("set", [])]
                 changes = {key: value for text in texts for key, value in read_changes(text).items()}
                 recipe = find_recipe(first["recipe"]).changed(**changes)
-                net = nets.get(_parts(recipe)) or assemble(recipe, folder, prober=prober)
+                net = nets.get(_parts(recipe)) or assemble(recipe, folder, box=box)
                 nets[_parts(recipe)] = net
                 each = image_flop(recipe, net.code, dict(net.prm))
                 epochs = job["epochs"] or arm["budget"] * _PETA / each / images

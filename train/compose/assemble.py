@@ -1,5 +1,6 @@
 """Assemble a network: take a recipe and an extraction folder, check the blocks, merge them into one file, run it."""
 
+import contextlib
 import json
 import re
 import textwrap
@@ -10,20 +11,20 @@ from pathlib import Path
 from lemur_core.files.atomic import check_new_file, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.python import comment_lines
+from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.source.bundle import Part, bundle
 from manifests.provenance import SLOT_HEADING, provenance_lines
 from manifests.provenance.licenses import combine_licenses
 from manifests.records import Ingredient
 from train.compose.candidates import (
     NETWORK,
+    Answer,
     FitsNot,
     NetworkToProbe,
-    Prober,
     choose,
-    is_minimization_error,
-    prober_for,
-    question,
-    settle,
+    open_prober,
+    probe,
+    try_in_slots,
 )
 from train.compose.library import open_library
 from train.compose.network_text import (
@@ -58,41 +59,43 @@ _SLOT = re.compile(rf"^# {SLOT_HEADING}", re.MULTILINE)
 Fillers = dict[str, Filler]
 
 
-def assemble(
-    recipe: Recipe, folder: Path | None, *, unsafe: bool = False, prober: Prober | None = None, minimized: bool = True
-) -> Network:
+def assemble(recipe: Recipe, folder: Path | None, *, unsafe: bool = False, box: CachedSandbox | None = None) -> Network:
     """Assemble one file with the network that a recipe describes, and check it by running it in the sandbox.
 
     Args:
         recipe: the filler of each slot, the shape of the network, the training.
         folder: an extraction folder; None if all slots are filled with built-in parts.
         unsafe: run without the sandbox.
-        prober: checks the blocks; a new one by default.
-        minimized: use the minimized forms of blocks where they work; otherwise use only full forms.
+        box: from `open_prober`, left open; a new one by default.
 
     Returns: a network that maps images (N, 3, 32, 32) to scores of 10 classes.
     Raises: UserError for an unknown block (the message names similar ids), a block that does not fit its slot (with the
         reason), hyperparameters that LEMUR cannot store, or a network that does not run.
     """
     chosen = choose_fillers(recipe, folder)
-    if not minimized:
-        chosen = {slot: filler.full or filler for slot, filler in chosen.items()}
-    others = {slot: filler for slot, filler in chosen.items() if slot in _OTHERS}
-    with prober_for(prober, unsafe=unsafe) as checker:
-        # The factories first: other blocks may take them as arguments.
-        settled = _settle({slot: chosen[slot] for slot in _SHARED}, recipe, checker, PREAMBLE)
-        settled |= _settle(others, recipe, checker, _support(recipe, settled))
-        code, prm = _render(recipe, settled)
-        (ran,) = checker.ask([NetworkToProbe(code, prm, _IN_SHAPE, [_CLASSES])], stage=NETWORK)
-        # A minimized form holds what was observed of the block alone; inside the network it may need more.
-        if isinstance(ran, FitsNot) and minimized and is_minimization_error(ran.reason):
-            return assemble(recipe, folder, unsafe=unsafe, prober=checker, minimized=False)
+    with open_prober(unsafe=unsafe) if box is None else contextlib.nullcontext(box) as opened:
+        code, prm, settled, ran = _assemble(recipe, chosen, opened)
+        if isinstance(ran, FitsNot) and ran.cut:
+            # A minimized form holds what was observed of the block alone; inside the network it may need more.
+            full = {slot: replace(filler, forms=filler.forms[-1:]) for slot, filler in chosen.items()}
+            code, prm, settled, ran = _assemble(recipe, full, opened)
     name = recipe.model.name
     if isinstance(ran, FitsNot):
         raise UserError(f"{name}: the assembled network does not run: {ran.reason}; change its slots or widths")
     blocks = [(slot, block) for slot in chosen if (block := settled[slot].block)]
     stated = [{"slot": slot, **block.model_dump(include=_STATED)} for slot, block in blocks]
     return Network(name, code, prm, tuple(map(Ingredient.model_validate, stated)), recipe)
+
+
+def _assemble(recipe: Recipe, chosen: Fillers, box: CachedSandbox) -> tuple[str, dict[str, float], Fillers, Answer]:
+    """Return the file, its hyperparameters, the fillers as they fit, and the answer about the network."""
+    # The factories first: other blocks may take them as arguments.
+    settled = _settle({slot: chosen[slot] for slot in _SHARED}, recipe, box, PREAMBLE)
+    others = {slot: filler for slot, filler in chosen.items() if slot in _OTHERS}
+    settled |= _settle(others, recipe, box, _support(recipe, settled))
+    code, prm = _render(recipe, settled)
+    (ran,) = probe(box, NETWORK, [NetworkToProbe(code, prm, _IN_SHAPE, [_CLASSES])])
+    return code, prm, settled, ran
 
 
 def choose_fillers(recipe: Recipe, folder: Path | None) -> Fillers:
@@ -119,19 +122,15 @@ def assemble_to(out: Path, recipe: Recipe, folder: Path | None, *, unsafe: bool,
     return assembled
 
 
-def _settle(chosen: Fillers, recipe: Recipe, prober: Prober, support: str) -> Fillers:
+def _settle(chosen: Fillers, recipe: Recipe, box: CachedSandbox, support: str) -> Fillers:
     """Return the fillers with the arguments that fit. Raises: UserError for the first that does not fit."""
-    widths = {slot: list_widths(slot, recipe.model) for slot in chosen}
-    questions = [
-        question(slot, filler, widths[slot], support, strict=filler.block is not None)
-        for slot, filler in chosen.items()
-    ]
+    tried = [(slot, filler, list_widths(slot, recipe.model)) for slot, filler in chosen.items()]
     settled = {}
-    for slot, (filler, answer) in zip(chosen, settle(questions, prober), strict=True):
+    for (slot, _, widths), (filler, answer) in zip(tried, try_in_slots(box, tried, support), strict=True):
         if isinstance(answer, FitsNot):
-            tried = ", ".join(map(str, widths[slot]))
-            raise UserError(f"slots.{slot}: {filler.use} does not fit at widths {tried}: {answer.reason}")
-        settled[slot] = replace(filler, builds=(answer.build,), facts=dict(answer.facts))
+            shown = ", ".join(map(str, widths))
+            raise UserError(f"slots.{slot}: {filler.use} does not fit at widths {shown}: {answer.reason}")
+        settled[slot] = filler
     return settled
 
 
@@ -172,8 +171,8 @@ def _blocks(recipe: Recipe, settled: Fillers) -> tuple[str, dict[str, str]]:
 
 
 def _parts(settled: Fillers) -> list[Part]:
-    fillers = [(slot, filler) for slot, filler in settled.items() if filler.code]
-    return [Part(slot, filler.target, filler.code, provenance(slot, filler)) for slot, filler in fillers]
+    fillers = [(slot, filler) for slot, filler in settled.items() if filler.codes[0]]
+    return [Part(slot, filler.target, filler.codes[0], provenance(slot, filler)) for slot, filler in fillers]
 
 
 def _fill_slots(recipe: Recipe, settled: Fillers, names: Mapping[str, str]) -> dict[str, Filled]:

@@ -18,7 +18,7 @@ from manifests.folders import frame
 from manifests.folders.manifest import Manifest
 from manifests.records import TrainingRecord
 from train.compose.assemble import assemble
-from train.compose.candidates import Prober
+from train.compose.candidates import open_prober
 from train.data import Cifar10, count_images
 from train.model.recipe import Recipe, read_changes
 from train.model.slots import BUILT_IN
@@ -100,8 +100,8 @@ def ablate(
     recipes = variants(recipe, written)
     study = Study(out, data, resources, force=force)  # check this and the images before assembling networks
     trained = count_images(data, held_out, images)
-    with Prober(unsafe=resources.unsafe) as prober:
-        nets = {name: assemble(changed, folder, prober=prober) for name, changed in recipes.items()}
+    with open_prober(unsafe=resources.unsafe) as box:
+        nets = {name: assemble(changed, folder, box=box) for name, changed in recipes.items()}
     plan = {
         "study": "ablation",
         "data": data.label,
