@@ -26,7 +26,7 @@ from train.compose.candidates import open_prober
 from train.data import load_cifar10
 from train.model.recipe import Recipe, load_recipe
 from train.runs.run import Resources, TrainingRun, train_once
-from train.studies.ablation import FULL, interval, mean_difference, points, variants
+from train.studies.ablation import FULL, interval, list_variants, mean_difference, points
 
 _DOCS = Path(__file__).parents[1] / "docs" / "ablation"
 _EDITED = "post_activation"  # its file was edited by hand, its records name it: no recipe describes it
@@ -42,7 +42,7 @@ _VARIANTS = [
     "CoordAttn: slots.attention='timm::timm.layers.coord_attn.CoordAttn'",
     "simam_module: slots.attention='SimAM::attentions.simam_module.simam_module'",
 ]
-RECIPES = variants(load_recipe(_DOCS / "design.toml"), _VARIANTS)
+RECIPES = list_variants(load_recipe(_DOCS / "design.toml"), _VARIANTS)
 TRAINED = [name for name in RECIPES if name != _EDITED]
 
 #: Test accuracies by what pairs two runs: device with precision and torch, images, seed.

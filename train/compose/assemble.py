@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from lemur_core.files.atomic import check_new_file, write_text
+from lemur_core.files.atomic import PathLike, check_new_file, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.python import comment_lines
 from lemur_core.sandbox.cached import CachedSandbox
@@ -36,7 +36,7 @@ from train.compose.network_text import (
     network_text,
     support_text,
 )
-from train.model.recipe import Network, Recipe
+from train.model.recipe import Network, Recipe, to_recipe
 from train.model.slots import NONE, SLOTS, Filler, list_widths
 
 _WRAP = 118
@@ -59,21 +59,40 @@ _SLOT = re.compile(rf"^# {SLOT_HEADING}", re.MULTILINE)
 Fillers = dict[str, Filler]
 
 
-def assemble(recipe: Recipe, folder: Path | None, *, unsafe: bool = False, box: CachedSandbox | None = None) -> Network:
-    """Assemble one file with the network that a recipe describes, and check it by running it in the sandbox.
+def assemble(
+    recipe: Recipe | PathLike,
+    library: PathLike | None = None,
+    *,
+    unsafe_no_sandbox: bool = False,
+    box: CachedSandbox | None = None,
+) -> Network:
+    """Compose a network of blocks: one closed Python file by LEMUR's contract, checked by running it in the sandbox.
 
     Args:
-        recipe: the filler of each slot, the shape of the network, the training.
-        folder: an extraction folder; None if all slots are filled with built-in parts.
-        unsafe: run without the sandbox.
-        box: from `open_prober`, left open; a new one by default.
+        recipe: a recipe, a TOML file, or the name of a shipped recipe.
+        library: the extraction that holds the blocks; not needed for a recipe of built-in parts.
+        unsafe_no_sandbox: run the blocks without the sandbox; only for code that you trust.
+        box: a sandbox from `train.compose.candidates.open_prober`, which is left open; a new one by default.
 
-    Returns: a network that maps images (N, 3, 32, 32) to scores of 10 classes.
-    Raises: UserError for an unknown block (the message names similar ids), a block that does not fit its slot (with the
-        reason), hyperparameters that LEMUR cannot store, or a network that does not run.
+    Returns:
+        The network: its name, code, hyperparameters, blocks and recipe.
+
+    Raises:
+        UserError: if a block is unknown or does not fit its slot, or the network does not run.
+        UsageError: if there is no recipe of this name.
+
+    Example:
+        ```python
+        from train import assemble, find_recipe
+
+        small = find_recipe("plain").changed(model__widths=[8, 8, 8], training__epochs=1, training__batch_size=32)
+        network = assemble(small)
+        print(network.code.splitlines()[0])
+        ```
     """
-    chosen = choose_fillers(recipe, folder)
-    with open_prober(unsafe=unsafe) if box is None else contextlib.nullcontext(box) as opened:
+    recipe = to_recipe(recipe)
+    chosen = choose_fillers(recipe, None if library is None else Path(library))
+    with open_prober(unsafe=unsafe_no_sandbox) if box is None else contextlib.nullcontext(box) as opened:
         code, prm, settled, ran = _assemble(recipe, chosen, opened)
         if isinstance(ran, FitsNot) and ran.cut:
             # A minimized form holds what was observed of the block alone; inside the network it may need more.
@@ -114,7 +133,7 @@ def assemble_to(out: Path, recipe: Recipe, folder: Path | None, *, unsafe: bool,
     Raises: UserError if it cannot be assembled or written, or the file exists and `force` is not set.
     """
     check_new_file(out, force=force)
-    assembled = assemble(recipe, folder, unsafe=unsafe)
+    assembled = assemble(recipe, folder, unsafe_no_sandbox=unsafe)
     try:
         write_text(out, assembled.code)
     except OSError as error:

@@ -6,6 +6,7 @@ accepts the mapping without a warning because it is writable. Writes stay in the
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lemur_core.files.atomic import atomic_folder
+from lemur_core.files.atomic import PathLike, atomic_folder
 from lemur_core.files.cache import cache_folder, remove_path
 from lemur_core.files.errors import UserError
 
@@ -72,6 +73,11 @@ def load_cifar10(source: str | Path, *, cache: Path | None = None) -> Cifar10:
         write_cache(folder, label, opened.origin, arrays)
         data = open_cache(folder)
     return data
+
+
+def open_data(data: PathLike | Cifar10) -> Cifar10:
+    """Return images as they are, or load them from their source."""
+    return data if isinstance(data, Cifar10) else load_cifar10(os.fspath(data))
 
 
 def open_cache(folder: Path) -> Cifar10:
