@@ -108,7 +108,7 @@ def _prepare(work: Path, data: Cifar10, count: int, code: str) -> None:
     """The network, the images in the form that torchvision reads, and an empty database: else the package fills one."""
     (work / "net.txt").write_text(code, encoding="utf-8")
     (work / "db").mkdir()
-    register([], db=work / "db" / "ab.nn.db")
+    register(work / "db" / "ab.nn.db", [])
     folder = work / "data" / "cifar-10-batches-py"
     folder.mkdir(parents=True)
     step = -(-count // 5)

@@ -1,8 +1,10 @@
-"""The Python interface of training: `train`, `Run`, and by their names here the functions of the modules below.
+"""The Python interface of training: `train`, `Run`, `register`, and `assemble` and `ablate` of the modules below.
 
 The command line calls the same functions.
 """
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +19,8 @@ from train.data import Cifar10, count_images, open_data
 from train.model.recipe import Network, Recipe, to_recipe
 from train.runs.job import WEIGHTS, EpochFigures, read_history
 from train.runs.page import NET, read_record
-from train.runs.register import register as register
+from train.runs.register import RegistrationCounts
+from train.runs.register import register as register_runs
 from train.runs.run import Resources, TrainingRun, train_once
 from train.runs.verify import verify
 from train.studies.ablation import ablate as ablate
@@ -153,3 +156,28 @@ def train(
     if not (folder / NET).is_file():
         raise UserError(f"{folder}: {record.status}: {record.error}; the same call continues the run")
     return Run(folder)
+
+
+def register(runs: PathLike | Sequence[PathLike], *, db: PathLike) -> RegistrationCounts:
+    """Add the trials of runs to a LEMUR database (nn-dataset 2.1.0). Adding them again changes nothing.
+
+    Args:
+        runs: runs, or their folders.
+        db: an SQLite database; it is created if it does not exist.
+
+    Returns:
+        How many trials were added, how many were in it already, and one line for each run that was refused.
+
+    Raises:
+        UserError: if the database cannot be opened or written, or is not one of LEMUR's.
+
+    Example:
+        ```python
+        from train import register
+
+        result = register(run, db="lemur.db")
+        print(result.added, result.failed)
+        ```
+    """
+    folders = [runs] if isinstance(runs, str | os.PathLike) else runs
+    return register_runs(Path(db), list(map(Path, folders)))

@@ -69,7 +69,7 @@ def test_a_database_of_lemurs_own_writer(written: Path, tmp_path: Path, warm: Ca
     accuracies = dict(connection.execute("SELECT task, accuracy FROM stat"))
     connection.close()
     assert {"metric_acc", "metric_iou", "duration_seconds"} <= names  # that is what it does
-    assert register([], db=written) == RegistrationCounts(0, 0, ())  # its ids are made as ours
+    assert register(written, []) == RegistrationCounts(0, 0, ())  # its ids are made as ours
     manifest = curate(open_source(str(written)), tmp_path / "out", CurateOptions(chat=True), jobs=1)
     records = pq.read_table(sorted((tmp_path / "out").glob("data/records/*.parquet"))).to_pylist()
     stats = pq.read_table(sorted((tmp_path / "out").glob("data/stats/*.parquet"))).to_pylist()

@@ -407,7 +407,7 @@ def test_a_run_on_real_images_leaves_its_files_for_lemur(tmp_path: Path, monkeyp
     make_run(small_plan(tmp_path), tmp_path)
     assert len(list(tmp_path.glob("run/lemur/ab/nn/stat/train/*/1.json"))) == 1
     assert [check for check in verify_run(tmp_path / "run") if not check.ok] == []
-    found = register([tmp_path / "run"], db=tmp_path / "lemur.db")
+    found = register(tmp_path / "lemur.db", [tmp_path / "run"])
     assert (found.added, found.present, found.failed) == (1, 0, ())
 
 

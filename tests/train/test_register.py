@@ -40,11 +40,11 @@ def dump(db: Path) -> list[str]:
 
 
 def test_trials_are_added_once(db: Path, folder: Path) -> None:
-    assert register([folder], db=db) == RegistrationCounts(3, 0, ())
+    assert register(db, [folder]) == RegistrationCounts(3, 0, ())
     before = dump(db)
-    assert register([folder, folder], db=db) == RegistrationCounts(0, 6, ())
+    assert register(db, [folder, folder]) == RegistrationCounts(0, 6, ())
     assert dump(db) == before
-    (line,) = register([write_run(folder.with_name("spaced"), TINY + "\n")], db=db).failed
+    (line,) = register(db, [write_run(folder.with_name("spaced"), TINY + "\n")]).failed
     assert line.endswith(f"spaced/net.py: the database has other code under the name {NAME}")
     assert dump(db) == before
 
@@ -54,13 +54,13 @@ def test_a_run_that_was_changed_is_refused(db: Path, folder: Path) -> None:
     measured = Measured(seconds=0, stage_seconds={}, peak_memory_bytes=0, platform="")
     write_manifest(folder, Manifest(kind="run", outputs=list_outputs(folder, {}), measured=measured, **made))
     (folder / "history.jsonl").write_text("".join(f"{epoch.model_dump_json()}\n" for epoch in history(0.9, 0.9, 0.99)))
-    (line,) = register([folder], db=db).failed
+    (line,) = register(db, [folder]).failed
     assert "digests: history.jsonl differs from its digest; it was changed after training" in line
     assert not db.exists()
 
 
 def test_rows_are_those_that_the_package_would_make(db: Path, folder: Path) -> None:
-    register([folder], db=db)
+    register(db, [folder])
     write_lemur_files(folder, made_up_record(), TINY, history())
     (trial,) = json.loads((folder / STATS / "3.json").read_text())
     values = ["norm_flip", trial["uid"], "img-classification", "cifar-10", "acc", NAME, 3, 30_750_000_000, 0.5512]
@@ -74,11 +74,11 @@ def test_rows_are_those_that_the_package_would_make(db: Path, folder: Path) -> N
 def test_all_that_a_trial_refers_to_is_there(db: Path, folder: Path, tmp_path: Path) -> None:
     other = TINY.replace("16, 32, 64", "8, 16, 32")
     second = write_run(tmp_path / "other", other, made_by=RECIPE.changed(augmentation__flip=False))
-    register([], db=db)
+    register(db, [])
     assert rows(db, "SELECT COUNT(*) FROM stat") == [(0,)]
     with closing(sqlite3.connect(db)) as database, database:
         database.execute("INSERT INTO transform VALUES ('norm_flip', '# the package''s own', 't')")
-    assert register([folder, second], db=db).added == 6
+    assert register(db, [folder, second]).added == 6
     assert rows(db, "SELECT code FROM transform WHERE name = 'norm_flip'") == [("# the package's own",)], "it stays"
     for name, key in (("nn", "name"), ("transform", "name"), ("metric", "name"), ("prm", "uid")):
         lost = rows(db, f"SELECT id FROM stat WHERE {name} NOT IN (SELECT {key} FROM {name})")
@@ -92,7 +92,7 @@ def test_all_that_a_trial_refers_to_is_there(db: Path, folder: Path, tmp_path: P
 def test_the_metric_of_a_new_database_works(db: Path, folder: Path) -> None:
     import torch
 
-    register([folder], db=db)
+    register(db, [folder])
     module: dict[str, Any] = {}
     exec(rows(db, "SELECT code FROM metric WHERE name = 'acc'")[0][0], module)
     metric = module["create_metric"]((10,))
@@ -110,14 +110,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = read_table(__file__, "register.
 def test_a_run_is_added_whole_or_not_at_all_and_told_why(db: Path, tmp_path: Path) -> None:
     bad = [write_run(tmp_path / name, **changes) for name, (changes, _) in REFUSED.items()]
     bad.append(tmp_path / "nowhere")
-    done = register(bad, db=db)
+    done = register(db, bad)
     assert (done.added, done.present, db.exists()) == (0, 0, False)
     for name, (_, said), line in zip(REFUSED, REFUSED.values(), done.failed, strict=False):
         assert line.startswith(f"{tmp_path / name}: {said}")
         assert "\n" not in line
     assert done.failed[-1].startswith(f"{tmp_path / 'nowhere'}: is not the folder of a complete training run")
     other = TINY + "# another\n"
-    assert register([*bad, write_run(tmp_path / "good", other)], db=db) == RegistrationCounts(3, 0, done.failed)
+    assert register(db, [*bad, write_run(tmp_path / "good", other)]) == RegistrationCounts(3, 0, done.failed)
     assert rows(db, "SELECT DISTINCT nn FROM stat") == rows(db, "SELECT name FROM nn") == [(lemur_name(other, "tiny"),)]
     assert rows(db, "SELECT COUNT(*) FROM prm WHERE uid NOT IN (SELECT prm FROM stat)") == [(0,)]
 
@@ -125,12 +125,12 @@ def test_a_run_is_added_whole_or_not_at_all_and_told_why(db: Path, tmp_path: Pat
 @table(__file__, "register.md", "Databases of another schema are refused", globals())
 def test_databases_of_another_schema_are_refused(db: Path, folder: Path, statements: str, reason: str) -> None:
     if not statements.startswith("CREATE"):
-        register([], db=db)
+        register(db, [])
     with closing(sqlite3.connect(db)) as database:
         database.executescript(statements)
     before = dump(db)
     with pytest.raises(UserError) as raised:
-        register([folder], db=db)
+        register(db, [folder])
     assert reason in str(raised.value)
     assert str(raised.value).startswith(f"{db}: ")
     assert dump(db) == before
@@ -139,12 +139,12 @@ def test_databases_of_another_schema_are_refused(db: Path, folder: Path, stateme
 @table(__file__, "register.md", "Databases with other ids are refused", globals())
 def test_databases_with_other_ids_are_refused(db: Path, folder: Path, statement: str, reason: str) -> None:
     """As LEMUR's later releases make them: a certificate of the architecture in place of a digest of the text."""
-    register([folder], db=db)
+    register(db, [folder])
     with closing(sqlite3.connect(db)) as database, database:
         database.execute(statement)
     before = dump(db)
     with pytest.raises(UserError) as raised:
-        register([folder], db=db)
+        register(db, [folder])
     assert str(raised.value).startswith(f"{db}: {reason}")
     assert str(raised.value).endswith("; it is of a release that makes ids otherwise; register in a new file")
     assert dump(db) == before
@@ -152,20 +152,20 @@ def test_databases_with_other_ids_are_refused(db: Path, folder: Path, statement:
 
 def test_what_is_no_database_is_refused(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="is a folder; pass the file of a LEMUR database"):
-        register([folder], db=tmp_path)
+        register(tmp_path, [folder])
     with pytest.raises(UserError, match=r"there is no folder .*/none; pass"):
-        register([folder], db=tmp_path / "none" / "ab.nn.db")
+        register(tmp_path / "none" / "ab.nn.db", [folder])
     text = tmp_path / "text.db"
     text.write_text("not a database, but long enough to be looked at as one " * 40)
     with pytest.raises(UserError, match=r"text\.db: file is not a database; pass a LEMUR database"):
-        register([folder], db=text)
+        register(text, [folder])
     monkeypatch.setattr("train.runs.register._WAIT_SECONDS", 0.1)
     db = tmp_path / "locked.db"
-    register([], db=db)
+    register(db, [])
     with closing(sqlite3.connect(db, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(UserError, match="database is locked; pass a LEMUR database that is writable and not"):
-            register([folder], db=db)
+            register(db, [folder])
 
 
 # --- the files ---------------------------------------------------------------------------------------------------------

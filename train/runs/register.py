@@ -22,7 +22,6 @@ https://github.com/ABrain-One/nn-dataset, 2.1.0
 import hashlib
 import json
 import math
-import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -30,7 +29,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lemur_core.files import Json
-from lemur_core.files.atomic import PathLike
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible
 from lemur_core.sandbox.server.received import INTEGERS
@@ -189,32 +187,17 @@ class RegistrationCounts:
     failed: tuple[str, ...]
 
 
-def register(runs: PathLike | Sequence[PathLike], *, db: PathLike) -> RegistrationCounts:
-    """Add the trials of runs to a LEMUR database (nn-dataset 2.1.0). Adding them again changes nothing.
+def register(db: Path, runs: Sequence[Path]) -> RegistrationCounts:
+    """Add the trials of runs, in folders written by `lemur train run`, to a LEMUR database; a new file is initialized.
 
-    Args:
-        runs: runs, or their folders.
-        db: an SQLite database; it is created if it does not exist.
+    Each run is added completely or not at all. Adding a run twice has no effect.
 
-    Returns:
-        How many trials were added, how many were in it already, and one line for each run that was refused.
-
-    Raises:
-        UserError: if the database cannot be opened or written, or is not one of LEMUR's.
-
-    Example:
-        ```python
-        from train import register
-
-        result = register(run, db="lemur.db")
-        print(result.added, result.failed)
-        ```
+    Raises: UserError if the database cannot be opened or written, or is not one of LEMUR's.
     """
-    db, folders = Path(db), [runs] if isinstance(runs, str | os.PathLike) else runs
     added = present = 0
-    outcomes = [_read_run(Path(folder)) for folder in folders]
+    outcomes = [_read_run(run) for run in runs]
     failed = [outcome for outcome in outcomes if isinstance(outcome, str)]
-    if failed and len(failed) == len(outcomes):
+    if failed and len(failed) == len(runs):
         return RegistrationCounts(0, 0, tuple(failed))
     with _open(db) as database:
         for outcome in outcomes:
