@@ -27,7 +27,7 @@ from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
 from manifests.publish.hub import hub_errors, parse_dataset
-from train.data import SHAPE, SPLITS, Arrays
+from train.data.arrays import SHAPE, SPLITS, Arrays
 
 #: Names of the data in records. Results on the JPEG copy are compared only with each other.
 ORIGINAL = "cifar-10"
