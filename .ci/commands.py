@@ -21,7 +21,7 @@ _BEGIN = "<!-- Below: written by `make commands`; not to be edited. -->\n"
 #: Options of several commands, which stand once; `--help` says what each of them does there.
 _SHARED = {
     "--force": "Replace what stands at the output; a study or the demo is continued with the new settings.",
-    "--jobs": "Number of worker processes; default: all cores, one run of training at a time.",
+    "--jobs": "Number of worker processes; default: all cores.",
     "--json": "Print the result as JSON.",
     "--runtime": "A package that foreign code can import besides torch, torchvision and numpy; `lemur-nets`: those of"
     " LEMUR's networks (repeatable).",

@@ -35,9 +35,8 @@ from benchmarks.frontier_airbench import SCRIPTS, run_script, write_data
 from train.data import Cifar10, load_cifar10, open_cache
 from train.model.recipe import Network, Recipe, find_recipe, read_changes
 from train.runs.job import TrainingJob
-from train.runs.loop_guest import Loop
+from train.runs.loop import HardestImages, Loop, Proxy
 from train.runs.process import CountFlop, choose_context, construct, load_network
-from train.runs.selection import HardestImages, Proxy
 
 _PETA = 1e15
 _COUNTED = 8  # images of a batch whose arithmetic is counted
@@ -46,11 +45,11 @@ _COUNTED = 8  # images of a batch whose arithmetic is counted
 def plan(arms: dict[str, Any], folder: Path | None, out: Path, images: int) -> None:
     """Assemble the network of each arm, and write its jobs."""
     from train.compose.assemble import assemble
-    from train.compose.candidates import Prober
+    from train.compose.candidates import open_prober
 
     out.mkdir(parents=True, exist_ok=True)
     nets = _find_nets(out)  # arms that are only trained differently share theirs
-    with Prober(unsafe=False) as prober:
+    with open_prober() as box:
         for place, (name, arm) in enumerate(arms.items()):
             job: dict[str, Any] = {"arm": name, "order": arm.get("order", place), "epochs": arm.get("epochs")}
             job["seeds"] = arm.get("seeds", [0, 1, 2])
@@ -61,7 +60,7 @@ def plan(arms: dict[str, Any], folder: Path | None, out: Path, images: int) -> N
                 texts = [*(first.get("set", []) if "like" in arm else ()), *arm.get("set", [])]
                 changes = {key: value for text in texts for key, value in read_changes(text).items()}
                 recipe = find_recipe(first["recipe"]).changed(**changes)
-                net = nets.get(_parts(recipe)) or assemble(recipe, folder, prober=prober)
+                net = nets.get(_parts(recipe)) or assemble(recipe, folder, box=box)
                 nets[_parts(recipe)] = net
                 each = image_flop(recipe, net.code, dict(net.prm))
                 epochs = job["epochs"] or arm["budget"] * _PETA / each / images
@@ -193,7 +192,7 @@ def train_ours(job: dict[str, Any], seed: int, data: Cifar10, settings: dict[str
         loop.build()
         loop.train()
         tested, figures = loop.finish()["test_accuracy"], loop.figures()
-        views = loop.measure_views().accuracy
+        views = loop.measure_views()
     return {
         "plain": figures["val_accuracy"] if held else tested,
         "views": views,

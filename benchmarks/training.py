@@ -20,7 +20,7 @@ from train.compose.assemble import assemble
 from train.data import load_cifar10
 from train.model.recipe import Recipe, load_recipe
 from train.runs.job import TrainingJob
-from train.runs.loop_guest import Loop
+from train.runs.loop import Loop
 from train.runs.run import PRELOAD, Resources
 
 ENTRY = "benchmarks.training:compare"
@@ -84,7 +84,7 @@ def main() -> None:
         step_limit=600.0,
         key="",
     )
-    entries = [ENTRY, "train.runs.loop_guest:train"]
+    entries = [ENTRY, "train.runs.loop:train"]
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory())
         box = stack.enter_context(Sandbox(preload=PRELOAD, entries=entries, readable=[data.folder], workers=1))

@@ -33,7 +33,8 @@ from manifests.folders.manifest import INDEX, read_manifest
 from manifests.records import Ingredient
 from manifests.records.corpus import load_corpus
 from train.compose.assemble import assemble
-from train.data import load_cifar10, open_source
+from train.data import load_cifar10
+from train.data.sources import open_source
 from train.model.recipe import Network, Recipe, find_recipe
 from train.runs.page import read_record
 from train.runs.run import Resources, TrainingRun, train_once
@@ -147,7 +148,7 @@ def make_snapshot(plan: Plan, out: Path) -> None:
 
 def make_network(plan: Plan, out: Path) -> None:
     """Assemble the recipe from the blocks; write the network, and a file with the facts that a run needs."""
-    assembled = assemble(_recipe(plan), out / BLOCKS, unsafe=plan.unsafe)
+    assembled = assemble(_recipe(plan), out / BLOCKS, unsafe_no_sandbox=plan.unsafe)
     parts = [part.model_dump(mode="json") for part in assembled.ingredients]
     facts = {"name": assembled.name, "prm": assembled.prm, "ingredients": parts}
     write_text(out / NETWORK_FACTS, json.dumps(facts, indent=2) + "\n")

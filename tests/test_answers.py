@@ -109,7 +109,7 @@ def use_block_graphs(reply: Reply[Any]) -> None:
 
 def use_check(reply: Reply[Any]) -> None:
     with contextlib.suppress(UserError):  # hyperparameters that a network refuses
-        check.build_result("net", "class Net: pass", reply.outcome, check.CheckSettings(), 0.1)
+        check.build_result("net", "class Net: pass", reply.outcome, check.CheckSettings())
 
 
 USES: dict[str, Callable[[Reply[Any]], object]] = {

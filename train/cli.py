@@ -20,9 +20,7 @@ _train = typer.Typer(
 app.add_typer(_train, name="train", rich_help_panel="Train: blocks in, trained models and LEMUR records out")
 
 _HUB = "hf://datasets/uoft-cs/cifar10"
-_DATA = (
-    "CIFAR-10: Parquet folder, hf://datasets/OWNER/NAME, the original archive or folder, torchvision:ROOT, synthetic."
-)
+_DATA = "CIFAR-10: Parquet folder, hf://datasets/OWNER/NAME, cifar-10-batches-py or torchvision:ROOT, synthetic."
 _SHIPPED = ", ".join(sorted(path.stem for path in Path(__file__).with_name("recipes").glob("*.toml")))
 _RECIPE = f"A TOML file, or the name of a shipped recipe: {_SHIPPED}."
 
@@ -61,10 +59,7 @@ def _resource(*names: str, **settings: Any) -> Any:
     return typer.Option(*names, rich_help_panel="Resources and sandbox", callback=_finite, **settings)
 
 
-Jobs = Annotated[int, _resource(metavar="N", min=1, help="Parallel runs.")]
-Threads = Annotated[
-    int | None, _resource(metavar="N", min=1, help="Threads per run (default: CPU count divided by --jobs).")
-]
+Threads = Annotated[int | None, _resource(metavar="N", min=1, help="Threads of a run (default: one for each core).")]
 TimeLimit = Annotated[
     float | None, _resource(metavar="SECONDS", min=1, help="Stop a run after this time; it can be resumed.")
 ]
@@ -195,7 +190,6 @@ def ablate_(
     held_out: HeldOut = 5000,
     images: Images = None,
     set_: Set = None,
-    jobs: Jobs = 1,
     threads: Threads = None,
     memory: Memory = 8.0,
     time_limit: TimeLimit = None,
@@ -209,9 +203,7 @@ def ablate_(
       lemur train ablate preact_se --in blocks --seeds 0,1,2 --out ablation
     """
     chosen = package.open_recipe(recipe, set_, epochs)
-    resources = package.commands.Resources(
-        threads, memory_gib=memory, time_limit=time_limit, unsafe=unsafe_no_sandbox, jobs=jobs
-    )
+    resources = package.commands.Resources(threads, memory_gib=memory, time_limit=time_limit, unsafe=unsafe_no_sandbox)
     study = package.ablate(
         chosen,
         folder,

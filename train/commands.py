@@ -16,7 +16,6 @@ from train.compose.assemble import assemble as assemble_recipe
 from train.compose.assemble import assemble_to, choose_fillers
 from train.compose.candidates import candidates
 from train.data import count_images, load_cifar10
-from train.interface import Ablation
 from train.lemur.check import CheckSettings as CheckSettings
 from train.lemur.check import check_file as check_file
 from train.model.recipe import Recipe, agree_on_training, network_in
@@ -24,7 +23,7 @@ from train.runs.register import RegistrationCounts
 from train.runs.run import Resources as Resources
 from train.runs.run import TrainingRun, train_once
 from train.runs.run_folder import run_text
-from train.studies.ablation import row_text
+from train.studies.ablation import Ablation, row_text
 
 
 def assemble(recipe: Recipe, folder: Path | None, out: Path, *, unsafe: bool, force: bool, as_json: bool) -> str:
@@ -73,7 +72,7 @@ def run(
         choose_fillers(recipe, folder)  # before the Hub is asked for images
     cifar10 = load_cifar10(data)
     count_images(cifar10, held_out, images)  # before the seconds that assembling takes
-    net = read or assemble_recipe(recipe, folder, unsafe=resources.unsafe)
+    net = read or assemble_recipe(recipe, folder, unsafe_no_sandbox=resources.unsafe)
     training = TrainingRun(net, recipe, seed, cifar10, held_out, images)
     record = train_once(training, out, resources=resources, force=force, library=folder if read is None else None)
     return record, to_json(record.model_dump(mode="json")) if as_json else run_text(record, out)

@@ -1,6 +1,6 @@
-"""The Python interface of training: compose a network of blocks, train it, compare variants, register runs.
+"""The Python interface of training: `train`, `Run`, `register`, and `assemble` and `ablate` of the modules below.
 
-Everything here calls the modules below; the command line and programs therefore do the same.
+The command line calls the same functions.
 """
 
 import os
@@ -14,46 +14,16 @@ from lemur_core.files.progress import hide_progress
 from manifests.folders.checks import Check
 from manifests.folders.manifest import Manifest, read_manifest
 from manifests.records import TrainingRecord
-from train.compose.assemble import assemble as assemble_network
-from train.data import Cifar10, count_images, load_cifar10
-from train.model.recipe import Network, Recipe, find_recipe
+from train.compose.assemble import assemble as assemble
+from train.data import Cifar10, count_images, open_data
+from train.model.recipe import Network, Recipe, to_recipe
 from train.runs.job import WEIGHTS, EpochFigures, read_history
 from train.runs.page import NET, read_record
 from train.runs.register import RegistrationCounts
 from train.runs.register import register as register_runs
 from train.runs.run import Resources, TrainingRun, train_once
 from train.runs.verify import verify
-from train.studies.ablation import Row
-from train.studies.ablation import ablate as ablate_recipe
-
-
-def assemble(recipe: Recipe | PathLike, library: PathLike | None = None, *, unsafe_no_sandbox: bool = False) -> Network:
-    """Compose a network of blocks: one closed Python file by LEMUR's contract, checked by running it in the sandbox.
-
-    Args:
-        recipe: a recipe, a TOML file, or the name of a shipped recipe.
-        library: the extraction that holds the blocks; not needed for a recipe of built-in parts.
-        unsafe_no_sandbox: run the blocks without the sandbox; only for code that you trust.
-
-    Returns:
-        The network: its name, code, hyperparameters, blocks and recipe.
-
-    Raises:
-        UserError: if a block is unknown or does not fit its slot, or the network does not run.
-        UsageError: if there is no recipe of this name.
-
-    Example:
-        ```python
-        from train import assemble, find_recipe
-
-        small = find_recipe("plain").changed(model__widths=[8, 8, 8], training__epochs=1, training__batch_size=32)
-        network = assemble(small)
-        print(network.code.splitlines()[0])
-        ```
-    """
-    wanted = recipe if isinstance(recipe, Recipe) else find_recipe(os.fspath(recipe))
-    with hide_progress():
-        return assemble_network(wanted, None if library is None else Path(library), unsafe=unsafe_no_sandbox)
+from train.studies.ablation import ablate as ablate
 
 
 @dataclass(frozen=True, init=False)
@@ -175,10 +145,10 @@ def train(
     """
     if recipe is None:
         recipe = network.recipe or "plain"
-    wanted = recipe if isinstance(recipe, Recipe) else find_recipe(os.fspath(recipe))
+    wanted = to_recipe(recipe)
     folder = Path("runs") / f"{network.name}-seed{seed}" if out is None else Path(out)
     with hide_progress(unless=progress):
-        limits, cifar10 = resources or Resources(), _open_data(data)
+        limits, cifar10 = resources or Resources(), open_data(data)
         count_images(cifar10, held_out, images)
         run = TrainingRun(network, wanted, seed, cifar10, held_out, images)
         blocks = None if library is None else Path(library)
@@ -186,84 +156,6 @@ def train(
     if not (folder / NET).is_file():
         raise UserError(f"{folder}: {record.status}: {record.error}; the same call continues the run")
     return Run(folder)
-
-
-@dataclass(frozen=True, slots=True)
-class Ablation:
-    """Hold the results of an ablation.
-
-    Attributes:
-        folder: the folder with the table, the figure and all runs.
-        rows: one for each variant, the full recipe first: accuracy, and the paired difference to the full recipe.
-    """
-
-    folder: Path
-    rows: tuple[Row, ...]
-
-    def __fspath__(self) -> str:
-        return str(self.folder)
-
-
-def ablate(
-    recipe: Recipe | PathLike,
-    library: PathLike | None = None,
-    *,
-    data: PathLike | Cifar10,
-    out: PathLike,
-    seeds: Sequence[int] = (0, 1, 2),
-    variants: Sequence[str] = (),
-    held_out: int = 5000,
-    images: int | None = None,
-    resources: Resources | None = None,
-    force: bool = False,
-    progress: bool = False,
-) -> Ablation:
-    """Train a recipe with one ingredient left out at a time, with the same seeds, and compare the accuracies in pairs.
-
-    Args:
-        recipe: a recipe, a TOML file, or the name of a shipped recipe.
-        library: the extraction that holds the blocks.
-        data: CIFAR-10 in any of its forms, or `synthetic[:COUNT]` for smoke tests.
-        out: the folder to write, or to continue in.
-        seeds: every variant is trained with each.
-        variants: `NAME: KEY=VALUE` in place of the standard variants; values as in TOML.
-        held_out: training images to validate on.
-        images: how many of the other images to train on; all by default.
-        resources: threads, device, memory and time limits, and how many runs at the same time.
-        force: continue with another plan, and train again what failed.
-        progress: show progress on stderr.
-
-    Returns:
-        The folder and a row for each variant.
-
-    Raises:
-        UsageError: if seeds or variants cannot be used.
-        UserError: if a variant cannot be assembled, or `out` holds another study.
-
-    Example:
-        ```python
-        from train import ablate
-
-        changes = ["no flip: augmentation.flip=false"]
-        study = ablate(small, data="synthetic:320", out="ablation", seeds=[0], variants=changes, held_out=64)
-        print([(row.variant, row.mean) for row in study.rows])
-        ```
-    """
-    wanted = recipe if isinstance(recipe, Recipe) else find_recipe(os.fspath(recipe))
-    with hide_progress(unless=progress):
-        rows = ablate_recipe(
-            wanted,
-            None if library is None else Path(library),
-            data=_open_data(data),
-            out=Path(out),
-            seeds=seeds,
-            written=variants,
-            held_out=held_out,
-            images=images,
-            resources=resources or Resources(),
-            force=force,
-        )
-    return Ablation(Path(out), tuple(rows))
 
 
 def register(runs: PathLike | Sequence[PathLike], *, db: PathLike) -> RegistrationCounts:
@@ -289,7 +181,3 @@ def register(runs: PathLike | Sequence[PathLike], *, db: PathLike) -> Registrati
     """
     folders = [runs] if isinstance(runs, str | os.PathLike) else runs
     return register_runs(Path(db), list(map(Path, folders)))
-
-
-def _open_data(data: PathLike | Cifar10) -> Cifar10:
-    return data if isinstance(data, Cifar10) else load_cifar10(os.fspath(data))

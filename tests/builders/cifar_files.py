@@ -3,8 +3,6 @@
 import hashlib
 import io
 import pickle
-import tarfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,33 +60,18 @@ def to_pickle(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> bytes:
 
 
 def write_python(root: Path, made: Made) -> Path:
-    return _write_batches(root / "cifar-10-batches-py", "", made, to_pickle)
+    folder = root / "cifar-10-batches-py"
+    folder.mkdir(parents=True)
+    for number, rows in enumerate(np.array_split(np.arange(TRAIN), 5), 1):
+        (folder / f"data_batch_{number}").write_bytes(to_pickle(made.train_images[rows], made.train_labels[rows]))
+    (folder / "test_batch").write_bytes(to_pickle(made.test_images, made.test_labels))
+    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": list("abcdefghij")}, 2))
+    return folder
 
 
 def pass_for_originals(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let torchvision state the digests of these files for those of CIFAR-10."""
-    found = [[file.name, hashlib.md5(file.read_bytes()).hexdigest()] for file in sorted(folder.iterdir())]
+    meta, *found = [[file.name, hashlib.md5(file.read_bytes()).hexdigest()] for file in sorted(folder.iterdir())]
     monkeypatch.setattr(CIFAR10, "train_list", found[:-1])
     monkeypatch.setattr(CIFAR10, "test_list", found[-1:])
-
-
-def write_binary(root: Path, made: Made) -> Path:
-    return _write_batches(root / "cifar-10-batches-bin", ".bin", made, _records)
-
-
-def write_tar(path: Path, folder: Path, mode: str = "w:gz") -> Path:
-    with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
-        archive.add(folder, folder.name)
-    return path
-
-
-def _write_batches(folder: Path, suffix: str, made: Made, dump: Callable[..., bytes]) -> Path:
-    folder.mkdir(parents=True)
-    for number, rows in enumerate(np.array_split(np.arange(TRAIN), 5), 1):
-        (folder / f"data_batch_{number}{suffix}").write_bytes(dump(made.train_images[rows], made.train_labels[rows]))
-    (folder / f"test_batch{suffix}").write_bytes(dump(made.test_images, made.test_labels))
-    return folder
-
-
-def _records(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> bytes:
-    return np.hstack([labels[:, None].astype(np.uint8), images.reshape(len(images), -1)]).tobytes()
+    monkeypatch.setattr(CIFAR10, "meta", {**CIFAR10.meta, "md5": meta[1]})

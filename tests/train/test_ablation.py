@@ -10,7 +10,7 @@ from scipy.stats import ttest_rel
 from lemur_core.files.errors import UserError
 from tests.builders.suites import table
 from train.model.recipe import Recipe, read_changes
-from train.studies.ablation import FULL, Difference, mean_difference, variants
+from train.studies.ablation import FULL, Difference, list_variants, mean_difference
 
 WHOLE = Recipe().changed(
     slots__attention="timm::SEModule", slots__downsample="timm::BlurPool2d", slots__stochastic_depth="timm::DropPath",
@@ -20,20 +20,20 @@ STANDARD = ["no attention", "no anti-aliasing", "no stochastic depth", "plain au
 
 
 def test_each_standard_variant_leaves_one_ingredient_out_that_the_recipe_has() -> None:
-    found = variants(WHOLE)
+    found = list_variants(WHOLE)
     assert list(found) == [FULL, *STANDARD]
     assert found["no attention"].slots.attention.use == "none"
     assert found["no attention"].slots.downsample == WHOLE.slots.downsample
     assert found["no anti-aliasing"].slots.downsample.use == "subsample"
-    max_pool = variants(WHOLE.changed(slots__downsample="max_pool"))  # which aliases, too
+    max_pool = list_variants(WHOLE.changed(slots__downsample="max_pool"))  # which aliases, too
     assert list(max_pool) == [FULL, *STANDARD[:1], *STANDARD[2:]]
     plain = found["plain augmentation"].augmentation
     assert (plain.randaugment_ops, plain.cutmix_alpha) == (0, 0)
     assert plain.crop_padding == WHOLE.augmentation.crop_padding
-    assert list(variants(WHOLE.changed(slots__attention="none"))) == [FULL, *STANDARD[1:]]
+    assert list(list_variants(WHOLE.changed(slots__attention="none"))) == [FULL, *STANDARD[1:]]
     with pytest.raises(UserError, match="no attention, anti-aliasing"):
-        variants(Recipe())
-    written = variants(WHOLE, ["wide: model.widths=[64, 64, 64], model.name='w'", "long: training.epochs=99,"])
+        list_variants(Recipe())
+    written = list_variants(WHOLE, ["wide: model.widths=[64, 64, 64], model.name='w'", "long: training.epochs=99,"])
     assert list(written) == [FULL, "wide", "long"]
     assert (written["wide"].model.widths, written["long"].training.epochs) == ((64, 64, 64), 99)
     assert read_changes("c.d=\"x, y\", e.f={ g = 1, h = 'i' },") == {"c__d": "x, y", "e__f": {"g": 1, "h": "i"}}
@@ -42,7 +42,7 @@ def test_each_standard_variant_leaves_one_ingredient_out_that_the_recipe_has() -
 @table(__file__, "ablation.md", "What is refused", globals())
 def test_what_is_refused(written: list[str], said: str) -> None:
     with pytest.raises(UserError, match=re.escape(said)):
-        variants(WHOLE, written)
+        list_variants(WHOLE, written)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=2, max_size=8))

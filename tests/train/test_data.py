@@ -39,7 +39,7 @@ FORMS: dict[str, Callable[[Path], Path | str]] = read_table(__file__, "data.md",
 def originals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What `write_python` writes passes for the original files."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("train.data._EXPECTED", {"train": cifar_files.TRAIN, "test": cifar_files.TEST})
+        patch.setattr("train.data.sources._EXPECTED", {"train": cifar_files.TRAIN, "test": cifar_files.TEST})
         cifar_files.pass_for_originals(cifar_files.write_python(tmp_path_factory.mktemp("original"), MADE), patch)
         yield
 
@@ -72,9 +72,9 @@ def test_digest_is_of_the_pixels_and_the_folder_of_the_input(folder: Path, tmp_p
     def load(source: Path) -> Cifar10:
         return load_cifar10(source, cache=tmp_path / "cache")
 
-    parquet, binary = load(folder), load(cifar_files.write_binary(tmp_path, MADE))
-    assert parquet.sha256 == binary.sha256
-    assert parquet.folder != binary.folder
+    parquet, batches = load(folder), load(cifar_files.write_python(tmp_path, MADE))
+    assert parquet.sha256 == batches.sha256
+    assert parquet.folder != batches.folder
     other = load(cifar_files.write_parquet(tmp_path / "other", cifar_files.make(1)))
     assert other.sha256 != parquet.sha256
     moved = load(folder.rename(tmp_path / "moved"))
@@ -172,36 +172,23 @@ def test_synthetic_is_the_same_everywhere(tmp_path: Path, curator_cache: Path) -
 # --- the Hub ----------------------------------------------------------------------------------------------------
 
 
-def serve(monkeypatch: pytest.MonkeyPatch, answer: Callable[..., object]) -> None:
-    """The Hub's answers from memory: what the library makes of them is its own."""
-    import datasets
-
-    monkeypatch.setattr(datasets, "load_dataset", answer)
-
-
-def hub_split(split: str) -> object:
-    import datasets
-
-    images, labels = getattr(MADE, f"{split}_images"), getattr(MADE, f"{split}_labels")
-    cells = [{"bytes": cifar_files.encode(image), "path": None} for image in images]
-    names = datasets.ClassLabel(names=list("abcdefghij"))
-    features = datasets.Features({"img": datasets.Image(), "label": names, "note": datasets.Value("string")})
-    rows = {"img": cells, "label": labels.tolist(), "note": ["x"] * len(labels)}
-    return datasets.Dataset.from_dict(rows, features=features)
-
-
 def test_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[object] = []
-    loaded = {split: hub_split(split) for split in ("test", "train")}
-    serve(monkeypatch, lambda *args, **named: asked.append((args, named)) or loaded)  # type: ignore[func-returns-value]
+
+    def download(repo: str, **named: object) -> str:
+        asked.append((repo, named["repo_type"], named["revision"]))
+        return str(tmp_path / repo)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    cifar_files.write_parquet(tmp_path / "uoft-cs" / "cifar10" / "plain_text", MADE)
     for _ in range(2):
-        data = load_cifar10("hf://datasets/uoft-cs/cifar10@main", cache=tmp_path)
+        data = load_cifar10("hf://datasets/uoft-cs/cifar10@main", cache=tmp_path / "cache")
         assert same(data)
         assert data.label == "cifar-10"
-    assert asked == [(("uoft-cs/cifar10",), {"revision": "main"})] * 2
-    assert len(list(tmp_path.iterdir())) == 1
-    serve(monkeypatch, lambda *_, **__: {"train": hub_split("train"), "dev": hub_split("test")})
-    with pytest.raises(UserError, match=r"^hf://datasets/o/n: no split test; it has dev, train$"):
+    assert asked == [("uoft-cs/cifar10", "dataset", "main")] * 2
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+    (tmp_path / "o" / "n").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"^hf://datasets/o/n: no CIFAR-10 found; pass a folder"):
         load_cifar10("hf://datasets/o/n", cache=tmp_path)
 
 
@@ -233,7 +220,7 @@ def test_split_is_disjoint_complete_sorted_and_repeatable(data: st.DataObject, c
 @pytest.mark.slow
 @pytest.mark.skipif(not REAL.is_dir(), reason="needs ../shared/data/cifar10-jpeg")
 def test_real_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("train.data._EXPECTED", {"train": 50_000, "test": 10_000})
+    monkeypatch.setattr("train.data.sources._EXPECTED", {"train": 50_000, "test": 10_000})
     first = load_cifar10(REAL, cache=tmp_path)
     started = time.process_time()
     data = load_cifar10(REAL, cache=tmp_path)

@@ -1,4 +1,4 @@
-"""What the loop is made of: evaluation, metrics, draws, what a network must be, checkpoints."""
+"""What the loop is made of: evaluation, losses, what a network must be, checkpoints."""
 
 import math
 import os
@@ -8,17 +8,20 @@ import pytest
 import torch
 from torch import nn
 
-from train.runs.augment import Pixels
-from train.runs.job import load_checkpoint, loose_buffers, put_back, save_whole, tensors_only, weights_digest
+from train.runs.loop import DivergedError, Loop, Pixels, evaluate
 from train.runs.process import (
-    DivergedError,
+    DeviceContext,
     NetworkError,
-    RunMetrics,
     check_output,
     choose_context,
     construct,
-    evaluate,
+    load_checkpoint,
     load_network,
+    loose_buffers,
+    put_back,
+    save_whole,
+    tensors_only,
+    weights_digest,
 )
 
 
@@ -43,35 +46,24 @@ def test_evaluation_counts_all_images_in_eval_mode() -> None:
     labels[600:1100] = 1
     net, ticks = Brightness(), []
     pixels = Pixels((0.5,) * 3, (0.5,) * 3)
-    found = evaluate(net, images, labels, pixels=pixels, context=choose_context("cpu"), tick=lambda: ticks.append(1))
-    assert found.accuracy == 1100 / 1203
-    assert found.loss == pytest.approx((600 * math.log(9) + 103 * 100) / 1203, rel=0.01)
+    context = choose_context("cpu")
+    loss, accuracy = evaluate(net, images, labels, pixels=pixels, context=context, tick=lambda: ticks.append(1))
+    assert accuracy == 1100 / 1203
+    assert loss == pytest.approx((600 * math.log(9) + 103 * 100) / 1203, rel=0.01)
     assert (net.training, len(ticks)) == (True, 3)
 
 
-def test_metrics_say_where_a_run_diverged() -> None:
-    metrics = RunMetrics(3, torch.device("cpu"))
-    outputs, targets = torch.eye(10)[:4], torch.arange(4)
-    for _ in range(4):
-        metrics.note(torch.tensor(1.5), outputs, targets)
-        metrics.end_step(2.0, 0.5)
-        if metrics.steps == 3:
-            metrics.end_epoch(0.1, None)
-    (epoch,) = metrics.history
-    assert (epoch["epoch"], epoch["steps"], epoch["train_loss"], epoch["train_accuracy"]) == (1, 3, 1.5, 1.0)
-    assert (epoch["val_loss"], epoch["val_accuracy"], epoch["seconds"], epoch["data_seconds"]) == (None, None, 6.0, 1.5)
-    with pytest.raises(DivergedError, match=r"^the loss is nan at epoch 2, step 2$"):
-        metrics.note(torch.tensor(float("nan")), outputs, targets)
-
-
-def test_metrics_of_an_accelerator_look_later_and_see_the_same() -> None:
-    metrics = RunMetrics(100, torch.device("meta"))
+def test_losses_on_an_accelerator_are_read_later_and_say_the_same() -> None:
+    loop = object.__new__(Loop)  # without images and network
+    loop._context, loop._steps_an_epoch = DeviceContext(torch.device("meta"), "float32"), 100
+    loop.steps, loop.images_seen, loop.train_seconds, loop.data_seconds = 100, 0, 0.0, 0.0
+    loop._begin_epoch()
     nothing = torch.zeros(4, 10)
     for loss in (1.0, 2.0, float("inf"), *[4.0] * 12):
-        metrics.note(torch.tensor(loss), nothing, nothing)
-        metrics.end_step(0.0, 0.0)
-    with pytest.raises(DivergedError, match=r"^the loss is inf at epoch 1, step 3$"):
-        metrics.note(torch.tensor(4.0), nothing, nothing)
+        loop._note(torch.tensor(loss), nothing, nothing)
+        loop.steps += 1
+    with pytest.raises(DivergedError, match=r"^the loss is inf at epoch 2, step 3$"):
+        loop._note(torch.tensor(4.0), nothing, nothing)
 
 
 NET = """

@@ -1,36 +1,30 @@
 """Optimizers, their schedules and averages: what decays, what Muon trains beside SGD, states that go on."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from train.model.recipe import Recipe, Training
-from train.runs.optimizer import (
-    Lookahead,
-    Muon,
-    MuonWithSgd,
-    freeze_norm_weights,
-    make_average,
-    make_optimizer,
-    make_schedule,
-    start_as_identity,
-)
+from train.model.recipe import Training
+from train.runs.loop import Descent, Lookahead, Muon, freeze_norm_weights, make_average, start_as_identity
 
 STEPS = 40
 
 
 def rates(steps: int = STEPS, **settings: object) -> list[float]:
     training = Training(learning_rate=0.5, **settings)  # type: ignore[arg-type]
-    optimizer = make_optimizer([nn.Parameter(torch.zeros(2, 2))], training)
-    schedule = make_schedule(optimizer, training, steps)
+    descent = Descent([nn.Parameter(torch.zeros(2, 2))], training, steps)
     found = []
     for _ in range(steps):
-        found.append(float(optimizer.param_groups[0]["lr"]))
-        optimizer.step()
-        schedule.step()
+        found.append(descent.rate)
+        descent.step()
     return found
+
+
+def groups_of(descent: Descent) -> list[dict[str, Any]]:
+    return [group for optimizer in descent.optimizers for group in optimizer.param_groups]
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "onecycle", "linear", "constant"])
@@ -65,7 +59,7 @@ def test_schedules(schedule: str, warm: float) -> None:
 def test_only_matrices_decay(name: str) -> None:
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
     net[0].bias.requires_grad_(False)
-    groups = make_optimizer(net.parameters(), Training(optimizer=name, weight_decay=0.1)).param_groups  # type: ignore[arg-type]
+    groups = groups_of(Descent(net.parameters(), Training(optimizer=name, weight_decay=0.1), 9))  # type: ignore[arg-type]
     assert [(group["weight_decay"], [tuple(each.shape) for each in group["params"]]) for group in groups] == [
         (0.1, [(4, 3, 3, 3)]),
         (0.0, [(4,), (4,)]),
@@ -90,7 +84,7 @@ def test_averages_forget_the_first_weights_soon_and_leave_indices_and_masks() ->
     assert torch.equal(average.module.mask, net.mask)
 
 
-TRAINING = Recipe().changed(training__optimizer="muon", training__muon_learning_rate=0.5).training
+TRAINING = Training(optimizer="muon", muon_learning_rate=0.5, schedule="constant", warmup_fraction=0.0)
 
 
 def network() -> nn.Module:
@@ -100,21 +94,20 @@ def network() -> nn.Module:
     return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
-def trained(net: nn.Module, steps: range, optimizer: torch.optim.Optimizer) -> None:
+def trained(net: nn.Module, steps: range, descent: Descent) -> None:
     for step in steps:
         torch.manual_seed(step)
-        optimizer.zero_grad(set_to_none=True)
+        descent.zero_grad()
         net(torch.randn(4, 3, 8, 8)).square().mean().backward()
-        optimizer.step()
+        descent.step()
 
 
 def test_only_convolutions_between_many_channels_go_to_muon() -> None:
     net = network()
     before = [parameter.detach().clone() for parameter in net.parameters()]
-    optimizer = make_optimizer(net.parameters(), TRAINING)
-    assert isinstance(optimizer, MuonWithSgd)
-    assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.1, 0.1]
-    trained(net, range(1), optimizer)
+    descent = Descent(net.parameters(), TRAINING, 10)
+    assert [group["lr"] for group in groups_of(descent)] == [0.5, 0.1, 0.1]
+    trained(net, range(1), descent)
     change = net[1].weight.detach() - before[2]
     rows = (change / 0.5).permute(0, 2, 3, 1).reshape(48, -1)
     singular = torch.linalg.svdvals(rows)
@@ -124,30 +117,25 @@ def test_only_convolutions_between_many_channels_go_to_muon() -> None:
     assert not torch.equal(net[4].bias, before[-1])
 
 
-def test_one_schedule_sets_both() -> None:
+@pytest.mark.parametrize("name", ["onecycle", "cosine", "linear"])
+def test_one_schedule_sets_both(name: str) -> None:
     net = network()
-    optimizer = make_optimizer(net.parameters(), TRAINING)
-    for name in ("onecycle", "cosine", "linear"):
-        schedule = make_schedule(optimizer, Training(optimizer="muon", muon_learning_rate=0.5, schedule=name), 20)
-        ratios = []
-        for _ in range(20):
-            ratios.append(optimizer.param_groups[0]["lr"] / optimizer.param_groups[1]["lr"])
-            trained(net, range(1), optimizer)
-            schedule.step()
-        assert ratios == pytest.approx([5.0] * 20)
-        for group in optimizer.param_groups:
-            group["lr"] = group.pop("initial_lr")
+    descent = Descent(net.parameters(), TRAINING.model_copy(update={"schedule": name}), 20)
+    for _ in range(20):
+        muon, sgd, _ = (group["lr"] for group in groups_of(descent))
+        assert muon == pytest.approx(5.0 * sgd)
+        trained(net, range(1), descent)
 
 
 def test_a_loaded_state_goes_on_to_the_same_weights() -> None:
     whole, first = network(), network()
-    one = make_optimizer(whole.parameters(), TRAINING)
+    one = Descent(whole.parameters(), TRAINING, 6)
     trained(whole, range(6), one)
-    two = make_optimizer(first.parameters(), TRAINING)
+    two = Descent(first.parameters(), TRAINING, 6)
     trained(first, range(3), two)
     second = network()
     second.load_state_dict(first.state_dict())
-    three = make_optimizer(second.parameters(), TRAINING)
+    three = Descent(second.parameters(), TRAINING, 6)
     three.load_state_dict(two.state_dict())
     trained(second, range(3, 6), three)
     for left, right in zip(whole.parameters(), second.parameters(), strict=True):
@@ -172,14 +160,14 @@ def test_a_step_is_that_of_torch_as_far_as_bfloat16_goes(shape: tuple[int, int])
 def test_what_muon_trains_keeps_the_norm_of_an_orthogonal_matrix_and_biases_have_a_rate_of_their_own() -> None:
     net = nn.Sequential(nn.Conv2d(24, 32, 3), nn.BatchNorm2d(32)).to(memory_format=torch.channels_last)
     freeze_norm_weights(net)
-    training = Training(optimizer="muon", muon_unit=True, muon_learning_rate=0.01, learning_rate=0.1, bias_rate=64)
-    optimizer = make_optimizer(net.parameters(), training)
+    rates = {"muon_learning_rate": 0.01, "learning_rate": 0.1, "bias_rate": 64}
+    descent = Descent(net.parameters(), TRAINING.model_copy(update={"muon_unit": True, **rates}), 10)
     for _ in range(3):
-        optimizer.zero_grad()
+        descent.zero_grad()
         net(torch.randn(4, 24, 8, 8)).square().sum().backward()
-        optimizer.step()
+        descent.step()
     assert float(net[0].weight.detach().norm()) == pytest.approx(32**0.5, rel=0.02)
-    assert sorted(group["lr"] for group in optimizer.param_groups) == [0.01, 6.4]
+    assert sorted(group["lr"] for group in groups_of(descent)) == [0.01, 6.4]
     assert torch.equal(net[1].weight, torch.ones(32))
     assert not torch.equal(net[1].bias, torch.zeros(32))
 

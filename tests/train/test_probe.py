@@ -26,7 +26,7 @@ def ask(slot: str, text: str, *builds: str, strict: bool = True, widths: tuple[i
         return probe_filler(
             {
                 "slot": slot,
-                "code": HEAD + text if "class " in text else "",
+                "codes": [HEAD + text if "class " in text else ""],
                 "target": target,
                 "builds": list(builds),
                 "support": default_support(),
@@ -126,4 +126,5 @@ def test_a_network_that_does_not_learn_is_told() -> None:
     )
     payload = {"code": code, "prm": {"lr": 0.1}, "in_shape": [2, 3, 2, 2], "out_shape": [10]}
     with warnings.catch_warnings():
-        assert probe_network(payload) == {"fits": False, "reason": "it does not learn: ArithmeticError: too steep"}
+        answer = probe_network(payload)
+    assert (answer["fits"], answer["reason"]) == (False, "it does not learn: ArithmeticError: too steep")

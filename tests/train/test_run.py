@@ -1,6 +1,5 @@
 """Whole training runs in the real sandbox: how each one ends, what it leaves, how it goes on, and that it repeats."""
 
-import contextlib
 import json
 import shutil
 import threading
@@ -13,12 +12,13 @@ import pytest
 import torch
 
 from lemur_core.files.errors import UserError
-from lemur_core.sandbox import Sandbox
+from lemur_core.sandbox.cached import SharedSandbox
 from manifests.records import Ingredient, TrainingRecord
 from tests.builders.suites import read_files, read_table
 from train.data import Cifar10, load_cifar10
 from train.model.recipe import Network, Recipe
-from train.runs.job import read_history, weights_digest
+from train.runs.job import read_history
+from train.runs.process import weights_digest
 from train.runs.run import Resources, TrainingRun, open_sandbox, train_once
 from train.runs.run_folder import own_folder
 from train.studies.study import Study
@@ -40,12 +40,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Cifar10:
 
 
 @pytest.fixture(scope="module")
-def box(data: Cifar10) -> Iterator[Sandbox]:
+def box(data: Cifar10) -> Iterator[SharedSandbox]:
     with open_sandbox(data.folder, ONE.resolve()) as opened:
         yield opened
 
 
-def run(data: Cifar10, box: Sandbox | None, out: Path, line: str = "pass  # HERE", **options: object) -> TrainingRecord:
+def run(
+    data: Cifar10, box: SharedSandbox | None, out: Path, line: str = "pass  # HERE", **options: object
+) -> TrainingRecord:
     """Train the tiny network, with that line run in its fourth call."""
     net = Network("tiny", NET.replace("pass  # HERE", line), {"lr": 0.1})
     what = {name: options.pop(name) for name in ("recipe", "seed", "held_out", "images") if name in options}
@@ -53,12 +55,9 @@ def run(data: Cifar10, box: Sandbox | None, out: Path, line: str = "pass  # HERE
     return train_in(box, training_run, out, **options)
 
 
-def train_in(box: Sandbox | None, training_run: TrainingRun, out: Path, **options: object) -> TrainingRecord:
+def train_in(box: SharedSandbox | None, training_run: TrainingRun, out: Path, **options: object) -> TrainingRecord:
     """Train in the sandbox of all these tests: each run would start its own, and import torch once more."""
-    with pytest.MonkeyPatch.context() as patch:
-        if box is not None:
-            patch.setattr("train.runs.run.open_sandbox", lambda *_: contextlib.nullcontext(box))
-        return train_once(training_run, out, **{"resources": ONE, "quiet": True, **options})  # type: ignore[arg-type]
+    return train_once(training_run, out, **{"resources": ONE, "quiet": True, "box": box, **options})  # type: ignore[arg-type]
 
 
 def digest(out: Path) -> str:
@@ -73,7 +72,7 @@ def epochs(out: Path) -> list[dict[str, object]]:
     return [{key: value for key, value in line.items() if "seconds" not in key} for line in lines]
 
 
-def test_a_run_and_its_folder(data: Cifar10, box: Sandbox, tmp_path: Path) -> None:
+def test_a_run_and_its_folder(data: Cifar10, box: SharedSandbox, tmp_path: Path) -> None:
     out = tmp_path / "out"
     longer = RECIPE.changed(training__epochs=6, augmentation__cutmix_alpha=0.0, augmentation__randaugment_ops=0)
     record = run(data, box, out, recipe=longer)
@@ -104,7 +103,9 @@ def test_a_run_and_its_folder(data: Cifar10, box: Sandbox, tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_the_same_seed_gives_the_same_bits_and_another_does_not(data: Cifar10, box: Sandbox, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_bits_and_another_does_not(
+    data: Cifar10, box: SharedSandbox, tmp_path: Path
+) -> None:
     records = [run(data, box, tmp_path / str(number), seed=seed) for number, seed in enumerate((0, 0, 1))]
     assert {record.status for record in records} == {"ok"}
     first, again, other = (digest(tmp_path / str(number)) for number in range(3))
@@ -113,7 +114,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_does_not(data: Cifar10, b
     assert records[0].test_accuracy == records[1].test_accuracy
 
 
-def test_all_images_and_few_images(data: Cifar10, box: Sandbox, tmp_path: Path) -> None:
+def test_all_images_and_few_images(data: Cifar10, box: SharedSandbox, tmp_path: Path) -> None:
     whole = run(data, box, tmp_path / "whole", held_out=0)
     assert (whole.train_images, whole.steps, whole.val_accuracy, whole.status) == (320, 20, None, "ok")
     few = run(data, box, tmp_path / "few", images=20, recipe=RECIPE.changed(training__schedule="onecycle"))
@@ -133,7 +134,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_every_end_is_a_record(data: Cifar10, box: Sandbox, tmp_path: Path, name: str) -> None:
+def test_every_end_is_a_record(data: Cifar10, box: SharedSandbox, tmp_path: Path, name: str) -> None:
     line, status, reason = ENDS[name]
     record = run(data, box, tmp_path / "out", line)
     assert record.status == status, record
@@ -147,7 +148,7 @@ def test_every_end_is_a_record(data: Cifar10, box: Sandbox, tmp_path: Path, name
     assert not (tmp_path / "out.partial").exists()
 
 
-def test_other_networks(data: Cifar10, box: Sandbox, tmp_path: Path) -> None:
+def test_other_networks(data: Cifar10, box: SharedSandbox, tmp_path: Path) -> None:
     for number, (code, reason) in enumerate(FILES.items()):
         odd = TrainingRun(Network("odd", code, {}), RECIPE, 0, data, held_out=0)
         record = train_in(box, odd, tmp_path / str(number))
@@ -165,7 +166,7 @@ def test_other_networks(data: Cifar10, box: Sandbox, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line", ["while True: pass", "re.match('(a+)+$', 'a' * 60 + 'b')"], ids=["loops", "holds the interpreter's lock"]
 )
-def test_a_step_without_end(data: Cifar10, box: Sandbox, tmp_path: Path, line: str) -> None:
+def test_a_step_without_end(data: Cifar10, box: SharedSandbox, tmp_path: Path, line: str) -> None:
     record = run(data, box, tmp_path / "out", line, resources=Resources(threads=1, step_limit=2))
     assert record.status == "timeout"
     assert record.error == "nothing was finished within 2 s, in net.py:19 in forward"
@@ -177,7 +178,7 @@ LONGER = RECIPE.changed(training__epochs=3)
 
 
 @pytest.fixture(scope="module")
-def whole(data: Cifar10, box: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(data: Cifar10, box: SharedSandbox, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A slow run that nobody interrupted."""
     out = tmp_path_factory.mktemp("whole") / "out"
     assert run(data, box, out, SLOW, recipe=LONGER).status == "ok"
@@ -185,7 +186,7 @@ def whole(data: Cifar10, box: Sandbox, tmp_path_factory: pytest.TempPathFactory)
 
 
 def test_a_time_limit_leaves_what_the_next_run_goes_on_from(
-    data: Cifar10, box: Sandbox, tmp_path: Path, whole: Path, capsys: pytest.CaptureFixture[str]
+    data: Cifar10, box: SharedSandbox, tmp_path: Path, whole: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
     limited = Resources(threads=1, time_limit=1.6, step_limit=60)
@@ -248,7 +249,7 @@ def test_what_is_no_run_is_left_alone(
     assert not (tmp_path / "new").exists()
 
 
-def test_a_killed_run_goes_on_to_the_same_bits(data: Cifar10, box: Sandbox, tmp_path: Path, whole: Path) -> None:
+def test_a_killed_run_goes_on_to_the_same_bits(data: Cifar10, box: SharedSandbox, tmp_path: Path, whole: Path) -> None:
     out = tmp_path / "out"
     killer = threading.Thread(target=_kill_child, args=(box, tmp_path / "out.partial" / "scratch"), daemon=True)
     killer.start()
@@ -265,9 +266,10 @@ def test_a_killed_run_goes_on_to_the_same_bits(data: Cifar10, box: Sandbox, tmp_
     assert again.train_seconds >= killed.train_seconds * 0.9
 
 
-def _kill_child(box: Sandbox, scratch: Path) -> None:
+def _kill_child(box: SharedSandbox, scratch: Path) -> None:
     _wait_for_epoch(scratch)
-    (link,) = box._links
+    assert box._box is not None
+    (link,) = box._box._links
     (child,) = psutil.Process(link._process.pid).children()
     child.kill()
 
@@ -279,7 +281,7 @@ def _wait_for_epoch(scratch: Path) -> None:
 
 
 def test_a_result_that_cannot_be_written_loses_no_epoch(
-    data: Cifar10, box: Sandbox, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Cifar10, box: SharedSandbox, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
     out.with_name("out.partial").mkdir()
@@ -293,7 +295,7 @@ def test_a_result_that_cannot_be_written_loses_no_epoch(
     assert "tiny: resuming after epoch 2 of 2" in capsys.readouterr().err
 
 
-def test_a_whole_run_is_not_trained_again(data: Cifar10, box: Sandbox, tmp_path: Path) -> None:
+def test_a_whole_run_is_not_trained_again(data: Cifar10, box: SharedSandbox, tmp_path: Path) -> None:
     out = tmp_path / "out"
     first = run(data, box, out)
     inode = out.stat().st_ino

@@ -52,7 +52,7 @@ def block_of(library: Path, name: str) -> Block:
 
 
 def filler_of(block: Block) -> Filler:
-    return Filler(block.block, block.name, (), block=block)
+    return Filler(block.block, block.name, (), forms=(block,))
 
 
 def network_of(blocks: list[tuple[str, Block]]) -> str:

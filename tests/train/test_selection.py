@@ -9,9 +9,8 @@ from torch import nn
 from train.data import load_cifar10
 from train.model.recipe import Recipe, Training
 from train.runs.job import TrainingJob
-from train.runs.loop_guest import Loop
+from train.runs.loop import HardestImages, Loop
 from train.runs.process import Arithmetic, CountFlop, choose_context
-from train.runs.selection import HardestImages
 
 TRAINING = Training(optimizer="muon", muon_unit=True, kept_part=0.25, kept_until=0.5, warmup_fraction=0.0)
 CPU = choose_context("cpu")

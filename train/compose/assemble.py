@@ -1,5 +1,6 @@
 """Assemble a network: take a recipe and an extraction folder, check the blocks, merge them into one file, run it."""
 
+import contextlib
 import json
 import re
 import textwrap
@@ -7,23 +8,23 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from lemur_core.files.atomic import check_new_file, write_text
+from lemur_core.files.atomic import PathLike, check_new_file, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.python import comment_lines
+from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.source.bundle import Part, bundle
 from manifests.provenance import SLOT_HEADING, provenance_lines
 from manifests.provenance.licenses import combine_licenses
 from manifests.records import Ingredient
 from train.compose.candidates import (
     NETWORK,
+    Answer,
     FitsNot,
     NetworkToProbe,
-    Prober,
     choose,
-    is_minimization_error,
-    prober_for,
-    question,
-    settle,
+    open_prober,
+    probe,
+    try_in_slots,
 )
 from train.compose.library import open_library
 from train.compose.network_text import (
@@ -35,7 +36,7 @@ from train.compose.network_text import (
     network_text,
     support_text,
 )
-from train.model.recipe import Network, Recipe
+from train.model.recipe import Network, Recipe, to_recipe
 from train.model.slots import NONE, SLOTS, Filler, list_widths
 
 _WRAP = 118
@@ -59,40 +60,61 @@ Fillers = dict[str, Filler]
 
 
 def assemble(
-    recipe: Recipe, folder: Path | None, *, unsafe: bool = False, prober: Prober | None = None, minimized: bool = True
+    recipe: Recipe | PathLike,
+    library: PathLike | None = None,
+    *,
+    unsafe_no_sandbox: bool = False,
+    box: CachedSandbox | None = None,
 ) -> Network:
-    """Assemble one file with the network that a recipe describes, and check it by running it in the sandbox.
+    """Compose a network of blocks: one closed Python file by LEMUR's contract, checked by running it in the sandbox.
 
     Args:
-        recipe: the filler of each slot, the shape of the network, the training.
-        folder: an extraction folder; None if all slots are filled with built-in parts.
-        unsafe: run without the sandbox.
-        prober: checks the blocks; a new one by default.
-        minimized: use the minimized forms of blocks where they work; otherwise use only full forms.
+        recipe: a recipe, a TOML file, or the name of a shipped recipe.
+        library: the extraction that holds the blocks; not needed for a recipe of built-in parts.
+        unsafe_no_sandbox: run the blocks without the sandbox; only for code that you trust.
+        box: a sandbox from `train.compose.candidates.open_prober`, which is left open; a new one by default.
 
-    Returns: a network that maps images (N, 3, 32, 32) to scores of 10 classes.
-    Raises: UserError for an unknown block (the message names similar ids), a block that does not fit its slot (with the
-        reason), hyperparameters that LEMUR cannot store, or a network that does not run.
+    Returns:
+        The network: its name, code, hyperparameters, blocks and recipe.
+
+    Raises:
+        UserError: if a block is unknown or does not fit its slot, or the network does not run.
+        UsageError: if there is no recipe of this name.
+
+    Example:
+        ```python
+        from train import assemble, find_recipe
+
+        small = find_recipe("plain").changed(model__widths=[8, 8, 8], training__epochs=1, training__batch_size=32)
+        network = assemble(small)
+        print(network.code.splitlines()[0])
+        ```
     """
-    chosen = choose_fillers(recipe, folder)
-    if not minimized:
-        chosen = {slot: filler.full or filler for slot, filler in chosen.items()}
-    others = {slot: filler for slot, filler in chosen.items() if slot in _OTHERS}
-    with prober_for(prober, unsafe=unsafe) as checker:
-        # The factories first: other blocks may take them as arguments.
-        settled = _settle({slot: chosen[slot] for slot in _SHARED}, recipe, checker, PREAMBLE)
-        settled |= _settle(others, recipe, checker, _support(recipe, settled))
-        code, prm = _render(recipe, settled)
-        (ran,) = checker.ask([NetworkToProbe(code, prm, _IN_SHAPE, [_CLASSES])], stage=NETWORK)
-        # A minimized form holds what was observed of the block alone; inside the network it may need more.
-        if isinstance(ran, FitsNot) and minimized and is_minimization_error(ran.reason):
-            return assemble(recipe, folder, unsafe=unsafe, prober=checker, minimized=False)
+    recipe = to_recipe(recipe)
+    chosen = choose_fillers(recipe, None if library is None else Path(library))
+    with open_prober(unsafe=unsafe_no_sandbox) if box is None else contextlib.nullcontext(box) as opened:
+        code, prm, settled, ran = _assemble(recipe, chosen, opened)
+        if isinstance(ran, FitsNot) and ran.cut:
+            # A minimized form holds what was observed of the block alone; inside the network it may need more.
+            full = {slot: replace(filler, forms=filler.forms[-1:]) for slot, filler in chosen.items()}
+            code, prm, settled, ran = _assemble(recipe, full, opened)
     name = recipe.model.name
     if isinstance(ran, FitsNot):
         raise UserError(f"{name}: the assembled network does not run: {ran.reason}; change its slots or widths")
     blocks = [(slot, block) for slot in chosen if (block := settled[slot].block)]
     stated = [{"slot": slot, **block.model_dump(include=_STATED)} for slot, block in blocks]
     return Network(name, code, prm, tuple(map(Ingredient.model_validate, stated)), recipe)
+
+
+def _assemble(recipe: Recipe, chosen: Fillers, box: CachedSandbox) -> tuple[str, dict[str, float], Fillers, Answer]:
+    """Return the file, its hyperparameters, the fillers as they fit, and the answer about the network."""
+    # The factories first: other blocks may take them as arguments.
+    settled = _settle({slot: chosen[slot] for slot in _SHARED}, recipe, box, PREAMBLE)
+    others = {slot: filler for slot, filler in chosen.items() if slot in _OTHERS}
+    settled |= _settle(others, recipe, box, _support(recipe, settled))
+    code, prm = _render(recipe, settled)
+    (ran,) = probe(box, NETWORK, [NetworkToProbe(code, prm, _IN_SHAPE, [_CLASSES])])
+    return code, prm, settled, ran
 
 
 def choose_fillers(recipe: Recipe, folder: Path | None) -> Fillers:
@@ -111,7 +133,7 @@ def assemble_to(out: Path, recipe: Recipe, folder: Path | None, *, unsafe: bool,
     Raises: UserError if it cannot be assembled or written, or the file exists and `force` is not set.
     """
     check_new_file(out, force=force)
-    assembled = assemble(recipe, folder, unsafe=unsafe)
+    assembled = assemble(recipe, folder, unsafe_no_sandbox=unsafe)
     try:
         write_text(out, assembled.code)
     except OSError as error:
@@ -119,19 +141,15 @@ def assemble_to(out: Path, recipe: Recipe, folder: Path | None, *, unsafe: bool,
     return assembled
 
 
-def _settle(chosen: Fillers, recipe: Recipe, prober: Prober, support: str) -> Fillers:
+def _settle(chosen: Fillers, recipe: Recipe, box: CachedSandbox, support: str) -> Fillers:
     """Return the fillers with the arguments that fit. Raises: UserError for the first that does not fit."""
-    widths = {slot: list_widths(slot, recipe.model) for slot in chosen}
-    questions = [
-        question(slot, filler, widths[slot], support, strict=filler.block is not None)
-        for slot, filler in chosen.items()
-    ]
+    tried = [(slot, filler, list_widths(slot, recipe.model)) for slot, filler in chosen.items()]
     settled = {}
-    for slot, (filler, answer) in zip(chosen, settle(questions, prober), strict=True):
+    for (slot, _, widths), (filler, answer) in zip(tried, try_in_slots(box, tried, support), strict=True):
         if isinstance(answer, FitsNot):
-            tried = ", ".join(map(str, widths[slot]))
-            raise UserError(f"slots.{slot}: {filler.use} does not fit at widths {tried}: {answer.reason}")
-        settled[slot] = replace(filler, builds=(answer.build,), facts=dict(answer.facts))
+            shown = ", ".join(map(str, widths))
+            raise UserError(f"slots.{slot}: {filler.use} does not fit at widths {shown}: {answer.reason}")
+        settled[slot] = filler
     return settled
 
 
@@ -172,8 +190,8 @@ def _blocks(recipe: Recipe, settled: Fillers) -> tuple[str, dict[str, str]]:
 
 
 def _parts(settled: Fillers) -> list[Part]:
-    fillers = [(slot, filler) for slot, filler in settled.items() if filler.code]
-    return [Part(slot, filler.target, filler.code, provenance(slot, filler)) for slot, filler in fillers]
+    fillers = [(slot, filler) for slot, filler in settled.items() if filler.codes[0]]
+    return [Part(slot, filler.target, filler.codes[0], provenance(slot, filler)) for slot, filler in fillers]
 
 
 def _fill_slots(recipe: Recipe, settled: Fillers, names: Mapping[str, str]) -> dict[str, Filled]:

@@ -4,18 +4,18 @@ Whether a block fits is decided by running it in the sandbox, not by its name. I
 from the names of its parameters and from recorded values.
 """
 
-import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
-from lemur_core.files.progress import progress
-from lemur_core.sandbox import Limits
+from lemur_core.sandbox import PRELOAD, Job, Limits, Outcome
 from lemur_core.sandbox.cached import CachedSandbox, is_transient
-from lemur_core.sandbox.stage import Retries, SandboxStage
+from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
 from manifests.records import Block
 from train.compose.library import SlotLibrary, build_from_recipe, list_builds, open_library
 from train.compose.network_text import Filled, support_text
@@ -66,13 +66,10 @@ def choose(slot: str, recipe: Recipe, library: SlotLibrary | None) -> Filler | N
 
 
 def _filler(library: SlotLibrary, block: Block, builds: tuple[str, ...]) -> Filler:
-    """Return a block with the arguments to try: its minimized form if there is one, then with the full form too."""
-    assert block.code is not None
-    filler = Filler(block.block, block.name, builds, block.code, block=block)
-    uncut = library.full_block(block.block)
-    if uncut is None or uncut.code is None or foreign_imports(uncut):
-        return filler
-    return replace(filler, full=replace(filler, code=uncut.code, block=uncut))
+    """Return a block with the arguments to try: its minimized form if there is one, then the full form."""
+    full = library.full_block(block.block)
+    forms = (block,) if full is None or foreign_imports(full) else (block, full)
+    return Filler(block.block, block.name, builds, forms=forms)
 
 
 def foreign_imports(block: Block) -> str:
@@ -98,7 +95,7 @@ class FillerToProbe:
 
     slot: str
     strict: bool
-    code: str
+    codes: Sequence[str]
     target: str
     builds: Sequence[str]
     support: str
@@ -117,103 +114,77 @@ class NetworkToProbe:
 
 @dataclass(frozen=True, slots=True)
 class FitsSlot:
-    """It does; the build that fits, and what was observed of it."""
+    """It does; the form and the build that fit, and what was observed of it."""
 
     fits: Literal[True]
     parameters: int
     build: str = ""
+    form: Annotated[int, Field(ge=0, le=1)] = 0
     facts: Mapping[str, bool | int | float | str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class FitsNot:
-    """It does not; the reason, and the build that got furthest."""
+    """It does not; the reason, and the build that got furthest. `cut`: a minimized form may lack what is needed."""
 
     reason: str
     build: str = ""
+    cut: bool = False
     fits: Literal[False] = False
 
 
 Answer = FitsSlot | FitsNot
 #: Probe a filler in its slot; probe an assembled network.
 PROBE = SandboxStage[Answer]("train.compose.probe_guest:probe_filler", Answer, LIMITS, Retries.NONE)
-NETWORK = replace(PROBE, guest="train.compose.probe_guest:probe_network")
+NETWORK = SandboxStage[Answer]("train.compose.probe_guest:probe_network", Answer, LIMITS, Retries.NONE)
 
 
-def question(
-    slot: str, filler: Filler, widths: Sequence[int], support: str, *, strict: bool = True
-) -> tuple[Filler, FillerToProbe]:
-    """Return a filler and the request about it. Args: support: the text of the factories that the builds may name."""
-    support, sizes = "\n".join([support, *filler.imports]), list_sizes(slot, widths)
-    return filler, FillerToProbe(slot, strict, filler.code, filler.target, filler.builds, support, sizes)
+def open_prober(*, unsafe: bool = False, jobs: int = 1) -> CachedSandbox:
+    """Return the sandbox of both stages; it starts with the first filler whose answer is not cached."""
+
+    def usable(_job: Job, outcome: Outcome) -> bool:
+        return not is_transient(outcome)
+
+    options: SandboxOptions = {"unsafe": unsafe, "jobs": jobs}
+    return open_sandbox(None, [PROBE, NETWORK], options, limits=LIMITS, usable=usable, preload=PRELOAD)
 
 
-def settle(
-    questions: Sequence[tuple[Filler, FillerToProbe]],
-    prober: "Prober",
-    advance: Callable[[int], None] = lambda _count: None,
+def probe(
+    box: CachedSandbox, stage: SandboxStage[Answer], payloads: Sequence[FillerToProbe | NetworkToProbe]
+) -> list[Answer]:
+    """Return the answers of `train.compose.probe_guest`, in order. Raises: UserError if no sandbox is available."""
+    replies = stage.run(box, {str(number): payload for number, payload in enumerate(payloads)})
+    answers = {int(reply.key): reply.answer or FitsNot(reply.ending(_ERROR_CHARACTERS)) for reply in replies}
+    return [answers[number] for number in range(len(payloads))]
+
+
+def try_in_slots(
+    box: CachedSandbox, fillers: Sequence[tuple[str, Filler, Sequence[int]]], support: str, label: str = ""
 ) -> list[tuple[Filler, Answer]]:
-    """Return the fillers with their answers, replacing a minimized form that fails with the full form if that fits.
+    """Try fillers in their slots, and return each, settled on the form and the arguments that fit, with its answer.
 
-    Raises: UserError if no sandbox is available.
+    Args: fillers: slot, filler, and the widths at which it must fit. support: the text of the factories. label: of the
+        progress; none is shown if it is empty.
     """
-    replies = prober.ask([request for _, request in questions], advance)
-    answers = [(filler, answer) for (filler, _), answer in zip(questions, replies, strict=True)]
-    # Only in a second round, because most minimized forms fit, and each request takes seconds.
-    again = {
-        place: filler.full
-        for place, (filler, answer) in enumerate(answers)
-        if filler.full is not None and isinstance(answer, FitsNot) and is_minimization_error(answer.reason)
-    }
-    replies = prober.ask([replace(questions[place][1], code=filler.code) for place, filler in again.items()])
-    for (place, filler), answer in zip(again.items(), replies, strict=True):
-        if answer.fits:
-            answers[place] = filler, answer
-    return answers
-
-
-def is_minimization_error(reason: str) -> bool:
-    """Return whether code removed from a minimized form (a branch, a table entry, a method) may explain an error."""
-    return any(word in reason for word in ("left out of the lean form", "KeyError", "AttributeError"))
-
-
-class Prober(CachedSandbox):
-    """Probes fillers in their slots; its sandbox starts with the first filler whose answer is not cached."""
-
-    def __init__(self, *, unsafe: bool = False, jobs: int = 1) -> None:
-        super().__init__(
-            entries=[PROBE.guest, NETWORK.guest],
-            workers=jobs,
-            limits=LIMITS,
-            unsafe=unsafe,
-            attempts=1,
-            usable=lambda _job, outcome: not is_transient(outcome),
+    payloads = [
+        FillerToProbe(
+            slot,
+            bool(filler.forms),
+            filler.codes,
+            filler.target,
+            filler.builds,
+            "\n".join([support, *filler.imports]),
+            list_sizes(slot, widths),
         )
-
-    def ask(
-        self,
-        payloads: Sequence[FillerToProbe | NetworkToProbe],
-        advance: Callable[[int], None] = lambda _count: None,
-        *,
-        stage: SandboxStage[Answer] = PROBE,
-    ) -> list[Answer]:
-        """Return the answers of `train.compose.probe_guest`, in order; `advance` is called with the number finished.
-
-        Raises: UserError if no sandbox is available.
-        """
-        keys = [self.key_of(stage.job("", payload)) for payload in payloads]
-        jobs = {key: stage.job(key, payload) for key, payload in zip(keys, payloads, strict=True)}
-        answers: dict[str, Answer] = {}
-        advance(len(keys) - len(jobs))
-        for reply in stage.run_jobs(self, jobs.values()):
-            answers[reply.key] = reply.answer or FitsNot(reply.ending(_ERROR_CHARACTERS))
-            advance(1)
-        return [answers[key] for key in keys]
-
-
-def prober_for(prober: Prober | None, *, unsafe: bool) -> contextlib.AbstractContextManager[Prober]:
-    """Return a context manager of `prober`, which it leaves open, or of a new one, which it closes."""
-    return contextlib.nullcontext(prober) if prober is not None else Prober(unsafe=unsafe)
+        for slot, filler, widths in fillers
+    ]
+    settled = []
+    for (_, filler, _), answer in zip(fillers, probe(box, replace(PROBE, label=label), payloads), strict=True):
+        if isinstance(answer, FitsSlot):
+            forms = filler.forms[answer.form :][:1]
+            filler = replace(filler, forms=forms, builds=(answer.build,), facts=dict(answer.facts))
+        settled.append((filler, answer))
+    return settled
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,15 +227,13 @@ def candidates(slot: str, folder: Path, widths: Sequence[int] = WIDTHS, *, unsaf
     for spec in map(library.spec, library.facts):
         block = library.block(spec.block) if suits(slot, spec) else None
         if block is not None and block.code is not None and not foreign_imports(block):
-            tried.append(_filler(library, block, list_builds(slot, block, spec)))
-    support = default_support()
-    questions = [question(slot, filler, widths, support) for filler in tried]
-    with (
-        progress(f"{slot} candidates", len(tried), "blocks") as advance,
-        Prober(unsafe=unsafe, jobs=2) as checker,
-    ):
-        answers = settle(questions, checker, advance)
-    results = [_candidate(filler.use, answer) for filler, answer in answers]
+            tried.append((slot, _filler(library, block, list_builds(slot, block, spec)), widths))
+    results = []
+    with open_prober(unsafe=unsafe, jobs=2) as box:
+        for filler, answer in try_in_slots(box, tried, default_support(), f"{slot} candidates"):
+            reason = answer.reason if isinstance(answer, FitsNot) else None
+            parameters, facts = (answer.parameters, dict(answer.facts)) if isinstance(answer, FitsSlot) else (None, {})
+            results.append(SlotCandidate(filler.use, answer.fits, reason, answer.build, parameters, facts))
     return sorted(results, key=lambda result: (not result.fits, result.parameters or 0, result.block))
 
 
@@ -272,9 +241,3 @@ def default_support() -> str:
     """Return the text of the factories with the default built-in norm and activation."""
     norm, activation = BUILT_IN["norm"]["batch_norm"], BUILT_IN["activation"]["relu"]
     return support_text(Filled(norm.target, norm.builds[0]), Filled(activation.target, activation.builds[0]))
-
-
-def _candidate(block: str, answer: Answer) -> SlotCandidate:
-    if isinstance(answer, FitsSlot):
-        return SlotCandidate(block, True, None, answer.build, answer.parameters, dict(answer.facts))
-    return SlotCandidate(block, False, answer.reason, answer.build, None, {})

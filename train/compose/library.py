@@ -9,8 +9,6 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from lemur_core.source.text import parse_expression
@@ -24,39 +22,42 @@ from manifests.records import Block, Spec, SpecArgument
 from train.model.slots import SLOTS
 
 _SPECS = "specs.jsonl"
-_UNREAD = frozenset({"code", "lean_code", "observed", "resolutions"})
+_UNREAD = frozenset({"observed", "resolutions"})
 #: Columns of a block's row: of the full form, and the matching one of the minimized form.
-_FORMS = {"code_sha256": "lean_sha256", "n_lines": "lean_lines", "requires": "lean_requires", "license": "lean_license"}
+_FORMS = {
+    "code": "lean_code",
+    "code_sha256": "lean_sha256",
+    "n_lines": "lean_lines",
+    "requires": "lean_requires",
+    "license": "lean_license",
+}
 _NEAR = 5
 _SHOWN = 8
 
 
 @dataclass(frozen=True)
 class SlotLibrary:
-    """The blocks of one extraction folder by id, as plain rows; records are built on request."""
+    """The blocks of one extraction folder by id, as plain rows; records are built on request.
+
+    If a block has a minimized form, its row has code, requirements, license and digest of that form, and `full_facts`
+    those of the full one. The license covers all code in it, which may come from several sources.
+    """
 
     folder: Path
     rows: dict[str, Json]
     facts: dict[str, Json]
-    full_facts: dict[str, Json]  # of blocks with a minimized form: the values of the full form
+    full_facts: dict[str, Json]
 
     def block(self, block: str) -> Block:
-        """Return the record of an id with its code, without the fields in `_UNREAD`.
-
-        If the block has a minimized form, code, requirements, license and digest are of that form. The license covers
-        all code in it, which may come from several sources.
-        """
-        form = "lean_code" if block in self.full_facts else "code"
-        return Block.model_validate(self.rows[block] | {"code": self._codes[form][self._places[block]].as_py()})
+        """Return the record of an id, without the columns that are not read."""
+        return Block.model_validate(self.rows[block])
 
     def full_block(self, block: str) -> Block | None:
         """Return the full form of a block that has a minimized one; None for other blocks and for unpublished forms."""
-        if block not in self.full_facts:
+        full = self.full_facts.get(block)
+        if full is None or full["code"] is None:  # absent if its license forbids publication
             return None
-        code = self._codes["code"][self._places[block]].as_py()  # absent if its license forbids publication
-        if code is None:
-            return None
-        return Block.model_validate(self.rows[block] | self.full_facts[block] | {"code": code})
+        return Block.model_validate(self.rows[block] | full)
 
     def spec(self, block: str) -> Spec:
         """Return the source-free spec of an id in `facts`."""
@@ -83,15 +84,6 @@ class SlotLibrary:
             by_name.setdefault(row["name"], []).append(block)
         names = difflib.get_close_matches(bare, sorted(by_name), _NEAR, 0.6)
         return [block for name in names for block in sorted(by_name[name])][:_NEAR]
-
-    @cached_property
-    def _places(self) -> dict[str, int]:
-        return {block: index for index, block in enumerate(self.rows)}
-
-    @cached_property
-    def _codes(self) -> pa.Table:
-        with EXTRACTION.reading(self.folder):
-            return read_table([self.folder / TABLE], Block, ["code", "lean_code"])
 
     @cached_property
     def _ends(self) -> dict[str, list[str]]:
@@ -124,31 +116,25 @@ def _read(folder: Path, _times: tuple[int, ...]) -> SlotLibrary:
     columns = [name for name in Block.model_fields if name not in _UNREAD]
     parts = read_parts(folder)
     try:
-        rows = {row["block"]: row for row in read_table([folder / TABLE], Block, columns).to_pylist()}
+        with EXTRACTION.reading(folder):
+            rows = {row["block"]: row for row in read_table([folder / TABLE], Block, columns).to_pylist()}
         for block in parts.block_sources.keys() & rows.keys():
             rows[block]["license"] = combine_licenses(parts.licenses(block, rows[block]["license"]))
-        full = _prefer_minimized(folder, rows)
-        lines = read_text(folder / _SPECS).splitlines()
-        facts = {spec["block"]: spec for spec in map(json.loads, lines)}
+        full = {}
+        for block, row in rows.items():
+            minimized = {name: row.pop(lean) for name, lean in _FORMS.items()}
+            if minimized["code"] is not None:
+                full[block] = {name: row[name] for name in _FORMS}
+                row |= minimized
+        facts = {spec["block"]: spec for spec in map(json.loads, read_text(folder / _SPECS).splitlines())}
         library = SlotLibrary(folder, rows, facts, full)
-        if rows:
-            library.block(next(iter(rows)))
-        if facts:
-            library.spec(next(iter(facts)))
+        for first in list(rows)[:1]:
+            library.block(first)
+        for first in list(facts)[:1]:
+            library.spec(first)
     except CHECK_ERRORS as error:
         raise UserError(f"{folder.name}: its records cannot be read: {describe(error)}; extract it again") from error
     return library
-
-
-def _prefer_minimized(folder: Path, rows: dict[str, Json]) -> dict[str, Json]:
-    """Replace values in the rows with those of the minimized form, if there is one. Returns: the original values."""
-    has_minimized = read_table([folder / TABLE], Block, ["lean_code"])["lean_code"].is_valid().to_pylist()
-    full = {}
-    for (block, row), has in zip(rows.items(), has_minimized, strict=True):
-        if has:
-            full[block] = {name: row[name] for name in _FORMS}
-            row |= {name: row[minimized] for name, minimized in _FORMS.items()}
-    return full
 
 
 # --- constructor arguments of blocks in slots -------------------------------------------------------------------------

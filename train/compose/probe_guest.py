@@ -15,6 +15,8 @@ from lemur_core.sandbox.net import NetError, construct, execute, seed_all, step
 from train.compose.slot_checks import CHECKS, Make, SlotMismatch, error_text
 
 _SEED = 0
+#: In the reasons that a branch, a table entry or a method which a minimized form lacks may have.
+_CUT = ("left out of the lean form", "KeyError", "AttributeError")
 #: Messages for failures of the sandbox's own steps.
 _STEPS = {
     "import_failed": "its file cannot be executed",
@@ -24,21 +26,35 @@ _STEPS = {
 
 
 def probe_filler(payload: Json) -> Json:
-    """Try the builds of one filler in turn until one meets the slot's contract at all sizes.
+    """Try the forms of one filler, and the builds of each, in turn until one meets the slot's contract at all sizes.
 
     Args:
-        payload: `slot`; `code`, a closed file or empty; `target` and `builds`, as in `train.model.slots.Filler`;
-            `support`, the text of the factories that builds may name; `sizes`, the values that they may name; `strict`.
+        payload: `slot`; `codes`, closed files or one empty text: a further one is tried only if the first fails by what
+            a minimized form leaves out; `target` and `builds`, as in `train.model.slots.Filler`; `support`, the text of
+            the factories that builds may name; `sizes`, the values that they may name; `strict`.
 
-    Returns: `{"fits": true, "build": …, "parameters": …, "facts": …}`, or `{"fits": false, "reason": …, "build": …}` of
-        the build that got furthest.
+    Returns: the form and the build that fit, parameters and facts; else the reason of the first form's build that got
+        furthest.
     """
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    failed: Json = {}
+    for form, code in enumerate(payload["codes"]):
+        answer = _fit(payload, code)
+        if answer["fits"]:
+            return answer | {"form": form}
+        failed = failed or answer
+        if not failed["cut"]:
+            break
+    return failed
+
+
+def _fit(payload: Json, code: str) -> Json:
+    """Return the answer about one form of a filler."""
     try:
-        scope = _scope(payload["code"], payload["target"], payload["support"])
+        scope = _scope(code, payload["target"], payload["support"])
     except Exception as error:  # noqa: BLE001 (whatever foreign code raises is an outcome)
-        return {"fits": False, "reason": f"its file cannot be executed: {error_text(error)}", "build": ""}
+        return _refuse(f"its file cannot be executed: {error_text(error)}")
     values = set(payload["sizes"][0]) | {"rate"}
     reason, tried, furthest = "no known constructor argument takes the values of this slot", "", (False, -1)
     for build in payload["builds"]:
@@ -49,7 +65,12 @@ def probe_filler(payload: Json) -> Json:
             came = (bool(names_in(build) & values), mismatch.depth)
             if came > furthest:
                 reason, tried, furthest = mismatch.reason, build, came
-    return {"fits": False, "reason": reason, "build": tried}
+    return _refuse(reason, tried)
+
+
+def _refuse(reason: str, build: str = "") -> Json:
+    """Return the answer that it does not fit. What a minimized form leaves out may explain some of the errors."""
+    return {"fits": False, "reason": reason, "build": build, "cut": any(word in reason for word in _CUT)}
 
 
 def _fit_at_all_sizes(payload: Json, scope: dict[str, Any], build: str) -> dict[str, Any]:
@@ -126,7 +147,7 @@ def probe_network(payload: Json) -> Json:
             _logits(net.eval()(images), (shape[0], classes))
     except NetError as error:
         failed = error.step or error.category
-        return {"fits": False, "reason": f"{_STEPS.get(failed, failed)}: {error.what}"}
+        return _refuse(f"{_STEPS.get(failed, failed)}: {error.what}")
     return {"fits": True, "parameters": sum(parameter.numel() for parameter in net.parameters())}
 
 

@@ -1,73 +1,21 @@
-"""Load CIFAR-10 from any of its common forms: decode once into a folder of arrays and a `meta.json`, then map them.
+"""CIFAR-10 from any of its common forms, decoded once."""
 
-The arrays are plain .npy files, mapped copy-on-write: only pages in use are read, processes share them, and torch
-accepts the mapping without a warning because it is writable. Writes stay in the process and never reach the file.
-"""
-
-import hashlib
-import json
-from dataclasses import dataclass
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
+from lemur_core.files.atomic import PathLike
+from lemur_core.files.cache import cache_folder
+from train.data.arrays import Cifar10, count_images, find_cache, open_cache, split, write_cache
 
-from lemur_core.files.atomic import atomic_folder
-from lemur_core.files.cache import cache_folder, remove_path
-from lemur_core.files.errors import UserError
-from train.data.sources import (
-    CLASSES,
-    SHAPE,
-    SYNTHETIC,
-    ImageFiles,
-    ImageSource,
-    find_archive,
-    find_batches,
-    find_synthetic,
-)
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-# `torch` is imported in functions: `lemur verify` imports this module, and takes seconds less without it.
-
-#: Folders of another format count as damaged: increase it when the cached content or the decoding changes.
-FORMAT = 1
-_SPLITS = ("train", "test")
-
-_FORMS = (
-    "pass a folder with train-*.parquet and test-*.parquet, cifar-10-python.tar.gz or cifar-10-binary.tar.gz or the "
-    "folder in it, torchvision:ROOT, hf://datasets/uoft-cs/cifar10, or synthetic"
-)
-_ROOT = "pass the root folder of torchvision's CIFAR10"
-_ARCHIVES = (".tar", ".tar.gz", ".tgz")
-_EXPECTED = {"train": 50_000, "test": 10_000}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Cifar10:
-    """Images and labels of both splits, mapped from the files of `folder`; do not write to them."""
-
-    label: str  #: what the data are: "cifar-10", "cifar-10 (JPEG copy, harder)", "synthetic (smoke test only)"
-    sha256: str  #: of the decoded images and labels
-    folder: Path
-    train_images: "Tensor"  #: (50000, 3, 32, 32) uint8
-    train_labels: "Tensor"  #: (50000,) int64
-    test_images: "Tensor"  #: (10000, 3, 32, 32) uint8
-    test_labels: "Tensor"  #: (10000,) int64
-
-    def verify(self) -> bool:
-        """Return whether the arrays are as they were written; reads all of them."""
-        return arrays_sha256({name: getattr(self, name).numpy() for name in _names()}) == self.sha256
+__all__ = ["Cifar10", "count_images", "load_cifar10", "open_cache", "open_data", "split"]
 
 
 def load_cifar10(source: str | Path, *, cache: Path | None = None) -> Cifar10:
     """Load CIFAR-10 from any of its forms: decode at the first load, then map from the cache. Only `hf://` downloads.
 
     Args:
-        source: a folder of the Hub's Parquet files (`train-*`, `test-*`; also below `data/` or `plain_text/`); the
-            folder or .tar.gz of the Python or the binary version; `torchvision:ROOT`; `hf://datasets/OWNER/NAME`;
+        source: a folder of the Hub's Parquet files (`train-*`, `test-*`; also below `data/` or `plain_text/`);
+            `hf://datasets/OWNER/NAME`, which has such files; the folder of the Python version, or `torchvision:ROOT`;
             `synthetic` or `synthetic:COUNT` (generated, for smoke tests).
         cache: folder of the caches, each in a folder named by the digest of its input; the user's cache by default.
 
@@ -75,196 +23,19 @@ def load_cifar10(source: str | Path, *, cache: Path | None = None) -> Cifar10:
     Raises: UserError (one line) for data that are missing, not CIFAR-10, or broken, with the file and the row, counted
         from 0; RetryableError if the Hub cannot be reached.
     """
+    # A job in the sandbox opens the decoded arrays, and must not wait for tables, pictures and the Hub's client.
+    from train.data.sources import open_source
+
     opened = open_source(str(source))
     folder = (cache or cache_folder("cifar10")) / opened.sha256
     data = find_cache(folder)
     if data is None:
-        contents = opened.read()
-        if fault := _find_fault(contents.label, contents.train.labels, contents.test.labels):
-            raise UserError(f"{opened.name}: {fault}")
-        write_cache(folder, contents.label, opened.origin, _decode(contents, opened.name))
+        label, arrays = opened.read()
+        write_cache(folder, label, opened.origin, arrays)
         data = open_cache(folder)
     return data
 
 
-def open_source(name: str) -> ImageSource:
-    """Find the source of the images, without decoding them.
-
-    Args: name: as `source` of `load_cifar10`.
-    Returns: the source with the digest of its input, which names the cache.
-    Raises: UserError if the source has no known form, or one of its files is missing; RetryableError if the Hub cannot
-        be reached.
-    """
-    if name.startswith("hf://"):
-        # A job in the sandbox opens the decoded arrays, and must not wait for tables, pictures and the Hub's client.
-        from train.data.parquet import find_hub
-
-        return find_hub(name)
-    if name == "synthetic" or name.startswith("synthetic:"):
-        return find_synthetic(name)
-    root = name.removeprefix("torchvision:")
-    path = Path(root).expanduser()
-    try:
-        path.stat()
-        if path.is_dir():
-            return _open_folder(path, name, only_batches=root != name)
-    except ValueError as error:
-        raise UserError(f"{name!r}: no such file or folder; {_FORMS}") from error
-    except OSError as error:
-        raise UserError(f"{name}: {error.strerror}; {_FORMS}") from error
-    if root != name:
-        raise UserError(f"{name}: {path} is not a folder; {_ROOT}")
-    if path.name.endswith(_ARCHIVES):
-        return find_archive(path)
-    if path.suffix == ".parquet":
-        raise UserError(f"{path}: one file holds one split; pass a folder with train-*.parquet and test-*.parquet")
-    raise UserError(f"{name}: unknown kind of file; {_FORMS}")
-
-
-def _open_folder(path: Path, name: str, *, only_batches: bool) -> ImageSource:
-    source = find_batches(path, name)
-    if source is None and only_batches:
-        raise UserError(f"{name}: no folder cifar-10-batches-py there; {_ROOT}")
-    if source is None:
-        from train.data.parquet import find_parquet  # late as above
-
-        source = find_parquet(path, name)
-    if source is None:
-        raise UserError(f"{name}: no CIFAR-10 found; {_FORMS}")
-    return source
-
-
-def _decode(contents: ImageFiles, name: str) -> dict[str, NDArray[Any]]:
-    arrays: dict[str, NDArray[Any]] = {}
-    for split, rows in zip(_SPLITS, (contents.train, contents.test), strict=True):
-        if not len(rows.labels):
-            raise UserError(f"{name}: the {split} split holds no images")
-        arrays |= {f"{split}_images": rows.decode(), f"{split}_labels": rows.labels}
-    return arrays
-
-
-def _find_fault(label: str, *splits: NDArray[np.int64]) -> str | None:
-    """Return a message if the counts are wrong; generated data may have any counts. Args: splits: their labels."""
-    if label == SYNTHETIC:
-        return None
-    for (split, expected), labels in zip(_EXPECTED.items(), splits, strict=True):
-        if len(labels) != expected:
-            return f"the {split} split has {len(labels):,} images, CIFAR-10 has {expected:,}; get the whole data set"
-        counts = np.bincount(labels, minlength=CLASSES)
-        uneven = np.flatnonzero(counts != expected // CLASSES)
-        if len(uneven):
-            first = int(uneven[0])
-            more = f" ({len(uneven)} labels are off)" if len(uneven) > 1 else ""
-            return (
-                f"the {split} split has {counts[first]:,} images of label {first}{more}, "
-                f"CIFAR-10 has {expected // CLASSES:,} of each; get the data set again"
-            )
-    return None
-
-
-def open_cache(folder: Path) -> Cifar10:
-    """Open the data in a cache folder, checking file sizes and headers only.
-
-    Raises: UserError if it is missing or damaged.
-    """
-    try:
-        meta = json.loads((folder / "meta.json").read_bytes())
-        if meta["format"] != FORMAT:
-            raise ValueError(f"format {meta['format']!r}, not {FORMAT}")
-        arrays: dict[str, Tensor] = {}
-        for split in _SPLITS:
-            count = int(meta["counts"][split])
-            arrays[f"{split}_images"] = _map(folder / f"{split}_images.npy", (count, *SHAPE), "u1")
-            arrays[f"{split}_labels"] = _map(folder / f"{split}_labels.npy", (count,), "<i8")
-        return Cifar10(label=str(meta["label"]), sha256=str(meta["sha256"]), folder=folder, **arrays)
-    except (OSError, EOFError, ValueError, KeyError, TypeError, OverflowError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        more = "delete it and load the data again"
-        raise UserError(f"{folder}: not a complete cache of CIFAR-10: {reason}; {more}") from error
-
-
-def write_cache(folder: Path, label: str, origin: str, arrays: dict[str, NDArray[Any]]) -> None:
-    """Write arrays (train_images, train_labels, test_images, test_labels) to `folder` atomically.
-
-    A damaged folder in its place is replaced; an intact one that another process has written meanwhile is kept.
-
-    Raises: UserError if it cannot be written.
-    """
-    if find_cache(folder) is not None:
-        return
-    try:
-        # Damaged, or of an older format: `find_cache` has refused it.
-        remove_path(folder)
-        with atomic_folder(folder) as part:
-            for name in _names():
-                np.save(part / f"{name}.npy", np.ascontiguousarray(arrays[name]))
-            meta = {
-                "format": FORMAT,
-                "label": label,
-                "sha256": arrays_sha256(arrays),
-                "counts": {split: len(arrays[f"{split}_labels"]) for split in _SPLITS},
-                "source": origin,
-            }
-            (part / "meta.json").write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
-    except (OSError, UserError) as error:
-        if find_cache(folder) is None:  # otherwise another process was faster
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            more = "free space, or set LEMUR_CURATOR_CACHE to a writable folder"
-            raise UserError(f"{folder}: cannot be written: {reason}; {more}") from error
-
-
-def find_cache(folder: Path) -> Cifar10 | None:
-    """Return the data in a cache folder if it exists and every byte is as it was written; takes about 0.3 s."""
-    try:
-        data = open_cache(folder)
-    except UserError:
-        return None
-    return data if data.verify() else None
-
-
-def arrays_sha256(arrays: dict[str, NDArray[Any]]) -> str:
-    """Return SHA-256 over train images, train labels, test images, test labels: C order, labels as `<i8`."""
-    digest = hashlib.sha256()
-    for name in _names():
-        digest.update(np.ascontiguousarray(arrays[name]).data)
-    return digest.hexdigest()
-
-
-def _names() -> list[str]:
-    return [f"{split}_{what}" for split in _SPLITS for what in ("images", "labels")]
-
-
-def _map(path: Path, shape: tuple[int, ...], dtype: str) -> "Tensor":
-    import torch
-
-    array = np.load(path, mmap_mode="c")  # np.load refuses pickles
-    if (array.shape, array.dtype) != (shape, np.dtype(dtype)):
-        raise ValueError(f"{path.name} does not hold {shape} of {np.dtype(dtype)}")
-    return torch.from_numpy(array)
-
-
-def split(count: int, held_out: int, seed: int) -> "tuple[Tensor, Tensor]":
-    """Return indices to train on and indices held out: a seeded permutation cut in two, each part sorted.
-
-    Returns: two int64 tensors, disjoint, together 0..count-1.
-    Raises: UserError if nothing would be left to train on.
-    """
-    import torch
-
-    _check_held_out(held_out, count)
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    return order[held_out:].sort().values, order[:held_out].sort().values
-
-
-def count_images(data: Cifar10, held_out: int, images: int | None) -> int:
-    """Return the number of training images. Raises: UserError if there are fewer than requested."""
-    count = len(data.train_labels)
-    _check_held_out(held_out, count)
-    if images is not None and not 1 <= images <= count - held_out:
-        raise UserError(f"images: {images:,}, but {count - held_out:,} are left to train on; use at most that many")
-    return count - held_out if images is None else images
-
-
-def _check_held_out(held_out: int, count: int) -> None:
-    if not 0 <= held_out < count:
-        raise UserError(f"held out: {held_out:,} of {count:,} images; hold out 0 or more, but fewer than all")
+def open_data(data: PathLike | Cifar10) -> Cifar10:
+    """Return images as they are, or load them from their source."""
+    return data if isinstance(data, Cifar10) else load_cifar10(os.fspath(data))

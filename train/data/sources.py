@@ -1,82 +1,127 @@
-"""The common interface of all data sources, generated data, and the original batches of CIFAR-10.
+"""The forms that CIFAR-10 comes in: the Hub's Parquet files, torchvision's copy of the original, and generated images.
 
 Generated images are for smoke tests: a small network learns them in an epoch, a linear one does not. A class is a
 direction and a spatial frequency of a wave across the image: 2 directions, 5 frequencies. Phase, color and contrast
 are random, and there is noise, so the mean image of every class is the same grey. Flips, shifts and crops keep the
 class.
-
-The batches (Python and binary version) are read from a folder or from a tar archive, which is never unpacked to disk. A
-batch of the Python version is a pickle, which could run any code: it is loaded only if its bytes have the MD5 digest
-that torchvision lists for the original file. (No practical way is known to build another file with the same MD5
-digest.)
 """
 
 import hashlib
-import pickle
+import io
 import re
-import tarfile
-import zlib
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
 
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
+from lemur_core.files.progress import progress
+from manifests.publish.hub import hub_errors, parse_dataset
+from train.data.arrays import SHAPE, SPLITS, Arrays
 
 #: Names of the data in records. Results on the JPEG copy are compared only with each other.
 ORIGINAL = "cifar-10"
 JPEG_COPY = "cifar-10 (JPEG copy, harder)"
 SYNTHETIC = "synthetic (smoke test only)"
 
-#: One image: channels, height, width.
-SHAPE = (3, 32, 32)
-VALUES = 3 * 32 * 32
 CLASSES = 10
+_FORMS = (
+    "pass a folder with train-*.parquet and test-*.parquet, the folder cifar-10-batches-py, torchvision:ROOT, "
+    "hf://datasets/uoft-cs/cifar10, or synthetic"
+)
+_BATCHES = "cifar-10-batches-py"
+_PLACES = (".", "data", "plain_text")
+_NAME = re.compile(r"(train|test)\b.*\.parquet")
+_IMAGE_NAMES = ("img", "image")
+_EXPECTED = {"train": 50_000, "test": 10_000}
 
-_Batch = tuple[NDArray[np.uint8], NDArray[np.int64]]
-_LARGEST_BYTES = 1 << 28  # a batch has 31 MB; sizes in an archive are not trusted
+# Decoding such small images is mostly Python code under the GIL: more than two threads are slower.
+_THREADS = 2
+_CHUNK = 500
+_JPEG = b"\xff\xd8\xff"
 
 _SPEC = re.compile(r"synthetic(?::(?P<count>[0-9]{1,9}))?")
-_TRAIN, _LEAST, _MOST = 2_000, 20, 100_000
+_COUNT, _LEAST, _MOST = 2_000, 20, 100_000
 _CYCLES = (1.0, 2.0, 3.0, 4.5, 6.5)  # across the image
 _NOISE = 0.2
 _CONTRAST = (0.03, 0.3)
-_CHUNK = 500
 
-
-@dataclass(frozen=True, slots=True)
-class ImageRows:
-    """One split: its checked labels, and a function that decodes its pixels (N, 3, 32, 32), which may take seconds."""
-
-    labels: NDArray[np.int64]
-    decode: Callable[[], NDArray[np.uint8]]
-
-
-@dataclass(frozen=True, slots=True)
-class ImageFiles:
-    """The content of a source; `label` names it in records."""
-
-    label: str
-    train: ImageRows
-    test: ImageRows
+Encoded = tuple[bytes, str]  # an image, and its location for messages
 
 
 @dataclass(frozen=True, slots=True)
 class ImageSource:
-    """A source of images, of which only the digest has been computed."""
+    """A source of images, of which only the digest has been computed. `read` returns the label and the arrays."""
 
-    name: str  #: as the user wrote it, for messages
     origin: str  #: without the folders of this machine, for records
     sha256: str
-    read: Callable[[], ImageFiles]
+    read: Callable[[], tuple[str, Arrays]]
 
 
-def digest_files(kind: str, root: Path, files: Sequence[Path]) -> str:
+def open_source(name: str) -> ImageSource:
+    """Find the source of the images, without decoding them.
+
+    Args: name: as `source` of `load_cifar10`.
+    Returns: the source with the digest of its input, which names the cache.
+    Raises: UserError if the source has no known form, or one of its files is missing; RetryableError if the Hub cannot
+        be reached.
+    """
+    if name.startswith("hf://"):
+        return _open_parquet(_download(name), name)
+    if name == "synthetic" or name.startswith("synthetic:"):
+        return _open_synthetic(name)
+    path = Path(name.removeprefix("torchvision:")).expanduser()
+    try:
+        path.stat()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no such file or folder"
+        raise UserError(f"{name if name.isprintable() else repr(name)}: {reason}; {_FORMS}") from error
+    if not path.is_dir():
+        raise UserError(f"{name}: is not a folder (unpack an archive first); {_FORMS}")
+    for root in (path, path.parent) if path.name == _BATCHES else (path,):
+        if (root / _BATCHES).is_dir():
+            return _open_batches(root)
+    return _open_parquet(path, name)
+
+
+# --- torchvision's copy of the original -------------------------------------------------------------------------------
+
+
+def _open_batches(root: Path) -> ImageSource:
+    """Return the Python version, which torchvision unpickles only if its files have the digests of the original."""
+    from torchvision.datasets import CIFAR10
+
+    files = [root / _BATCHES / name for name, _ in (*CIFAR10.train_list, *CIFAR10.test_list)]
+    missing = [file.name for file in files if not file.is_file()]
+    if missing:
+        raise UserError(f"{root / _BATCHES}: {', '.join(missing)} missing; get the complete Python version of CIFAR-10")
+
+    def read() -> tuple[str, Arrays]:
+        arrays: Arrays = {}
+        for split in SPLITS:
+            try:
+                found = CIFAR10(root, train=split == "train")
+            except RuntimeError as error:
+                what = "not the original files of CIFAR-10, so they are not unpickled"
+                raise UserError(f"{root / _BATCHES}: {what}; get them again") from error
+            arrays[f"{split}_images"] = found.data.transpose(0, 3, 1, 2)
+            arrays[f"{split}_labels"] = np.array(found.targets, np.int64)
+        return ORIGINAL, arrays
+
+    return ImageSource(f"Python version: {_BATCHES}", _digest_files("Python", root / _BATCHES, files), read)
+
+
+def _digest_files(kind: str, root: Path, files: Sequence[Path]) -> str:
     """Return SHA-256 over the kind of source, the files' names below `root` and their contents.
 
     Raises: UserError if a file cannot be read.
@@ -91,40 +136,189 @@ def digest_files(kind: str, root: Path, files: Sequence[Path]) -> str:
     return digest.hexdigest()
 
 
-def check_labels(labels: NDArray[np.integer], where: str) -> NDArray[np.int64]:
-    """Return the labels as int64. Raises: UserError that names the first row (from 0) whose label is not 0..9."""
-    wrong = np.flatnonzero((labels < 0) | (labels >= CLASSES))
+# --- Parquet: PNG or JPEG bytes and labels ----------------------------------------------------------------------------
+
+
+def _download(spec: str) -> Path:
+    """Return a folder with the Parquet files of a dataset on the Hub; they are downloaded unless they are cached.
+
+    Raises: RetryableError if the Hub cannot be reached; UserError if the dataset does not exist.
+    """
+    from huggingface_hub import snapshot_download
+
+    repo, revision = parse_dataset(spec)
+    files = [f"{place}{split}*.parquet" for place in ("", "*/") for split in SPLITS]
+    with hub_errors(spec, "check the network and run again, or pass a folder"):
+        return Path(snapshot_download(repo, repo_type="dataset", revision=revision, allow_patterns=files))
+
+
+def _open_parquet(folder: Path, name: str) -> ImageSource:
+    """Return the Parquet files of both splits in a folder, or in `data/` or `plain_text/` below it.
+
+    Raises: UserError if there are none, only one split has files, or a file cannot be read.
+    """
+    for place in (folder / below for below in _PLACES):
+        named = [(match[1], file) for file in sorted(place.glob("*")) if (match := _NAME.fullmatch(file.name))]
+        files = {split: [file for of, file in named if of == split] for split in SPLITS}
+        for split, other in (SPLITS, SPLITS[::-1]):
+            if files[split] and not files[other]:
+                raise UserError(
+                    f"{place}: holds {split}-*.parquet and no {other}-*.parquet; put the files of both splits there"
+                )
+        if named:
+            paths = [*files["train"], *files["test"]]
+            origin = "Parquet: " + ", ".join(file.name for file in paths)
+            return ImageSource(origin, _digest_files("parquet", place, paths), partial(_read_parquet, files, name))
+    raise UserError(f"{name}: no CIFAR-10 found; {_FORMS}")
+
+
+def _read_parquet(files: dict[str, list[Path]], name: str) -> tuple[str, Arrays]:
+    """Read labels and images, labels first, since decoding takes seconds.
+
+    Raises: UserError for columns that are missing, ambiguous or of the wrong type, for the first row without an image
+        or with a label that is not 0..9, for counts that are not those of CIFAR-10, and for the first broken image.
+    """
+    cells = {split: [_read_cells(file) for file in files[split]] for split in SPLITS}
+    labels = {split: np.concatenate([part for part, _ in cells[split]]) for split in SPLITS}
+    images = {split: [image for _, part in cells[split] for image in part] for split in SPLITS}
+    for split in SPLITS:
+        if fault := _find_fault(split, labels[split]):
+            raise UserError(f"{name}: {fault}")
+    arrays: Arrays = {}
+    for split in SPLITS:
+        arrays |= {f"{split}_images": decode_images(images[split]), f"{split}_labels": labels[split]}
+    jpeg = any(image.startswith(_JPEG) for split in SPLITS for image, _ in images[split])
+    return JPEG_COPY if jpeg else ORIGINAL, arrays
+
+
+def _find_fault(split: str, labels: NDArray[np.int64]) -> str | None:
+    """Return a message if there are not as many images as CIFAR-10 has, of each class."""
+    expected = _EXPECTED[split]
+    if not len(labels):
+        return f"the {split} split holds no images"
+    if len(labels) != expected:
+        return f"the {split} split has {len(labels):,} images, CIFAR-10 has {expected:,}; get the whole data set"
+    counts = np.bincount(labels, minlength=CLASSES)
+    uneven = np.flatnonzero(counts != expected // CLASSES)
+    if not len(uneven):
+        return None
+    first = int(uneven[0])
+    more = f" ({len(uneven)} labels are off)" if len(uneven) > 1 else ""
+    return (
+        f"the {split} split has {counts[first]:,} images of label {first}{more}, "
+        f"CIFAR-10 has {expected // CLASSES:,} of each; get the data set again"
+    )
+
+
+def _read_cells(file: Path) -> tuple[NDArray[np.int64], list[Encoded]]:
+    """Return the labels and the encoded images of a file, with their rows."""
+    try:
+        with pq.ParquetFile(file) as opened:
+            image = _find_image_column(opened.schema_arrow.names, str(file))
+            table = opened.read(columns=[image, "label"])
+    except (pa.ArrowException, OSError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise UserError(f"{file}: not a complete Parquet file: {reason}; get it again") from error
+    labels, images = table.column("label"), table.column(image)
+    if not pa.types.is_integer(labels.type):
+        raise UserError(f"{file}: column label holds {labels.type}, not integers from 0 to 9")
+    if pa.types.is_struct(images.type) and "bytes" in {field.name for field in images.type}:
+        images = pc.struct_field(images, "bytes")
+    if not (pa.types.is_binary(images.type) or pa.types.is_large_binary(images.type)):
+        raise UserError(f"{file}: column {image} holds {images.type}, not images as PNG or JPEG bytes")
+    for column, fault in ((labels, "label is missing"), (images, f"{image} holds no bytes")):
+        if column.null_count:
+            raise UserError(f"{file}, row {column.is_null().to_pylist().index(True)}: {fault}; get the file again")
+    values = labels.to_numpy()
+    wrong = np.flatnonzero((values < 0) | (values >= CLASSES))
     if len(wrong):
         row = int(wrong[0])
-        raise UserError(
-            f"{where}, row {row}: label {labels[row]}; those of CIFAR-10 are 0 to 9: is it another data set?"
-        )
-    return labels.astype(np.int64)
+        more = "those of CIFAR-10 are 0 to 9: is it another data set?"
+        raise UserError(f"{file}, row {row}: label {values[row]}; {more}")
+    return values.astype(np.int64), [(cell, f"{file}, row {row}") for row, cell in enumerate(images.to_pylist())]
 
 
-def find_synthetic(spec: str) -> ImageSource:
+def _find_image_column(names: Sequence[str], where: str) -> str:
+    """Return the name of the image column. Raises: UserError if it or the label is missing or ambiguous."""
+    images = [name for name in names if name in _IMAGE_NAMES]
+    if len(images) > 1:
+        raise UserError(f"{where}: columns {' and '.join(images)} may both hold the images; keep one of them")
+    if names.count("label") > 1:
+        raise UserError(f"{where}: {names.count('label')} columns are named label; keep one of them")
+    for wanted, found in (("img or image", images), ("label", "label" in names)):
+        if not found:
+            known = ", ".join(names) or "none"
+            raise UserError(f"{where}: no column {wanted}; it has {known}: is it another data set?")
+    return images[0]
+
+
+def decode_images(images: Sequence[Encoded]) -> NDArray[np.uint8]:
+    """Decode all images to one array (N, 3, 32, 32).
+
+    Raises: UserError that names the first image that is broken, not 32 x 32 or not RGB.
+    """
+    Image.preinit()  # here, because threads would race to do it
+    out = np.empty((len(images), *SHAPE), np.uint8)
+
+    def decode(start: int) -> int:
+        chunk = images[start : start + _CHUNK]
+        for index, (image, where) in enumerate(chunk, start):
+            out[index] = _pixels(image, where)
+        return len(chunk)
+
+    with ThreadPoolExecutor(_THREADS) as pool, progress("decoding", len(images), "images") as advance:
+        for count in pool.map(decode, range(0, len(images), _CHUNK)):
+            advance(count)
+    return out
+
+
+def _pixels(encoded: bytes, where: str) -> NDArray[np.uint8]:
+    channels, *size = SHAPE
+    try:
+        with Image.open(io.BytesIO(encoded), formats=("JPEG", "PNG")) as image:
+            if image.size != (32, 32):
+                raise UserError(f"{where}: the image is {image.width} x {image.height}, those of CIFAR-10 are 32 x 32")
+            if image.mode != "RGB":
+                raise UserError(f"{where}: the image has mode {image.mode}, those of CIFAR-10 have RGB")
+            pixels = np.frombuffer(image.tobytes(), np.uint8)
+    except UserError:
+        raise
+    except Exception as error:  # whatever Pillow raises for broken data
+        # PIL's message for unknown files contains a memory address.
+        reason = "cannot be identified" if isinstance(error, UnidentifiedImageError) else str(error)
+        raise UserError(f"{where}: broken image: {reason}; get the file again") from error
+    return pixels.reshape(*size, channels).transpose(2, 0, 1)
+
+
+# --- generated images -------------------------------------------------------------------------------------------------
+
+
+def _open_synthetic(spec: str) -> ImageSource:
     """Return generated data: `synthetic` (2,000 + 500 images) or `synthetic:COUNT` (COUNT training, COUNT/4 test).
 
     Raises: UserError if the count is not a number, or is out of range.
     """
     match = _SPEC.fullmatch(spec)
-    count = int(match["count"] or _TRAIN) if match else -1
+    count = int(match["count"] or _COUNT) if match else -1
     if not _LEAST <= count <= _MOST:
         raise UserError(f"{spec}: write synthetic, or synthetic:COUNT with COUNT from {_LEAST} to {_MOST:,}")
     name = f"synthetic:{count}"
-    digest = hashlib.sha256(name.encode()).hexdigest()
-    return ImageSource(spec, name, digest, lambda: ImageFiles(SYNTHETIC, _rows(count, 1), _rows(count // 4, 2)))
+
+    def read() -> tuple[str, Arrays]:
+        arrays: Arrays = {}
+        for seed, (split, number) in enumerate({"train": count, "test": count // 4}.items(), 1):
+            # NumPy guarantees the same numbers in every release for RandomState, but not for newer generators.
+            random = np.random.RandomState(seed)
+            labels = random.permutation(np.arange(number, dtype=np.int64) % CLASSES)
+            chunks = [labels[start : start + _CHUNK] for start in range(0, number, _CHUNK)]
+            arrays[f"{split}_images"] = np.concatenate([_draw(chunk, random) for chunk in chunks])
+            arrays[f"{split}_labels"] = labels
+        return SYNTHETIC, arrays
+
+    return ImageSource(name, hashlib.sha256(name.encode()).hexdigest(), read)
 
 
-def _rows(count: int, seed: int) -> ImageRows:
-    # NumPy guarantees the same numbers in every release for RandomState, but not for newer generators.
-    random = np.random.RandomState(seed)
-    labels = random.permutation(np.arange(count, dtype=np.int64) % CLASSES)
-    chunks = [labels[start : start + _CHUNK] for start in range(0, count, _CHUNK)]
-    return ImageRows(labels, lambda: np.concatenate([_draw(chunk, random) for chunk in chunks]))
-
-
-def _draw(labels: NDArray[np.int64], random: np.random.RandomState) -> NDArray[np.uint8]:
+def _draw(labels: NDArray[np.int64], random: np.random.RandomState) -> NDArray[Any]:
     count = len(labels)
     line = np.linspace(-1, 1, 32)
     waves = np.array(_CYCLES)[labels % len(_CYCLES)][:, None] * np.pi * line + random.uniform(0, 2 * np.pi, (count, 1))
@@ -134,118 +328,3 @@ def _draw(labels: NDArray[np.int64], random: np.random.RandomState) -> NDArray[n
     color = random.uniform(*_CONTRAST, (count, 3))[:, :, None, None]
     values = 0.5 + color * wave + _NOISE * random.standard_normal((count, 3, 32, 32))
     return np.clip(np.rint(255 * values), 0, 255).astype(np.uint8)
-
-
-class _Version(NamedTuple):
-    kind: str
-    folder: str
-    suffix: str
-    parse: Callable[[bytes, Path], _Batch]
-
-    @property
-    def files(self) -> list[str]:
-        """Return the names of the batches, the test batch last."""
-        return [f"{name}{self.suffix}" for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")]
-
-
-def _parse_pickle(data: bytes, where: Path) -> _Batch:
-    """Parse one batch of the Python version to images (N, 3, 32, 32) and labels.
-
-    Raises: UserError if it is not the original file.
-    """
-    from torchvision.datasets import CIFAR10
-
-    digests = dict((*CIFAR10.train_list, *CIFAR10.test_list))
-    digest = hashlib.md5(data, usedforsecurity=False).hexdigest()
-    if digest != digests[where.name]:
-        mismatch = f"MD5 {digest}, expected {digests[where.name]}"
-        raise UserError(f"{where}: not the original file ({mismatch}), so it is not unpickled; get the file again")
-    batch = pickle.loads(data, encoding="latin1")
-    return batch["data"].reshape(-1, *SHAPE), np.array(batch["labels"], np.int64)
-
-
-def _parse_records(data: bytes, where: Path) -> _Batch:
-    """Parse one binary batch to images (N, 3, 32, 32) and labels; a record is 1 byte of label, 3,072 bytes of image.
-
-    Raises: UserError if it is not a whole number of records, or a label is not 0..9.
-    Source: https://www.cs.toronto.edu/~kriz/cifar.html
-    """
-    size = VALUES + 1
-    if len(data) % size or not data:
-        raise UserError(
-            f"{where}: {len(data):,} bytes are not a whole number of records of {size:,} bytes; get the file again"
-        )
-    records = np.frombuffer(data, np.uint8).reshape(-1, size)
-    return records[:, 1:].reshape(-1, *SHAPE), check_labels(records[:, 0], str(where))
-
-
-_VERSIONS = (
-    _Version("Python", "cifar-10-batches-py", "", _parse_pickle),
-    _Version("binary", "cifar-10-batches-bin", ".bin", _parse_records),
-)
-
-
-def find_batches(folder: Path, name: str) -> ImageSource | None:
-    """Find the batches in a folder, or in a folder with the original name below it; None if there are none.
-
-    Raises: UserError if some are missing or cannot be read.
-    """
-    for version in _VERSIONS:
-        for location in (folder, folder / version.folder):
-            paths = {file: location / file for file in version.files}
-            present = {file for file, path in paths.items() if path.is_file()}
-            if present:
-                _check_names(version, present, location)
-                digest = digest_files(version.kind, location, list(paths.values()))
-                origin = f"{version.kind} version: {version.folder}"
-                read = partial(_contents, version, lambda path: path.read_bytes(), location)
-                return ImageSource(name, origin, digest, read)
-    return None
-
-
-def find_archive(path: Path) -> ImageSource:
-    """Find the batches in a tar archive, compressed or not. Raises: UserError if it cannot be read."""
-    digest = digest_files("archive", path.parent, [path])
-    return ImageSource(str(path), f"archive: {path.name}", digest, lambda: _read_archive(path))
-
-
-def _check_names(version: _Version, present: set[str], where: Path) -> None:
-    missing = [name for name in version.files if name not in present]
-    if missing:
-        raise UserError(f"{where}: {', '.join(missing)} missing; get the complete {version.kind} version of CIFAR-10")
-
-
-def _read_archive(path: Path) -> ImageFiles:
-    wanted = {name for version in _VERSIONS for name in version.files}
-    batches: dict[str, bytes] = {}
-    try:
-        with tarfile.open(path, "r:*") as archive:
-            for member in archive:
-                name = PurePosixPath(member.name).name
-                if name not in wanted or not member.isfile():
-                    continue
-                if member.size > _LARGEST_BYTES:
-                    raise UserError(f"{path}: {name} has {member.size:,} bytes, a batch has 31 million; get it again")
-                opened = archive.extractfile(member)
-                assert opened is not None
-                batches[name] = opened.read()
-            while archive.fileobj and archive.fileobj.read(1 << 20):
-                pass  # read to the end, where the checksum is
-    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"{path}: not a complete tar archive: {reason}; get it again") from error
-    for version in _VERSIONS:
-        if names := batches.keys() & {*version.files}:
-            _check_names(version, names, path)
-            return _contents(version, lambda batch: batches[batch.name], path)
-    raise UserError(f"{path}: no data_batch_1 in it; pass cifar-10-python.tar.gz or cifar-10-binary.tar.gz")
-
-
-def _contents(version: _Version, read: Callable[[Path], bytes], where: Path) -> ImageFiles:
-    def rows(names: Sequence[str]) -> ImageRows:
-        parsed = [version.parse(read(where / name), where / name) for name in names]
-        labels = np.concatenate([labels for _, labels in parsed])
-        return ImageRows(labels, lambda: np.concatenate([images for images, _ in parsed]))
-
-    *train, test = version.files
-    return ImageFiles(ORIGINAL, rows(train), rows([test]))

@@ -30,17 +30,19 @@ Source: `ab/nn/util/CodeEval.py` of https://github.com/ABrain-One/nn-dataset, 2.
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
+from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from lemur_core.files.workers import available_cores
-from lemur_core.sandbox import Job, Limits, Outcome, Sandbox, Status
+from lemur_core.sandbox import Job, Limits, Outcome, Status
+from lemur_core.sandbox.cached import SharedSandbox
 from lemur_core.sandbox.stage import Retries, SandboxStage
-from lemur_core.source.quality import Quality, code_quality
+from lemur_core.source.quality import code_quality
 from manifests.records import drop_outcomes
 from train.data import Cifar10, load_cifar10
 from train.model.contract import check_contract, lemur_name, transform_module
@@ -71,7 +73,7 @@ class CheckResult:
     status: str = "ok"
     error: str | None = None
     duration: int | None = None  # nanoseconds, from train_setup to the end of the last evaluation
-    quality: Quality | None = field(default=None, repr=False)  # the findings behind code_quality
+    quality_by: str | None = None  # the checker behind code_quality
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +109,12 @@ class CheckSettings:
     runtime: tuple[str, ...] = ()  # what networks can import besides the declared runtime
 
 
-def open_box(dataset: Cifar10, *, unsafe: bool = False, runtime: Sequence[str] = ()) -> Sandbox:
-    """Return a sandbox for checks on these images, one at a time; it starts with the first check. Close it.
+def open_box(dataset: Cifar10, *, unsafe: bool = False, runtime: Sequence[str] = ()) -> SharedSandbox:
+    """Return a sandbox for checks on these images, one at a time; it starts with the first check.
 
     Args: unsafe: run without the sandbox. runtime: what networks can import besides the declared runtime.
-    Returns: a sandbox that is not open yet; pass it as `box` of `check_nn`.
     """
-    return Sandbox(entries=[CHECK.guest], readable=[dataset.folder], workers=1, unsafe=unsafe, runtime=runtime)
+    return SharedSandbox(entries=[CHECK.guest], readable=[dataset.folder], workers=1, unsafe=unsafe, runtime=runtime)
 
 
 def check_nn(
@@ -124,7 +125,7 @@ def check_nn(
     prefix: str = "",
     settings: CheckSettings = CheckSettings(),
     unsafe: bool = False,
-    box: Sandbox | None = None,
+    box: SharedSandbox | None = None,
 ) -> CheckResult:
     """Train and measure a network by LEMUR's contract, in the sandbox.
 
@@ -136,7 +137,7 @@ def check_nn(
         prefix: prefix of the network's name.
         settings: epochs, number of images, limits and packages.
         unsafe: run without the sandbox.
-        box: a sandbox from `open_box`, opened on first use and left open; a new one by default.
+        box: a sandbox from `open_box`, left open; a new one by default.
 
     Returns: the result; if its status is not `ok`, `error` has the reason in one line.
     Raises: UserError if `prm` lacks something or has a value out of range, or no sandbox is available.
@@ -151,50 +152,44 @@ def check_nn(
         print(refused.status, refused.error)  # "contract": nothing is run
         ```
     """
-    _check_settings(settings, dataset)
+    for what, number in (("epochs", settings.epochs), ("images", settings.images), ("threads", settings.threads)):
+        if number is not None and number < 1:
+            raise UserError(f"{what}: {number}; at least 1 is needed")
+    if settings.images is not None and settings.images > len(dataset.train_images):
+        raise UserError(f"images: {settings.images}; {dataset.label} has {len(dataset.train_images)} training images")
     hyperparameters = check_prm(prm) | {"epoch": settings.epochs}
     name = lemur_name(code, prefix)
     if (reason := check_contract(code)) is not None:
         return CheckResult(name, status="contract", error=reason)
-    payload = {"code": code, "prm": hyperparameters, "data": str(dataset.folder), "images": settings.images}
-    with contextlib.ExitStack() as stack:
-        if box is None:
-            box = stack.enter_context(open_box(dataset, unsafe=unsafe, runtime=settings.runtime))
-        elif not box.is_open:
-            box.__enter__()
-        outcome = _run(box, name, CHECK.guest, payload, settings)
-    return build_result(name, code, outcome, settings, CHANCE)
-
-
-def _run(box: Sandbox, name: str, entry: str, payload: Mapping[str, object], settings: CheckSettings) -> Outcome:
-    """Run one training job within the limits of the settings."""
     threads = settings.threads or available_cores()
-    more = {"epochs": settings.epochs, "seed": settings.seed, "threads": threads}
+    payload: Json = {
+        "code": code,
+        "prm": hyperparameters,
+        "data": str(dataset.folder),
+        "images": settings.images,
+        "epochs": settings.epochs,
+        "seed": settings.seed,
+        "threads": threads,
+    }
     limits = Limits(
         wall_seconds=settings.wall_seconds,
         cpu_seconds=settings.wall_seconds * threads,
         memory_bytes=settings.memory_bytes,
         threads=64 + 2 * threads,
     )
-    (outcome,) = box.run([Job(name, entry, {**payload, **more}, limits)])
-    return outcome
+    new = open_box(dataset, unsafe=unsafe, runtime=settings.runtime)
+    with new if box is None else contextlib.nullcontext(box) as opened:
+        (outcome,) = opened.run([Job(name, CHECK.guest, payload, limits)])
+    return build_result(name, code, outcome, settings)
 
 
-def accuracy_to_time(accuracy: float, duration: int, chance: float = CHANCE) -> float:
+def accuracy_to_time(accuracy: float, duration: int) -> float:
     """Return LEMUR's measure of how fast a network learns: accuracy above chance, per 100 seconds.
 
-    Args: duration: nanoseconds. chance: accuracy of guessing.
+    Args: duration: nanoseconds.
     Source: `accuracy_to_time_metric` in `ab/nn/util/Util.py` of nn-dataset 2.1.0
     """
-    return max(0.0, accuracy - chance) / (duration / _NANOSECONDS)
-
-
-def _check_settings(settings: CheckSettings, dataset: Cifar10) -> None:
-    for what, number in (("epochs", settings.epochs), ("images", settings.images), ("threads", settings.threads)):
-        if number is not None and number < 1:
-            raise UserError(f"{what}: {number}; at least 1 is needed")
-    if settings.images is not None and settings.images > len(dataset.train_images):
-        raise UserError(f"images: {settings.images}; {dataset.label} has {len(dataset.train_images)} training images")
+    return max(0.0, accuracy - CHANCE) / (duration / _NANOSECONDS)
 
 
 def check_prm(prm: Mapping[str, object]) -> dict[str, object]:
@@ -210,32 +205,26 @@ def check_prm(prm: Mapping[str, object]) -> dict[str, object]:
     return drop_outcomes(prm) | {"batch": int(batch)}
 
 
-def build_result(name: str, code: str, outcome: Outcome, settings: CheckSettings, chance: float) -> CheckResult:
-    """Turn the outcome of a training job into a result. Args: chance: accuracy of guessing; 0: every one is good."""
+def build_result(name: str, code: str, outcome: Outcome, settings: CheckSettings) -> CheckResult:
+    """Turn the outcome of a training job into a result."""
     reply = CHECK.read(outcome)
     answer = reply.answer
     if answer is None:
-        return CheckResult(name, status=reply.outcome.status.value, error=_describe_end(reply.outcome, settings))
+        error = (reply.outcome.error or "gave no reason").splitlines()[0][:_ERROR_CHARACTERS]
+        if reply.outcome.status is Status.OUT_OF_MEMORY:
+            error = f"needed more memory than {settings.memory_bytes / 2**30:.2f} GiB in addition to PyTorch itself"
+        error = f"the network {error}" if error[:1].islower() else error
+        return CheckResult(name, status=reply.outcome.status.value, error=error)
     if isinstance(answer, CheckFailure):
         if answer.category == "prm":
             raise UserError(answer.error)
         return CheckResult(name, status=answer.category, error=answer.error)
-    accuracy, duration = answer.accuracy, answer.duration
-    status, error = "ok", None
-    if chance and accuracy <= chance * _GOOD:
-        status = "low_accuracy"
-        error = f"accuracy {accuracy:.4f} is at most {chance * _GOOD:g}: LEMUR would not store it"
-    quality, rate = code_quality(code, name), accuracy_to_time(accuracy, duration, chance)
-    return CheckResult(name, accuracy, rate, quality.score, status, error, duration, quality)
-
-
-def _describe_end(outcome: Outcome, settings: CheckSettings) -> str:
-    """Describe in one line how the sandbox ended a network."""
-    if outcome.status is Status.OUT_OF_MEMORY:
-        limit = f"{settings.memory_bytes / 2**30:.2f} GiB"
-        return f"the network needed more memory than {limit} in addition to PyTorch itself"
-    first = (outcome.error or "gave no reason").splitlines()[0][:_ERROR_CHARACTERS]
-    return f"the network {first}" if first[:1].islower() else first
+    quality, rate = code_quality(code, name), accuracy_to_time(answer.accuracy, answer.duration)
+    result = CheckResult(name, answer.accuracy, rate, quality.score, "ok", None, answer.duration, quality.owner)
+    if answer.accuracy > CHANCE * _GOOD:
+        return result
+    error = f"accuracy {answer.accuracy:.4f} is at most {CHANCE * _GOOD:g}: LEMUR would not store it"
+    return replace(result, status="low_accuracy", error=error)
 
 
 def check_file(
@@ -261,26 +250,17 @@ def check_file(
     result = check_nn(code, hyperparameters, dataset=cifar10, settings=settings, unsafe=unsafe)
     if result.status != "ok":
         raise UserError(f"{net}: {result.status}: {result.error}")
-    figures: dict[str, object] = {"name": result.name, "accuracy": result.accuracy}
-    figures |= {
-        "accuracy_to_time": result.accuracy_to_time,
-        "code_quality": result.code_quality,
-        "quality_by": result.quality and result.quality.owner,
-    }
-    figures["data"] = label
+    names = ("name", "accuracy", "accuracy_to_time", "code_quality", "quality_by")
+    figures = {name: getattr(result, name) for name in names} | {"data": label}
     if db is not None:
-        accuracy, duration = result.accuracy, result.duration
-        assert accuracy is not None
-        assert duration is not None
-        new = archive(
-            db,
-            code,
-            result.name,
-            hyperparameters,
-            data=label,
-            epoch=settings.epochs,
-            accuracy=accuracy,
-            duration=duration,
-        )
+        assert result.accuracy is not None
+        assert result.duration is not None
+        trial: Json = {
+            "data": label,
+            "epoch": settings.epochs,
+            "accuracy": result.accuracy,
+            "duration": result.duration,
+        }
+        new = archive(db, code, result.name, hyperparameters, **trial)
         figures["archived"] = f"{db}: {'1 trial added' if new else 'this trial is already there'}"
     return figures

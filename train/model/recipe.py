@@ -3,6 +3,7 @@
 import difflib
 import hashlib
 import json
+import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from lemur_core.files import Json
+from lemur_core.files.atomic import PathLike
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.foreign import check_plain
 from lemur_core.files.python import read_python_file
@@ -241,6 +243,11 @@ def find_recipe(name: str) -> Recipe:
     near = difflib.get_close_matches(name, shipped, 1, 0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"shipped recipes: {', '.join(shipped)}"
     raise UsageError(f"{name}: no such recipe; {hint} (your own file must end in .toml)")
+
+
+def to_recipe(recipe: Recipe | PathLike) -> Recipe:
+    """Return a recipe as it is, or find it by its name or path."""
+    return recipe if isinstance(recipe, Recipe) else find_recipe(os.fspath(recipe))
 
 
 def open_recipe(

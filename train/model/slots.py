@@ -24,22 +24,30 @@ _MAPS = 4  # dimensions: images, channels, height, width
 
 @dataclass(frozen=True, slots=True)
 class Filler:
-    """A possible filler of a slot: `TARGET(ARGUMENTS)`; the target is a class of `code`, or an expression of torch.
+    """A possible filler of a slot: `TARGET(ARGUMENTS)`; the target is a class of its code, or an expression of torch.
 
-    `use` is its name in a recipe; `code` is a self-contained file, empty for parts of torch. `builds` has the arguments
-    to try, preferred ones first; the names in them are the slot's `values` and the factories. `block` is None for a
-    built-in part. `facts`: the observations of the slot's check for the build that fits. `full`: the full form of the
-    same block if `code` is its minimized form.
+    `use` is its name in a recipe. `builds` has the arguments to try, preferred ones first; the names in them are the
+    slot's `values` and the factories. `forms` are those of a block to try: the minimized one, the full one; a built-in
+    part has none, and `own` is its code, empty for parts of torch. `facts`: the observations of the slot's check.
     """
 
     use: str
     target: str
     builds: tuple[str, ...]
-    code: str = ""
+    own: str = ""
     imports: tuple[str, ...] = ()
-    block: Block | None = None
+    forms: tuple[Block, ...] = ()
     facts: Json = field(default_factory=dict)
-    full: "Filler | None" = None
+
+    @property
+    def block(self) -> Block | None:
+        """The block in the form that is tried first; None for a built-in part."""
+        return self.forms[0] if self.forms else None
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """Self-contained files, one a form."""
+        return tuple(block.code or "" for block in self.forms) or (self.own,)
 
 
 _CHANNELS = {"channels": "channels", "in_channels": "channels", "out_channels": "channels"}

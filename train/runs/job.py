@@ -1,19 +1,16 @@
 """The training job as seen from both sides: its payload, the files in its scratch folder, and how they are read.
 
-A checkpoint has the whole state of the job at the end of an epoch, in one file. It is written and read only in the
-sandbox, because foreign code produced its content. The figures of the epochs are plain data in regular files.
+The figures of the epochs are plain data in regular files. PyTorch is not imported: pages and `lemur verify` read what
+is here, and take seconds less without it.
 """
 
 import contextlib
-import hashlib
 import json
 import os
-import pickle
 import stat
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
@@ -27,12 +24,8 @@ from manifests.records import Ratio, Record, Seconds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from torch import Tensor, nn
-
-# `torch` is imported in functions: `lemur verify` and pages read what is here, and take seconds less without it.
 
 HISTORY, PROGRESS, WEIGHTS, CHECKPOINT = "history.jsonl", "progress.json", "weights.pt", "checkpoint.pt"
-_EVERY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,107 +73,6 @@ class TrainingReport:
     precision: Literal["float32", "bfloat16"] | None = None
     weights_sha256: str | None = None
     notes: tuple[str, ...] = ()  # lines for the user
-
-
-class ProgressWriter:
-    """Keeps two small files in the scratch folder up to date: the epochs so far, and once a second the step."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._last, self._done = folder, time.monotonic(), 0
-        (folder / PROGRESS).unlink(missing_ok=True)
-
-    def step(self, figures: Callable[[], Json], images: int) -> None:
-        """Count a step of this many images; write the progress at most once a second."""
-        self._done += images
-        passed = time.monotonic() - self._last
-        if passed >= _EVERY_SECONDS:
-            self._write(PROGRESS, json.dumps({**figures(), "images_per_second": self._done / passed}))
-            self._last, self._done = time.monotonic(), 0
-
-    def epochs(self, history: list[Json]) -> None:
-        """Write the figures of all epochs so far, one per line, and restart the pace, which excludes validation."""
-        self._last, self._done = time.monotonic(), 0
-        self._write(HISTORY, "".join(json.dumps(epoch) + "\n" for epoch in history))
-
-    def _write(self, name: str, text: str) -> None:
-        part = self._folder / f"{name}.part"
-        part.write_text(text, encoding="utf-8")
-        part.replace(self._folder / name)
-
-
-def save_whole(value: object, path: Path) -> None:
-    """Call `torch.save` atomically: the file has either the old or the new content."""
-    import torch
-
-    part = path.with_suffix(".part")
-    with part.open("wb") as file:
-        torch.save(value, file)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
-
-
-def load_checkpoint(path: Path, key: str) -> tuple[Json | None, str]:
-    """Return the state at the end of the last complete epoch, or None and the reason (empty if there is no file).
-
-    Code in the file is never executed (`weights_only`).
-    """
-    import torch
-
-    if not path.exists():
-        return None, ""
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        stored_key = state.pop("key")
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError, AttributeError, pickle.UnpicklingError) as error:
-        reason = (str(error).strip().splitlines() or [""])[0]
-        fault = f"{type(error).__name__}: {reason:.200}"
-        return None, f"the checkpoint cannot be read, so training starts from scratch ({fault})"
-    if stored_key != key:
-        return None, "the checkpoint belongs to another run, so training starts from scratch"
-    return state, ""
-
-
-def loose_buffers(module: "nn.Module") -> "dict[str, Tensor]":
-    """Return the buffers that `state_dict` omits (`persistent=False`), by name; they are state too if they change."""
-    kept = module.state_dict().keys()
-    return {name: buffer for name, buffer in module.named_buffers(remove_duplicate=False) if name not in kept}
-
-
-def put_back(module: "nn.Module", loose: "Mapping[str, Tensor]") -> None:
-    """Restore such buffers in the module, including those that it creates only while it runs."""
-    from torch import Tensor
-
-    for name, value in loose.items():
-        parent, _, own = name.rpartition(".")
-        owner = module.get_submodule(parent)
-        now = getattr(owner, own, None)
-        if isinstance(now, Tensor) and now.shape == value.shape:
-            now.copy_(value)
-        else:
-            owner.register_buffer(own, value, persistent=False)
-
-
-def tensors_only(state: Mapping[str, object]) -> "dict[str, Tensor]":
-    """Return the tensors of a state by name, on the CPU and contiguous."""
-    import torch
-
-    return {
-        name: value.detach().cpu().contiguous(memory_format=torch.contiguous_format)
-        for name, value in sorted(state.items())
-        if isinstance(value, torch.Tensor)
-    }
-
-
-def weights_digest(state: "Mapping[str, Tensor]") -> str:
-    """Return SHA-256 of names, types, shapes and values, hex: equal for equal weights, however they were saved."""
-    import torch
-
-    digest = hashlib.sha256()
-    for name, value in sorted(state.items()):
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-        digest.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 Number = Annotated[float, Field(allow_inf_nan=False)]

@@ -1,15 +1,19 @@
-"""The training process: its memory, seeds and device; the network, which is foreign code; its metrics."""
+"""The training process: its memory, seeds and device; the network, which is foreign code; its checkpoints.
+
+A checkpoint has the whole state of a run at the end of an epoch, in one file. It is written and read only in the
+sandbox, because foreign code produced its content.
+"""
 
 import contextlib
 import ctypes
 import functools
 import hashlib
-import math
 import os
+import pickle
 import platform
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,10 +28,7 @@ from lemur_core.files import Json
 from lemur_core.sandbox.loader import load
 from lemur_core.sandbox.server.foreign import is_kind, list_frames
 from train.model.contract import TRAINER_PARAMETERS
-from train.runs.augment import Pixels
 
-_EVALUATED = 500  # images at a time
-_UNSEEN = 16  # steps on an accelerator between reads of the losses: a read waits for the device
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 _NEVER = -1  # as an unsigned threshold: the largest value
 
@@ -166,62 +167,6 @@ def locate_error(error: Any) -> str:
     return f"{FILE}:{frames[-1][0]} in {frames[-1][1]}" if frames else ""
 
 
-@dataclass(frozen=True, slots=True)
-class MeanScore:
-    """Mean cross entropy and accuracy, on one view per image without augmentation."""
-
-    loss: float
-    accuracy: float
-
-
-def evaluate(
-    net: nn.Module, images: Tensor, labels: Tensor, *, pixels: Pixels, context: DeviceContext, tick: Callable[[], None]
-) -> MeanScore:
-    """Evaluate a network in eval mode on images (N, 3, H, W) uint8, then restore its mode; ticks before each batch."""
-    was_training = net.training
-    net.eval()
-    loss, correct = 0.0, 0
-    try:
-        with torch.no_grad():
-            for rows in torch.split(torch.arange(len(labels)), _EVALUATED):
-                tick()
-                batch, wanted = context.move(pixels.normalise(images[rows])), labels[rows].to(context.device)
-                with context.autocast():
-                    outputs = net(batch)
-                outputs = outputs.float()
-                # Summed, not averaged: the last batch may be smaller.
-                loss += float(nn.functional.cross_entropy(outputs, wanted, reduction="sum"))
-                correct += int((outputs.argmax(1) == wanted).sum())
-    finally:
-        net.train(was_training)
-    return MeanScore(loss / len(labels), correct / len(labels))
-
-
-class SixViews(nn.Module):
-    """Test-time augmentation: an image, its mirror image (half of the weight), and both moved by a pixel (half).
-
-    Source: the views and weights of Jordan 2024, arXiv:2404.00498, section 3.5
-    """
-
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self._net = net
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the weighted mean of the network's outputs."""
-        padded, (high, wide) = nn.functional.pad(x, (1, 1, 1, 1), mode="reflect"), x.shape[-2:]
-        moved = self._both(padded[..., :high, :wide]) + self._both(padded[..., 2:, 2:])
-        return 0.5 * self._both(x) + 0.25 * moved
-
-    def _both(self, x: Tensor) -> Tensor:
-        mean: Tensor = 0.5 * (self._net(x).float() + self._net(x.flip(-1)).float())
-        return mean
-
-
-class DivergedError(Exception):
-    """The loss or a weight is no longer a number."""
-
-
 class CountFlop(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the floating-point operations of what runs inside, by the formulas of torch.utils.flop_counter.
 
@@ -260,83 +205,66 @@ class Arithmetic:
         self.flop += self._each[kind]
 
 
-_KEPT = ("history", "steps", "train_seconds", "data_seconds", "images_seen", "flop")
+def save_whole(value: object, path: Path) -> None:
+    """Call `torch.save` atomically: the file has either the old or the new content."""
+    part = path.with_suffix(".part")
+    with part.open("wb") as file:
+        torch.save(value, file)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
 
 
-class RunMetrics:
-    """Counts steps and epochs. Its state after an epoch is stored in the checkpoint and restored from it."""
+def load_checkpoint(path: Path, key: str) -> tuple[Json | None, str]:
+    """Return the state at the end of the last complete epoch, or None and the reason (empty if there is no file).
 
-    def __init__(self, steps_an_epoch: int, device: torch.device) -> None:
-        self._steps_an_epoch = steps_an_epoch
-        self._at_once = device.type == "cpu"
-        self.history: list[Json] = []
-        self.steps = 0
-        self.train_seconds = self.data_seconds = 0.0
-        self.images_seen = self.flop = 0
-        self._unseen: list[tuple[int, Tensor, Tensor | None, int]] = []
-        self._losses: list[float] = []
-        self._begin_epoch()
+    Code in the file is never executed (`weights_only`).
+    """
+    if not path.exists():
+        return None, ""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        stored_key = state.pop("key")
+    except (OSError, RuntimeError, EOFError, ValueError, KeyError, AttributeError, pickle.UnpicklingError) as error:
+        reason = (str(error).strip().splitlines() or [""])[0]
+        fault = f"{type(error).__name__}: {reason:.200}"
+        return None, f"the checkpoint cannot be read, so training starts from scratch ({fault})"
+    if stored_key != key:
+        return None, "the checkpoint belongs to another run, so training starts from scratch"
+    return state, ""
 
-    def note(self, loss: Tensor, outputs: Tensor, targets: Tensor) -> None:
-        """Record the loss of the current step, and the number of correct images if the batch was not mixed.
 
-        Raises: DivergedError.
-        """
-        right = (outputs.detach().argmax(1) == targets).sum() if targets.ndim == 1 else None
-        self._unseen.append((self.steps, loss.detach(), right, len(targets)))
-        self.images_seen += len(targets)
-        if self._at_once or len(self._unseen) >= _UNSEEN:
-            self.settle()
+def loose_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """Return the buffers that `state_dict` omits (`persistent=False`), by name; they are state too if they change."""
+    kept = module.state_dict().keys()
+    return {name: buffer for name, buffer in module.named_buffers(remove_duplicate=False) if name not in kept}
 
-    def settle(self) -> None:
-        """Read the pending losses. Raises: DivergedError if one is not finite."""
-        unseen = self._unseen
-        self._unseen = []
-        for step, loss, right, count in unseen:
-            value = float(loss)
-            if not math.isfinite(value):
-                epoch, number = divmod(step, self._steps_an_epoch)
-                raise DivergedError(f"the loss is {value} at epoch {epoch + 1}, step {number + 1}")
-            self._losses.append(value)
-            if right is not None:
-                self._right += int(right)
-                self._judged += count
 
-    def end_step(self, seconds: float, data_seconds: float, flop: int = 0) -> None:
-        """Count a step, its operations and its duration, of which loading the data took `data_seconds`."""
-        self.steps += 1
-        self.flop += flop
-        self.train_seconds += seconds
-        self.data_seconds += data_seconds
+def put_back(module: nn.Module, loose: Mapping[str, Tensor]) -> None:
+    """Restore such buffers in the module, including those that it creates only while it runs."""
+    for name, value in loose.items():
+        parent, _, own = name.rpartition(".")
+        owner = module.get_submodule(parent)
+        now = getattr(owner, own, None)
+        if isinstance(now, Tensor) and now.shape == value.shape:
+            now.copy_(value)
+        else:
+            owner.register_buffer(own, value, persistent=False)
 
-    def end_epoch(self, learning_rate: float, measured: MeanScore | None) -> None:
-        """Add the epoch to the history."""
-        self.history.append(
-            {
-                "epoch": len(self.history) + 1,
-                "steps": self.steps,
-                "train_loss": sum(self._losses) / len(self._losses),
-                "train_accuracy": self._right / self._judged if self._judged else None,
-                "learning_rate": learning_rate,
-                "val_loss": measured.loss if measured and math.isfinite(measured.loss) else None,
-                "val_accuracy": measured.accuracy if measured else None,
-                "seconds": self.train_seconds - self._before[0],
-                "data_seconds": self.data_seconds - self._before[1],
-            }
-        )
-        self._begin_epoch()
 
-    def to_state(self) -> Json:
-        """Return the state for a checkpoint."""
-        return {name: getattr(self, name) for name in _KEPT}
+def tensors_only(state: Mapping[str, object]) -> dict[str, Tensor]:
+    """Return the tensors of a state by name, on the CPU and contiguous."""
+    return {
+        name: value.detach().cpu().contiguous(memory_format=torch.contiguous_format)
+        for name, value in sorted(state.items())
+        if isinstance(value, torch.Tensor)
+    }
 
-    def from_state(self, state: Json) -> None:
-        """Restore the state of a checkpoint."""
-        for name in _KEPT:
-            setattr(self, name, state[name])
-        self._begin_epoch()
 
-    def _begin_epoch(self) -> None:
-        self._before = (self.train_seconds, self.data_seconds)
-        self._losses, self._unseen = [], []
-        self._right = self._judged = 0
+def weights_digest(state: Mapping[str, Tensor]) -> str:
+    """Return SHA-256 of names, types, shapes and values, hex: equal for equal weights, however they were saved."""
+    digest = hashlib.sha256()
+    for name, value in sorted(state.items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

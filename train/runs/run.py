@@ -5,7 +5,7 @@ import hashlib
 import importlib.metadata
 import os
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -15,7 +15,8 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
 from lemur_core.files.workers import available_cores
 from lemur_core.sandbox import PRELOAD as COMMON
-from lemur_core.sandbox import Job, Limits, Outcome, Sandbox, Status
+from lemur_core.sandbox import Job, Limits, Outcome, Status
+from lemur_core.sandbox.cached import SharedSandbox
 from lemur_core.sandbox.runtime import find_runtime
 from lemur_core.sandbox.stage import Retries, SandboxStage
 from manifests.folders.manifest import Stopwatch
@@ -37,9 +38,8 @@ from train.runs.run_folder import (
     write_run_manifest,
 )
 
-ENTRY = "train.runs.loop_guest:train"
 #: Its limits are those of the resources of each run.
-TRAIN = SandboxStage[TrainingReport](ENTRY, TrainingReport, Limits(), Retries.NONE)
+TRAIN = SandboxStage[TrainingReport]("train.runs.loop:train", TrainingReport, Limits(), Retries.NONE)
 PRELOAD = (*COMMON, "torchvision.transforms.v2")
 
 #: The packages that the entry itself imports besides the declared runtime.
@@ -97,15 +97,11 @@ class TrainingRun:
         }
 
 
-#: A run in progress: yields its job for the sandbox, receives the outcome, returns the record.
-Training = Generator[Job, Outcome, TrainingRecord]
-
-
 @dataclass(frozen=True, slots=True)
 class Resources:
     """The resources of a run. Only threads and device affect the result, through the order of sums.
 
-    `threads`: per run; by default the cores divided among the `jobs` parallel runs. `memory_gib`: limit of the process
+    `threads`: by default one for each core. `memory_gib`: limit of the process
     in addition to its libraries (not counted on a GPU). `time_limit`, in seconds, stops the run after a step; it can be
     resumed. `step_limit` ends it if nothing finishes for that many seconds.
     """
@@ -116,7 +112,6 @@ class Resources:
     time_limit: float | None = None
     step_limit: float = 600.0
     unsafe: bool = False
-    jobs: int = 1
     runtime: tuple[str, ...] = ()  # distributions that networks can import besides the declared runtime
 
     def resolve(self) -> "Resources":
@@ -131,7 +126,7 @@ class Resources:
                 raise UserError(f"{name.replace('_', ' ')}: {value}; it must be greater than 0")
         find_runtime((*LIBRARIES, *self.runtime))
         device = _choose_device(self.device, unsafe=self.unsafe)
-        return replace(self, threads=self.threads or max(1, available_cores() // self.jobs), device=device)
+        return replace(self, threads=self.threads or available_cores(), device=device)
 
     def limits(self) -> Limits:
         """Return the sandbox's limits: a last resort, wider than those that the process enforces itself."""
@@ -151,8 +146,8 @@ class Resources:
         return limits if self.device == "cpu" else replace(limits, idle_seconds=wall)
 
 
-def open_sandbox(data: Path, resources: Resources) -> Sandbox:
-    """Return a sandbox for training runs on the images in that cache folder.
+def open_sandbox(data: Path, resources: Resources) -> SharedSandbox:
+    """Return a sandbox for training runs on the images in that cache folder; it starts with the first of them.
 
     Args: resources: from `Resources.resolve`.
     """
@@ -161,12 +156,12 @@ def open_sandbox(data: Path, resources: Resources) -> Sandbox:
     if resources.device == "cuda":
         environment["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
         environment["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # without it cuBLAS may not be deterministic
-    return Sandbox(
+    return SharedSandbox(
         preload=PRELOAD,
-        entries=[ENTRY],
+        entries=[TRAIN.guest],
         runtime=[*LIBRARIES, *resources.runtime],
         readable=[data],
-        workers=resources.jobs,
+        workers=1,
         environment=environment,
         unsafe=resources.unsafe,
     )
@@ -180,6 +175,9 @@ def train_once(
     force: bool = False,
     library: Path | None = None,
     quiet: bool = False,
+    box: SharedSandbox | None = None,
+    of_study: bool = False,
+    keep_failed: bool = False,
 ) -> TrainingRecord:
     """Train a network, validate it after each epoch, and evaluate on the test images once, at the end.
 
@@ -191,81 +189,57 @@ def train_once(
         force: replace another run in `out`, or the same one if it failed.
         library: the extraction folder of the network's blocks, to be named in the manifest.
         quiet: hide progress, which is otherwise reported on stderr.
+        box: a sandbox from `open_sandbox`, left open; a new one by default.
+        of_study: the run has no page and no files for LEMUR of its own.
+        keep_failed: accept the same run even if it failed.
 
     Returns: the record; if training failed, its status is not `ok` and `error` has the reason.
     Raises: UserError if the arguments contradict each other, LEMUR could not store the hyperparameters, or `out` has
         other content.
     """
-    resources = resources.resolve()
-    if run.data.label in REAL_IMAGES:
+    watch, name, resources = Stopwatch(), run.network.name, resources.resolve()
+    tell: Callable[[str], None] = (lambda _line: None) if quiet else note
+    if run.data.label in REAL_IMAGES and not of_study:
         check_storable(run.network.prm)
     prm, used = run.network.prm, read_training_values(run.recipe.model_dump(mode="json"))
-    for name in sorted(used.keys() & prm.keys()) if not quiet else ():
-        if prm[name] != used[name]:
-            message = f"{name} {prm[name]!r} only reaches the constructor; training uses {used[name]!r} (recipe)"
-            note(f"{run.network.name}: {message}. Change it with --set training.…")
-    with contextlib.closing(
-        training(run, out, resources, force=force, library=library, alone=True, quiet=quiet)
-    ) as steps:
-        job = advance(steps)
-        if isinstance(job, TrainingRecord):
-            return job
-        epochs, batch = run.recipe.training.epochs, min(run.recipe.training.batch_size, run.image_count)
-        size = (epochs, epochs * (run.image_count // batch), batch)
-        watched = contextlib.nullcontext() if quiet else watching(Path(str(job.scratch)), run.network.name, *size)
-        with open_sandbox(run.data.folder, resources) as box, watched:
-            (outcome,) = box.run([job])
-        record = advance(steps, outcome)
-        assert isinstance(record, TrainingRecord)
-        return record
-
-
-def training(
-    run: TrainingRun,
-    out: Path,
-    resources: Resources,
-    *,
-    force: bool,
-    library: Path | None,
-    keep_failed: bool = False,
-    alone: bool = False,
-    quiet: bool = True,
-) -> Training:
-    """Prepare a run, yield its job for the sandbox, and turn the outcome into its record; see `train_once`.
-
-    Its folder is locked by this process until the generator ends or is closed.
-
-    Args: resources: from `Resources.resolve`. keep_failed: accept the same run even if it failed.
-    """
-    watch = Stopwatch()
+    for key in sorted(used.keys() & prm.keys()):
+        if prm[key] != used[key]:
+            message = f"{key} {prm[key]!r} only reaches the constructor; training uses {used[key]!r} (recipe)"
+            tell(f"{name}: {message}. Change it with --set training.…")
     identity = run.identify(resources.device)
-    finished_record = find_finished(out, identity, force=force, keep_failed=keep_failed)
-    if finished_record is not None:
-        if not quiet:
-            note(f"{out}: already has this run; not trained again")
-        if finished_record.status in FINAL:
+    finished = find_finished(out, identity, force=force, keep_failed=keep_failed)
+    if finished is not None:
+        tell(f"{out}: already has this run; not trained again")
+        if finished.status in FINAL:
             remove_leftovers(out, identity)
-        renew_parents(out, finished_record, library)
-        return finished_record
-    name = run.network.name
+        renew_parents(out, finished, library)
+        return finished
     with own_folder(out) as partial:
         scratch = open_scratch(partial, identity, quiet=quiet)
-        done = len(read_history(scratch))
-        if done and not quiet:
-            note(f"{name}: resuming after epoch {done} of {run.recipe.training.epochs}")
-        job = _build_job(run, resources, _sha256(canonical_json(identity)))
-        outcome = yield Job(str(out), ENTRY, asdict(job), resources.limits(), scratch=str(scratch.resolve()))
+        if done := len(read_history(scratch)):
+            tell(f"{name}: resuming after epoch {done} of {run.recipe.training.epochs}")
+        payload = asdict(_build_job(run, resources, _sha256(canonical_json(identity))))
+        job = Job(str(out), TRAIN.guest, payload, resources.limits(), scratch=str(scratch.resolve()))
+        batch, epochs = min(run.recipe.training.batch_size, run.image_count), run.recipe.training.epochs
+        size = (epochs, epochs * (run.image_count // batch), batch)
+        watched = contextlib.nullcontext() if quiet else watching(scratch.resolve(), name, *size)
+        with (
+            open_sandbox(run.data.folder, resources) if box is None else contextlib.nullcontext(box) as opened,
+            watched,
+        ):
+            (outcome,) = opened.run([job])
         report = TRAIN.read(outcome).answer
-        for line in report.notes if report and not quiet else ():
-            note(f"{name}: {line[:300]}")
+        for line in report.notes if report else ():
+            tell(f"{name}: {line[:300]}")
         record = _record(run, identity, scratch, outcome, report, resources)
-        weights = report.weights_sha256 if report else None
         try:
-            result = write_result(partial, run.network.code, record, identity, weights)
+            result = write_result(
+                partial, run.network.code, record, identity, report.weights_sha256 if report else None
+            )
             history = read_history(result)
-            if alone and not why_refused(record, run.network.code, history):
+            if not of_study and not why_refused(record, run.network.code, history):
                 write_lemur_files(result / LEMUR, record, run.network.code, history)
-            write_run_manifest(result, record, identity, run.data, library, watch, page=alone)
+            write_run_manifest(result, record, identity, run.data, library, watch, page=not of_study)
         except OSError as error:
             reason = f"{partial}: the result cannot be written: {error.strerror}"
             raise UserError(f"{reason}; fix that, then run the same command again to resume") from error
@@ -290,15 +264,6 @@ def _build_job(run: TrainingRun, resources: Resources, key: str) -> TrainingJob:
         step_limit=resources.step_limit,
         key=key,
     )
-
-
-def advance(steps: Training, outcome: Outcome | None = None) -> Job | TrainingRecord:
-    """Advance a run: return its job if it starts, or its record if it is finished, at once or by the job's outcome."""
-    try:
-        return next(steps) if outcome is None else steps.send(outcome)
-    except StopIteration as end:
-        record: TrainingRecord = end.value
-        return record
 
 
 def _record(

@@ -9,18 +9,18 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lemur_core.files.atomic import write_text
+from lemur_core.files.atomic import PathLike, write_text
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.figures import BLUE, FAINT, INK, save_figure
 from lemur_core.files.markdown import code_span, plain, plural, table
-from lemur_core.files.progress import note
+from lemur_core.files.progress import hide_progress, note
 from manifests.folders import frame
 from manifests.folders.manifest import Manifest
 from manifests.records import TrainingRecord
 from train.compose.assemble import assemble
-from train.compose.candidates import Prober
-from train.data import Cifar10, count_images
-from train.model.recipe import Recipe, read_changes
+from train.compose.candidates import open_prober
+from train.data import Cifar10, count_images, open_data
+from train.model.recipe import Recipe, read_changes, to_recipe
 from train.model.slots import BUILT_IN
 from train.runs.page import RUNS, list_finished_runs, read_record, runs_library
 from train.runs.run import Resources, TrainingRun
@@ -78,54 +78,104 @@ class Row:
     train_seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Ablation:
+    """Hold the results of an ablation.
+
+    Attributes:
+        folder: the folder with the table, the figure and all runs.
+        rows: one for each variant, the full recipe first: accuracy, and the paired difference to the full recipe.
+    """
+
+    folder: Path
+    rows: tuple[Row, ...]
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+
 def ablate(
-    recipe: Recipe,
-    folder: Path | None,
+    recipe: Recipe | PathLike,
+    library: PathLike | None = None,
     *,
-    data: Cifar10,
-    out: Path,
-    seeds: Sequence[int],
-    written: Sequence[str] = (),
+    data: PathLike | Cifar10,
+    out: PathLike,
+    seeds: Sequence[int] = (0, 1, 2),
+    variants: Sequence[str] = (),
     held_out: int = 5000,
     images: int | None = None,
-    resources: Resources,
+    resources: Resources | None = None,
     force: bool = False,
-) -> list[Row]:
-    """Train every variant with every seed, and write the table and the figure, as `train.interface.ablate` describes.
+    progress: bool = False,
+) -> Ablation:
+    """Train a recipe with one ingredient left out at a time, with the same seeds, and compare the accuracies in pairs.
 
-    Each seed is trained in all variants before the next seed, so that early results can be compared.
+    Args:
+        recipe: a recipe, a TOML file, or the name of a shipped recipe.
+        library: the extraction that holds the blocks.
+        data: CIFAR-10 in any of its forms, or `synthetic[:COUNT]` for smoke tests.
+        out: the folder to write, or to continue in.
+        seeds: every variant is trained with each.
+        variants: `NAME: KEY=VALUE` in place of the standard variants; values as in TOML.
+        held_out: training images to validate on.
+        images: how many of the other images to train on; all by default.
+        resources: threads, device, memory and time limits.
+        force: continue with another plan, and train again what failed.
+        progress: show progress on stderr.
+
+    Returns:
+        The folder and a row for each variant.
+
+    Raises:
+        UsageError: if seeds or variants cannot be used.
+        UserError: if a variant cannot be assembled, or `out` holds another study.
+
+    Example:
+        ```python
+        from train import ablate
+
+        changes = ["no flip: augmentation.flip=false"]
+        study = ablate(small, data="synthetic:320", out="ablation", seeds=[0], variants=changes, held_out=64)
+        print([(row.variant, row.mean) for row in study.rows])
+        ```
     """
     if len(set(seeds)) != len(seeds) or not seeds:
         raise UsageError(f"seeds: {', '.join(map(str, seeds)) or 'none'}; use different ones, for example 0,1,2")
-    recipes = variants(recipe, written)
-    study = Study(out, data, resources, force=force)  # check this and the images before assembling networks
-    trained = count_images(data, held_out, images)
-    with Prober(unsafe=resources.unsafe) as prober:
-        nets = {name: assemble(changed, folder, prober=prober) for name, changed in recipes.items()}
-    plan = {
-        "study": "ablation",
-        "data": data.label,
-        "data_sha256": data.sha256,
-        "held_out": held_out,
-        "images": trained,
-        "seeds": list(seeds),
-        "variants": {name: json.loads(changed.to_json()) for name, changed in recipes.items()},
-    }
-    study.open(plan, folder if any(net.ingredients for net in nets.values()) else None)
-    cases = [(name, seed) for seed in seeds for name in recipes]
-    runs = {
-        f"{folder_name(name)}-seed{seed}": TrainingRun(nets[name], recipes[name], seed, data, held_out, images)
-        for name, seed in cases
-    }
-    results = study.train(runs)
-    records: dict[str, dict[int, TrainingRecord]] = {name: {} for name in recipes}
-    for (name, seed), record in zip(cases, results, strict=True):
-        records[name][seed] = record
-    rows = [_row(name, records_by_seed, records[FULL]) for name, records_by_seed in records.items()]
-    _write(out, rows, records, data)
-    study.close(results, {RECORDS: len(results)}, ablation_page)
-    note(f"ablation: {len(results)} runs of {len(recipes)} variants -> {out}")
-    return rows
+    out, folder, resources = Path(out), None if library is None else Path(library), resources or Resources()
+    with hide_progress(unless=progress):
+        recipes, cifar10 = list_variants(to_recipe(recipe), variants), open_data(data)
+        study = Study(out, cifar10, resources, force=force)  # check this and the images before assembling networks
+        trained = count_images(cifar10, held_out, images)
+        with open_prober(unsafe=resources.unsafe) as box:
+            nets = {name: assemble(changed, folder, box=box) for name, changed in recipes.items()}
+        plan = {
+            "study": "ablation",
+            "data": cifar10.label,
+            "data_sha256": cifar10.sha256,
+            "held_out": held_out,
+            "images": trained,
+            "seeds": list(seeds),
+            "variants": {name: json.loads(changed.to_json()) for name, changed in recipes.items()},
+        }
+        study.open(plan, folder if any(net.ingredients for net in nets.values()) else None)
+        # Each seed in all variants before the next seed, so that early results can be compared.
+        cases = [(name, seed) for seed in seeds for name in recipes]
+        results = study.train(
+            {
+                f"{folder_name(name)}-seed{seed}": TrainingRun(
+                    nets[name], recipes[name], seed, cifar10, held_out, images
+                )
+                for name, seed in cases
+            }
+        )
+        records: dict[str, dict[int, TrainingRecord]] = {name: {} for name in recipes}
+        for (name, seed), record in zip(cases, results, strict=True):
+            records[name][seed] = record
+        rows = [_row(name, by_seed, records[FULL]) for name, by_seed in records.items()]
+        _write(out, rows, records, cifar10)
+        study.close(results, {RECORDS: len(results)}, ablation_page)
+        note(f"ablation: {len(results)} runs of {len(recipes)} variants -> {out}")
+    return Ablation(out, tuple(rows))
 
 
 def _row(name: str, runs: dict[int, TrainingRecord], full: dict[int, TrainingRecord]) -> Row:
@@ -234,7 +284,7 @@ def interval(difference: Difference) -> str:
     return f"{points(difference.low, signed=True)} to {points(difference.high, signed=True)}"
 
 
-def variants(recipe: Recipe, written: Sequence[str] = ()) -> dict[str, Recipe]:
+def list_variants(recipe: Recipe, written: Sequence[str] = ()) -> dict[str, Recipe]:
     """Return recipes by name: the full one, then the written variants, or the standard ones if none is written.
 
     Args: written: each `NAME: KEY=VALUE, KEY=VALUE`; keys as in a recipe (`slots.attention`), values as in TOML.

@@ -1,15 +1,12 @@
 """The folder of a study: many runs by a written plan."""
 
 import json
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from lemur_core.files.atomic import check_writable, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
-from lemur_core.sandbox import Job, Outcome
 from manifests.folders.frame import Page, write_page
 from manifests.folders.manifest import (
     FILE_NAME,
@@ -24,7 +21,7 @@ from manifests.records import TrainingRecord
 from train.data import Cifar10
 from train.runs.job import loads_or_none
 from train.runs.page import RUNS, result_text
-from train.runs.run import Resources, Training, TrainingRun, advance, open_sandbox, training
+from train.runs.run import Resources, TrainingRun, open_sandbox, train_once
 from train.runs.run_folder import images_input, parents_in, torch_versions
 
 PLAN = "plan.json"
@@ -71,43 +68,20 @@ class Study:
             (out / FILE_NAME).unlink()
 
     def train(self, runs: Mapping[str, TrainingRun]) -> list[TrainingRecord]:
-        """Train the unfinished runs, in parallel as the resources allow.
+        """Train the unfinished runs one after another; one that was interrupted resumes.
 
         Args: runs: by the name of their folder below `runs`.
         Returns: their records, in that order.
         """
-        resources = self._resources.resolve()
-        under_way: deque[tuple[str, Training]] = deque()
-        records: dict[str, TrainingRecord] = {}
-
-        def advance_run(name: str, steps: Training, outcome: Outcome | None = None) -> Job | None:
-            """Return the job of a run that starts; None for one that is finished, with its outcome or at once."""
-            step = advance(steps, outcome)
-            if isinstance(step, Job):
-                return step
-            records[name] = step
-            note(f"{len(records)} of {len(runs)}  {name}: {summarize_record(step)}")
-            return None
-
-        def jobs() -> Iterator[Job]:
+        resources, records = self._resources.resolve(), []
+        settings = {"force": True, "quiet": True, "of_study": True, "keep_failed": not self._force}
+        with open_sandbox(self._data.folder, resources) as box:
             for name, run in runs.items():
-                folder, keep = self._out / RUNS / name, not self._force
-                steps = training(run, folder, resources, force=True, library=self._library, keep_failed=keep)
-                if job := advance_run(name, steps):
-                    under_way.append((name, steps))
-                    yield job
-
-        left = jobs()
-        first = next(left, None)  # it decides whether a sandbox is needed: starting one takes seconds
-        try:
-            if first is not None:
-                with open_sandbox(self._data.folder, resources) as box:
-                    for outcome in box.run(chain([first], left)):
-                        advance_run(*under_way.popleft(), outcome)
-        finally:
-            for _, steps in under_way:
-                steps.close()
-        return [records[name] for name in runs]
+                folder = self._out / RUNS / name
+                record = train_once(run, folder, resources=resources, library=self._library, box=box, **settings)
+                records.append(record)
+                note(f"{len(records)} of {len(runs)}  {name}: {summarize_record(record)}")
+        return records
 
     def close(
         self, records: Sequence[TrainingRecord], rows: Mapping[str, int], page: Callable[[Path, Manifest], Page]
