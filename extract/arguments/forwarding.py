@@ -107,7 +107,10 @@ class Forward:
         loss = is_loss(list(self.parameters), type(self.built.module).__name__)
         # Of equal ranks, the earliest is tried first; inputs themselves are never compared.
         counter = itertools.count()
-        starts = iter(self._initial_inputs(layers, loss))
+        graph = is_graph(list(self.parameters))
+        starts = self._initial_inputs(layers, loss, graph=graph)
+        # What has the names of a graph may take something else; this is tried once nothing is left to repair.
+        others = self._initial_inputs(layers, loss, graph=False) if graph else iter(())
         heap: list[tuple[tuple[int, ...], int, Inputs]] = []
         seen: set[Inputs] = set()
         stuck = idle = 0
@@ -123,6 +126,8 @@ class Forward:
             while inputs is None and heap:
                 inputs = heapq.heappop(heap)[2]
                 inputs = None if inputs in seen else inputs
+            if inputs is None:
+                inputs = next((start for start in others if start not in seen and _is_small(start, _MAX_AT_START)), None)
             if inputs is None:
                 return
             seen.add(inputs)
@@ -147,8 +152,8 @@ class Forward:
             for item in itertools.islice(fresh, _MAX_REPAIRS):
                 heapq.heappush(heap, (failure.rank, next(counter), item))
 
-    def _initial_inputs(self, layers: Layers, loss: bool) -> Iterator[Inputs]:
-        """Yield initial inputs, one for each layout and number of channels."""
+    def _initial_inputs(self, layers: Layers, loss: bool, *, graph: bool) -> Iterator[Inputs]:
+        """Yield initial inputs, one for each layout and number of channels; of a graph, one for each number."""
         # A forward of `*inputs` alone has no required parameter, but takes at least one input.
         names = list_required(self.parameters) or [
             f"*{name}" for name, parameter in self.parameters.items() if parameter.kind is parameter.VAR_POSITIONAL
@@ -164,7 +169,6 @@ class Forward:
         shapes_by_name = {name: tuple(dims) for name, dims in self.hints.get("inputs", ())}
         documented = {name: len(dims) for name, dims in shapes_by_name.items()}
         ranks = [documented[names[0]]] if names[0] in documented else []
-        graph = is_graph(list(self.parameters))
         channels = layers.channels or (32, 3)
         parameter = self.parameters.get(names[0].lstrip("*"))
         annotation = annotation_text(parameter.annotation) if parameter is not None else ""
