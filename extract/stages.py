@@ -496,7 +496,8 @@ def visit(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     for item in visit_all(work, context.index, **context.sandbox):
         block = running[item.block]
         block.visit = item
-        observed = {**json.loads(block.verdict.observed or "{}"), "calls": item.describe_calls()}
+        observed = json.loads(block.verdict.observed or "{}")
+        observed |= {"calls": item.describe_calls(), "own_lines": item.count_statements()}
         block.verdict = replace(block.verdict, observed=json.dumps(observed, ensure_ascii=False))
     errors = (block.visit.no_graphs for block in running.values() if block.visit is not None)
     context.facts.details["no_graph"] = sort_by_size(Counter(error for error in errors if error is not None))

@@ -23,12 +23,14 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from extract.arguments.accidents import list_other_ranks, mixes_samples
 from extract.arguments.constructing import TOO_LARGE, Arguments, Constructed, Constructor, confirm
 from extract.arguments.forwarding import Forward, ForwardCall, call_text, evaluate, run
 from extract.arguments.messages import CompanionCode
 from extract.arguments.probe import MODULE_NAME, classify_error, hide, load, one_line
 from extract.arguments.refine import WorkingCalls, refine, vary
 from extract.arguments.trials import (
+    SEED,
     AttemptError,
     BlockNamespace,
     TimeBudget,
@@ -303,8 +305,7 @@ def _confirm(constructor: Constructor, built: Constructed, called: ForwardCall, 
         with _noting_no_batch() as without_batch:
             output = run(module, called, names)
         # A coin that fell "no" once shows nothing of what the other side does.
-        for seed in _MORE_SEEDS:
-            _run_again(constructor, built, module, called, seed)
+        others = [flatten(_run_again(constructor, built, module, called, seed)) for seed in _MORE_SEEDS]
     except AttemptError as failure:
         return result | {
             "kind": failure.kind,
@@ -313,6 +314,7 @@ def _confirm(constructor: Constructor, built: Constructed, called: ForwardCall, 
     first = flatten(output)
     # Drawn again: forward may have written to its inputs.
     inputs = _draw_inputs(called, names)
+    is_drawn = not any(same(inputs, _draw_inputs(called, names, seed)) for seed in _MORE_SEEDS)
     if problem := find_nothing(module, first, inputs):
         return result | {"kind": "no_result", "error": f"forward({call_text(called)}): {problem}"}
     misfits = _list_misfits(constructor, built.arguments, called, module)
@@ -324,6 +326,10 @@ def _confirm(constructor: Constructor, built: Constructed, called: ForwardCall, 
     observed |= {"uninitialized": unset, "misfits": misfits}
     result["observed"] = observed
     observed["cases"] += further_cases(module, called, names)
+    observed["constant"] = is_drawn and all(same(first, other) for other in others)
+    if called.guessed and not constructor.hints.get("inputs"):
+        observed["other_ranks"] = list_other_ranks(module, called, names)
+    observed["mixes_samples"] = mixes_samples(module, called, names)
     result = result if goal == "forward" else _backward(module, called, names, result)
     _compare_modes(constructor, built, called, result)
     # No parameter takes part, or no mode computes anything: the input has a form that the class passes on.
@@ -398,18 +404,18 @@ def _compare_modes(constructor: Constructor, built: Constructed, called: Forward
         return
 
 
-def _run_again(constructor: Constructor, built: Constructed, module: nn.Module, called: ForwardCall, seed: int) -> None:
-    """Run a call under another seed, on a new module if one runs only once. Raises: AttemptError."""
+def _run_again(constructor: Constructor, built: Constructed, module: nn.Module, called: ForwardCall, seed: int) -> Any:
+    """Return the output under another seed, of a new module if one runs only once. Raises: AttemptError."""
     try:
-        run(module, called, constructor.names, seed=seed)
+        return run(module, called, constructor.names, seed=seed)
     except AttemptError:
         fresh, _ = confirm(constructor, built.arguments)
         fresh.eval()
-        run(fresh, called, constructor.names, seed=seed)
+        return run(fresh, called, constructor.names, seed=seed)
 
 
-def _draw_inputs(called: ForwardCall, names: BlockNamespace) -> list[torch.Tensor]:
-    seed_all()
+def _draw_inputs(called: ForwardCall, names: BlockNamespace, seed: int = SEED) -> list[torch.Tensor]:
+    seed_all(seed)
     return flatten(list(evaluate(called, names)))
 
 

@@ -1,5 +1,6 @@
 """One visit of each block that runs, in the sandbox: its graphs, and what every known call executes and returns."""
 
+import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -199,6 +200,24 @@ class BlockVisit:
     def sets_that_run(self) -> tuple[CallsToRun, ...]:
         """Those of them that run in eval mode."""
         return tuple(call.as_texts() for call in self.uses.cases[1:] if call.eval is not None) if self.uses else ()
+
+    def count_statements(self) -> tuple[int, int] | None:
+        """Return how many statements of the class's own methods ran, and how many they have.
+
+        Only methods that were called count, without the constructor. A statement is known by the line of its start.
+        """
+        own = next((n for n in ast.parse(self.request.code).body if getattr(n, "name", "") == self.request.name), None)
+        if self.uses is None or own is None:
+            return None
+        entered, lines = {name for _, name in self.uses.watched.used}, self.uses.watched.lines
+        ran = whole = 0
+        for method in ast.iter_child_nodes(own):
+            if isinstance(method, ast.FunctionDef) and method.name in entered - {"__init__"}:
+                inside = (node for node in ast.walk(method) if isinstance(node, ast.stmt) and node is not method)
+                starts = [node.lineno for node in inside if not isinstance(getattr(node, "value", None), ast.Constant)]
+                whole += len(set(starts))
+                ran += len(lines.intersection(starts))
+        return (ran, whole) if whole else None
 
     def describe_calls(self) -> list[dict[str, Any]]:
         """Return all known calls, as `KnownCall` records."""

@@ -111,6 +111,14 @@ class Observed(Record):
     zero_gradients: bool | None = Field(default=None, description="every gradient is zero")
     train_error: str | None = Field(default=None, description="why train mode fails")
     misfits: tuple[str, ...] = Field(default=(), description="arguments whose values do not fit their annotations")
+    constant: bool | None = Field(default=None, description="other random inputs give the same output")
+    other_ranks: tuple[int, ...] = Field(
+        default=(), description="with so many dimensions guessed inputs run, too, and something else is computed"
+    )
+    mixes_samples: bool | None = Field(default=None, description="the output of a sample depends on the other samples")
+    own_lines: tuple[int, int] | None = Field(
+        default=None, description="statements of the class's own methods that were entered: those that ran, and all"
+    )
     calls: tuple[KnownCall, ...] = Field(default=(), description="all known calls; the first with the arguments above")
 
 
