@@ -214,9 +214,9 @@ class BlockVisit:
         for method in ast.iter_child_nodes(own):
             if isinstance(method, ast.FunctionDef) and method.name in entered - {"__init__"}:
                 inside = (node for node in ast.walk(method) if isinstance(node, ast.stmt) and node is not method)
-                starts = [node.lineno for node in inside if not isinstance(getattr(node, "value", None), ast.Constant)]
-                whole += len(set(starts))
-                ran += len(lines.intersection(starts))
+                starts = {node.lineno for node in inside if not _is_text(node)}
+                whole += len(starts)
+                ran += len(lines & starts)
         return (ran, whole) if whole else None
 
     def describe_calls(self) -> list[dict[str, Any]]:
@@ -268,6 +268,10 @@ def _read(reply: Reply[Visit], request: BlockUses, answer: Visit) -> BlockVisit:
 
 def _texts(call: WorkingCall) -> CallTexts:
     return CallTexts(args=call.args, kwargs=call.kwargs)
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def _one_line(text: str) -> str:
