@@ -32,20 +32,22 @@ def list_other_ranks(module: nn.Module, called: ForwardCall, names: BlockNamespa
     if not rank or sum(tensor.numel() for tensor in inputs) > _MOST_ELEMENTS:
         return []
 
-    def change(action: Change) -> Change:
-        return lambda tensor: action(tensor) if tensor.dim() == rank else tensor
+    def take(tensor: torch.Tensor, axis: int) -> torch.Tensor:
+        return tensor.select(axis, 0) if tensor.dim() == rank else tensor
+
+    def copy_taken(tensor: torch.Tensor, axis: int) -> torch.Tensor:
+        return tensor.select(axis, 0).unsqueeze(axis).expand_as(tensor) if tensor.dim() == rank else tensor
+
+    def copy(tensor: torch.Tensor, axis: int) -> torch.Tensor:
+        return torch.stack([tensor] * _COPIES, axis) if tensor.dim() == rank else tensor
 
     others = []
     for other, axes in ((rank - 1, sorted({0, 1, rank - 1})), (rank + 1, sorted({0, 1, rank}))):
         verdicts = []
         for axis in axes if other else ():
-            if other < rank:
-                lower = change(partial(torch.select, dim=axis, index=0))
-                upper = change(lambda tensor, axis=axis: tensor.select(axis, 0).unsqueeze(axis).expand_as(tensor))
-            else:
-                lower = change(torch.clone)
-                upper = change(lambda tensor, axis=axis: torch.stack([tensor] * _COPIES, axis))
-            verdicts.append(_are_copies(*(_run(module, called, names, action) for action in (lower, upper))))
+            fewer: Change = partial(take, axis=axis) if other < rank else torch.clone
+            more: Change = partial(copy_taken if other < rank else copy, axis=axis)
+            verdicts.append(_are_copies(*(_run(module, called, names, change) for change in (fewer, more))))
         if False in verdicts and True not in verdicts:
             others.append(other)
     return others
@@ -68,7 +70,7 @@ def mixes_samples(module: nn.Module, called: ForwardCall, names: BlockNamespace)
     """
     inputs = _list_inputs(called, names)
     batch = len(inputs[0]) if inputs and inputs[0].dim() > 1 else 0
-    if batch < 2 or sum(tensor.numel() for tensor in inputs) > _MOST_ELEMENTS:  # noqa: PLR2004
+    if batch == 1 or not batch or sum(tensor.numel() for tensor in inputs) > _MOST_ELEMENTS:
         return False
     others = iter(_list_inputs(called, names, seed=1))
 

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from extract.arguments.constructing import META_SHAPES, Constructed, Constructor, fails_only_on_meta
+from extract.arguments.messages import join_arguments
 from extract.arguments.repairs import is_module_fault, repairs
 from extract.arguments.resizing import FailedCall
 from extract.arguments.settings import is_unlike_module
@@ -113,6 +114,10 @@ class Forward:
         others = self._initial_inputs(layers, loss, graph=False) if graph else iter(())
         heap: list[tuple[tuple[int, ...], int, Inputs]] = []
         seen: set[Inputs] = set()
+
+        def is_new(start: Inputs) -> bool:
+            return start not in seen and _is_small(start, _MAX_AT_START)
+
         stuck = idle = 0
         for turn in range(self.built.tries or _MAX_TRIES):
             if self.budget.forwards <= 0 or self.budget.late():
@@ -120,14 +125,12 @@ class Forward:
             inputs = None
             # Every third try is a new start, so that repairs of a bad one cannot use up all tries.
             if turn % 3 == 0 or not heap:
-                inputs = next(
-                    (start for start in starts if start not in seen and _is_small(start, _MAX_AT_START)), None
-                )
+                inputs = next(filter(is_new, starts), None)
             while inputs is None and heap:
                 inputs = heapq.heappop(heap)[2]
                 inputs = None if inputs in seen else inputs
             if inputs is None:
-                inputs = next((start for start in others if start not in seen and _is_small(start, _MAX_AT_START)), None)
+                inputs = next(filter(is_new, others), None)
             if inputs is None:
                 return
             seen.add(inputs)
@@ -363,5 +366,4 @@ def as_call(
 
 def call_text(called: ForwardCall) -> str:
     """Return the arguments of a call in one line."""
-    parts = [*called.args, *(f"{name}={text}" for name, text in called.kwargs)]
-    return ", ".join(parts).replace(RECORD, "Record")[:200] or "no arguments"
+    return join_arguments(called.args, dict(called.kwargs)).replace(RECORD, "Record")[:200] or "no arguments"

@@ -26,7 +26,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from extract.arguments.accidents import list_other_ranks, mixes_samples
 from extract.arguments.constructing import TOO_LARGE, Arguments, Constructed, Constructor, confirm
 from extract.arguments.forwarding import Forward, ForwardCall, call_text, evaluate, run
-from extract.arguments.messages import CompanionCode
+from extract.arguments.messages import CompanionCode, join_arguments
 from extract.arguments.probe import MODULE_NAME, classify_error, hide, load, one_line
 from extract.arguments.refine import WorkingCalls, refine, vary
 from extract.arguments.trials import (
@@ -192,10 +192,11 @@ def _search(cls: type[nn.Module], payload: dict[str, Any]) -> dict[str, Any]:
     if constructor.best_failure is None:
         return {"level": "executed", "kind": "no_arguments", "error": "there are no constructor arguments to try"}
     failure, arguments = constructor.best_failure
+    text = join_arguments(arguments.args, dict(arguments.kwargs))[:160]
     return {
         "level": "executed",
         "kind": failure.kind,
-        "error": f"{cls.__name__}({_arguments_text(arguments)}): {failure.message}{failure.where()}",
+        "error": f"{cls.__name__}({text}): {failure.message}{failure.where()}",
     }
 
 
@@ -471,10 +472,6 @@ def _run_with_gradients(
 
     seed_all()
     return attempt(action), inputs
-
-
-def _arguments_text(arguments: Arguments) -> str:
-    return ", ".join([*arguments.args, *(f"{n}={t}" for n, t in arguments.kwargs)])[:160]
 
 
 # -- what a call that works shows ------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from extract.proofs.validate import BlockWithOriginal, WorkingCall
 from lemur_core.graphs.serialization import restore
 from lemur_core.sandbox import Failure, Limits
 from lemur_core.sandbox.cached import CachedSandbox, Store
+from lemur_core.sandbox.server.foreign import one_line
 from lemur_core.sandbox.stage import Reply, Retries, SandboxOptions, SandboxStage, open_sandbox
 
 _CHARACTERS = 300  # of an error
@@ -259,9 +260,9 @@ def _read(reply: Reply[Visit], request: BlockUses, answer: Visit) -> BlockVisit:
         reply.key,
         request,
         graphs=None if isinstance(graphs, Failure) else graphs.to_json(),
-        no_graphs=_one_line(graphs.error) if isinstance(graphs, Failure) else None,
+        no_graphs=one_line(graphs.error, _CHARACTERS) if isinstance(graphs, Failure) else None,
         uses=None if isinstance(uses, Failure) else uses,
-        no_uses=_one_line(uses.error) if isinstance(uses, Failure) else None,
+        no_uses=one_line(uses.error, _CHARACTERS) if isinstance(uses, Failure) else None,
         reused=reply.outcome.reused,
     )
 
@@ -272,7 +273,3 @@ def _texts(call: WorkingCall) -> CallTexts:
 
 def _is_text(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:_CHARACTERS]

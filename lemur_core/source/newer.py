@@ -35,8 +35,9 @@ def remove_newer_syntax(text: bytes) -> tuple[bytes, tuple[NewerSyntax, ...]]:
             new = name.encode().ljust(end - start)
         elif isinstance(node, cst.ExceptHandler | cst.ExceptStarHandler):
             if isinstance(node.type, cst.Tuple) and not node.type.lpar:
-                needs, listed, first = "Python 3.14 (except without parentheses)", spans[node.type], node.type.elements[0]
-                start, end = listed.start + spans[first.value].length, listed.start + listed.length
+                needs, listed = "Python 3.14 (except without parentheses)", spans[node.type]
+                start = listed.start + spans[node.type.elements[0].value].length
+                end = listed.start + listed.length
                 new = _blank(text[start:end])
         elif isinstance(node, cst.FormattedString | cst.TemplatedString) and not _is_known(text[start:end]):
             is_template = isinstance(node, cst.TemplatedString)

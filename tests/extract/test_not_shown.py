@@ -135,7 +135,9 @@ def test_a_row_says_what_its_run_did_not_show(library: BlockLibrary) -> None:
     assert {block.name: block.row.not_shown for block in library} == EXPECTED
     assert {block.level for block in library if block.name != "Noise"} == {"backward"}
     kinds = {block.name: block.spec.not_shown for block in library if block.spec is not None}
-    assert kinds == {name: tuple(line.partition(":")[0] for line in (text or "").splitlines()) for name, text in EXPECTED.items()}
+    assert kinds == {
+        name: tuple(line.partition(":")[0] for line in (text or "").splitlines()) for name, text in EXPECTED.items()
+    }
     report = (library.folder / "report.md").read_text()
     assert "| all gradients are zero | 1 | 9.1 % |" in report
 

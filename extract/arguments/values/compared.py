@@ -150,10 +150,11 @@ def _list_constants(node: ast.expr, space: Mapping[str, Any], *, tables: bool = 
             repr(key.value) for key in node.keys if isinstance(key, ast.Constant) and isinstance(key.value, str)
         )
     else:
-        is_item = isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)  # a table of tables
-        value = _find_value(ast.unparse(node.value if is_item else node), space)
-        if is_item:
-            value = value.get(node.slice.value) if isinstance(value, dict) else None
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):  # a table of tables
+            tables_by_key = _find_value(ast.unparse(node.value), space)
+            value = tables_by_key.get(node.slice.value) if isinstance(tables_by_key, dict) else None
+        else:
+            value = _find_value(ast.unparse(node), space)
         if isinstance(value, enum.Enum) and isinstance(node, ast.Attribute) and not tables:
             yield ast.unparse(node)
         if isinstance(value, dict | list | tuple | set | frozenset):
