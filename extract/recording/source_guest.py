@@ -122,7 +122,8 @@ def record_source(request: SourceRecording) -> dict[str, Any]:
     packages = frozenset(name.partition(".")[0] for name in own)
     _stand_in(packages)
     files = read_configurations(request.configurations)
-    recording = _Recording(packages, request.examples, _read_tests(request), files)
+    scripts = _read_scripts(request, packages)
+    recording = _Recording(packages, request.examples, scripts, _read_tests(request), files)
     return {"calls": recording.record(request.classes), "missing": None}
 
 
@@ -194,6 +195,17 @@ def _import_module(name: str, folders: Sequence[str]) -> None:
             return
 
 
+def _read_scripts(request: SourceRecording, packages: Collection[str]) -> dict[str, str]:
+    """Return the text of each file beside the packages that names classes: nobody imports it, it may be run."""
+    texts = {}
+    for name in request.modules:
+        files = (Path(folder, *name.split(".")).with_suffix(".py") for folder in request.folders)
+        file = next(filter(Path.is_file, files), None)
+        if file is not None and name.partition(".")[0] not in packages:
+            texts[name] = file.read_text("utf-8", "replace")
+    return texts
+
+
 def _read_tests(request: SourceRecording) -> dict[tuple[Path, str], str]:
     """Return the text of each file of tests, by the root of the project and its path there.
 
@@ -257,13 +269,15 @@ class _Recording:
         self,
         packages: frozenset[str],
         examples: Sequence[str],
+        scripts: Mapping[str, str],
         tests: Mapping[tuple[Path, str], str],
         files: Sequence[ConfigurationFile],
     ) -> None:
         self._packages = packages
         self._graph = UseGraph(packages)
         self._tables = Tables(packages)
-        self._examples = examples
+        self._texts = {f"example {number}": code for number, code in enumerate(examples)}
+        self._texts |= {f"{name} script": code for name, code in scripts.items()}
         self._tests = tests
         self._files = files
         self._registries = Registries(packages)
@@ -396,9 +410,9 @@ class _Recording:
             code = find_main(sys.modules[module])
             if code:
                 yield drive_code(f"{module} main", code, vars(sys.modules[module]))
-        for number, code in enumerate(self._examples):
+        for key, code in self._texts.items():
             if any(name in code for name in names):
-                yield drive_code(f"example {number}", code, {})
+                yield drive_code(key, code, {})
 
     def _run(self, driver: Driver) -> Calls:
         """Return the calls that a driver shows; run on the meta device, or on the CPU if it fails there."""
