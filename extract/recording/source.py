@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Unpack
 
 from extract.proofs.sdists import list_metadata
-from extract.recording.blocks import NamedCalls, RecordedCalls
+from extract.recording.calls import NamedCalls, RecordedCalls
 from extract.recording.messages import SourceRecording
 from extract.resolve.discover import TargetClass
 from extract.resolve.modules import FOUNDATION, Module

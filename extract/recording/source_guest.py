@@ -23,7 +23,6 @@ from torch import nn
 
 from extract.arguments.search_guest import disable_denied
 from extract.arguments.trials import AttemptError, attempt, seed_all
-from extract.arguments.values.inputs import list_required
 from extract.arguments.values.names import read_parameters
 from extract.recording.configured import (
     ConfigurationFile,
@@ -311,31 +310,11 @@ class _Recording:
             ran = [calls for calls_of in self._known.values() if (calls := calls_of.get(key))]
             if ran:
                 shown[key] = max(ran, key=lambda calls: any("forward" in call.calls for call in calls))
-            elif borrowed := self._borrow(classes[key]):
-                shown[key] = borrowed[:1]
         return {
             key: [{**call.calls, "names": call.names, "way": call.way} for call in shown[key][:MOST_CALLS]]
             for key in keys
             if key in shown
         }
-
-    def _borrow(self, cls: type[nn.Module]) -> list[RecordedCall]:
-        """Return what a class requires as another class of its module is constructed: a variant of the same model."""
-        parameters = read_parameters(cls)
-        required = set(list_required(parameters))
-        others = [
-            record
-            for driver in self._choose(cls)
-            for key, records in self._known.get(driver.key, {}).items()
-            for record in records
-            if key.startswith(f"{cls.__module__}:")
-        ]
-        named = [{n: t for n, t in other.calls["init"]["kwargs"].items() if n in parameters} for other in others]
-        return [
-            other._replace(calls={"init": {"args": [], "kwargs": kwargs}})
-            for other, kwargs in zip(others, named, strict=True)
-            if required and required <= kwargs.keys()
-        ]
 
     @staticmethod
     def _find(key: str) -> type[nn.Module] | None:

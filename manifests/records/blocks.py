@@ -66,9 +66,8 @@ class Block(Record):
     )
     arguments_from: Literal["default", "recorded", "guessed above", "call site", "search"] | None = Field(
         default=None,
-        description="how the constructor's arguments were found: none are needed, a running model of the source or"
-        " another block passes them (guessed above: its own arguments were guessed), code or documentation states them,"
-        " or by search",
+        description="how the constructor's arguments were found: none are needed, a running model of the source"
+        " passes them (guessed above: its own arguments were guessed), code or documentation states them, or by search",
     )
     not_shown: str | None = Field(
         default=None,

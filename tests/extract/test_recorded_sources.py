@@ -22,7 +22,7 @@ from extract.recording.configured import Registries
 from extract.recording.drivers import Driver, Tables, list_examples
 from extract.recording.meta import LargeModelError, LightTensors
 from extract.recording.recorder import SourceRecorder
-from extract.recording.source_guest import _Recording, spread
+from extract.recording.source_guest import spread
 from extract.recording.testing import find_absent, run_tests
 from extract.recording.users import UseGraph, list_stored
 from extract.sources import open_source
@@ -143,8 +143,8 @@ def test_a_source_that_cannot_be_imported_shows_nothing_and_says_so(tmp_path: Pa
     with BlockExtractor(sources=[str(tmp_path / "project")], level="forward", jobs=1) as extractor:
         rows = {r.row.name: r.row.level for r in extractor.extract_multiple_blocks(["Listed", "Made", "Main", "Shown"])}
         notes = extractor.facts.notes
-    # A call in the corpus shows how `Made` is constructed, and nothing how it is called.
-    assert rows == {"Listed": "executed", "Made": "constructed", "Main": "forward", "Shown": "executed"}
+    # Calls in the corpus show how `Made` and `Main` are constructed, and nothing how they are called.
+    assert rows == {"Listed": "executed", "Made": "constructed", "Main": "constructed", "Shown": "executed"}
     assert notes == ["project: its own models were not run: RuntimeError: not today"]
 
 
@@ -292,15 +292,6 @@ def test_a_class_that_is_never_called_shows_how_it_is_constructed() -> None:
     recorder.forget()
     (record,) = recorder.calls["folding.parts.listed:Listed"]
     assert record.calls == {"init": {"args": ["{'Listed': (3, 5)}"], "kwargs": {}}}
-
-
-@pytest.mark.usefixtures("package")
-def test_a_class_that_nothing_makes_gets_what_another_of_its_module_gets() -> None:
-    importlib.import_module("folding.models.variants")
-    packages = frozenset({"folding"})
-    recording = _Recording(packages, [], {}, {}, [])
-    (calls,) = recording.record(["folding.models.variants:Features"])["folding.models.variants:Features"]
-    assert calls == {"init": {"args": [], "kwargs": {"plan": "[5, 7]"}}, "names": {}, "way": "recorded"}
 
 
 @pytest.mark.usefixtures("package")
