@@ -19,7 +19,7 @@ from torch import nn
 from extract.arguments.messages import MOST_CHARACTERS, join_arguments
 from extract.arguments.values.inputs import RECORD, flatten, has_shape
 from extract.arguments.values.names import read_parameters
-from extract.recording.configured import guess_settings, read_settings
+from extract.recording.configured import read_settings
 from extract.recording.messages import GUESSED, MOST_CALLS, RECORDED, SEARCHED, Way
 from extract.recording.users import is_of
 
@@ -103,16 +103,12 @@ class SourceRecorder:
         self._most_steps = most_steps
         # The modules are held, since the id of one that is gone would be given again.
         self._constructed: dict[int, tuple[nn.Module, _Description | None]] = {}
-        self._built: dict[int, tuple[object, Sequence[Any], Mapping[str, Any]]] = {}  # other objects, with arguments
         self._names: dict[str, str] = {}  # in the expressions of the call that is being described
         self._optional = False  # whether the argument that is being described can be left out
         self._space: Mapping[str, Any] = {}  # the names of the module whose class is called
         self._call = nn.Module.__call__
         self._inits: dict[tuple[int, type], _Description | None] = {}  # what a subclass passes to a base
-        self._bases = bases
-        notes = [(cls, init, self._noting(init)) for cls, init in _list_plain_classes(packages)]
-        notes += [(cls, cls.__init__, self._noting_base(cls, cls.__init__)) for cls in bases]
-        self._notes: list[tuple[Any, Callable[..., None], Callable[..., None]]] = notes
+        self._bases: Mapping[Any, Callable[..., None]] = {cls: cls.__init__ for cls in bases}
 
     def __enter__(self) -> None:
         recorder = self
@@ -148,15 +144,15 @@ class SourceRecorder:
 
         nn.Module.__new__ = staticmethod(new)  # type: ignore[method-assign,assignment]
         nn.Module.__call__ = call  # type: ignore[method-assign]
-        for cls, _, note in self._notes:
-            cls.__init__ = note
+        for base, init in self._bases.items():
+            base.__init__ = self._noting(base, init)
 
     def __exit__(self, *_: object) -> None:
         # Not deleted: a class that once had a `__new__` passes arguments on to that of `object`, which takes none.
         nn.Module.__new__ = staticmethod(lambda cls, *_args, **_kwargs: object.__new__(cls))  # type: ignore[method-assign]
         nn.Module.__call__ = self._call  # type: ignore[method-assign]
-        for cls, init, _note in self._notes:
-            cls.__init__ = init
+        for base, init in self._bases.items():
+            base.__init__ = init
 
     def count_largest(self) -> int:
         """Return the number of elements of the largest module that was constructed."""
@@ -170,7 +166,6 @@ class SourceRecorder:
             if key is not None and init is not None and key not in called:
                 self.keep(key, RecordedCall({"init": init.call}, init.names, _count_parameters(module), True, init.way))
         self._constructed.clear()
-        self._built.clear()
 
     def _step(self) -> None:
         self.steps += 1
@@ -312,30 +307,19 @@ class SourceRecorder:
             return repr(value)
         if isinstance(value, int | str):  # a constant with a name of its own
             return repr(int(value) if isinstance(value, int) else str(value))
-        if _restores_from_text(value):
-            return f"{self._name(kind)}({str(value)!r})"
         return self._namespace(value, depth + 1)
 
     def _namespace(self, value: Any, depth: int) -> str:
         """Return an expression for what holds tensors by name, such as a batch of graphs, without its class.
 
-        Any other object is made as it was: settings of layers, for example, which only a factory makes.
-
-        Raises: _UnnamedError if it has none that can be expressed.
+        Raises: _UnnamedError if it has none that can be expressed, or can be left out.
         """
         texts = {}
         for name, held in _read_fields(value).items():
             with contextlib.suppress(_UnnamedError):
                 texts[name] = self._expression(held, depth)
-        if self._optional:
+        if self._optional or not any("torch." in text for text in texts.values()):
             raise _UnnamedError
-        if not any("torch." in text for text in texts.values()):
-            built = self._built.get(id(value)) or (value, (), guess_settings(value))
-            args, kwargs = built[1:]
-            if kwargs is None:
-                raise _UnnamedError
-            write = functools.partial(self._expression, depth=depth)
-            return f"{self._name(type(value))}({join_arguments(list(map(write, args)), _write_all(write, kwargs))})"
         kind = RECORD if callable(getattr(type(value), "__getitem__", None)) else "types.SimpleNamespace"
         return f"{kind}({join_arguments([], texts)})"
 
@@ -356,7 +340,7 @@ class SourceRecorder:
             raise _UnnamedError
         return name
 
-    def _noting_base(self, cls: type[nn.Module], init: Callable[..., None]) -> Callable[..., None]:
+    def _noting(self, cls: type[nn.Module], init: Callable[..., None]) -> Callable[..., None]:
         """Return a constructor that notes what a subclass passes to it."""
 
         @functools.wraps(init)
@@ -364,16 +348,6 @@ class SourceRecorder:
             if type(module) is not cls:
                 self._inits[id(module), cls] = self._describe(args, kwargs, cls)
             init(module, *args, **kwargs)
-
-        return note
-
-    def _noting(self, init: Callable[..., None]) -> Callable[..., None]:
-        """Return a constructor that notes its arguments; of those that call each other, the first."""
-
-        @functools.wraps(init)
-        def note(value: object, *args: Any, **kwargs: Any) -> None:
-            self._built.setdefault(id(value), (value, args, kwargs))
-            init(value, *args, **kwargs)
 
         return note
 
@@ -443,24 +417,6 @@ def _list_passed(frame: types.FrameType, cls: type) -> tuple[Sequence[Any], Mapp
     return args, dict(values[keywords] if keywords else {})
 
 
-@functools.cache
-def _list_plain_classes(packages: frozenset[str]) -> list[tuple[type, Callable[..., None]]]:
-    """Return the classes of some packages that are no modules, with their own constructors."""
-    modules = [(name, module) for name, module in sorted(sys.modules.items()) if name.partition(".")[0] in packages]
-    classes = dict.fromkeys(
-        value
-        for name, module in modules
-        for value in list(vars(module).values())
-        if isinstance(value, type) and getattr(value, "__module__", None) == name
-    )
-    return [
-        (cls, init)
-        for cls in classes
-        if not issubclass(cls, nn.Module | torch.Tensor | BaseException)
-        and isinstance(init := vars(cls).get("__init__"), types.FunctionType)
-    ]
-
-
 def _read_fields(value: Any) -> dict[str, Any]:
     """Return the values that an object holds by name: its items if its keys are names, else its attributes."""
     try:
@@ -469,17 +425,6 @@ def _read_fields(value: Any) -> dict[str, Any]:
         slots = copyreg._slotnames(type(value))  # type: ignore[attr-defined]
         fields = {name: getattr(value, name, None) for name in slots} | dict(getattr(value, "__dict__", {}))
     return {name: held for name, held in fields.items() if isinstance(name, str) and name.isidentifier()}
-
-
-def _restores_from_text(value: Any) -> bool:
-    """Return whether the class of a value makes it from its text, as classes of versions and representations do."""
-    kind = type(value)
-    if "__str__" not in vars(kind) and "__repr__" not in vars(kind):
-        return False
-    try:
-        return bool(kind(str(value)) == value)
-    except Exception:  # noqa: BLE001 (what is foreign raises anything)
-        return False
 
 
 _UNSET = object()
