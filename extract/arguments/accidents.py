@@ -58,7 +58,7 @@ def _are_copies(lower: list[torch.Tensor], upper: list[torch.Tensor]) -> bool | 
     if not lower or not upper:
         return None
     return len(lower) == len(upper) and all(
-        _close(one, many) or any(_close(one, many.select(axis, 0)) for axis in range(many.dim()))
+        _close(one, many) or any(_close(one.squeeze(), many.select(axis, 0).squeeze()) for axis in range(many.dim()))
         for one, many in zip(lower, upper, strict=True)
     )
 
