@@ -335,7 +335,7 @@ def _confirm(constructor: Constructor, built: Constructed, called: ForwardCall, 
     _compare_modes(constructor, built, called, result)
     # No parameter takes part, or no mode computes anything: the input has a form that the class passes on.
     passed_on = observed["parameters"] or observed.get("train_differs") is not True
-    result["doubtful"] |= bool(observed.get("identity_in_eval") and passed_on)
+    result["doubtful"] |= bool(observed["constant"] or (observed.get("identity_in_eval") and passed_on))
     return result
 
 
