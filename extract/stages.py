@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -37,7 +36,7 @@ from extract.proofs.validate import (
     validate_all,
 )
 from extract.proofs.visit import SIGN, VISIT, BlockVisit, RunnableBlock, visit_all
-from extract.recording.blocks import RECORD, ArgumentsFrom, RecordedCalls, find_origin, record_all
+from extract.recording.calls import ArgumentsFrom, RecordedCalls, find_origin
 from extract.recording.source import RECORD_SOURCE, is_recorded, list_pytest, record_sources
 from extract.resolve.discover import TargetClass
 from extract.resolve.distributions import list_distributions, make_guess
@@ -319,7 +318,6 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
         facts.validations_reused += verdict.reused
         facts.validations_run += not verdict.reused
     if running:
-        _use_recorded_calls(ready, context)
         _define(ready, context, context.named)
         ended = _reaching(ready.values(), "forward")
         stopped = {block.target.module.source.name for key, block in ready.items() if key not in ended}
@@ -335,8 +333,7 @@ def _find_origin(block: PendingBlock, context: StageContext) -> ArgumentsFrom:
     return find_origin(block.verdict.arguments, context.hints(block.target))
 
 
-_PROOFS = (RECORD_SOURCE, RECORD, VISIT, REBUILD, SIGN)
-_MOST_RUNS = 3  # running blocks in which the calls of one class are recorded
+_PROOFS = (RECORD_SOURCE, VISIT, REBUILD, SIGN)
 
 
 def _add_calls_of_sources(blocks: Mapping[str, PendingBlock], context: StageContext) -> dict[str, str]:
@@ -354,63 +351,6 @@ def _add_calls_of_sources(blocks: Mapping[str, PendingBlock], context: StageCont
     for item in calls:
         context.add_calls(item.target, item.calls, item.places)
     return missing
-
-
-def _use_recorded_calls(blocks: Mapping[str, PendingBlock], context: StageContext) -> None:
-    """Validate the blocks that do not run forward again, with the calls of their classes in blocks that do.
-
-    Where no running block has the class, the classes that construct it are validated first.
-    """
-    running = _reaching(blocks.values(), "forward")
-    stopped = {
-        (block.target.module.source.name, block.target.module.file.path, block.target.name): block
-        for key, block in blocks.items()
-        if key not in running and at_least(block.verdict.level, "executed")
-    }
-    runs = Counter[str]()
-    wanted = _find_classes(running, stopped, runs)
-    unseen = [block.target for block in stopped.values() if not runs[block.target.block]]
-    users = {user.block: user for target in unseen for user in context.finder.list_users(target)}
-    more = _run_users([user for key, user in users.items() if key not in blocks], context)
-    wanted |= _find_classes(more, stopped, runs)
-    running |= more
-    pairs = {key: context.pair(running[key]) for key in wanted}
-    origins = {key: _find_origin(running[key], context) for key in wanted}
-    guessed = {key for key, origin in origins.items() if origin in ("search", "guessed above")}
-    again: dict[str, PendingBlock] = {}
-    recorded = record_all(wanted, pairs, guessed, context.index, **context.sandbox)
-    # In order: the first calls are tried first, whichever job ends first.
-    for key, name, calls in sorted(recorded, key=itemgetter(0, 1)):
-        places = running[key].places
-        block = again[stopped[*places[name], name].target.block] = stopped[*places[name], name]
-        context.add_calls(block.target, calls, places)
-    _validate_again(blocks, [_candidate(block, context) for block in again.values()], context)
-
-
-def _find_classes(
-    running: Mapping[str, PendingBlock], stopped: Mapping[tuple[str, str, str], PendingBlock], runs: Counter[str]
-) -> dict[str, list[str]]:
-    """Return, by running block, the names of the stopped classes that its file has. Args: runs: counted by class."""
-    wanted: dict[str, list[str]] = {}
-    # Small files first: they run fast, and their calls are near to the class.
-    for key, block in sorted(running.items(), key=lambda pair: (len(pair[1].code), pair[0])):
-        for name, place in block.places.items():
-            other = stopped.get((*place, name))
-            if other is not None and runs[other.target.block] < _MOST_RUNS:
-                runs[other.target.block] += 1
-                wanted.setdefault(key, []).append(name)
-    return wanted
-
-
-def _run_users(users: Sequence[TargetClass], context: StageContext) -> dict[str, PendingBlock]:
-    """Emit and validate classes that are not among the blocks of the run; return those that run forward."""
-    ready: dict[str, PendingBlock] = {}
-    for user in users:
-        emitted = context.finder.emitter.emit(user)
-        if isinstance(emitted, Emitted) and check_text(emitted, "forward").level == "compiled":
-            ready[user.block] = PendingBlock(user, emitted, BlockVerdict("compiled"))
-    _validate_again(ready, [_candidate(block, context) for block in ready.values()], context)
-    return _reaching(ready.values(), "forward")
 
 
 def _validate_again(
@@ -496,7 +436,8 @@ def visit(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     for item in visit_all(work, context.index, **context.sandbox):
         block = running[item.block]
         block.visit = item
-        observed = {**json.loads(block.verdict.observed or "{}"), "calls": item.describe_calls()}
+        observed = json.loads(block.verdict.observed or "{}")
+        observed |= {"calls": item.describe_calls(), "own_lines": item.count_statements()}
         block.verdict = replace(block.verdict, observed=json.dumps(observed, ensure_ascii=False))
     errors = (block.visit.no_graphs for block in running.values() if block.visit is not None)
     context.facts.details["no_graph"] = sort_by_size(Counter(error for error in errors if error is not None))

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from extract.arguments.constructing import META_SHAPES, Constructed, Constructor, fails_only_on_meta
+from extract.arguments.messages import join_arguments
 from extract.arguments.repairs import is_module_fault, repairs
 from extract.arguments.resizing import FailedCall
 from extract.arguments.settings import is_unlike_module
@@ -107,9 +108,16 @@ class Forward:
         loss = is_loss(list(self.parameters), type(self.built.module).__name__)
         # Of equal ranks, the earliest is tried first; inputs themselves are never compared.
         counter = itertools.count()
-        starts = iter(self._initial_inputs(layers, loss))
+        graph = is_graph(list(self.parameters))
+        starts = self._initial_inputs(layers, loss, graph=graph)
+        # What has the names of a graph may take something else; this is tried once nothing is left to repair.
+        others = self._initial_inputs(layers, loss, graph=False) if graph else iter(())
         heap: list[tuple[tuple[int, ...], int, Inputs]] = []
         seen: set[Inputs] = set()
+
+        def is_new(start: Inputs) -> bool:
+            return start not in seen and _is_small(start, _MAX_AT_START)
+
         stuck = idle = 0
         for turn in range(self.built.tries or _MAX_TRIES):
             if self.budget.forwards <= 0 or self.budget.late():
@@ -117,12 +125,12 @@ class Forward:
             inputs = None
             # Every third try is a new start, so that repairs of a bad one cannot use up all tries.
             if turn % 3 == 0 or not heap:
-                inputs = next(
-                    (start for start in starts if start not in seen and _is_small(start, _MAX_AT_START)), None
-                )
+                inputs = next(filter(is_new, starts), None)
             while inputs is None and heap:
                 inputs = heapq.heappop(heap)[2]
                 inputs = None if inputs in seen else inputs
+            if inputs is None:
+                inputs = next(filter(is_new, others), None)
             if inputs is None:
                 return
             seen.add(inputs)
@@ -147,8 +155,8 @@ class Forward:
             for item in itertools.islice(fresh, _MAX_REPAIRS):
                 heapq.heappush(heap, (failure.rank, next(counter), item))
 
-    def _initial_inputs(self, layers: Layers, loss: bool) -> Iterator[Inputs]:
-        """Yield initial inputs, one for each layout and number of channels."""
+    def _initial_inputs(self, layers: Layers, loss: bool, *, graph: bool) -> Iterator[Inputs]:
+        """Yield initial inputs, one for each layout and number of channels; of a graph, one for each number."""
         # A forward of `*inputs` alone has no required parameter, but takes at least one input.
         names = list_required(self.parameters) or [
             f"*{name}" for name, parameter in self.parameters.items() if parameter.kind is parameter.VAR_POSITIONAL
@@ -164,7 +172,6 @@ class Forward:
         shapes_by_name = {name: tuple(dims) for name, dims in self.hints.get("inputs", ())}
         documented = {name: len(dims) for name, dims in shapes_by_name.items()}
         ranks = [documented[names[0]]] if names[0] in documented else []
-        graph = is_graph(list(self.parameters))
         channels = layers.channels or (32, 3)
         parameter = self.parameters.get(names[0].lstrip("*"))
         annotation = annotation_text(parameter.annotation) if parameter is not None else ""
@@ -359,5 +366,4 @@ def as_call(
 
 def call_text(called: ForwardCall) -> str:
     """Return the arguments of a call in one line."""
-    parts = [*called.args, *(f"{name}={text}" for name, text in called.kwargs)]
-    return ", ".join(parts).replace(RECORD, "Record")[:200] or "no arguments"
+    return join_arguments(called.args, dict(called.kwargs)).replace(RECORD, "Record")[:200] or "no arguments"

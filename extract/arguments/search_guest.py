@@ -11,7 +11,7 @@ import re
 import sys
 import types
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +25,11 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from extract.arguments.constructing import TOO_LARGE, Arguments, Constructed, Constructor, confirm
 from extract.arguments.forwarding import Forward, ForwardCall, call_text, evaluate, run
-from extract.arguments.messages import CompanionCode
+from extract.arguments.messages import CompanionCode, join_arguments
 from extract.arguments.probe import MODULE_NAME, classify_error, hide, load, one_line
 from extract.arguments.refine import WorkingCalls, refine, vary
 from extract.arguments.trials import (
+    SEED,
     AttemptError,
     BlockNamespace,
     TimeBudget,
@@ -48,6 +49,11 @@ _MORE_SEEDS = (1, 2)  # under which a call must work, too
 _OTHER_DRAWS = 1000  # added to a seed
 _MAX_BACKWARD_TRIES = 3  # calls to try until one also runs backward
 _MAX_DOUBTFUL_TRIES = 12  # as long as they work by accident
+_COPIES = 3  # of an input along one more axis
+_MOST_CHANGED = 100_000  # elements of inputs that are changed: each sign takes some runs
+_CHANGED_SECONDS = 5.0  # of CPU time for one run
+
+_Change = Callable[[torch.Tensor], torch.Tensor]
 
 
 def search_arguments(payload: dict[str, Any]) -> dict[str, Any]:
@@ -190,10 +196,11 @@ def _search(cls: type[nn.Module], payload: dict[str, Any]) -> dict[str, Any]:
     if constructor.best_failure is None:
         return {"level": "executed", "kind": "no_arguments", "error": "there are no constructor arguments to try"}
     failure, arguments = constructor.best_failure
+    text = join_arguments(arguments.args, dict(arguments.kwargs))[:160]
     return {
         "level": "executed",
         "kind": failure.kind,
-        "error": f"{cls.__name__}({_arguments_text(arguments)}): {failure.message}{failure.where()}",
+        "error": f"{cls.__name__}({text}): {failure.message}{failure.where()}",
     }
 
 
@@ -303,8 +310,7 @@ def _confirm(constructor: Constructor, built: Constructed, called: ForwardCall, 
         with _noting_no_batch() as without_batch:
             output = run(module, called, names)
         # A coin that fell "no" once shows nothing of what the other side does.
-        for seed in _MORE_SEEDS:
-            _run_again(constructor, built, module, called, seed)
+        others = [flatten(_run_again(constructor, built, module, called, seed)) for seed in _MORE_SEEDS]
     except AttemptError as failure:
         return result | {
             "kind": failure.kind,
@@ -313,6 +319,7 @@ def _confirm(constructor: Constructor, built: Constructed, called: ForwardCall, 
     first = flatten(output)
     # Drawn again: forward may have written to its inputs.
     inputs = _draw_inputs(called, names)
+    is_drawn = not any(same(inputs, _draw_inputs(called, names, seed)) for seed in _MORE_SEEDS)
     if problem := find_nothing(module, first, inputs):
         return result | {"kind": "no_result", "error": f"forward({call_text(called)}): {problem}"}
     misfits = _list_misfits(constructor, built.arguments, called, module)
@@ -324,11 +331,18 @@ def _confirm(constructor: Constructor, built: Constructed, called: ForwardCall, 
     observed |= {"uninitialized": unset, "misfits": misfits}
     result["observed"] = observed
     observed["cases"] += further_cases(module, called, names)
+    observed["constant"] = is_drawn and all(same(first, other) for other in others)
+    try:
+        if called.guessed and not constructor.hints.get("inputs"):
+            observed["other_ranks"] = attempt(functools.partial(list_other_ranks, module, called, names))
+        observed["mixes_samples"] = attempt(functools.partial(mixes_samples, module, called, names))
+    except AttemptError:  # of foreign kinds of tensors
+        pass
     result = result if goal == "forward" else _backward(module, called, names, result)
     _compare_modes(constructor, built, called, result)
     # No parameter takes part, or no mode computes anything: the input has a form that the class passes on.
     passed_on = observed["parameters"] or observed.get("train_differs") is not True
-    result["doubtful"] |= bool(observed.get("identity_in_eval") and passed_on)
+    result["doubtful"] |= bool(observed["constant"] or (observed.get("identity_in_eval") and passed_on))
     return result
 
 
@@ -384,6 +398,10 @@ def _compare_modes(constructor: Constructor, built: Constructed, called: Forward
         inputs = _draw_inputs(called, names)
         observed["identity_in_eval"] = bool(inputs) and same(first, inputs[:1])
         try:
+            if observed["constant"]:  # as it is constructed
+                observed["constant"] = all(
+                    same(first, flatten(run(module, called, names, seed=seed))) for seed in _MORE_SEEDS
+                )
             for seed in _MORE_SEEDS if observed["identity_in_eval"] else ():
                 seed_all(seed)
                 inputs = flatten(list(evaluate(called, names)))
@@ -398,18 +416,18 @@ def _compare_modes(constructor: Constructor, built: Constructed, called: Forward
         return
 
 
-def _run_again(constructor: Constructor, built: Constructed, module: nn.Module, called: ForwardCall, seed: int) -> None:
-    """Run a call under another seed, on a new module if one runs only once. Raises: AttemptError."""
+def _run_again(constructor: Constructor, built: Constructed, module: nn.Module, called: ForwardCall, seed: int) -> Any:
+    """Return the output under another seed, of a new module if one runs only once. Raises: AttemptError."""
     try:
-        run(module, called, constructor.names, seed=seed)
+        return run(module, called, constructor.names, seed=seed)
     except AttemptError:
         fresh, _ = confirm(constructor, built.arguments)
         fresh.eval()
-        run(fresh, called, constructor.names, seed=seed)
+        return run(fresh, called, constructor.names, seed=seed)
 
 
-def _draw_inputs(called: ForwardCall, names: BlockNamespace) -> list[torch.Tensor]:
-    seed_all()
+def _draw_inputs(called: ForwardCall, names: BlockNamespace, seed: int = SEED) -> list[torch.Tensor]:
+    seed_all(seed)
     return flatten(list(evaluate(called, names)))
 
 
@@ -465,10 +483,6 @@ def _run_with_gradients(
 
     seed_all()
     return attempt(action), inputs
-
-
-def _arguments_text(arguments: Arguments) -> str:
-    return ", ".join([*arguments.args, *(f"{n}={t}" for n, t in arguments.kwargs)])[:160]
 
 
 # -- what a call that works shows ------------------------------------------------------------------------------------
@@ -557,3 +571,93 @@ def find_nothing(module: nn.Module, outputs: Sequence[torch.Tensor], inputs: Seq
     if code is not None and not code.co_filename.endswith(f"{MODULE_NAME}.py") and same(outputs, inputs):
         return "it returned its input, and no line of the class ran"
     return None
+
+
+# -- signs that a call which works is not what the authors mean ------------------------------------------------------
+# Each is measured with the inputs of the call, changed in one way, in eval mode:
+#     x / x.sum(1, keepdim=True)     # of (2, 16, 24) something else than of (2, 16): which is meant, no call shows
+
+
+def list_other_ranks(module: nn.Module, called: ForwardCall, names: BlockNamespace) -> list[int]:
+    """Return with how many dimensions the inputs run, too, and what is computed then is something else.
+
+    Copies of an input along one more axis give copies of its output where an axis more is one that nothing looks at.
+    """
+    inputs = _draw_inputs(called, names)
+    rank = inputs[0].dim() if inputs else 0
+    if not rank or sum(tensor.numel() for tensor in inputs) > _MOST_CHANGED:
+        return []
+
+    def take(tensor: torch.Tensor, axis: int) -> torch.Tensor:
+        return tensor.select(axis, 0) if tensor.dim() == rank else tensor
+
+    def copy_taken(tensor: torch.Tensor, axis: int) -> torch.Tensor:
+        return tensor.select(axis, 0).unsqueeze(axis).expand_as(tensor) if tensor.dim() == rank else tensor
+
+    def copy(tensor: torch.Tensor, axis: int) -> torch.Tensor:
+        return torch.stack([tensor] * _COPIES, axis) if tensor.dim() == rank else tensor
+
+    others = []
+    for other, axes in ((rank - 1, sorted({0, 1, rank - 1})), (rank + 1, sorted({0, 1, rank}))):
+        verdicts = []
+        for axis in axes if other else ():
+            fewer: _Change = functools.partial(take, axis=axis) if other < rank else torch.clone
+            more: _Change = functools.partial(copy_taken if other < rank else copy, axis=axis)
+            verdicts.append(_are_copies(*(_run_changed(module, called, names, change) for change in (fewer, more))))
+        if False in verdicts and True not in verdicts:
+            others.append(other)
+    return others
+
+
+def _are_copies(lower: list[torch.Tensor], upper: list[torch.Tensor]) -> bool | None:
+    """Return whether the outputs for copies are equal to the other ones, or copies; None if either call fails."""
+    if not lower or not upper:
+        return None
+    return len(lower) == len(upper) and all(
+        _close(one, many) or any(_close(one.squeeze(), many.select(axis, 0).squeeze()) for axis in range(many.dim()))
+        for one, many in zip(lower, upper, strict=True)
+    )
+
+
+def mixes_samples(module: nn.Module, called: ForwardCall, names: BlockNamespace) -> bool:
+    """Return whether the output of the first sample is another one beside other samples.
+
+    The first axis is that of samples where the first input and an output have as many. False if there are none.
+    """
+    inputs = _draw_inputs(called, names)
+    batch = len(inputs[0]) if inputs and inputs[0].dim() > 1 else 0
+    if batch == 1 or not batch or sum(tensor.numel() for tensor in inputs) > _MOST_CHANGED:
+        return False
+    others = iter(_draw_inputs(called, names, seed=1))
+
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        other = next(others, tensor)
+        is_batch = tensor.dim() > 0 and len(tensor) == batch
+        return torch.cat([tensor[:1], other[1:]]) if is_batch and other.shape == tensor.shape else tensor
+
+    first, second = _run_changed(module, called, names, torch.clone), _run_changed(module, called, names, change)
+    pairs = list(zip(first, second, strict=False))
+    return len(first) == len(second) and any(
+        one.dim() > 0 and len(one) == batch and one.shape == other.shape and not _close(one[:1], other[:1])
+        for one, other in pairs
+    )
+
+
+def _run_changed(module: nn.Module, called: ForwardCall, names: BlockNamespace, change: _Change) -> list[torch.Tensor]:
+    """Return the tensors of the output for changed inputs; none if the call fails so."""
+    try:
+        seed_all()
+        args, kwargs = change_nested(list(evaluate(called, names)), change)
+        seed_all()
+        with torch.no_grad():
+            return flatten(attempt(functools.partial(module, *args, **kwargs), _CHANGED_SECONDS))
+    except (AttemptError, RuntimeError, IndexError):  # of a changed input, too
+        return []
+
+
+def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    one, other = (t.to_dense() if t.layout is not torch.strided else t for t in (one, other))
+    wide = torch.complex128 if one.is_complex() else torch.float64
+    return torch.allclose(one.to(wide), other.to(wide), rtol=1e-3, atol=1e-4, equal_nan=True)

@@ -25,6 +25,7 @@ from lemur_core.files.markdown import plural
 from lemur_core.files.progress import progress
 from lemur_core.files.python import decode_python
 from lemur_core.sandbox.cached import Store
+from lemur_core.sandbox.server.foreign import one_line
 from lemur_core.sandbox.stage import Reply, SandboxOptions, open_sandbox
 from manifests.provenance import header_lines, is_guess
 from manifests.provenance.licenses import combine_licenses
@@ -72,7 +73,7 @@ def minimize_all(
     waiting: dict[str, _BlockWork] = {}
     for visit in visits:
         if visit.uses is None:
-            yield MinimizeResult(visit.block, None, _short(f"does not run again: {visit.no_uses}"))
+            yield MinimizeResult(visit.block, None, one_line(f"does not run again: {visit.no_uses}", _CHARACTERS))
         elif failing := visit.uses.list_failing_modes():
             yield MinimizeResult(visit.block, None, f"{' and '.join(failing)} mode fails")
         else:
@@ -108,7 +109,7 @@ def _judge(reply: Reply[Signed | Stopped], work: _BlockWork, *, last: bool) -> M
     spared = _blame_cuts(answer.stops, minimized) - work.spared
     # Without a cut to blame, another round would give the same text.
     if last or not spared:
-        return MinimizeResult(reply.key, None, _short(wrong))
+        return MinimizeResult(reply.key, None, one_line(wrong, _CHARACTERS))
     work.spared |= spared
     return None
 
@@ -134,10 +135,6 @@ def _blame_cuts(stops: Sequence[Stop], minimized: MinimizedText) -> set[int]:
         named = stop.name or (_NAMED.search(stop.message) or {"name": ""})["name"]
         spared |= hit or set(minimized.named.get(named, ()))
     return spared
-
-
-def _short(text: str) -> str:
-    return " ".join(text.split())[:_CHARACTERS]
 
 
 # --- the file as it is written: its header and requirements -----------------------------------------------------------

@@ -1,5 +1,6 @@
 """One visit of each block that runs, in the sandbox: its graphs, and what every known call executes and returns."""
 
+import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -11,6 +12,7 @@ from extract.proofs.validate import BlockWithOriginal, WorkingCall
 from lemur_core.graphs.serialization import restore
 from lemur_core.sandbox import Failure, Limits
 from lemur_core.sandbox.cached import CachedSandbox, Store
+from lemur_core.sandbox.server.foreign import one_line
 from lemur_core.sandbox.stage import Reply, Retries, SandboxOptions, SandboxStage, open_sandbox
 
 _CHARACTERS = 300  # of an error
@@ -200,6 +202,24 @@ class BlockVisit:
         """Those of them that run in eval mode."""
         return tuple(call.as_texts() for call in self.uses.cases[1:] if call.eval is not None) if self.uses else ()
 
+    def count_statements(self) -> tuple[int, int] | None:
+        """Return how many statements of the class's own methods ran, and how many they have.
+
+        Only methods that were called count, without the constructor. A statement is known by the line of its start.
+        """
+        own = next((n for n in ast.parse(self.request.code).body if getattr(n, "name", "") == self.request.name), None)
+        if self.uses is None or own is None:
+            return None
+        entered, lines = {name for _, name in self.uses.watched.used}, self.uses.watched.lines
+        ran = whole = 0
+        for method in ast.iter_child_nodes(own):
+            if isinstance(method, ast.FunctionDef) and method.name in entered - {"__init__"}:
+                inside = (node for node in ast.walk(method) if isinstance(node, ast.stmt) and node is not method)
+                starts = {node.lineno for node in inside if not _is_text(node)}
+                whole += len(starts)
+                ran += len(lines & starts)
+        return (ran, whole) if whole else None
+
     def describe_calls(self) -> list[dict[str, Any]]:
         """Return all known calls, as `KnownCall` records."""
         return [
@@ -240,9 +260,9 @@ def _read(reply: Reply[Visit], request: BlockUses, answer: Visit) -> BlockVisit:
         reply.key,
         request,
         graphs=None if isinstance(graphs, Failure) else graphs.to_json(),
-        no_graphs=_one_line(graphs.error) if isinstance(graphs, Failure) else None,
+        no_graphs=one_line(graphs.error, _CHARACTERS) if isinstance(graphs, Failure) else None,
         uses=None if isinstance(uses, Failure) else uses,
-        no_uses=_one_line(uses.error) if isinstance(uses, Failure) else None,
+        no_uses=one_line(uses.error, _CHARACTERS) if isinstance(uses, Failure) else None,
         reused=reply.outcome.reused,
     )
 
@@ -251,5 +271,5 @@ def _texts(call: WorkingCall) -> CallTexts:
     return CallTexts(args=call.args, kwargs=call.kwargs)
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:_CHARACTERS]
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)

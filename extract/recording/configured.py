@@ -106,23 +106,6 @@ def _list_settings(kind: type) -> list[str]:
     return [name for name, parameter in read_parameters(kind).items() if not is_variadic(parameter)]
 
 
-def guess_settings(value: Any) -> dict[str, Any] | None:
-    """Return arguments that probably give an object: attributes with the names of parameters, private ones too.
-
-    Returns: by parameter; None if a required one has no attribute, or none has one.
-    """
-    known = getattr(value, "__dict__", {})
-    settings = {}
-    for name, parameter in read_parameters(type(value)).items():
-        held = next((known[own] for own in (name, f"_{name}") if own in known), None)
-        if is_variadic(parameter) or (held is None and parameter.default is not parameter.empty):
-            continue
-        if held is None:
-            return None
-        settings[name] = held
-    return settings or None
-
-
 class ConfigurationFile(NamedTuple):
     """A file that may configure models."""
 

@@ -1,10 +1,8 @@
-"""The payloads of the guests that record calls. Standard library only: our side imports it without torch."""
+"""The payload of the guest that records calls. Standard library only: our side imports it without torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
-
-from extract.arguments.messages import BlockRun
 
 MOST_CALLS = 3  # distinct, of a class
 
@@ -14,13 +12,6 @@ Way = Literal["recorded", "guessed above", "search"]
 RECORDED: Way = "recorded"
 GUESSED: Way = "guessed above"
 SEARCHED: Way = "search"
-
-
-@dataclass(frozen=True, slots=True)
-class BlockRecording(BlockRun):
-    """A block to run. Args: classes: the classes of its file whose calls are recorded."""
-
-    classes: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
@@ -27,12 +26,8 @@ _MOST_KEPT = 1 << 14  # elements of a tensor that keeps its values
 _FILLED = frozenset((torch.zeros, torch.ones, torch.full))
 _MOVES = frozenset((torch.Tensor.cuda, torch.Tensor.cpu))
 _TO = torch.Tensor.to
-#: Functions whose kernels for the meta device are in Python, where only the first argument says what they return.
+#: Functions whose kernels for the meta device are in Python; they return their first argument.
 _INITIALIZATIONS = frozenset((torch.Tensor.normal_, torch.Tensor.uniform_))
-_ACTIVATIONS = frozenset((
-    functional.elu, functional.gelu, functional.hardsigmoid, functional.hardswish, functional.leaky_relu,
-    functional.relu, functional.relu6,
-))  # fmt: skip
 
 
 class LargeModelError(Exception):
@@ -95,28 +90,7 @@ class LightTensors(TorchFunctionMode):
                 named["device"] = torch.device("meta")
             if func in _INITIALIZATIONS and torch.is_floating_point(args[0]):
                 return args[0]
-            if not torch.is_grad_enabled() and _gives_alike(func, args, named):
-                return torch.empty_like(args[0])
         return func(*args, **named)
-
-
-def _gives_alike(func: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]) -> bool:
-    """Return whether a function runs, and returns what only its first argument says."""
-    if func in _ACTIVATIONS:
-        return bool(args) and torch.is_floating_point(args[0])
-    states: Sequence[Any] = ()
-    if func is functional.batch_norm and args[0].dim() > 1:
-        states, shape = args[1:], args[0].shape[1:2]
-        # It takes statistics, or more than one value a channel to compute them from.
-        runs = args[0].numel() > shape.numel() if named["training"] else not any(state is None for state in states)
-    elif func is functional.layer_norm:
-        shape = torch.Size(args[1])
-        runs = len(shape) > 0 and args[0].shape[-len(shape) :] == shape
-    else:
-        return False
-    of_channels = (args[0].dtype, shape) if torch.is_floating_point(args[0]) else None
-    present = (state for state in (*states, named["weight"], named["bias"]) if state is not None)
-    return bool(runs) and all((state.dtype, state.shape) == of_channels for state in present)
 
 
 def _dtype(value: object) -> torch.dtype | None:

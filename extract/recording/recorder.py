@@ -17,10 +17,9 @@ import torch
 from torch import nn
 
 from extract.arguments.messages import MOST_CHARACTERS, join_arguments
-from extract.arguments.probe import MODULE_NAME
 from extract.arguments.values.inputs import RECORD, flatten, has_shape
 from extract.arguments.values.names import read_parameters
-from extract.recording.configured import guess_settings, read_settings
+from extract.recording.configured import read_settings
 from extract.recording.messages import GUESSED, MOST_CALLS, RECORDED, SEARCHED, Way
 from extract.recording.users import is_of
 
@@ -77,38 +76,39 @@ def guessing(cls: type) -> Iterator[None]:
         _GUESSED.pop()
 
 
-class CallRecorder:
-    """Record calls of some classes while they run. A context manager; subclasses say of which, and how to name things.
+class SourceRecorder:
+    """Record the calls of all classes of some packages while they run; a context manager.
+
+    `calls` has those nearest to the defaults, by module and name of the class.
 
     Args:
+        packages: the top-level packages.
         most_steps: modules that may be constructed and called, so that what runs ends after the same work everywhere.
         find_type: returns the class that a registry finds by a name.
+        bases: classes whose calls those of their subclasses show, which may be all that is ever constructed.
     """
 
-    def __init__(self, most_steps: int | None = None, find_type: Callable[[str], type | None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        packages: frozenset[str],
+        most_steps: int,
+        find_type: Callable[[str], type | None] = lambda _: None,
+        bases: Sequence[type[nn.Module]] = (),
+    ) -> None:
+        self.calls: dict[str, list[RecordedCall]] = {}
         self.steps = 0
+        self._packages = packages
         self._depth = 0  # of calls inside each other
         self._find_type = find_type
         self._most_steps = most_steps
         # The modules are held, since the id of one that is gone would be given again.
         self._constructed: dict[int, tuple[nn.Module, _Description | None]] = {}
-        self._built: dict[int, tuple[object, Sequence[Any], Mapping[str, Any]]] = {}  # other objects, with arguments
         self._names: dict[str, str] = {}  # in the expressions of the call that is being described
         self._optional = False  # whether the argument that is being described can be left out
         self._space: Mapping[str, Any] = {}  # the names of the module whose class is called
         self._call = nn.Module.__call__
-
-    def key(self, cls: type[nn.Module]) -> str | None:
-        """Return the key of the records of a class; None if its calls are not recorded."""
-        raise NotImplementedError
-
-    def name(self, value: Any) -> str | None:
-        """Return the name of a class or function that is not the runtime's; None if it has none."""
-        raise NotImplementedError
-
-    def keep(self, key: str, record: RecordedCall) -> None:
-        """Keep the record of a call."""
-        raise NotImplementedError
+        self._inits: dict[tuple[int, type], _Description | None] = {}  # what a subclass passes to a base
+        self._bases: Mapping[Any, Callable[..., None]] = {cls: cls.__init__ for cls in bases}
 
     def __enter__(self) -> None:
         recorder = self
@@ -144,32 +144,46 @@ class CallRecorder:
 
         nn.Module.__new__ = staticmethod(new)  # type: ignore[method-assign,assignment]
         nn.Module.__call__ = call  # type: ignore[method-assign]
+        for base, init in self._bases.items():
+            base.__init__ = self._noting(base, init)
 
     def __exit__(self, *_: object) -> None:
         # Not deleted: a class that once had a `__new__` passes arguments on to that of `object`, which takes none.
         nn.Module.__new__ = staticmethod(lambda cls, *_args, **_kwargs: object.__new__(cls))  # type: ignore[method-assign]
         nn.Module.__call__ = self._call  # type: ignore[method-assign]
+        for base, init in self._bases.items():
+            base.__init__ = init
 
     def count_largest(self) -> int:
         """Return the number of elements of the largest module that was constructed."""
         return max((_count_parameters(module) for module, _ in self._constructed.values()), default=0)
 
     def forget(self) -> None:
-        """Let go of what was constructed so far."""
+        """Let go of the modules that were constructed so far; keep how those were whose class was never called."""
+        called = set(self.calls)
+        for module, init in self._constructed.values():
+            key = self.key(type(module))
+            if key is not None and init is not None and key not in called:
+                self.keep(key, RecordedCall({"init": init.call}, init.names, _count_parameters(module), True, init.way))
         self._constructed.clear()
-        self._built.clear()
 
     def _step(self) -> None:
         self.steps += 1
-        if self._most_steps is not None and self.steps > self._most_steps:
+        if self.steps > self._most_steps:
             raise StepsError("constructs and calls too many modules")
 
     def describe(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, RecordedCall]:
-        """Return the record of a call by its key; none if the class is not recorded, or an argument has no text."""
-        key = self.key(type(module))
-        init = self._constructed.get(id(module), (None, None))[1]
-        record = self._describe_both(init, module, args, kwargs) if key is not None else None
-        return {key: record} if key is not None and record is not None else {}
+        """Return the record of a call by its key, and of the same for the bases whose `forward` runs.
+
+        None of a class that is not recorded, or where an argument has no text.
+        """
+        kind = type(module)
+        inits = [(kind, self._constructed.get(id(module), (None, None))[1])]
+        above = [base for base in self._bases if base is not kind and base.forward is kind.forward]
+        inits += [(base, self._inits.get((id(module), base))) for base in above]
+        known = ((key, init) for cls, init in inits if (key := self.key(cls)) is not None)
+        records = {key: self._describe_both(init, module, args, kwargs) for key, init in known}
+        return {key: record for key, record in records.items() if record is not None}
 
     def _describe_both(
         self, init: _Description | None, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -293,30 +307,19 @@ class CallRecorder:
             return repr(value)
         if isinstance(value, int | str):  # a constant with a name of its own
             return repr(int(value) if isinstance(value, int) else str(value))
-        if _restores_from_text(value):
-            return f"{self._name(kind)}({str(value)!r})"
         return self._namespace(value, depth + 1)
 
     def _namespace(self, value: Any, depth: int) -> str:
         """Return an expression for what holds tensors by name, such as a batch of graphs, without its class.
 
-        Any other object is made as it was: settings of layers, for example, which only a factory makes.
-
-        Raises: _UnnamedError if it has none that can be expressed.
+        Raises: _UnnamedError if it has none that can be expressed, or can be left out.
         """
         texts = {}
         for name, held in _read_fields(value).items():
             with contextlib.suppress(_UnnamedError):
                 texts[name] = self._expression(held, depth)
-        if self._optional:
+        if self._optional or not any("torch." in text for text in texts.values()):
             raise _UnnamedError
-        if not any("torch." in text for text in texts.values()):
-            built = self._built.get(id(value)) or (value, (), guess_settings(value))
-            args, kwargs = built[1:]
-            if kwargs is None:
-                raise _UnnamedError
-            write = functools.partial(self._expression, depth=depth)
-            return f"{self._name(type(value))}({join_arguments(list(map(write, args)), _write_all(write, kwargs))})"
         kind = RECORD if callable(getattr(type(value), "__getitem__", None)) else "types.SimpleNamespace"
         return f"{kind}({join_arguments([], texts)})"
 
@@ -337,74 +340,7 @@ class CallRecorder:
             raise _UnnamedError
         return name
 
-
-class ArgumentRecorder(CallRecorder):
-    """Record the calls of some classes of a self-contained file; the records are in `calls`, in the order of the calls.
-
-    Args:
-        file: the names of the file.
-        classes: the names of the classes.
-    """
-
-    def __init__(self, file: Mapping[str, Any], classes: frozenset[str]) -> None:
-        super().__init__()
-        self.calls: dict[str, list[dict[str, Any]]] = {}
-        self._file = file
-        self._classes = classes
-
-    def key(self, cls: type[nn.Module]) -> str | None:
-        """Return the name of a class that is recorded."""
-        return cls.__name__ if cls.__name__ in self._classes and cls.__module__ == MODULE_NAME else None
-
-    def name(self, value: Any) -> str | None:
-        """Return the name in the file."""
-        name = getattr(value, "__name__", "")
-        return str(name) if self._file.get(name) is value else None
-
-    def keep(self, key: str, record: RecordedCall) -> None:
-        """Keep the first calls that differ."""
-        kept = self.calls.setdefault(key, []) if record.worked else []
-        if record.calls not in kept and len(kept) < MOST_CALLS:
-            kept.append(record.calls)
-
-
-class SourceRecorder(CallRecorder):
-    """Record the calls of all classes of some packages; `calls` has those nearest to the defaults, by module and name.
-
-    Args:
-        packages: the top-level packages.
-        most_steps, find_type: as of any recorder.
-        bases: classes whose calls those of their subclasses show, which may be all that is ever constructed.
-    """
-
-    def __init__(
-        self,
-        packages: frozenset[str],
-        most_steps: int,
-        find_type: Callable[[str], type | None] = lambda _: None,
-        bases: Sequence[type[nn.Module]] = (),
-    ) -> None:
-        super().__init__(most_steps, find_type)
-        self.calls: dict[str, list[RecordedCall]] = {}
-        self._packages = packages
-        self._bases = [(cls, cls.__init__) for cls in bases]
-        self._inits: dict[tuple[int, type], _Description | None] = {}
-
-    def __enter__(self) -> None:
-        super().__enter__()
-        for cls, init in _list_plain_classes(self._packages):
-            cls.__init__ = self._noting(init)  # type: ignore[misc]
-        for base, init in self._bases:
-            base.__init__ = self._noting_base(base, init)  # type: ignore[method-assign]
-
-    def __exit__(self, *failure: object) -> None:
-        super().__exit__(*failure)
-        for cls, init in _list_plain_classes(self._packages):
-            cls.__init__ = init  # type: ignore[misc]
-        for base, init in self._bases:
-            base.__init__ = init  # type: ignore[method-assign]
-
-    def _noting_base(self, cls: type[nn.Module], init: Callable[..., None]) -> Callable[..., None]:
+    def _noting(self, cls: type[nn.Module], init: Callable[..., None]) -> Callable[..., None]:
         """Return a constructor that notes what a subclass passes to it."""
 
         @functools.wraps(init)
@@ -412,27 +348,6 @@ class SourceRecorder(CallRecorder):
             if type(module) is not cls:
                 self._inits[id(module), cls] = self._describe(args, kwargs, cls)
             init(module, *args, **kwargs)
-
-        return note
-
-    def describe(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, RecordedCall]:
-        """Return the record of a call, and of the same for the bases whose `forward` runs."""
-        records = super().describe(module, args, kwargs)
-        for base, _ in self._bases:
-            init = self._inits.get((id(module), base))
-            key = self.key(base)
-            record = self._describe_both(init, module, args, kwargs) if type(module).forward is base.forward else None
-            if key is not None and record is not None:
-                records[key] = record
-        return records
-
-    def _noting(self, init: Callable[..., None]) -> Callable[..., None]:
-        """Return a constructor that notes its arguments; of those that call each other, the first."""
-
-        @functools.wraps(init)
-        def note(value: object, *args: Any, **kwargs: Any) -> None:
-            self._built.setdefault(id(value), (value, args, kwargs))
-            init(value, *args, **kwargs)
 
         return note
 
@@ -474,15 +389,6 @@ class SourceRecorder(CallRecorder):
             )
             del kept[MOST_CALLS:]
 
-    def forget(self) -> None:
-        """Let go of the modules that were constructed so far; keep how those were whose class was never called."""
-        called = set(self.calls)
-        for module, init in self._constructed.values():
-            key = self.key(type(module))
-            if key is not None and init is not None and key not in called:
-                self.keep(key, RecordedCall({"init": init.call}, init.names, _count_parameters(module), True, init.way))
-        super().forget()
-
 
 def _count_parameters(module: nn.Module) -> int:
     # A module whose constructor failed may have no parameters at all.
@@ -511,24 +417,6 @@ def _list_passed(frame: types.FrameType, cls: type) -> tuple[Sequence[Any], Mapp
     return args, dict(values[keywords] if keywords else {})
 
 
-@functools.cache
-def _list_plain_classes(packages: frozenset[str]) -> list[tuple[type, Callable[..., None]]]:
-    """Return the classes of some packages that are no modules, with their own constructors."""
-    modules = [(name, module) for name, module in sorted(sys.modules.items()) if name.partition(".")[0] in packages]
-    classes = dict.fromkeys(
-        value
-        for name, module in modules
-        for value in list(vars(module).values())
-        if isinstance(value, type) and getattr(value, "__module__", None) == name
-    )
-    return [
-        (cls, init)
-        for cls in classes
-        if not issubclass(cls, nn.Module | torch.Tensor | BaseException)
-        and isinstance(init := vars(cls).get("__init__"), types.FunctionType)
-    ]
-
-
 def _read_fields(value: Any) -> dict[str, Any]:
     """Return the values that an object holds by name: its items if its keys are names, else its attributes."""
     try:
@@ -537,17 +425,6 @@ def _read_fields(value: Any) -> dict[str, Any]:
         slots = copyreg._slotnames(type(value))  # type: ignore[attr-defined]
         fields = {name: getattr(value, name, None) for name in slots} | dict(getattr(value, "__dict__", {}))
     return {name: held for name, held in fields.items() if isinstance(name, str) and name.isidentifier()}
-
-
-def _restores_from_text(value: Any) -> bool:
-    """Return whether the class of a value makes it from its text, as classes of versions and representations do."""
-    kind = type(value)
-    if "__str__" not in vars(kind) and "__repr__" not in vars(kind):
-        return False
-    try:
-        return bool(kind(str(value)) == value)
-    except Exception:  # noqa: BLE001 (what is foreign raises anything)
-        return False
 
 
 _UNSET = object()

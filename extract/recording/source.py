@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Unpack
 
 from extract.proofs.sdists import list_metadata
-from extract.recording.blocks import NamedCalls, RecordedCalls
+from extract.recording.calls import NamedCalls, RecordedCalls
 from extract.recording.messages import SourceRecording
 from extract.resolve.discover import TargetClass
 from extract.resolve.modules import FOUNDATION, Module
 from extract.sources import PackageSource
 from extract.sources.contents import is_test
-from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible
 from lemur_core.sandbox import Limits
 from lemur_core.sandbox.cached import Store
@@ -197,7 +196,7 @@ def list_examples(source: PackageSource, tests: Path | None, folders: Sequence[P
     for folder in folders[:1]:
         files += list_metadata(folder, name)
     for folder in [tests] if tests is not None else folders[:1] if source.kind != "package" else []:
-        files += [folder / item for item in sorted(_list_names(folder)) if _README.fullmatch(item)]
+        files += sorted(path for path in folder.glob("*") if _README.fullmatch(path.name))
         files += sorted(path for path in folder.rglob("*") if path.suffix in (".md", ".rst"))
     codes = [code for file in dict.fromkeys(files) for code in _list_codes(_read_text(file))]
     return list(dict.fromkeys(codes))[:_MAX_EXAMPLES]
@@ -232,13 +231,6 @@ def _list_places(source: PackageSource, tests: Path | None, folders: Sequence[Pa
     """Return folders to search, each with the folder below it that is searched."""
     tops = sorted({file.module.partition(".")[0] for file in source.files}) if source.kind == "package" else [""]
     return [*((folder, top) for folder in folders[:1] for top in tops), *([(tests, "")] if tests else ())]
-
-
-def _list_names(folder: Path) -> list[str]:
-    try:
-        return [path.name for path in folder.iterdir()]
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be read: {error.strerror}") from error
 
 
 def _read_text(file: Path) -> str:

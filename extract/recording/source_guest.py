@@ -23,7 +23,6 @@ from torch import nn
 
 from extract.arguments.search_guest import disable_denied
 from extract.arguments.trials import AttemptError, attempt, seed_all
-from extract.arguments.values.inputs import list_required
 from extract.arguments.values.names import read_parameters
 from extract.recording.configured import (
     ConfigurationFile,
@@ -122,7 +121,8 @@ def record_source(request: SourceRecording) -> dict[str, Any]:
     packages = frozenset(name.partition(".")[0] for name in own)
     _stand_in(packages)
     files = read_configurations(request.configurations)
-    recording = _Recording(packages, request.examples, _read_tests(request), files)
+    scripts = _read_scripts(request, packages)
+    recording = _Recording(packages, request.examples, scripts, _read_tests(request), files)
     return {"calls": recording.record(request.classes), "missing": None}
 
 
@@ -194,6 +194,17 @@ def _import_module(name: str, folders: Sequence[str]) -> None:
             return
 
 
+def _read_scripts(request: SourceRecording, packages: Collection[str]) -> dict[str, str]:
+    """Return the text of each file beside the packages that names classes: nobody imports it, it may be run."""
+    texts = {}
+    for name in request.modules:
+        files = (Path(folder, *name.split(".")).with_suffix(".py") for folder in request.folders)
+        file = next(filter(Path.is_file, files), None)
+        if file is not None and name.partition(".")[0] not in packages:
+            texts[name] = file.read_text("utf-8", "replace")
+    return texts
+
+
 def _read_tests(request: SourceRecording) -> dict[tuple[Path, str], str]:
     """Return the text of each file of tests, by the root of the project and its path there.
 
@@ -257,13 +268,15 @@ class _Recording:
         self,
         packages: frozenset[str],
         examples: Sequence[str],
+        scripts: Mapping[str, str],
         tests: Mapping[tuple[Path, str], str],
         files: Sequence[ConfigurationFile],
     ) -> None:
         self._packages = packages
         self._graph = UseGraph(packages)
         self._tables = Tables(packages)
-        self._examples = examples
+        self._texts = {f"example {number}": code for number, code in enumerate(examples)}
+        self._texts |= {f"{name} script": code for name, code in scripts.items()}
         self._tests = tests
         self._files = files
         self._registries = Registries(packages)
@@ -297,31 +310,11 @@ class _Recording:
             ran = [calls for calls_of in self._known.values() if (calls := calls_of.get(key))]
             if ran:
                 shown[key] = max(ran, key=lambda calls: any("forward" in call.calls for call in calls))
-            elif borrowed := self._borrow(classes[key]):
-                shown[key] = borrowed[:1]
         return {
             key: [{**call.calls, "names": call.names, "way": call.way} for call in shown[key][:MOST_CALLS]]
             for key in keys
             if key in shown
         }
-
-    def _borrow(self, cls: type[nn.Module]) -> list[RecordedCall]:
-        """Return what a class requires as another class of its module is constructed: a variant of the same model."""
-        parameters = read_parameters(cls)
-        required = set(list_required(parameters))
-        others = [
-            record
-            for driver in self._choose(cls)
-            for key, records in self._known.get(driver.key, {}).items()
-            for record in records
-            if key.startswith(f"{cls.__module__}:")
-        ]
-        named = [{n: t for n, t in other.calls["init"]["kwargs"].items() if n in parameters} for other in others]
-        return [
-            other._replace(calls={"init": {"args": [], "kwargs": kwargs}})
-            for other, kwargs in zip(others, named, strict=True)
-            if required and required <= kwargs.keys()
-        ]
 
     @staticmethod
     def _find(key: str) -> type[nn.Module] | None:
@@ -396,9 +389,9 @@ class _Recording:
             code = find_main(sys.modules[module])
             if code:
                 yield drive_code(f"{module} main", code, vars(sys.modules[module]))
-        for number, code in enumerate(self._examples):
+        for key, code in self._texts.items():
             if any(name in code for name in names):
-                yield drive_code(f"example {number}", code, {})
+                yield drive_code(key, code, {})
 
     def _run(self, driver: Driver) -> Calls:
         """Return the calls that a driver shows; run on the meta device, or on the CPU if it fails there."""

@@ -142,7 +142,15 @@ def list_not_shown(observed: str | None) -> tuple[str, ...]:
     lines = [f"no code initializes these parameters: {', '.join(seen.uninitialized)}"] if seen.uninitialized else []
     if seen.identity_in_eval and seen.train_differs is not True:
         lines.append(f"its output is its input{' in eval mode' if seen.train_differs is None else ''}")
+    lines += ["its output is the same for other inputs"] if seen.constant else []
     lines += ["all gradients are zero"] if seen.zero_gradients else []
+    if seen.other_ranks:
+        ranks = " or ".join(map(str, seen.other_ranks))
+        lines.append(f"no call shows how many dimensions are meant: with {ranks} it runs, too, and computes otherwise")
+    lines += ["the output of a sample depends on the other samples"] if seen.mixes_samples else []
+    if seen.own_lines is not None and 2 * seen.own_lines[0] < seen.own_lines[1]:
+        ran, whole = seen.own_lines
+        lines.append(f"most of its own code did not run: {ran} of {plural(whole, 'statement')}")
     lines += [f"train mode fails: {seen.train_error}"] if seen.train_error is not None else []
     lines += [f"a value does not fit its annotation: {text}" for text in seen.misfits]
     return tuple(lines)

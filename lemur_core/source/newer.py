@@ -12,8 +12,8 @@ from lemur_core.source.text import Edit, apply, parse_code
 def remove_newer_syntax(text: bytes) -> tuple[bytes, tuple[NewerSyntax, ...]]:
     """Return a text without the syntax of Python 3.12 and later, and what was taken out, by position.
 
-    Type parameters become spaces, `type A = B` becomes `A = B`, and formatted strings become empty: all offsets and
-    lines stay as they are.
+    Type parameters become spaces, `type A = B` becomes `A = B`, `except A, B` becomes `except A`, and formatted strings
+    become empty: all offsets and lines stay as they are.
 
     Args: text: normalized, and not parsed by the running Python.
     Returns: the text as it is and nothing, if it is not Python of any version, or if only other syntax is newer.
@@ -33,6 +33,12 @@ def remove_newer_syntax(text: bytes) -> tuple[bytes, tuple[NewerSyntax, ...]]:
             needs, name = "Python 3.12 (type statement)", node.name.value
             end = text.index(name.encode(), start + len("type")) + len(name.encode())
             new = name.encode().ljust(end - start)
+        elif isinstance(node, cst.ExceptHandler | cst.ExceptStarHandler):
+            if isinstance(node.type, cst.Tuple) and not node.type.lpar:
+                needs, listed = "Python 3.14 (except without parentheses)", spans[node.type]
+                start = listed.start + spans[node.type.elements[0].value].length
+                end = listed.start + listed.length
+                new = _blank(text[start:end])
         elif isinstance(node, cst.FormattedString | cst.TemplatedString) and not _is_known(text[start:end]):
             is_template = isinstance(node, cst.TemplatedString)
             needs = "Python 3.14 (template strings)" if is_template else "Python 3.12 (formatted strings)"

@@ -66,9 +66,8 @@ class Block(Record):
     )
     arguments_from: Literal["default", "recorded", "guessed above", "call site", "search"] | None = Field(
         default=None,
-        description="how the constructor's arguments were found: none are needed, a running model of the source or"
-        " another block passes them (guessed above: its own arguments were guessed), code or documentation states them,"
-        " or by search",
+        description="how the constructor's arguments were found: none are needed, a running model of the source"
+        " passes them (guessed above: its own arguments were guessed), code or documentation states them, or by search",
     )
     not_shown: str | None = Field(
         default=None,
@@ -111,6 +110,14 @@ class Observed(Record):
     zero_gradients: bool | None = Field(default=None, description="every gradient is zero")
     train_error: str | None = Field(default=None, description="why train mode fails")
     misfits: tuple[str, ...] = Field(default=(), description="arguments whose values do not fit their annotations")
+    constant: bool | None = Field(default=None, description="other random inputs give the same output")
+    other_ranks: tuple[int, ...] = Field(
+        default=(), description="with so many dimensions guessed inputs run, too, and something else is computed"
+    )
+    mixes_samples: bool | None = Field(default=None, description="the output of a sample depends on the other samples")
+    own_lines: tuple[int, int] | None = Field(
+        default=None, description="statements of the class's own methods that were entered: those that ran, and all"
+    )
     calls: tuple[KnownCall, ...] = Field(default=(), description="all known calls; the first with the arguments above")
 
 

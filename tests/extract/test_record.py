@@ -1,4 +1,4 @@
-"""Calls that are recorded while blocks run: expressions that give the same values, and blocks that run by them."""
+"""Calls that are recorded: expressions that give the same values, and blocks that run by them."""
 
 import contextlib
 import dataclasses
@@ -17,8 +17,8 @@ from torch import nn
 
 from extract.arguments.hints import HintFinder
 from extract.extractor import BlockExtractor
-from extract.recording.blocks import find_origin
-from extract.recording.recorder import ArgumentRecorder, RecordedCall, SourceRecorder
+from extract.recording.calls import find_origin
+from extract.recording.recorder import RecordedCall, SourceRecorder
 from tests.builders.suites import read_files
 
 
@@ -49,8 +49,18 @@ class Constant(int):
     """A number with a name of its own."""
 
 
-FILE = {"Mode": Mode, "Pair": Pair, "Settings": Settings, "Taker": Taker}
-SCOPE = {**FILE, "torch": torch, "np": np, "nn": nn, "F": nn.functional, "functools": functools, "types": types}
+SCOPE = {
+    "Mode": Mode,
+    "Pair": Pair,
+    "Settings": Settings,
+    "Taker": Taker,
+    "torch": torch,
+    "np": np,
+    "nn": nn,
+    "F": nn.functional,
+    "functools": functools,
+    "types": types,
+}
 
 #: Values, and the expressions that they become.
 VALUES: list[tuple[object, str]] = [
@@ -81,16 +91,19 @@ VALUES: list[tuple[object, str]] = [
 
 
 @pytest.fixture
-def recorder(monkeypatch: pytest.MonkeyPatch) -> ArgumentRecorder:
-    monkeypatch.setattr(Taker, "__module__", "block")
-    return ArgumentRecorder(FILE, frozenset({"Taker"}))
+def recorder() -> SourceRecorder:
+    return SourceRecorder(frozenset({__name__.partition(".")[0]}), 100)
+
+
+def list_calls(recorder: SourceRecorder, cls: type) -> list[dict[str, Any]]:
+    return [record.calls for record in recorder.calls.get(f"{__name__}:{cls.__name__}", ())]
 
 
 @pytest.mark.parametrize(("value", "text"), VALUES, ids=[text for _, text in VALUES])
-def test_expressions(recorder: ArgumentRecorder, value: object, text: str) -> None:
+def test_expressions(recorder: SourceRecorder, value: object, text: str) -> None:
     with recorder:
         Taker(value, named=value)(value)
-    (call,) = recorder.calls["Taker"]
+    (call,) = list_calls(recorder, Taker)
     assert call == {"init": {"args": [text], "kwargs": {"named": text}}, "forward": {"args": [text], "kwargs": {}}}
     again = eval(text, dict(SCOPE))
     if isinstance(value, torch.Tensor):
@@ -101,15 +114,15 @@ def test_expressions(recorder: ArgumentRecorder, value: object, text: str) -> No
         assert again == value
 
 
-def test_a_module_is_built_again(recorder: ArgumentRecorder) -> None:
+def test_a_module_is_built_again(recorder: SourceRecorder) -> None:
     with recorder:
         Taker(nn.Sequential(nn.Linear(2, 3), nn.ReLU()))(torch.ones(1))
-    (call,) = recorder.calls["Taker"]
+    (call,) = list_calls(recorder, Taker)
     assert call["init"]["args"] == ["nn.Sequential(nn.Linear(2, 3), nn.ReLU())"]
 
 
 @pytest.mark.parametrize("value", [object(), lambda x: x, torch.eye(2).to_sparse(), "x" * 20_000])
-def test_what_has_no_expression_is_not_recorded(recorder: ArgumentRecorder, value: object) -> None:
+def test_what_has_no_expression_is_not_recorded(recorder: SourceRecorder, value: object) -> None:
     with recorder:
         Taker(value)(torch.ones(1))
         Taker()(value)
@@ -124,13 +137,11 @@ class Gate(nn.Module):
         return x
 
 
-def test_defaults_by_name_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Gate, "__module__", "block")
-    recorder = ArgumentRecorder({}, frozenset({"Gate"}))
+def test_defaults_by_name_are_left_out(recorder: SourceRecorder) -> None:
     with recorder:
         Gate(8, rate=0.5, act=None)(torch.ones(2), mask=None, scale=2)
         Gate(8, rate=0, act=1)(torch.ones(2), scale=True)  # equal, but of another type
-    first, second = recorder.calls["Gate"]
+    first, second = list_calls(recorder, Gate)
     assert (first["init"]["kwargs"], first["forward"]["kwargs"]) == ({}, {"scale": "2"})
     assert (second["init"]["kwargs"], second["forward"]["kwargs"]) == ({"rate": "0", "act": "1"}, {"scale": "True"})
 
@@ -148,15 +159,13 @@ class Hub(nn.Module):
         return x
 
 
-def test_arguments_that_new_does_not_pass_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Hub, "__module__", "block")
-    recorder = ArgumentRecorder({}, frozenset({"Hub"}))
+def test_arguments_that_new_does_not_pass_on(recorder: SourceRecorder) -> None:
     with recorder:
         Hub(8, act=nn.ReLU)(torch.ones(2))
-    assert [item["init"] for item in recorder.calls["Hub"]] == [{"args": ["8"], "kwargs": {"act": "nn.ReLU"}}]
+    assert [item["init"] for item in list_calls(recorder, Hub)] == [{"args": ["8"], "kwargs": {"act": "nn.ReLU"}}]
 
 
-def test_only_calls_that_return_and_few_of_a_kind(recorder: ArgumentRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_calls_that_return_and_few_of_a_kind(recorder: SourceRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
     call = nn.Module.__call__
     with recorder:
         for size in (1, 1, 2, 3, 4):
@@ -164,10 +173,10 @@ def test_only_calls_that_return_and_few_of_a_kind(recorder: ArgumentRecorder, mo
         monkeypatch.setattr(Taker, "forward", lambda self: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             Taker(5)()
-    assert [item["init"]["args"] for item in recorder.calls["Taker"]] == [["1"], ["2"], ["3"]]
+    assert [item["init"]["args"] for item in list_calls(recorder, Taker)] == [["1"], ["2"], ["3"]]
     assert nn.Module.__call__ == call
     nn.Linear(2, 2)(torch.ones(2))
-    assert len(recorder.calls["Taker"]) == 3
+    assert len(list_calls(recorder, Taker)) == 3
 
 
 def test_classes_that_state_no_module_are_passed() -> None:
@@ -182,22 +191,6 @@ def test_classes_that_state_no_module_are_passed() -> None:
 
 PACKAGE = read_files(__file__, "record.md", "Package")
 DETECTORS = read_files(__file__, "record.md", "Classes in arguments")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name != "posix", reason="the sandbox needs Linux")
-@pytest.mark.parametrize("names", [["Model", "Fold"], ["Fold"]], ids=["of the same run", "that constructs it"])
-def test_a_block_runs_by_what_a_model_passes_to_it(tmp_path: Path, names: list[str]) -> None:
-    """The search cannot guess the arguments of `Fold`; `Model` runs by itself, and passes them."""
-    package = tmp_path / "folding"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    for name, text in PACKAGE.items():
-        (package / name).write_text(text)
-    with BlockExtractor(sources=[str(tmp_path)], jobs=1) as extractor:
-        rows = {result.row.name: result.row for result in extractor.extract_multiple_blocks(names)}
-    assert {name: row.level for name, row in rows.items()} == dict.fromkeys(names, "backward")
-    assert "'fold': [3, 5]" in (rows["Fold"].arguments or "")
 
 
 @pytest.mark.slow
@@ -217,21 +210,6 @@ def test_classes_in_recorded_arguments_are_in_the_file_when_it_is_tried(tmp_path
     }
     assert "Pyramid(Last(8))" in (rows["Detector"].arguments or "")
     assert "MODELS.register_module('Scaled', module=Scaled)" in (rows["Both"].code or "")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name != "posix", reason="the sandbox needs Linux")
-def test_calls_inside_a_block_whose_arguments_were_guessed_are_named_so(tmp_path: Path) -> None:
-    """The project cannot be imported, so that its blocks alone run."""
-    (tmp_path / "folding").mkdir()
-    (tmp_path / "folding" / "__init__.py").write_text("raise RuntimeError")
-    (tmp_path / "folding" / "parts.py").write_text(PACKAGE["parts.py"])
-    text = PACKAGE["model.py"].replace("__init__(self)", "__init__(self, width)").replace("Conv1d(3", "Conv1d(width")
-    (tmp_path / "folding" / "model.py").write_text(text.replace("[3, 5]", "[3, 5 + 0 * width]"))  # no call states it
-    with BlockExtractor(sources=[str(tmp_path)], level="forward", jobs=1) as extractor:
-        rows = [result.row for result in extractor.extract_multiple_blocks(["Fold", "Model"])]
-    found = {row.name: (row.level, row.arguments_from) for row in rows}
-    assert found == {"Fold": ("forward", "guessed above"), "Model": ("forward", "search")}
 
 
 @pytest.mark.parametrize(
@@ -336,13 +314,13 @@ def test_inner_calls_that_fail_come_after_those_that_work() -> None:
     assert record_scorers(lambda: call(False, 0)) == [(init, [], True)]
 
 
-def test_containers_that_are_filled_later_are_written_with_what_they_hold(recorder: ArgumentRecorder) -> None:
+def test_containers_that_are_filled_later_are_written_with_what_they_hold(recorder: SourceRecorder) -> None:
     with recorder:
         for kind in (nn.ModuleList, nn.Sequential):
             layers: Any = kind()
             layers.append(nn.ReLU())
             Taker(layers)(torch.ones(1))
-    texts = [call["init"]["args"] for call in recorder.calls["Taker"]]
+    texts = [call["init"]["args"] for call in list_calls(recorder, Taker)]
     assert texts == [["nn.ModuleList([nn.ReLU()])"], ["nn.Sequential(nn.ReLU())"]]
 
 

@@ -11,7 +11,7 @@ from extract.arguments.hints.interpreter import CallSite
 from extract.arguments.hints.model import Hints, ObservedCall, Signature
 from extract.arguments.hints.usage import Ancestor, Usage
 from extract.emit.emit import Emitter
-from extract.resolve.discover import Hierarchy, TargetClass, find_class_facts, follow
+from extract.resolve.discover import Hierarchy, TargetClass, follow
 from extract.resolve.index import FactsIndex
 from extract.resolve.modules import FOUNDATION, CorpusIndex, Definition, Module
 from lemur_core.source.values import ROOTS
@@ -19,7 +19,6 @@ from lemur_core.source.values import ROOTS
 _MAX_CALLS = 8
 _MAX_NAMING = 4  # calls whose names are resolved
 _MAX_SITES = 60  # call sites of one class
-_MAX_USERS = 2  # classes that construct it
 _NAMING_STEPS = 2  # from a class to its model, and to what constructs that
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?!\w|=(?!=))")
@@ -86,26 +85,6 @@ class HintFinder:
                 listed.setdefault(id(module), module)
             names = sorted({user.name for module in naming for user in self._hierarchy.list_modules(module)})
         return list(listed.values())
-
-    def list_users(self, block: TargetClass) -> list[TargetClass]:
-        """Return the nn.Module classes that construct a class, those in its own file and source first; at most two."""
-        users: dict[str, TargetClass] = {}
-        callers = dict.fromkeys(module for module, _ in self._usage.sites(block.name))
-        for module in sorted(callers, key=lambda caller: _distance(caller, block.module)):
-            for user in self._hierarchy.list_modules(module):
-                facts = find_class_facts(Definition(module, user.name))
-                if facts is None or user.outer or user.block == block.block:
-                    continue
-                uses = module.facts.statements[facts.statement].uses
-                if any(self._names(module, (use.name, *use.attributes), block) for use in uses):
-                    users.setdefault(user.block, user)
-                if len(users) == _MAX_USERS:
-                    return list(users.values())
-        return list(users.values())
-
-    def _names(self, module: Module, chain: tuple[str, ...], block: TargetClass) -> bool:
-        """Return whether a dotted name in a file is exactly this class."""
-        return block.name in chain and follow(self._library, module, chain) == block.root
 
     # -- calls of the class --------------------------------------------------------------------------------------
 

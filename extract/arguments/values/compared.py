@@ -54,6 +54,7 @@ def read_compared(module: str) -> Mapping[str, Compared]:
                 if settings.kind == "wide": ...                     # kind: 'wide'
                 if not isinstance(space, spaces.Discrete): ...      # space: spaces.Discrete
                 self.scale = SCALES[mode]                           # mode: the keys of SCALES
+                self.norm = find(norm_name)                         # norm_name: what `find` compares its argument with
                 self.mlp = MLP(32, **layers)                        # layers: what else MLP requires: {'depth': 2}
                 [c for c in columns if isinstance(c, Column)]       # columns: items of Column
 
@@ -64,6 +65,12 @@ def read_compared(module: str) -> Mapping[str, Compared]:
     classes: dict[str, dict[str, None]] = {}
     settings: dict[str, dict[str, None]] = {}
     loops: dict[str, set[str]] = {}
+    functions = {
+        node.name: [item.arg for item in node.args.args if item.arg not in ("self", "cls")]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+    }
+    passed: dict[str, dict[str, None]] = {}  # as which arguments of functions of the file a name is passed
     for node in ast.walk(tree):
         for item, looped in _list_loops(node):
             loops.setdefault(looped, set()).add(item)
@@ -82,11 +89,17 @@ def read_compared(module: str) -> Mapping[str, Compared]:
                 dict.fromkeys(t for t in texts if _is_class(t, space))
             )
         elif isinstance(node, ast.Call):
+            last = node.func.attr if isinstance(node.func, ast.Attribute) else _find_name(node.func)
+            for argument, name in zip(node.args, functions.get(last, ()), strict=False):
+                passed.setdefault(_find_name(argument), {})[name] = None
             for keyword in (keyword for keyword in node.keywords if keyword.arg is None):
                 text = _list_required_by(node, space)
                 listed = isinstance(keyword.value, ast.Subscript)
                 name = _find_name(keyword.value.value if isinstance(keyword.value, ast.Subscript) else keyword.value)
                 settings.setdefault(name, {})[f"[{text}] * 3" if listed else text] = None
+    for name, others in passed.items():
+        for other in others.keys() - {name} if name else ():
+            constants.setdefault(name, {}).update(constants.get(other, {}))
     items = {name: {text: None for each in sorted(loops[name]) for text in classes.get(each, ())} for name in loops}
     seen = (constants, classes, settings, items)
     names = {name for table in seen for name in table} - {""}
@@ -137,7 +150,11 @@ def _list_constants(node: ast.expr, space: Mapping[str, Any], *, tables: bool = 
             repr(key.value) for key in node.keys if isinstance(key, ast.Constant) and isinstance(key.value, str)
         )
     else:
-        value = _find_value(ast.unparse(node), space)
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):  # a table of tables
+            tables_by_key = _find_value(ast.unparse(node.value), space)
+            value = tables_by_key.get(node.slice.value) if isinstance(tables_by_key, dict) else None
+        else:
+            value = _find_value(ast.unparse(node), space)
         if isinstance(value, enum.Enum) and isinstance(node, ast.Attribute) and not tables:
             yield ast.unparse(node)
         if isinstance(value, dict | list | tuple | set | frozenset):

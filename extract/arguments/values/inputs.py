@@ -264,6 +264,7 @@ def layouts(layers: Layers, documented: Sequence[int], name: str) -> list[Layout
 _INDEX = re.compile(r".*(ids|labels?|indices|index|idx|timesteps?|token)|t|y|texts?|words")
 _MASK = re.compile(r".*mask.*|valid.*")
 _LISTS = re.compile(r"inputs|feats|features|xs|hidden_states_list|feature_(maps|list)|laterals")
+_TENSORS = re.compile(r"(typing\.)?[tT]uple\[(torch\.)?Tensor(, ?(torch\.)?Tensor)+\]")  # as many as it states
 _DICTS = re.compile(r"(typing\.)?((list|sequence|iterable)\[(typing\.)?)?(dict|(mutable)?mapping)\b", re.IGNORECASE)
 _POSITIONS = re.compile(r"_*(pos(itions?)?|coord(inate)?s?|xyz|points|r|r_ij|rij|offsets?|vec(tors?)?)")
 _LENGTHS = re.compile(r"(.*_)?(len(gth)?s?|seqlens?)")
@@ -396,6 +397,9 @@ def fit_graph(record: FieldValues) -> FieldValues:
 def main_values(name: str, annotation: str, shape: tuple[int, ...], channels: int, layers: Layers) -> Iterator[Value]:
     """Yield values for the first argument in one layout."""
     lower = name.lower()
+    if _TENSORS.fullmatch(annotation):
+        tensor = Tensor((BATCH, _TOKENS), INDEX) if layers.embeds else Tensor(shape, FLOAT)
+        yield ListOfValues((tensor,) * annotation.count("Tensor"), is_tuple=True)
     value = meaning(name)
     if value is not None:
         yield value

@@ -108,6 +108,9 @@ def test_arguments_and_what_was_seen(climb: Climb) -> None:
         "uninitialized": [],
         "zero_gradients": False,
         "misfits": [],
+        "constant": False,
+        "other_ranks": [],
+        "mixes_samples": False,
     }
 
 

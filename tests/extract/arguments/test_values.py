@@ -39,6 +39,13 @@ class A:
         return x if self.mode == "none" else x.mean()
 class B(A):
     sizes = {"wide": 1}
+class Registry:
+    tables = {"parts": {"deep": 1, "flat": 2}, "others": {}}
+    @classmethod
+    def find_part(cls, key):
+        return cls.tables["parts"][key]
+def choose(chosen):
+    return Registry().find_part(chosen)
 """
 EMPTY = inspect.Parameter.empty
 
@@ -172,6 +179,7 @@ def test_what_a_parameter_is_compared_with(tmp_path: Path, monkeypatch: pytest.M
     assert read["size"].constants == ("'wide'",)
     assert read["kinds"].constants == ("Kind.DEEP",)  # of its items
     assert read["space"].classes == ("fractions.Fraction",)
+    assert read["chosen"].constants == ("'deep'", "'flat'")  # by what a function looks up
     assert read["mode"].list_fitting("int") == ()
     assert read["mode"].list_fitting("Optional[str]") == read["mode"].constants
     assert read_compared("no_such_module") == {}

@@ -18,6 +18,8 @@ CASES = {
     "x = f'{\n    a  # first\n}'\n": "x =  '\\\n             \\\n '\n",
     "x = f'''{a['''b''']}\n\nend'''\n": "x =  '''            \n\n   '''\n",
     "x = t'{a}'\n": "x =  '   '\n",
+    "try: pass\nexcept A, b.B: pass\nexcept (C, D): pass\n": "try: pass\nexcept A     : pass\nexcept (C, D): pass\n",
+    "try: pass\nexcept* A, B: pass\n": "try: pass\nexcept* A   : pass\n",
 }
 
 

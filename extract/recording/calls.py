@@ -1,26 +1,14 @@
-"""Arguments of blocks that the search found none for, as other blocks of the same sources pass them."""
+"""Calls that were recorded, as hints for the search; and where the arguments that it found are from."""
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Unpack
+from typing import Any, Literal
 
 from extract.arguments.messages import NAME, RAISED_RATE, ZERO_RATES, is_rate
-from extract.proofs.validate import BlockWithOriginal, ReportedCalls
-from extract.recording.messages import GUESSED, MOST_CALLS, RECORDED, BlockRecording, Way
-from lemur_core.sandbox import Limits
-from lemur_core.sandbox.cached import Store
-from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
-
-RECORD = SandboxStage[Mapping[str, Sequence[ReportedCalls]]](
-    "extract.recording.block_guest:record_calls",
-    Mapping[str, Sequence[ReportedCalls]],
-    Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=4 * 2**30),
-    Retries.NONE,
-    "record",
-)
-
+from extract.proofs.validate import ReportedCalls
+from extract.recording.messages import GUESSED, RECORDED, Way
 
 ArgumentsFrom = Literal["default", "recorded", "guessed above", "call site", "search"]
 
@@ -112,36 +100,3 @@ class RecordedCalls:
 def _as_hint(call: Any, way: Way) -> dict[str, Any]:
     # Such calls are tried first, and unchanged.
     return {"args": list(call.args), "kwargs": list(call.kwargs.items()), "way": way}
-
-
-def record_all(
-    wanted: Mapping[str, Sequence[str]],
-    pairs: Mapping[str, BlockWithOriginal],
-    guessed: Collection[str],
-    index: Store | None,
-    **sandbox: Unpack[SandboxOptions],
-) -> Iterator[tuple[str, str, RecordedCalls]]:
-    """Run blocks, and record how they construct and call classes of their files; cached by content.
-
-    Args:
-        wanted: by block, the names of the classes.
-        pairs: the blocks.
-        guessed: those that run with arguments which were guessed.
-    Returns: block, name of the class, and its calls; nothing of blocks that no longer run.
-    Raises: UserError if no sandbox is available.
-    """
-    payloads = {}
-    for block, classes in wanted.items():
-        run = pairs[block].run(sandbox.get("runtime", ()))
-        payloads[block] = BlockRecording(
-            run.code, run.name, run.origin, run.folders, run.arguments, run.companions, sorted(classes)
-        )
-    if not payloads:
-        return
-    with open_sandbox(index, [RECORD], sandbox) as box:
-        for reply in RECORD.run(box, payloads):
-            for name, calls in (reply.answer or {}).items():
-                if name in wanted[reply.key]:
-                    way = GUESSED if reply.key in guessed else RECORDED
-                    kept = [NamedCalls(call.init, call.forward, way=way) for call in calls[:MOST_CALLS]]
-                    yield reply.key, name, RecordedCalls(kept)
