@@ -20,7 +20,7 @@ from extract.arguments.hints import HintFinder
 from extract.arguments.messages import NAME, CompanionCode
 from extract.emit.emit import Emitted
 from extract.minimize.stage import MinimizedFile, make_minimized_columns, minimize_all, write_header
-from extract.model.categories import find_category, is_network
+from extract.model.categories import find_category
 from extract.model.results import Result, RunFacts, at_least, code_columns, sort_by_size
 from extract.proofs.rebuild import REBUILD, count_rebuilt, is_sampled, make_request, rebuild_all
 from extract.proofs.runtime import BlockRuntime, extra_folders, original_folders, runtime_for
@@ -44,7 +44,7 @@ from extract.resolve.index import FactsIndex
 from extract.resolve.modules import CorpusIndex
 from extract.resolve.requirements import add_versions
 from extract.sources import PackageSource
-from extract.specs.algorithm import add_rebuild_outcome, read_graph, store_graphs
+from extract.specs.algorithm import add_rebuild_outcome, store_graphs
 from extract.specs.behavior import list_not_shown
 from extract.specs.make import positional_names
 from extract.specs.outline import read_outline
@@ -95,7 +95,6 @@ class PendingBlock:
         """Return the row of the block, with what its spec is made from."""
         target, emitted, verdict = self.target, self.emitted, self.verdict
         source, (first, last) = target.module.source, target.lines
-        graph = read_graph(self.graphs) if self.graphs else None
         row = Block(
             block=target.block,
             name=target.name,
@@ -105,11 +104,7 @@ class PendingBlock:
             start_line=first,
             end_line=last,
             category=find_category(
-                target.name,
-                target.qualname,
-                [".".join(base) for base in target.facts.bases if base],
-                {node.op for node in graph.nodes} if graph else frozenset(),
-                whole=graph is not None and is_network(graph),
+                target.name, target.qualname, [".".join(base) for base in target.facts.bases if base]
             ),
             level=verdict.level,
             error_kind=verdict.kind,

@@ -70,6 +70,7 @@ BLOCK = {
     "route": "meta",
     "returns": ["tensor"],
     "hidden": [],
+    "draws": {"eval": []},
     **store(Sized(GRAPH, GRAPH, {"N": (2, 3)}, None)),
 }
 

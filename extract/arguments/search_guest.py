@@ -491,7 +491,12 @@ def _run_with_gradients(
 def describe(module: nn.Module) -> dict[str, Any]:
     """Return the numbers of parameters and buffers, and how often each type of layer occurs."""
     parameters = [p for p in nn.Module.parameters(module) if has_shape(p)]
-    layers = Counter(type(layer).__name__ for layer in module.modules() if layer is not module)
+    kinds = Counter(type(layer) for layer in module.modules() if layer is not module)
+    names = Counter(kind.__name__ for kind in kinds)
+    layers = Counter[str]()
+    for kind, count in kinds.items():
+        shared = names[kind.__name__] > 1 and kind.__module__ != MODULE_NAME
+        layers[f"{kind.__module__}.{kind.__name__}" if shared else kind.__name__] += count
     return {
         "parameters": sum(p.numel() for p in parameters),
         "trainable": sum(p.numel() for p in parameters if p.requires_grad),

@@ -65,7 +65,7 @@ def extraction_page(folder: Path, manifest: Manifest) -> Page:
         facts("Overview", _overview(manifest, rows)),
         _level_view(rows),
         _sources(rows),
-        _commonest("By category", rows, "category", "Classes by purpose, inferred from their names."),
+        _commonest("By category", rows, "category", "Classes by purpose: by name, not proven."),
         _commonest("Why they stopped", [row for row in rows if row.error_kind], "error_kind", "Classes by failure."),
     ]
     library = EntryLibrary(

@@ -30,7 +30,7 @@ _MEANS = {
     "forward": "it computed an output",
     "backward": "gradients flow",
 }
-_OF_CATEGORIES = "Categories are inferred from class names, by the rules in `extract/model/categories.py`."
+_OF_CATEGORIES = "Categories are by name, not proven, by the table in `extract/model/categories.py`."
 _SINGLE_BLOCKS = (
     "## Single blocks",
     "",

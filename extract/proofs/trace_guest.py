@@ -12,6 +12,7 @@ from extract.arguments.messages import BlockRun
 from extract.arguments.target import Shape, Target, prepare
 from extract.arguments.trials import AttemptError, attempt, seed_all
 from extract.arguments.values.inputs import flatten
+from lemur_core.describe.facts import list_draws
 from lemur_core.graphs.canonical import canonical
 from lemur_core.graphs.graph import DRAWS, LEAVES, Graph, Ref, reachable
 from lemur_core.graphs.recorder import Recorder
@@ -31,6 +32,8 @@ from lemur_core.sandbox.server.jobs import Failure
 _SECONDS = 60.0  # of CPU time, for one run; the sandbox sets the hard limit
 _MAX_FORMULA = 200  # operations that compute a buffer
 _SECONDS_FURTHER = 6.0  # for one run at other sizes
+#: Leaves whose values are others in another run, or after training.
+_VARYING = frozenset({"input", "parameter", "buffer"})
 #: Ways to run it: first with inputs that require gradients, which some blocks do not support.
 _WAYS = tuple((route, live) for live in (True, False) for route in ROUTES)
 
@@ -116,17 +119,27 @@ def _trace(request: BlockRun, route: str, live: bool, *, compute: bool = True) -
         initial = initial_values(recorder, module)
         passing = list_passing(module)
         computed = find_computed(recorder, {name: initial[name] for name in passing}) if compute else {}
-        drawn = False
+        draws: dict[str, list[str]] = {}
+        reads_values = sees_values = False  # values that another run may change; any
 
         def trace_mode(train: bool, shapes: Sequence[Shape] | None = None) -> Graph:
-            nonlocal drawn
+            nonlocal reads_values, sees_values
             with recorder.pause():
                 args, kwargs = subject.inputs(shapes, live=live)
             seed_all()
-            before = read_generators()
+            before, start, already = read_generators(), len(recorder.nodes), len(recorder.reads)
             record = partial(run, recorder, module, args, kwargs, train=train, find=flatten, computed=computed)
             graph: Graph = attempt(record, _SECONDS if shapes is None else _SECONDS_FURTHER)
-            drawn |= read_generators() != before
+            if shapes is None:
+                after = read_generators()
+                read, ran = recorder.reads[already:], range(start, len(recorder.nodes))
+                drawing = [Ref(index) for index in ran if recorder.nodes[index].get("draw") is not None]
+                drawn = list_draws(canonical(Graph(tuple(recorder.nodes), tuple(drawing))))
+                outside = [name for name in after if after[name] != before[name]]
+                draws["train" if train else "eval"] = [*drawn, *outside]
+                sees_values |= bool(read)
+                behind = [recorder.nodes[index] for index in reachable(recorder.nodes, read)]
+                reads_values |= any(node.op in _VARYING or node.get("draw") is not None for node in behind)
             if not graph.outputs:
                 raise AttemptError(ValueError("forward returned no tensor"))
             return graph
@@ -138,9 +151,10 @@ def _trace(request: BlockRun, route: str, live: bool, *, compute: bool = True) -
         traced = TraceResult(subject.file, module, recorder, graphs, initial, route, train_error)
         used = {node.scope for form in forms.values() for node in form.nodes if node.op == "buffer"}
         hidden = [f"{name} is in no state dict, and no operations give its values" for name in passing if name in used]
-        hidden += [DRAWS] if drawn else []
-        answer = {**traced.answer(forms), "returns": returned[0], "hidden": hidden}
-        if recorder.reads_values:
+        hidden += [DRAWS] if any(read_generators().keys() & names for names in draws.values()) else []
+        seen = {"returns": returned[0], "hidden": hidden, "draws": draws, "reads_values": reads_values}
+        answer = traced.answer(forms) | seen
+        if sees_values:
             sized = Sized(forms["eval"], forms.get("train"), {}, "Python saw a value on the way")
         else:
             sized = trace_sizes(

@@ -9,6 +9,7 @@ from typing import Any, Literal, Unpack
 
 from extract.arguments.messages import BlockUses, CallsToRun, CallTexts, join_arguments
 from extract.proofs.validate import BlockWithOriginal, WorkingCall
+from lemur_core.describe.facts import count_tensors
 from lemur_core.graphs.serialization import restore
 from lemur_core.sandbox import Failure, Limits
 from lemur_core.sandbox.cached import CachedSandbox, Store
@@ -35,6 +36,7 @@ class BlockGraphs:
     unused_parameters: list[str]
     returns: object
     hidden: list[str]
+    draws: Mapping[str, list[str]]
     sizes: Mapping[str, list[int | float]]
     fixed: str | None
     eval: Mapping[str, object]
@@ -44,6 +46,7 @@ class BlockGraphs:
         """Raise ValueError if a graph cannot be read."""
         # The answer is foreign: what cannot be read is refused here, not where it is used.
         sized = restore(self.to_json())
+        count_tensors(self.returns)
         for graph in (sized.evaluated, sized.trained):
             if graph is not None:
                 graph.check_references()

@@ -37,6 +37,7 @@ from extract.arguments.values.inputs import change_nested, flatten, has_shape, l
 from extract.arguments.values.names import read_parameters
 from extract.proofs.equivalence_guest import digest
 from extract.proofs.trace_guest import trace
+from lemur_core.graphs.serialization import fix_sizes
 from lemur_core.sandbox.server.foreign import name_type, one_line
 from lemur_core.sandbox.server.jobs import Failure
 
@@ -55,22 +56,28 @@ def visit_block(request: BlockUses) -> dict[str, object]:
 
     Returns: the fields of `extract.proofs.visit.Visit`.
     """
-    graphs: object = Failure("not asked for")
+    graphs: dict[str, object] | Failure = Failure("not asked for")
+    proposed: list[list[list[int]]] = []
     sizes = [list(map(list, shapes)) for shapes in request.sizes]
     if request.graphs:
         traced = trace(request)
         # The other runs are those of a user: compiled where the block wants it, on the fast path of attention.
         torch.jit._state.enable()
         torch.backends.mha.set_fastpath_enabled(True)
-        graphs = traced
+        graphs = traced if isinstance(traced, Failure) else traced.answer
         if not isinstance(traced, Failure):
-            graphs = traced.answer
-            sizes += [shapes for shapes in traced.propose_sizes() if shapes not in (*sizes, traced.shapes)]
+            proposed = [shapes for shapes in traced.propose_sizes() if shapes not in (*sizes, traced.shapes)]
         del traced
         gc.collect()  # the watch looks at all living objects
     else:
         _prepare(request)
-    return {"graphs": graphs, "uses": _watch(replace(request, sizes=sizes))}
+    uses = _watch(replace(request, sizes=[*sizes, *proposed]))
+    steps: Any = uses.get("signature", {})
+    # Sizes were varied without values, and not every operation refuses there what it refuses with values.
+    fails = steps.get("steps", {}).get(f"eval without gradients, inputs {len(sizes) + 1}", "") if proposed else ""
+    if not isinstance(graphs, Failure) and fails.startswith("raises"):
+        graphs |= fix_sizes(graphs, f"it fails at another size: {fails}")
+    return {"graphs": graphs, "uses": uses}
 
 
 def _watch(request: BlockUses) -> dict[str, object]:

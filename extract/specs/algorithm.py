@@ -6,13 +6,14 @@ from typing import Any
 
 from extract.specs.behavior import name_input
 from lemur_core.describe.facts import Facts, list_draws
-from lemur_core.graphs.graph import Graph
+from lemur_core.graphs.graph import DRAWS, Graph
 from lemur_core.graphs.identity import compute_identities
-from lemur_core.graphs.serialization import deserialize, load_graphs, restore, store
-from lemur_core.graphs.sizes import Sized
+from lemur_core.graphs.serialization import deserialize, fix_sizes, load_graphs, restore
 from lemur_core.graphs.symbolic import evaluate_graph
 from manifests.records import Algorithm, Spec
 
+#: What was seen of the recorded runs beside their graphs.
+_SEEN = ("returns", "route", "draws", "reads_values", "unused_parameters")
 #: Fields that hold a graph, both in trace results and in specs.
 _STORED = ("sizes", "fixed", "train_error", "hidden", "eval", "train")
 
@@ -45,41 +46,31 @@ def add_rebuild_outcome(
         outcome: the fields of `Algorithm` about it.
         sizes_fail: the case in which the size formulas are wrong; if set, they are left out.
     """
-    if sizes_fail is None:
-        return {**answer, **outcome}
     # The graph at the traced sizes is right; only the formulas for other sizes are dropped.
-    sized = restore({name: answer[name] for name in _STORED})
-    trained = None if sized.trained is None else evaluate_graph(sized.trained)
-    single = Sized(evaluate_graph(sized.evaluated), trained, {}, f"the formulas do not hold: {sizes_fail}")
-    return {**answer, **store(single), **outcome}
+    fixed = fix_sizes(answer, f"the formulas do not hold: {sizes_fail}") if sizes_fail is not None else {}
+    return {**answer, **fixed, **outcome}
 
 
 def build_algorithm(answer: Mapping[str, Any], names: Sequence[str]) -> Algorithm:
     """Return the trace result in the form that a spec states it.
 
     Args: answer, names: as for `store_graphs`.
-    Returns: the graphs with what follows from them alone: operations, motifs, draws.
+    Returns: the graphs with what follows from them alone: operations and motifs.
     """
+    copied = {name: answer[name] for name in _SEEN}
     stored = store_graphs(answer, names)
-    return Algorithm(
-        **_read_facts(stored),
-        returns=answer["returns"],
-        route=answer["route"],
-        reads_values=answer["reads_values"],
-        unused_parameters=tuple(answer["unused_parameters"]),
-        rebuilds=answer.get("rebuilds"),
-        rebuild_error=answer.get("rebuild_error"),
-        varied=answer.get("varied", ()),
-        **stored,
-    )
+    about = {name: answer[name] for name in ("rebuilds", "rebuild_error", "varied") if name in answer}
+    return Algorithm(**copied, **_read_facts(stored | copied), **({"rebuilds": None} | about), **stored)
 
 
 def _read_facts(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts that graphs give. Raises: ValueError, LookupError, TypeError or AttributeError if broken."""
-    facts = Facts(restore(stored).evaluated)
+    sized = restore(stored)
+    branches = stored["reads_values"] or DRAWS in stored["hidden"]
+    alone = [*(["sizes"] if sized.fixed is not None else []), *(["branches"] if branches else [])]
+    facts = Facts(sized.evaluated, stored["returns"], tuple(alone))
     motifs = [{"kind": m.kind, "operations": m.operations, **m.facts} for m in facts.find_motifs()]
-    drawn = {mode: drawn for mode, graph in load_graphs(stored).items() if (drawn := list_draws(graph))}
-    return {"operations": facts.list_operations(), "motifs": motifs, "draws": drawn}
+    return {"operations": facts.list_operations(), "motifs": motifs}
 
 
 def graphs_in_spec(algorithm: Algorithm) -> dict[str, Any]:
@@ -103,10 +94,13 @@ def algorithm_faults(spec: Spec, graph_widths: str | None) -> Iterator[str]:
         return
     if (identities["graph"], identities["graph_widths"]) != (spec.graph, graph_widths):
         yield "its graph has other identities than the table states"
-    wanted = _read_facts(graphs_in_spec(spec.algorithm))
+    wanted = _read_facts(graphs_in_spec(spec.algorithm) | {name: getattr(spec.algorithm, name) for name in _SEEN})
     stated = spec.algorithm.model_dump(mode="json", include=set(wanted), exclude_none=True)
     if json.loads(json.dumps(wanted)) != stated:
-        yield "its operations, motifs or draws do not follow from its graph"
+        yield "its operations or motifs do not follow from its graph"
+    named: dict[str, tuple[str, ...]] = {mode: names for mode, names in spec.algorithm.draws.items()}  # noqa: C416
+    if not all(set(list_draws(graph)) <= set(named.get(mode, ())) for mode, graph in forms.items()):
+        yield "its graph draws what it does not name"
     if spec.algorithm.rebuilds is True:
         yield from _unwritable(spec.algorithm)
 

@@ -11,9 +11,9 @@ from manifests.records import Algorithm, Block, Case, Observed
 
 _TENSOR = re.compile(r"\w+ (\d+(?:x\d+)*|scalar)")
 _PLACE = re.compile(r"\*(\d{1,4})(?=\.|$)")
-_LAYOUTS = {(2, 1): "N×C", (3, 1): "N×C×L", (3, 2): "N×L×C", (4, 1): "N×C×H×W", (4, 3): "N×H×W×C"}
-_LAYOUTS |= {(5, 1): "N×C×D×H×W", (5, 4): "N×D×H×W×C"}
-_LEAST_SIZES = 2  # a factor of one size may be chance
+#: By the number of dimensions, where the layers define that the second is that of the channels.
+_LAYOUTS = {2: "N×C", 3: "N×C×L", 4: "N×C×H×W", 5: "N×C×D×H×W"}
+_LEAST_SIZES = 2  # a factor of one size, or of sizes of 1, may be chance
 _LAYERS_NAMED = 6
 Shape = tuple[int, ...]
 
@@ -33,7 +33,7 @@ def infer_behavior(observed: Observed, channels: int | None) -> Behavior:
     pairs = list(_list_pairs(observed))
     ranks = {len(before) for before, _ in pairs}
     axis = None if channels is None or len(ranks) != 1 else channels % max(ranks)
-    layout = _LAYOUTS.get((max(ranks), axis)) if axis is not None else None
+    layout = None if axis is None else "…×C" if channels == -1 else _LAYOUTS.get(max(ranks))
     # Without known calls, only equal outputs in both modes say anything of train mode.
     both = bool(observed.calls) or observed.train_differs is False
     if not pairs or not both or any(after is None for _, after in pairs):
@@ -46,7 +46,8 @@ def infer_behavior(observed: Observed, channels: int | None) -> Behavior:
     inner = {
         (before[place], after[place]) for before, after in known for place in range(1, len(before)) if place != axis
     }
-    return Behavior(layout, keeps, _find_factor(inner), changes)
+    same = all(before[0] == after[0] for before, after in known)  # else the first dimension may be a length
+    return Behavior(layout, keeps, _find_factor(inner) if same else None, changes)
 
 
 def _agree(values: Iterator[bool]) -> bool | None:
@@ -72,7 +73,7 @@ def _find_factor(sizes: set[tuple[int, int]]) -> float | None:
     exact = {
         (max(pair) / min(pair) if pair[0] >= pair[1] else min(pair) / max(pair), pair[0])
         for pair in sizes
-        if min(pair) > 0 and max(pair) % min(pair) == 0
+        if min(pair) > 1 and max(pair) % min(pair) == 0
     }
     factors = {factor for factor, _ in exact}
     if len(factors) != 1 or len(exact) < _LEAST_SIZES:

@@ -133,21 +133,15 @@ def neutralize(spec: Spec, code: str) -> Spec:
                     withheld.append(f"{group} {item['name']} {part}")
     for name, empty in _OPTIONAL.items():
         if find_repeat(json.dumps({name: facts[name]}, sort_keys=True, ensure_ascii=False), source) is not None:
-            _leave_out(facts, name, empty)
+            facts[name] = empty
+            withheld.append(name)
     for name, empty in {**_OPTIONAL, "constructor": (), "forward": ()}.items():  # rare: a passage across two fields
         if find_repeat(design_text(facts), source) is None:
             break
         if facts[name] != empty:
-            _leave_out(facts, name, empty)
+            facts[name] = empty
+            withheld.append(name)
     return Spec.model_validate(facts)
-
-
-def _leave_out(facts: dict[str, Any], name: str, empty: object) -> None:
-    if name == "algorithm" and facts[name] is not None:
-        # The summary ends with a sentence about the algorithm, which must not remain without it.
-        facts["summary"] = facts["summary"].removesuffix(facts[name]["told"]).rstrip()
-    facts[name] = empty
-    facts["withheld"].append(name)
 
 
 # --- neutrality -------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 from math import prod
 
-from lemur_core.graphs.graph import LEAVES, Graph, Node, Ref
+from lemur_core.graphs.graph import CONSTRUCTOR, LEAVES, Graph, Node, Ref
 
 #: Layers and cells that multiply every step by all their matrices.
 _RECURRENT = frozenset(f"{name}{end}" for name in ("lstm", "gru", "rnn_tanh", "rnn_relu") for end in ("", "_cell"))
@@ -67,7 +67,7 @@ def parts(graph: Graph, least: int = 2) -> dict[str, Graph]:
     """
     inside: dict[str, list[int]] = {}
     for index, node in enumerate(graph.nodes):
-        if node.op not in LEAVES and node.scope:
+        if node.op not in LEAVES and node.scope not in ("", CONSTRUCTOR):
             for path in accumulate(node.scope.split("."), lambda outer, name: f"{outer}.{name}"):
                 inside.setdefault(path, []).append(index)
     # Outer modules first, so that of a wrapper and its only child the wrapper names the part.

@@ -1,6 +1,7 @@
 """Facts of a computation, read from its canonical graph: one line an operation, and the motifs that structure proves.
 
-    (1) mean of x; dim (2, 3), keepdim -> N×512×1×1
+    inputs x N×512×H×W
+    (1) mean of x; dim 2×3, keepdim -> N×512×1×1
     (2) convolution of (1), weight learned 128×512×1×1, bias learned 128; kernel 1×1 -> N×128×1×1
     (3) relu of (2) -> N×128×1×1
     (4) convolution of (3), weight learned 512×128×1×1, bias learned 512; kernel 1×1 -> N×512×1×1
@@ -8,31 +9,36 @@
     (6) mul of x, (5) -> N×512×H×W
     returns (6)
 
-An operand is the number of an operation, the name of an argument, a number, or a value that depends on no input:
-`learned` (a parameter), `fixed` (a buffer, or a parameter that is not trained), `constant`. Sizes that vary with the
-input are letters; equal letters are equal in all runs.
+An operand is the number of an operation, the name of an argument, a number, `learned` (a parameter that is trained),
+`fixed` (what the constructor made: a buffer, a frozen parameter, another tensor), or `given` (a tensor that no
+operation computed: written in the code, or from outside PyTorch). Sizes that vary with the input are letters; equal
+letters were equal in all runs, and a setting without a letter of its own `varies`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from lemur_core.graphs.graph import LEAVES, RANDOM, Argument, Graph, Node, Ref
+from lemur_core.graphs.graph import CONSTRUCTOR, LEAVES, Argument, Graph, Node, Ref
 from lemur_core.graphs.symbolic import Size
 
-_LETTERS = {1: "N", 2: "NC", 3: "NLC", 4: "NCHW", 5: "NCDHW"}
-#: Settings that are written as sizes, and those that the shape of the result states.
-_SIZES = ("kernel", "stride", "padding", "dilation", "normalized_shape")
+#: The letters of the sizes that vary in one shape, without that of its first dimension, by how many they are.
+_LETTERS = {1: "L", 2: "HW", 3: "DHW"}
+#: Settings that the shape of the result states.
 _STATED = frozenset({"shape", "size", "draw"})
 #: Flags that change nothing unless they are set; of others the opposite is stated: `not largest`.
 _UNSET_FLAGS = frozenset(
     "transposed training train keepdim half_to_float ceil_mode scale_grad_by_freq sparse sparse_grad is_causal"  # noqa: SIM905
-    " enable_gqa bidirectional use_mask cudnn_enabled descending accumulate stable".split()
+    " enable_gqa bidirectional cudnn_enabled descending accumulate stable".split()
 )
-#: Settings of a convolution that change nothing.
-_NEUTRAL = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1, "output_padding": 0, "alpha": 1, "beta": 1}
+#: Settings that change nothing, by operation or of all.
+_NEUTRAL = {
+    "convolution": {"stride": 1, "padding": 0, "dilation": 1, "groups": 1, "output_padding": 0},
+    "embedding": {"padding_idx": -1},
+}
+_REDUCTIONS = ("none", "mean", "sum")
 #: Operations that move elements, and compute none.
 MOVES = frozenset({"reshape", "expand", "permute", "cast", "stop_gradient", "slice", "flip", "roll"})
 _BOUNDED = frozenset({"sigmoid", "hardsigmoid", "_softmax"})
@@ -45,7 +51,8 @@ _FIRST, _LAST = (
 )
 _NORMS = frozenset({"batch_norm", "instance_norm", "layer_norm", "group_norm", "rms_norm"})
 _RECURRENT = frozenset(f"{name}{end}" for name in ("lstm", "gru", "rnn_tanh", "rnn_relu") for end in ("", "_cell"))
-_SCORES = MOVES | {"mul", "div", "add", "sub", "masked_fill", "where", "clamp", "tanh", "dropout"}
+#: Operations that compute each element of their result from the elements at its place.
+_ELEMENTWISE = frozenset("mul div add sub masked_fill where clamp tanh dropout cast stop_gradient".split())  # noqa: SIM905
 
 
 class Motif(NamedTuple):
@@ -53,19 +60,28 @@ class Motif(NamedTuple):
 
     kind: str
     operations: tuple[int, ...]
-    facts: Mapping[str, int | bool] = {}
+    facts: Mapping[str, bool] = {}
 
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts of one graph."""
+    """The facts of one graph.
+
+    Args:
+        graph: canonical; at all sizes that it was recorded at.
+        returns: the structure of what forward returns, from `extract.proofs.trace_guest`; () if it is not known.
+        alone: what other runs may differ in: "sizes" if none was varied, "branches" if Python read values.
+    """
 
     graph: Graph
+    returns: Any = ()
+    alone: tuple[str, ...] = ()
 
     @cached_property
     def numbers(self) -> dict[int, int]:
-        """The number of each operation, from 1, by the index of its node."""
-        operations = (index for index, node in enumerate(self.graph.nodes) if node.op not in LEAVES)
+        """The number of each operation of forward, from 1, by the index of its node."""
+        nodes = enumerate(self.graph.nodes)
+        operations = (index for index, node in nodes if node.op not in LEAVES and node.scope != CONSTRUCTOR)
         return {index: number for number, index in enumerate(operations, 1)}
 
     @cached_property
@@ -97,14 +113,15 @@ class Facts:
 
     @cached_property
     def backward(self) -> frozenset[int]:
-        """The operations of a custom backward, which depend on a gradient."""
-        backward: set[int] = set()
-        for index, node in enumerate(self.graph.nodes):
-            if node.op != "custom_gradient" and (
-                node.op == "cotangent" or any(ref.node in backward for ref in node.inputs)
-            ):
-                backward.add(index)
-        return frozenset(backward)
+        """The operations that only the gradients of custom backwards need."""
+        forward = {ref.node for ref in self.graph.results}
+        for index in range(len(self.graph.nodes) - 1, -1, -1):
+            if index in forward:
+                node = self.graph.nodes[index]
+                forward.update(
+                    [node.get("input").node] if node.op == "custom_gradient" else [r.node for r in node.inputs]
+                )
+        return frozenset(self.numbers.keys() - forward)
 
     # -- lines -----------------------------------------------------------------------------------------------------
 
@@ -114,23 +131,46 @@ class Facts:
         letters: dict[str, str] = {}
         for node in self.graph.nodes:
             for kind in node.outputs:
-                for axis, size in enumerate(kind.shape):
+                further = [size for size in kind.shape[1:] if isinstance(size, Size)]
+                names = ["N", *_LETTERS.get(len(further), "L" * len(further))]
+                for size, name in zip([*kind.shape[:1], *further], names, strict=False):
                     if isinstance(size, Size) and size.text not in letters:
-                        letter = _LETTERS.get(len(kind.shape), "")[axis : axis + 1] or "D"
-                        count = sum(other.rstrip("0123456789") == letter for other in letters.values())
-                        letters[size.text] = f"{letter}{count + 1 if count else ''}"
+                        count = sum(other.rstrip("0123456789") == name for other in letters.values())
+                        letters[size.text] = f"{name}{count + 1 if count else ''}"
         return letters
 
     def list_operations(self) -> list[str]:
-        """Return one line for each operation, then one for what is returned."""
+        """Return a line for the inputs, one for each operation, and one for what is returned."""
         lines = []
+        nodes = self.graph.nodes
+        inputs = [Ref(index) for index, node in enumerate(nodes) if node.op == "input"]
+        named = ", ".join(f"{self._operand(ref)} {self._type(ref)}" for ref in inputs)
+        alone = f"of this run alone: {', '.join(self.alone)}" if self.alone else ""
+        if inputs or alone:
+            lines.append("; ".join(filter(None, [named and f"inputs {named}", alone])))
         for index, number in self.numbers.items():
-            node = self.graph.nodes[index]
+            node = nodes[index]
             operands, settings = ", ".join(self._operands(node)), ", ".join(self._settings(node))
             gives = ", ".join(self._type(Ref(index, output)) for output in range(len(node.outputs)))
             text = f"{node.op.strip('_')}{f' of {operands}' if operands else ''}{f'; {settings}' if settings else ''}"
             lines.append(f"({number}) {'in backward: ' if index in self.backward else ''}{text} -> {gives}")
-        return [*lines, f"returns {', '.join(map(self._operand, self.graph.outputs)) or 'nothing'}"]
+        return [*lines, f"returns {self._list_returned()}"]
+
+    def _list_returned(self) -> str:
+        """Return what forward returns: operations, and what is no tensor."""
+        operands = list(map(self._operand, self.graph.outputs))
+        if self.returns == () or count_tensors(self.returns) != len(operands):
+            return ", ".join(operands) or "nothing" if self.returns == () else f"an object with {', '.join(operands)}"
+        waiting = iter(operands)
+
+        def write(value: Any) -> str:
+            if isinstance(value, dict):
+                return ", ".join(f"{name}: {write(item)}" for name, item in value["items"])
+            if isinstance(value, list):
+                return f"[{', '.join(map(write, value))}]"
+            return next(waiting) if value == "tensor" else "no tensor"
+
+        return ", ".join(map(write, self.returns)) if isinstance(self.returns, list) else write(self.returns)
 
     def _operands(self, node: Node) -> Iterator[str]:
         """Yield the values that an operation reads, with the names of their arguments but for the first ones."""
@@ -148,9 +188,14 @@ class Facts:
             return f"({self.numbers[ref.node]}){f'[{ref.output}]' if len(node.outputs) > 1 else ''}"
         if node.op == "input":
             return node.scope or f"input {node.get('number')}"
-        if node.op == "parameter":
-            return f"{'learned' if node.get('trained') else 'fixed'} {self._type(ref)}"
-        return f"{'fixed' if node.op == 'buffer' else node.op} {self._type(ref)}"
+        if node.op == "parameter" and node.get("trained"):
+            return f"learned {self._type(ref)}"
+        if node.op == "cotangent":
+            return f"gradient {self._type(ref)}"
+        if node.op != "constant" or node.scope == CONSTRUCTOR:
+            return f"fixed {self._type(ref)}"
+        value = node.get("value")
+        return f"given {self._type(ref) if isinstance(value, str | tuple) else self._literal(value)}"
 
     def _type(self, ref: Ref) -> str:
         kind = self.graph.type_of(ref)
@@ -158,44 +203,46 @@ class Facts:
         return sizes if kind.dtype == "float32" else f"{kind.dtype} {sizes}"
 
     def _literal(self, value: Argument) -> str:
-        return self._letters.get(value.text, value.text) if isinstance(value, Size) else str(value)
+        return self._letters.get(value.text, "varies") if isinstance(value, Size) else str(value)
 
     def _settings(self, node: Node) -> Iterator[str]:
         for name, value in node.arguments:
             if name in ("input", "other") or name in _STATED or value is None:
                 continue
-            if value is False:
-                yield from () if name in _UNSET_FLAGS else (f"not {name}",)
-                continue
             items = list(_flat(value))
-            neutral = node.op == "convolution" and set(items) == {_NEUTRAL.get(name)}
+            neutral = bool(items) and set(items) == {_NEUTRAL.get(node.op, {}).get(name)}
             if neutral or any(isinstance(item, Ref) for item in items):
                 continue
             texts = list(map(self._literal, items))
-            if value is True:
+            if value is False:
+                yield from () if name in _UNSET_FLAGS else (f"not {name}",)
+            elif value is True:
                 yield name
-            elif not isinstance(value, tuple):
-                yield f"{name} {texts[0]}"
+            elif name == "reduction" and value in range(len(_REDUCTIONS)):
+                yield f"reduction {_REDUCTIONS[value]}"
             else:
-                sizes = "×".join(texts) if name.startswith(_SIZES) else f"({', '.join(texts)})"
-                yield f"{name} {sizes}"
+                yield f"{name} {'×'.join(texts)}"
 
     # -- motifs ----------------------------------------------------------------------------------------------------
 
     def find_motifs(self) -> list[Motif]:
-        """Return the motifs, in the order of their last operation."""
+        """Return the motifs of what forward computes from its inputs, in the order of their last operation."""
         found = []
-        for index in (index for index in self.numbers if index not in self.backward):
+        for index in sorted((self.live & self.numbers.keys()) - self.backward):
             node = self.graph.nodes[index]
             for kind, matches in _MOTIFS.items():
                 if kind_match := matches(self, index, node):
                     found.append(kind_match._replace(kind=kind))
         return found
 
-    def motif(self, *indices: int, **facts: int | bool | None) -> Motif:
-        """Return a motif of these nodes; facts that are None are left out."""
-        stated = {name: value for name, value in facts.items() if value is not None}
-        return Motif("", tuple(sorted({self.numbers[index] for index in indices if index in self.numbers})), stated)
+    def motif(self, *indices: int, **facts: bool) -> Motif:
+        """Return a motif of these nodes."""
+        return Motif("", tuple(sorted({self.numbers[index] for index in indices if index in self.numbers})), facts)
+
+    def shape(self, ref: Ref) -> tuple[int, ...]:
+        """Return the shape of a value in the first run."""
+        sizes = self.graph.type_of(ref).shape
+        return tuple(int(size.value) if isinstance(size, Size) else size for size in sizes)
 
     def find_channel_axis(self) -> int | None:
         """Return the axis of the channels of the first input, as the layers that read it define it; None if unknown.
@@ -205,16 +252,20 @@ class Facts:
         first = [i for i, node in enumerate(self.graph.nodes) if node.op == "input" and node.get("number") == 0]
         axes, seen = set[int](), set(first)
         for place in first:
+            rank = len(self.graph.nodes[place].outputs[0].shape)
             for index in self.readers.get(place, ()):
                 node = self.graph.nodes[index]
-                if node.op in _LAST and node.inputs[0].node == place:
+                reads = bool(node.inputs) and node.inputs[0].node == place
+                if node.op in _LAST and reads:
                     axes.add(-1)
-                elif node.op in _FIRST or node.op.startswith(_POOLS + _UPSAMPLES):
+                elif node.op in _FIRST and reads:
                     axes.add(1)
+                elif node.op.startswith(_POOLS + _UPSAMPLES):
+                    axes.add(1 if f"{rank - 2}d" in node.op else 0)  # 0: without a batch, nothing is said
                 elif node.op not in MOVES and node.outputs[0].shape == self.graph.nodes[place].outputs[0].shape:
                     first += [index] if index not in seen else []
                     seen.add(index)
-        return axes.pop() if len(axes) == 1 else None
+        return axes.pop() or None if len(axes) == 1 else None
 
     def origin(self, index: int, through: frozenset[str] = MOVES) -> int:
         """Return the node behind operations that only move elements."""
@@ -238,6 +289,44 @@ class Facts:
             learns = learns or any(node in self.learned for node in inputs)
             waiting += [(node, learns) for node in inputs if node in self.live]
         return False
+
+    def find_behind(self, ref: Ref, axis: int, op: str) -> Iterator[tuple[int, int]]:
+        """Yield operations of one name behind others that keep an axis and its order, each with that axis there."""
+        waiting, seen = [(ref, axis)], set[tuple[Ref, int]]()
+        while waiting:
+            place = ref, axis = waiting.pop()
+            node = self.graph.nodes[ref.node]
+            if place in seen or ref.node not in self.live:
+                continue
+            seen.add(place)
+            if node.op == op:
+                yield ref.node, axis
+                continue
+            for source in node.inputs:
+                before = self._axis_before(node, self.shape(ref), self.shape(source), axis)
+                waiting += [] if before is None else [(source, before)]
+
+    def _axis_before(self, node: Node, after: tuple[int, ...], before: tuple[int, ...], axis: int) -> int | None:
+        """Return which axis of what an operation reads is an axis of its result; None if none surely is."""
+        place: int | None = None
+        if node.op in _ELEMENTWISE or node.op == "expand":
+            place = axis - len(after) + len(before)
+        elif node.op == "permute":
+            place = node.get("dims")[axis]
+        elif node.op == "slice":
+            place = axis if node.get("dim") != axis else None
+        elif node.op == "reshape":
+            same = (
+                i for i, size in enumerate(before) if size == after[axis] and prod(before[:i]) == prod(after[:axis])
+            )
+            place = next(same, None) if after[axis] > 1 else None
+        elif node.op == "linear":  # over heads
+            place = axis if axis < len(after) - 1 else None
+        elif node.op == "convolution" and set(self.shape(node.inputs[1])[2:]) == {1}:
+            place = axis if axis > 1 else None
+        if not isinstance(place, int) or place < 0:  # even the order of dimensions may vary
+            return None
+        return place if before[place : place + 1] == (after[axis],) else None
 
 
 def _flat(value: Argument) -> Iterator[Argument]:
@@ -281,42 +370,35 @@ def _find_gate(facts: Facts, index: int, node: Node) -> Motif | None:
 
 
 def _find_attention(facts: Facts, index: int, node: Node) -> Motif | None:
-    """Products of queries and keys, a softmax over the keys, and the weighted sum of the values."""
-    nodes = facts.graph.nodes
+    """Products of queries and keys, a softmax over the keys, and the sum of the values of the keys with these weights.
+
+    Both products and the softmax are followed along the axis of the keys.
+    """
     if node.op == "attention":
-        shape = facts.graph.type_of(node.get("query")).shape
-        return facts.motif(index, heads=_count_heads(shape), returns_weights=False)
-    if node.op != "matmul":
+        live = all(node.get(name).node in facts.live for name in ("query", "key", "value"))
+        return facts.motif(index, returns_weights=False) if live else None
+    if node.op != "matmul" or not all(ref.node in facts.live for ref in node.inputs):
         return None
-    weights = facts.origin(node.inputs[0].node, MOVES | {"dropout", "mul"})
-    if nodes[weights].op != "_softmax" or nodes[weights].get("dim") not in (
-        -1,
-        len(nodes[weights].outputs[0].shape) - 1,
-    ):
-        return None
-    scores = nodes[weights].inputs[0].node
-    while nodes[scores].op in _SCORES:
-        behind = [ref.node for ref in nodes[scores].inputs if ref.node in facts.live]
-        products = [i for i in behind if nodes[facts.origin(i, _SCORES)].op == "matmul"]
-        if not products:
-            return None
-        scores = products[0]
-    if nodes[scores].op != "matmul" or not all(ref.node in facts.live for ref in (*nodes[scores].inputs, *node.inputs)):
-        return None
-    returned = {facts.origin(ref.node) for ref in facts.graph.outputs}
-    heads = _count_heads(nodes[scores].outputs[0].shape)
-    return facts.motif(scores, weights, index, heads=heads, returns_weights=weights in returned)
-
-
-def _count_heads(shape: tuple[int, ...]) -> int | None:
-    """Return the heads of scores or queries: batch, heads, queries, keys; None if they are not a dimension."""
-    return shape[1] if len(shape) == 4 and not isinstance(shape[1], Size) else None
+    one, other = node.inputs
+    sums = ((one, len(facts.shape(one)) - 1), (other, max(len(facts.shape(other)) - 2, 0)))
+    for weights, axis in (found for ref, keys in sums for found in facts.find_behind(ref, keys, "_softmax")):
+        softmax = facts.graph.nodes[weights]
+        rank = len(softmax.outputs[0].shape)
+        if softmax.get("dim") % rank != axis:
+            continue
+        for scores, keys in facts.find_behind(softmax.inputs[0], axis, "matmul"):
+            product = facts.graph.nodes[scores]
+            of_both = all(ref.node in facts.live for ref in product.inputs)
+            if of_both and keys >= len(product.outputs[0].shape) - 2:
+                returned = {facts.origin(ref.node) for ref in facts.graph.outputs}
+                return facts.motif(scores, weights, index, returns_weights=weights in returned)
+    return None
 
 
 def _find_normalization(facts: Facts, index: int, node: Node) -> Motif | None:
-    """A normalizing operation, or `x * rsqrt(mean(x ** 2) + e)`."""
+    """A normalizing operation on what depends on an input, or `x * rsqrt(mean(x ** 2) + e)`."""
     if node.op in _NORMS:
-        return facts.motif(index)
+        return facts.motif(index) if node.inputs[0].node in facts.live else None
     if node.op != "mul" or len(node.inputs) != 2:
         return None
     for value, factor in (node.inputs, node.inputs[::-1]):
@@ -333,61 +415,72 @@ def _find_normalization(facts: Facts, index: int, node: Node) -> Motif | None:
 
 
 def _find_pooling(facts: Facts, index: int, node: Node) -> Motif | None:
-    """A pooling operation, or the mean or maximum over all places of an image; a mean of powers is a moment."""
-    if node.op.startswith(_POOLS):
-        return facts.motif(index)
-    rank = len(facts.graph.type_of(node.inputs[0]).shape) if node.inputs else 0
-    places = tuple(range(2, rank))
-    whole = (
-        node.op in ("mean", "amax") and rank > 3 and node.get("dim") in (places, tuple(axis - rank for axis in places))
-    )
-    if not whole or facts.graph.nodes[node.inputs[0].node].op == "pow":
+    """A pooling operation over more than one place, or the mean or maximum over all places of an image.
+
+    The mean of powers is a moment, and a mean that is taken from its own input centers it.
+    """
+    if not node.inputs:
         return None
-    return facts.motif(index) if node.inputs[0].node in facts.live else None
+    source = node.inputs[0]
+    before, after = facts.shape(source), facts.shape(Ref(index))
+    if node.op.startswith(_POOLS):
+        windows = node.get("kernel_size")
+        whole = prod(before) > prod(after) if windows is None else any(size != 1 for size in _flat(windows))
+        return facts.motif(index) if whole else None
+    places = tuple(range(2, len(before)))
+    dims = (places, tuple(axis - len(before) for axis in places))
+    if node.op not in ("mean", "amax") or len(before) < 4 or node.get("dim") not in dims:
+        return None
+    behind = facts.graph.nodes[source.node]
+    moment = behind.op in ("pow", "abs") or (behind.op == "mul" and len(set(behind.inputs)) == 1)
+    centers = any(
+        source in facts.graph.nodes[i].inputs and facts.graph.nodes[i].op == "sub" for i in facts.readers.get(index, ())
+    )
+    return None if moment or centers else facts.motif(index)
 
 
 def _find_upsampling(facts: Facts, index: int, node: Node) -> Motif | None:
-    strides = node.get("stride") if node.op == "convolution" and node.get("transposed") else ()
-    larger = any(type(step) is int and step > 1 for step in strides or ())
-    return facts.motif(index) if node.op.startswith(_UPSAMPLES) or larger else None
+    """An operation that gives more places than it reads."""
+    steps = node.get("stride") if node.op == "convolution" and node.get("transposed") else ()
+    strided = any(step != 1 for step in steps)
+    if not strided and not node.op.startswith(_UPSAMPLES):
+        return None
+    before, after = facts.shape(node.inputs[0]), facts.shape(Ref(index))
+    return facts.motif(index) if prod(after[2:]) > prod(before[2:]) and len(after) > 2 else None
 
 
 def _find_partition(facts: Facts, index: int, node: Node) -> Motif | None:
-    return _find_windows(facts, index, node, inverse=False)
+    """`N×H×W×C` as `N×H/a×a×W/b×b×C`, the windows to the front, and one window after the other."""
+    return _find_windows(facts, index, node, (1, 3), (2, 4), inverse=False)
 
 
 def _find_merge(facts: Facts, index: int, node: Node) -> Motif | None:
-    return _find_windows(facts, index, node, inverse=True)
+    """The way back: windows as `N×H/a×W/b×a×b×C`, their rows side by side, and one image after the other."""
+    return _find_windows(facts, index, node, (1, 2), (3, 4), inverse=True)
 
 
-def _find_windows(facts: Facts, index: int, node: Node, *, inverse: bool) -> Motif | None:
-    """`N×H×W×C` to `N×H/a×a×W/b×b×C`, the windows to the front, and one window after the other; or the way back."""
-    if node.op != "reshape" or not node.inputs:
+def _find_windows(
+    facts: Facts, index: int, node: Node, grid: tuple[int, int], window: tuple[int, int], *, inverse: bool
+) -> Motif | None:
+    """Args: grid, window: which of the six parts count the windows, and the places of one window."""
+    nodes = facts.graph.nodes
+    if node.op != "reshape":
         return None
-    moved = facts.graph.nodes[node.inputs[0].node]
-    if moved.op != "permute" or moved.get("dims") != (0, 1, 3, 2, 4, 5):
+    moved = nodes[node.inputs[0].node]
+    if moved.op != "permute" or moved.get("dims") != (0, 1, 3, 2, 4, 5) or nodes[moved.inputs[0].node].op != "reshape":
         return None
-    cut = facts.graph.nodes[moved.inputs[0].node]
-    whole = facts.graph.type_of(cut.inputs[0]).shape if cut.op == "reshape" and cut.inputs else ()
-    parts, result = cut.outputs[0].shape if cut.op == "reshape" else (), node.outputs[0].shape
-    if any(isinstance(size, Size) for size in (*whole, *parts, *result)):
-        whole, parts, result = (tuple(map(_value, shape)) for shape in (whole, parts, result))
-    if len(parts) != 6:
-        return None
+    cut = moved.inputs[0]
+    parts = facts.shape(cut)
+    whole, windows = facts.shape(nodes[cut.node].inputs[0]), facts.shape(Ref(index))
     if inverse:
-        fits = len(result) == 4 and result[1:] == (parts[1] * parts[3], parts[2] * parts[4], parts[5])
-    else:
-        fits = len(whole) == 4 and whole[1:] == (parts[1] * parts[2], parts[3] * parts[4], parts[5])
-        fits = (
-            fits
-            and result[0] == parts[0] * parts[1] * parts[3]
-            and prod(result[1:]) == prod(parts[i] for i in (2, 4, 5))
-        )
-    return facts.motif(moved.inputs[0].node, node.inputs[0].node, index) if fits else None
-
-
-def _value(size: int | Size) -> int:
-    return int(size.value) if isinstance(size, Size) else size
+        whole, windows = windows, whole
+    count = prod(parts[i] for i in grid)
+    fits = (
+        count > 1 and windows[0] == parts[0] * count and prod(windows[1:]) == prod(parts[i] for i in window) * parts[5]
+    )
+    fits = fits and (whole[0], whole[-1], len(whole) in (3, 4)) == (parts[0], parts[5], True)
+    fits = fits and (len(whole) == 3 or whole[1] == parts[grid[0]] * parts[window[0]])
+    return facts.motif(cut.node, node.inputs[0].node, index) if fits else None
 
 
 def _find_recurrence(facts: Facts, index: int, node: Node) -> Motif | None:
@@ -395,10 +488,7 @@ def _find_recurrence(facts: Facts, index: int, node: Node) -> Motif | None:
 
 
 def _find_embedding(facts: Facts, index: int, node: Node) -> Motif | None:
-    if node.op != "embedding":
-        return None
-    table, *_ = (ref.node for ref in node.inputs)
-    return facts.motif(index) if table in facts.learned else None
+    return facts.motif(index) if node.op == "embedding" and node.inputs[0].node in facts.learned else None
 
 
 _MOTIFS: Mapping[str, Callable[[Facts, int, Node], Motif | None]] = {
@@ -415,7 +505,18 @@ _MOTIFS: Mapping[str, Callable[[Facts, int, Node], Motif | None]] = {
 }
 
 
+def count_tensors(structure: Any) -> int:
+    """Return how many tensors a returned value holds. Raises: ValueError if this is no structure of one."""
+    if structure is None or structure == "tensor":
+        return int(structure is not None)
+    if isinstance(structure, dict) and structure.keys() == {"items"}:
+        return sum(count_tensors(value) for _, value in structure["items"])
+    if not isinstance(structure, list):
+        raise ValueError(f"{structure!r:.40} is not what forward returns")
+    return sum(map(count_tensors, structure))
+
+
 def list_draws(graph: Graph) -> tuple[str, ...]:
     """Return the names of the operations that draw random numbers, each once."""
-    drawn = (node.op for node in graph.nodes if node.get("draw") is not None or node.op in RANDOM)
-    return tuple(dict.fromkeys(drawn))
+    drawing = (node.op for node in graph.nodes if node.get("draw") is not None and node.get("p") != 0)
+    return tuple(dict.fromkeys(drawing))

@@ -40,6 +40,9 @@ class Ref(NamedTuple):
     output: int = 0
 
 
+#: The scope of what the constructor of a module computes.
+CONSTRUCTOR = "__init__"
+
 Argument = Any  # a literal (None, bool, int, float, str), a Ref, or a tuple of these
 
 

@@ -36,7 +36,7 @@ from lemur_core.graphs.composites import (
     normalize_on_meta,
     replace_members,
 )
-from lemur_core.graphs.graph import RANDOM, Argument, Graph, Node, Ref, TensorType
+from lemur_core.graphs.graph import CONSTRUCTOR, RANDOM, Argument, Graph, Node, Ref, TensorType
 from lemur_core.graphs.memory import (
     Arguments,
     Memory,
@@ -92,6 +92,7 @@ class Recorder(PlainDispatchMode):  # type: ignore[no-untyped-call]
         self._live: set[Ref] = set()  # values that a gradient could reach
         self._stopped: dict[Ref, Ref] = {}
         self._scopes: list[tuple[str, type]] = []
+        self._outermost = CONSTRUCTOR  # the scope outside of all modules: until one runs, it is built
         self._paused = 0
         self._in_function = 0
 
@@ -156,6 +157,7 @@ class Recorder(PlainDispatchMode):  # type: ignore[no-untyped-call]
         """Annotate each operation with the module of this network in which it runs."""
         names = {id(module): name for name, module in net.named_modules()}
         self._end = len(self.nodes) + self._most
+        self._outermost = ""
 
         def enter(module: nn.Module, _inputs: object) -> None:
             self._scopes.append((names.get(id(module), self._scope), type(module)))
@@ -174,7 +176,7 @@ class Recorder(PlainDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def _scope(self) -> str:
-        return self._scopes[-1][0] if self._scopes else ""
+        return self._scopes[-1][0] if self._scopes else self._outermost
 
     def leaf(self, op: str, tensor: Tensor, name: str = "", **notes: Argument) -> Ref:
         """Register a tensor as a leaf, whatever computed it before; its name becomes its scope."""
@@ -419,7 +421,7 @@ class Recorder(PlainDispatchMode):  # type: ignore[no-untyped-call]
                 gradients = [torch.ones_like(tensor) for tensor in outputs]
             for number, gradient in enumerate(gradients):
                 self.leaf("cotangent", gradient, number=number)
-            input_gradients = torch.autograd.grad(outputs, sources, gradients, retain_graph=True, allow_unused=True)
+            input_gradients = _differentiate(outputs, sources, gradients, args)
             backward = tuple(None if tensor is None else self.value_of(tensor) for tensor in input_gradients)
             inputs = tuple(self.value_of(tensor) for tensor in sources)
         finally:
@@ -468,6 +470,28 @@ class Recorder(PlainDispatchMode):  # type: ignore[no-untyped-call]
             return tensor
 
         return call
+
+
+def _differentiate(
+    outputs: Sequence[Tensor], sources: Sequence[Tensor], gradients: Sequence[Tensor], args: tuple[Any, ...]
+) -> Sequence[Tensor | None]:
+    """Return the gradients that the backward of a function gives for its sources.
+
+    Autograd adds what reaches a source through another one; a hook sees them before.
+    """
+    given: list[tuple[Tensor | None, ...]] = []
+    function: Any = outputs[0].grad_fn
+    hook = function.register_hook(lambda found, _: given.append(found))
+    try:
+        total = torch.autograd.grad(outputs, sources, gradients, retain_graph=True, allow_unused=True)
+    finally:
+        hook.remove()
+    own = [tensor for tensor in args if isinstance(tensor, Tensor)]
+    if len(given) != 1 or len(given[0]) != len(own):
+        return total
+    pairs = [(tensor, found) for tensor, found in zip(own, given[0], strict=True) if tensor.requires_grad]
+    fits = len(pairs) == len(sources) and all(found is None or found.shape == tensor.shape for tensor, found in pairs)
+    return [found for _, found in pairs] if fits else total
 
 
 def _numbers_in(values: Sequence[Any]) -> Iterator[Any]:

@@ -280,6 +280,13 @@ def restore(stored: Mapping[str, Any]) -> Sized:
     return Sized(evaluated, trained, sizes, fixed)
 
 
+def fix_sizes(stored: Mapping[str, Any], why: str) -> Json:
+    """Return both modes at the sizes of the first run alone. Args: stored: from `store`."""
+    sized = restore(stored)
+    trained = None if sized.trained is None else evaluate_graph(sized.trained)
+    return store(Sized(evaluate_graph(sized.evaluated), trained, {}, why))
+
+
 def load_graphs(stored: Mapping[str, Any]) -> dict[str, Graph]:
     """Return the graphs by mode of a spec, at the sizes of the first run.
 

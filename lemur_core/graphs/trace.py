@@ -195,10 +195,11 @@ def initial_values(recorder: Recorder, module: nn.Module) -> dict[str, Ref]:
     return values
 
 
-def read_generators() -> tuple[Any, ...]:
+def read_generators() -> dict[str, Any]:
     """Return the states of the generators that no recorded operation draws from: those of Python and NumPy."""
     state: Any = np.random.get_state(legacy=False)
-    return random.getstate(), state["state"]["key"].tobytes(), state["state"]["pos"], state["has_gauss"]
+    numpy = (state["state"]["key"].tobytes(), state["state"]["pos"], state["has_gauss"])
+    return {"random": random.getstate(), "numpy.random": numpy}
 
 
 def note_values(graphs: Mapping[str, Graph], initial: Mapping[str, Ref]) -> dict[str, Graph]:

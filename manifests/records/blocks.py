@@ -19,7 +19,7 @@ class Block(Record):
     path: Line = Field(description="of the file that defines it, relative to the root of the source")
     start_line: int = Field(ge=1, description="first line of the class in that file")
     end_line: int = Field(ge=1, description="last line of the class in that file")
-    category: str = Field(description="its purpose, inferred from its names")
+    category: str = Field(description="its purpose by name, not proven: of the class, its bases and its module")
     level: Level = Field(description="highest level reached, each one including those before it")
     error_kind: str | None = Field(description="why it stopped there; null if it reached the requested level")
     error: str | None = Field(description="this reason in one line")
@@ -79,7 +79,7 @@ class Case(Record):
     """One call of forward: its inputs and outputs, tensors as `float32 2x16x8x8`."""
 
     inputs: dict[str, str] = Field(description="by argument, in order; nested values have dotted names")
-    outputs: tuple[str, ...] = Field(description="the tensors of the output, flattened in order")
+    outputs: tuple[str, ...] = Field(description="the first 32 tensors of the output, flattened in order")
 
 
 class KnownCall(Record):
@@ -88,8 +88,8 @@ class KnownCall(Record):
     init: str = Field(description="the arguments of the constructor")
     forward: str = Field(description="the arguments of forward")
     inputs: dict[str, str] = Field(description="by argument, in order; tensors as `float32 2x16x8x8`")
-    eval: tuple[str, ...] | None = Field(description="the tensors of the output; null if eval mode fails")
-    train: tuple[str, ...] | None = Field(description="the tensors of the output; null if train mode fails")
+    eval: tuple[str, ...] | None = Field(description="the first 32 tensors of the output; null if eval mode fails")
+    train: tuple[str, ...] | None = Field(description="the first 32 tensors of the output; null if train mode fails")
 
 
 class Observed(Record):
@@ -98,7 +98,9 @@ class Observed(Record):
     parameters: int = Field(ge=0, description="elements of all parameters")
     trainable: int = Field(ge=0, description="elements of those with requires_grad")
     buffers: int = Field(ge=0, description="elements of all buffers")
-    layers: dict[str, int] = Field(description="number of submodules by class name, by count, then name")
+    layers: dict[str, int] = Field(
+        description="number of submodules that it built, by class name (with its module if two classes share it)"
+    )
     cases: tuple[Case, ...] = Field(default=(), description="calls in eval mode; the first with the recorded arguments")
     train_differs: bool | None = Field(default=None, description="train and eval mode give different outputs")
     identity_in_eval: bool | None = Field(default=None, description="eval mode returns its first input unchanged")
@@ -157,7 +159,6 @@ class BlockMotif(Record):
 
     kind: MotifKind
     operations: tuple[int, ...] = Field(description="the numbers of its operations")
-    heads: int | None = Field(default=None, description="of an attention, where they are a dimension of its scores")
     returns_weights: bool | None = Field(default=None, description="of an attention: its weights are an output")
 
 
@@ -165,17 +166,22 @@ class Algorithm(Record):
     """The computation of a block; see docs/graphs.md. Published only for permissively licensed sources."""
 
     operations: tuple[str, ...] = Field(
-        description="the operations of eval mode, one a line, with operands by number, settings and resulting shapes"
+        description="of eval mode: the inputs, one line an operation with operands by number, settings and resulting"
+        " shapes, and what is returned"
     )
     motifs: tuple[BlockMotif, ...] = Field(description="parts that the structure proves, with their operations")
     draws: dict[Literal["eval", "train"], tuple[str, ...]] = Field(
-        default={}, description="operations that draw random numbers, by mode"
+        default={},
+        description="operations that draw random numbers, by mode, whether the output needs them or not; `random` and"
+        " `numpy.random` where these were drawn from",
     )
     returns: Any = Field(
         description="what forward returns: tensor, null for anything else, lists of these, items of objects"
     )
     route: Literal["meta", "cpu"] = Field(description="device of the recorded runs")
-    reads_values: bool = Field(description="Python read tensor values: other inputs may take another branch")
+    reads_values: bool = Field(
+        description="as forward ran, Python read values of inputs, state or draws: others may take another branch"
+    )
     unused_parameters: tuple[str, ...] = Field(description="parameters that no result depends on")
     hidden: tuple[str, ...] = Field(
         default=(), description="what the graph does not hold, so that it is not rebuilt: draws outside torch, buffers"
@@ -200,16 +206,12 @@ class Algorithm(Record):
     train: Json | None = Field(description="the difference of train mode; null if there is none, or no graph of it")
 
 
-class Spec(Record):
-    """Facts about the design and behavior of a block, without any passage of its source.
-
-    Tuples of numbers are written `3×4×6×3`, shapes `float32 2×16×8×8`, layouts `N×C×H×W`, mappings
-    `type BN; eps 0.001`.
-    """
+class SpecFacts(Record):
+    """Facts of a block that a spec has as a line and as a row of a table."""
 
     block: Line = Field(min_length=1, description="as in the table of blocks, like all fields of the same name")
     name: Line = Field(min_length=1, description="bare name of the class")
-    category: str = Field(description="its purpose, inferred from its names")
+    category: str = Field(description="its purpose by name, not proven: of the class, its bases and its module")
     level: Level = Field(description="highest level reached")
     fidelity: Literal["match", "mismatch"] | None = Field(
         description="compared with the class of its own package; null if not compared"
@@ -219,14 +221,14 @@ class Spec(Record):
         description="its own, or that of the first base class in the file that has one"
     )
     forward: tuple[SpecArgument, ...] = Field(description="arguments of forward")
-    arguments: SpecArguments | None = Field(description="working arguments; null if the block was not constructed")
-    cases: tuple[Case, ...] = Field(description="calls in eval mode, the first with these arguments")
-    layout: str | None = Field(description="of the first input tensor, for example N×C×H×W")
+    layout: str | None = Field(
+        description="of the first input tensor, as the layers that read it define it: N×C×H×W, or …×C for the last axis"
+    )
     keeps_shape: bool | None = Field(
         description="the output is one tensor with the shape of the first input; null unless train mode surely agrees"
     )
     downsampling: float | None = Field(
-        description="factor by which height, width or length shrink; below 1 if they grow; null if inputs disagree"
+        description="factor by which sizes but batch and channels shrink; below 1 if they grow; null if some disagree"
     )
     changes_channels: bool | None = Field(
         description="null if there are none to compare, or inputs of as many dimensions disagree"
@@ -238,17 +240,9 @@ class Spec(Record):
     tensors: int | None = Field(ge=0, description="parameters that require gradients")
     uninitialized: tuple[str, ...] | None = Field(default=None, description="parameters that no code initializes")
     not_shown: tuple[str, ...] = Field(default=(), description="what its run did not show, by kind")
-    layers: dict[str, int] | None = Field(description="number of submodules by class name; null if not constructed")
     graph: Sha256 | None = Field(
         default=None, description="identity of the computation (G0), as in the table of blocks"
     )
-    algorithm: Algorithm | None = Field(default=None, description="null if unknown or not published")
-    builds: dict[str, int] = Field(description="names of the classes that its own methods call, with counts")
-    dependencies: dict[str, Literal["class", "function"]] = Field(
-        description="other definitions in its file, except modules known not to run"
-    )
-    summary: str = Field(description="shapes, parameters, layers and motifs in one line")
-    withheld: tuple[str, ...] = Field(default=(), description="fields left out because they repeat source text")
     source: Line = Field(description="for example timm@1.0.30")
     path: Line = Field(description="of the file that defines it, in its source")
     start_line: int = Field(ge=1, description="first line of the class in that file")
@@ -257,6 +251,27 @@ class Spec(Record):
     license: Line = Field(description="SPDX expression, or NOASSERTION")
     code_sha256: Sha256 = Field(description="SHA-256 of the closed file, UTF-8")
     file: Line | None = Field(description="where the code lies in the extraction folder")
+    summary: str = Field(description="shapes, parameters, layers and motifs in one line")
+    withheld: tuple[str, ...] = Field(default=(), description="fields left out because they repeat source text")
+
+
+class Spec(SpecFacts):
+    """Facts about the design and behavior of a block, without any passage of its source.
+
+    Tuples of numbers are written `3×4×6×3`, shapes `float32 2×16×8×8`, layouts `N×C×H×W`, mappings
+    `type BN; eps 0.001`.
+    """
+
+    arguments: SpecArguments | None = Field(description="working arguments; null if the block was not constructed")
+    cases: tuple[Case, ...] = Field(description="calls in eval mode, the first with these arguments")
+    layers: dict[str, int] | None = Field(
+        description="number of submodules that it built, by class name; null if not constructed"
+    )
+    algorithm: Algorithm | None = Field(default=None, description="null if unknown or not published")
+    builds: dict[str, int] = Field(description="names of the classes that its own methods call, with counts")
+    dependencies: dict[str, Literal["class", "function"]] = Field(
+        description="other definitions in its file, except modules known not to run"
+    )
 
 
 class SpecValue(Record):
@@ -280,55 +295,17 @@ class SpecCase(Record):
     outputs: tuple[str, ...]
 
 
-class SpecRow(Record):
+class SpecRow(SpecFacts):
     """A spec as a row of a table: the facts of its line, mappings as lists by name, with its group and split."""
 
-    block: Line = Field(min_length=1, description="as in the line, like all fields of the same name")
-    name: Line = Field(min_length=1, description="bare name of the class")
-    category: str = Field(description="its purpose, inferred from its names")
-    level: Level = Field(description="highest level reached")
-    fidelity: Literal["match", "mismatch"] | None = Field(
-        description="compared with the class of its own package; null if not compared"
-    )
-    bases: tuple[str, ...] = Field(description="bare names of the base classes")
-    constructor: tuple[SpecArgument, ...] = Field(description="arguments of the constructor, in words")
-    forward: tuple[SpecArgument, ...] = Field(description="arguments of forward, in words")
     init: tuple[SpecValue, ...] | None = Field(description="arguments of the constructor that worked")
     call: tuple[SpecValue, ...] | None = Field(description="arguments of the call that worked")
     method: str | None = Field(description="the method that was called; null if the block was not constructed")
     cases: tuple[SpecCase, ...] = Field(description="calls in eval mode, the first with the arguments that worked")
-    layout: str | None = Field(description="of the first input tensor, for example N×C×H×W")
-    keeps_shape: bool | None = Field(
-        description="the output is one tensor with the shape of the first input; null unless train mode surely agrees"
-    )
-    downsampling: float | None = Field(
-        description="factor by which height, width or length shrink; below 1 if they grow; null if inputs disagree"
-    )
-    changes_channels: bool | None = Field(
-        description="null if there are none to compare, or inputs of as many dimensions disagree"
-    )
-    parameters: int | None = Field(ge=0, description="elements of all parameters, with these arguments")
-    train_differs: bool | None = Field(description="train and eval mode give different outputs")
-    identity_in_eval: bool | None = Field(description="eval mode returns its first input unchanged")
-    gradients: int | None = Field(ge=0, description="parameters that finite gradients reached")
-    tensors: int | None = Field(ge=0, description="parameters that require gradients")
-    uninitialized: tuple[str, ...] | None = Field(default=None, description="parameters that no code initializes")
-    not_shown: tuple[str, ...] = Field(default=(), description="what its run did not show, by kind")
-    layers: tuple[SpecCount, ...] | None = Field(description="number of submodules by class name")
-    graph: Sha256 | None = Field(default=None, description="identity of the computation (G0)")
+    layers: tuple[SpecCount, ...] | None = Field(description="number of submodules that it built, by class name")
     algorithm: str | None = Field(default=None, description="as in the line, JSON")
     builds: tuple[SpecCount, ...] = Field(description="names of the classes that its own methods call, with counts")
     dependencies: tuple[SpecValue, ...] = Field(description="other definitions in its file, with their kind")
-    summary: str = Field(description="shapes, parameters, layers and motifs in one line")
-    withheld: tuple[str, ...] = Field(description="fields left out because they repeat source text")
-    source: Line = Field(description="for example timm@1.0.30")
-    path: Line = Field(description="of the file that defines it, in its source")
-    start_line: int = Field(ge=1, description="first line of the class in that file")
-    end_line: int = Field(ge=1, description="last line of the class in that file")
-    swhid: Line = Field(description="swh:1:cnt: of the file that defines it")
-    license: Line = Field(description="SPDX expression, or NOASSERTION")
-    code_sha256: Sha256 = Field(description="SHA-256 of the closed file, UTF-8")
-    file: Line | None = Field(description="where the code lies in the extraction folder")
     split: Split = Field(description="train, validation or test; a group is never divided")
     cluster: str = Field(description="group that must be in one split: 16 digits of its first member's digest")
 

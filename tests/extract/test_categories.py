@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extract.model.categories import CATEGORIES, OTHER, find_category, is_network, split_words
-from lemur_core.graphs.graph import Graph, Node, Ref, TensorType
+from extract.model.categories import CATEGORIES, OTHER, find_category, split_words
 from tests.builders.suites import table
 
 #: Names from the paper's list of targets.
@@ -46,43 +45,6 @@ def test_by_name(name: str, category: str) -> None:
 @table(__file__, "categories.md", "Beyond the name", globals())
 def test_beyond_the_name(qualname: str, bases: list[str], category: str) -> None:
     assert find_category(qualname.rpartition(".")[2], qualname, bases) == category
-
-
-def deep(channels: int, layers: int, shape: tuple[int, ...]) -> Graph:
-    """A row of convolutions over images of 16 by 16, whose output has that shape."""
-    first = Node("input", (("number", 0),), (TensorType("float32", (2, channels, 16, 16)),))
-    last = TensorType("float32", shape)
-    rest = [Node("convolution", (("input", Ref(place)),), (last,)) for place in range(layers)]
-    return Graph((first, *rest), (Ref(layers),))
-
-
-def test_many_layers_from_an_image_on_are_a_network() -> None:
-    assert is_network(deep(3, 6, (2, 10)))
-    assert is_network(deep(3, 6, (2, 8, 16, 16))), "as of segmentation"
-    assert not is_network(deep(3, 6, (2, 8, 4, 4))), "a stem"
-    assert not is_network(deep(3, 5, (2, 10)))
-    assert not is_network(deep(8, 6, (2, 10))), "a block between stem and head"
-
-
-def test_the_graph_decides_where_names_say_nothing() -> None:
-    """`_MRCNN` is a network of sleep stages: three letters more than R-CNN, and no detector."""
-    name, path = "_MRCNN", "sleep.models.attn._MRCNN"
-    assert find_category(name, path, ["nn.Module"], {"input", "convolution", "batch_norm", "gelu"}) == "Convolution"
-    assert find_category("MaskRCNN", path, [], {"convolution"}) == "Detection"
-    assert find_category("BertMixedLayer", "net.BertMixedLayer", [], {"linear", "attention"}) == "Attention"
-    assert find_category("MixedConv2d", "net.MixedConv2d", [], {"linear", "convolution"}) == "Convolution"
-    assert find_category("GCN", "net.blocks.GCN", ["nn.Module"], {"convolution", "add"}) == "Convolution"
-    assert find_category("GCN", "net.blocks.GCN", ["nn.Module"], {"linear", "index_add"}) == "Graph"
-    assert find_category("GCN", "net.blocks.GCN", ["nn.Module"]) == "Graph"
-    assert find_category("ViT", "net.vit.ViT", [], {"linear", "attention"}) == "Transformer"
-    assert find_category("ViT", "net.vit.ViT", [], {"linear", "attention"}, whole=True) == "Network"
-    assert find_category("Thing", "vit_pytorch.clips.Thing", [], {"sub", "div"}) == OTHER
-    assert find_category("NormalizeVideo", "net.modeling.NormalizeVideo", [], {"sub", "div"}) == OTHER
-    for operations, category in (
-        ({"lstm", "linear"}, "Recurrent"), ({"_softmax", "matmul"}, "Attention"), ({"linear"}, "MLP"), ({"add"}, OTHER),
-        ({"attention", "layer_norm", "linear"}, "Transformer"), ({"embedding"}, "Embedding"), ({"rms_norm"}, "Normalization"),
-    ):  # fmt: skip
-        assert find_category("Foo", "pkg.Foo", [], operations) == category
 
 
 @table(__file__, "categories.md", "Words", globals())

@@ -25,6 +25,7 @@ from extract.search.index import Filters, open_index
 from extract.specs.algorithm import build_algorithm
 from extract.specs.make import make_spec
 from lemur_core.files.errors import UserError
+from lemur_core.graphs.graph import DRAWS
 from lemur_core.graphs.identity import compute_identities, similarity, subtrees
 from lemur_core.graphs.serialization import load_graphs
 from manifests.folders.manifest import read_manifest
@@ -45,14 +46,19 @@ ARGUMENTS = {
     "forward": {"args": ["torch.randn(2, 64, 6, 6)"], "kwargs": {}},
 }
 PLAIN = {"init": {"args": [], "kwargs": {}}, "forward": {"args": ["torch.randn(2, 3)"], "kwargs": {}}}
+DEFORMED = {
+    "init": {"args": [], "kwargs": {}},
+    "forward": {"args": ["torch.randn(2, 4, 6, 6)", "torch.randn(2, 18, 6, 6)"], "kwargs": {}},
+}
 OPERATIONS = (
-    "(1) mean of image; dim (2, 3), keepdim -> N×64×1×1",
+    "inputs image N×64×H×W",
+    "(1) mean of image; dim 2×3, keepdim -> N×64×1×1",
     "(2) convolution of (1), weight learned 8×64×1×1, bias learned 8; kernel 1×1 -> N×8×1×1",
     "(3) relu of (2) -> N×8×1×1",
     "(4) convolution of (3), weight learned 64×8×1×1, bias learned 64; kernel 1×1 -> N×64×1×1",
     "(5) sigmoid of (4) -> N×64×1×1",
     "(6) mul of image, (5) -> N×64×H×W",
-    "returns (6), (4)",
+    "returns y: (6), weight: [(4), no tensor]",
 )
 
 
@@ -68,6 +74,9 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BlockVisit]:
         pair("values", NEEDS_VALUES, PLAIN),
         pair("lazy", TEXTS["LAZY"], PLAIN),
         pair("thinned", TEXTS["THINNED"], PLAIN),
+        pair("draws", TEXTS["DRAWS"], PLAIN),
+        pair("encoded", TEXTS["ENCODED"], PLAIN),
+        pair("deforms", TEXTS["DEFORMS"], DEFORMED),
         pair("fails", FAILS, PLAIN),
     ]
     with FactsIndex(tmp_path_factory.mktemp("index") / "facts.sqlite") as index:
@@ -89,7 +98,8 @@ def test_names_play_no_part(traced: dict[str, BlockVisit]) -> None:
     one, other = (answer(traced[block]) for block in ("gate", "renamed"))
     assert one["graph"] == other["graph"]
     told = [build_algorithm(each, ["image"]) for each in (one, other)]
-    assert told[0].operations == told[1].operations == OPERATIONS
+    assert told[0].operations == OPERATIONS
+    assert told[1].operations == (*OPERATIONS[:-1], OPERATIONS[-1].replace("weight", "w")), "a key is what it returns"
 
 
 def test_what_is_told_of_a_run(traced: dict[str, BlockVisit]) -> None:
@@ -123,9 +133,32 @@ def test_values_are_had_on_the_cpu(traced: dict[str, BlockVisit]) -> None:
     assert (found["route"], found["reads_values"]) == ("cpu", True)
 
 
+def test_draws_and_reads_are_those_of_forward(traced: dict[str, BlockVisit]) -> None:
+    found = answer(traced["draws"])
+    assert found["draws"] == {"eval": ["random"], "train": ["randint", "random", "numpy.random"]}
+    assert found["reads_values"] is False, "the constructor reads, forward does not"
+    assert found["fixed"] is None
+    assert found["hidden"] == [DRAWS]
+    assert build_algorithm(found, ["x"]).operations[0] == "inputs x N×L; of this run alone: branches"
+
+
+def test_what_comes_from_outside_is_not_called_constant(traced: dict[str, BlockVisit]) -> None:
+    found = answer(traced["encoded"])
+    assert found["reads_values"] is True
+    assert build_algorithm(found, ["x"]).operations == ("of this run alone: sizes, branches", "returns given 2×3")
+
+
+def test_sizes_that_fail_with_values_are_not_free(traced: dict[str, BlockVisit]) -> None:
+    """Without values a deformable convolution takes any number of channels."""
+    algorithm = build_algorithm(answer(traced["deforms"]), ["x", "offset"])
+    assert algorithm.fixed is not None
+    assert algorithm.fixed.startswith("it fails at another size: raises RuntimeError")
+    assert algorithm.operations[0] == "inputs x 2×4×6×6, offset 2×18×6×6; of this run alone: sizes"
+
+
 def test_lazy_modules_take_their_shapes_first(traced: dict[str, BlockVisit]) -> None:
     operations = build_algorithm(answer(traced["lazy"]), ["x"]).operations
-    assert operations == ("(1) linear of x, weight learned 5×3, bias learned 5 -> N×5", "returns (1)")
+    assert operations == ("inputs x N×3", "(1) linear of x, weight learned 5×3, bias learned 5 -> N×5", "returns (1)")
 
 
 def test_a_shape_of_eval_mode_alone_is_not_that_of_the_block(traced: dict[str, BlockVisit]) -> None:

@@ -12,6 +12,7 @@ from torch import nn
 
 from extract.arguments import search_guest as entry
 from extract.arguments.forwarding import as_call
+from extract.arguments.probe import MODULE_NAME
 from extract.arguments.search_guest import describe, describe_case, further_cases, same
 from extract.arguments.trials import BlockNamespace
 from extract.arguments.values.inputs import INDEX, Inputs, ListOfValues, Literal, Tensor
@@ -311,6 +312,12 @@ def test_sizes_and_layers() -> None:
         "layers": {"Conv2d": 2, "BatchNorm2d": 1, "ReLU": 1, "Sequential": 1},
     }
     assert list(found["layers"]) == ["Conv2d", "BatchNorm2d", "ReLU", "Sequential"]  # the most first, then by name
+
+
+def test_classes_of_one_name_are_counted_apart() -> None:
+    own = type("Conv2d", (nn.Sequential,), {"__module__": MODULE_NAME})
+    found = describe(nn.Sequential(own(nn.Conv2d(3, 4, 1)), own(nn.Conv2d(4, 4, 1)), nn.Conv2d(4, 4, 1)))
+    assert found["layers"] == {"torch.nn.modules.conv.Conv2d": 3, "Conv2d": 2}
 
 
 @pytest.mark.parametrize(

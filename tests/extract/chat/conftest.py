@@ -68,7 +68,7 @@ def trace_of(place: int, width: int) -> dict[str, Any]:
         lambda: [torch.empty(2, width, 16, 16)],
     )
     facts: dict[str, Any] = {"route": "meta", "train_error": None, "reads_values": False, "initial": "", "hidden": []}
-    facts |= {"dead_classes": [], "unused_parameters": [], "returns": "tensor"}
+    facts |= {"draws": {}, "dead_classes": [], "unused_parameters": [], "returns": "tensor"}
     return (
         facts
         | compute_identities({"eval": form, "train": form})

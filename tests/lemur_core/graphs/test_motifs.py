@@ -9,11 +9,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (the name everybody uses)
 
 from lemur_core.describe.cost import parts
-from lemur_core.describe.facts import Facts, list_draws
+from lemur_core.describe.facts import Facts, count_tensors
 from lemur_core.graphs.canonical import canonical
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import identities
 from lemur_core.graphs.serialization import deserialize, serialize
+from lemur_core.graphs.symbolic import Symbols, merge_runs
 from tests.builders.graphs import trace
 from tests.builders.suites import read_table, table
 
@@ -49,6 +50,35 @@ def attend_others(n: Net, x: Tensor) -> Tensor:
     return scores.masked_fill(torch.eye(6, dtype=torch.bool), -1e4).softmax(-1) @ x
 
 
+def talk(n: Net, x: Tensor) -> Tensor:
+    scores = n.before((x @ x.mT).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+    return n.after(scores.softmax(-1)) @ x
+
+
+class Table(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("order", torch.arange(4).flip(0), persistent=False)
+        self.scale = torch.tensor(100.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, self.order] * torch.tensor(3.0) / self.scale.log()
+
+
+class Cubed(torch.autograd.Function):
+    """The cube of one value times another; the gradients are each of one value alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+        ctx.save_for_backward(x, y)
+        return x * x * x * y
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        x, y = ctx.saved_tensors
+        return gradient * x * x * 3 * y, gradient * x * x * x
+
+
 def partition(n: Net, x: Tensor) -> Tensor:
     return x.view(2, 2, 4, 3, 4, 6).permute(0, 1, 3, 2, 4, 5).reshape(-1, 4, 4, 6)
 
@@ -81,18 +111,35 @@ def test_every_number_of_a_motif_is_a_line() -> None:
 
     facts = Facts(graph(lambda: nn.Sequential(*[Stage(4) for _ in range(20)]), (1, 4, 4, 4)))
     assert [m.kind for m in facts.find_motifs()] == ["residual"] * 20
-    assert len(facts.list_operations()) == 20 * 4 + 1
+    assert len(facts.list_operations()) == 20 * 4 + 2
     for motif in facts.find_motifs():
-        line = facts.list_operations()[motif.operations[-1] - 1]
+        line = facts.list_operations()[motif.operations[-1]]
         assert line.startswith(f"({motif.operations[-1]}) add of ")
 
 
-def test_draws_by_mode() -> None:
-    def build() -> nn.Module:
-        return nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.25))
+def test_what_is_returned_and_why_sizes_are_fixed() -> None:
+    found = graph(lambda: Net(lambda n, x: (x.relu(), {"norm": x.norm(), "sizes": x.shape})), (2, 4))
+    structure = ["tensor", {"items": [["norm", "tensor"], ["sizes", [None, None]]]}]
+    lines = Facts(found, structure, ("sizes", "branches")).list_operations()
+    assert lines[0] == "inputs *0 2×4; of this run alone: sizes, branches"
+    assert lines[-1] == "returns (1), norm: (2), sizes: [no tensor, no tensor]"
+    assert Facts(found, None).list_operations()[-1] == "returns an object with (1), (2)"
+    for wrong in (5, ["tensor", "text"], {"items": 5, "more": 1}):
+        with pytest.raises(ValueError, match="is not what forward returns"):
+            count_tensors(wrong)
 
-    drawn = [list_draws(graph(build, (2, 4), train=train)) for train in (False, True)]
-    assert drawn == [(), ("dropout",)]
+
+def test_a_setting_that_varies_has_no_formula() -> None:
+    runs = [graph(lambda: Net(lambda n, x: F.pad(x, (0, x.shape[1] // 3)) / x.shape[1]), (2, size)) for size in (6, 9)]
+    joined = merge_runs(runs)
+    assert joined is not None
+    lines = Facts(Symbols({"B": (6, 9)}).replace_numbers(joined)).list_operations()
+    assert lines == [
+        "inputs *0 2×L",
+        "(1) constant_pad_nd of *0; pad 0×varies, value 0.0 -> 2×L2",
+        "(2) div of (1), L -> 2×L2",
+        "returns (2)",
+    ]
 
 
 @table(__file__, "motifs.md", "Channels", globals())
