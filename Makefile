@@ -11,7 +11,7 @@ LOCKED := -c constraints.txt
 
 run: .venv/.ready
 	.venv/bin/lemur curate lemur --out $(OUT) --force
-	@printf '%s\n' next: '  source .venv/bin/activate' '  lemur explain $(OUT) ga-667' \
+	@printf '%s\n' next: '  source .venv/bin/activate' '  lemur show ga-667 --in $(OUT)' \
 	'  lemur extract SEModule --source timm@1.0.30 --out blocks'
 
 test: .venv/.ready-dev

@@ -25,7 +25,7 @@ from lemur_core.files.figures import BLUE, FAINT, INK, ORANGE, save_figure
 from lemur_core.files.markdown import code_span, count, table
 from lemur_core.sandbox import META_PRELOAD, Limits
 from lemur_core.sandbox.stage import Retries, SandboxStage
-from manifests.folders.formats import SNAPSHOT
+from manifests.folders.kinds import SNAPSHOT
 from manifests.records import NetworkRow
 
 if TYPE_CHECKING:

@@ -26,9 +26,9 @@ from benchmarks.environment import make_environment
 from curate.sources.lemur import LemurRelease
 from lemur_core.files.cache import cache_folder
 from lemur_core.source.quality import code_quality
+from train import register
 from train.data import Cifar10, load_cifar10
 from train.lemur.check import CheckSettings, check_nn, open_box
-from train.runs.register import register
 
 _TOOLS = ("radon~=6.0.1", "pylint~=3.3.3")  # what its check of code imports and starts
 _PRM = {"lr": 0.05, "momentum": 0.9, "dropout": 0.1, "batch": 64, "transform": "norm_32_flip"}
@@ -108,7 +108,7 @@ def _prepare(work: Path, data: Cifar10, count: int, code: str) -> None:
     """The network, the images in the form that torchvision reads, and an empty database: else the package fills one."""
     (work / "net.txt").write_text(code, encoding="utf-8")
     (work / "db").mkdir()
-    register(work / "db" / "ab.nn.db", [])
+    register([], db=work / "db" / "ab.nn.db")
     folder = work / "data" / "cifar-10-batches-py"
     folder.mkdir(parents=True)
     step = -(-count // 5)

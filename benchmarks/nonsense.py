@@ -17,7 +17,7 @@ from lemur.synthesis.request import Attempt, RequestedBlock
 from lemur.synthesis.steps import NetworkProposal, Prover, parameters_used
 from lemur_core.files.markdown import table
 from lemur_core.graphs.serialization import load_graphs
-from manifests.folders.formats import EXTRACTION
+from manifests.folders.kinds import EXTRACTION
 from manifests.provenance import SPECS
 from manifests.records import Block, Spec
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from extract.model.blocks import read_blocks
 from extract.model.results import at_least, wilson
 from lemur_core.files.markdown import code_span, count, percent, plural, table
-from manifests.folders.formats import EXTRACTION
+from manifests.folders.kinds import EXTRACTION
 from manifests.folders.manifest import Manifest
 from manifests.records import Block
 

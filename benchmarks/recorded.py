@@ -39,7 +39,7 @@ RECORDS = (
     Record(
         "snapshot", "make run", before=(_FRESH, "rm -rf snapshot"), run="make -s -C clone run && mv clone/snapshot ."
     ),
-    Record("explain", "lemur explain snapshot ga-667"),
+    Record("explain", "lemur show ga-667 --in snapshot"),
     Record(
         "run",
         "lemur demo --out out --data cifar10-jpeg",
@@ -49,7 +49,7 @@ RECORDS = (
     Record("finetune", "python -m benchmarks.finetune DIR", before=("ln -sfn out/snapshot DIR",)),
     Record(
         "trace",
-        "lemur trace net --in run --in pp",
+        "lemur show net --in run --in pp",
         before=(
             "lemur extract SEModule --source timm@1.0.30 --out pp --force",
             f"{_ONE_BLOCK} --data cifar10-jpeg --images 256 --held-out 0 --epochs 1 --out run --force",

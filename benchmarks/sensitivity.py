@@ -1,7 +1,7 @@
 """Records that `lemur curate --graph off` keeps, by thresholds: `python -m benchmarks.sensitivity [SOURCE]`.
 
 Down a column one sees what the text decides, along a row what the structure adds. Where neighboring counts differ
-little, the snapshot depends little on the choice; where they jump, look at records between the two (`lemur explain`).
+little, the snapshot depends little on the choice; where they jump, look at records between the two (`lemur show`).
 """
 
 import sys

@@ -22,7 +22,7 @@ from curate.model.options import LEAK_THRESHOLD
 from lemur_core.files.errors import UserError
 from lemur_core.similarity import Detail
 from lemur_core.similarity.join import pairs_between
-from manifests.folders.formats import SNAPSHOT
+from manifests.folders.kinds import SNAPSHOT
 from manifests.provenance import TABLE
 from manifests.provenance.licenses import NOASSERTION, is_permissive
 

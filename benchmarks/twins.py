@@ -24,7 +24,7 @@ from curate.compute.graphs import build_payload
 from curate.compute.runs import NetFailure, open_box, read_answer, read_parameters
 from lemur_core.sandbox import Limits
 from lemur_core.sandbox.stage import Retries, SandboxStage
-from manifests.folders.formats import SNAPSHOT
+from manifests.folders.kinds import SNAPSHOT
 
 _SIZES = (32, 64, 128)  # of images, tried before the size of the trace: the same computation for less
 _BATCH = 4

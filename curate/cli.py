@@ -7,8 +7,6 @@ import typer
 
 import curate as package
 from curate.model.options import CurateOptions
-from lemur_core.files.errors import UsageError
-from manifests.options.colors import paint_changes
 from manifests.options.parameters import RuntimeOption, takes_options
 
 app = typer.Typer()
@@ -63,29 +61,6 @@ def curate(
         as_json=as_json,
     )
     print(summary)
-
-
-@app.command(rich_help_panel=_PANEL)
-def explain(
-    words: Annotated[
-        list[str], typer.Argument(metavar="[DIR] NAME_OR_ID", help="A network's name, or 6 digits of its id.")
-    ],
-    folder: Annotated[Path | None, typer.Option("--in", metavar="DIR", help="The snapshot.")] = None,
-    graph: Annotated[
-        Path | None, typer.Option("--graph", metavar="FILE.svg", help="Also draw what it computes.")
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Explain why one record was kept or removed, with a diff to its canonical record.
-
-    Examples:
-      lemur explain ga-667 --in snapshot
-    """
-    *place, name = words
-    if len(place) != (folder is None):
-        raise UsageError("explain: pass one name and its folder: lemur explain NAME_OR_ID --in DIR")
-    text = package.commands.explain(folder or Path(place[0]), name, graph, as_json=as_json)
-    print(text if as_json else paint_changes(text))
 
 
 @app.command(rich_help_panel=_PANEL)

@@ -7,8 +7,6 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from curate.folder.explain import draw_graph
-from curate.folder.explain import explain as explain_network
 from curate.interface import curate as curate_here
 from curate.model.options import CurateOptions
 from curate.published.novel import NovelFiles
@@ -42,15 +40,6 @@ def curate(
     """Write a snapshot, and return its summary."""
     snapshot = curate_here(source, out=out, options=options, origins=origins, jobs=jobs, force=force, progress=True)
     return summary_text(out, snapshot.manifest, as_json=as_json)
-
-
-def explain(folder: Path, name_or_id: str, graph: Path | None, *, as_json: bool) -> str:
-    """Return why a network was kept or removed, after drawing its graph if a file for it is named."""
-    explanation = explain_network(folder, name_or_id)
-    if graph is not None:
-        explanation.lines.append(draw_graph(explanation, graph))
-        explanation.facts["drawn"] = str(graph)
-    return json.dumps(explanation.facts, indent=2) if as_json else "\n".join(explanation.lines)
 
 
 def novelty_text(novelty: NovelFiles, *, as_json: bool) -> str:

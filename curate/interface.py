@@ -10,9 +10,8 @@ from functools import cached_property
 from pathlib import Path
 
 from curate.compute.runs import TASK_DATASETS
-from curate.folder.explain import explain
-from curate.folder.explanation import Explanation
-from curate.folder.verify import verify
+from curate.folder.explain import Explanation, explain
+from curate.kinds import verify
 from curate.model.options import CurateOptions
 from curate.published.novel import NoveltyChecker
 from curate.published.novelty import Novelty
@@ -22,7 +21,7 @@ from lemur_core.files.atomic import PathLike, check_free
 from lemur_core.files.errors import UsageError
 from lemur_core.files.progress import hide_progress
 from manifests.folders.checks import Check
-from manifests.folders.formats import SNAPSHOT
+from manifests.folders.kinds import SNAPSHOT
 from manifests.folders.manifest import Manifest
 from manifests.records import Decision, LemurRecord
 

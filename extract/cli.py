@@ -84,27 +84,6 @@ def _print_summary(manifest: "Manifest", out: Path, as_json: bool) -> None:
 
 
 @app.command(rich_help_panel=_PANEL)
-def show(
-    block: _Block,
-    folder: _Folder,
-    graph: Annotated[
-        Path | None, typer.Option("--graph", metavar="FILE.svg", help="Also draw what it computes.", show_default=False)
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the row as one JSON object.")] = False,
-) -> None:
-    """Show one block: provenance, level, what it needs, its code.
-
-    Examples:
-      lemur show SEModule --in blocks
-    """
-    from extract.model.blocks import draw_block, show_block
-
-    if graph is not None:
-        print(draw_block(folder, block, graph), file=sys.stderr)
-    show_block(folder, block, as_json=as_json)
-
-
-@app.command(rich_help_panel=_PANEL)
 def rebuild(
     block: Annotated[
         str,

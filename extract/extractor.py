@@ -343,7 +343,6 @@ def _extract_all(extractor: BlockExtractor) -> list[Result]:
     # With many names most are ambiguous, and the notes would hide all others.
     if len(selected.others) <= _FEW:
         facts.notes += [f"{name}: chosen by priority; also {', '.join(ids)}" for name, ids in selected.others.items()]
-    facts.index_hits, facts.index_parsed = extractor.index.hits, extractor.index.parsed
     nothing: dict[str, Any] = {"not_compared": {}, "no_graph": {}}
     installed = {"installed_for_execution": list(runtime.installed), "days": dict(runtime.days)}
     facts.details = {**installed, **nothing, **facts.details}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from extract.extractor import extract_to
-from extract.folder.verify import verify
+from extract.kinds import verify
 from extract.model.blocks import find, find_block, iterate_blocks, load_block, read_block, read_blocks
 from extract.model.options import ExtractOptions
 from extract.model.results import Options
@@ -23,7 +23,7 @@ from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.progress import hide_progress
 from lemur_core.graphs.graph import Graph
 from manifests.folders.checks import Check
-from manifests.folders.formats import EXTRACTION, FolderLink, manifest_link
+from manifests.folders.kinds import EXTRACTION, FolderLink, manifest_link
 from manifests.folders.manifest import Manifest
 from manifests.records import Block, Level, Spec
 

@@ -310,8 +310,6 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     verdicts = validate_all(candidates, context.index, options.level, retry_failed=again, **context.sandbox)
     for candidate, verdict in _track("validate", len(ready), verdicts):
         ready[candidate.key].verdict = verdict
-        facts.validations_reused += verdict.reused
-        facts.validations_run += not verdict.reused
     if running:
         _define(ready, context, context.named)
         ended = _reaching(ready.values(), "forward")

@@ -39,8 +39,7 @@ def recall_results(key: str, facts: RunFacts, index: FactsIndex) -> list[Result]
             Result(Block.model_validate(row), tuple((name, path) for name, path in files), traced)
             for row, files, traced in stored["results"]
         ]
-        facts.notes, facts.details, facts.index_hits = stored["notes"], stored["details"], stored["files"]
-        facts.validations_reused = stored["validations"]
+        facts.notes, facts.details = stored["notes"], stored["details"]
     except (ValueError, TypeError, KeyError, ValidationError):
         return None  # damaged: run again
     return results
@@ -57,8 +56,6 @@ def remember_results(key: str, facts: RunFacts, results: Sequence[Result], index
         "results": [[result.row.model_dump(mode="json"), result.closure_files, result.traced] for result in results],
         "notes": facts.notes,
         "details": facts.details,
-        "files": facts.index_hits + facts.index_parsed,
-        "validations": facts.validations_reused + facts.validations_run,
     }
     index.remember(key, zlib.compress(json.dumps(content).encode(), 1))
 

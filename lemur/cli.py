@@ -65,8 +65,8 @@ _WORDS = (
 
 #: The commands in the order of --help: as a newcomer would use them.
 _ORDER = (
-    *("demo", "extract", "show", "search", "rebuild", "migrate", "curate", "explain", "novel", "gate"),
-    *("train", "synthesize", "experts", "verify", "open", "list", "trace", "export"),
+    *("demo", "extract", "show", "search", "rebuild", "migrate", "curate", "novel", "gate"),
+    *("train", "synthesize", "experts", "verify", "open", "list", "export"),
     *("publish", "pull", "doctor", "cache"),
 )
 
@@ -212,33 +212,40 @@ def _shorten(value: object) -> str:
 
 
 @app.command(rich_help_panel="Any folder")
-def trace(
-    wanted: Annotated[
-        str,
-        typer.Argument(
-            metavar="ID|FILE.py",
-            help="A network, block, conversation or run; net for a run's network; or an assembled network.",
-        ),
+def show(
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME", help="A network, block, conversation or run; or an assembled network's file."),
     ],
     folders: Annotated[
         list[Path] | None,
         typer.Option("--in", metavar="DIR", help="The folder with the item, then the folders it was built from."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the chain as one JSON list.")] = False,
+    graph: Annotated[
+        Path | None, typer.Option("--graph", metavar="FILE.svg", help="Also draw what it computes.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what is known as one JSON object.")] = False,
 ) -> None:
-    """Trace one row of a finished folder back to the source lines that its code comes from.
+    """Show one item of a folder: what it is, why it was kept, removed or failed, and where it is from.
 
     Examples:
-      lemur trace ga-932 --in snapshot
+      lemur show SEModule --in blocks
+      lemur show ga-667 --in snapshot
     """
-    from lemur.folders import trace as trace_row
+    from lemur.folders import print_item
+    from lemur.folders import show as find
 
-    chain = trace_row(wanted, folders or ())
-    if as_json:
-        print(json.dumps([link.to_json() for link in chain], indent=2))
-        return
-    for link in chain:
-        print("\n".join(link.lines()))
+    *place, name = words
+    if len(place) > 1 or (place and folders):
+        raise UsageError("show: pass one name and its folder: lemur show NAME --in DIR")
+    item = find(name, [*map(Path, place), *(folders or ())])
+    drawn = None
+    if graph is not None:
+        if item.draw is None:
+            raise UserError(f"{name}: has no graph to draw")
+        drawn = item.draw(graph)
+        note(drawn)
+    print_item(item, as_json=as_json, drawn=None if drawn is None else graph)
 
 
 @app.command("run", hidden=True)

@@ -1,56 +1,57 @@
-"""Verify any finished folder, and trace one of its rows back to source lines.
+"""Verify, list and show any finished folder: each item with its chain back to source lines.
 
-A trace reads only finished folders. A parent is identified among the folders by the digest of its manifest, never by
+A chain reads only finished folders. A parent is identified among the folders by the digest of its manifest, never by
 name, and searched for the same code by SHA-256.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
-import curate.folder.trace
-import curate.folder.verify
-import extract.folder.verify
+from rich.console import Console
+from rich.syntax import Syntax
+
+import curate.kinds
+import extract.kinds
 import lemur.experts.facts
 import lemur.export.records
 import lemur.synthesis.folder
-import train.trace
+import train.kinds
 from lemur.runner import STATE
 from lemur_core.files import Json
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UsageError, UserError
-from lemur_core.files.markdown import article
+from lemur_core.files.markdown import article, make_visible
 from lemur_core.files.progress import show_steps
 from lemur_core.files.python import read_python_file
-from lemur_core.graphs.graph import TORCH
-from manifests.folders.checks import Check, check_faults, check_files, find_links, run_checks
-from manifests.folders.formats import FolderKind, FolderLink, ListedItem, lines_text, manifest_link
-from manifests.folders.frame import Page, foreign_page_files, has_page
+from manifests.folders.checks import Check, check_faults, check_files, find_links
+from manifests.folders.frame import Page, foreign_page_files
+from manifests.folders.kinds import FolderLink, FoundItem, Kind, ListedItem, lines_text, manifest_link
+from manifests.folders.kinds import verify_folder as verify_kind
 from manifests.folders.manifest import (
     FILE_NAME,
     INDEX,
-    SHARDS,
+    LAYOUTS,
     Manifest,
-    MissingStatementError,
     Parent,
-    find_stated_fault,
-    package_versions,
+    foreign_files,
     read_manifest,
     read_unchecked_manifest,
 )
-from manifests.folders.reading import CHECK_ERRORS, describe, reading
-from manifests.folders.retired import check_retired, find_retired
+from manifests.folders.reading import reading
+from manifests.options.colors import paint_changes
 from manifests.provenance import find_inlined_blocks
 
-#: All kinds of folder with verification and traces.
-KINDS: Mapping[str, FolderKind] = {
-    kind.format.name: kind
+#: All kinds of folder.
+KINDS: Mapping[str, Kind] = {
+    kind.name: kind
     for package in (
-        extract.folder.verify,
-        curate.folder.trace,
-        train.trace,
+        extract.kinds,
+        curate.kinds,
+        train.kinds,
         lemur.synthesis.folder,
         lemur.experts.facts,
         lemur.export.records,
@@ -60,7 +61,7 @@ KINDS: Mapping[str, FolderKind] = {
 
 
 def verify_folder(folder: Path, *, jobs: int | None = None, recompute: int = 0) -> list[Check]:
-    """Run all checks of a finished folder, in a fixed order; only digests for a kind without other guarantees.
+    """Run all checks of a finished folder, in a fixed order.
 
     Args:
         jobs: worker processes; all cores by default.
@@ -71,45 +72,23 @@ def verify_folder(folder: Path, *, jobs: int | None = None, recompute: int = 0) 
     if (folder / STATE).is_file() and not (folder / FILE_NAME).exists():
         return _verify_run(folder, jobs)
     manifest = read_unchecked_manifest(folder)
-    kind = KINDS.get(manifest.kind)
-    if recompute and manifest.kind != "snapshot":
+    if recompute and manifest.kind != curate.kinds.KIND.name:
         raise UserError(f"{folder}: contains {article(manifest.kind)}, not a snapshot; omit --recompute")
-    # Verifiers of other kinds take no such argument.
-    more: dict[str, Any] = {"recompute": recompute} if recompute else {}
-    if fault := find_stated_fault(manifest):
-        return [check_files(folder, manifest), Check("manifest", ok=False, detail=f"cannot be checked: {fault}")]
+    kind = KINDS.get(manifest.kind)
     if kind is None:
-        return [check_files(folder, manifest), *check_retired(manifest)]
-    try:
-        with show_steps(f"verify {folder.name}"):
-            checks = kind.verify(folder, jobs=jobs, **more)
-    except (MissingStatementError, *CHECK_ERRORS) as error:
+        names = [item.path for item in manifest.outputs]
+        like = [known for known in LAYOUTS if names and not any(foreign_files(known, names))]
+        wrong = [
+            f"{manifest.kind} is none that this release knows, and the files are those of {known}" for known in like
+        ]
         return [
             check_files(folder, manifest),
-            Check(manifest.kind, ok=False, detail=f"cannot be checked: {describe(error)}"),
+            check_faults("kind", wrong, f"{manifest.kind}: only digests are checked"),
         ]
-    # A page of wrong tables differs, too: that would report one fault twice.
-    if (folder / INDEX).is_file() and all(check.ok for check in checks) and not find_retired(manifest):
-        checks += run_checks("page", lambda: _check_page(folder, manifest))
-    return checks
-
-
-def _check_page(folder: Path, manifest: Manifest) -> Check:
-    """Check that the page of a folder shows what is in its tables; other releases may show it in other words."""
-    own = package_versions() | {"torch": TORCH}
-    other = next(
-        (name for name in ("lemur-curator", "torch") if manifest.versions.get(name, own.get(name)) != own.get(name)),
-        None,
-    )
-    if other is not None:
-        return Check(
-            "page", ok=True, detail=f"not compared with the tables: {other} {manifest.versions[other]} wrote it"
-        )
-    page = page_of(folder, manifest)
-    wrong = (
-        [] if page is None or has_page(folder, page) else [f"{INDEX} or {SHARDS} shows something else than the tables"]
-    )
-    return check_faults("page", wrong, "shows what is in the tables")
+    with show_steps(f"verify {folder.name}"):
+        if recompute:
+            return curate.kinds.verify(folder, jobs=jobs, recompute=recompute)
+        return verify_kind(kind, folder, jobs=jobs)
 
 
 def page_of(folder: Path, manifest: Manifest) -> Page | None:
@@ -148,28 +127,29 @@ def list_items(folder: Path, pattern: str = "*") -> list[ListedItem]:
     return chosen
 
 
-def trace(wanted: str, folders: Sequence[Path]) -> list[FolderLink]:
-    """Return the links of one row back to its source, in order.
+def show(wanted: str, folders: Sequence[Path]) -> FoundItem:
+    """Return what the first folder knows about an item, with its whole chain back to source lines.
 
     Args:
-        wanted: a network or record id of a snapshot; a block of an extraction; the id of a conversation; `net`, the
-            name of the network or one of the blocks of a training run; a run of a study; or a Python file with
-            comments that name blocks, as `lemur train assemble` writes them.
-        folders: the folder with the row, then its possible parents; for a file, the folders with its blocks.
+        wanted: a name, an id or its beginning; the id of a conversation; `net` for the network of a training run; or a
+            Python file with comments that name blocks, as `lemur train assemble` writes them.
+        folders: the folder with the item, then its possible parents; for a file, the folders with its blocks.
     Raises: UserError if a folder is not finished, or nothing has that name.
     """
     if Path(wanted).suffix == ".py" and Path(wanted).is_file():
-        return _trace_file(Path(wanted), folders)
+        return FoundItem(tuple(_trace_file(Path(wanted), folders)))
     if not folders:
-        raise UsageError(f"{wanted}: not a Python file; name its folder with --in DIR")
+        raise UsageError(f"{wanted}: name its folder with --in DIR")
     manifests = {folder: read_manifest(folder) for folder in folders}
     first, manifest = folders[0], manifests[folders[0]]
     # Reversed: of two copies of a folder, the one that is named first is followed.
     digests = {sha256_file(folder / FILE_NAME): folder for folder in reversed(folders)}
+    kind = _kind(first, manifest)
+    assert kind.find is not None
     with reading(first, manifest.kind):
-        traced = _kind(first, manifest).find(first, wanted)
-    links = [*traced.links, manifest_link(first, manifest)]
-    return links + _follow(manifest.parents, traced.codes, digests, depth=1)
+        found = kind.find(first, wanted)
+    parents = _follow(manifest.parents, found.codes, digests, depth=1)
+    return replace(found, links=(*found.links, manifest_link(first, manifest), *parents))
 
 
 def _trace_file(path: Path, folders: Sequence[Path]) -> list[FolderLink]:
@@ -192,8 +172,7 @@ def _trace_file(path: Path, folders: Sequence[Path]) -> list[FolderLink]:
             "code": block.code_sha256,
         }
         for folder, manifest in manifests.items():
-            with reading(folder, manifest.kind):
-                traced = _kind(folder, manifest).find_code(folder, block.code_sha256)
+            traced = _find_code(folder, manifest, block.code_sha256)
             if traced is not None:
                 links += [FolderLink("block", block.block, facts | {"found": str(folder)}), *traced.links]
                 links.append(manifest_link(folder, manifest))
@@ -205,13 +184,18 @@ def _trace_file(path: Path, folders: Sequence[Path]) -> list[FolderLink]:
     return links
 
 
-def _kind(folder: Path, manifest: Manifest) -> FolderKind:
+def _kind(folder: Path, manifest: Manifest) -> Kind:
     if manifest.kind not in KINDS:
         known = ", ".join(sorted(KINDS))
-        raise UserError(
-            f"{folder}: contains {article(manifest.kind)}, whose rows cannot be traced; pass one of {known}"
-        )
+        raise UserError(f"{folder}: contains {article(manifest.kind)}, which has no items; pass one of {known}")
     return KINDS[manifest.kind]
+
+
+def _find_code(folder: Path, manifest: Manifest, sha256: str) -> FoundItem | None:
+    find_code = _kind(folder, manifest).find_code
+    assert find_code is not None
+    with reading(folder, manifest.kind):
+        return find_code(folder, sha256)
 
 
 def _follow(
@@ -227,9 +211,7 @@ def _follow(
             links.append(FolderLink("parent", parent.name, facts, depth))
             continue
         manifest = read_manifest(folder)
-        kind = _kind(folder, manifest)
-        with reading(folder, manifest.kind):
-            traces = [traced for code in codes if (traced := kind.find_code(folder, code)) is not None]
+        traces = [traced for code in codes if (traced := _find_code(folder, manifest, code)) is not None]
         facts["followed"] = f"{folder}: {len(traces)} of {len(codes)} codes are in it"
         links.append(FolderLink("parent", parent.name, facts, depth))
         if traces:
@@ -239,3 +221,30 @@ def _follow(
             further = list(dict.fromkeys(code for traced in traces for code in traced.codes))
             links += _follow(manifest.parents, further, digests, depth=depth + 1)
     return links
+
+
+def print_item(item: FoundItem, *, as_json: bool, drawn: Path | None = None) -> None:
+    """Print an item: as JSON, or as lines and its code, in color on a terminal. Args: drawn: the file of its graph."""
+    if as_json:
+        more = {} if drawn is None else {"drawn": str(drawn)}
+        print(json.dumps({**item.facts, **more, "chain": [link.to_json() for link in item.links]}, indent=2))
+        return
+    print(paint_changes("\n".join(_lines(item))))
+    if item.code is None:
+        return
+    print()
+    if sys.stdout.isatty():
+        # Foreign code: the terminal must not obey its control characters.
+        safe = "\n".join(make_visible(line) for line in item.code.rstrip("\n").split("\n"))
+        Console().print(Syntax(safe, "python", theme="ansi_dark", background_color="default", word_wrap=True))
+    else:
+        print(item.code, end="")
+
+
+def _lines(item: FoundItem) -> Iterator[str]:
+    """Yield what it is, and the chain without a first link that says the same."""
+    yield from item.lines
+    if item.lines:
+        yield ""
+    for link in item.links[1:] if item.lines else item.links:
+        yield from link.lines()

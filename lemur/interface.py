@@ -10,7 +10,7 @@ from pathlib import Path
 
 from curate.interface import Snapshot
 from extract.interface import BlockLibrary
-from lemur.folders import trace as trace_row
+from lemur.folders import show as show_item
 from lemur.folders import verify_folder
 from lemur.runner import StageOutcome, run_stages
 from lemur.stages import BLOCKS, CHECKS, EPOCHS, RUN, SNAPSHOT, pipeline_page, plan_stages, quick_plan
@@ -21,8 +21,8 @@ from lemur_core.files import Json
 from lemur_core.files.atomic import PathLike
 from lemur_core.files.progress import hide_progress
 from manifests.folders.checks import Check
-from manifests.folders.formats import FolderLink
 from manifests.folders.frame import write_page
+from manifests.folders.kinds import FoundItem
 from manifests.interface import open_folder
 from manifests.publish.publishing import PublishReport
 from manifests.publish.publishing import publish as publish_folder
@@ -57,8 +57,8 @@ def verify(folder: PathLike, *, jobs: int | None = None, recompute: int = 0) -> 
         return tuple(verify_folder(Path(folder), jobs=jobs, recompute=recompute))
 
 
-def trace(wanted: PathLike, *folders: PathLike) -> tuple[FolderLink, ...]:
-    """Trace one row of a finished folder back to the source lines that its code comes from.
+def show(wanted: PathLike, *folders: PathLike) -> FoundItem:
+    """Return what an item of a finished folder is, why it was kept, removed or failed, and where it is from.
 
     Args:
         wanted: a network, a record id, a block, a conversation, a run (or `net`); or a Python file that
@@ -67,20 +67,20 @@ def trace(wanted: PathLike, *folders: PathLike) -> tuple[FolderLink, ...]:
             blocks.
 
     Returns:
-        The links of the chain, each with its kind, its name and its facts.
+        Its facts, the lines that `lemur show` prints, and the links of its chain back to source lines.
 
     Raises:
         UserError: if a folder is not finished, or nothing in it has this name.
 
     Example:
         ```python
-        from lemur import trace
+        from lemur import show
 
-        for link in trace("SqueezeExcitation", "blocks"):
+        for link in show("SqueezeExcitation", "blocks").links:
             print(link.what, link.name)
         ```
     """
-    return tuple(trace_row(os.fspath(wanted), list(map(Path, folders))))
+    return show_item(os.fspath(wanted), list(map(Path, folders)))
 
 
 def publish(

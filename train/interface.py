@@ -180,4 +180,4 @@ def register(runs: PathLike | Sequence[PathLike], *, db: PathLike) -> Registrati
         ```
     """
     folders = [runs] if isinstance(runs, str | os.PathLike) else runs
-    return register_runs(Path(db), list(map(Path, folders)))
+    return register_runs(Path(db), list(map(Path, folders)), verify)

@@ -12,7 +12,7 @@ import base64
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self
 
 import pyarrow as pa
 from scipy.cluster.hierarchy import DisjointSet
@@ -294,6 +294,18 @@ def _get_names(records: Mapping[int, Json]) -> dict[int, str]:
     return {number: record.get("nn") or "" for number, record in records.items()}
 
 
+class CorpusTracer(Protocol):
+    """Says what the codes of a corpus compute, on demand; `computations` names that of each code with a graph."""
+
+    known: dict[int, GraphTrace]
+
+    @property
+    def computations(self) -> dict[int, str]: ...  # noqa: D102
+
+    def trace(self, representatives: Mapping[int, int]) -> None:
+        """Trace those of these codes that are not known yet, each with the parameters of its representative row."""
+
+
 class GraphTracer(NetworkTracer):
     """Traces the codes of a corpus on demand, and remembers the results."""
 
@@ -384,7 +396,7 @@ def build_payload(task: str | None, dataset: str | None, prm: Mapping[str, objec
     return {"cases": cases, "prm": {**prm, **rates, "batch": BATCH}}
 
 
-def choose_traced(records: Records, choose: Callable[[Records], Rescue], tracer: GraphTracer) -> Rescue:
+def choose_traced(records: Records, choose: Callable[[Records], Rescue], tracer: CorpusTracer) -> Rescue:
     """Select until every kept record was traced: the outcome is the same as tracing all of them first.
 
     Args: choose: the selection by text and by the graphs that the tracer knows.

@@ -298,10 +298,10 @@ def reason_to_leave_out(result: RunResult) -> str:
     return f"{what} {_MARK} {result.error}"
 
 
-def category_left_out(reason: str) -> str | None:
-    """Return the category in such a reason; None for any other reason."""
-    _, mark, error = reason.partition(f"{_MARK} ")
-    return error.partition(":")[0] if mark else None
+def read_reason(reason: str) -> RunResult | None:
+    """Return the result of a record that was left out for it, from its decision; None for another reason."""
+    what, mark, error = reason.partition(f" {_MARK} ")
+    return RunResult(None if what == "cannot be tried" else False, error) if mark else None
 
 
 # The arguments that a network is run with: those of its record, and the usual ones where it states none.

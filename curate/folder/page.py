@@ -17,7 +17,7 @@ from lemur_core.describe.picture import Box, boxes
 from lemur_core.files.markdown import count, percent, plural, ratio
 from lemur_core.graphs.graph import Graph
 from manifests.folders import frame
-from manifests.folders.formats import SNAPSHOT
+from manifests.folders.kinds import SNAPSHOT
 from manifests.folders.manifest import Manifest
 from manifests.folders.tables import as_records, read_table
 from manifests.records import SPLITS, Decision, GraphRow, LemurRecord, NetworkRow, Stat

@@ -1,6 +1,7 @@
 """Write the tables and the card of a snapshot folder, and the section of the report on its conversations."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -17,10 +18,12 @@ from curate.sources.rows import MeasuredFacts
 from lemur_core.files.markdown import plain, plural
 from manifests import records
 from manifests.conversations.conversation import write_chat_tables
-from manifests.folders.formats import SNAPSHOT, Card
+from manifests.folders.kinds import SNAPSHOT, Card
 from manifests.folders.manifest import Input
 from manifests.folders.tables import write_table, write_tables
 
+#: The sources that are LEMUR itself.
+_LEMUR = ("lemur", "lemur-db")
 MEASUREMENTS = "data/measurements/train-00000-of-00001.parquet"
 _API_COLUMNS = ("nn", "task", "dataset", "metric", "epoch", "accuracy", "duration", "prm")
 
@@ -66,6 +69,14 @@ def _write_measurements(folder: Path, corpus: LoadedRecords, measured: Iterator[
     return {MEASUREMENTS: pq.read_metadata(path).num_rows}
 
 
+_RESULTS = """
+Accuracies of different benchmarks (task, dataset, metric, epoch) are not comparable. `accuracy` is that of the row
+whose percentile on its benchmark is best, often after one epoch; `best_accuracy`, after `best_epoch`, is the highest of
+all rows of the network on that data set. `score` ranks networks by the percentiles of all their results, drawn to 0.5
+where these are few or their fields small. `stats` holds all results.
+"""
+
+
 def write_snapshot_card(
     folder: Path,
     name: str,
@@ -80,6 +91,7 @@ def write_snapshot_card(
         rows: number of rows by path, from `write_snapshot_tables`.
         inputs: the files of the source.
     """
+    scored = any(score is not None for score in outcome.scores.values())
     chosen = f"{len(outcome.kept):,} distinct PyTorch networks, chosen from {len(outcome.decisions):,} rows of"
     counts = ", ".join(f"{sum(s == split for s in outcome.splits.values()):,} {split}" for split in SPLIT_RATIOS)
     line = 'chat = load_dataset("path/to/this/folder", "chat")       # messages, task, variant, record, license\n'
@@ -100,12 +112,16 @@ stats = load_dataset("path/to/this/folder", "stats")     # every evaluation of t
 
 `report.md` shows what was removed and why, `manifest.json` says how to make this folder again, and
 `lemur verify` checks its promises. Records with `pretrained` start from trained weights.
-
-Accuracies of different benchmarks (task, dataset, metric, epoch) are not comparable. `accuracy` is that of the row
-whose percentile on its benchmark is best, often after one epoch; `best_accuracy`, after `best_epoch`, is the highest of
-all rows of the network on that data set. `score` ranks networks by the percentiles of all their results, drawn to 0.5
-where these are few or their fields small. `stats` holds all results.
-{"".join(_list_notes(outcome))}"""
+{_RESULTS if scored else ""}{"".join(_list_notes(outcome))}"""
+    names = [part.partition("@") for part in name.split(" + ")]
+    of_lemur = all(source in _LEMUR for source, _, _ in names)
+    ran = outcome.graphs is not None or outcome.runs is not None or outcome.chat is not None
+    near = " or structure" if outcome.graphs is None else ", structure or computation"
+    run = " It ran networks in a sandbox." if ran else ""
+    collection = (
+        f"A program read the rows of the source, and kept one of those that are near each other by text{near}.{run}"
+        " Nothing was annotated by hand."
+    )
     card = Card(
         name=f"Curated snapshot of {name}",
         description=f"{chosen} {name}. Every row that is not among them has a reason in the table of decisions.",
@@ -113,6 +129,15 @@ where these are few or their fields small. `stats` holds all results.
         size=len(outcome.kept),
         text=text,
         sources=[(item.name, f"hash://sha256/{item.sha256}") for item in inputs],
+        lemur=names[0][2] if of_lemur else "",
+        # LEMUR's networks were written by programs and language models, most of them.
+        disclosure=replace(
+            SNAPSHOT.disclosure,
+            collection=collection,
+            synthetic=of_lemur,
+            # The first sentences of these are about results.
+            **({} if scored else {name: getattr(SNAPSHOT.disclosure, name)[1:] for name in ("limits",)}),
+        ),
     )
     SNAPSHOT.write_card(folder, rows, card)
 

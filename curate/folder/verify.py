@@ -1,162 +1,112 @@
-"""`lemur verify DIR`: re-read a finished folder and prove its guarantees from its contents."""
+"""What holds in a snapshot besides what follows from its tables, by other means than those of its writer."""
 
 import hashlib
 import itertools
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, partial
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 
-from curate.compute.graphs import GraphTrace
-from curate.compute.runs import RunResult
-from curate.folder.verify_networks import check_measurements, check_networks, read_networks
-from curate.folder.verify_networks import recompute as recompute_networks
+from curate.compute.graphs import GraphTrace, get_computations
 from curate.model.corpus import fill_store
 from curate.model.features import FeatureStore, FeatureTable
-from curate.model.options import LEAK_THRESHOLD, get_prefix
+from curate.model.options import LEAK_THRESHOLD
 from curate.model.residue import strip_residue
 from curate.model.rights import check_rights
-from curate.model.splits import assign_splits, group_names, split_groups
-from curate.published.outcome import DUPLICATE_STAGES, count_runs
+from curate.published.outcome import DUPLICATE_STAGES
 from lemur_core.files import Json
+from lemur_core.files.markdown import plural
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import IDENTITIES, compute_identities
 from lemur_core.similarity.index import StructuralIndex
-from lemur_core.similarity.join import exact_pairs, in_order, measure_recall
-from lemur_core.similarity.minhash import Banding, IntArray, jaccard
+from lemur_core.similarity.join import MAX_SETS, exact_pairs, iterate_pairs, link_by_lsh
+from lemur_core.similarity.minhash import IntArray, jaccard
 from lemur_core.source.text import parse_code
 from manifests.conversations.conversation import read_fenced_code
 from manifests.conversations.verify import Row, check_rows, contents
-from manifests.folders.checks import Check, check_description, check_faults, check_files, run_checks
-from manifests.folders.formats import SNAPSHOT
-from manifests.folders.manifest import Manifest, read_manifest
-from manifests.folders.retired import check_retired, find_retired
-from manifests.folders.tables import CROISSANT, iterate_rows, read_rows, read_table
+from manifests.folders.checks import Check, check_faults, run_checks
+from manifests.folders.kinds import SNAPSHOT, Folder
+from manifests.folders.tables import iterate_rows, read_table
 from manifests.records import CHAT_KINDS, LemurRecord, NetworkRow
 
 
-def verify(folder: Path, *, jobs: int | None = None, recompute: int = 0) -> list[Check]:
-    """Run all checks of a finished folder, in a fixed order.
-
-    Args: recompute: how many networks are traced and measured again, in the sandbox.
-    Raises: UserError if the folder has no valid manifest.
-    """
-    manifest = read_manifest(folder)
-    checks, retired = [check_files(folder, manifest)], find_retired(manifest)
-    if any(item.ruled for item in retired):
-        return [*checks, *check_retired(manifest)]
-    has_chat = bool(manifest.parameters.get("chat")) and not any("chat" in item.tables for item in retired)
-    tables = {
-        **dict.fromkeys(("records", "stats", "decisions", "networks"), True),
-        **dict.fromkeys(("chat", "chat_drops"), has_chat),
-        "graphs": manifest.parameters["graph"] != "off" and "graphs" in manifest.counts,
-        "measurements": bool(SNAPSHOT.files(folder, "measurements")),
-    }
-    schemas = SNAPSHOT.check_tables(folder, [name for name, expected in tables.items() if expected])
-    if not all(check.ok for check in schemas):
-        detail = f"not checked: the tables of {folder.name} cannot be trusted"
-        return [*checks, *schemas, Check("guarantees", ok=False, detail=detail)]
-    checks += [*schemas, *_check_content(_VerifiedSnapshot(folder, manifest, jobs), has_chat=has_chat)]
-    if recompute and all(check.ok for check in checks):
-        again = run_checks("networks computed again", lambda: recompute_networks(folder, manifest, recompute, jobs))
-        checks = [*again, *checks]
-    return checks + check_retired(manifest)
-
-
-def _check_content(snapshot: "_VerifiedSnapshot", *, has_chat: bool) -> list[Check]:
-    manifest, folder = snapshot.manifest, snapshot.folder
-    codes = {"kept": SNAPSHOT.files(folder, "records"), "removed": SNAPSHOT.files(folder, "networks")}
-    checks = []
-    if not find_retired(manifest):  # else it describes tables that are no longer read, too
-        checks += run_checks(CROISSANT, lambda: check_description(folder, manifest, SNAPSHOT.tables))
-    checks += [
-        *run_checks("counts", lambda: _check_counts(snapshot)),
-        *(sound := [*run_checks("ids", lambda: _check_ids(snapshot)),
-                    *run_checks("guarantee 6", lambda: _check_explained(snapshot))]),
-        *run_checks("licenses", lambda: check_rights(manifest, codes, snapshot.withheld)),
-    ]  # fmt: skip
-    checks += _check_all_networks(snapshot)
-    if SNAPSHOT.files(folder, "measurements"):
-        checks += run_checks("measurements", lambda: check_measurements(folder, snapshot.decisions, manifest.counts))
-    if manifest.parameters.get("check_runs"):
-        checks += run_checks("runs", lambda: _check_runs(snapshot))
-    if has_chat:
-        checks += run_checks("chat", lambda: check_chat(folder, manifest))
+def check_snapshot(folder: Folder) -> list[Check]:
+    """Check the promises of a snapshot whose tables have the right columns."""
+    snapshot = _VerifiedSnapshot(folder)
+    codes = {"kept": SNAPSHOT.files(folder.path, "records"), "removed": SNAPSHOT.files(folder.path, "networks")}
+    sound = [*run_checks("ids", lambda: _check_ids(snapshot)), *run_checks("rows", lambda: _check_rows(snapshot))]
+    checks = [
+        *sound,
+        *run_checks("licenses", lambda: check_rights(folder.manifest, codes, snapshot.withheld)),
+    ]
+    if SNAPSHOT.files(folder.path, "chat_drops"):
+        checks += run_checks("chat", lambda: check_chat(folder))
     if not all(check.ok for check in sound):
         return [*checks, Check("guarantees", ok=False, detail="not checked: the decisions do not fit the records")]
-    graphs = run_checks("guarantee 7", lambda: _check_graphs(snapshot)) if snapshot.graphs else []
     if snapshot.withheld:
         detail = f"not proved again: what is compared needs {len(snapshot.withheld):,} codes that were not published"
-        return [*checks, Check("guarantees 1 to 5", ok=True, detail=detail), *graphs]
-    for number, check in enumerate(_GUARANTEES, 1):
-        checks += run_checks(f"guarantee {number}", partial(check, snapshot))
-    return checks + graphs
+        checks.append(Check("near duplicates, witnesses, leaks", ok=True, detail=detail))
+    else:
+        for name, check in _LAWS.items():
+            checks += run_checks(name, partial(check, snapshot))
+    return [*checks, *(run_checks("graphs", lambda: _check_graphs(snapshot)) if snapshot.graphs else ())]
 
 
-def _check_all_networks(snapshot: "_VerifiedSnapshot") -> list[Check]:
-    """Check the table of all networks."""
-    check = partial(
-        check_networks,
-        *(snapshot.folder, read_networks(snapshot.folder)),
-        withheld=snapshot.withheld,
-        features=None if snapshot.withheld else snapshot.features,
-        code_of=snapshot.code_of,
-    )
-    return run_checks("networks", check)
-
-
-#: The columns of records to compare. With all columns, 100,000 records take half a gigabyte.
-_COMPARED = ("id", "nn", "split", "cluster", "graph", "graph_widths", "behavior", "runs", "runs_error")
-_ROWS = 5_000  # rows of a table that are Python objects at the same time
+_READ = tuple(name for name in NetworkRow.model_fields if name not in ("nn_code", "names"))
+#: The columns that a record and its network share.
+_SHARED = ("nn", "prefix", "family", "split", "graph", "graph_widths", "behavior", "score", "license")
+_COMPUTATION = ("graph", "graph_widths", "behavior")
 
 
 class _VerifiedSnapshot:
     """A snapshot as it was read, and the features of all codes in it.
 
     Attributes:
+        networks: the rows of all networks, without their codes; `records` the rows of the kept ones.
         code_of: id -> number in `features`.
-        ids: of the codes in its tables.
+        wrong: the ids that are not those of their code.
         withheld: ids of codes that were left out when it was published.
         graphs: id -> `graph`, `graph_widths`, `behavior`; empty if graphs were not compared.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, jobs: int | None) -> None:
-        self.folder, self.manifest = folder, manifest
-        self.records = list(_read_records(folder))
+    def __init__(self, folder: Folder) -> None:
+        self.folder, self.manifest = folder.path, folder.manifest
+        files = SNAPSHOT.files(self.folder, "networks")
+        self.networks: list[Json] = [row for path in files for row in iterate_rows(path, _READ)]
+        files = SNAPSHOT.files(self.folder, "records")
+        columns = ("id", *_SHARED, "cluster")
+        self.records: list[Json] = read_table(files, LemurRecord, columns).to_pylist()
         self.code_of: dict[str, int] = {}
-        self.ids: set[str] = set()
-        self.wrong_ids: list[str] = []
+        self.wrong: list[str] = []
         self.withheld: set[str] = set()
-        self._digests: list[bytes] = []
-        store = FeatureStore(manifest.parameters["tokens"])
-        fill_store(store, self._new_codes(store), manifest.parameters["tokens"], jobs)
-        self.features = store.table(self._digests)
-        graphs = folder / "graphs.parquet"
-        rows = iterate_rows(graphs, ("id", *_COMPUTATION)) if graphs.exists() else ()
-        self.graphs = {row.pop("id"): row for row in rows}
+        tokens = self.manifest.parameters["tokens"]
+        store = FeatureStore(tokens)
+        digests: list[bytes] = []
+        fill_store(store, self._new_codes(store, digests), tokens, folder.jobs)
+        self.features: FeatureTable = store.table(digests)
+        graphs = SNAPSHOT.files(self.folder, "graphs")
+        self.graphs = {row.pop("id"): row for path in graphs for row in iterate_rows(path, ("id", *_COMPUTATION))}
 
-    def _new_codes(self, store: FeatureStore) -> Iterator[tuple[bytes, str]]:
+    def _new_codes(self, store: FeatureStore, digests: list[bytes]) -> Iterator[tuple[bytes, str]]:
         may_withhold = self.manifest.details.get("withheld")
-        for path in (*SNAPSHOT.files(self.folder, "records"), *SNAPSHOT.files(self.folder, "networks")):
-            for row in read_rows([path], NetworkRow, ("id", "nn", "nn_code")):  # records have these columns, too
-                if row.id in self.ids:  # of a record, among all networks
-                    continue
-                digest = hashlib.sha256(row.nn_code.encode()).digest()
-                self.ids.add(row.id)
-                if may_withhold and not row.nn_code:
-                    self.withheld.add(row.id)
-                    continue
-                if digest.hex() != row.id:
-                    self.wrong_ids.append(f"{row.nn}: id is not the SHA-256 of its code")
-                if row.id not in self.code_of:
-                    self.code_of[row.id] = len(self._digests)
-                    self._digests.append(digest)
-                    if digest not in store:
-                        yield digest, row.nn_code
+        for table in ("networks", "records"):
+            for path in SNAPSHOT.files(self.folder, table):
+                for row in iterate_rows(path, ("id", "nn", "nn_code")):
+                    if may_withhold and not row["nn_code"]:
+                        self.withheld.add(row["id"])
+                        continue
+                    digest = hashlib.sha256(row["nn_code"].encode()).digest()
+                    if digest.hex() != row["id"]:
+                        self.wrong.append(f"{row['nn']}: id is not the SHA-256 of its code, in {table}")
+                    elif row["id"] not in self.code_of:
+                        self.code_of[row["id"]] = len(digests)
+                        digests.append(digest)
+                        if digest not in store:
+                            yield digest, row["nn_code"]
 
     @property
     def decisions(self) -> Iterator[Json]:
@@ -172,12 +122,6 @@ class _VerifiedSnapshot:
         """The numbers of the records in the features."""
         return np.array([self.code_of[record["id"]] for record in self.records], np.int64)
 
-    @cached_property
-    def groups(self) -> list[int]:
-        """The group of each record."""
-        widths = [record["graph_widths"] for record in self.records]
-        return split_groups(self.codes.tolist(), self.features, widths) if self.records else []
-
     def differ(self, one: Json, other: Json) -> bool:
         """Return whether two kept records may be near because their computations differ (`keep-different`)."""
         if self.manifest.parameters["graph"] != "keep-different":
@@ -186,103 +130,59 @@ class _VerifiedSnapshot:
         return None not in widths and widths[0] != widths[1]
 
 
-def _read_records(folder: Path) -> Iterator[Json]:
-    """Yield the records, with one object for equal names of splits and clusters."""
-    shared: dict[str, str] = {}
-    for path in SNAPSHOT.files(folder, "records"):
-        for batch in read_table([path], LemurRecord, _COMPARED).to_batches(max_chunksize=_ROWS):
-            for record in batch.to_pylist():
-                for name in ("split", "cluster"):
-                    record[name] = shared.setdefault(record[name], record[name])
-                yield record
-
-
 _DECIDED = ("row", "id", "nn", "kept", "stage", "canonical", "similarity", "reason")
 
 
 def _check_ids(snapshot: _VerifiedSnapshot) -> Check:
-    wrong = list(snapshot.wrong_ids)
+    """Check that each code is there once, under its digest, and that records and networks state the same of it."""
+    networks = {row["id"]: row for row in snapshot.networks}
+    halves = sorted(snapshot.withheld & snapshot.code_of.keys())
+    wrong = [f"{id_[:12]}: its code is in one of the tables, and left out of another" for id_ in halves]
+    wrong += [*snapshot.wrong, *([] if len(networks) == len(snapshot.networks) else ["an id occurs twice"])]
     if len({record["id"] for record in snapshot.records}) != len(snapshot.records):
         wrong.append("an id occurs twice among the records")
-    known = len(snapshot.ids - snapshot.withheld)
-    return check_faults("ids", wrong, f"{known:,} ids are the SHA-256 of their code")
+    for record in snapshot.records:
+        row = networks.get(record["id"], {})
+        differing = [name for name in _SHARED if row.get(name) != record[name]]
+        wrong += [f"{record['nn']}: {name} is not that of its network" for name in differing]
+    kept = {row["id"] for row in snapshot.networks if row["kept"]}
+    kept -= {record["id"] for record in snapshot.records}
+    wrong += [f"{id_[:12]}: kept, but no record" for id_ in sorted(kept)]
+    return check_faults("ids", wrong, f"{len(snapshot.code_of):,} ids are the SHA-256 of their code")
 
 
-def _check_counts(snapshot: _VerifiedSnapshot) -> Check:
-    """Check guarantee 6, first half: the decisions add up to the input, and to the manifest's counts."""
-    stages: Counter[str] = Counter()
-    networks, names, codes = set(), set(), set()
-    evaluations, in_order = 0, True
-    for decision in snapshot.decisions:
-        in_order &= decision["row"] == stages.total()
-        stages[decision["stage"] or "kept"] += 1
-        if decision["stage"] == "invalid":
-            continue
-        networks.add((decision["nn"], decision["id"]))
-        names.add(decision["nn"])
-        codes.add(decision["id"])
-        evaluations += 1
-    stated = snapshot.manifest.counts
-    counts = {f"rows.{stage}": stages[stage] for stage in stated["rows"]} | {
-        "rows.input": stages.total(),
-        "networks": len(networks),
-        "names": len(names),
-        "codes": len(codes),
-    }
-    splits = Counter(record["split"] for record in snapshot.records)
-    counts |= {f"splits.{split}": splits[split] for split in stated["splits"]}
-    wrong = []
-    for name, count in counts.items():
-        group, _, key = name.partition(".")
-        in_manifest = stated[group][key] if key else stated[group]
-        if in_manifest != count:
-            wrong.append(f"{name}: {count:,} in the tables, {in_manifest:,} in the manifest")
-    if not in_order:
-        wrong.append("decisions: rows are not numbered from 0 in order")
-    stats = sum(pq.read_metadata(path).num_rows for path in SNAPSHOT.files(snapshot.folder, "stats"))
-    if stats != evaluations:
-        wrong.append(f"stats: {stats:,} rows, {evaluations:,} decisions about rows of these networks")
-    return check_faults("counts", wrong, f"{stages.total():,} decisions = input rows, by stage as stated")
-
-
-def _check_runs(snapshot: _VerifiedSnapshot) -> Check:
-    """Check that column `runs` is consistent and matches the manifest, and that required runs succeeded."""
-    results = [RunResult(record["runs"], record["runs_error"]) for record in snapshot.records]
-    counts = count_runs(results, ((decision["id"], decision["reason"]) for decision in snapshot.decisions))
-    wrong = [
-        f"{record['nn']}: runs is {record['runs']}, and the error is {record['runs_error']!r:.60}"
-        for record in snapshot.records
-        if (record["runs"] is True) != (record["runs_error"] is None)
-    ]
-    if snapshot.manifest.parameters["require_runs"]:
-        wrong += [f"{record['nn']}: kept, but does not run" for record in snapshot.records if not record["runs"]]
-    stated = snapshot.manifest.counts.get("runs")
-    if stated != counts:
-        wrong.append(f"{counts} in the tables, {stated} in the manifest")
-    return check_faults("runs", wrong, f"{counts['runs']:,} of {len(results):,} records run, as the manifest states")
-
-
-def _check_explained(snapshot: _VerifiedSnapshot) -> Check:
-    """Check guarantee 6, second half: one kept row per record; a stage, reason and kept canonical for all others."""
+def _check_rows(snapshot: _VerifiedSnapshot) -> Check:
+    """Check that every input row is decided once: for a reason, and by a kept witness, as its network says."""
     kept_ids = {record["id"] for record in snapshot.records}
-    kept_rows = Counter(decision["id"] for decision in snapshot.decisions if decision["kept"])
-    wrong = [f"record {id_[:12]} has {kept_rows[id_]} kept rows" for id_ in sorted(kept_ids) if kept_rows[id_] != 1]
-    wrong += [f"kept row of {id_[:12]}, which is not a record" for id_ in sorted(kept_rows.keys() - kept_ids)]
-    for decision in snapshot.decisions:
-        stage = decision["stage"]
+    kept_rows: Counter[str] = Counter()
+    outcomes: defaultdict[str, set[tuple[object, ...]]] = defaultdict(set)
+    wrong: list[str] = []
+    number = -1
+    for number, decision in enumerate(snapshot.decisions):
+        where, stage = f"row {decision['row']}", decision["stage"]
+        if decision["row"] != number:
+            wrong.append(f"decisions: rows are not numbered from 0 in order, at {where}")
         if (stage is None) != decision["kept"] or not decision["reason"]:
-            wrong.append(f"row {decision['row']}: stage and kept disagree, or there is no reason")
+            wrong.append(f"{where}: stage and kept disagree, or there is no reason")
         if stage not in ("invalid", "filter") and decision["canonical"] not in kept_ids:
-            wrong.append(f"row {decision['row']}: its canonical is not a kept record")
-        if stage != "invalid" and decision["id"] not in snapshot.ids:
-            wrong.append(f"row {decision['row']}: its code is in no table")
-    return check_faults(
-        "guarantee 6: everything is explained", wrong, "every row kept or removed for a reason by a kept record"
-    )
+            wrong.append(f"{where}: its canonical is not a kept record")
+        if stage != "invalid":
+            outcomes[decision["id"]].add((decision["nn"], stage, decision["canonical"], decision["similarity"]))
+        kept_rows[decision["id"]] += decision["kept"]
+    wrong += [f"record {id_[:12]} has {kept_rows[id_]} kept rows" for id_ in sorted(kept_ids) if kept_rows[id_] != 1]
+    networks = {row["id"]: row for row in snapshot.networks}
+    alone = sorted(outcomes.keys() ^ networks.keys())
+    wrong += [f"{id_[:12]}: in one table of decisions and networks only" for id_ in alone]
+    wrong += [
+        f"{row['nn']}: decided otherwise"
+        for id_, row in networks.items()
+        if id_ in outcomes and (row["nn"], row["stage"], row["canonical"], row["similarity"]) not in outcomes[id_]
+    ]
+    return check_faults("rows", wrong, f"{number + 1:,} rows, each kept or removed for a reason by a kept record")
 
 
 def _check_no_near_duplicates(snapshot: _VerifiedSnapshot) -> Check:
-    """Check guarantee 1, by exact joins."""
+    """Check that no two kept records are near, by exact joins."""
     records, features, parameters = snapshot.records, snapshot.features, snapshot.manifest.parameters
     sets: dict[int, list[int]] = {}
     for index, number in enumerate(features.shingle_set[snapshot.codes].tolist()):
@@ -304,12 +204,12 @@ def _check_no_near_duplicates(snapshot: _VerifiedSnapshot) -> Check:
                 names = f"{records[near.place]['nn']} and {record['nn']}"
                 wrong.append(f"structural Jaccard {near.similarity:.3f} between {names}")
         structures.keep(structure, number)
-    detail = f"{len(records):,} records, all pairs"
-    return check_faults("guarantee 1: no near-duplicate remains", wrong, detail)
+    detail = f"no two of {plural(len(records), 'record')} are near, of all pairs"
+    return check_faults("near duplicates", wrong, detail)
 
 
 def _check_witnesses(snapshot: _VerifiedSnapshot) -> Check:
-    """Check guarantee 2: the recomputed similarity of every removal is the recorded one and reaches its threshold."""
+    """Check that the similarity of every removal to its witness is as recorded and reaches its threshold."""
     code_of, parameters = snapshot.code_of, snapshot.manifest.parameters
     wrong, checked = [], 0
     for decision in snapshot.decisions:
@@ -331,12 +231,71 @@ def _check_witnesses(snapshot: _VerifiedSnapshot) -> Check:
         if similarity != decision["similarity"] or similarity < threshold:
             stated = f"{decision['similarity']} recorded, {similarity} found, {threshold} asked"
             wrong.append(f"row {decision['row']} ({stage}): {stated}")
-    detail = f"{checked:,} removals, similarity as recorded"
-    return check_faults("guarantee 2: a witness for every removal", wrong, detail)
+    detail = f"{plural(checked, 'removal')}, similarity as recorded"
+    return check_faults("witnesses", wrong, detail)
+
+
+def _check_leaks(snapshot: _VerifiedSnapshot) -> Check:
+    """Check that no group is in several splits, that no code is near to one of another group, and that a code without
+    a group is near to several splits.
+    """
+    networks, features = snapshot.networks, snapshot.features
+    wrong = list(_group_faults(networks))
+    codes = [snapshot.code_of[row["id"]] for row in networks]
+    place_of = {row["id"]: place for place, row in enumerate(networks)}
+    traces = {place: GraphTrace(row) for place, row in enumerate(networks) if row["graph"] is not None}
+    shared: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
+    for place, code in enumerate(codes):
+        shared["set", int(features.shingle_set[code])].append(place)
+        shared["fingerprint", int(features.fingerprint[code])].append(place)
+        if (widths := networks[place]["graph_widths"]) is not None:
+            shared["widths", widths].append(place)
+        if (canonical := place_of.get(networks[place]["canonical"])) is not None:
+            shared["canonical", canonical, place] += [canonical, place]
+    for place, name in get_computations(traces).items():
+        shared["computation", name].append(place)
+    sets = np.unique(features.shingle_set[np.array(codes, np.int64)])
+    near: defaultdict[int, list[int]] = defaultdict(list)
+    exact = len(sets) <= MAX_SETS
+    joined = iterate_pairs(features, sets, LEAK_THRESHOLD) if exact else [link_by_lsh(features, sets, LEAK_THRESHOLD)]
+    for a, b, *_ in joined:
+        for one, other in zip(sets[a].tolist(), sets[b].tolist(), strict=True):
+            near[one].append(other)
+            near[other].append(one)
+    groups_of = {key: {networks[place]["split_group"] for place in places} for key, places in shared.items()}
+    splits_of = {key: {networks[place]["split"] for place in places} for key, places in shared.items()}
+    by_place: defaultdict[int, list[tuple[object, ...]]] = defaultdict(list)
+    for key, places in shared.items():
+        for place in places:
+            by_place[place].append(key)
+    for place, row in enumerate(networks):
+        keys = [*by_place[place], *(("set", other) for other in near[int(features.shingle_set[codes[place]])])]
+        if row["split_group"] is not None:
+            if any(groups_of[key] - {None, row["split_group"]} for key in keys):
+                wrong.append(f"{row['nn']}: near to a code of another group")
+        elif exact and len({split for key in keys for split in splits_of[key]} - {None}) < 2:
+            wrong.append(f"{row['nn']}: in no split, but near to one split only")
+    groups = len({row["split_group"] for row in networks} - {None})
+    return check_faults(
+        "leaks", wrong, f"{plural(len(networks), 'code')}, {plural(groups, 'group')}, none across splits"
+    )
+
+
+def _group_faults(networks: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the groups that are in several splits, or not named by their smallest id."""
+    members: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in networks:
+        if (row["split"] is None) != (row["split_group"] is None):
+            yield f"{row['nn']}: a split without a group, or a group without a split"
+        if row["split_group"] is not None:
+            members[row["split_group"]].append(row)
+    for group, rows in members.items():
+        if len({row["split"] for row in rows}) > 1 or min(row["id"] for row in rows)[:16] != group:
+            yield f"group {group}: is in several splits, or has another name"
 
 
 def _check_graphs(snapshot: _VerifiedSnapshot) -> Check:
-    """Check guarantee 7: identities follow from the stored graphs, no two kept records share one, the columns agree."""
+    """Check that identities follow from the graphs, that no two kept records share one, and that columns agree."""
     wrong, known = [], 0
     distinct: defaultdict[str, list[GraphTrace]] = defaultdict(list)
     torch = snapshot.manifest.versions.get("torch")  # folders that are older name no runtime
@@ -367,10 +326,9 @@ def _check_graphs(snapshot: _VerifiedSnapshot) -> Check:
     detail = f"{known:,} of {len(snapshot.records):,} kept records have a graph, all different"
     detail += f"; the numbers of {measured:,}, too" if measured else ""
     detail += f", traced with torch {torch}" if torch is not None else ""
-    return check_faults("guarantee 7: no two compute the same", wrong, detail)
+    return check_faults("graphs", wrong, detail)
 
 
-_COMPUTATION = ("graph", "graph_widths", "behavior")
 _GRAPHS = ("id", "torch", "eval", "train", *IDENTITIES)
 
 
@@ -392,65 +350,13 @@ def _similarity(features: FeatureTable, stage: str, code: int, canonical: int) -
     return jaccard(*(features.elements[number] for number in structures))
 
 
-def _check_order(snapshot: _VerifiedSnapshot) -> Check:
-    """Check guarantee 3: splits follow from kept codes and the seed, not from the order of rows."""
-    ids = [record["id"] for record in snapshot.records]
-    families = [snapshot.features.family[code] for code in snapshot.codes.tolist()]
-    kinds = [(get_prefix(record["nn"]), family) for record, family in zip(snapshot.records, families, strict=True)]
-    splits = assign_splits(snapshot.groups, ids, kinds, snapshot.manifest.parameters["seed"])
-    wrong = [
-        f"{record['nn']}: split {record['split']}, by its content {split}"
-        for record, split in zip(snapshot.records, splits, strict=True)
-        if record["split"] != split
-    ]
-    return check_faults("guarantee 3: order does not matter", wrong, "splits follow from content and seed alone")
+#: The promises about near codes, by name.
+_LAWS = {"near duplicates": _check_no_near_duplicates, "witnesses": _check_witnesses, "leaks": _check_leaks}
 
 
-def _check_leakage(snapshot: _VerifiedSnapshot) -> Check:
-    """Check guarantee 4, by an exact join."""
-    wrong, split_of = [], dict[int, str]()
-    names = group_names(snapshot.groups, [record["id"] for record in snapshot.records])
-    for record, group, name in zip(snapshot.records, snapshot.groups, names, strict=True):
-        if record["cluster"] != name:
-            wrong.append(f"{record['nn']}: its cluster is not {name}")
-        split = split_of.setdefault(group, record["split"])
-        if split != record["split"]:
-            wrong.append(f"{record['nn']}: its group is in {split} too")
-    what = f"Jaccard >= {LEAK_THRESHOLD:.2f} or equal fingerprint, or graphs equal up to widths"
-    detail = f"{len(set(snapshot.groups)):,} groups ({what}), none across splits"
-    return check_faults("guarantee 4: no leakage", wrong, detail)
-
-
-def _check_recall(snapshot: _VerifiedSnapshot) -> Check:
-    """Check guarantee 5: LSH, as it was run, proposes every true pair of this corpus."""
-    stated, threshold = snapshot.manifest.details["lsh"], snapshot.manifest.parameters["lexical_threshold"]
-    features = snapshot.features
-    judged = {d["id"] for d in snapshot.decisions if d["stage"] not in ("invalid", "filter")}
-    if not judged:
-        return check_faults("guarantee 5: all pairs are found", [], "nothing to compare")
-    sets = in_order(features.shingle_set[np.array([snapshot.code_of[id_] for id_ in sorted(judged)], np.int64)])
-    measured = measure_recall(
-        features, exact_pairs(features, sets, threshold), Banding(stated["bands"], stated["rows"]), threshold
-    )
-    wrong = (
-        []
-        if measured.proposed == measured.pairs
-        else [f"{measured.pairs - measured.proposed:,} pairs are not proposed"]
-    )
-    if not np.isclose(stated["recall"], measured.recall):
-        wrong.append(f"recall {stated['recall']:.6f} stated, {measured.recall:.6f} found")
-    recall_text = (
-        f"{measured.proposed:,} of {measured.pairs:,} pairs, {measured.sets_joined:,} of {measured.sets:,} sets asked"
-    )
-    return check_faults("guarantee 5: all pairs are found", wrong, f"recall {measured.recall:.4f}: {recall_text}")
-
-
-#: The checks of guarantees 1 to 5.
-_GUARANTEES = (_check_no_near_duplicates, _check_witnesses, _check_order, _check_leakage, _check_recall)
-
-
-def check_chat(folder: Path, manifest: Manifest) -> list[Check]:
+def check_chat(snapshot: Folder) -> list[Check]:
     """Run the checks of a snapshot with conversations, whose tables are known to have the right columns."""
+    folder = snapshot.path
     facts = "chat code", ", the code in their answers parses and fits their records"
     splits: dict[str, str] = {}
     licenses: dict[str, str | None] = {}  # older snapshots have none
@@ -467,7 +373,7 @@ def check_chat(folder: Path, manifest: Manifest) -> list[Check]:
             yield f"its license is {row['license']}, that of its record {licenses[row['record']]}"
         yield from _faults(row, digests.get(row["record"]))
 
-    return check_rows(folder, manifest, "record", splits, CHAT_KINDS, faults, facts)
+    return check_rows(folder, snapshot.manifest, "record", splits, CHAT_KINDS, faults, facts)
 
 
 def _digest(text: str) -> str:

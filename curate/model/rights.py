@@ -31,7 +31,7 @@ from lemur_core.files.progress import note, progress
 from lemur_core.files.workers import map_chunks
 from lemur_core.similarity.tokens import ClassIndex, ClassText, class_texts
 from manifests.folders.checks import Check, check_faults
-from manifests.folders.formats import EXTRACTION
+from manifests.folders.kinds import EXTRACTION
 from manifests.folders.manifest import Manifest, Parent, describe_parent
 from manifests.provenance.heads import license_of_code
 from manifests.provenance.licenses import NOASSERTION, combine_licenses, is_permissive

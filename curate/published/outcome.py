@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from curate.compute.behavior import find_faults
 from curate.compute.graphs import GraphTrace, get_computations
-from curate.compute.runs import RunResult, category_left_out
+from curate.compute.runs import RunResult, read_reason
 from curate.model.corpus import LoadedRecords
 from curate.model.options import get_prefix
 from curate.model.rights import Rights
@@ -110,7 +110,7 @@ def count_runs(results: Iterable[RunResult], reasons: Iterable[tuple[Hashable, s
     """
     checked = list(results)
     errors = Counter(result.category for result in checked if result.category is not None)
-    left_out = {code: category for code, reason in reasons if (category := category_left_out(reason)) is not None}
+    left_out = {code: result.category for code, reason in reasons if (result := read_reason(reason)) is not None}
     return {
         "runs": sum(result.runs is True for result in checked),
         "fails": sum(result.runs is False for result in checked),

@@ -35,7 +35,7 @@ from lemur_core.graphs.serialization import load_graphs
 from lemur_core.similarity import Detail
 from lemur_core.similarity.overlap import Multiset, OverlapIndex, build_multiset
 from lemur_core.similarity.views import Views
-from manifests.folders.formats import EXTRACTION, SNAPSHOT
+from manifests.folders.kinds import EXTRACTION, SNAPSHOT
 from manifests.folders.manifest import Manifest, read_manifest
 from manifests.folders.reading import reading
 from manifests.folders.tables import read_table

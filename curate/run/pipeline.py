@@ -60,31 +60,41 @@ def curate(
             outcome = decide(corpus, options, jobs)
             _check_some_left(corpus, outcome)
             watch.lap("decide")
-            removed = _add_rights(corpus, outcome, source, options, origins, jobs)
+            _add_rights(corpus, outcome, source, options, origins, jobs)
             if origins:
                 watch.lap("origins")
             _add_chat(corpus, outcome, options, jobs, watch)
-            rows = write_snapshot_tables(folder, corpus, outcome, source.measurements())
-            watch.lap("write tables")
-            counts = count_decisions(corpus, outcome) | outcome.rights.count(outcome.kept, removed)
-            counts |= _count_measured(folder, rows)
-            write_report(folder, corpus, outcome, counts, options, source.name)
-            watch.lap("report")
-        inputs = source.inputs()
-        write_snapshot_card(folder, source.name, outcome, rows, inputs)
+            rows, counts, details = write_contents(folder, corpus, outcome, options, source)
+            watch.lap("write")
         parents = [*find_source_parents(source), *repositories]
         manifest = Manifest(
             kind="snapshot",
             versions=package_versions() | (run_versions(options.runtime) if _ran_code(options, outcome) else {}),
             parameters=_parameters(source, options, outcome, repositories),
-            inputs=inputs,
+            inputs=source.inputs(),
             parents=list(dict.fromkeys(parents)),
             counts=counts,
-            details=_details(outcome),
+            details=details,
             outputs=list_outputs(folder, rows),
             measured=watch.measure(),
         )
         return finish(folder, manifest, snapshot_page, watch)
+
+
+def write_contents(
+    folder: Path, corpus: LoadedRecords, outcome: CurationOutcome, options: CurateOptions, source: RecordSource
+) -> tuple[dict[str, int], Json, Json]:
+    """Write everything in a snapshot that follows from its outcome: tables, report, figures, card.
+
+    Returns: the rows by path; the counts and the details of its manifest.
+    """
+    rows = write_snapshot_tables(folder, corpus, outcome, source.measurements())
+    removed = [int(corpus.code_of_row[row]) for row in list_removed_rows(corpus, outcome)]
+    counts = count_decisions(corpus, outcome) | outcome.rights.count(outcome.kept, removed)
+    counts |= _count_measured(folder, rows)
+    write_report(folder, corpus, outcome, counts, options, source.name)
+    write_snapshot_card(folder, source.name, outcome, rows, source.inputs())
+    return rows, counts, _details(outcome)
 
 
 def _add_chat(
@@ -113,11 +123,8 @@ def _add_rights(
     options: CurateOptions,
     origins: Sequence[Path],
     jobs: int | None,
-) -> list[int]:
-    """Add the licenses of all reported codes to the outcome; with `origins`, by the blocks that they come from.
-
-    Returns: the codes that were removed.
-    """
+) -> None:
+    """Add the licenses of all reported codes to the outcome; with `origins`, by the blocks that they come from."""
     removed = [int(corpus.code_of_row[row]) for row in list_removed_rows(corpus, outcome)]
     codes = sorted({*outcome.kept, *removed})
     of_codes = None
@@ -125,7 +132,6 @@ def _add_rights(
         library = Origins(origins, jobs)
         of_codes, outcome.details["origins"] = library.find_origins(corpus, codes), library.facts
     outcome.rights = read_rights(corpus, codes, source.license(options.license), options.license, of_codes)
-    return removed
 
 
 def _check_some_left(corpus: LoadedRecords, outcome: CurationOutcome) -> None:
@@ -163,7 +169,7 @@ def _decide(
         try:
             with GraphTracer(corpus, jobs=jobs, **options.in_sandbox) as tracer:
                 outcome = curate_strict(corpus, options, check, tracer)
-            outcome.notes += _describe_assumptions(corpus, outcome, options)
+            outcome.notes += describe_assumptions_of(corpus, outcome, options)
             return outcome
         except NoSandboxError as error:
             # Only the default may be left out in silence: what was requested is an error.
@@ -176,7 +182,8 @@ def _decide(
     return curate_strict(corpus, options, check)
 
 
-def _describe_assumptions(corpus: LoadedRecords, outcome: CurationOutcome, options: CurateOptions) -> list[str]:
+def describe_assumptions_of(corpus: LoadedRecords, outcome: CurationOutcome, options: CurateOptions) -> list[str]:
+    """Return what was assumed to run the kept networks."""
     traces = outcome.graphs or {}
     kept = [code for code in outcome.kept if code in traces]
     rows = corpus.rows.take(pa.array([outcome.representatives[code] for code in kept], pa.int64()))

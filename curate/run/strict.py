@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from curate.compute.graphs import GraphTrace, GraphTracer, choose_traced, differ_test, get_computations
+from curate.compute.graphs import CorpusTracer, GraphTrace, choose_traced, differ_test, get_computations
 from curate.compute.runs import Check, reason_to_leave_out
 from curate.model.corpus import LoadedRecords
 from curate.model.options import CurateOptions, get_prefix, matching_prefix
@@ -20,7 +20,7 @@ def curate_strict(
     corpus: LoadedRecords,
     options: CurateOptions,
     check: Check | None = None,
-    tracer: GraphTracer | None = None,
+    tracer: CorpusTracer | None = None,
 ) -> CurationOutcome:
     """Decide every row by the guarantees.
 
@@ -119,7 +119,7 @@ def _measure_recall(
     return measure_recall(features, truth, banding, threshold)
 
 
-def _selector(corpus: LoadedRecords, options: CurateOptions, recall: Recall, tracer: GraphTracer | None) -> Select:
+def _selector(corpus: LoadedRecords, options: CurateOptions, recall: Recall, tracer: CorpusTracer | None) -> Select:
     features, banding = corpus.features, Banding(recall.bands, recall.rows)
     lexical = LexicalIndex(features, options.lexical_threshold, banding)
     kept = KeptSet(features, lexical, StructuralIndex(features.elements, options.structural_threshold))

@@ -17,7 +17,6 @@ from lemur_core.describe.picture import Box, boxes
 from lemur_core.files.markdown import count, percent, plural
 from lemur_core.graphs.serialization import deserialize
 from lemur_core.graphs.symbolic import evaluate_graph
-from manifests.folders.formats import EXTRACTION, lines_text
 from manifests.folders.frame import (
     Cell,
     Entry,
@@ -33,6 +32,7 @@ from manifests.folders.frame import (
     operations,
     table,
 )
+from manifests.folders.kinds import EXTRACTION, lines_text
 from manifests.folders.manifest import Manifest
 from manifests.provenance import SPECS, TABLE, get_minimized_path, without_source
 from manifests.provenance.licenses import NOASSERTION, is_permissive

@@ -10,7 +10,7 @@ from typing import TypeVar
 from extract.model.results import RowCounts, RunFacts, at_least, count_reached, wilson
 from lemur_core.files.markdown import code_span, count, make_visible, percent, plain, plural, table
 from lemur_core.similarity.views import LEXICAL, STRUCTURAL, Distinct
-from manifests.folders.manifest import Manifest, Measured
+from manifests.folders.manifest import Manifest
 from manifests.provenance import without_source
 from manifests.records import LEVELS, Block, Level
 
@@ -55,14 +55,12 @@ def write_report(
     facts: RunFacts,
     counts: RowCounts,
     distinct: Distinct,
-    measured: Measured,
 ) -> None:
-    """Write `report.md` into `folder`; all but the section "This run" is reproducible.
+    """Write `report.md` into `folder`; the same rows give the same bytes.
 
     Args:
         counts: result of `count_rows`.
         distinct: distinct blocks among the executed ones.
-        measured: time measured so far.
     """
     substitutes = [source for source in facts.sources if source.instead_of]
     taken = [[code_span(text) for text in (s.name, s.origin or s.name, s.instead_of)] for s in substitutes]
@@ -89,7 +87,6 @@ def write_report(
         *_section(
             "Fidelity", ["", "classes", "%"], compared, intro="Against the class as imported from its own package:"
         ),
-        *_this_run(facts, measured),
     ]
     (folder / "report.md").write_text("\n".join([*lines, *_SINGLE_BLOCKS]), encoding="utf-8", newline="\n")
 
@@ -313,20 +310,6 @@ def _quality(rows: Sequence[Block]) -> list[str]:
     )
     heads = ["files", "least", "10 %", "median", "mean", "without a finding"]
     return [*_section("Code quality", heads, [cells], left=0), note, ""]
-
-
-def _this_run(facts: RunFacts, measured: Measured) -> list[str]:
-    """Report seconds and cache hits, which differ between runs."""
-    stages = [[plain(stage), f"{seconds:,.1f}"] for stage, seconds in measured.stage_seconds.items()]
-    stages.append(["**all**", f"{measured.seconds:,.1f}"])
-    lines = _section("This run", ["stage", "seconds"], stages, intro="These figures differ from run to run.")
-    caches = (
-        ("files in the index", facts.index_hits, facts.index_parsed, "parsed"),
-        ("validations", facts.validations_reused, facts.validations_run, "run"),
-    )
-    body = [[label, count(old), f"{count(new)} {what}", percent(old, old + new)] for label, old, new, what in caches]
-    lines += table(["cache", "known before", "new", "hits"], body)
-    return [*lines, f"Peak memory of the main process: {measured.peak_memory_bytes / 2**20:,.0f} MiB.", ""]
 
 
 def _quantiles(ordered: Sequence[T], fractions: Sequence[float]) -> list[T]:

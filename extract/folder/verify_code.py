@@ -4,7 +4,6 @@ Last, the printed calls of the blocks are executed in the sandbox, each below th
 """
 
 import ast
-import hashlib
 import itertools
 import re
 import sys
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import Literal
 
 from extract.arguments.messages import CallRequest
-from extract.folder.write import code_paths
 from extract.minimize.stage import list_requirements
 from extract.model.results import at_least
 from extract.proofs.runtime import PROVIDED, BlockRuntime, runtime_for
@@ -33,7 +31,7 @@ from lemur_core.sandbox.stage import Reply, Retries, SandboxStage, open_sandbox
 from lemur_core.source.quality import find_undefined_names
 from lemur_core.source.text import parse_code
 from manifests.folders.checks import Check, check_faults
-from manifests.folders.formats import EXTRACTION
+from manifests.folders.kinds import EXTRACTION
 from manifests.provenance import SPECS, get_minimized_path, header_lines, is_guess
 from manifests.provenance.licenses import NOASSERTION, is_permissive
 from manifests.provenance.parts import read_requirements
@@ -48,7 +46,6 @@ _FEW = 60  # blocks; with fewer, starting processes costs more than it saves
 
 #: Checks of single files, in the order of the report, with the text for success.
 _OF_CODE = {
-    "files": "closed files as in the table, with the SHA-256 that it states",
     "parses": "files are Python",
     "undefined names": "files, none by pyflakes",
     "imports": "files import the standard library, the runtime and what they require, and nothing of their origin",
@@ -81,21 +78,15 @@ def check_code(
         packages: by source, the import names that its blocks must not import.
         confirmed: distributions by import name, as the user stated them for the extraction.
     """
-    paths = code_paths([row.block for row in rows if row.code_sha256 is not None])
+    number = sum(row.code_sha256 is not None for row in rows)
     all_faults: Faults = {name: [] for name in _OF_CODE}
-    for row in rows:
-        if row.file != paths.get(row.block):
-            all_faults["files"].append(f"{row.block}: lies in {row.file}, not in {paths.get(row.block)}")
-    lines = sum(1 for _ in read_lines(folder / SPECS))
-    if lines > len(paths):
-        all_faults["specs"].append(f"{SPECS}: {lines:,} lines for {len(paths):,} blocks that have code")
-    work, batches = partial(_check_batch, folder, packages, confirmed), _batches(folder)
-    with progress("verify", len(paths), "blocks") as advance:
-        for done, faults in map(work, batches) if len(paths) <= _FEW else map_items(work, batches, jobs):
+    work, batches = partial(_check_batch, packages, confirmed), _batches(folder)
+    with progress("verify", number, "blocks") as advance:
+        for done, faults in map(work, batches) if number <= _FEW else map_items(work, batches, jobs):
             for name, wrong in faults.items():
                 all_faults[name] += wrong
             advance(done)
-    return [check_faults(name, all_faults[name], f"{len(paths):,} {text}") for name, text in _OF_CODE.items()]
+    return [check_faults(name, all_faults[name], f"{number:,} {text}") for name, text in _OF_CODE.items()]
 
 
 def _batches(folder: Path) -> Iterator[list[BlockFile]]:
@@ -111,28 +102,23 @@ def _batches(folder: Path) -> Iterator[list[BlockFile]]:
 
 
 def _check_batch(
-    folder: Path, packages: Mapping[str, frozenset[str]], confirmed: Mapping[str, str], files: Sequence[BlockFile]
+    packages: Mapping[str, frozenset[str]], confirmed: Mapping[str, str], files: Sequence[BlockFile]
 ) -> tuple[int, Faults]:
     """Return the number of blocks and the faults of their files, by check."""
     faults: Faults = {name: [] for name in _OF_CODE}
     for file in files:
         block, own = file.row.block, packages[file.row.source]
         if file.row.code is not None:
-            for name, fault in _file_faults(folder, file, file.row.code, own, confirmed):
+            for name, fault in _file_faults(file, file.row.code, own, confirmed):
                 faults[name].append(f"{block}: {fault}")
-        faults["lean forms"] += [f"{block}: {fault}" for fault in _check_minimized(folder, file.row, own, confirmed)]
+        faults["lean forms"] += [f"{block}: {fault}" for fault in _check_minimized(file.row, own, confirmed)]
     return len(files), faults
 
 
 def _file_faults(
-    folder: Path, file: BlockFile, code: str, own: frozenset[str], confirmed: Mapping[str, str]
+    file: BlockFile, code: str, own: frozenset[str], confirmed: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    row, data = file.row, code.encode()
-    if hashlib.sha256(data).hexdigest() != row.code_sha256:
-        yield "files", "code_sha256 is not the SHA-256 of its code"
-    path = folder / row.file if row.file else None
-    if path is None or not path.is_file() or path.read_bytes() != data:
-        yield "files", f"{row.file} is not its code"
+    row = file.row
     yield from (("specs", fault) for fault in find_line_faults(file.spec, row))
     head = _header(code)
     for key, value in (("Block", row.block), ("Licence", row.license)):
@@ -150,7 +136,7 @@ def _file_faults(
     yield from (("imports", fault) for fault in import_faults(tree, row.requires, own, confirmed))
 
 
-def _check_minimized(folder: Path, row: Block, own: frozenset[str], confirmed: Mapping[str, str]) -> Iterator[str]:
+def _check_minimized(row: Block, own: frozenset[str], confirmed: Mapping[str, str]) -> Iterator[str]:
     code, stated = row.lean_code, row.lean_sha256
     if stated is None:
         if at_least(row.level, "forward") != (row.lean_error is not None) or code is not None:
@@ -162,12 +148,6 @@ def _check_minimized(folder: Path, row: Block, own: frozenset[str], confirmed: M
         return
     if row.lean_error is not None:
         yield "has a lean form, and a reason why not"
-    data = code.encode()
-    path = folder / get_minimized_path(row.file or "")
-    if not path.is_file() or path.read_bytes() != data:
-        yield f"{get_minimized_path(row.file or '')} is not its lean form"
-    if hashlib.sha256(data).hexdigest() != stated or code.count("\n") != row.lean_lines:
-        yield "lean_sha256 or lean_lines is not that of its lean form"
     head = _header(code)
     if (head.get("Block"), head.get("Licence")) != (row.block, row.lean_license):
         yield "the header of its lean form names another block or license"

@@ -27,8 +27,8 @@ from lemur_core.similarity.tokens import split_tokens
 from lemur_core.similarity.views import Distinct, count_distinct
 from lemur_core.source.quality import code_quality
 from manifests.conversations.conversation import write_chat_tables
-from manifests.folders.formats import EXTRACTION, Card
 from manifests.folders.frame import finish
+from manifests.folders.kinds import EXTRACTION, Card
 from manifests.folders.manifest import Input, Manifest, Stopwatch, list_outputs, package_versions
 from manifests.folders.tables import write_table
 from manifests.provenance import FULL, NAMES, REQUIREMENTS, SPECS, TABLE, get_minimized_path
@@ -67,32 +67,45 @@ def write_extraction(
     ]
     watch.lap("quality")
     assert len({row.block for row in rows}) == len(rows), "a block occurs twice among the results"
-    counts = count_rows(rows, facts.targets)
     with atomic_folder(out, force=force) as folder:
-        _write_blocks(folder, rows, {result.row.block: result.closure_files for result in results}, facts)
+        write_blocks(folder, rows, facts.options.level)
+        files_of_block = {result.row.block: result.closure_files for result in results}
+        text = requirements_text(rows, files_of_block, facts.sources)
+        (folder / REQUIREMENTS).write_text(text, encoding="utf-8", newline="\n")
         watch.lap("write tables")
         traced = {result.row.block: result.traced for result in results if result.traced is not None}
         specs = write_specs(folder / SPECS, rows, traced)
         watch.lap("write specs")
-        tables, dataset = _write_dataset(folder, specs, rows, facts)
+        written, counts, details = write_contents(folder, rows, specs, facts)
         watch.lap("write data set")
-        # Duplicates are counted among validated blocks alone, as the paper counts them.
-        executed = [(row.code, row.graph) for row in rows if row.code and at_least(row.level, "executed")]
-        distinct = count_distinct([code for code, _ in executed], [graph for _, graph in executed])
-        watch.lap("distinct")
-        write_report(folder, rows, facts, counts, distinct, watch.measure())
-        watch.lap("report")
         manifest = Manifest(
             kind=EXTRACTION.name,
             versions=package_versions("pytest") | run_versions(),
             parameters=facts.options.parameters(),
             inputs=[Input(name=s.name, sha256=s.digest, bytes=_count_bytes(s)) for s in facts.sources],
-            counts=counts | dataset,
-            details=_manifest_details(facts, distinct),
-            outputs=list_outputs(folder, {TABLE: len(rows), SPECS: len(specs), **tables}),
+            counts=counts,
+            details=details,
+            outputs=list_outputs(folder, written),
             measured=watch.measure(),
         )
         return finish(folder, manifest, extraction_page, watch)
+
+
+def write_contents(
+    folder: Path, rows: Sequence[Block], specs: Sequence[Spec], facts: RunFacts
+) -> tuple[dict[str, int], dict[str, Any], dict[str, Any]]:
+    """Write everything that follows from the blocks, specs and requirements in a folder: tables, card, report.
+
+    Returns: the rows by path; the counts and the details of its manifest.
+    """
+    counts = count_rows(rows, facts.targets)
+    tables, dataset = _write_dataset(folder, specs, rows, facts)
+    # Duplicates are counted among validated blocks alone, as the paper counts them.
+    executed = [(row.code, row.graph) for row in rows if row.code and at_least(row.level, "executed")]
+    distinct = count_distinct([code for code, _ in executed], [graph for _, graph in executed])
+    write_report(folder, rows, facts, counts, distinct)
+    details = _manifest_details(facts, distinct)
+    return {TABLE: len(rows), SPECS: len(specs), **tables}, {**counts, **dataset}, details
 
 
 def qualities(codes: Sequence[str | None], jobs: int | None = None) -> list[float | None]:
@@ -118,10 +131,8 @@ def _no_score(_: str) -> None:
     """Return no score for a file that crashes a worker."""
 
 
-def _write_blocks(
-    folder: Path, rows: Sequence[Block], files_of_block: Mapping[str, Sequence[tuple[str, str]]], facts: RunFacts
-) -> None:
-    """Write the closed files, the table of blocks, and what each file requires and is made from."""
+def write_blocks(folder: Path, rows: Sequence[Block], level: str) -> None:
+    """Write the closed files and the table of blocks. Args: level: the one that was asked for."""
     for row in rows:
         file = row.file or ""
         for name, code in ((file, row.code), (get_minimized_path(file), row.lean_code)):
@@ -129,9 +140,7 @@ def _write_blocks(
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (folder / name).write_text(code, encoding="utf-8", newline="\n")
     write_table(folder / TABLE, arrow_schema(Block), (row.model_dump() for row in rows))
-    text = requirements_text(rows, files_of_block, facts.sources)
-    (folder / REQUIREMENTS).write_text(text, encoding="utf-8", newline="\n")
-    if facts.options.level == "discovered":
+    if level == "discovered":
         # The list that makes `--names` select these classes again: unique bare names, else block ids.
         times = Counter(row.name for row in rows)
         names = [row.name if times[row.name] == 1 else row.block for row in rows]

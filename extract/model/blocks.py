@@ -2,17 +2,15 @@
 
 import difflib
 import hashlib
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pyarrow.compute as pc
-from rich.console import Console
-from rich.syntax import Syntax
 
 from extract.specs.make import read_observed, read_spec, read_spec_graph
 from extract.specs.printed import print_call
@@ -21,7 +19,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible, plural
 from lemur_core.files.python import decode_python
 from manifests.conversations.verify import find_conversation
-from manifests.folders.formats import EXTRACTION, FolderLink, RowTrace, lines_text
+from manifests.folders.kinds import EXTRACTION, FolderLink, FoundItem, lines_text
 from manifests.folders.manifest import read_manifest
 from manifests.folders.tables import as_records, open_table, read_table
 from manifests.provenance import TABLE, get_minimized_path
@@ -203,7 +201,7 @@ def _execute(name: str, path: Path, data: bytes, block: str) -> ModuleType:
 # --- back to source lines ---------------------------------------------------------------------------------------------
 
 
-def find(folder: Path, wanted: str) -> RowTrace:
+def find(folder: Path, wanted: str) -> FoundItem:
     """Return the conversation of an id, or the block of an id, qualified or bare name, as in `lemur show`.
 
     Raises: UserError if nothing has this name (suggests similar ones), or several conversations do.
@@ -211,14 +209,28 @@ def find(folder: Path, wanted: str) -> RowTrace:
     with EXTRACTION.reading(folder):
         chat = find_conversation(folder, wanted, SpecChatRow, ("id", "task", "block"))
     if chat is None:
-        return RowTrace(tuple(_list_links(folder, wanted)), ())
-    details = {"task": chat["task"], "about": chat["block"]}
-    return RowTrace((FolderLink("chat row", chat["id"], details), *_list_links(folder, chat["block"])), ())
+        return _describe(folder, wanted)
+    found = _describe(folder, chat["block"])
+    link = FolderLink("chat row", chat["id"], {"task": chat["task"], "about": chat["block"]})
+    return replace(found, links=(link, *found.links), lines=[*link.lines(), "", *found.lines])
 
 
-def _list_links(folder: Path, wanted: str) -> Iterator[FolderLink]:
-    """Yield the links from a block to its release, its lines, and the files of which it has definitions."""
+def _describe(folder: Path, wanted: str) -> FoundItem:
     named = find_block(folder, wanted)
+    row = named.row
+    needs = named.needs and named.needs.model_dump(by_alias=True, exclude_unset=True)
+    return FoundItem(
+        tuple(_list_links(folder, named)),
+        lines=[*describe_block(named), *_describe_rebuilding(read_spec(folder, row.block))],
+        facts={**row.model_dump(mode="json"), "needs": needs, "others": list(named.others)},
+        # The lean form if only that was published, or if the closed file is for reading in an editor.
+        code=row.lean_code if _is_long(row) else row.code or row.lean_code,
+        draw=partial(draw_block, folder, row.block),
+    )
+
+
+def _list_links(folder: Path, named: NamedBlock) -> Iterator[FolderLink]:
+    """Yield the links from a block to its release, its lines, and the files of which it has definitions."""
     row, needs, requirements = named.row, named.needs, named.requirements
     sources = {name: source.model_dump() for name, source in requirements.sources.items()}
     sources |= {source["name"]: source for source in read_manifest(folder).details.get("sources", [])}
@@ -240,7 +252,7 @@ def _list_links(folder: Path, wanted: str) -> Iterator[FolderLink]:
         yield FolderLink("with", f"{source} {path}", {"swhid": requirements.files.get(source, {}).get(path)})
 
 
-def find_code(folder: Path, sha256: str) -> RowTrace | None:
+def find_code(folder: Path, sha256: str) -> FoundItem | None:
     """Return the block whose file or lean form has this digest."""
     with EXTRACTION.reading(folder):
         table = read_table([folder / TABLE], Block, ["block", "code_sha256", "lean_sha256"])
@@ -255,30 +267,6 @@ def find_code(folder: Path, sha256: str) -> RowTrace | None:
 _MAX_ITEMS = 8
 _LONG = 2_000  # lines
 _SURE = ", 1.00]"  # end of a resolution without doubt
-
-
-def show_block(folder: Path, wanted: str, *, as_json: bool = False) -> None:
-    """Print one block: as JSON, or as lines and its code, in color on a terminal.
-
-    Raises: The same as `find_block`.
-    """
-    named = find_block(folder, wanted)
-    row = named.row
-    if as_json:
-        needs = named.needs and named.needs.model_dump(by_alias=True, exclude_unset=True)
-        print(json.dumps({**row.model_dump(mode="json"), "needs": needs, "others": list(named.others)}, indent=2))
-        return
-    print("\n".join([*describe_block(named), *_describe_rebuilding(read_spec(folder, row.block))]))
-    code = row.lean_code if _is_long(row) else row.code or row.lean_code  # the lean form if only that was published
-    if code is None:
-        return
-    print()
-    if sys.stdout.isatty():
-        # Foreign code: the terminal must not obey its control characters.
-        safe = "\n".join(make_visible(line) for line in code.rstrip("\n").split("\n"))
-        Console().print(Syntax(safe, "python", theme="ansi_dark", background_color="default", word_wrap=True))
-    else:
-        print(code, end="")
 
 
 def _is_long(row: Block) -> bool:

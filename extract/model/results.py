@@ -58,10 +58,6 @@ class RunFacts:
     unopened: tuple[tuple[str, str], ...] = ()  # sources that could not be opened, with the reason
     unreached: list[str] = field(default_factory=list)  # requirements for which the index could not be reached
     notes: list[str] = field(default_factory=list)  # deviations from the request
-    index_hits: int = 0  # files whose facts were in the index
-    index_parsed: int = 0  # files that were parsed for the index
-    validations_reused: int = 0  # blocks whose outcome was reused from an earlier run
-    validations_run: int = 0
     details: dict[str, Any] = field(default_factory=dict)  # additional facts for the manifest, the same in every run
 
     @property

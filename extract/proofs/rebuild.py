@@ -24,7 +24,7 @@ from lemur_core.graphs.identity import compute_identities
 from lemur_core.graphs.serialization import load_graphs
 from lemur_core.sandbox import Limits
 from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
-from manifests.folders.formats import EXTRACTION
+from manifests.folders.kinds import EXTRACTION
 from manifests.folders.manifest import read_manifest
 from manifests.provenance.parts import read_requirements
 from manifests.records import Block, Spec, first_fault

@@ -24,7 +24,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import progress
 from lemur_core.source.scopes import last_name
-from manifests.folders.formats import EXTRACTION
+from manifests.folders.kinds import EXTRACTION
 from manifests.options import Level
 from manifests.provenance import SPECS
 

@@ -25,7 +25,7 @@ from lemur_core.files.progress import progress
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.serialization import load_graphs
 from lemur_core.similarity.tokens import split_tokens
-from manifests.folders.formats import EXTRACTION
+from manifests.folders.kinds import EXTRACTION
 from manifests.provenance import SPECS
 from manifests.records import Block, Observed, Spec, SpecArgument, SpecArguments, first_fault
 
@@ -92,7 +92,10 @@ def make_spec(row: Block, answer: Mapping[str, Any] | None = None) -> Spec:
         algorithm=algorithm,
         summary=summarize(row.name, observed, algorithm),
     )
-    return neutralize(spec, row.code)
+    neutral = neutralize(spec, row.code)
+    if "algorithm" in neutral.withheld:  # the summary is made of it, too
+        return neutral.model_copy(update={"summary": summarize(row.name, observed, None)})
+    return neutral
 
 
 def to_line(spec: Spec) -> str:

@@ -13,7 +13,7 @@ import re
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -25,8 +25,8 @@ from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
 from lemur_core.files.markdown import percent, table
-from manifests.folders.checks import Check, check_faults, check_files, check_table
-from manifests.folders.formats import FolderFormat, FolderKind, FolderLink, RowTrace
+from manifests.folders.checks import Check, check_faults
+from manifests.folders.kinds import Folder, FolderLink, FoundItem, Kind
 from manifests.folders.manifest import read_manifest
 from manifests.folders.reading import reading
 from manifests.folders.tables import read_rows
@@ -477,16 +477,9 @@ def count_facts(facts: Sequence[ExpertFact]) -> Json:
     return counts
 
 
-def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:  # noqa: ARG001 (same signature for all verifiers)
-    """Run all checks of a finished stage, in a fixed order. Raises: UserError if it has no valid manifest."""
-    manifest = read_manifest(folder)
-    checks = [check_files(folder, manifest)]
-    if manifest.kind == DATA:
-        checks.append(check_table(folder, FACTS, ExpertFact))
-    if manifest.kind == EVALUATED:
-        checks.append(check_table(folder, ANSWERS, ExpertAnswer))
-    if not all(check.ok for check in checks):
-        return checks
+def check_experts(verified: Folder) -> list[Check]:
+    """Check counts, facts and answers of a stage."""
+    folder, manifest, checks = verified.path, verified.manifest, list[Check]()
     if manifest.kind == DATA:
         facts = facts_in(folder)
         wrong = [] if count_facts(facts) == manifest.counts else ["counts are not those of the facts"]
@@ -514,7 +507,7 @@ def _fact_faults(facts: list[ExpertFact]) -> Iterator[str]:
     yield from (f"{fact.id}: not held out, but its block is" for fact in facts if fact.block in held and not fact.held)
 
 
-def find(folder: Path, wanted: str) -> RowTrace:
+def find(folder: Path, wanted: str) -> FoundItem:
     """Find facts and answers by their id or their block's. Raises: UserError, with similar names, if there is none."""
     rows = list(_rows(folder))
     found = [row for row in rows if wanted in (row.id, row.block)]
@@ -525,7 +518,7 @@ def find(folder: Path, wanted: str) -> RowTrace:
     return _trace_rows(found)
 
 
-def find_code(folder: Path, sha256: str) -> RowTrace | None:
+def find_code(folder: Path, sha256: str) -> FoundItem | None:
     """Return the facts and answers about the block with this code; None if there are none."""
     rows = [row for row in _rows(folder) if row.code_sha256 == sha256]
     return _trace_rows(rows) if rows else None
@@ -539,15 +532,17 @@ def _rows(folder: Path) -> Iterator[ExpertFact | ExpertAnswer]:
         yield from read_rows([folder / ANSWERS], ExpertAnswer)
 
 
-def _trace_rows(rows: Sequence[ExpertFact | ExpertAnswer]) -> RowTrace:
+def _trace_rows(rows: Sequence[ExpertFact | ExpertAnswer]) -> FoundItem:
     links = [
         FolderLink("fact" if isinstance(row, ExpertFact) else "answer", row.id, row.model_dump(exclude={"id"}))
         for row in rows
     ]
-    return RowTrace(tuple(links), tuple(dict.fromkeys(row.code_sha256 for row in rows)))
+    return FoundItem(tuple(links), tuple(dict.fromkeys(row.code_sha256 for row in rows)))
 
 
-KINDS = tuple(
-    FolderKind(FolderFormat(kind, "lemur experts"), verify, find, find_code)
-    for kind in (DATA, BASE, EXPERT, CODEBOOK, ROUTED, EVALUATED)
+_STAGE = Kind(BASE, "lemur experts", find=find, find_code=find_code, laws=(check_experts,))
+KINDS = (
+    *(replace(_STAGE, name=name) for name in (BASE, EXPERT, CODEBOOK, ROUTED)),
+    replace(_STAGE, name=DATA, tables={"facts": (ExpertFact, {"full": FACTS})}),
+    replace(_STAGE, name=EVALUATED, tables={"answers": (ExpertAnswer, {"full": ANSWERS})}),
 )

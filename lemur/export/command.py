@@ -12,7 +12,7 @@ from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_folder, check_free, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article, code_span, count, table
-from manifests.folders.formats import Card
+from manifests.folders.kinds import Card
 from manifests.folders.manifest import (
     Manifest,
     Stopwatch,

@@ -7,7 +7,7 @@ from lemur.export.records import ExportContents, PromptCompletion
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from manifests.conversations.verify import chat_rows
-from manifests.folders.formats import EXTRACTION
+from manifests.folders.kinds import EXTRACTION
 from manifests.records import SPLITS, Block, ChatMessage
 
 

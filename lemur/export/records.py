@@ -8,12 +8,10 @@ from pathlib import Path
 
 from pydantic import Field
 
+from lemur_core.files import Json
 from lemur_core.files.errors import UserError
-from lemur_core.files.markdown import plural
 from manifests.folders.cards import SNAPSHOT_DISCLOSURE
-from manifests.folders.checks import Check, check_description, check_faults, check_files
-from manifests.folders.formats import FolderFormat, FolderKind, FolderLink, ListedItem, RowTrace, files_by_split
-from manifests.folders.manifest import read_manifest
+from manifests.folders.kinds import Folder, FolderLink, FoundItem, Kind, ListedItem, files_by_split
 from manifests.folders.tables import read_rows
 from manifests.records import ChatMessage, Record, Sha256
 
@@ -26,7 +24,7 @@ class ExportedRow(Record):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names by which `lemur list` and `lemur trace` find the row."""
+        """Return the names by which `lemur list` and `lemur show` find the row."""
         return tuple(getattr(self, key) for key in ("block", "name", "id") if key in type(self).model_fields)
 
 
@@ -56,14 +54,14 @@ class PromptCompletion(ExportedRow):
 _USES = ("Training and evaluating models that write PyTorch code or kernels, in the form that the title names.",)
 _BIASES = ("Blocks, networks and tasks are as frequent as in the source folder, whose card and report describe it.",)
 #: All tables that an export may have; a folder has those of its form.
-EXPORT = FolderFormat(
+EXPORT = Kind(
     name="export",
     command="lemur export",
     tables={
         "problems": (KernelProblem, {"test": "data/problems/test-*.parquet"}),
         "prompt_completion": (PromptCompletion, files_by_split("data/prompt_completion")),
     },
-    tags=("pytorch", "code", "lemur"),
+    tags=("pytorch", "code"),
     disclosure=replace(
         SNAPSHOT_DISCLOSURE,
         uses=_USES,
@@ -97,35 +95,20 @@ class ExportContents:
         return sum(len(rows) for table in self.tables.values() for rows in table.values())
 
 
-# `lemur verify`, `lemur list` and `lemur trace` for an export.
+# What is verified, listed and shown of an export.
 
 _NEAR = 5
 
 
-def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:  # noqa: ARG001 (same signature for all verifiers)
-    """Run all checks of an export, in a fixed order. Raises: UserError if it has no valid manifest."""
-    manifest = read_manifest(folder)
-    stated = {name: number for name, number in manifest.counts["rows"].items() if number}
-    checks = [check_files(folder, manifest), *EXPORT.check_tables(folder, list(stated))]
-    if not all(check.ok for check in checks):
-        return checks
-    rows = list(_rows(folder))
-    wrong = [
-        f"{name} has {counted} rows, not {stated.get(name, 0)}"
-        for name in EXPORT.tables
-        if (counted := sum(table == name for table, _ in rows)) != stated.get(name, 0)
-    ]
-    files = [row for _, row in rows if isinstance(row, KernelProblem)]
-    wrong += [
-        f"level1/{row.name} is not the code of its row"
-        for row in files
-        if (folder / "level1" / row.name).read_text(encoding="utf-8") != row.code
-    ]
-    return [
-        *checks,
-        *check_description(folder, manifest, EXPORT.tables),
-        check_faults("rows", wrong, f"{plural(len(rows), 'row')} as the manifest counts them"),
-    ]
+def derive(folder: Folder, made: Path) -> Json:
+    """Write the files of the problems again, and count the rows; see `Derive`."""
+    rows = list(_rows(folder.path))
+    for _, row in rows:
+        if isinstance(row, KernelProblem):
+            (made / "level1").mkdir(exist_ok=True)
+            (made / "level1" / row.name).write_text(row.code, encoding="utf-8", newline="\n")
+    present = dict.fromkeys(folder.manifest.counts["rows"], 0) | Counter(name for name, _ in rows)
+    return {"counts": {"rows": present}}
 
 
 def _rows(folder: Path) -> Iterator[tuple[str, ExportedRow]]:
@@ -135,7 +118,7 @@ def _rows(folder: Path) -> Iterator[tuple[str, ExportedRow]]:
             yield name, row
 
 
-def find(folder: Path, wanted: str) -> RowTrace:
+def find(folder: Path, wanted: str) -> FoundItem:
     """Find rows by a name or id. Raises: UserError, with similar names, if there is none."""
     rows = list(_rows(folder))
     if matching := [(name, row) for name, row in rows if wanted in row.names]:
@@ -145,17 +128,17 @@ def find(folder: Path, wanted: str) -> RowTrace:
     raise UserError(f"{wanted}: no row of {folder} has that name; similar names: {near}")
 
 
-def find_code(folder: Path, sha256: str) -> RowTrace | None:
+def find_code(folder: Path, sha256: str) -> FoundItem | None:
     """Return the rows about this code of the source folder; None if there are none."""
     matching = [(name, row) for name, row in _rows(folder) if row.code_sha256 == sha256]
     return _trace_rows(matching) if matching else None
 
 
-def _trace_rows(rows: list[tuple[str, ExportedRow]]) -> RowTrace:
+def _trace_rows(rows: list[tuple[str, ExportedRow]]) -> FoundItem:
     links = tuple(
         FolderLink(name, row.names[-1], {"code": row.code_sha256, "license": row.license}) for name, row in rows
     )
-    return RowTrace(links, tuple(dict.fromkeys(row.code_sha256 for _, row in rows)))
+    return FoundItem(links, tuple(dict.fromkeys(row.code_sha256 for _, row in rows)))
 
 
 def list_rows(folder: Path) -> Iterator[ListedItem]:
@@ -164,4 +147,4 @@ def list_rows(folder: Path) -> Iterator[ListedItem]:
         yield ListedItem(row.names, {"table": name, "license": row.license})
 
 
-KINDS = (FolderKind(EXPORT, verify, find, find_code, None, list_rows),)
+KINDS = (replace(EXPORT, derive=derive, items=list_rows, find=find, find_code=find_code),)

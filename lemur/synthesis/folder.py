@@ -21,15 +21,14 @@ from lemur_core.files.atomic import atomic_folder, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import code_span, count, plain, plural, ratio, table
 from manifests.folders.cards import SNAPSHOT_DISCLOSURE
-from manifests.folders.checks import Check, check_description, check_faults, check_files
-from manifests.folders.formats import Card, FolderFormat, FolderKind, FolderLink, ListedItem, RowTrace
+from manifests.folders.checks import Check, check_faults
+from manifests.folders.kinds import Card, Folder, FolderLink, FoundItem, Kind, ListedItem
 from manifests.folders.manifest import (
     Manifest,
     Stopwatch,
     describe_parent,
     list_outputs,
     package_versions,
-    read_manifest,
     write_manifest,
 )
 from manifests.folders.tables import write_table, write_tables
@@ -42,7 +41,7 @@ _CHARACTERS = 160
 _COPIED = 0.5  # networks with lower originality are listed by name
 _NEAR = 5
 
-FORMAT = FolderFormat(
+FORMAT = Kind(
     "synthesis",
     "lemur synthesize",
     {
@@ -254,25 +253,39 @@ def _interval(part: int, whole: int) -> str:
 # -- verify ------------------------------------------------------------------------------------------------------------
 
 
-def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:  # noqa: ARG001 (same signature for all verifiers)
-    """Run all checks of a finished synthesis, in a fixed order. Raises: UserError if it has no valid manifest."""
-    manifest = read_manifest(folder)
-    checks = [check_files(folder, manifest), *FORMAT.check_tables(folder, ("attempts", "networks"))]
-    if not all(check.ok for check in checks):
-        return checks
-    attempts, rows = list(FORMAT.rows(folder, SynthesisAttempt)), list(FORMAT.rows(folder, Synthesized))
-    counted = {attempt.model: count_attempts(attempts) for attempt in attempts[:1]}
-    wrong = [] if counted == manifest.counts else ["counts are not those of the attempts"]
+def derive(folder: Folder, made: Path) -> Json:
+    """Write again what follows from the attempts; see `Derive`."""
+    attempts, stored = list(FORMAT.rows(folder.path, SynthesisAttempt)), list(FORMAT.rows(folder.path, Synthesized))
+    attempts = [
+        attempt.model_copy(
+            update={
+                "code_sha256": None if attempt.code is None else hashlib.sha256(attempt.code.encode()).hexdigest(),
+                "nn": None if attempt.failed is not None else lemur_name(attempt.code or "", PREFIX),
+            }
+        )
+        for attempt in attempts
+    ]
+    write_table(made / ATTEMPTS, arrow_schema(SynthesisAttempt), (record.model_dump() for record in attempts))
+    accepted = {record.nn: record.code or "" for record in reversed(attempts) if record.nn is not None}
+    rows = [
+        row.model_copy(update={"nn_code": code, "id": hashlib.sha256(code.encode()).hexdigest()})
+        for row in stored
+        for code in (accepted.get(row.nn, row.nn_code),)
+    ]
+    (made / NETS).mkdir()
+    for row in rows:
+        write_text(made / NETS / f"{row.nn}.py", row.nn_code)
+    write_tables(made / RECORDS, "train", Synthesized, (row.model_dump() for row in rows), len(rows))
+    return {"counts": {attempt.model: count_attempts(attempts) for attempt in attempts[:1]}}
+
+
+def check_synthesis(folder: Folder) -> list[Check]:
+    """Check the outcome of each attempt, and each accepted network."""
+    attempts, rows = list(FORMAT.rows(folder.path, SynthesisAttempt)), list(FORMAT.rows(folder.path, Synthesized))
+    networks = f"{len(rows):,} networks: names and contract; each passed all {len(STEPS)} steps"
     return [
-        *checks,
-        *check_description(folder, manifest, FORMAT.tables),
-        check_faults("counts", wrong, f"{len(attempts):,} answers as the manifest counts them"),
         check_faults("attempts", list(_attempt_faults(attempts)), f"{len(attempts):,} answers, each with its outcome"),
-        check_faults(
-            "networks",
-            list(_network_faults(folder, attempts, rows)),
-            f"{len(rows):,} networks: files, digests, names and contract; each passed all {len(STEPS)} steps",
-        ),
+        check_faults("networks", list(_network_faults(attempts, rows)), networks),
     ]
 
 
@@ -289,7 +302,7 @@ def _attempt_faults(attempts: list[SynthesisAttempt]) -> Iterator[str]:
             yield f"{where}: its code has another SHA-256"
 
 
-def _network_faults(folder: Path, attempts: list[SynthesisAttempt], rows: list[Synthesized]) -> Iterator[str]:
+def _network_faults(attempts: list[SynthesisAttempt], rows: list[Synthesized]) -> Iterator[str]:
     accepted = {attempt.nn: attempt for attempt in attempts if attempt.nn is not None}
     if {row.nn for row in rows} != accepted.keys():
         yield "the table of networks does not hold the accepted ones"
@@ -300,15 +313,13 @@ def _network_faults(folder: Path, attempts: list[SynthesisAttempt], rows: list[S
             yield f"{row.nn}: its name or id is not that of its code"
         if not any(attempt.code == row.nn_code and attempt.nn == row.nn for attempt in attempts):
             yield f"{row.nn}: no attempt has its code"
-        if (folder / NETS / f"{row.nn}.py").read_text(encoding="utf-8") != row.nn_code:
-            yield f"{NETS}/{row.nn}.py: is not the code of the table"
         if fault := check_contract(row.nn_code):
             yield f"{row.nn}: {fault}"
         if graphs.count(row.graph) > 1:
             yield f"{row.nn}: another network computes the same"
 
 
-def find(folder: Path, wanted: str) -> RowTrace:
+def find(folder: Path, wanted: str) -> FoundItem:
     """Find an accepted network by its name or id. Raises: UserError, with similar names, if there is none."""
     rows = list(FORMAT.rows(folder, Synthesized))
     for row in rows:
@@ -318,12 +329,12 @@ def find(folder: Path, wanted: str) -> RowTrace:
     raise UserError(f"{wanted}: no network of {folder} has that name; similar names: {', '.join(near) or 'none'}")
 
 
-def find_code(folder: Path, sha256: str) -> RowTrace | None:
+def find_code(folder: Path, sha256: str) -> FoundItem | None:
     """Return the accepted network with this code; None if there is none."""
     return next((_trace_network(folder, row) for row in FORMAT.rows(folder, Synthesized) if row.id == sha256), None)
 
 
-def _trace_network(folder: Path, row: Synthesized) -> RowTrace:
+def _trace_network(folder: Path, row: Synthesized) -> FoundItem:
     attempts = FORMAT.rows(folder, SynthesisAttempt)
     attempt = next(record for record in attempts if record.nn == row.nn)
     facts: Json = {
@@ -337,7 +348,7 @@ def _trace_network(folder: Path, row: Synthesized) -> RowTrace:
         "license": row.license,
     }
     links = (FolderLink("network", row.nn, facts),)
-    return RowTrace(links, row.block_codes)
+    return FoundItem(links, row.block_codes)
 
 
 def list_networks(folder: Path) -> Iterator[ListedItem]:
@@ -346,4 +357,4 @@ def list_networks(folder: Path) -> Iterator[ListedItem]:
         yield ListedItem((row.nn, row.id), {"id": row.id, "model": row.model, "blocks": list(row.blocks)})
 
 
-KINDS = (FolderKind(FORMAT, verify, find, find_code, items=list_networks),)
+KINDS = (replace(FORMAT, derive=derive, laws=(check_synthesis,), items=list_networks, find=find, find_code=find_code),)

@@ -21,7 +21,7 @@ from extract.search.index import Filters, open_index, search
 from lemur.synthesis.options import AttemptOptions
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
-from manifests.folders.formats import EXTRACTION
+from manifests.folders.kinds import EXTRACTION
 from manifests.provenance import SPECS
 from manifests.provenance.licenses import is_permissive
 from manifests.records import Block, Spec

@@ -7,12 +7,14 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 import yaml
 
 from lemur_core.files import Json
 from lemur_core.files.markdown import code_span, make_visible, table
+from manifests.folders.reading import read_text
 from manifests.folders.tables import Table
 from manifests.provenance.licenses import NOASSERTION
 from manifests.records import arrow_schema
@@ -95,9 +97,8 @@ SNAPSHOT_DISCLOSURE = Disclosure(
     ),
     impact=_IMPACT,
     sensitive=_SENSITIVE,
-    collection="A program read the rows of the source, and kept one of those that are near each other by text,"
-    " structure or computation. It ran codes in a sandbox. Nothing was annotated by hand.",
-    synthetic=True,
+    collection="A program read the rows of the source, and kept one of those that are near each other by text"
+    " or structure. Nothing was annotated by hand.",
 )
 EXTRACTION_DISCLOSURE = Disclosure(
     uses=(
@@ -174,9 +175,6 @@ def card_yaml(
         source_datasets: `original` or `extended`, as the Hub names where data come from.
     Returns: the block with its two lines of `---`, and a newline at its end.
     """
-    data_files = {
-        table.config: [{"split": split, "path": pattern} for split, pattern in table.files.items()] for table in tables
-    }
     card = {
         "pretty_name": make_visible(pretty_name),
         **_state_licenses(licenses),
@@ -186,13 +184,47 @@ def card_yaml(
         "task_categories": ["text-generation"],
         "tags": tags,
         "size_categories": [next((label for limit, label in _SIZES if size < limit), "1M<n<10M")],
-        "configs": [
-            {"config_name": name, **({"default": True} if name == default else {}), "data_files": files}
-            for name, files in data_files.items()
-        ],
+        "configs": _list_configs(tables, default),
     }
+    return _dump(card)
+
+
+def _dump(card: Json) -> str:
     text = yaml.safe_dump(card, sort_keys=False, allow_unicode=True, width=sys.maxsize)
     return f"---\n{text}---\n"
+
+
+def _list_configs(tables: Sequence[Table], default: str) -> list[Json]:
+    return [
+        {
+            "config_name": table.config,
+            **({"default": True} if table.config == default else {}),
+            "data_files": [{"split": split, "path": pattern} for split, pattern in table.files.items()],
+        }
+        for table in tables
+    ]
+
+
+_KEYS = {
+    *("pretty_name", "license", "license_name", "language", "annotations_creators", "source_datasets"),
+    *("task_categories", "tags", "size_categories", "configs"),
+}
+
+
+def card_faults(folder: Path, tables: Sequence[Table], default: str) -> Iterator[str]:
+    """Yield what `datasets` would read from the card of a folder but these tables.
+
+    Args: default: the table that `datasets` opens without a name.
+    """
+    text = read_text(folder / "README.md")
+    head = text[: text.find("\n---\n") + len("\n---\n")]
+    card = yaml.safe_load(head.removeprefix("---\n").removesuffix("---\n"))
+    if not isinstance(card, dict) or not head.startswith("---\n"):
+        yield "README.md does not begin with the lines of YAML that lemur writes"
+    elif card.get("configs") != _list_configs(tables, default):
+        yield "README.md opens other tables than those of the folder"
+    elif _dump(card) != head or set(card) - _KEYS:
+        yield "README.md has other YAML than lemur writes"
 
 
 def _state_licenses(licenses: Sequence[str]) -> Json:

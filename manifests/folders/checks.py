@@ -1,8 +1,11 @@
-"""Check finished folders of any kind: the digests of files, and the columns and rows of tables."""
+"""Check finished folders of any kind: their files and digests, the columns and rows of tables, what is derived."""
 
-from collections.abc import Callable, Iterator
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,13 +14,27 @@ from pydantic import ValidationError
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import DamagedError, UserError
 from lemur_core.files.foreign import check_plain
+from lemur_core.files.markdown import make_visible, plural
 from lemur_core.files.progress import show_item
-from manifests.folders.croissant import croissant_faults
+from manifests.folders.cards import card_faults
+from manifests.folders.croissant import is_described, restate_croissant
 from manifests.folders.frame import foreign_page_files
-from manifests.folders.manifest import FILE_NAME, INDEX, PAGE_FILES, Manifest, is_of_page
+from manifests.folders.manifest import (
+    FILE_NAME,
+    INDEX,
+    PAGE_FILES,
+    Manifest,
+    foreign_files,
+    is_of_page,
+    package_versions,
+)
 from manifests.folders.reading import CHECK_ERRORS, READ_ERRORS, active_files, describe, read_json
-from manifests.folders.tables import CROISSANT, Configs, select_tables
+from manifests.folders.tables import CROISSANT, Table
 from manifests.records import Record, arrow_schema, first_fault
+
+_ROWS = 500  # rows of a table that are Python objects at the same time
+_SHOWN = 60  # characters of a value
+_LISTED = 3  # cells of a column
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +47,8 @@ class Check:
 
 
 def check_files(folder: Path, manifest: Manifest) -> Check:
-    """Check that every file has the digest stated in the manifest, and that there are no other files, and no links.
-
-    Args: manifest: of the folder, as read.
-    Returns: one check; the files of the HTML page are not in the manifest, and are checked against their own index.
+    """Check that every file has the digest stated in the manifest, that there are no others, nor links, nor any that
+    folders of this kind do not have. The files of the HTML page are checked against an index of their own.
     """
     show_item("digests")
     listed = {item.path: item for item in manifest.outputs}
@@ -44,19 +59,22 @@ def check_files(folder: Path, manifest: Manifest) -> Check:
     wrong = [f"{name} is a link" for name in links]
     wrong += [f"{name} is missing" for name in sorted(listed.keys() - present - set(links))]
     wrong += [f"{name} is not in the manifest" for name in sorted(present - listed.keys())]
+    wrong += foreign_files(manifest.kind, sorted(present & listed.keys()))
     wrong += [
         f"{name} differs from its digest"
         for name in sorted(listed.keys() & present)
         if sha256_file(folder / name) != listed[name].sha256
     ]
-    # A page is not in the manifest, since it can be built again at any time, by a later release.
+    wrong += [
+        f"{name} has {(folder / name).stat().st_size:,} bytes, {item.bytes:,} are stated"
+        for name, item in sorted(listed.items())
+        if not wrong and (folder / name).stat().st_size != item.bytes
+    ]
+    wrong += list(_row_faults(folder, manifest, present))
+    # A page is not in the manifest, since it can be made again at any time, by a later release.
     wrong += _page_faults(folder, files - present)
-    pages = _list_inner_pages(present)
-    for inner, names in pages.items():
-        wrong += [f"{inner}/{fault}" for fault in _page_faults(folder / inner, names)]
-    page_files = {f"{inner}/{name}" for inner, names in pages.items() for name in names}
-    wrong += active_files(folder, sorted(present - page_files))
-    return check_faults("digests", wrong, f"{len(listed)} files as the manifest states")
+    wrong += active_files(folder, sorted(present))
+    return check_faults("digests", wrong, f"{plural(len(listed), 'file')} as the manifest states")
 
 
 def find_links(folder: Path) -> list[str]:
@@ -64,12 +82,21 @@ def find_links(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink())
 
 
-def _list_inner_pages(present: set[str]) -> dict[str, set[str]]:
-    """Return the page files of the finished folders inside a folder, such as the runs of a study, by folder."""
-    inner = sorted(name.removesuffix(f"/{FILE_NAME}") for name in present if name.endswith(f"/{FILE_NAME}"))
-    below = {at: {path.removeprefix(f"{at}/") for path in present if path.startswith(f"{at}/")} for at in inner}
-    pages = {at: set(filter(is_of_page, paths)) for at, paths in below.items()}
-    return {at: files for at, files in pages.items() if files}
+def _row_faults(folder: Path, manifest: Manifest, present: set[str]) -> Iterator[str]:
+    """Yield the files whose number of rows is not as stated."""
+    for item in manifest.outputs:
+        if item.rows is None or item.path not in present:
+            continue
+        try:
+            path = folder / item.path
+            check_plain(path)
+            is_table = path.suffix == ".parquet"
+            rows = pq.read_metadata(path).num_rows if is_table else path.read_bytes().count(b"\n")
+        except READ_ERRORS as error:
+            yield f"{item.path} cannot be read: {describe(error)}"
+            continue
+        if rows != item.rows:
+            yield f"{item.path} has {rows:,} rows, {item.rows:,} are stated"
 
 
 def _page_faults(folder: Path, present: set[str]) -> Iterator[str]:
@@ -95,8 +122,7 @@ def _page_faults(folder: Path, present: set[str]) -> Iterator[str]:
 def run_checks(name: str, make: Callable[[], Check | list[Check]]) -> list[Check]:
     """Run checks of a folder's contents.
 
-    Args: name, make: the name of the check that replaces them if they cannot run, and the function that runs them.
-    Returns: the checks; one failed check instead if values in the folder are inconsistent.
+    Returns: the checks; one failed check of this name instead if values in the folder are inconsistent.
     """
     show_item(name)
     try:
@@ -108,28 +134,10 @@ def run_checks(name: str, make: Callable[[], Check | list[Check]]) -> list[Check
     return checks if isinstance(checks, list) else [checks]
 
 
-def check_description(folder: Path, manifest: Manifest, configs: Configs) -> list[Check]:
-    """Check `croissant.json` against the tables of a folder.
-
-    Args: configs: the folder's tables by the name of their configuration.
-    Returns: one check; none if the folder was written without this file.
-    """
-    rows = {item.path: item.rows or 0 for item in manifest.outputs}
-    if CROISSANT not in rows:
-        return []
-    tables = select_tables(configs, rows)
-    files = sum(len(table.paths(folder)) for table in tables)
-    wrong = croissant_faults(folder, tables)
-    return [check_faults(CROISSANT, wrong, f"{files} files of {len(tables)} tables as they are")]
-
-
 def check_table(folder: Path, pattern: str, record: type[Record]) -> Check:
-    """Check the columns of tables, and each row, against a record type; older tables may lack columns added later.
+    """Check the columns of tables, and each row, against a record type.
 
-    Args:
-        folder: the folder of the tables.
-        pattern: a glob relative to it, such as `data/records/*.parquet`; no match is a fault.
-        record: the type of a row.
+    Args: pattern: a glob relative to the folder, such as `data/records/*.parquet`; no match is a fault.
     Returns: one check; it reports only the first wrong row of a file, and no rows after a file with wrong columns.
     """
     show_item(name := f"schema {record.__name__}")
@@ -146,7 +154,7 @@ def check_table(folder: Path, pattern: str, record: type[Record]) -> Check:
                 if wrong:
                     break
                 columns = [column for column in expected.names if column in file.schema_arrow.names]
-                for batch in file.iter_batches(batch_size=500, columns=columns):  # codes may be large
+                for batch in file.iter_batches(batch_size=_ROWS, columns=columns):
                     for row in batch.to_pylist():
                         record.model_validate(row)
                     rows += batch.num_rows
@@ -156,7 +164,7 @@ def check_table(folder: Path, pattern: str, record: type[Record]) -> Check:
             wrong.append(f"{path.name}: not readable: {describe(error)}")
     if not files:
         wrong.append(f"no file {pattern}")
-    return check_faults(name, wrong, f"{rows:,} rows in {len(files)} file{'s' if len(files) != 1 else ''}")
+    return check_faults(name, wrong, f"{plural(rows, 'row')} in {plural(len(files), 'file')}")
 
 
 def _column_faults(name: str, present: pa.Schema, expected: pa.Schema, record: type[Record]) -> list[str]:
@@ -171,16 +179,108 @@ def _column_faults(name: str, present: pa.Schema, expected: pa.Schema, record: t
     return faults
 
 
+def check_description(folder: Path, tables: Sequence[Table], default: str) -> Check:
+    """Check that the card of a folder opens its tables, and no others, and that `croissant.json` describes them."""
+    wrong = list(card_faults(folder, tables, default))
+    if not is_described(folder, tables):
+        wrong.append(f"{CROISSANT} does not describe these tables as lemur does")
+    return check_faults("card", wrong, f"opens {plural(len(tables), 'table')}, and describes them")
+
+
 def check_faults(name: str, wrong: list[str], passed: str) -> Check:
     """Return a check that fails with the first three faults, or passes if there are none.
 
     Args:
-        name: the name of the check.
         wrong: all faults, each a short text without a full stop.
         passed: the detail if there are no faults.
-    Returns: a check whose detail is one line.
     """
     if not wrong:
         return Check(name, ok=True, detail=passed)
     more = f" (and {len(wrong) - 3} more)" if len(wrong) > 3 else ""
     return Check(name, ok=False, detail="; ".join(wrong[:3]) + more)
+
+
+# What follows from the rest of a folder, made again by its writer.
+
+
+def check_derived(folder: Path, manifest: Manifest, made: Path, stated: Mapping[str, Mapping[str, Any]]) -> Check:
+    """Compare what was made again, cell by cell, with the files and the manifest of a folder.
+
+    Args: made: a folder with the files. stated: facts by field of the manifest, `counts` and `details`.
+    """
+    names = sorted(path.relative_to(made).as_posix() for path in made.rglob("*") if path.is_file())
+    if CROISSANT in names:  # Parquet files of other releases of Arrow have other digests; their cells are compared
+        restate_croissant(made / CROISSANT, made / CROISSANT, manifest.outputs)
+    if manifest.versions.get("matplotlib") != package_versions()["matplotlib"]:
+        names = [name for name in names if not name.endswith((".png", ".svg"))]
+    wrong: list[str] = []
+    for name in names:
+        if not (folder / name).is_file():
+            wrong.append(f"{name} is missing")
+        elif name.endswith(".parquet"):
+            wrong += _compare_tables(name, made / name, folder / name)
+        elif (made / name).read_bytes() != (folder / name).read_bytes():
+            wrong += _text_faults(name, made / name, folder / name)
+    for field, facts in stated.items():
+        own = {key: value for key, value in getattr(manifest, field).items() if key in facts}
+        wrong += (f"manifest: {fault}" for fault in _json_faults(json.loads(json.dumps(facts)), own, f"{field}."))
+    return check_faults(
+        "derived", wrong, f"{plural(len(names), 'file')} made again by the writer: no cell and no line differs"
+    )
+
+
+def _compare_tables(name: str, made: Path, found: Path) -> Iterator[str]:
+    """Yield the cells of a table that differ, at most three of a column."""
+    with pq.ParquetFile(made) as one, pq.ParquetFile(found) as other:
+        columns = [column for column in one.schema_arrow.names if column in other.schema_arrow.names]
+        yield from (f"{name}: has no column {column}" for column in one.schema_arrow.names if column not in columns)
+        if one.metadata.num_rows != other.metadata.num_rows:
+            yield f"{name}: has {other.metadata.num_rows:,} rows, not {one.metadata.num_rows:,}"
+            return
+        for column in columns:  # one at a time: codes and graphs are large
+            expected, stated = (file.read([column])[column] for file in (one, other))
+            if expected.equals(stated):
+                continue
+            pairs = zip(expected.to_pylist(), stated.to_pylist(), strict=True)
+            differing = [(row, own, other) for row, (own, other) in enumerate(pairs) if own != other]
+            for row, should, found_value in differing[:_LISTED]:
+                yield f"{name} row {row}: {column} is {_show(found_value)}, not {_show(should)}"
+
+
+def _text_faults(name: str, made: Path, found: Path) -> Iterator[str]:
+    """Yield where two files differ: values of JSON by their keys, of other text the first line."""
+    try:
+        texts = [path.read_text(encoding="utf-8") for path in (made, found)]
+    except ValueError:
+        yield f"{name} is not what its writer makes"
+        return
+    if name.endswith(".json"):
+        with contextlib.suppress(ValueError):
+            differing = list(_json_faults(*map(json.loads, texts)))
+            yield from (f"{name}: {fault}" for fault in differing[:_LISTED] or ["is written otherwise"])
+            return
+    lines = [text.split("\n") for text in texts]
+    number = next((n for n, (one, other) in enumerate(zip(*lines, strict=False)) if one != other), min(map(len, lines)))
+    here, there = (part[number] if number < len(part) else "" for part in lines)
+    faults = [f"{_show(there)}, not {_show(here)}"]
+    if name.endswith(".jsonl"):
+        with contextlib.suppress(ValueError):
+            faults = list(_json_faults(json.loads(here), json.loads(there)))[:_LISTED] or ["is written otherwise"]
+    yield from (f"{name}, line {number + 1}: {fault}" for fault in faults)
+
+
+def _json_faults(made: Any, found: Any, at: str = "") -> Iterator[str]:
+    """Yield the values that differ, each with the path of its keys."""
+    if isinstance(made, dict) and isinstance(found, dict):
+        for key in dict.fromkeys((*made, *found)):
+            if key not in made or key not in found:
+                yield f"{at}{key} is {'missing' if key in made else 'one too many'}"
+            else:
+                yield from _json_faults(made[key], found[key], f"{at}{key}.")
+    elif made != found:
+        yield f"{at.removesuffix('.') or 'it'} is {_show(found)}, not {_show(made)}"
+
+
+def _show(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return make_visible(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")

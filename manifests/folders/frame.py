@@ -11,6 +11,7 @@ import html
 import itertools
 import json
 import re
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,14 +34,110 @@ from manifests.folders.manifest import (
     write_manifest,
 )
 from manifests.folders.reading import is_active, read_text
-from manifests.folders.shards import OptionalContent, Shards, WordIndex, pack
+
+_SHARD_CHARACTERS = 2_500_000  # before compression: quick to load, and similar texts share one
+_TOO_LITTLE = 8 * 1024  # bytes; below this, heavy content is not attempted
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalContent:
+    """Content that is left out if the page would become too large: lines of a text, or any JSON value."""
+
+    content: Any
+
+
+def pack(text: str) -> str:
+    """Return a text compressed, in characters that neither HTML nor JavaScript treats as special."""
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+
+
+class Shards:
+    """Writes the views of entries, several entries per file. Each file holds every line of its texts once.
+
+    `limit` is in bytes: heavy content that would exceed it is left out. `starts` are the first entries of the files,
+    and `left` the bytes that remain.
+    """
+
+    def __init__(self, folder: Path, limit: int) -> None:
+        self._folder, self.left = folder, limit
+        self.starts: list[int] = []
+        self.left_out = 0
+        self._entries = self._files = 0
+        self._begin()
+
+    def put(self, views: Sequence[Json]) -> None:
+        """Add the views of the next entry."""
+        if self._size > _SHARD_CHARACTERS:
+            self.close()
+        self._add(views)
+
+    def close(self) -> None:
+        """Write the remaining views: in one file, in several if that is too large, or without heavy content."""
+        views, packed = self._views, self._pack()
+        if len(packed) <= self.left or self._bare:
+            if views:
+                self._put_packed(packed)
+                self.starts.append(self._entries)
+                self._entries += len(views)
+            self._begin()
+            return
+        # Halved until it fits; a single entry that does not loses its heavy content.
+        half = len(views) // 2
+        for part in [views[:half], views[half:]] if half else [views]:
+            self._begin(bare=not half or self.left < _TOO_LITTLE)
+            for item in part:
+                self._add(item)
+            self.close()
+
+    def _put_packed(self, packed: str) -> None:
+        """Write the next file."""
+        text = f'lemur({self._files},"{packed}");\n'
+        write_text(self._folder / f"{self._files:03d}.js", text)
+        self._files += 1
+        self.left -= len(text)
+
+    def _begin(self, *, bare: bool = False) -> None:
+        self._lines: dict[str, int] = {}
+        self._views: list[Sequence[Json]] = []
+        self._rows: list[str] = []
+        self._size: int = 0  # characters
+        self._bare = bare
+
+    def _add(self, views: Sequence[Json]) -> None:
+        row = json.dumps(views, default=self._plain, separators=(",", ":"))
+        self._views.append(views)
+        self._rows.append(row)
+        self._size += len(row)
+
+    def _pack(self) -> str:
+        lines = json.dumps(list(self._lines), separators=(",", ":"))
+        return pack(f'{{"lines":{lines},"entries":[{",".join(self._rows)}]}}')
+
+    def _plain(self, value: object) -> Any:
+        """Encode heavy content as JSON: a text as runs of lines, each with its first line and length."""
+        assert isinstance(value, OptionalContent), value
+        if self._bare:
+            self.left_out += 1
+            return None
+        if not isinstance(value.content, list):
+            return value.content
+        runs: list[int] = []
+        for line in value.content:
+            if line not in self._lines:
+                self._size += len(line)
+            number = self._lines.setdefault(line, len(self._lines))
+            if runs and runs[-2] + runs[-1] == number:
+                runs[-1] += 1
+            else:
+                runs += [number, 1]
+        return runs
+
 
 #: Maximum bytes of the index, and maximum share of the folder for the page; a very small folder may exceed it a little.
 INDEX_BYTES, SHARE, LEAST = 5_000_000, 0.30, 256 * 1024
 #: Maximum number of entries, and of further names of them, in the list.
 ENTRIES, FURTHER_NAMES = 20_000, 40_000
 _NAME = 240  # characters
-_WORDS = 6  # at least one part in so many of the page is for the index of words
 _COMMON = 0.05  # a number of epochs that so many of the results were trained for is a limit to choose
 _STARTS = 16 * 1024  # bytes of the index that are known only at the end
 
@@ -284,16 +381,11 @@ def write_page(
     while (size := len(_index(page, listed, None, base))) > INDEX_BYTES and listed:
         listed = listed[: len(listed) // 2]
     room = max(int(SHARE * there), LEAST) - size - _STARTS
-    shards, words = Shards(target / SHARDS, room - room // _WORDS), WordIndex()
-    for number, (entry, views) in enumerate(zip(listed, () if library is None else library.views, strict=False)):
+    shards = Shards(target / SHARDS, room)
+    for _, views in zip(listed, () if library is None else library.views, strict=False):
         shards.put(views)
-        words.add(number, (entry.note, *entry.facets), views)
     shards.close()
-    least, packed = words.pack(min(INDEX_BYTES, shards.left + room // _WORDS))
-    for part in packed:
-        shards.put_packed(part)
-    index = {"first": len(shards.starts), "files": len(packed), "least": least}
-    write_text(target / INDEX, _index(page, listed, shards, base, index))
+    write_text(target / INDEX, _index(page, listed, shards, base))
     files = [target / INDEX, *sorted((target / SHARDS).glob("*.js"))]
     digests = {path.relative_to(target).as_posix(): sha256_file(path) for path in files}
     write_text(target / PAGE_FILES, json.dumps(digests, indent=1) + "\n")
@@ -317,10 +409,8 @@ def finish(folder: Path, manifest: Manifest, page: Callable[[Path, Manifest], Pa
     return done
 
 
-def _index(
-    page: Page, listed: Sequence[Entry], shards: Shards | None, base: str | None, words: Mapping[str, int] | None = None
-) -> str:
-    """Return the text of `index.html`. Args: words: the files of the index of words, and the entries of a word."""
+def _index(page: Page, listed: Sequence[Entry], shards: Shards | None, base: str | None) -> str:
+    """Return the text of `index.html`."""
     library = page.library
     stated = ("title", "noun", "total", "elsewhere", "order", "by", "sizes")
     data: Json = {"title": page.title, "kind": page.kind, "lead": page.lead, "base": base}
@@ -336,14 +426,13 @@ def _index(
             "further": [[name[:_NAME] for name in itertools.islice(names, len(entry.further))] for entry in listed],
             "starts": [] if shards is None else shards.starts,
             "leftOut": 0 if shards is None else shards.left_out,
-            "words": words,
             "results": _rank_results(library.results, len(listed)),
         }
     return _fill(html.escape(page.title), pack(json.dumps(data, separators=(",", ":"))))
 
 
 #: The parts of the script, in their order: they share one scope.
-_SCRIPTS = ("elements.js", "views.js", "code.js", "charts.js", "search.js", "library.js", "start.js")
+_SCRIPTS = ("elements.js", "views.js", "code.js", "charts.js", "library.js", "start.js")
 
 
 def _fill(title: str, data: str) -> str:

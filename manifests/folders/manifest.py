@@ -7,16 +7,17 @@ its type says so.
 
 import importlib.metadata
 import platform
+import re
 import resource
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import GenericAlias
 from typing import Annotated, Any, Literal, NoReturn
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, TypeAdapter, ValidationError, create_model
 
 from lemur_core.files import Json
 from lemur_core.files.atomic import PathLike, sha256_file, write_text
@@ -90,11 +91,13 @@ class Manifest(Record):
     kind: str
     versions: dict[str, str]
     parameters: Json
-    inputs: list[Input]
-    parents: list[Parent] = Field(default=[], description="folders of this tool that it was built from")
+    inputs: Annotated[list[Input], FailFast()]  # the first fault is told; a hundred thousand would take gigabytes
+    parents: Annotated[list[Parent], FailFast()] = Field(
+        default=[], description="folders of this tool that it was built from"
+    )
     counts: Json
     details: Json
-    outputs: list[Output]
+    outputs: Annotated[list[Output], FailFast()]
     measured: Measured
 
 
@@ -367,3 +370,62 @@ STATED: dict[str, Json] = {
         )
     },
 }  # fmt: skip
+
+
+_TABLE = "data/{}/*.parquet"
+_CHAT = (_TABLE.format("chat"), "chat_drops.parquet")
+_CARD = ("README.md", "croissant.json", "report.md")
+_MODEL = ("model/*.json", "model/*.safetensors", "model/*.txt", "model/*.model", "model/*.jinja")
+#: What is copied into a checkout of LEMUR.
+_REGISTERED = ("lemur/ab/nn/nn/*.py", "lemur/ab/nn/stat/train/*/*.json")
+_RUN = ("net.py", "recipe.json", "record.json", "run.json", "history.jsonl", "curves.png", "weights.pt", *_REGISTERED)
+
+#: Paths below the folder, besides `manifest.json` and the page, by kind.
+LAYOUTS = {
+    "snapshot": (
+        *(*_CARD, *_CHAT, "decisions.parquet", "networks.parquet", "graphs.parquet", "figures/*.png", "figures/*.svg"),
+        *map(_TABLE.format, ("records", "stats", "measurements")),
+    ),
+    "extraction": (
+        *(*_CARD, *_CHAT, "blocks.parquet", "specs.jsonl", "required_repos.json", "nn_block_names.json"),
+        *(_TABLE.format("specs"), "blocks/*/*.py", "lean/*/*.py"),
+    ),
+    "export": (*_CARD, _TABLE.format("problems"), _TABLE.format("prompt_completion"), "level1/*.py"),
+    "synthesis": (*_CARD, "attempts.parquet", _TABLE.format("records"), "nets/*.py"),
+    "run": _RUN,
+    "ablation": (
+        *("plan.json", "records.jsonl", "ablation.md", "ablation.png"),
+        *(f"runs/*/{name}" for name in ("manifest.json", *_RUN)),
+    ),
+    "experts-data": ("facts.parquet",),
+    "experts-base": _MODEL,
+    "experts-expert": _MODEL,
+    "experts-codebook": ("vectors.safetensors",),
+    "experts-prototypes": ("prototypes.safetensors",),
+    "experts-evaluation": ("answers.parquet", "report.md"),
+}
+
+
+def foreign_files(kind: str, names: Iterable[str]) -> Iterator[str]:
+    """Yield the files that a folder of a kind does not have, and what is wrong with them.
+
+    Args: names: of files, relative to the folder, without `manifest.json` and the page.
+    """
+    for name in names:
+        hidden = any(part.startswith(".") for part in name.split("/"))
+        if hidden or not _pattern(kind).fullmatch(name) or name.rpartition("/")[2] in _RUN_BY_NAME:
+            yield f"{name} is no file of this kind of folder"
+
+
+#: What tools run because of its name, wherever it lies.
+_RUN_BY_NAME = frozenset({"conftest.py", "setup.py", "sitecustomize.py", "usercustomize.py"})
+#: Of a kind that this release does not know: data and texts, by their suffix.
+_DATA = r"(?:[^/]+/)*[^/]+\.(?:md|txt|json|jsonl|csv|parquet|png|svg|py|pt|safetensors)"
+
+
+@cache
+def _pattern(kind: str) -> re.Pattern[str]:
+    if kind not in LAYOUTS:
+        return re.compile(_DATA)
+    forms = (re.escape(path).replace(r"\*", "[^/]+") for path in LAYOUTS[kind])
+    return re.compile("|".join(forms))

@@ -13,8 +13,8 @@ from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.foreign import FLOOR_BYTES
 from lemur_core.files.markdown import make_visible
 from manifests.folders.checks import Check, check_files
-from manifests.folders.formats import Verifier
-from manifests.folders.manifest import FILE_NAME, INDEX, SHARDS, Manifest, is_of_page, read_manifest
+from manifests.folders.kinds import Verifier
+from manifests.folders.manifest import FILE_NAME, INDEX, SHARDS, Manifest, foreign_files, is_of_page, read_manifest
 from manifests.publish.hub import COMMIT, Hub, check_names
 from manifests.publish.repository import KIND, Changes, LocalFile, Remote, Repository, compare
 from manifests.publish.secrets import check_digests, check_findings, list_refused, screen
@@ -247,6 +247,9 @@ def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False
 
 def _find_difference(listed: Mapping[str, RepoFile], manifest: Manifest) -> str | None:
     """Return the first file that the Hub lists otherwise than the manifest, before any of them is loaded."""
+    names = sorted(listed.keys() - {FILE_NAME})
+    if (fault := next(foreign_files(manifest.kind, names), None)) is not None:
+        return make_visible(fault, 160)
     stated = {item.path: item for item in manifest.outputs}
     for name in sorted((listed.keys() | stated.keys()) - {FILE_NAME}):
         if name not in listed or name not in stated:

@@ -24,8 +24,8 @@ from train.data import Cifar10
 from train.model.contract import lemur_name
 from train.runs.page import read_record
 from train.runs.run import Resources
-from train.runs.run_folder import read_identity, write_run_manifest
-from train.studies.ablation import FULL, ablation_page, folder_name
+from train.runs.run_folder import canonical_json, read_identity, recipe_text, write_run_manifest
+from train.studies.ablation import FULL, ablation_page, folder_name, read_study, write_study
 from train.studies.study import Study
 
 IMAGES = Cifar10("synthetic", "1" * 64, Path(), *(torch.zeros(4, 3, 32, 32, dtype=torch.uint8), torch.zeros(4)) * 2)
@@ -88,8 +88,8 @@ def _write_run(folder: Path, *, page: bool = True, **changes: Any) -> Path:
     training.write_run(folder, data=IMAGES.label, data_sha256=IMAGES.sha256, train_loss=2.0, steps=704, **changes)
     record = read_record(folder)
     identity = {"code_sha256": record.code_sha256, "seed": record.seed, "held_out": 5000, "tested": True, "device": "cpu", "train_images": record.train_images}  # fmt: skip
-    (folder / "run.json").write_text(json.dumps({"identity": identity}))
-    (folder / "recipe.json").write_text(record.recipe)
+    (folder / "run.json").write_text(canonical_json({"identity": identity, "weights_sha256": None}) + "\n")
+    (folder / "recipe.json").write_text(recipe_text(record))
     write_run_manifest(folder, record, read_identity(folder), IMAGES, None, Stopwatch(), page=page)
     return folder
 
@@ -98,10 +98,18 @@ def _write_study(folder: Path) -> Path:
     """An ablation of two runs."""
     names = [f"{folder_name(FULL)}-seed0", "none-seed0"]
     study = Study(folder, IMAGES, Resources(threads=1))
-    study.open({"study": "ablation", "data": IMAGES.label, "variants": {FULL: {}, "none": {}}, "seeds": [0]}, None)
+    plan = {
+        "study": "ablation",
+        "data": IMAGES.label,
+        "data_sha256": IMAGES.sha256,
+        "variants": {FULL: {}, "none": {}},
+        "seeds": [0],
+        "test_images": 9,
+    }
+    study.open(plan, None)
     (folder / "runs").mkdir()
     records = [read_record(_write_run(folder / "runs" / name, seed=0, page=False)) for name in names]
-    _write_lines(folder / "records.jsonl", [record.model_dump(mode="json") for record in records])
+    write_study(folder, read_study(folder, plan), plan)
     study.close(records, {"records.jsonl": 2}, ablation_page)
     return folder
 

@@ -418,7 +418,7 @@ class _Handler(BaseHTTPRequestHandler):
         for item in json.loads(body)["files"]:
             there = tree.get(item["path"])
             mode = "lfs" if item["path"].endswith(LFS) else "regular"
-            entry = {"path": item["path"], "uploadMode": mode, "shouldIgnore": item["path"].endswith(".ignored")}
+            entry = {"path": item["path"], "uploadMode": mode, "shouldIgnore": item["path"].endswith(".ignored.txt")}
             files.append(entry | ({"oid": there.etag} if there else {}))
         self._answer(200, {"files": files})
 

@@ -8,6 +8,7 @@ from typing import Any
 from manifests.records import TrainingRecord
 from train.model.recipe import Recipe
 from train.runs.job import EpochFigures
+from train.runs.run_folder import record_text
 
 TINY = (Path(__file__).parents[1] / "fixtures" / "train" / "tiny_net.py").read_text(encoding="utf-8")
 PRM = {"lr": 0.05, "momentum": 0.9, "dropout": 0.1}
@@ -60,6 +61,6 @@ def write_run(folder: Path, code: str = TINY, **changes: Any) -> Path:
     """The files of a run that say what LEMUR takes of it."""
     folder.mkdir()
     (folder / "net.py").write_text(code)
-    (folder / "record.json").write_text(made_up_record(code, **changes).model_dump_json())
+    (folder / "record.json").write_text(record_text(made_up_record(code, **changes)))
     (folder / "history.jsonl").write_text("".join(f"{epoch.model_dump_json()}\n" for epoch in history()))
     return folder

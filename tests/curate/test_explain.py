@@ -1,4 +1,4 @@
-"""`lemur explain`: one snapshot with a network for every fate, asked about each of them."""
+"""Why a network is kept or removed: one snapshot with a network for every fate, asked about each of them."""
 
 import hashlib
 import json
@@ -14,12 +14,11 @@ import pytest
 import torch
 from torch import nn
 
-from curate.cli import explain as command
-from curate.folder.explain import draw_graph, explain
-from curate.folder.explanation import Explanation
+from curate.folder.explain import Explanation, draw_graph, explain
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from curate.sources import open_source
+from lemur.cli import show
 from lemur_core.files.errors import UsageError, UserError
 from tests.builders.graphs import trace
 from tests.builders.suites import read_files, table
@@ -155,13 +154,13 @@ def test_what_a_kept_record_stands_for(snapshot: Path, codes: dict[str, str]) ->
 
 
 def test_the_folder_is_named_by_an_option_or_first(snapshot: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command(["base-net"], folder=snapshot)
+    show(["base-net"], folders=[snapshot])
     by_option = capsys.readouterr().out
-    command([str(snapshot), "base-net"])
+    show([str(snapshot), "base-net"])
     assert capsys.readouterr().out == by_option != ""
-    for words, folder in ((["base-net"], None), ([str(snapshot), "base-net"], snapshot)):
-        with pytest.raises(UsageError, match=r"lemur explain NAME_OR_ID --in DIR"):
-            command(words, folder=folder)
+    for words, folders in ((["base-net"], None), ([str(snapshot), "base-net"], [snapshot])):
+        with pytest.raises(UsageError, match=r"--in DIR"):
+            show(words, folders=folders)
 
 
 @table(__file__, "explain.md", "Removed for another code", globals())

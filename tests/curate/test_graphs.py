@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from curate.compute.graphs import GraphTrace, GraphTracer, choose_traced
 from curate.folder.explain import explain
-from curate.folder.verify import verify
+from curate.kinds import verify
 from curate.model.options import CurateOptions, Graphs
 from curate.model.select import Rescue
 from curate.run.pipeline import curate
@@ -123,7 +123,7 @@ def test_tracing_survivors_is_as_good_as_tracing_all(folders: dict[Graphs, Path]
 def test_the_folder_proves_itself(folders: dict[Graphs, Path], mode: Graphs) -> None:
     checks = verify(folders[mode], jobs=1)
     assert [check for check in checks if not check.ok] == []
-    assert any(check.name.startswith("guarantee 7") for check in checks) == (mode != "off")
+    assert any(check.name == "graphs" for check in checks) == (mode != "off")
 
 
 def test_columns_say_what_a_network_computes(folders: dict[Graphs, Path]) -> None:
@@ -163,20 +163,6 @@ def test_explain_tells_how_two_graphs_differ(folders: dict[Graphs, Path]) -> Non
     assert "never runs: Unused" in "\n".join(told.lines)
 
 
-def test_the_report_shows_graphs(folders: dict[Graphs, Path], tmp_path: Path) -> None:
-    found = folders["survivors"]
-    report = (found / "report.md").read_text()
-    assert "Two texts, one computation: `b-by-hand` was removed for " in report
-    assert "](figures/graph_twins.svg)" in report
-    listed = {output.path for output in read_manifest(found).outputs}
-    drawn = sorted((found / "figures").glob("*.svg"))
-    assert {f"figures/{path.name}" for path in drawn} <= listed
-    assert not list((folders["off"] / "figures").glob("*.svg"))
-    curate(MemorySource(rows()), tmp_path / "again", CurateOptions(lexical_threshold=1.0, structural_threshold=1.0))
-    for path in drawn:
-        assert (tmp_path / "again" / "figures" / path.name).read_bytes() == path.read_bytes()
-
-
 def test_a_changed_graph_is_found(folders: dict[Graphs, Path], tmp_path: Path) -> None:
     folder = tmp_path / "changed"
     curate(MemorySource(rows()), folder, CurateOptions(lexical_threshold=1.0, structural_threshold=1.0))
@@ -185,7 +171,7 @@ def test_a_changed_graph_is_found(folders: dict[Graphs, Path], tmp_path: Path) -
     place = table.schema.get_field_index("eval")
     pq.write_table(table.set_column(place, table.schema.field("eval"), [texts]), folder / "graphs.parquet")
     wrong = {check.name.partition(":")[0] for check in verify(folder, jobs=1) if not check.ok}
-    assert wrong == {"digests", "croissant.json", "guarantee 7"}
+    assert wrong == {"digests", "card", "derived", "graphs"}
 
 
 def test_without_a_sandbox_the_stage_is_left_out_loudly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,12 +244,12 @@ def test_deciding_survivors_first_changes_nothing(data: st.DataObject) -> None:
 def test_verify_compares_the_runtime_of_the_graphs(folders: dict[Graphs, Path], tmp_path: Path) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(folders["survivors"], folder)
-    (graphs,) = [check for check in verify(folder) if check.name.startswith("guarantee 7")]
+    (graphs,) = [check for check in verify(folder) if check.name == "graphs"]
     assert graphs.ok
     assert graphs.detail.endswith(f"traced with torch {importlib.metadata.version('torch')}")
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["versions"]["torch"] = "1.0"
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    (graphs,) = [check for check in verify(folder) if check.name.startswith("guarantee 7")]
+    (graphs,) = [check for check in verify(folder) if check.name == "graphs"]
     assert not graphs.ok
     assert "the manifest names 1.0" in graphs.detail

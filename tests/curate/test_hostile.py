@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from curate import CurateOptions, curate
-from curate.folder.verify import verify
+from curate.kinds import verify
 from tests.builders.hostile import list_hostile
 from tests.builders.suites import read_files, read_table
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curate.folder.verify import verify
+from curate.kinds import verify
 from curate.model.options import CurateOptions
 from curate.model.rights import Origins
 from curate.run.pipeline import curate

@@ -22,9 +22,10 @@ from lemur_core.files.pip import download
 from manifests.records import drop_outcomes, split_outcomes
 from tests.builders.suites import read_files, table
 from tests.curate.test_sources_database import make, run
+from train.interface import register as register_here
 from train.lemur.check import check_prm
 from train.model.recipe import read_prm
-from train.runs.register import RegistrationCounts, register
+from train.runs.register import RegistrationCounts
 
 RELEASE = "2.2.11"
 TEXTS = read_files(__file__, "outcomes.md")
@@ -37,6 +38,10 @@ NETS = {
 #: Train both networks by the package's own trainer, on generated images, with a metric of ours: it ships none.
 TRAIN = TEXTS["TRAIN"]
 METRIC = TEXTS["METRIC"]
+
+
+def register(db: Path, runs: list[Path]) -> RegistrationCounts:
+    return register_here(runs, db=db)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from lemur_core.similarity.index import Verdict
 from tests.curate.conftest import warm_features
 
 Row = dict[str, Any]
-FIGURES = ("funnel",)
 
 LAYERS = (
     "nn.Conv2d(64, 64, kernel_size=3, padding=1, bias=False)",
@@ -80,21 +79,18 @@ Run = Callable[..., Path]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """`run(rows, name, draw=..., **options)`: the snapshot folder of a curation; without figures unless asked for."""
+def run(tmp_path: Path) -> Run:
+    """`run(rows, name, **options)`: the snapshot folder of a curation."""
 
-    def run_here(rows: Sequence[Row], name: str = "out", *, draw: bool = False, **options: Any) -> Path:
-        with monkeypatch.context() as patch:
-            if not draw:
-                patch.setattr("curate.folder.report.draw_funnel", lambda *given: False)
-            return curate_rows(tmp_path, rows, name, **options)
+    def run_here(rows: Sequence[Row], name: str = "out", **options: Any) -> Path:
+        return curate_rows(tmp_path, rows, name, **options)
 
     return run_here
 
 
 @pytest.fixture(scope="module")
 def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The curation of the small corpus, figures included."""
+    """The curation of the small corpus."""
     return curate_rows(tmp_path_factory.mktemp("small"), small_corpus())
 
 
@@ -108,9 +104,6 @@ def write_rows(path: Path, rows: Sequence[Row], options: CurateOptions) -> Path:
 def report_of(folder: Path) -> str:
     text = (folder / "report.md").read_text(encoding="utf-8")
     check_markdown(text)
-    for target in re.findall(r"\]\((figures/[^)]+)\)", text):
-        head = (folder / target).read_bytes()[:8]
-        assert head == (b"\x89PNG\r\n\x1a\n" if target.endswith(".png") else b"<?xml ve")
     return text
 
 
@@ -310,7 +303,7 @@ def test_left_out_rows_have_their_line(run: Run) -> None:
     ],
 )
 def test_odd_inputs(run: Run, rows: list[Row], options: dict[str, Any], result: str) -> None:
-    assert f"**{result}" in report_of(run(rows, draw=True, **options))
+    assert f"**{result}" in report_of(run(rows, **options))
 
 
 def written(folder: Path, rows: Sequence[Row], decisions: list[Verdict], options: CurateOptions, **kept: Any) -> str:
@@ -337,13 +330,11 @@ def test_nothing_is_left(tmp_path: Path) -> None:
     text = written(tmp_path / "invalid", [row("a", "class ("), row("b", None)], [invalid] * 2, CurateOptions())
     assert "**0 of 0 distinct codes kept (–).**" in text
     assert [cells[0] for cells in table_of(text, "Invalid rows")] == ["not Python"]
-    assert not (tmp_path / "invalid" / "figures").exists()
     left_out = Verdict("filter", None, None, "left out")
     text = written(
         tmp_path / "filter", [row("a-1", network([0])), row("b", network([1]))], [left_out] * 2, CurateOptions()
     )
     assert "**0 of 2 distinct codes kept (0 %).**" in text
-    assert not (tmp_path / "filter" / "figures").exists()
 
 
 @pytest.mark.filterwarnings("ignore:invalid escape sequence")
@@ -353,12 +344,11 @@ def test_odd_names_and_codes(run: Run) -> None:
     rows = [row(name, hostile + network([0, 1, place % 8])) for place, name in enumerate(names)]
     rows += [row(f"{name}x", network([0, 1, place % 8])) for place, name in enumerate(names)]
     rows += [row("bad|\n`name`", "class ("), row("bad2", "class X:\n  `|`")]
-    folder = run(rows, draw=True, lexical_threshold=0.5)
+    folder = run(rows, lexical_threshold=0.5)
     text = report_of(folder)
     prefixes = table_of(text, "By prefix")
     assert sum(number(cells[1]) for cells in prefixes) == len({item["nn"] for item in rows[:-2]})
     assert "<code>a&#124;b</code>" in text
-    assert sorted(path.stem for path in (folder / "figures").iterdir()) == sorted(FIGURES)
 
 
 def test_long_tails_are_folded(run: Run) -> None:
@@ -379,17 +369,11 @@ def test_long_tails_are_folded(run: Run) -> None:
 
 def test_two_runs_give_the_same_bytes_whatever_the_order(run: Run, tmp_path: Path) -> None:
     rows = small_corpus()[:-3]  # unusable rows are named by their number
-    before = run(rows, "before", draw=True)
+    before = run(rows, "before")
     random.Random(5).shuffle(rows)
-    after = run(rows, "after", draw=True)
+    after = run(rows, "after")
     assert report_of(before) == report_of(after)
-    assert [path.stem for path in figures(before)] == list(FIGURES)
-    assert [path.read_bytes() for path in figures(before)] == [path.read_bytes() for path in figures(after)]
     assert str(tmp_path) not in report_of(before)
-
-
-def figures(folder: Path) -> Iterator[Path]:
-    return iter(sorted((folder / "figures").iterdir()))
 
 
 def test_a_kept_record_goes_by_the_name_that_shows_it(tmp_path: Path) -> None:

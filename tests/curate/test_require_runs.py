@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from curate.compute.runs import RunResult
 from curate.folder.explain import explain
-from curate.folder.verify import verify
+from curate.kinds import verify
 from curate.model.options import CurateOptions, matching_prefix
 from curate.published.outcome import count_decisions
 from curate.run.pipeline import curate

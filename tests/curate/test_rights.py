@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.folder.verify import verify
+from curate.kinds import verify
 from curate.model.options import CurateOptions
 from curate.model.rights import LEAST_SHINGLES, THRESHOLD, Origin, Origins, Rights, is_withheld
 from curate.run.pipeline import curate

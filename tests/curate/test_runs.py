@@ -17,10 +17,10 @@ from curate.compute.runs import (
     RunChecker,
     RunResult,
     build_case,
-    category_left_out,
     complete,
     imports_nothing,
     place_in,
+    read_reason,
     reason_to_leave_out,
 )
 from curate.interface import Snapshot, curate
@@ -122,10 +122,10 @@ def test_error_lines_are_the_same_everywhere() -> None:
 def test_reasons_carry_their_category() -> None:
     failed, unknown = RunResult(False, "forward_failed: KeyError: 'a: b'"), RunResult(None, "unknown_input: no task")
     assert reason_to_leave_out(failed) == "does not run (--require-runs): forward_failed: KeyError: 'a: b'"
-    assert category_left_out(reason_to_leave_out(failed)) == "forward_failed"
+    assert read_reason(reason_to_leave_out(failed)) == failed
     assert reason_to_leave_out(unknown).startswith("cannot be tried (--require-runs)")
-    assert category_left_out(reason_to_leave_out(unknown)) == "unknown_input"
-    assert category_left_out("loads trained weights, line 3 (--from-scratch)") is None
+    assert read_reason(reason_to_leave_out(unknown)) == unknown
+    assert read_reason("loads trained weights, line 3 (--from-scratch)") is None
 
 
 # --- in the sandbox -----------------------------------------------------------------------------------------------------

@@ -15,13 +15,14 @@ import torch
 from torch import nn
 
 import extract
-from extract.model.blocks import describe_block, draw_block, find_block, load_block, match, show_block
+from extract.model.blocks import describe_block, draw_block, find_block, load_block, match
 from extract.model.results import code_columns
 from lemur_core.files.errors import UserError
 from lemur_core.graphs.serialization import serialize
 from manifests.records import Block
 from tests.builders import extractions, sample_blocks
 from tests.builders.graphs import trace
+from tests.builders.shown import show_block
 from tests.builders.suites import table
 
 
@@ -123,9 +124,10 @@ def test_a_block_that_stopped_says_why_else_its_code_follows(folder: Path, capsy
     assert "level     discovered\nstopped   native_op: beta@2.0 beta/blocks.py:7: 'Native_op' is compiled\n" in told
     assert "license   GPL-3.0-only (not known to be permissive: for local use)\n" in told
     assert "requires" not in told
-    assert told.endswith("local use)\n")
+    assert "local use)\n\nrelease" in told
     show_block(folder, "alpha::Attention")
-    head, _, code = capsys.readouterr().out.partition("\n\n")
+    head, chain, code = capsys.readouterr().out.split("\n\n", 2)
+    assert chain.startswith("release    alpha@1.0\n")
     assert code == find_block(folder, "alpha::Attention").row.code
     assert len(head.split("\n")) == 10
 

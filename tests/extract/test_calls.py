@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from extract.folder.verify import verify
+from extract.kinds import verify
 from extract.minimize.stage import MinimizedFile, make_minimized_columns
-from extract.model.blocks import show_block
 from extract.model.results import Result, code_columns
 from extract.specs.printed import print_call
 from manifests.records import Block
 from tests.builders import extractions
+from tests.builders.shown import show_block
 from tests.builders.suites import read_files, table
 
 TEXTS = read_files(__file__, "calls.md")

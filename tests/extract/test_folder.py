@@ -19,7 +19,7 @@ from extract.model.blocks import read_block, read_blocks
 from extract.model.results import code_columns
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
-from manifests.folders.formats import EXTRACTION
+from manifests.folders.kinds import EXTRACTION
 from manifests.folders.manifest import read_manifest
 from manifests.records import Block, Spec, arrow_schema
 from tests.builders import extractions

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extract.emit.emit import Emitted
-from extract.folder.verify import verify
+from extract.kinds import verify
 from extract.minimize.stage import (
     MinimizedFile,
     MinimizeResult,
@@ -22,13 +22,14 @@ from extract.minimize.stage import (
     minimize_all,
     write_header,
 )
-from extract.model.blocks import load_block, show_block
+from extract.model.blocks import load_block
 from extract.model.results import Result
 from extract.proofs.validate import BlockWithOriginal
 from extract.proofs.visit import RunnableBlock, list_sizes, visit_all
 from extract.resolve.index import FactsIndex
 from manifests.publish.staged import stage_files
 from tests.builders import extractions
+from tests.builders.shown import show_block
 from tests.builders.suites import read_files, read_table
 
 TEXTS = read_files(__file__, "lean.md")

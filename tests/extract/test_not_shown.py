@@ -7,7 +7,7 @@ import torch
 
 from extract import BlockLibrary, extract
 from extract.arguments.values.annotations import fits
-from extract.model.blocks import show_block
+from tests.builders.shown import show_block
 
 SOURCE = """\
 import typing as tp

@@ -35,10 +35,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "unopened": (("gamma|x", "no such *release*"),),
         "targets": ("Attention", "Native", "Gone"),
         "notes": ["Gone: no class of that name"],
-        "index_hits": 30,
-        "index_parsed": 10,
-        "validations_run": 6,
-        "validations_reused": 2,
     }
     extractions.write(base / "out", extractions.results(sources), sources, **facts)
     return base / "out"
@@ -94,13 +90,6 @@ def test_the_result(written: Path) -> None:
     assert rungs["`executed`"] == ["6", "60.0 %", "31.3–83.2", "0"]
     categories = [cells[:2] for cells in rows_of(text, "By category")]
     assert categories == [["`Other`", "8"], ["`Attention`", "2"], ["**all**", "10"]]
-
-
-def test_this_run(written: Path) -> None:
-    text = report(written)
-    assert [cells[0] for cells in rows_of(text, "This run")][:3] == ["extract", "quality", "write tables"]
-    assert "| files in the index | 30 | 10 parsed | 75.0 % |" in text
-    assert "| validations | 2 | 6 run | 25.0 % |" in text
 
 
 def test_a_run_to_a_lower_rung(tmp_path: Path, sources: Sequence[Any]) -> None:

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from extract.folder.verify import verify
 from extract.folder.verify_code import import_faults
+from extract.kinds import verify
 from extract.model.results import code_columns
 from extract.specs.make import write_specs
 from lemur_core.files.atomic import sha256_file
@@ -25,8 +25,8 @@ from manifests.records import Block, arrow_schema
 from tests.builders import extractions
 from tests.builders.suites import table
 
-CHECKS = ["digests", "schema Block", "ids", "counts", "levels", "requirements", "files", "parses", "undefined names"]
-CHECKS += ["imports", "headers", "lean forms", "specs", "schema SpecRow", "spec splits", "graphs", "croissant.json"]
+CHECKS = ["digests", "schema Block", "schema SpecRow", "card", "derived", "ids", "levels", "requirements", "sources"]
+CHECKS += ["parses", "undefined names", "imports", "headers", "lean forms", "specs", "graphs", "page"]
 ID = "alpha@1.0::alpha.blocks.Scale"
 
 
@@ -104,19 +104,19 @@ def test_a_sound_folder(sound: Path) -> None:
     checks = verify(sound)
     assert [check.name for check in checks] == CHECKS
     assert [check.detail for check in checks if not check.ok] == []
-    assert checks[6].detail.startswith("8 closed files")
-    assert checks[-1].detail == "2 files of 2 tables as they are"
+    assert checks[4].detail == "17 files made again by the writer: no cell and no line differs"
+    assert checks[9].detail == "8 files are Python"
 
 
 def test_a_description_that_lists_another_digest(folder: Path) -> None:
     described = folder / "croissant.json"
     digest = sha256_file(folder / "blocks.parquet")
     described.write_text(described.read_text(encoding="utf-8").replace(digest, "0" * 64), encoding="utf-8")
-    assert failed(folder, refresh=False).keys() == {"digests"}
+    assert failed(folder, refresh=False).keys() == {"digests", "card", "derived"}
     manifest = read_manifest(folder)
     rows = {item.path: item.rows for item in manifest.outputs if item.rows is not None}
     write_manifest(folder, manifest.model_copy(update={"outputs": list_outputs(folder, rows)}))
-    assert failed(folder, refresh=False) == {"croissant.json": "blocks.parquet has another digest"}
+    assert failed(folder, refresh=False).keys() == {"card", "derived"}
 
 
 def test_many_blocks_are_shared_out_among_processes(tmp_path: Path) -> None:
@@ -137,10 +137,10 @@ def test_a_file_that_was_changed(folder: Path) -> None:
     path = folder / "blocks" / "alpha@1.0" / "alpha.blocks.Scale.py"
     path.write_text(path.read_text() + "# more\n")
     found = failed(folder, refresh=False)
-    assert found.keys() == {"digests", "files"}
-    assert found["files"] == f"{ID}: blocks/alpha@1.0/alpha.blocks.Scale.py is not its code"
+    assert found.keys() == {"digests", "derived"}
+    assert found["derived"] == "blocks/alpha@1.0/alpha.blocks.Scale.py, line 11: # more, not "
     path.unlink()
-    assert failed(folder, refresh=False).keys() == {"digests", "files"}
+    assert failed(folder, refresh=False).keys() == {"digests", "derived"}
     (folder / "blocks" / "more.py").write_text("")
     assert "blocks/more.py is not in the manifest" in failed(folder, refresh=False)["digests"]
 
@@ -150,9 +150,10 @@ def test_a_digest_that_is_not_of_the_code_and_a_file_in_another_place(folder: Pa
     change_rows(folder, lambda rows: rows[1].update(file="blocks/Scale.py"))
     change_rows(folder, lambda rows: rows[0].update(code_sha256="0" * 64))
     found = failed(folder)
-    assert found.keys() == {"files", "specs"}
-    assert f"{ID}: lies in blocks/Scale.py, not in blocks/alpha@1.0/alpha.blocks.Scale.py" in found["files"]
-    assert "alpha@1.0::alpha.blocks.Attention: code_sha256 is not the SHA-256 of its code" in found["files"]
+    assert found.keys() == {"digests", "derived", "specs"}
+    assert "blocks/Scale.py is no file of this kind of folder" in found["digests"]
+    assert "blocks.parquet row 0: code_sha256 is 0000" in found["derived"]
+    assert "blocks.parquet row 1: file is blocks/Scale.py, not blocks/alpha@1.0/alpha.blocks.S" in found["derived"]
 
 
 def test_a_table_without_a_column(folder: Path) -> None:
@@ -160,7 +161,7 @@ def test_a_table_without_a_column(folder: Path) -> None:
     pq.write_table(table, folder / "blocks.parquet")
     assert failed(folder) == {
         "schema Block": "blocks.parquet: no column license",
-        "guarantees": "not checked: the table above cannot be trusted",
+        "extraction": "not checked further: its tables cannot be trusted",
     }
 
 
@@ -206,7 +207,7 @@ def test_entries_of_other_blocks(folder: Path) -> None:
     assert "its source alpha@1.0 is not listed" in failed(folder)["requirements"]
     for text in ("{", "[]", '{"blocks": 1, "sources": {}}', '{"blocks": [{}], "sources": {}}'):
         path.write_text(text)
-        assert failed(folder)["requirements"].startswith("required_repos.json: not readable")
+        assert failed(folder).keys() >= {"extraction"}
 
 
 SCALE = 1  # line of the specs, from 0
@@ -234,15 +235,19 @@ def test_a_spec_too_many_or_too_few(folder: Path) -> None:
     path = folder / "specs.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     path.write_text("".join([*lines, lines[-1]]), encoding="utf-8")
-    assert failed(folder) == {"specs": "specs.jsonl: 9 lines for 8 blocks that have code"}
+    assert "specs.jsonl, line 9" in failed(folder)["derived"]
     path.write_text("".join(lines[:-1]), encoding="utf-8")
-    assert failed(folder) == {"specs": "beta@2.0::beta.blocks.Einops: has no line in specs.jsonl"}
+    found = failed(folder)
+    assert found["specs"] == "beta@2.0::beta.blocks.Einops: has no line in specs.jsonl"
+    assert found["derived"].endswith(
+        "specs.jsonl: its lines are not those of the blocks that have code, in their order"
+    )
 
 
 def test_a_folder_without_specs(folder: Path) -> None:
     (folder / "specs.jsonl").unlink()
     found = failed(folder)
-    assert found.keys() == {"specs"}
+    assert found.keys() == {"derived", "specs", "graphs"}
     assert found["specs"].startswith("alpha@1.0::alpha.blocks.Attention: has no line in specs.jsonl; ")
 
 

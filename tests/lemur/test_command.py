@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curate.folder.verify import verify
+from curate.kinds import verify
 from curate.model.options import SPLIT_RATIOS
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.cache import find_marker
@@ -321,8 +321,8 @@ def test_verify_names_a_changed_count(snapshot: Path, path: tuple[str, ...]) -> 
 
     edit_manifest(snapshot, change)
     (wrong,) = [item for item in verify(snapshot, jobs=1) if not item.ok]
-    assert wrong.name == "counts"
-    assert "in the manifest" in wrong.detail or path == ("rows", "input")
+    assert wrong.name == "derived"
+    assert f"manifest: counts.{path[0]} is" in wrong.detail
 
 
 def test_verify_sees_a_near_duplicate_among_the_kept(snapshot: Path) -> None:
@@ -346,7 +346,7 @@ def test_verify_sees_a_near_duplicate_among_the_kept(snapshot: Path) -> None:
         manifest["counts"]["rows"]["input"] += 1
 
     edit_manifest(snapshot, count)
-    assert any(item.name.startswith("guarantee 1") for item in verify(snapshot, jobs=1) if not item.ok)
+    assert any(item.name == "near duplicates" for item in verify(snapshot, jobs=1) if not item.ok)
 
 
 # --- what fails, and how ----------------------------------------------------------------------------------------------
@@ -373,7 +373,7 @@ def test_rows_of_which_none_can_be_used(place: Path, lemur_here: Any) -> None:
 
 def test_names_of_others_do_not_reach_the_terminal_as_they_are(place: Path, lemur_here: Any) -> None:
     name = "no\x1b]0;title\x07\x1b[31m\nsuch"
-    for command in (["curate", name, "--out", "x"], ["verify", name], ["explain", name, "a"], ["search", "--in", name]):
+    for command in (["curate", name, "--out", "x"], ["verify", name], ["show", name, "a"], ["search", "--in", name]):
         done = lemur_here(*command, cwd=place)
         assert_one_line(done, 1, "no\\x1b]0;title\\x07\\x1b[31m\\nsuch")
         assert "\x1b" not in done.stderr

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from train.trace import verify as verify_run
 
 from lemur.runner import STATE, Stage, StageOutcome, run_stages
 from lemur.stages import (
@@ -35,7 +36,6 @@ from tests.builders.stages import Hook, nothing, small_way
 from tests.builders.suites import read_table, table
 from train.data import load_cifar10
 from train.runs.register import register
-from train.trace import verify as verify_run
 
 pytestmark = [pytest.mark.skipif(os.name != "posix", reason="locks and signals of POSIX")]
 

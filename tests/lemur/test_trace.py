@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lemur.folders import trace
+from lemur.folders import show
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
-from manifests.folders.formats import FolderLink
+from manifests.folders.kinds import FolderLink
 from manifests.folders.manifest import (
     Input,
     Manifest,
@@ -42,6 +43,11 @@ ATTENTION = "alpha@1.0::alpha.blocks.Attention"
 OTHER = "alpha@1.0::alpha.blocks.Native"
 WHEEL = Input(name="nn_dataset-2.1.0-py3-none-any.whl", sha256="5" * 64, bytes=9)
 CHAT = "c" * 64
+
+
+def trace(wanted: str, folders: Sequence[Path]) -> list[FolderLink]:
+    """Return the chain of an item."""
+    return list(show(wanted, folders).links)
 
 
 def digest(code: str) -> str:
@@ -264,15 +270,15 @@ def test_what_is_not_there(lemur: Path, extraction: Path, wanted: str, message: 
 def test_a_folder_without_rows_or_manifest(lemur: Path, tmp_path: Path) -> None:
     text = (lemur / "manifest.json").read_text().replace('"snapshot"', '"sensitivity"')
     (lemur / "manifest.json").write_text(text)
-    with pytest.raises(UserError, match="contains a sensitivity, whose rows cannot be traced; pass one of ablation, "):
+    with pytest.raises(UserError, match="contains a sensitivity, which has no items; pass one of ablation, "):
         trace("net-a", [lemur])
     with pytest.raises(UserError, match=r"no manifest\.json; not a finished lemur folder"):
         trace("net-a", [tmp_path])
 
 
 def test_the_command(lemur: Path, lemur_here: Any) -> None:
-    lines, as_json = (lemur_here("trace", "net-a", "--in", lemur, *more, cwd=lemur).stdout for more in ([], ["--json"]))
-    chain = trace("net-a", [lemur])
-    assert lines.splitlines() == [line for link in chain for line in link.lines()]
-    assert json.loads(as_json) == [link.to_json() for link in chain]
+    lines, as_json = (lemur_here("show", "net-a", "--in", lemur, *more, cwd=lemur).stdout for more in ([], ["--json"]))
+    found = show("net-a", [lemur])
+    assert lines.splitlines() == [*found.lines, "", *(line for link in found.links[1:] for line in link.lines())]
+    assert json.loads(as_json) == {**found.facts, "chain": [link.to_json() for link in found.links]}
     assert f"  {'sha256':<13} {WHEEL.sha256}" in lines.splitlines()

@@ -179,34 +179,33 @@ DIGEST = "0" * 64
 
 
 def test_what_is_written_comes_back(tmp_path: Path, finished: Finished) -> None:
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "file").touch()
+    (tmp_path / "specs.jsonl").write_text("{}\n" * 7)
     stated = {"versions": {"python": "3.11.0"}, "parameters": {"seed": 42}, "counts": {"rows": {"input": 1}}}
     inputs = [Input(name="rows.jsonl", sha256=DIGEST, bytes=3)]
-    finished(tmp_path, "snapshot", inputs=inputs, outputs=list_outputs(tmp_path, {"data/file": 7}), **stated)
+    finished(tmp_path, "extraction", inputs=inputs, outputs=list_outputs(tmp_path, {"specs.jsonl": 7}), **stated)
     found = read_manifest(tmp_path)
-    assert [(item.path, item.rows) for item in found.outputs] == [("data/file", 7)]  # itself is not listed
+    assert [(item.path, item.rows) for item in found.outputs] == [("specs.jsonl", 7)]  # itself is not listed
     assert (found.kind, found.inputs, found.parameters, found.counts) == (
-        "snapshot", inputs, stated["parameters"], stated["counts"]
+        "extraction", inputs, stated["parameters"], stated["counts"]
     )  # fmt: skip
     assert check_files(tmp_path, found).ok
     before = (tmp_path / "manifest.json").read_bytes()
     write_manifest(tmp_path, found)
     assert (tmp_path / "manifest.json").read_bytes() == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "manifest.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.json", "specs.jsonl"]
 
 
 def test_changed_files_are_named(tmp_path: Path, finished: Finished) -> None:
-    for name in ("a", "b", "c"):
+    for name in ("net.py", "record.json", "weights.pt"):
         (tmp_path / name).write_text(name)
-    finished(tmp_path)
-    (tmp_path / "a").unlink()
-    (tmp_path / "b").write_text("B")
+    finished(tmp_path, "run")
+    (tmp_path / "net.py").unlink()
+    (tmp_path / "record.json").write_text("B")
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "d").touch()
     check = check_files(tmp_path, read_manifest(tmp_path))
     assert not check.ok
-    assert check.detail == "a is missing; new/d is not in the manifest; b differs from its digest"
+    assert check.detail == "net.py is missing; new/d is not in the manifest; record.json differs from its digest"
 
 
 @table(__file__, "manifest.md", "What is no manifest", globals())

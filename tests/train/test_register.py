@@ -12,11 +12,16 @@ from lemur_core.files.errors import UserError
 from manifests.folders.manifest import Manifest, Measured, list_outputs, write_manifest
 from tests.builders.suites import read_table, table
 from tests.builders.training import RECIPE, TINY, history, made_up_record, write_run
+from train.interface import register as register_here
 from train.model.contract import lemur_digest, lemur_name
-from train.runs.register import RegistrationCounts, register, why_refused, write_lemur_files
+from train.runs.register import RegistrationCounts, why_refused, write_lemur_files
 
 NAME = lemur_name(TINY, "tiny")
 STATS = f"ab/nn/stat/train/img-classification_cifar-10_acc_{NAME}"
+
+
+def register(db: Path, runs: list[Path]) -> RegistrationCounts:
+    return register_here(runs, db=db)
 
 
 @pytest.fixture

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from lemur.folders import trace, verify_folder
+from lemur.folders import show, verify_folder
 from lemur_core.files.errors import UserError
-from manifests.folders.frame import Page
-from manifests.folders.manifest import Manifest, Stopwatch, describe_parent, list_outputs, read_manifest, write_manifest
+from manifests.folders.manifest import Stopwatch, describe_parent, list_outputs, read_manifest, write_manifest
 from manifests.publish.staged import stage_files
 from manifests.records import Block, Ingredient, TrainingRecord
 from tests.builders import extractions, training
@@ -24,9 +23,17 @@ from train.data import Cifar10
 from train.model.recipe import Recipe
 from train.model.slots import Filler
 from train.runs.job import EpochFigures
-from train.runs.page import read_record, runs_library
+from train.runs.page import read_record
 from train.runs.run import Resources
-from train.runs.run_folder import read_identity, renew_parents, write_run_manifest
+from train.runs.run_folder import (
+    canonical_json,
+    read_identity,
+    recipe_text,
+    record_text,
+    renew_parents,
+    write_run_manifest,
+)
+from train.studies.ablation import FULL, ablation_page, read_study, write_study
 from train.studies.study import Study
 
 DATA = Cifar10("synthetic", "1" * 64, Path(), *(torch.zeros(4, 3, 32, 32, dtype=torch.uint8), torch.zeros(4)) * 2)
@@ -86,13 +93,14 @@ def make_run(folder: Path, *blocks: tuple[str, Block], **changes: Any) -> Traini
         "held_out": 5000,
         "tested": True,
         "device": "cpu",
+        "train_images": record.train_images,
     }
     texts = {
         "net.py": code,
-        "record.json": record.model_dump_json(indent=1) + "\n",
-        "recipe.json": json.dumps(json.loads(record.recipe)),
+        "record.json": record_text(record),
+        "recipe.json": recipe_text(record),
         "history.jsonl": "".join(f"{line}\n" for line in lines),
-        "run.json": json.dumps({"identity": {**identity, "train_images": record.train_images}}),
+        "run.json": canonical_json({"identity": identity, "weights_sha256": None}) + "\n",
     }
     folder.mkdir(parents=True)
     for name, text in texts.items():
@@ -204,7 +212,7 @@ def test_what_does_not_go_together_is_found(run: Path, change: Callable[[Path], 
 
 
 def test_a_chain_through_the_network_to_the_lines(run: Path, library: Path) -> None:
-    links = trace("net", [run, library])
+    links = show("net", [run, library]).links
     assert [link.what for link in links] == [
         "run", "network", "block", "manifest", "parent", "block", "release", "source", "with", "manifest",
     ]  # fmt: skip
@@ -213,11 +221,11 @@ def test_a_chain_through_the_network_to_the_lines(run: Path, library: Path) -> N
     assert links[2].facts["lines"] == links[7].facts["lines"] == f"{block.start_line}-{block.end_line}"
     assert links[6].facts["sha256"] == hashlib.sha256(b"alpha@1.0").hexdigest()
     for wanted in ("tiny", "attention", "Attention", block.block):
-        assert trace(wanted, [run, library]) == links
+        assert show(wanted, [run, library]).links == links
     with pytest.raises(
         UserError, match=r"^Atention: neither the network of this run nor a block in it; similar names: Att"
     ):
-        trace("Atention", [run])
+        show("Atention", [run])
 
 
 @table(__file__, "run_manifest.md", "A network with a block that may not leave stays", globals())
@@ -256,12 +264,14 @@ def test_a_network_without_blocks_says_what_its_licence_is(
             pass
 
 
-PLAN = {"study": "ablation", "data": DATA.label, "seeds": [0, 1]}
-
-
-def study_page(folder: Path, manifest: Manifest) -> Page:
-    names = {path.name: "v" for path in sorted((folder / "runs").glob("*-seed*")) if (path / "record.json").is_file()}
-    return Page("Study", manifest.kind, "A study.", (), runs_library(folder, names))
+PLAN = {
+    "study": "ablation",
+    "data": DATA.label,
+    "data_sha256": DATA.sha256,
+    "seeds": [0, 1],
+    "test_images": 4,
+    "variants": {FULL: {}},
+}
 
 
 def make_study(out: Path, library: Path) -> tuple[Study, list[TrainingRecord]]:
@@ -271,15 +281,15 @@ def make_study(out: Path, library: Path) -> tuple[Study, list[TrainingRecord]]:
     for seed in (0, 1):
         folder = out / "runs" / f"full-seed{seed}"
         records.append(make_run(folder, ("attention", block_of(library, "alpha.blocks.Attention")), seed=seed))
-        finish(folder, library)
-    (out / "records.jsonl").write_text("".join(f"{record.model_dump_json()}\n" for record in records))
+        write_run_manifest(folder, read_record(folder), read_identity(folder), DATA, library, Stopwatch(), page=False)
+    write_study(out, read_study(out, PLAN), PLAN)
     return study, records
 
 
 def test_a_study_states_its_runs_and_a_second_time_the_same(library: Path, tmp_path: Path) -> None:
     out = tmp_path / "study"
     study, records = make_study(out, library)
-    study.close(records, {"records.jsonl": 2}, study_page)
+    study.close(records, {"records.jsonl": 2}, ablation_page)
     manifest = read_manifest(out)
     assert (manifest.kind, manifest.parameters, manifest.parents) == ("ablation", PLAN, [describe_parent(library)])
     assert manifest.counts == {"runs": 2, "status": {"ok": 2}}
@@ -288,28 +298,29 @@ def test_a_study_states_its_runs_and_a_second_time_the_same(library: Path, tmp_p
     assert faults(out) == {}
     before = (out / "manifest.json").read_bytes()
     study.open({**PLAN, "seeds": (0, 1)}, library)
-    study.close(records, {"records.jsonl": 2}, study_page)
+    study.close(records, {"records.jsonl": 2}, ablation_page)
     assert (out / "manifest.json").read_bytes() == before
     study.open({**PLAN, "seeds": [0, 1, 2]}, library)
     assert not (out / "manifest.json").exists(), "while another plan runs, the folder is finished for neither"
-    study.close(records, {}, study_page)
+    study.close(records, {}, ablation_page)
     (out / "runs" / "full-seed2.partial").mkdir()
-    study.close(records, {}, study_page)
+    study.close(records, {}, ablation_page)
     assert not (out / "manifest.json").exists(), "a run can go on"
 
 
 def test_a_chain_from_a_study_and_what_breaks_one(library: Path, tmp_path: Path) -> None:
     out = tmp_path / "study"
     study, records = make_study(out, library)
-    study.close(records, {}, study_page)
-    links = trace("full-seed1", [out, library])
+    study.close(records, {}, ablation_page)
+    links = show("full-seed1", [out, library]).links
     assert [link.what for link in links[:5]] == ["in", "run", "network", "block", "manifest"]
     assert (links[1].facts["seed"], links[5].what, links[6].what) == (1, "manifest", "parent")
-    assert trace("full-seed1/attention", [out, library]) == links
+    assert show("full-seed1/attention", [out, library]).links == links
     with pytest.raises(UserError, match="full-seed9: no run of this ablation has that name; similar names: full-seed"):
-        trace("full-seed9", [out])
+        show("full-seed9", [out])
     change_json("runs/full-seed1/record.json", test_accuracy=0.99)(out)
     refresh(out)
     found = faults(out)
-    assert "full-seed1: manifest: test_accuracy: 0.5512 stated, 0.99 recorded" in found["runs"]
-    assert found["records"] == "records.jsonl, line 2: no run has this record"
+    assert "full-seed1: derived: record.json: is written otherwise" in found["runs"]
+    assert "manifest: details.test_accuracy is 0.5512, not 0.99" in found["runs"]
+    assert "records.jsonl, line 2: test_accuracy is 0.5512, not 0.99" in found["derived"]

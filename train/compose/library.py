@@ -12,7 +12,7 @@ from typing import Any
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from lemur_core.source.text import parse_expression
-from manifests.folders.formats import EXTRACTION
+from manifests.folders.kinds import EXTRACTION
 from manifests.folders.reading import CHECK_ERRORS, describe, read_text
 from manifests.folders.tables import read_table
 from manifests.provenance import REQUIREMENTS, TABLE

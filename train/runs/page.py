@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from lemur_core.files.markdown import count, plural
-from manifests.folders.formats import lines_text
 from manifests.folders.frame import Entry, EntryLibrary, Page, View, curves, facts, link, table
+from manifests.folders.kinds import lines_text
 from manifests.folders.manifest import Manifest
 from manifests.folders.reading import read_bytes, read_text
 from manifests.provenance import find_inlined_blocks

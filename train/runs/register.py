@@ -32,13 +32,13 @@ from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible
 from lemur_core.sandbox.server.received import INTEGERS
+from manifests.folders.kinds import Verifier
 from manifests.folders.manifest import FILE_NAME
 from manifests.folders.reading import CHECK_ERRORS, read_text
 from manifests.records import TrainingRecord, drop_outcomes
 from train.model.contract import check_contract, lemur_digest, lemur_name, transform_module
 from train.runs.job import EpochFigures, read_history
 from train.runs.page import NET, read_record
-from train.runs.verify import verify
 
 #: Folder below that of a run: files to copy into a LEMUR checkout unchanged.
 LEMUR = "lemur"
@@ -187,7 +187,7 @@ class RegistrationCounts:
     failed: tuple[str, ...]
 
 
-def register(db: Path, runs: Sequence[Path]) -> RegistrationCounts:
+def register(db: Path, runs: Sequence[Path], verify: Verifier) -> RegistrationCounts:
     """Add the trials of runs, in folders written by `lemur train run`, to a LEMUR database; a new file is initialized.
 
     Each run is added completely or not at all. Adding a run twice has no effect.
@@ -195,7 +195,7 @@ def register(db: Path, runs: Sequence[Path]) -> RegistrationCounts:
     Raises: UserError if the database cannot be opened or written, or is not one of LEMUR's.
     """
     added = present = 0
-    outcomes = [_read_run(run) for run in runs]
+    outcomes = [_read_run(run, verify) for run in runs]
     failed = [outcome for outcome in outcomes if isinstance(outcome, str)]
     if failed and len(failed) == len(runs):
         return RegistrationCounts(0, 0, tuple(failed))
@@ -255,7 +255,7 @@ class _FinishedRun:
     trials: dict[int, Trial]
 
 
-def _read_run(folder: Path) -> _FinishedRun | str:
+def _read_run(folder: Path, verify: Verifier) -> _FinishedRun | str:
     """Read a run for LEMUR, or return the reason why it is refused; a run with changed files is refused."""
     if (folder / FILE_NAME).is_file():
         wrong = next((check for check in verify(folder) if not check.ok), None)

@@ -31,7 +31,7 @@ from train.runs.job import HISTORY, WEIGHTS, copy_plain, draw_curves, read_histo
 from train.runs.page import NET, RECORD, percent_text, read_record, run_page
 
 KIND = "run"
-IDENTITY, RESULT, SCRATCH = "run.json", "result", "scratch"
+IDENTITY, RECIPE, RESULT, SCRATCH = "run.json", "recipe.json", "result", "scratch"
 _LOCK, _OLDER = "lock", "older"
 _OF_PARTIAL = frozenset({IDENTITY, RESULT, SCRATCH, _LOCK, _OLDER})
 FINAL = ("ok", "diverged")  # running it again would end in the same way
@@ -136,10 +136,10 @@ def write_result(
         weights_sha256 = None
     texts = {
         NET: code,
-        "recipe.json": json.dumps(json.loads(record.recipe), indent=1, sort_keys=True) + "\n",
+        RECIPE: recipe_text(record),
         HISTORY: "".join(epoch.model_dump_json() + "\n" for epoch in history),
         IDENTITY: canonical_json({"identity": dict(identity), "weights_sha256": weights_sha256}) + "\n",
-        RECORD: record.model_dump_json(indent=1) + "\n",
+        RECORD: record_text(record),
     }
     for name, text in texts.items():
         (result / name).write_text(text, encoding="utf-8", newline="\n")
@@ -204,19 +204,18 @@ def write_run_manifest(
     Args: library: the extraction folder that it was assembled from; not named if it lacks one of the blocks. page:
         write its page too; a study shows its runs on its own page.
     """
-    parameters = {name: identity[name] for name in ("seed", "held_out", "train_images", "tested", "device")}
     manifest = Manifest(
         kind=KIND,
         versions=package_versions() | torch_versions(record),
-        parameters={**parameters, "prm": json.loads(record.prm), "recipe": json.loads(record.recipe)},
+        parameters=state_parameters(record, identity),
         inputs=[
             Input(name=NET, sha256=record.code_sha256, bytes=(folder / NET).stat().st_size),
             Input(name="recipe", sha256=record.recipe_sha256, bytes=len(record.recipe.encode())),
             images_input(data),
         ],
         parents=_parents(library, record),
-        counts={name: getattr(record, name) for name in ("epochs", "steps", "train_images", "parameters")},
-        details={name: getattr(record, name) for name in ("name", "status", "val_accuracy", "test_accuracy")},
+        counts=count_run(record),
+        details=describe_run(record),
         outputs=list_outputs(folder, {HISTORY: record.epochs}),
         measured=watch.measure(),
     )
@@ -224,6 +223,32 @@ def write_run_manifest(
         finish(folder, manifest, run_page, watch)
     else:
         write_manifest(folder, manifest)
+
+
+def recipe_text(record: TrainingRecord) -> str:
+    """Return the content of the file of the recipe."""
+    return json.dumps(json.loads(record.recipe), indent=1, sort_keys=True) + "\n"
+
+
+def record_text(record: TrainingRecord) -> str:
+    """Return the content of the file of the record."""
+    return record.model_dump_json(indent=1) + "\n"
+
+
+def state_parameters(record: TrainingRecord, identity: Mapping[str, object]) -> dict[str, object]:
+    """Return the parameters that the manifest of a run states."""
+    parameters = {name: identity[name] for name in ("seed", "held_out", "train_images", "tested", "device")}
+    return {**parameters, "prm": json.loads(record.prm), "recipe": json.loads(record.recipe)}
+
+
+def count_run(record: TrainingRecord) -> dict[str, object]:
+    """Return the counts that the manifest of a run states."""
+    return {name: getattr(record, name) for name in ("epochs", "steps", "train_images", "parameters")}
+
+
+def describe_run(record: TrainingRecord) -> dict[str, object]:
+    """Return the details that the manifest of a run states."""
+    return {name: getattr(record, name) for name in ("name", "status", "val_accuracy", "test_accuracy")}
 
 
 def renew_parents(folder: Path, record: TrainingRecord, library: Path | None) -> None:
@@ -306,17 +331,10 @@ def run_text(record: TrainingRecord, out: Path) -> str:
         ),
         ("waiting for data", f"{100 * record.data_seconds / max(record.train_seconds, 1e-9):.1f} %"),
         ("parameters", f"{record.parameters or 0:,}"),
-        ("arithmetic", _arithmetic_text(record)),
+        ("arithmetic", f"{(record.flop or 0) / 1e15:.3g} PFLOP, {plural(record.images_seen or 0, 'image')} seen"),
         ("held out", percent_text(record.val_accuracy)),
         ("test", percent_text(record.test_accuracy)),
         ("device", f"{record.device}, {record.precision}"),
     ]
     lines = [f"{record.name}, seed {record.seed}", *(f"  {name:<17} {value}" for name, value in rows)]
     return "\n".join([*lines, f"-> {out}"])
-
-
-def _arithmetic_text(record: TrainingRecord) -> str:
-    """Describe what training took: operations, images, and the test accuracy for each 10^15 operations."""
-    peta = (record.flop or 0) / 1e15
-    text = f"{peta:.3g} PFLOP, {record.images_seen or 0:,} images seen"
-    return text + (f", {100 * record.test_accuracy / peta:,.1f} % a PFLOP" if peta and record.test_accuracy else "")

@@ -1,137 +1,108 @@
-"""Verify a finished training run or study: its files, records and manifest must agree."""
+"""What follows from the files of a finished training run, and what holds besides. No code in it is executed."""
 
 import hashlib
-import json
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from lemur_core.files.errors import UserError
-from lemur_core.files.markdown import article
-from manifests.folders.checks import Check, check_faults, check_files
-from manifests.folders.manifest import Manifest, read_manifest
-from manifests.folders.reading import CHECK_ERRORS, READ_ERRORS, describe, read_bytes
+from lemur_core.files import Json
+from lemur_core.files.atomic import sha256_file
+from manifests.folders.checks import Check, check_faults
+from manifests.folders.kinds import Folder, Kind, verify_folder
+from manifests.folders.reading import read_bytes, read_text
 from manifests.provenance import find_inlined_blocks
-from manifests.records import TrainingRecord
-from train.runs.job import HISTORY, loads_or_none, read_history
-from train.runs.page import NET, RECORD, RUNS, read_record
-from train.runs.run_folder import IDENTITY, KIND, read_identity
+from manifests.records import Ingredient, TrainingRecord
+from train.runs.job import HISTORY, WEIGHTS, draw_curves, read_history
+from train.runs.page import NET, RECORD, read_record, run_page
+from train.runs.register import LEMUR, why_refused, write_lemur_files
+from train.runs.run_folder import (
+    IDENTITY,
+    KIND,
+    RECIPE,
+    canonical_json,
+    count_run,
+    describe_run,
+    read_identity,
+    recipe_text,
+    record_text,
+    state_parameters,
+    torch_versions,
+)
+
+#: What the identity of a run and its record share.
+_SHARED = frozenset(
+    {"code_sha256", "data_sha256", "prm", "recipe_sha256", "seed", "torch", "torchvision", "train_images"}
+)
 
 
-def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:  # noqa: ARG001 (same signature for all verifiers)
-    """Run all checks of a finished run or study, in a fixed order.
-
-    Raises: UserError if it has no valid manifest of such a folder.
-    """
-    manifest = read_manifest(folder)
-    if manifest.kind not in (KIND, "ablation"):
-        raise UserError(f"{folder}: contains {article(manifest.kind)}; pass a folder written by `lemur train`")
-    files = check_files(folder, manifest)
-    return [files, *(_check_run(folder, manifest) if manifest.kind == KIND else _check_study(folder, manifest))]
-
-
-def _check_run(folder: Path, manifest: Manifest) -> list[Check]:
-    try:
-        record = read_record(folder)
-    except READ_ERRORS as error:
-        wrong = [f"{RECORD}: {describe(error)}"]
-        return [check_faults("record", wrong, ""), Check("run", ok=False, detail="not checked: there is no record")]
-    stated = f"{record.name}, seed {record.seed}, {record.status}"
-    return [
-        check_faults("record", [], stated),
-        check_faults("network", list(_network_faults(folder, record)), "net.py and its blocks are those of the record"),
-        check_faults("history", list(_history_faults(folder, record)), f"{record.epochs:,} epochs, ends as recorded"),
-        check_faults("manifest", list(_manifest_faults(folder, record, manifest)), "states what the record states"),
-    ]
-
-
-def _network_faults(folder: Path, record: TrainingRecord) -> Iterator[str]:
-    """Check that the network's digest is the recorded one, and that its comments name the recorded blocks."""
-    try:
-        code = read_bytes(folder / NET)
-    except OSError as error:
-        yield f"{NET}: {describe(error)}"
-        return
-    if hashlib.sha256(code).hexdigest() != record.code_sha256:
-        yield f"{NET}: its SHA-256 is not that of the record, {record.code_sha256[:16]}…"
-    named = {
-        (block.slot, block.block, block.code_sha256) for block in find_inlined_blocks(code.decode("utf-8", "replace"))
+def derive_run(folder: Folder, made: Path) -> Json:
+    """Write again what follows from the network, the history and what only the record says; see `Derive`."""
+    path, stored = folder.path, read_record(folder.path)
+    history = read_history(path)
+    if len(history) != read_bytes(path / HISTORY).count(b"\n"):
+        raise ValueError(f"{HISTORY}: line {len(history) + 1} is not epoch {len(history) + 1}")
+    record = stored.model_copy(update=_derive_record(path, stored))
+    identity = {name: getattr(record, name) if name in _SHARED else v for name, v in read_identity(path).items()}
+    weights = sha256_file(path / WEIGHTS) if (path / WEIGHTS).is_file() else None
+    texts = {
+        RECORD: record_text(record),
+        RECIPE: recipe_text(record),
+        HISTORY: "".join(f"{epoch.model_dump_json()}\n" for epoch in history),
+        IDENTITY: canonical_json({"identity": identity, "weights_sha256": weights}) + "\n",
     }
-    for part in record.ingredients:
-        if (part.slot, part.block, part.code_sha256) not in named:
-            yield f"{NET}: has no comment for {part.block} in slot {part.slot}, which the record names"
+    for name, text in texts.items():
+        (made / name).write_text(text, encoding="utf-8", newline="\n")
+    if (path / LEMUR).is_dir() and not why_refused(record, read_text(path / NET), history):
+        write_lemur_files(made / LEMUR, record, read_text(path / NET), history)
+    if (path / "curves.png").is_file():
+        draw_curves(history, f"{record.name}, seed {record.seed}, {record.data}", made / "curves.png")
+    return {
+        "counts": count_run(record),
+        "details": describe_run(record),
+        "parameters": state_parameters(record, identity),
+        "versions": torch_versions(record),
+    }
 
 
-def _history_faults(folder: Path, record: TrainingRecord) -> Iterator[str]:
-    """Check that the number of epochs and the figures of the last one are as recorded."""
-    try:
-        lines = read_bytes(folder / HISTORY).splitlines()
-    except OSError as error:
-        yield f"{HISTORY}: {describe(error)}"
-        return
-    epochs = read_history(folder)
-    if len(epochs) != len(lines):
-        yield f"{HISTORY}: line {len(epochs) + 1} is not epoch {len(epochs) + 1}"
-        return
-    if len(epochs) != record.epochs:
-        yield f"{HISTORY}: {len(epochs)} epochs, {record.epochs} recorded"
-        return
-    for last in epochs[-1:]:
-        for name in ("train_loss", "val_accuracy"):
-            if getattr(last, name) != getattr(record, name):
-                yield f"{HISTORY}: {name} is {getattr(last, name)} in the last epoch, {getattr(record, name)} recorded"
-        if last.steps > record.steps or (record.status == "ok" and last.steps != record.steps):
-            yield f"{HISTORY}: {last.steps:,} steps up to the last epoch, {record.steps:,} recorded"
+def _derive_record(folder: Path, stored: TrainingRecord) -> Json:
+    """Return the fields of a record that its network, its recipe and its history state."""
+    code, history = read_bytes(folder / NET), read_history(folder)
+    blocks = find_inlined_blocks(code.decode("utf-8", "replace"))
+    changed: Json = {
+        "code_sha256": hashlib.sha256(code).hexdigest(),
+        "recipe_sha256": hashlib.sha256(stored.recipe.encode()).hexdigest(),
+        "epochs": len(history),
+    }
+    if stored.ingredients:
+        fields = ("slot", "block", "path", "license", "code_sha256")
+        changed["ingredients"] = tuple(
+            Ingredient(
+                **{name: getattr(block, name) for name in fields},
+                source=block.block.partition("::")[0],
+                swhid=block.swhid.partition(";")[0],
+            )
+            for block in blocks
+        )
+    if history:
+        changed |= {name: getattr(history[-1], name) for name in ("train_loss", "val_accuracy")}
+        steps = history[-1].steps
+        changed["steps"] = steps if stored.status == "ok" else max(steps, stored.steps)
+    return changed
 
 
-def _manifest_faults(folder: Path, record: TrainingRecord, manifest: Manifest) -> Iterator[str]:
-    """Check that the manifest and recipe.json agree with the record."""
-    inputs = {item.name: item.sha256 for item in manifest.inputs}
-    digests = {NET: record.code_sha256, "recipe": record.recipe_sha256, record.data: record.data_sha256}
-    for name, digest in digests.items():
-        if inputs.get(name) != digest:
-            yield f"input {name}: SHA-256 {str(inputs.get(name))[:16]}… stated, {digest[:16]}… recorded"
-    if hashlib.sha256(record.recipe.encode()).hexdigest() != record.recipe_sha256:
-        yield f"{RECORD}: recipe_sha256 is not the SHA-256 of the recipe in it"
-    stated = {**manifest.counts, **{name: manifest.details.get(name) for name in ("name", "status", "test_accuracy")}}
-    for name, value in stated.items():
-        if getattr(record, name, None) != value:
-            yield f"{name}: {value} stated, {getattr(record, name, None)} recorded"
-    if _find_json(folder / "recipe.json") != json.loads(record.recipe):
-        yield "recipe.json: is not the recipe of the record"
-    try:
-        other = read_identity(folder)["code_sha256"] != record.code_sha256
-    except CHECK_ERRORS:
-        other = True
-    if other:
-        yield f"{IDENTITY}: belongs to another network than the record"
+def check_run(folder: Folder) -> Check:
+    """Check that the inputs of the manifest are those of the record."""
+    record = read_record(folder.path)
+    inputs = {item.name: (item.sha256, item.bytes) for item in folder.manifest.inputs}
+    size = (folder.path / NET).stat().st_size
+    stated = {
+        NET: (record.code_sha256, size),
+        "recipe": (record.recipe_sha256, len(record.recipe.encode())),
+        record.data: (record.data_sha256, inputs.get(record.data, ("", 0))[1]),
+    }
+    wrong = [f"input {name} is not that of the record" for name in sorted(stated) if inputs.get(name) != stated[name]]
+    wrong += [f"input {name} is none of the record" for name in sorted(inputs.keys() - stated.keys())]
+    return check_faults("record", wrong, f"{record.name}, seed {record.seed}, {record.status}")
 
 
-def _check_study(folder: Path, manifest: Manifest) -> list[Check]:
-    """Check every run below `runs`, and that the table names only their records."""
-    runs, wrong, records = sorted((folder / RUNS).glob("*")), [], []
-    for run in runs:
-        try:
-            checks = _check_run(run, read_manifest(run))
-        except UserError as error:
-            wrong.append(str(error))
-            continue
-        wrong += [f"{run.name}: {check.name}: {check.detail}" for check in checks if not check.ok]
-        records.append(_find_json(run / RECORD))
-    table, missing, rows = "records.jsonl", [], 0
-    lines = read_bytes(folder / table).splitlines() if (folder / table).is_file() else []
-    for number, line in enumerate(lines, 1):
-        row = loads_or_none(line)
-        rows += 1
-        if row not in records:
-            missing.append(f"{table}, line {number}: no run has this record")
-    if rows != manifest.counts.get("runs"):
-        missing.append(f"{table}: {rows} records, {manifest.counts.get('runs')} runs stated")
-    return [
-        check_faults("runs", wrong, f"{len(runs):,} runs as their records and manifests state"),
-        check_faults("records", missing, f"{rows:,} records of {table} are those of the runs"),
-    ]
-
-
-def _find_json(path: Path) -> Any:
-    return loads_or_none(path.read_bytes() if path.is_file() else b"")
+RUN = Kind(KIND, "lemur train run", derive=derive_run, laws=(check_run,), page=run_page)
+verify = partial(verify_folder, RUN)

@@ -7,14 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from lemur_core.files import Json
 from lemur_core.files.atomic import PathLike, write_text
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.figures import BLUE, FAINT, INK, save_figure
 from lemur_core.files.markdown import code_span, plain, plural, table
 from lemur_core.files.progress import hide_progress, note
 from manifests.folders import frame
+from manifests.folders.checks import Check, check_faults
+from manifests.folders.kinds import Folder, Kind, verify_folder
 from manifests.folders.manifest import Manifest
 from manifests.records import TrainingRecord
 from train.compose.assemble import assemble
@@ -24,7 +27,9 @@ from train.model.recipe import Recipe, read_changes, to_recipe
 from train.model.slots import BUILT_IN
 from train.runs.page import RUNS, list_finished_runs, read_record, runs_library
 from train.runs.run import Resources, TrainingRun
-from train.studies.study import Study
+from train.runs.run_folder import torch_versions
+from train.runs.verify import RUN
+from train.studies.study import PLAN, Study, count_study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -154,6 +159,7 @@ def ablate(
             "data_sha256": cifar10.sha256,
             "held_out": held_out,
             "images": trained,
+            "test_images": len(cifar10.test_labels),
             "seeds": list(seeds),
             "variants": {name: json.loads(changed.to_json()) for name, changed in recipes.items()},
         }
@@ -171,14 +177,14 @@ def ablate(
         records: dict[str, dict[int, TrainingRecord]] = {name: {} for name in recipes}
         for (name, seed), record in zip(cases, results, strict=True):
             records[name][seed] = record
-        rows = [_row(name, by_seed, records[FULL]) for name, by_seed in records.items()]
-        _write(out, rows, records, cifar10)
+        rows = _rows(records)
+        write_study(out, records, plan)
         study.close(results, {RECORDS: len(results)}, ablation_page)
         note(f"ablation: {len(results)} runs of {len(recipes)} variants -> {out}")
     return Ablation(out, tuple(rows))
 
 
-def _row(name: str, runs: dict[int, TrainingRecord], full: dict[int, TrainingRecord]) -> Row:
+def _row(name: str, runs: Mapping[int, TrainingRecord], full: Mapping[int, TrainingRecord]) -> Row:
     values = _accuracies(runs)
     return Row(
         variant=name,
@@ -192,18 +198,35 @@ def _row(name: str, runs: dict[int, TrainingRecord], full: dict[int, TrainingRec
     )
 
 
-def _accuracies(runs: dict[int, TrainingRecord]) -> dict[int, float]:
+def _accuracies(runs: Mapping[int, TrainingRecord]) -> dict[int, float]:
     return {seed: record.test_accuracy for seed, record in runs.items() if record.test_accuracy is not None}
 
 
-def _write(out: Path, rows: Sequence[Row], records: dict[str, dict[int, TrainingRecord]], data: Cifar10) -> None:
+def _rows(records: Mapping[str, Mapping[int, TrainingRecord]]) -> list[Row]:
+    return [_row(name, by_seed, records[FULL]) for name, by_seed in records.items() if by_seed]
+
+
+def write_study(out: Path, records: Mapping[str, Mapping[int, TrainingRecord]], plan: Mapping[str, Any]) -> None:
+    """Write the table of an ablation, as rows, in words and as a figure."""
+    rows = _rows(records)
     dumps = [record.model_dump(mode="json") for runs in records.values() for record in runs.values()]
     write_text(out / RECORDS, "".join(json.dumps(record, sort_keys=True) + "\n" for record in dumps))
-    draw_differences(out / "ablation.png", [(row.variant, row.against) for row in rows if row.variant != FULL])
-    write_text(out / "ablation.md", "\n".join(page(rows, records[FULL], data.label, len(data.test_labels))))
+    if differences := [(row.variant, row.against) for row in rows if row.variant != FULL]:
+        draw_differences(out / "ablation.png", differences)
+    write_text(out / "ablation.md", "\n".join(page(rows, records[FULL], plan["data"], plan["test_images"])))
 
 
-def page(rows: Sequence[Row], full: dict[int, TrainingRecord], label: str, tested: int) -> list[str]:
+def read_study(folder: Path, plan: Mapping[str, Any]) -> dict[str, dict[int, TrainingRecord]]:
+    """Return the records of an ablation's finished runs, by variant and seed."""
+    finished = set(list_finished_runs(folder))
+    records: dict[str, dict[int, TrainingRecord]] = {name: {} for name in plan["variants"]}
+    for seed, variant in product(plan["seeds"], records):
+        if (name := f"{folder_name(variant)}-seed{seed}") in finished:
+            records[variant][seed] = read_record(folder / RUNS / name)
+    return records
+
+
+def page(rows: Sequence[Row], full: Mapping[int, TrainingRecord], label: str, tested: int) -> list[str]:
     """Return the table as Markdown, with a description of its figures; `tested` is the number of test images."""
     some = next((record for record in full.values() if record.status == "ok"), next(iter(full.values())))
     cells = []
@@ -228,15 +251,10 @@ def page(rows: Sequence[Row], full: dict[int, TrainingRecord], label: str, teste
 
 def ablation_page(folder: Path, manifest: Manifest) -> frame.Page:
     """Return the page of an ablation: its variants, their paired differences, and every run."""
-    parameters, finished = manifest.parameters, set(list_finished_runs(folder))
-    records: dict[str, dict[int, TrainingRecord]] = {name: {} for name in parameters["variants"]}
-    names: dict[str, str] = {}
-    for variant, seed in product(records, parameters["seeds"]):
-        name = f"{folder_name(variant)}-seed{seed}"
-        if name in finished:
-            records[variant][seed] = read_record(folder / RUNS / name)
-            names[name] = variant
-    rows = [_row(name, bars, records[FULL]) for name, bars in records.items() if bars]
+    parameters = manifest.parameters
+    records = read_study(folder, parameters)
+    names = {f"{folder_name(variant)}-seed{seed}": variant for variant, runs in records.items() for seed in runs}
+    rows = _rows(records)
     cells: list[Sequence[frame.Cell]] = [
         [r.variant, r.n, r.failed, points(r.mean), points(r.std), f"{r.train_seconds:.0f} s"] for r in rows
     ]
@@ -364,3 +382,34 @@ def draw_differences(path: Path, differences: Sequence[tuple[str, Difference]]) 
         axes.set_xlabel("accuracy against the full recipe, percentage points")
 
     save_figure(path, draw)
+
+
+def derive_study(folder: Folder, made: Path) -> Json:
+    """Write the tables and the figure of a study again from its runs; see `Derive`."""
+    records = read_study(folder.path, folder.manifest.parameters)
+    if not records[FULL]:
+        raise UserError(f"{folder.path}: has no run of the full recipe that its plan names")
+    plan = json.dumps(folder.manifest.parameters, indent=1, sort_keys=True) + "\n"
+    (made / PLAN).write_text(plan, encoding="utf-8")
+    write_study(made, records, folder.manifest.parameters)
+    every = [record for runs in records.values() for record in runs.values()]
+    versions = torch_versions(every[0]) if every else {}
+    return {"counts": count_study(every), "versions": versions}
+
+
+def check_study(folder: Folder) -> Check:
+    """Check every run below `runs` as a folder of its own."""
+    runs = sorted((folder.path / RUNS).glob("*"))
+    wrong = [
+        f"{run.name}: {check.name}: {check.detail}"
+        for run in runs
+        for check in verify_folder(RUN, run, jobs=folder.jobs)
+        if not check.ok
+    ]
+    plan = folder.manifest.parameters
+    if [(item.name, item.sha256) for item in folder.manifest.inputs] != [(plan["data"], plan["data_sha256"])]:
+        wrong.append("the input is not the data of the plan")
+    return check_faults("runs", wrong, f"{len(runs):,} runs as their records and manifests state")
+
+
+ABLATION = Kind("ablation", "lemur train ablate", derive=derive_study, laws=(check_study,), page=ablation_page)

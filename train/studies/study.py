@@ -99,14 +99,13 @@ class Study:
             note(f"{out}: no {FILE_NAME} yet: {open_runs[0]} can be resumed; run the same command again")
             return
         plan = json.loads(json.dumps(self._plan))  # not read from the file, whose keys are sorted: pages keep the order
-        statuses = [record.status for record in records]
         manifest = Manifest(
             kind=plan["study"],
             versions=package_versions() | (torch_versions(records[0]) if records else {}),
             parameters=plan,
             inputs=[images_input(self._data)],
             parents=parents_in(self._library),
-            counts={"runs": len(records), "status": {name: statuses.count(name) for name in sorted(set(statuses))}},
+            counts=count_study(records),
             details={},
             outputs=list_outputs(out, dict(rows)),
             measured=self._watch.measure(),
@@ -117,6 +116,12 @@ class Study:
             if older == manifest.model_copy(update={"measured": older.measured}):
                 return
         write_manifest(out, manifest)
+
+
+def count_study(records: Sequence[TrainingRecord]) -> dict[str, object]:
+    """Return the counts that the manifest of a study states."""
+    statuses = [record.status for record in records]
+    return {"runs": len(records), "status": {name: statuses.count(name) for name in sorted(set(statuses))}}
 
 
 def _is_study(folder: Path) -> bool:

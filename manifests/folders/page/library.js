@@ -12,7 +12,7 @@ function library(given) {
 
   // Controls
   const filled = (name, attributes, ...children) => h(name, { onchange: () => { show(); }, ...attributes }, ...children);
-  const search = h("input", { type: "search", autocomplete: "off", spellcheck: "false", placeholder: given.words.files ? "names, descriptions, code" : "names", oninput: sought, onfocus: read });
+  const search = h("input", { type: "search", autocomplete: "off", spellcheck: "false", placeholder: "names, descriptions", oninput: () => { show(); } });
   const selects = given.facets.map(([label, values, of]) => {
     const counts = values.map(() => 0);
     of.forEach((value) => counts[value]++);
@@ -23,22 +23,12 @@ function library(given) {
     benchmarks.map(([of, dataset, metric, entries], at) => (of === task ? h("option", { value: at }, `${dataset}, ${metric} (${number(entries.length)})`) : null)).filter(Boolean))));
   const effort = filled("select", { disabled: true }, limits.map((limit, at) => h("option", { value: at, selected: limit === null }, limit === null ? "any number" : "at most " + limit)));
   const BEST = h("option", { value: "result", hidden: true, disabled: true }, "best result");
-  const sort = filled("select", {}, BEST, columns.map(({ label }, at) => h("option", { value: at, selected: label === given.order }, label)), h("option", { value: "name", selected: given.order === null }, "name"));
+  const sort = filled("select", {}, benchmarks.length ? BEST : [], columns.map(({ label }, at) => h("option", { value: at, selected: label === given.order }, label)), h("option", { value: "name", selected: given.order === null }, "name"));
   const initial = sort.value;
   const count = h("p", { class: "count", role: "status" });
   const head = h("div", { class: "columns", "aria-hidden": "true" });
   const items = h("ol", { class: "list" });
   const more = h("button", { type: "button", onclick: () => { const before = items.children.length; append(before + 4 * AT_ONCE); items.children[before].firstChild.focus(); } }, "show more");
-
-  // Search
-  let pending = given.words.files ? null : Promise.resolve();
-  function read() {
-    pending = pending || readIndex(given.words).then(() => { if (searched.length) show(); }, (error) => { given.words.files = 0; show(); count.textContent += `; only names are searched: ${seen(error.message)}`; });
-  }
-  function sought() {
-    read();
-    show();
-  }
 
   // Results of one benchmark, within a number of epochs: never those of several
   function resultsNow() {
@@ -84,36 +74,24 @@ function library(given) {
     const words = (searched = search.value.toLowerCase().split(/\s+/).filter(Boolean));
     const wanted = selects.map((select) => (select.value === "" ? null : Number(select.value)));
     const results = resultsNow();
-    const where = words.map((word) => placesOf(word, texts));
-    const wayTo = (at) => where.reduce((most, found) => Math.max(most, found[at]), 0);
-    const among = everything.filter((at) => wanted.every((value, f) => value === null || given.facets[f][2][at] === value) && where.every((found) => found[at]) && (!results || results.values.has(at)));
+    const among = everything.filter((at) => wanted.every((value, f) => value === null || given.facets[f][2][at] === value) && words.every((word) => texts[at].includes(word)) && (!results || results.values.has(at)));
     const inside = plot(results, among);
     found = among.filter(inside);
     const by = sort.value === "name" ? null : sort.value === "result" ? (at) => results.values.get(at) : (at) => columns[Number(sort.value)].values[at] ?? -Infinity;
-    // The best found by all words together come first, unless the reader asks for an order.
-    const worth = worthOf(sort.value === initial ? where : [], texts.length);
-    found.sort((p, q) => worth[q] - worth[p] || (by ? by(q) - by(p) || p - q : alphabet[p] - alphabet[q]));
+    found.sort((p, q) => (by ? by(q) - by(p) || p - q : alphabet[p] - alphabet[q]));
     const all = given.total > everything.length ? ` (of ${number(given.total)}; all are in ${given.elsewhere})` : "";
     count.textContent = `${number(found.length)} of ${number(everything.length)} ${given.noun}${all}`;
-    if (words.length && given.words.files) {
-      const by = Object.entries(WAYS).map(([name, ranks]) => [found.filter((at) => ranks.includes(wayTo(at))).length, name]);
-      const ways = by.filter(([many]) => many).map(([many, name]) => number(many) + " by " + name).join(", ");
-      count.textContent += index ? ways && ": " + ways : "; reading the index of words …";
-    }
-    if (words.length && index && given.words.least > 1) count.textContent += `; words of fewer than ${given.words.least} ${given.noun} are not searched`;
     head.replaceChildren(h("span"), ...columns.map(({ label }) => h("span", null, label)), ...(benchmarks.length ? [h("span", null, results ? results.label : "result")] : []));
     items.replaceChildren();
     items.classList.toggle("ranked", sort.value === "result");
     append(AT_ONCE);
   }
-  /** Why an entry is in the list, if neither its name nor its note says so. */
+  /** The further name by which an entry is in the list, if neither its name nor its note says why. */
   function because(at) {
     const has = (text) => searched.every((word) => text.toLowerCase().includes(word));
     if (!searched.length || has(given.names[at] + " " + given.notes[at])) return null;
     const other = given.further[at].find(has);
-    if (other) return given.by + " " + other;
-    const [text, code] = matches(at, searched, 4).map((words) => words.join(", "));
-    return [text, code && "in code: " + code].filter(Boolean).join("; ") || null;
+    return other ? given.by + " " + other : null;
   }
   function row(at, results) {
     const value = (label, content) => h("small", { class: "number" }, h("i", null, label + " "), content ?? "–");

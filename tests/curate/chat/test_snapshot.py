@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from curate import chat as of_records
-from curate.folder.verify import verify
+from curate.kinds import verify
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from lemur_core.files.atomic import sha256_file

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from curate.compute import graphs
-from lemur.folders import trace, verify_folder
+from lemur.folders import show, verify_folder
 from lemur.synthesis.loop import run_synthesis
 from lemur.synthesis.options import AttemptOptions, Service
 from lemur.synthesis.steps import STEPS
@@ -380,7 +380,7 @@ def test_what_verify_finds(tried: SimpleNamespace, tmp_path: Path, how: str, che
 
 def test_a_network_is_followed_to_the_lines_of_its_block(tried: SimpleNamespace, blocks: Path) -> None:
     row = row_of(tried, 5)
-    links = trace(row["nn"], [tried.out, blocks])
+    links = show(row["nn"], [tried.out, blocks]).links
     assert [link.what for link in links if link.depth == 0] == ["network", "manifest"]
     network = links[0]
     assert (network.name, network.facts["specs"]) == (row["nn"], ["alpha::blocks.SqueezeGate"])
@@ -409,7 +409,7 @@ def test_accepted_networks_are_curated(tried: SimpleNamespace, snapshot: Path) -
     assert failed_checks(snapshot) == {}
     accepted = tried.counts["accepted"]
     assert read_manifest(snapshot).counts["rows"]["kept"] == accepted
-    links = trace(row_of(tried, 13)["nn"], [snapshot, tried.out])
+    links = show(row_of(tried, 13)["nn"], [snapshot, tried.out]).links
     assert "network" in [link.what for link in links]
 
 

@@ -141,13 +141,10 @@ def test_search_filter_order_and_more(tab: Any, page: Path) -> None:
     assert tab.run(f"{NAMES}[0]") == "thing 00049", "the largest first, as the library asks"
     typed = "const e = document.querySelector('[type=search]'); e.value = {!r}; e.dispatchEvent(new Event('input'))"
     tab.run(f"(() => {{ {typed.format('thing 0012')} }})()")
-    tab.until(f"{COUNT} === '11 of 250 things: 11 by name'")  # 00012 and 00120 to 00129
+    tab.until(f"{COUNT} === '11 of 250 things'")  # 00012 and 00120 to 00129
     tab.run(f"(() => {{ {typed.format('OLD 00123')} }})()")
     assert tab.run(NAMES) == ["thing 00123"]
     assert "also old 00123 first" in tab.run("document.querySelector('.list').textContent")
-    tab.run(f"(() => {{ {typed.format('sum script')} }})()")
-    tab.until(f"{COUNT}.startsWith('250 of 250 things: ')")
-    assert tab.run(f"{NAMES}[0]") == HOSTILE, "all have both words; this one has one of them in its name"
     tab.run(f"(() => {{ {typed.format('')} }})()")
     chosen = (
         "const e = document.querySelectorAll('.tools select')[{}]; e.value = {!r}; e.dispatchEvent(new Event('change'))"

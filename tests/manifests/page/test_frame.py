@@ -13,24 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lemur_core.describe.picture import Box
-from manifests.folders import frame, shards
+from manifests.folders import frame
 from manifests.folders.frame import (
     Entry,
     EntryLibrary,
     Page,
+    Shards,
     View,
     code,
     facts,
-    graph,
-    note,
-    operations,
-    results,
-    table,
     versions,
     write_page,
 )
-from manifests.folders.shards import Shards, WordIndex
 
 HOSTILE = (
     "</script><script>alert(1)</script>",
@@ -68,10 +62,7 @@ def read_page(folder: Path) -> tuple[dict[str, Any], list[list[Any]]]:
     (packed,) = re.findall(r'<script id="data" type="application/json">"([A-Za-z0-9+/=]*)"</script>', text)
     data = unpacked(packed)
     files = read_shards(folder)
-    number = data["library"]["words"]["first"] if "library" in data else 0
-    entries = [
-        [restored(view, shard["lines"]) for view in views] for shard in files[:number] for views in shard["entries"]
-    ]
+    entries = [[restored(view, shard["lines"]) for view in views] for shard in files for views in shard["entries"]]
     return data, entries
 
 
@@ -133,7 +124,7 @@ def many(number: int, seed: int = 0) -> list[tuple[str, list[View]]]:
 
 
 def test_the_same_folder_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "_SHARD_CHARACTERS", 100_000)
+    monkeypatch.setattr(frame, "_SHARD_CHARACTERS", 100_000)
     both = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -143,9 +134,7 @@ def test_the_same_folder_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytes
     assert both[0] == both[1]
     assert len(both[0]) > 3, "more than one shard"
     write_page(tmp_path / "one", page_of(many(3)))
-    assert sorted(path.name for path in (tmp_path / "one" / "page").glob("*.js")) == ["000.js", "001.js"], (
-        "older shards go; the second holds the words"
-    )
+    assert sorted(path.name for path in (tmp_path / "one" / "page").glob("*.js")) == ["000.js"], "older shards go"
 
 
 @pytest.mark.parametrize("size", [0, 200_000, 2_000_000])
@@ -198,88 +187,3 @@ def test_shards_hold_a_line_once(tmp_path: Path) -> None:
     found = unpacked(re.findall(r'"(.*)"', (tmp_path / "000.js").read_text())[0])
     assert found["lines"] == ["a", "b"]
     assert [views[0]["text"] for views in found["entries"]] == [[0, 2, 0, 2]] * 3
-
-
-# The full-text index of a page: every word of its texts and its code, and no word of what is compared or left out.
-
-
-def read_index(files: list[Any]) -> dict[str, tuple[list[int], list[int]]]:
-    """Words with their entries, decoded bit by bit, unlike the page's script."""
-    index = {}
-    for terms, *kinds in files:
-        for word, *lists in zip(terms, *kinds, strict=True):
-            index[word] = tuple(map(decode, lists))
-    return index  # type: ignore[return-value]
-
-
-def decode(text: str) -> list[int]:
-    entries, bits = [], ""
-    for character in text:
-        number = ord(character) - 48
-        bits = f"{number & 31:05b}" + bits
-        if number < 32:
-            entries.append((entries[-1] if entries else -1) + int(bits, 2))
-            bits = ""
-    return entries
-
-
-def unpack(packed: list[str]) -> list[Any]:
-    return [json.loads(zlib.decompress(base64.b64decode(part))) for part in packed]
-
-
-@given(st.lists(st.sets(st.sampled_from(["Conv2d", "gate", "x_1", "_y"])), max_size=120), st.integers(1, 3_000))
-def test_the_entries_of_a_word_come_back(entries: list[set[str]], step: int) -> None:
-    index = WordIndex()
-    for at, its in enumerate(entries):
-        index.add(at * step, sorted(its), [code("C", " + ".join(sorted(its)))])
-    _, packed = index.pack(10**9)
-    numbers = {
-        word.lower(): [at * step for at, its in enumerate(entries) if word in its] for its in entries for word in its
-    }
-    assert read_index(unpack(packed)) == {word: (at, at) for word, at in numbers.items()}
-
-
-def test_which_words_are_found() -> None:
-    index = WordIndex()
-    index.add(0, ["a note"], [
-        facts("Heading", [("label", "squeeze-and-excite"), ("two", ["first", {"text": "linked", "path": "hidden"}])]),
-        table("Heading", ["head"], [["cell", 3]]),
-        note("Heading", "paragraph"),
-        results("Heading", [("img-classification", "cifar-10", "acc", [(1, 0.5)])]),
-        operations("Heading", ["a softmax over 1,000"]),
-        graph("Heading", [Box("conv2d", ("3×3",), (), "learned")]),
-        code("Heading", "self.attn = nn.MultiheadAttention(dim)  # Größe", "hidden.py"),
-        versions("Heading", "kept_name", [("caption", "removed_name")]),
-    ])  # fmt: skip
-    found = read_index(unpack(index.pack(10**9)[1]))
-    text = {word for word, (of_text, _) in found.items() if of_text}
-    assert text == {"a", "note", "squeeze-and-excite", "first", "linked", "cell", "paragraph", "img-classification",
-                    "cifar-10", "acc", "softmax", "over", "conv2d"}  # fmt: skip
-    assert set(found) - text == {"self", "attn", "nn", "multiheadattention", "dim", "größe", "kept_name"}
-
-
-def test_rare_words_go_first_where_space_is_short() -> None:
-    index = WordIndex()
-    for at in range(64):
-        index.add(at, [f"only_{at}", *(["pair"] if at < 2 else []), *(["half"] if at % 2 else []), "everywhere"], [])
-    least, packed = index.pack(10**9)
-    assert (least, len(read_index(unpack(packed)))) == (1, 67)
-    sizes = [len("".join(WordIndex.pack(index, limit)[1])) for limit in (10**9, 300, 120, 10)]
-    assert sizes == sorted(sizes, reverse=True)
-    least, packed = index.pack(120)
-    assert least > 1
-    assert set(read_index(unpack(packed))) == {
-        word for word, n in {"pair": 2, "half": 32, "everywhere": 64}.items() if n >= least
-    }
-    assert index.pack(10) == (0, [])
-
-
-def test_a_large_index_has_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "_FILE_CHARACTERS", 200)
-    monkeypatch.setattr(frame, "LEAST", 10**7)
-    write_page(tmp_path, page_of(many(100)))
-    about = read_page(tmp_path)[0]["library"]["words"]
-    assert about["files"] > 1
-    files = read_shards(tmp_path)
-    assert len(files) == about["first"] + about["files"]
-    assert read_index(files[about["first"] :])["line"] == ([], list(range(100)))

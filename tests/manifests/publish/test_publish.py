@@ -129,11 +129,14 @@ def test_what_is_shown_is_what_is_asked(server: Any, send: Send, shown: list[Pub
 def test_a_file_takes_the_place_of_a_folder(
     send: Send, sample: Path, repo: Any, finished: Finished, read: Read
 ) -> None:
-    shutil.rmtree(sample / "figures")
-    (sample / "figures").write_text("none")
+    (sample / "a.txt").mkdir()
+    (sample / "a.txt" / "page.md").write_text("1")
+    send(finished(sample))
+    shutil.rmtree(sample / "a.txt")
+    (sample / "a.txt").write_text("none")
     (sample / "report.md").unlink()
     (sample / "report.md").mkdir()
-    (sample / "report.md" / "page").write_text("1")
+    (sample / "report.md" / "page.md").write_text("1")
     send(finished(sample))
     assert repo.files() == read(sample)
 
@@ -364,8 +367,8 @@ def test_names_that_no_manifest_states(server: Any, send: Send, sample: Path, na
 
 
 def test_what_the_hub_leaves_out_is_told(send: Send, sample: Path, repo: Any, finished: Finished) -> None:
-    (sample / "x.ignored").write_text("x")
-    with pytest.raises(UserError, match=r"is not what was sent \(1 added.*x.ignored\); is there a .gitignore"):
+    (sample / "x.ignored.txt").write_text("x")
+    with pytest.raises(UserError, match=r"is not what was sent \(1 added.*x.ignored.txt\); is there a .gitignore"):
         send(finished(sample))
     repo.edit(**{".gitignore": b"*.png"})
     for force in (True, False):

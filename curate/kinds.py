@@ -1,16 +1,21 @@
-"""Trace one network of a snapshot, or a conversation about one, to the file of the release that its code comes from."""
+"""The kind of folder that `lemur curate` writes: how it is made again, its laws, and what is shown of its networks."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow.compute as pc
 
-from curate.folder.explain import SnapshotTables, explain
+from curate.folder.explain import SnapshotTables, draw_graph, explain
 from curate.folder.page import snapshot_page
-from curate.folder.verify import verify
+from curate.folder.recompute import compute_again
+from curate.folder.verify import check_snapshot
+from curate.run.derive import derive
 from lemur_core.files import Json
 from manifests.conversations.verify import find_conversation
-from manifests.folders.formats import SNAPSHOT, FolderKind, FolderLink, ListedItem, RowTrace, lines_text
+from manifests.folders.checks import Check
+from manifests.folders.kinds import SNAPSHOT, FolderLink, FoundItem, ListedItem, lines_text, verify_folder
 from manifests.folders.manifest import Manifest, read_manifest
 from manifests.folders.tables import read_table
 from manifests.provenance import REQUIREMENTS, TABLE
@@ -24,29 +29,31 @@ _CODES = "ab/nn/nn"
 _EXTRACTED, _BLOCK = (f"/{TABLE}", f"/{REQUIREMENTS}"), "block-"
 
 
-def find(folder: Path, wanted: str) -> RowTrace:
-    """Find a network by name or id, as `lemur explain` does, or a conversation by its id.
+def find(folder: Path, wanted: str) -> FoundItem:
+    """Find a network by its name or the beginning of its id, or a conversation by its id.
 
     Raises: UserError, with near names, if nothing or several things match.
     """
     with SNAPSHOT.reading(folder):
         chat = find_conversation(folder, wanted, ChatRow, _CHAT)
-        links = _record(folder, chat["record"] if chat else wanted)
+        found = _find_network(folder, chat["record"] if chat else wanted)
     if chat is None:
-        return links
+        return found
     facts = {"task": chat["task"], "variant": chat["variant"], "license": chat["license"], "about": chat["nn"]}
-    return RowTrace((FolderLink("chat row", chat["id"], facts), *links.links), links.codes)
+    link = FolderLink("chat row", chat["id"], facts)
+    return replace(found, links=(link, *found.links), lines=[*link.lines(), "", *found.lines])
 
 
-def find_code(folder: Path, sha256: str) -> RowTrace | None:
+def find_code(folder: Path, sha256: str) -> FoundItem | None:
     """Find the network whose code has this digest."""
     with SNAPSHOT.reading(folder):
         ids = read_table([folder / "decisions.parquet"], Decision, ["id"])["id"]
-        return _record(folder, sha256) if pc.index(ids, sha256).as_py() >= 0 else None
+        return _find_network(folder, sha256) if pc.index(ids, sha256).as_py() >= 0 else None
 
 
-def _record(folder: Path, wanted: str) -> RowTrace:
-    facts, manifest = explain(folder, wanted).facts, read_manifest(folder)
+def _find_network(folder: Path, wanted: str) -> FoundItem:
+    explanation, manifest = explain(folder, wanted), read_manifest(folder)
+    facts = explanation.facts
     digest, canonical, record = facts["id"], facts["canonical"], facts["record"]
     code = SnapshotTables(folder).code(digest) if digest is not None else None
     removed = f"removed at stage {facts['stage']}: {facts['reason']}"
@@ -61,7 +68,11 @@ def _record(folder: Path, wanted: str) -> RowTrace:
         FolderLink("record", facts["name"] or "(none)", link_facts),
         *_origin(manifest, facts["name"], facts["row"], code),
     )
-    return RowTrace(links, () if digest is None else (digest,))
+
+    def draw(path: Path) -> str:
+        return draw_graph(explanation, path)
+
+    return FoundItem(links, () if digest is None else (digest,), explanation.lines, facts, draw=draw)
 
 
 def _origin(manifest: Manifest, name: str, row: int, code: str | None) -> list[FolderLink]:
@@ -90,5 +101,19 @@ def list_records(folder: Path) -> Iterator[ListedItem]:
         yield ListedItem((row.nn, row.id), facts | {"best_accuracy": row.best_accuracy, "score": row.score})
 
 
-#: The folders that `lemur curate` writes.
-KINDS = (FolderKind(SNAPSHOT, verify, find, find_code, snapshot_page, list_records),)
+KIND = replace(
+    SNAPSHOT,
+    derive=derive,
+    laws=(check_snapshot,),
+    items=list_records,
+    find=find,
+    find_code=find_code,
+    page=snapshot_page,
+)
+KINDS = (KIND,)
+
+
+def verify(folder: Path, *, jobs: int | None = None, recompute: int = 0) -> list[Check]:
+    """Run all checks of a snapshot. Args: recompute: how many networks are traced and measured again in the sandbox."""
+    further = partial(compute_again, folder, recompute, jobs) if recompute else None
+    return verify_folder(KIND, folder, jobs=jobs, further=further)

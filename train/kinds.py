@@ -1,37 +1,29 @@
-"""`lemur verify` and `lemur trace` for training runs and ablations.
+"""The kinds of folder that `lemur train` writes: what is shown of a run, and the chain to its blocks' source lines.
 
-Verification checks that files, records and manifest agree; a trace leads from a run through the blocks of its network
-to their source lines. No code in the folder is executed, and no weights are loaded.
+No code in such a folder is executed, and no weights are loaded.
 """
 
 import difflib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from lemur_core.files import Json
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
-from manifests.folders.formats import (
-    FolderFormat,
-    FolderKind,
-    FolderLink,
-    ListedItem,
-    RowTrace,
-    lines_text,
-    manifest_link,
-)
+from manifests.folders.kinds import FolderLink, FoundItem, ListedItem, lines_text, manifest_link
 from manifests.folders.manifest import FILE_NAME, read_manifest
 from manifests.folders.reading import READ_ERRORS, describe, read_text
 from manifests.provenance import Inlined, find_inlined_blocks
 from manifests.records import Ingredient, TrainingRecord
-from train.runs.page import NET, RUNS, read_record, run_page
-from train.runs.verify import verify
-from train.studies.ablation import ablation_page
+from train.runs.page import NET, RUNS, read_record
+from train.runs.verify import RUN
+from train.studies.ablation import ABLATION
 
 _NEAR = 5
 
 
-def find(folder: Path, wanted: str) -> RowTrace:
+def find(folder: Path, wanted: str) -> FoundItem:
     """Find the whole run (by `net` or the name of its network), or a block in it by slot, id, qualified or bare name.
 
     Raises: UserError, with similar names, if nothing has that name.
@@ -48,7 +40,7 @@ def find(folder: Path, wanted: str) -> RowTrace:
     return _trace_run(folder, record, chosen)
 
 
-def find_code(folder: Path, sha256: str) -> RowTrace | None:
+def find_code(folder: Path, sha256: str) -> FoundItem | None:
     """Return the run if its network, or else a block in it, has this digest; None otherwise."""
     record, blocks = _read(folder)
     if record.code_sha256 == sha256:
@@ -57,7 +49,7 @@ def find_code(folder: Path, sha256: str) -> RowTrace | None:
     return _trace_run(folder, record, chosen) if chosen else None
 
 
-def _trace_run(folder: Path, record: TrainingRecord, blocks: list[Inlined]) -> RowTrace:
+def _trace_run(folder: Path, record: TrainingRecord, blocks: list[Inlined]) -> FoundItem:
     reached = {"held_out": record.val_accuracy, "test": record.test_accuracy}
     run = {
         "seed": record.seed,
@@ -72,7 +64,7 @@ def _trace_run(folder: Path, record: TrainingRecord, blocks: list[Inlined]) -> R
     links = [FolderLink("run", record.name, run), FolderLink("network", NET, network)]
     stated = {part.slot: part for part in record.ingredients}
     links += [_make_block_link(block, stated.get(block.slot)) for block in blocks]
-    return RowTrace(tuple(links), tuple(dict.fromkeys(block.code_sha256 for block in blocks)))
+    return FoundItem(tuple(links), tuple(dict.fromkeys(block.code_sha256 for block in blocks)))
 
 
 def _make_block_link(block: Inlined, part: Ingredient | None) -> FolderLink:
@@ -102,7 +94,7 @@ def _read(folder: Path) -> tuple[TrainingRecord, list[Inlined]]:
         raise UserError(f"{folder}: damaged run: {describe(error)}; run `lemur verify`, or train it again") from error
 
 
-def find_in_study(folder: Path, wanted: str) -> RowTrace:
+def find_in_study(folder: Path, wanted: str) -> FoundItem:
     """Find a run by the name of its folder, or with `NAME/BLOCK` a block of its network.
 
     Raises: UserError, with similar names, if nothing has that name.
@@ -118,7 +110,7 @@ def find_in_study(folder: Path, wanted: str) -> RowTrace:
     return _add_manifest(folder, run, find(run, block or "net"))
 
 
-def find_code_in_study(folder: Path, sha256: str) -> RowTrace | None:
+def find_code_in_study(folder: Path, sha256: str) -> FoundItem | None:
     """Return the first run whose network, or a block in it, has this digest; None if there is none."""
     for run in _list_runs(folder):
         traced = find_code(run, sha256)
@@ -127,9 +119,9 @@ def find_code_in_study(folder: Path, sha256: str) -> RowTrace | None:
     return None
 
 
-def _add_manifest(folder: Path, run: Path, traced: RowTrace) -> RowTrace:
+def _add_manifest(folder: Path, run: Path, traced: FoundItem) -> FoundItem:
     of_run = FolderLink("in", run.relative_to(folder).as_posix(), {})
-    return RowTrace((of_run, *traced.links, manifest_link(run, read_manifest(run))), traced.codes)
+    return FoundItem((of_run, *traced.links, manifest_link(run, read_manifest(run))), traced.codes)
 
 
 def _list_runs(folder: Path) -> list[Path]:
@@ -151,15 +143,7 @@ def list_study_runs(folder: Path) -> Iterator[ListedItem]:
         yield ListedItem((path.name,), facts)
 
 
-#: The kinds of folder that `lemur train` writes.
 KINDS = (
-    FolderKind(FolderFormat("run", "lemur train run"), verify, find, find_code, run_page, list_run_blocks),
-    FolderKind(
-        FolderFormat("ablation", "lemur train ablate"),
-        verify,
-        find_in_study,
-        find_code_in_study,
-        ablation_page,
-        list_study_runs,
-    ),
+    replace(RUN, items=list_run_blocks, find=find, find_code=find_code),
+    replace(ABLATION, items=list_study_runs, find=find_in_study, find_code=find_code_in_study),
 )
