@@ -15,13 +15,13 @@ ROOT = Path(__file__).parents[1]
 PRODUCT = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
 #: What each measure may be. A change that makes one smaller lowers the number here.
 MOST = {
-    "lines of code": 56_943,
-    "files of code": 386,
-    "lines of tests and their cases": 64_170,
-    "lines of benchmarks": 6_758,
-    "words of documents": 24_793,
-    "commands": 31,
-    "options": 183,
+    "lines of code": 53_441,
+    "files of code": 365,
+    "lines of tests and their cases": 61_529,
+    "lines of benchmarks": 6_704,
+    "words of documents": 23_353,
+    "commands": 25,
+    "options": 146,
 }
 #: Written by commands, from the parsers and records.
 GENERATED = {ROOT / "docs" / name for name in ("commands.md", "columns.md", "api.md")}
