@@ -4,13 +4,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from extract.specs.behavior import name_input
+from extract.specs.behavior import name_input, read_shape
 from lemur_core.describe.facts import Facts, list_draws
 from lemur_core.graphs.graph import DRAWS, Graph
 from lemur_core.graphs.identity import compute_identities
 from lemur_core.graphs.serialization import deserialize, fix_sizes, load_graphs, restore
-from lemur_core.graphs.symbolic import evaluate_graph
-from manifests.records import Algorithm, Spec
+from lemur_core.graphs.symbolic import Size, evaluate_graph
+from manifests.records import Algorithm, Case, Spec
 
 #: What was seen of the recorded runs beside their graphs.
 _SEEN = ("returns", "route", "draws", "reads_values", "unused_parameters")
@@ -51,16 +51,41 @@ def add_rebuild_outcome(
     return {**answer, **fixed, **outcome}
 
 
-def build_algorithm(answer: Mapping[str, Any], names: Sequence[str]) -> Algorithm:
+def build_algorithm(answer: Mapping[str, Any], names: Sequence[str], cases: Sequence[Case] = ()) -> Algorithm:
     """Return the trace result in the form that a spec states it.
 
-    Args: answer, names: as for `store_graphs`.
+    Args:
+        answer, names: as for `store_graphs`.
+        cases: the recorded cases; if one refutes the formulas of sizes, they are left out.
     Returns: the graphs with what follows from them alone: operations and motifs.
     """
     copied = {name: answer[name] for name in _SEEN}
     stored = store_graphs(answer, names)
+    refuting = find_refuting_case(stored, cases)
+    if refuting is not None:
+        stored |= fix_sizes(stored, f"sizes that were varied together differ in case {refuting}")
     about = {name: answer[name] for name in ("rebuilds", "rebuild_error", "varied") if name in answer}
     return Algorithm(**copied, **_read_facts(stored | copied), **({"rebuilds": None} | about), **stored)
+
+
+def find_refuting_case(stored: Mapping[str, Any], cases: Sequence[Case]) -> int | None:
+    """Return the number of the first case, from 1, in which sizes with one formula differ.
+
+    Args: stored: from `store_graphs`. cases: with the names of its inputs.
+    """
+    graph = restore(stored).evaluated
+    inputs = {node.scope: node.outputs[0].shape for node in graph.nodes if node.op == "input"}
+    for number, case in enumerate(cases, 1):
+        shapes = {name: read_shape(value) for name, value in case.inputs.items()}
+        pairs = [(shape, shapes.get(name)) for name, shape in inputs.items()]
+        if any(found is None or len(found) != len(shape) for shape, found in pairs):
+            continue
+        seen: dict[str, int] = {}
+        for shape, found in pairs:
+            for size, value in zip(shape, found or (), strict=True):
+                if isinstance(size, Size) and seen.setdefault(size.text, value) != value:
+                    return number
+    return None
 
 
 def _read_facts(stored: Mapping[str, Any]) -> dict[str, Any]:

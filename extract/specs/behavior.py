@@ -60,9 +60,9 @@ def _list_pairs(observed: Observed) -> Iterator[tuple[Shape, Shape | None]]:
     modes: list[tuple[Mapping[str, str], Sequence[str] | None]] = [(c.inputs, c.outputs) for c in observed.cases]
     modes += [(call.inputs, outputs) for call in observed.calls for outputs in (call.eval, call.train)]
     for inputs, outputs in modes:
-        before = next((shape for value in inputs.values() if (shape := _shape(value)) is not None), None)
+        before = next((shape for value in inputs.values() if (shape := read_shape(value)) is not None), None)
         if before is not None:
-            yield before, _shape(outputs[0]) if outputs is not None and len(outputs) == 1 else None
+            yield before, read_shape(outputs[0]) if outputs is not None and len(outputs) == 1 else None
 
 
 def _find_factor(sizes: set[tuple[int, int]]) -> float | None:
@@ -98,8 +98,9 @@ def name_input(name: str, names: Sequence[str]) -> str:
     return names[int(match[1])] + name[match.end() :] if match and int(match[1]) < len(names) else name
 
 
-def _shape(value: str) -> Shape | None:
-    match = _TENSOR.fullmatch(value)
+def read_shape(value: str) -> Shape | None:
+    """Return the shape of a tensor of a case; None for anything else."""
+    match = _TENSOR.fullmatch(value.replace("×", "x"))
     if match is None:
         return None
     return () if match[1] == "scalar" else tuple(int(size) for size in match[1].split("x"))

@@ -47,8 +47,10 @@ def format_expression(expression: str) -> str:
 
 
 def last_part(node: ast.expr) -> str:
-    """Return the last part of a dotted name; empty for anything else."""
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    """Return the last part of a dotted name, with the member of an enumeration before `name`; empty for all else."""
+    if isinstance(node, ast.Attribute):
+        return f"{last_part(node.value)}.{node.attr}" if node.attr in ("name", "value") else node.attr
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _text(value: str) -> str:

@@ -26,7 +26,7 @@ _SEQUENTIAL = {
     "__init__": (SpecArgument(name="args", kind="more positional"),),
     "forward": (SpecArgument(name="input", kind="positional"),),
 }
-_NOT_BUILT = re.compile(r"(Error|Exception|Warning)$|(Parameter|Tensor|Size|OrderedDict|Variable|Path|Counter)$")
+_NOT_BUILT = re.compile(r"(Error|Exception|Warning|Parameter|Tensor|Size|OrderedDict|Variable|Counter)$|^Path$")
 _CAMEL = re.compile(r"_?[A-Z]\w*[a-z]\w*|GELU|GLU|RNN|LSTM|GRU|ELU")
 
 

@@ -56,7 +56,7 @@ def trace_sizes(go: Go, own: Sequence[Shape], evaluated: Graph, trained: Graph |
         sized = runs.together(free[:number])
         if sized is not None:
             return sized
-    why = "other operations run at other sizes" if free else runs.why
+    why = "other operations run at other sizes" if free and runs.left >= 0 else runs.why
     return Sized(evaluated, trained, {}, why)
 
 

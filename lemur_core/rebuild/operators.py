@@ -131,7 +131,7 @@ class Operation:
             indices = self.arguments["indices"]
             return ", ".join(":" if index is None else self.write(index).text for index in indices)
         if spread:
-            return ", ".join(self.write(size).text for size in value)
+            return ", ".join(self.write(size).text for size in value) or "()"
         if name == "value" and type(value) is tuple:
             return self._nested(value)
         return self.write(value).atom if name == "input" else self.write(value).text

@@ -102,10 +102,18 @@ class Observed(Record):
         description="number of submodules that it built, by class name (with its module if two classes share it)"
     )
     cases: tuple[Case, ...] = Field(default=(), description="calls in eval mode; the first with the recorded arguments")
-    train_differs: bool | None = Field(default=None, description="train and eval mode give different outputs")
-    identity_in_eval: bool | None = Field(default=None, description="eval mode returns its first input unchanged")
-    gradients: int | None = Field(default=None, ge=0, description="parameters that finite gradients reached")
-    tensors: int | None = Field(default=None, ge=0, description="parameters that require gradients")
+    train_differs: bool | None = Field(
+        default=None, description="train and eval mode give different outputs, with drawn weights"
+    )
+    identity_in_eval: bool | None = Field(
+        default=None, description="eval mode returns its first input unchanged, with drawn weights"
+    )
+    gradients: int | None = Field(
+        default=None, ge=0, description="parameters that finite gradients reached; inputs, if there are none"
+    )
+    tensors: int | None = Field(
+        default=None, ge=0, description="parameters that require gradients; inputs, if there are none"
+    )
     uninitialized: tuple[str, ...] = Field(
         default=(), description="parameters and buffers that no code initializes; here filled with normal(0, 0.02)"
     )
@@ -234,10 +242,12 @@ class SpecFacts(Record):
         description="null if there are none to compare, or inputs of as many dimensions disagree"
     )
     parameters: int | None = Field(ge=0, description="elements of all parameters, with these arguments")
-    train_differs: bool | None = Field(description="train and eval mode give different outputs")
-    identity_in_eval: bool | None = Field(description="eval mode returns its first input unchanged")
-    gradients: int | None = Field(ge=0, description="parameters that finite gradients reached")
-    tensors: int | None = Field(ge=0, description="parameters that require gradients")
+    train_differs: bool | None = Field(description="train and eval mode give different outputs, with drawn weights")
+    identity_in_eval: bool | None = Field(description="eval mode returns its first input unchanged, with drawn weights")
+    gradients: int | None = Field(
+        ge=0, description="parameters that finite gradients reached; inputs, if there are none"
+    )
+    tensors: int | None = Field(ge=0, description="parameters that require gradients; inputs, if there are none")
     uninitialized: tuple[str, ...] | None = Field(default=None, description="parameters that no code initializes")
     not_shown: tuple[str, ...] = Field(default=(), description="what its run did not show, by kind")
     graph: Sha256 | None = Field(
@@ -270,7 +280,7 @@ class Spec(SpecFacts):
     algorithm: Algorithm | None = Field(default=None, description="null if unknown or not published")
     builds: dict[str, int] = Field(description="names of the classes that its own methods call, with counts")
     dependencies: dict[str, Literal["class", "function"]] = Field(
-        description="other definitions in its file, except modules known not to run"
+        description="other definitions in its file, except modules that compute nothing here"
     )
 
 

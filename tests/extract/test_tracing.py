@@ -30,7 +30,7 @@ from lemur_core.graphs.graph import DRAWS
 from lemur_core.graphs.identity import compute_identities, similarity, subtrees
 from lemur_core.graphs.serialization import load_graphs
 from manifests.publish.staged import stage_files
-from manifests.records import Block, Spec
+from manifests.records import Block, Case, Spec
 from tests.builders import extractions, sample_blocks
 from tests.builders.suites import read_files, table
 
@@ -46,6 +46,10 @@ ARGUMENTS = {
     "forward": {"args": ["torch.randn(2, 64, 6, 6)"], "kwargs": {}},
 }
 PLAIN = {"init": {"args": [], "kwargs": {}}, "forward": {"args": ["torch.randn(2, 3)"], "kwargs": {}}}
+PAIRED = {
+    "init": {"args": [], "kwargs": {}},
+    "forward": {"args": ["torch.randn(2, 3)", "torch.randn(2, 5)"], "kwargs": {}},
+}
 DEFORMED = {
     "init": {"args": [], "kwargs": {}},
     "forward": {"args": ["torch.randn(2, 4, 6, 6)", "torch.randn(2, 18, 6, 6)"], "kwargs": {}},
@@ -72,6 +76,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BlockVisit]:
         pair("gate", TEXTS["GATE"], ARGUMENTS),
         pair("renamed", RENAMED, ARGUMENTS, "Softener"),
         pair("values", NEEDS_VALUES, PLAIN),
+        pair("paired", TEXTS["PAIRED"], PAIRED),
         pair("lazy", TEXTS["LAZY"], PLAIN),
         pair("thinned", TEXTS["THINNED"], PLAIN),
         pair("draws", TEXTS["DRAWS"], PLAIN),
@@ -126,6 +131,15 @@ def test_free_sizes_are_told_and_fixed_ones_are_numbers(traced: dict[str, BlockV
     form = algorithm.eval["operations"].index(["input", "number", "trained"])
     assert [node[1:] for node in algorithm.eval["nodes"] if node[0] == form] == [[0, True, "float32 B×64×H×W", "image"]]
     assert build_algorithm(answer(traced["values"]), ["x"]).fixed == "Python saw a value on the way"
+
+
+def test_a_recorded_case_refutes_sizes_that_were_varied_together(traced: dict[str, BlockVisit]) -> None:
+    found = answer(traced["paired"])
+    same, other = (Case(inputs={"image": "float32 3×3", "boxes": f"float32 {n}×5"}, outputs=()) for n in (3, 4))
+    assert build_algorithm(found, ["image", "boxes"], [same]).operations[0] == "inputs image N×L, boxes N×L2"
+    refuted = build_algorithm(found, ["image", "boxes"], [same, other])
+    assert refuted.fixed == "sizes that were varied together differ in case 2"
+    assert refuted.operations[0] == "inputs image 2×3, boxes 2×5; of this run alone: sizes"
 
 
 def test_values_are_had_on_the_cpu(traced: dict[str, BlockVisit]) -> None:
