@@ -100,14 +100,14 @@ def test_curation_by_text_gives_the_same_tables(folder: Path, lemur: Lemur) -> N
 
 
 def test_folders_are_read_checked_and_published(folder: Path, lemur: Lemur) -> None:
-    for kind, checks in (("snapshot", 15), ("full", 15), ("blocks", 15)):
+    for kind, checks in (("snapshot", 14), ("full", 14), ("blocks", 10)):
         verified = lemur("verify", folder / kind, "--json")
         assert verified.returncode == 0, verified.stdout
         assert len(json.loads(verified.stdout)) >= checks
         assert len(lemur("list", folder / kind, "--json").stdout) > 100
         assert lemur("open", folder / kind, "--no-browser").returncode == 0
-    assert lemur("trace", "plain", "--in", folder / "snapshot").returncode == 0
-    assert lemur("explain", folder / "snapshot", "near").returncode == 0
+    assert lemur("show", "plain", "--in", folder / "snapshot").returncode == 0
+    assert lemur("show", folder / "snapshot", "near").returncode == 0
     published = lemur("publish", folder / "snapshot", "--repo-id", "a/b", "--dry-run")
     assert published.returncode == 0, published.stderr
 
@@ -131,11 +131,11 @@ def test_what_needs_torch_says_so_in_one_line(arguments: str, folder: Path, lemu
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("work", ["verify", "trace", "list_items", "novelty"])
+@pytest.mark.parametrize("work", ["verify", "show", "list_items", "novelty"])
 def test_they_do_not_import_torch_where_it_is_installed(work: str, folder: Path) -> None:
     calls = {
         "verify": "lemur.folders.verify_folder(folder)",
-        "trace": "lemur.folders.trace('plain', [folder])",
+        "show": "lemur.folders.show('plain', [folder])",
         "list_items": "lemur.folders.list_items(folder)",
         "novelty": "curate.Snapshot(folder).novelty(folder.with_name('near.py').read_text(), graph=False)",
     }

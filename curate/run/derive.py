@@ -191,9 +191,11 @@ class _StoredRuns:
         records = read_table(SNAPSHOT.files(folder, "records"), LemurRecord, ["id", "runs", "runs_error"]).to_pylist()
         self._results = {row["id"]: RunResult(row["runs"], row["runs_error"]) for row in records}
         self._ids = corpus.ids
-        for row in iterate_rows(folder / "decisions.parquet", ("id", "reason")):
+        for row in iterate_rows(folder / "decisions.parquet", ("id", "stage", "reason")):
             if (left_out := read_reason(row["reason"])) is not None:
                 self._results[row["id"]] = left_out
+            elif row["stage"] is not None:  # if it was run, to be kept in an earlier pass, it is one that runs
+                self._results.setdefault(row["id"], RunResult(True))
 
     def __call__(self, representatives: Mapping[int, int]) -> dict[int, RunResult]:
         """Return the results of these codes. Raises: UserError if one is not stated."""

@@ -6,10 +6,8 @@ from typing import Annotated
 
 import typer
 
-from lemur.experts.facts import load_settings, read_questions, table_lines
 from lemur_core.files import Json
 from lemur_core.files.errors import UsageError
-from manifests.folders.manifest import read_manifest
 
 app = typer.Typer(
     name="experts",
@@ -35,6 +33,9 @@ def train(
       lemur experts train experts.toml
       lemur experts train experts.toml --domain timm
     """
+    from lemur.experts.facts import load_settings, table_lines
+    from manifests.folders.manifest import read_manifest
+
     loaded = load_settings(settings)
     from lemur.experts.stages import Workspace  # loads torch
 
@@ -60,6 +61,8 @@ def ask(
     """
     if (question is None) == (questions is None):
         raise UsageError("pass a QUESTION, or --questions FILE")
+    from lemur.experts.facts import read_questions
+
     rows: list[Json] = [{"question": question}] if questions is None else read_questions(questions)
     from lemur.experts.stages import answer  # loads torch
 

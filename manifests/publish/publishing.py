@@ -247,9 +247,6 @@ def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False
 
 def _find_difference(listed: Mapping[str, RepoFile], manifest: Manifest) -> str | None:
     """Return the first file that the Hub lists otherwise than the manifest, before any of them is loaded."""
-    names = sorted(listed.keys() - {FILE_NAME})
-    if (fault := next(foreign_files(manifest.kind, names), None)) is not None:
-        return make_visible(fault, 160)
     stated = {item.path: item for item in manifest.outputs}
     for name in sorted((listed.keys() | stated.keys()) - {FILE_NAME}):
         if name not in listed or name not in stated:
@@ -259,4 +256,5 @@ def _find_difference(listed: Mapping[str, RepoFile], manifest: Manifest) -> str 
             return f"{name} has {there.size:,} bytes, not {item.bytes:,}"
         if there.lfs and there.lfs.sha256 != item.sha256:  # the Hub lists that of large files alone
             return f"{name} differs from its digest"
-    return None
+    fault = next(foreign_files(manifest.kind, sorted(stated)), None)
+    return None if fault is None else make_visible(fault, 160)

@@ -264,15 +264,16 @@ def _find_people(data: bytes, folders: Sequence[str]) -> Iterator[Hit]:
 
 # --- texts, files and tables --------------------------------------------------------------------------------------
 
-#: Escapes as in JSON and in literals, also of JSON within JSON; those of a path of Windows are none.
-_ESCAPE = re.compile(rf"({_WINDOWS})".encode() + rb"|\\+(?:([nrtbfv0])|([\"'])|u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2}))")
+#: Escapes as in JSON and in literals, also of JSON within JSON; those of a path of Windows are none. A row of
+#: backslashes that escapes nothing is matched, too: otherwise its rest would be searched again from each of them.
+_ESCAPE = re.compile(rf"({_WINDOWS})".encode() + rb"|\\++(?:([nrtbfv0])|([\"'])|u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2}))?+")
 
 
 def _unescape(data: bytes) -> bytes:
     """Return a text with the characters that are escaped in it, spaces for control characters: its lines stay."""
 
     def character(match: re.Match[bytes]) -> bytes:
-        if match[1]:
+        if match[1] or not match.lastindex:
             return match[0]
         code = match[4] or match[5]
         text = chr(int(code, 16)) if code else (match[3] or b" ").decode()
@@ -297,8 +298,9 @@ def find_hits(data: bytes, folders: Sequence[str] | None = None) -> list[Hit]:
         if not any(other.at + len(other.text) > hit.at for other in before) and not any(
             other.at < hit.at + len(hit.text) for other in after
         ):
-            kept.insert(place, replace(hit, line=text.count(b"\n", 0, hit.at) + 1))
-    return kept
+            kept.insert(place, hit)
+    lines = accumulate(text.count(b"\n", *span) for span in pairwise([0, *(hit.at for hit in kept)]))
+    return [replace(hit, line=line + 1) for hit, line in zip(kept, lines, strict=True)]
 
 
 _ROWS = 2_000  # per batch, so that a column of long codes takes little memory

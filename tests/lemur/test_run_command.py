@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from train.trace import verify as verify_run
 
+from lemur.folders import verify_folder as verify_run
 from lemur.runner import STATE, Stage, StageOutcome, run_stages
 from lemur.stages import (
     EPOCHS,

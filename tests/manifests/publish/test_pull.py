@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Use .content=:DeprecationWarning
 @pytest.fixture
 def repo(server: Any, send: Send, sample: Path, finished: Callable[..., Path]) -> Any:
     """A repository that holds the sample, with one larger file in it."""
-    (sample / "data" / "large.bin").write_bytes(bytes(range(256)) * 4_000)
+    (sample / "data" / "large.png").write_bytes(bytes(range(256)) * 4_000)
     send(finished(sample), tag="v1")
     server.requests.clear()
     return server.repos[REPO]
@@ -50,7 +50,7 @@ def test_a_broken_download_goes_on_where_it_stopped(
     server: Any, fetch: Fetch, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1 << 16)  # the client keeps whole pieces only
-    server.faults = [server.Fault("download", "drop", file="data/large.bin")]
+    server.faults = [server.Fault("download", "drop", file="data/large.png")]
     assert fetch() == whole
     assert server.ranges, "the rest was asked for, not the whole"
 
