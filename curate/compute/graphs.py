@@ -10,6 +10,7 @@ are. Codes that were never traced are near a kept record by text, so the outcome
 
 import base64
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, Protocol, Self
@@ -38,6 +39,20 @@ from lemur_core.sandbox.server.received import inflate
 from lemur_core.sandbox.stage import Retries, SandboxStage
 from lemur_core.similarity.index import Differ
 from manifests.records import Agreement, GraphRow
+
+#: How Python names a module that is missing.
+_MISSING = re.compile(r"No module named '([^\W\d]\w*(?:\.[^\W\d]\w*)*)'")
+
+
+def describe_trace_failure(failure: NetFailure) -> str:
+    """Return the error as it is stored, from which alone the name of a missing module is read again.
+
+    The exception may be another one, which the missing module led to.
+    """
+    trace = GraphTrace({"error": failure.fault})
+    if not failure.missing or trace.missing == failure.missing.partition(".")[0]:
+        return failure.fault
+    return f"{failure.fault}; No module named '{failure.missing}'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +150,9 @@ class GraphTrace:
 
     @property
     def missing(self) -> str:
-        """The imported package that is missing; empty if there is a graph or another error."""
-        return str(self.answer.get("missing", "")).partition(".")[0]
+        """The imported package that is missing, as the error names it; empty if there is a graph or another error."""
+        named = _MISSING.findall(self.error or "") if self.category == "missing_dependency" else ()
+        return named[-1].partition(".")[0] if named else ""
 
     @property
     def category(self) -> str:
@@ -220,8 +236,7 @@ class NetworkTracer:
             for reply in stage.run_jobs(self._box, jobs):
                 answer = read_answer(reply)
                 if isinstance(answer, NetFailure):
-                    missing = {"missing": answer.missing} if answer.missing else {}
-                    yield int(reply.key), GraphTrace({"error": answer.fault, **missing})
+                    yield int(reply.key), GraphTrace({"error": describe_trace_failure(answer)})
                 elif isinstance(answer, NetUnrecorded):
                     yield int(reply.key), GraphTrace({"error": f"not_recorded: {' '.join(answer.error.split())}"})
                 else:

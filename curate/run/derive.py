@@ -52,7 +52,7 @@ def derive(folder: Folder, made: Path) -> Json:
     with tempfile.TemporaryDirectory(dir=made) as scratch, CodeFile(Path(scratch) / "codes") as codes:
         corpus, arch_uids = _read_corpus(folder, options, codes)
         tracer = None if options.graphs == "off" else StoredTracer(path, corpus)
-        check = _StoredRuns(path, corpus) if options.checks_runs else None
+        check = _StoredRuns(path, corpus, options.require_runs) if options.checks_runs else None
         outcome = curate_strict(corpus, options, check, tracer)
         if check is not None:
             outcome.runs = check({code: outcome.representatives[code] for code in outcome.kept})
@@ -187,8 +187,14 @@ def _read_answer(row: Json) -> Json:
 class _StoredRuns:
     """Answers which networks run as the tables state it."""
 
-    def __init__(self, folder: Path, corpus: LoadedRecords) -> None:
-        records = read_table(SNAPSHOT.files(folder, "records"), LemurRecord, ["id", "runs", "runs_error"]).to_pylist()
+    def __init__(self, folder: Path, corpus: LoadedRecords, required: bool) -> None:
+        columns = ["id", "nn", "runs", "runs_error"]
+        records = read_table(SNAPSHOT.files(folder, "records"), LemurRecord, columns).to_pylist()
+        for row in records:
+            if (row["runs"] is True) != (row["runs_error"] is None):
+                raise UserError(f"{row['nn']}: runs is {row['runs']}, and the error is {row['runs_error']!r}")
+            if required and not row["runs"]:
+                raise UserError(f"{row['nn']}: kept, but does not run")
         self._results = {row["id"]: RunResult(row["runs"], row["runs_error"]) for row in records}
         self._ids = corpus.ids
         for row in iterate_rows(folder / "decisions.parquet", ("id", "stage", "reason")):
@@ -232,13 +238,18 @@ def _read_chat(folder: Path, corpus: LoadedRecords, outcome: CurationOutcome) ->
         about[corpus.ids[code]] = (outcome.splits[code], columns)
     rows = []
     for _, row in chat_rows(folder):
+        if row["record"] not in about:
+            raise UserError(f"data/chat: {row['record'][:16]} is the id of no kept record")
         split, columns = about[row["record"]]
         own = {
             "id": conversation_id(row["record"], row["task"], row["variant"]),
             "n_tokens": count_tokens(contents(row)),
         }
         rows.append((split, {**row, **columns, **own}))
-    drops = [{**row, **about[row["record"]][1]} for row in iterate_rows(folder / DROPS)]
+    drops = list(iterate_rows(folder / DROPS))
+    if strange := next((row["record"] for row in drops if row["record"] not in about), None):
+        raise UserError(f"{DROPS}: {strange[:16]} is the id of no kept record")
+    drops = [{**row, **about[row["record"]][1]} for row in drops]
     return Chat("record", CHAT_KINDS, rows, drops)
 
 

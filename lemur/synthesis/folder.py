@@ -59,6 +59,10 @@ FORMAT = Kind(
     ),
 )
 
+#: What each network is written for; the columns that it shares with its attempt.
+_BENCHMARK: Json = {"task": TASK, "dataset": "cifar-10", "metric": "acc"}
+_OF_ATTEMPT = ("model", "attempt", "round", "blocks", "originality")
+
 #: Hyperparameters for checking a network.
 PARAMETERS: Json = PRM | {"transform": "norm_32_flip", "batch": 64}
 
@@ -164,15 +168,13 @@ def _make_row(attempt: Tried, license_: str) -> Synthesized:
     return Synthesized(
         nn=record.nn,
         nn_code=record.code,
-        task=TASK,
-        dataset="cifar-10",
-        metric="acc",
+        **_BENCHMARK,
         epoch=None,
         accuracy=None,
         duration=None,
         prm=json.dumps(PARAMETERS, sort_keys=True),
         id=hashlib.sha256(record.code.encode()).hexdigest(),
-        **{name: getattr(record, name) for name in ("model", "attempt", "round", "blocks", "originality")},
+        **{name: getattr(record, name) for name in _OF_ATTEMPT},
         block_codes=tuple(block.spec.code_sha256 for block in candidate.attempt.requested),
         graph=candidate.graph,
         graph_widths=candidate.widths,
@@ -266,17 +268,23 @@ def derive(folder: Folder, made: Path) -> Json:
         for attempt in attempts
     ]
     write_table(made / ATTEMPTS, arrow_schema(SynthesisAttempt), (record.model_dump() for record in attempts))
-    accepted = {record.nn: record.code or "" for record in reversed(attempts) if record.nn is not None}
-    rows = [
-        row.model_copy(update={"nn_code": code, "id": hashlib.sha256(code.encode()).hexdigest()})
-        for row in stored
-        for code in (accepted.get(row.nn, row.nn_code),)
-    ]
+    accepted = {record.nn: record for record in reversed(attempts) if record.nn is not None}
+    license_ = folder.manifest.details.get("license")
+    rows = [_derive_row(row, accepted.get(row.nn), license_) for row in stored]
     (made / NETS).mkdir()
     for row in rows:
         write_text(made / NETS / f"{row.nn}.py", row.nn_code)
     write_tables(made / RECORDS, "train", Synthesized, (row.model_dump() for row in rows), len(rows))
     return {"counts": {attempt.model: count_attempts(attempts) for attempt in attempts[:1]}}
+
+
+def _derive_row(row: Synthesized, attempt: SynthesisAttempt | None, license_: str | None) -> Synthesized:
+    """Return the row of a network with all that follows from its attempt and from the stated license."""
+    if attempt is None:
+        return row
+    code = attempt.code or ""
+    changed = {"nn_code": code, "id": hashlib.sha256(code.encode()).hexdigest(), "license": license_ or row.license}
+    return row.model_copy(update={**changed, **_BENCHMARK, **{name: getattr(attempt, name) for name in _OF_ATTEMPT}})
 
 
 def check_synthesis(folder: Folder) -> list[Check]:

@@ -253,8 +253,8 @@ def test_verify_sees_a_column_that_is_not_so(
     outputs = list_outputs(folder, {item.path: item.rows for item in manifest.outputs if item.rows is not None})
     (folder / "manifest.json").unlink()
     write_manifest(folder, manifest.model_copy(update={"outputs": outputs}))
-    assert list(failed(folder)) == ["runs"]
-    assert found in failed(folder)["runs"]
+    assert list(failed(folder)) == ["derived"]
+    assert found in failed(folder)["derived"]
 
 
 def test_the_command_says_what_ran(

@@ -43,7 +43,7 @@ def written(tmp_path_factory: pytest.TempPathFactory, sources: Sequence[Any]) ->
 # --- the folder ---------------------------------------------------------------------------------------------------
 
 
-PAGE = {"index.html", "page/000.js", "page/001.js", "page/files.json"}
+PAGE = {"index.html", "page/000.js", "page/files.json"}
 
 
 def test_every_file_is_there(written: Path) -> None:

@@ -289,7 +289,9 @@ def test_a_folder_with_lean_forms_is_verified(tmp_path: Path) -> None:
     counts = json.loads((out / "manifest.json").read_text())["counts"]
     assert counts["lean"] == {"blocks": 1, "without": 0, "lines": 10, "full_lines": 10}
     (out / "lean" / "beta@1.0" / "beta.blocks.Made.py").write_text("import torch\n")
-    assert "is not its lean form" in faults(out)
+    found = faults(out)
+    assert "lean/beta@1.0/beta.blocks.Made.py differs from its digest" in found
+    assert "lean/beta@1.0/beta.blocks.Made.py, line 1: import torch, not # Made" in found
 
 
 @pytest.mark.parametrize("license_", ["GPL-3.0-only", "MIT"])

@@ -273,8 +273,9 @@ def test_verify_passes(made: tuple[Path, Done], place: Path, lemur_here: Any) ->
     done = lemur_here("verify", made[0], cwd=place)
     assert done.returncode == 0, done.stdout
     assert all(line.startswith("ok  ") for line in done.stdout.splitlines())
-    for what in ("digests", "schema LemurRecord", "counts", *(f"guarantee {n}" for n in range(1, 7))):
-        assert what in done.stdout
+    told = {line.removeprefix("ok  ").partition(":")[0].strip() for line in done.stdout.splitlines()}
+    assert {"digests", "schema LemurRecord", "card", "derived", "ids", "rows", "licenses"} <= told
+    assert {"near duplicates", "witnesses", "leaks", "graphs", "page"} <= told
     done = lemur_here("verify", made[0], "--json", cwd=place)
     assert all(check["ok"] for check in json.loads(done.stdout))
 
@@ -311,6 +312,27 @@ def test_verify_sees(snapshot: Path, harm: str) -> None:
     assert any(check in item.name for item in verify(snapshot, jobs=1) if not item.ok), harm
 
 
+@pytest.mark.parametrize("similarity", [0.95, 0.1])
+def test_verify_sees_a_similarity_that_all_tables_state(snapshot: Path, similarity: float) -> None:
+    changed: list[str] = []
+
+    def decide(rows: list[dict[str, Any]]) -> None:
+        row = next(row for row in rows if row["stage"] == "lexical")
+        row["similarity"] = similarity
+        changed.append(row["id"])
+
+    rewrite(snapshot, "decisions.parquet", decide)
+    rewrite(
+        snapshot,
+        "networks.parquet",
+        lambda rows: next(row for row in rows if row["id"] == changed[0]).update(similarity=similarity),
+    )
+    wrong = {item.name: item.detail for item in verify(snapshot, jobs=1) if not item.ok}
+    assert set(wrong) == {"card", "derived", "witnesses"}  # croissant.json states the digests
+    assert f"{similarity} recorded" in wrong["witnesses"]
+    assert f"similarity is {similarity}" in wrong["derived"]
+
+
 @pytest.mark.parametrize("path", [("rows", "kept"), ("rows", "input"), ("splits", "train"), ("codes",)])
 def test_verify_names_a_changed_count(snapshot: Path, path: tuple[str, ...]) -> None:
     def change(manifest: Any) -> None:
@@ -322,14 +344,16 @@ def test_verify_names_a_changed_count(snapshot: Path, path: tuple[str, ...]) -> 
     edit_manifest(snapshot, change)
     (wrong,) = [item for item in verify(snapshot, jobs=1) if not item.ok]
     assert wrong.name == "derived"
-    assert f"manifest: counts.{path[0]} is" in wrong.detail
+    assert f"manifest: counts.{'.'.join(path)} is" in wrong.detail
 
 
 def test_verify_sees_a_near_duplicate_among_the_kept(snapshot: Path) -> None:
     """A folder that is consistent in itself, but keeps two codes that differ in a name only."""
     extra: dict[str, Any] = {}
+    first: list[str] = []
 
     def add(rows: list[dict[str, Any]]) -> None:
+        first.append(rows[0]["id"])
         code = rows[0]["nn_code"].replace("forward(self, x)", "forward(self, inputs)")
         extra.update(rows[0], nn="copy", nn_code=code, id=hashlib.sha256(code.encode()).hexdigest())
         rows.append(dict(extra))
@@ -338,7 +362,12 @@ def test_verify_sees_a_near_duplicate_among_the_kept(snapshot: Path) -> None:
         rows.append(dict(rows[0], row=len(rows), id=extra["id"], nn="copy", kept=True, stage=None, rescued=None,
                          canonical=extra["id"], similarity=1.0, reason="kept"))  # fmt: skip
 
+    def tell(rows: list[dict[str, Any]]) -> None:
+        of = next(row for row in rows if row["id"] == first[0])
+        rows.append(of | {name: extra[name] for name in ("nn", "nn_code", "id")} | {"canonical": extra["id"]})
+
     rewrite(snapshot, "data/records/train-*.parquet", add)
+    rewrite(snapshot, "networks.parquet", tell)
     rewrite(snapshot, "decisions.parquet", decide)
 
     def count(manifest: Any) -> None:

@@ -152,7 +152,8 @@ def rewrite(folder: Path, pattern: str, damage: Damage) -> None:
 def relist(folder: Path) -> None:
     """Let the manifest state the files that are found."""
     manifest = read_manifest(folder)
-    known = {item.path: item.rows for item in manifest.outputs if item.rows is not None}
+    tables = [item.path for item in manifest.outputs if item.rows is not None]
+    known = {path: pq.read_metadata(folder / path).num_rows for path in tables}
     write_manifest(folder, manifest.model_copy(update={"outputs": list_outputs(folder, known)}))
 
 
@@ -183,8 +184,8 @@ def echo(rows: list[Row]) -> None:
 
 
 TRAIN, DROPS = "data/chat/train-*.parquet", "chat_drops.parquet"
-ROW, DROP, CODE = ("schema ChatRow", "guarantees"), ("schema ChatDrop", "guarantees"), ("chat code",)
-UNEXPLAINED = ("chat explained", "chat counts")
+ROW, DROP, CODE = ("schema ChatRow", "snapshot"), ("schema ChatDrop", "snapshot"), ("chat code",)
+CHANGED, UNEXPLAINED = ("derived", *CODE), ("derived", "chat explained", "chat counts")
 NOT_ITS_FILE = "the file in it is not that of its record"
 
 
@@ -202,7 +203,7 @@ def test_a_conversation_in_another_split_is_seen(copy: Path) -> None:
     rewrite(copy, TRAIN, lambda rows: moved.append(rows.pop()))
     rewrite(copy, "data/chat/test-*.parquet", lambda rows: rows.extend(moved))
     found = failed(copy)
-    assert set(found) == {"chat splits", "chat counts"}
+    assert set(found) == {"derived", "chat splits", "chat counts"}
     assert "in test, its record is in train" in found["chat splits"]
 
 
@@ -211,7 +212,10 @@ def test_metadata_of_other_tables_is_seen(copy: Path) -> None:
     table = next(item for item in list_outputs(copy, {}) if item.path == "decisions.parquet")
     restate_croissant(metadata, metadata, [table.model_copy(update={"sha256": "0" * 64})])
     relist(copy)
-    assert failed(copy) == {"croissant.json": "decisions.parquet has another digest"}
+    found = failed(copy)
+    assert set(found) == {"card", "derived"}
+    assert found["card"] == "croissant.json does not describe these tables as lemur does"
+    assert found["derived"].startswith("croissant.json: distribution is ")
     metadata.unlink()
     relist(copy)
-    assert failed(copy) == {}, "a folder that was made without metadata needs none"
+    assert failed(copy) == {"derived": "croissant.json is missing"}
