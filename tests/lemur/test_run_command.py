@@ -34,8 +34,8 @@ from lemur.stages import (
 from lemur_core.files.errors import RetryableError, UserError
 from tests.builders.stages import Hook, nothing, small_way
 from tests.builders.suites import read_table, table
+from train import register
 from train.data import load_cifar10
-from train.runs.register import register
 
 pytestmark = [pytest.mark.skipif(os.name != "posix", reason="locks and signals of POSIX")]
 
@@ -407,7 +407,7 @@ def test_a_run_on_real_images_leaves_its_files_for_lemur(tmp_path: Path, monkeyp
     make_run(small_plan(tmp_path), tmp_path)
     assert len(list(tmp_path.glob("run/lemur/ab/nn/stat/train/*/1.json"))) == 1
     assert [check for check in verify_run(tmp_path / "run") if not check.ok] == []
-    found = register(tmp_path / "lemur.db", [tmp_path / "run"])
+    found = register(tmp_path / "run", db=tmp_path / "lemur.db")
     assert (found.added, found.present, found.failed) == (1, 0, ())
 
 

@@ -5,10 +5,9 @@ from functools import partial
 from pathlib import Path
 
 from lemur_core.files import Json
-from lemur_core.files.atomic import sha256_file
 from manifests.folders.checks import Check, check_faults
 from manifests.folders.kinds import Folder, Kind, verify_folder
-from manifests.folders.reading import read_bytes, read_text
+from manifests.folders.reading import read_bytes, read_json, read_text
 from manifests.provenance import find_inlined_blocks
 from manifests.records import Ingredient, TrainingRecord
 from train.runs.job import HISTORY, WEIGHTS, draw_curves, read_history
@@ -42,7 +41,8 @@ def derive_run(folder: Folder, made: Path) -> Json:
         raise ValueError(f"{HISTORY}: line {len(history) + 1} is not epoch {len(history) + 1}")
     record = stored.model_copy(update=_derive_record(path, stored))
     identity = {name: getattr(record, name) if name in _SHARED else v for name, v in read_identity(path).items()}
-    weights = sha256_file(path / WEIGHTS) if (path / WEIGHTS).is_file() else None
+    # The digest of the tensors, which only torch reads; that of the file is in the manifest.
+    weights = read_json(path / IDENTITY)["weights_sha256"] if (path / WEIGHTS).is_file() else None
     texts = {
         RECORD: record_text(record),
         RECIPE: recipe_text(record),
