@@ -186,7 +186,7 @@ def check_rights(manifest: Manifest, tables: Mapping[str, Sequence[Path]], withh
             wrong += [f"{row['nn']}: its code is missing, under {license_}"] * (not is_withheld(license_, shared))
             continue
         own_license = license_of_code(row["nn_code"], shared, stated)
-        if own_license is not None:
+        if own_license not in (None, shared):
             own[code] = own_license
         expected = Rights(shared, own, origins).get_license(code)
         if license_ != expected:
