@@ -2,7 +2,6 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -33,8 +32,7 @@ from tests.builders.suites import table
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("paper")
     sources = [extractions.source(base, name) for name in ("alpha@1.0", "beta@2.0")]
-    facts: dict[str, Any] = {"targets": ("Attention", "Gone"), "validations_reused": 3, "validations_run": 1}
-    extractions.write(base / "out", extractions.results(sources), sources, **facts)
+    extractions.write(base / "out", extractions.results(sources), sources, targets=("Attention", "Gone"))
     return base / "out"
 
 

@@ -15,11 +15,11 @@ ROOT = Path(__file__).parents[1]
 PRODUCT = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
 #: What each measure may be. A change that makes one smaller lowers the number here.
 MOST = {
-    "lines of code": 53_441,
+    "lines of code": 53_493,
     "files of code": 365,
-    "lines of tests and their cases": 61_529,
+    "lines of tests and their cases": 61_607,
     "lines of benchmarks": 6_704,
-    "words of documents": 23_353,
+    "words of documents": 23_389,
     "commands": 25,
     "options": 146,
 }
