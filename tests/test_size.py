@@ -17,7 +17,7 @@ PRODUCT = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
 MOST = {
     "lines of code": 53_493,
     "files of code": 365,
-    "lines of tests and their cases": 61_607,
+    "lines of tests and their cases": 61_608,
     "lines of benchmarks": 6_704,
     "words of documents": 23_389,
     "commands": 25,
