@@ -29,7 +29,7 @@ from lemur_core.files.progress import show_steps
 from lemur_core.files.python import read_python_file
 from manifests.folders.checks import Check, check_faults, check_files, find_links
 from manifests.folders.frame import Page, foreign_page_files
-from manifests.folders.kinds import FolderLink, FoundItem, Kind, ListedItem, lines_text, manifest_link
+from manifests.folders.kinds import FolderLink, FoundItem, Kind, ListedItem, describe_inlined, manifest_link
 from manifests.folders.kinds import verify_folder as verify_kind
 from manifests.folders.manifest import (
     FILE_NAME,
@@ -163,14 +163,7 @@ def _trace_file(path: Path, folders: Sequence[Path]) -> list[FolderLink]:
     manifests = {folder: read_manifest(folder) for folder in folders}
     links = [FolderLink("file", path.name, {"sha256": sha256_file(path)})]
     for block in blocks:
-        facts: Json = {
-            "slot": f"{block.slot} (from line {block.line} on)",
-            "source": f"{block.block.partition('::')[0]} {block.path}",
-            "lines": lines_text(*block.lines),
-            "swhid": block.swhid,
-            "license": block.license,
-            "code": block.code_sha256,
-        }
+        facts = describe_inlined(block)
         for folder, manifest in manifests.items():
             traced = _find_code(folder, manifest, block.code_sha256)
             if traced is not None:

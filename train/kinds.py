@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from lemur_core.files import Json
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
-from manifests.folders.kinds import FolderLink, FoundItem, ListedItem, lines_text, manifest_link
+from manifests.folders.kinds import FolderLink, FoundItem, ListedItem, describe_inlined, manifest_link
 from manifests.folders.manifest import FILE_NAME, read_manifest
 from manifests.folders.reading import READ_ERRORS, describe, read_text
 from manifests.provenance import Inlined, find_inlined_blocks
@@ -68,14 +67,7 @@ def _trace_run(folder: Path, record: TrainingRecord, blocks: list[Inlined]) -> F
 
 
 def _make_block_link(block: Inlined, part: Ingredient | None) -> FolderLink:
-    facts: Json = {
-        "slot": f"{block.slot} ({NET}, from line {block.line} on)",
-        "source": f"{block.block.partition('::')[0]} {block.path}",
-        "lines": lines_text(*block.lines),
-        "swhid": block.swhid,
-        "license": block.license,
-        "code": block.code_sha256,
-    }
+    facts = describe_inlined(block, f"{NET}, ")
     if part is not None and part.code_sha256 != block.code_sha256:
         facts["but"] = f"the record names {part.block} here"
     return FolderLink("block", block.block, facts)

@@ -123,8 +123,8 @@ def algorithm_faults(spec: Spec, graph_widths: str | None) -> Iterator[str]:
     stated = spec.algorithm.model_dump(mode="json", include=set(wanted), exclude_none=True)
     if json.loads(json.dumps(wanted)) != stated:
         yield "its operations or motifs do not follow from its graph"
-    named: dict[str, tuple[str, ...]] = {mode: names for mode, names in spec.algorithm.draws.items()}  # noqa: C416
-    if not all(set(list_draws(graph)) <= set(named.get(mode, ())) for mode, graph in forms.items()):
+    drawn = {(mode, name) for mode, graph in forms.items() for name in list_draws(graph)}
+    if not drawn <= {(mode, name) for mode, names in spec.algorithm.draws.items() for name in names}:
         yield "its graph draws what it does not name"
     if spec.algorithm.rebuilds is True:
         yield from _unwritable(spec.algorithm)

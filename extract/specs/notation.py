@@ -47,10 +47,8 @@ def format_expression(expression: str) -> str:
 
 
 def last_part(node: ast.expr) -> str:
-    """Return the last part of a dotted name, with the member of an enumeration before `name`; empty for all else."""
-    if isinstance(node, ast.Attribute):
-        return f"{last_part(node.value)}.{node.attr}" if node.attr in ("name", "value") else node.attr
-    return node.id if isinstance(node, ast.Name) else ""
+    """Return the last part of a dotted name; empty for anything else."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def _text(value: str) -> str:
@@ -99,6 +97,8 @@ def _value(node: ast.expr) -> str:
             return _call(node)
         case ast.Lambda():
             return "a function"
+        case ast.Attribute(attr="name" | "value") if last_part(node.value):  # of a member of an enumeration
+            return f"{last_part(node.value)}.{node.attr}"
     return last_part(node) or "computed"
 
 

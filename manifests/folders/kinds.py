@@ -48,7 +48,7 @@ from manifests.folders.manifest import (
 )
 from manifests.folders.reading import reading
 from manifests.folders.tables import CROISSANT, Configs, R, read_rows, select_tables
-from manifests.provenance import TABLE
+from manifests.provenance import TABLE, Inlined
 
 _LABEL, _FACT = 11, 13  # columns
 
@@ -304,6 +304,18 @@ def manifest_link(folder: Path, manifest: Manifest, depth: int = 0) -> FolderLin
     """
     facts = {"kind": manifest.kind, "sha256": sha256_file(folder / FILE_NAME), "versions": manifest.versions}
     return FolderLink("manifest", str(folder / FILE_NAME), facts, depth)
+
+
+def describe_inlined(block: Inlined, file: str = "") -> Json:
+    """Return the facts of a block in a network's file. `file`: its name and a comma, to stand before the line."""
+    return {
+        "slot": f"{block.slot} ({file}from line {block.line} on)",
+        "source": f"{block.block.partition('::')[0]} {block.path}",
+        "lines": lines_text(*block.lines),
+        "swhid": block.swhid,
+        "license": block.license,
+        "code": block.code_sha256,
+    }
 
 
 def lines_text(first: int, last: int) -> str:
