@@ -12,8 +12,6 @@ COMMANDS = (
     ["benchmarks.graphs"],
     ["benchmarks.planted"],
     ["benchmarks.growth"],
-    ["benchmarks.extraction"],
-    ["benchmarks.validation"],
     ["benchmarks.sandbox"],
     ["benchmarks.training"],
     ["benchmarks.finetune"],

@@ -46,7 +46,6 @@ RECORDS = (
         before=("rm -rf out cache",),
         run="LEMUR_CURATOR_CACHE=$PWD/cache lemur demo --out out --data cifar10-jpeg",  # with empty caches
     ),
-    Record("finetune", "python -m benchmarks.finetune DIR", before=("ln -sfn out/snapshot DIR",)),
     Record(
         "trace",
         "lemur show net --in run --in pp",

@@ -2,7 +2,7 @@
 
     python -m benchmarks.served_file FILE.gguf --snapshot SNAPSHOT --windows 44
 
-As `benchmarks.teaching_pretrained` does, LoRA learns the conversations of a snapshot of `lemur curate`, here of all its
+As `benchmarks.teaching` does, LoRA learns the conversations of a snapshot of `lemur curate`, here of all its
 codes, and is merged. All else in the file is as in the GGUF file of the model; matrices become Q8_0, vectors stay.
 
 Claims, asserted: the file reads back as the same weights, but for half a step of their 8 bits; asked the same,
@@ -22,8 +22,8 @@ import httpx2
 import numpy as np
 
 from benchmarks.served import MODEL, serve
+from benchmarks.teaching import HERE, run_there, train
 from benchmarks.teaching_corpus import read_snapshot
-from benchmarks.teaching_pretrained import HERE, run_there, train
 from benchmarks.teaching_questions import Settings, ask, make_windows
 from lemur.experts.local_models import find_model, load_model
 

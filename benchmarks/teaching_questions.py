@@ -1,4 +1,4 @@
-"""What `benchmarks.teaching_pretrained` teaches and asks: conversations, without leaks into what is held out."""
+"""What `benchmarks.teaching` teaches and asks: conversations, without leaks into what is held out."""
 
 import ast
 import hashlib
@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from benchmarks.teaching_corpus import Text, read_corpus
+from benchmarks.teaching_corpus import Corpus, Text, read_corpus
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
 
@@ -37,16 +37,7 @@ class Settings:
     draw: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Learned:
-    """`arms`: what each learns; `held`: one text of each drawn group; `rest`: what is held out beside them."""
-
-    arms: Mapping[str, Sequence[Text]]
-    held: Sequence[Text]
-    rest: Sequence[Text]
-
-
-def prepare(folders: Mapping[str, Path], settings: Settings) -> Learned:
+def prepare(folders: Mapping[str, Path], settings: Settings) -> Corpus:
     """The arms without what is near one held out, and the texts to judge. Raises: UserError."""
     corpus = read_corpus(folders, settings.held, settings.draw)
     there = [arm for arm in SELECTIONS if arm in corpus.arms]
@@ -58,7 +49,7 @@ def prepare(folders: Mapping[str, Path], settings: Settings) -> Learned:
     one = {text.group: text for text in random.Random(settings.draw).sample(corpus.held, len(corpus.held))}
     names = random.Random(settings.draw).sample(sorted(one), len(one))[: settings.asked]
     held = [one[name] for name in names]
-    return Learned(arms, held, [text for text in corpus.held if text.group not in names])
+    return Corpus(arms, held)
 
 
 def find_lineage(folder: Path, held: set[str]) -> set[str]:

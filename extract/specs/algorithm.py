@@ -9,6 +9,7 @@ from lemur_core.describe.facts import Facts, list_draws
 from lemur_core.graphs.graph import DRAWS, Graph
 from lemur_core.graphs.identity import compute_identities
 from lemur_core.graphs.serialization import deserialize, fix_sizes, load_graphs, restore
+from lemur_core.graphs.sizes import Sized
 from lemur_core.graphs.symbolic import Size, evaluate_graph
 from manifests.records import Algorithm, Case, Spec
 
@@ -56,44 +57,48 @@ def build_algorithm(answer: Mapping[str, Any], names: Sequence[str], cases: Sequ
 
     Args:
         answer, names: as for `store_graphs`.
-        cases: the recorded cases; if one refutes the formulas of sizes, they are left out.
+        cases: the recorded cases; if one refutes the formulas of sizes, they are left out. If one has other sizes
+            where the graph has numbers, the operations say that sizes are of this run alone.
     Returns: the graphs with what follows from them alone: operations and motifs.
     """
     copied = {name: answer[name] for name in _SEEN}
     stored = store_graphs(answer, names)
-    refuting = find_refuting_case(stored, cases)
+    sized = restore(stored)
+    refuting = next((number for number, sizes in _pair_sizes(sized.evaluated, cases) if _is_refuted(sizes)), None)
     if refuting is not None:
         stored |= fix_sizes(stored, f"sizes that were varied together differ in case {refuting}")
+        sized = restore(stored)
     about = {name: answer[name] for name in ("rebuilds", "rebuild_error", "varied") if name in answer}
-    return Algorithm(**copied, **_read_facts(stored | copied), **({"rebuilds": None} | about), **stored)
+    facts = _read_facts(sized, stored | copied, cases)
+    return Algorithm(**copied, **facts, **({"rebuilds": None} | about), **stored)
 
 
-def find_refuting_case(stored: Mapping[str, Any], cases: Sequence[Case]) -> int | None:
-    """Return the number of the first case, from 1, in which sizes with one formula differ.
-
-    Args: stored: from `store_graphs`. cases: with the names of its inputs.
-    """
-    graph = restore(stored).evaluated
+def _pair_sizes(graph: Graph, cases: Sequence[Case]) -> Iterator[tuple[int, list[tuple[object, int]]]]:
+    """Yield, of each case whose inputs have the graph's dimensions, its number from 1, and stated with found sizes."""
     inputs = {node.scope: node.outputs[0].shape for node in graph.nodes if node.op == "input"}
     for number, case in enumerate(cases, 1):
-        shapes = {name: read_shape(value) for name, value in case.inputs.items()}
-        pairs = [(shape, shapes.get(name)) for name, shape in inputs.items()]
-        if any(found is None or len(found) != len(shape) for shape, found in pairs):
-            continue
-        seen: dict[str, int] = {}
-        for shape, found in pairs:
-            for size, value in zip(shape, found or (), strict=True):
-                if isinstance(size, Size) and seen.setdefault(size.text, value) != value:
-                    return number
-    return None
+        found = {name: read_shape(case.inputs.get(name, "")) or () for name in inputs}
+        if all(len(found[name]) == len(shape) for name, shape in inputs.items()):
+            yield number, [pair for name, shape in inputs.items() for pair in zip(shape, found[name], strict=True)]
 
 
-def _read_facts(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts that graphs give. Raises: ValueError, LookupError, TypeError or AttributeError if broken."""
-    sized = restore(stored)
-    branches = stored["reads_values"] or DRAWS in stored["hidden"]
-    alone = [*(["sizes"] if sized.fixed is not None else []), *(["branches"] if branches else [])]
-    facts = Facts(sized.evaluated, stored["returns"], tuple(alone))
+def _is_refuted(sizes: Sequence[tuple[object, int]]) -> bool:
+    """Return whether sizes with one formula differ."""
+    values = {(stated.text, found) for stated, found in sizes if isinstance(stated, Size)}
+    return len(values) > len({text for text, _ in values})
+
+
+def _read_facts(sized: Sized, seen: Mapping[str, Any], cases: Sequence[Case]) -> dict[str, Any]:
+    """Return the facts that graphs give. Args: seen: the fields of `_SEEN` and `hidden`.
+
+    Raises: ValueError, LookupError, TypeError or AttributeError if the graphs are broken.
+    """
+    pairs = [pair for _, sizes in _pair_sizes(sized.evaluated, cases) for pair in sizes]
+    # A size that no formula varies may still be another one in a recorded case.
+    numbers = sized.fixed is not None or any(stated != found for stated, found in pairs if isinstance(stated, int))
+    branches = seen["reads_values"] or DRAWS in seen["hidden"]
+    alone = [*(["sizes"] if numbers else []), *(["branches"] if branches else [])]
+    facts = Facts(sized.evaluated, seen["returns"], tuple(alone))
     motifs = [{"kind": m.kind, "operations": m.operations, **m.facts} for m in facts.find_motifs()]
     return {"operations": facts.list_operations(), "motifs": motifs}
 
@@ -119,7 +124,8 @@ def algorithm_faults(spec: Spec, graph_widths: str | None) -> Iterator[str]:
         return
     if (identities["graph"], identities["graph_widths"]) != (spec.graph, graph_widths):
         yield "its graph has other identities than the table states"
-    wanted = _read_facts(graphs_in_spec(spec.algorithm) | {name: getattr(spec.algorithm, name) for name in _SEEN})
+    seen = {name: getattr(spec.algorithm, name) for name in (*_SEEN, "hidden")}
+    wanted = _read_facts(restore(graphs_in_spec(spec.algorithm)), seen, spec.cases)
     stated = spec.algorithm.model_dump(mode="json", include=set(wanted), exclude_none=True)
     if json.loads(json.dumps(wanted)) != stated:
         yield "its operations or motifs do not follow from its graph"

@@ -137,6 +137,10 @@ def test_a_recorded_case_refutes_sizes_that_were_varied_together(traced: dict[st
     found = answer(traced["paired"])
     same, other = (Case(inputs={"image": "float32 3×3", "boxes": f"float32 {n}×5"}, outputs=()) for n in (3, 4))
     assert build_algorithm(found, ["image", "boxes"], [same]).operations[0] == "inputs image N×L, boxes N×L2"
+    wider = Case(inputs={"image": "float32 3×4", "boxes": "float32 3×5"}, outputs=())
+    gate = build_algorithm(answer(traced["gate"]), ["image"], [Case(inputs={"image": "float32 2×32×6×6"}, outputs=())])
+    assert gate.operations[0].endswith("; of this run alone: sizes"), "a case has 32 channels instead of 64"
+    assert build_algorithm(found, ["image", "boxes"], [wider]).operations[0] == "inputs image N×L, boxes N×L2"
     refuted = build_algorithm(found, ["image", "boxes"], [same, other])
     assert refuted.fixed == "sizes that were varied together differ in case 2"
     assert refuted.operations[0] == "inputs image 2×3, boxes 2×5; of this run alone: sizes"
