@@ -26,7 +26,6 @@ from extract.resolve.distributions import read_confirmed
 from extract.resolve.index import NEEDS, FactsIndex
 from extract.resolve.modules import CorpusIndex, Module
 from extract.resolve.runtime_names import RUNTIME_NAMES
-from extract.resolve.starred import open_starred
 from extract.resolve.symbols import Reason
 from extract.sources import PackageSource, SourceFile, name_apart, open_available, open_source
 from extract.stages import STAGES, PendingBlock, StageContext
@@ -100,9 +99,7 @@ class BlockExtractor:
         for source in opened:
             # A source on the command line replaces that of the corpus.
             unique.setdefault(source.name, source)
-        further, notes = open_starred(list(unique.values()))
-        self._note(notes)
-        facts.sources = tuple(sorted((*unique.values(), *further), key=lambda source: source.priority))
+        facts.sources = tuple(sorted(unique.values(), key=lambda source: source.priority))
 
     # -- index and discovery -------------------------------------------------------------------------------------
 
