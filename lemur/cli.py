@@ -271,20 +271,20 @@ def demo(
         bool,
         typer.Option("--unsafe-no-sandbox", help="Run foreign code without the sandbox: only code that you trust."),
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Rebuild every stage.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Make every stage again.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
-    """Extract, curate, assemble, train briefly and verify. Re-running resumes and rebuilds only what changed.
+    """Extract, curate, assemble, train briefly and verify. The same command again resumes.
 
     Examples:
       lemur demo --out demo
     """
-    from lemur.stages import quick_plan, run_pipeline
+    from lemur.demo import print_demo, quick_plan
 
     if context.info_name == "run":
         note("`lemur run` is called `lemur demo` now; the old name will be removed in the next version")
     plan = quick_plan(data=data, epochs=epochs, images=limit, seed=seed, jobs=jobs, unsafe=unsafe_no_sandbox)
-    run_pipeline(plan, out, force=force, as_json=as_json)
+    print_demo(plan, out, force=force, as_json=as_json)
 
 
 app.add_typer(manifests.cli.app)

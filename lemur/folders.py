@@ -20,7 +20,6 @@ import lemur.experts.facts
 import lemur.export.records
 import lemur.synthesis.folder
 import train.kinds
-from lemur.runner import STATE
 from lemur_core.files import Json
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UsageError, UserError
@@ -45,6 +44,9 @@ from manifests.folders.reading import reading
 from manifests.options.colors import paint_changes
 from manifests.provenance import find_inlined_blocks
 
+#: The file that makes a folder the output of `lemur demo`: its settings.
+DEMO = "demo.json"
+
 #: All kinds of folder.
 KINDS: Mapping[str, Kind] = {
     kind.name: kind
@@ -68,9 +70,9 @@ def verify_folder(folder: Path, *, jobs: int | None = None, recompute: int = 0) 
         recompute: for a snapshot, how many networks are traced and measured again in the sandbox.
     Raises: UserError if it has no valid manifest.
     """
-    # The folder of a run has no manifest itself; only the finished folders in it have one.
-    if (folder / STATE).is_file() and not (folder / FILE_NAME).exists():
-        return _verify_run(folder, jobs)
+    # The folder of a demo has no manifest itself; only the finished folders in it have one.
+    if (folder / DEMO).is_file() and not (folder / FILE_NAME).exists():
+        return _verify_demo(folder, jobs)
     manifest = read_unchecked_manifest(folder)
     if recompute and manifest.kind != curate.kinds.KIND.name:
         raise UserError(f"{folder}: contains {article(manifest.kind)}, not a snapshot; omit --recompute")
@@ -97,7 +99,7 @@ def page_of(folder: Path, manifest: Manifest) -> Page | None:
     return None if kind is None or kind.page is None else kind.page(folder, manifest)
 
 
-def _verify_run(folder: Path, jobs: int | None) -> list[Check]:
+def _verify_demo(folder: Path, jobs: int | None) -> list[Check]:
     """Run all checks of the finished folders of a `lemur demo`, each named after its folder."""
     inside = sorted(path.parent for path in folder.glob(f"*/{FILE_NAME}"))
     if not inside:

@@ -8,12 +8,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from curate.interface import Snapshot
-from extract.interface import BlockLibrary
 from lemur.folders import show as show_item
 from lemur.folders import verify_folder
-from lemur.runner import StageOutcome, run_stages
-from lemur.stages import BLOCKS, CHECKS, EPOCHS, RUN, SNAPSHOT, pipeline_page, plan_stages, quick_plan
 from lemur.synthesis.folder import ModelCounts
 from lemur.synthesis.loop import run_synthesis
 from lemur.synthesis.options import AttemptOptions, Sampling, Service
@@ -21,12 +17,10 @@ from lemur_core.files import Json
 from lemur_core.files.atomic import PathLike
 from lemur_core.files.progress import hide_progress
 from manifests.folders.checks import Check
-from manifests.folders.frame import write_page
 from manifests.folders.kinds import FoundItem
 from manifests.interface import open_folder
 from manifests.publish.publishing import PublishReport
 from manifests.publish.publishing import publish as publish_folder
-from train.interface import Run
 
 
 def verify(folder: PathLike, *, jobs: int | None = None, recompute: int = 0) -> tuple[Check, ...]:
@@ -228,86 +222,3 @@ def synthesize(
             force=force,
         )
     return Synthesis(Path(out), counts)
-
-
-@dataclass(frozen=True)
-class PipelineRun:
-    """The outcome of the whole pipeline. It is a path, too.
-
-    Attributes:
-        folder: the folder of all stages.
-        stages: each stage, why it was built or None if it was kept, its seconds and its counts.
-    """
-
-    folder: Path
-    stages: tuple[StageOutcome, ...] = field(repr=False, compare=False)
-
-    def __fspath__(self) -> str:
-        return str(self.folder)
-
-    @property
-    def library(self) -> BlockLibrary:
-        """Return the extracted blocks."""
-        return BlockLibrary(self.folder / BLOCKS)
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """Return the curated snapshot."""
-        return Snapshot(self.folder / SNAPSHOT)
-
-    @property
-    def run(self) -> Run:
-        """Return the training run."""
-        return Run(self.folder / RUN)
-
-    @property
-    def checks(self) -> Path:
-        """Return the file that lists every check of the three folders."""
-        return self.folder / CHECKS
-
-
-def run_pipeline(
-    out: PathLike = "lemur-demo",
-    *,
-    data: str | None = None,
-    epochs: int = EPOCHS,
-    images: int | None = None,
-    seed: int = 0,
-    jobs: int | None = None,
-    unsafe_no_sandbox: bool = False,
-    force: bool = False,
-    progress: bool = False,
-) -> PipelineRun:
-    """Extract, curate, assemble, train briefly and verify. Another call rebuilds only what has changed.
-
-    Args:
-        out: the folder to write, or to continue in.
-        data: CIFAR-10 as for `train`, or `synthetic`; from the Hub by default.
-        epochs: the number of epochs of the training run.
-        images: to train on; 5,000 at most by default.
-        seed: draws splits, requests, weights and order.
-        jobs: processes and threads; all cores by default.
-        unsafe_no_sandbox: run foreign code without the sandbox; only for code that you trust.
-        force: rebuild every stage.
-        progress: show progress on stderr.
-
-    Returns:
-        The folder, with the library, the snapshot and the run in it.
-
-    Raises:
-        UserError: that names the stage that failed.
-
-    Example:
-        ```python
-        from lemur import run_pipeline
-
-        result = run_pipeline("lemur-demo", data="synthetic", epochs=1)
-        print(len(result.library), result.run.record.test_accuracy)
-        ```
-    """
-    folder = Path(out)
-    with hide_progress(unless=progress):
-        plan = quick_plan(data=data, epochs=epochs, images=images, seed=seed, jobs=jobs, unsafe=unsafe_no_sandbox)
-        done = run_stages(plan_stages(plan), folder, force=force)
-        write_page(folder, pipeline_page(folder))
-    return PipelineRun(folder, tuple(done))

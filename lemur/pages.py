@@ -5,9 +5,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from lemur.folders import page_of
-from lemur.runner import STATE
-from lemur.stages import BLOCKS, RUN, SNAPSHOT, pipeline_page
+from lemur.demo import BLOCKS, RUN, SNAPSHOT, demo_page
+from lemur.folders import DEMO, page_of
 from lemur_core.files.atomic import atomic_folder, write_text
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
@@ -59,12 +58,12 @@ def write_space(folder: Path, out: Path) -> Path:
 
 def _pages(folder: Path) -> Iterator[tuple[Path, Page]]:
     """Yield the finished folders in a folder, or itself, with their pages; those of a `lemur demo` before its own."""
-    is_run = (folder / STATE).is_file()
-    for part in [folder / name for name in (BLOCKS, SNAPSHOT, RUN)] if is_run else [folder]:
+    is_demo = (folder / DEMO).is_file()
+    for part in [folder / name for name in (BLOCKS, SNAPSHOT, RUN)] if is_demo else [folder]:
         manifest = read_manifest(part)
         yield part, page_of(part, manifest) or _plain(part, manifest)
-    if is_run:
-        yield folder, pipeline_page(folder)
+    if is_demo:
+        yield folder, demo_page(folder)
 
 
 def _plain(folder: Path, manifest: Manifest) -> Page:

@@ -36,7 +36,6 @@ NOT_RUN = {
     "publish": "an account of the Hub; tests/manifests/publish has a Hub of its own",
     "pull": "an account of the Hub; tests/manifests/publish has a Hub of its own",
     "synthesize": "a language model; tests/lemur/synthesis has one of its own",
-    "run_pipeline": "minutes and the network; tests/lemur/test_run_command.py runs the same stages",
 }
 #: They replace functions of other packages, and show progress as the commands do; all others print nothing.
 SHOW_PROGRESS = ("BlockExtractor", "check_nn")
@@ -344,25 +343,6 @@ def test_synthesis_hands_on_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> No
     assert service.url == "http://localhost:8000/v1"
     assert (options["against"], options["license_"], options["jobs"], options["force"]) == ([Path("a")], "MIT", 1, True)
     assert synthesis.counts == {"accepted": 0}
-
-
-def test_the_pipeline_hands_on_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    import lemur.interface
-
-    calls: dict[str, Any] = {}
-    monkeypatch.setattr(lemur.interface, "quick_plan", lambda **choices: calls.update(choices))
-    monkeypatch.setattr(lemur.interface, "plan_stages", lambda plan: [])
-    monkeypatch.setattr(
-        lemur.interface, "run_stages", lambda stages, out, force: calls.update(out=out, force=force) or []
-    )
-    monkeypatch.setattr(lemur.interface, "pipeline_page", lambda out: None)
-    monkeypatch.setattr(lemur.interface, "write_page", lambda folder, page: None)
-    result = lemur.interface.run_pipeline("here", data="synthetic", epochs=1, images=9, seed=4, jobs=2, force=True)
-    assert calls == {
-        "data": "synthetic", "epochs": 1, "images": 9, "seed": 4, "jobs": 2, "unsafe": False, "out": Path("here"),
-        "force": True,
-    }  # fmt: skip
-    assert (result.folder, result.stages) == (Path("here"), ())
 
 
 # --- types, seen from outside -----------------------------------------------------------------------------------------

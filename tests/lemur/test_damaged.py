@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lemur.runner import STATE
+from lemur.folders import DEMO
 from tests.builders.damage import copy, damage
 from tests.builders.finished import write_all
 from tests.builders.suites import read_table, table
@@ -197,7 +197,7 @@ def test_a_link_is_no_file_of_a_folder(folders: dict[str, Path], tmp_path: Path,
 def test_a_link_in_the_folder_of_a_whole_run(folders: dict[str, Path], tmp_path: Path, lemur_here: Run) -> None:
     run = tmp_path / "run"
     run.mkdir()
-    (run / STATE).write_text("{}")
+    (run / DEMO).write_text("{}")
     copy(folders["ablation"], run / "grid")
     assert lemur_here("verify", run, "--jobs", 1, cwd=tmp_path).returncode == 0
     (run / "grid").rename(tmp_path / "elsewhere")

@@ -1,13 +1,18 @@
-"""The stages of `lemur demo`, with their inputs, implementations and summaries: deliberately small, but on real input.
+"""`lemur demo`: the whole way on small, but real input: extract, curate, assemble, train, verify.
 
-Each stage is one call of the same function that its command calls.
+Each stage is one call of the same function that its command calls. A stage is done if its output is there: outputs are
+complete or absent, and a killed training resumes, so the same command goes on where it was stopped. `demo.json` has the
+settings; other settings need `--force`, or another folder.
 """
 
+import errno
+import itertools
 import json
+import shutil
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +25,9 @@ from curate.run.pipeline import curate
 from curate.sources import open_sources
 from extract.extractor import extract_to
 from extract.model.results import Options
-from lemur.folders import verify_folder
-from lemur.runner import STATE, Stage, StageOutcome, Summary, in_stage, run_stages
+from lemur.folders import DEMO, verify_folder
 from lemur_core.files import Json
-from lemur_core.files.atomic import write_text
+from lemur_core.files.atomic import check_ours, own, remove_unfinished, write_text
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
@@ -56,7 +60,8 @@ _RECORDS = ("lemur@2.1.0",)
 HUB = "hf://datasets/uoft-cs/cifar10"
 EPOCHS, IMAGES, HELD_OUT = 2, 5_000, 1_000
 WIDTHS = (16, 64, 128, 128)  # half of the recipe's: 0.52 instead of 1.99 GFLOP per training image
-_SHARED_PACKAGES = ("manifests", "lemur_core")
+_LOCK = ".lock"
+_OF_THE_PLACE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
 _WIDTH = 1_000  # without a terminal: do not wrap lines
 
 
@@ -96,39 +101,97 @@ def quick_plan(*, data: str | None = None, epochs: int = EPOCHS, **choices: Any)
     )
 
 
-def plan_stages(plan: Plan) -> list[Stage]:
-    """Return the stages of a plan, which is checked here, before minutes of work.
+@dataclass(frozen=True, slots=True)
+class StageOutcome:
+    """A finished stage: its first output, counts for programs, a line for people; `made` is false if it was there."""
 
-    Raises: UserError if the images or the recipe do not exist.
+    stage: str
+    output: str
+    made: bool
+    seconds: float
+    counts: Mapping[str, object]
+    text: str
+
+
+def run_demo(plan: Plan, out: Path, *, force: bool = False) -> list[StageOutcome]:
+    """Make what is missing of a demo, and write its page.
+
+    Args: force: make all of it again.
+    Raises: UserError if the folder has other content or other settings, another run works there, the images or the
+        recipe do not exist, or a stage fails, which is named.
     """
-    recipe = _recipe(plan)
+    settings = _settings(plan)
+    if out.is_symlink() or (out.exists() and not out.is_dir()):
+        raise UserError(f"{out}: is a file, not a folder; choose another --out")
+    if out.is_dir() and not (out / DEMO).is_file() and any(path.name != _LOCK for path in out.iterdir()):
+        raise UserError(f"{out}: has no {DEMO}, so `lemur demo` did not create it; choose another --out")
+    with own(out, _LOCK, "another run works there"):
+        remove_unfinished(out)
+        known = _read_settings(out)
+        if known is not None and known != settings and not force:
+            differ = ", ".join(name for name in settings if known.get(name) != settings[name])
+            raise UserError(f"{out}: made with other settings ({differ}); choose another --out, or add --force")
+        write_text(out / DEMO, json.dumps(settings, indent=2) + "\n")
+        outputs = {name: out / output for name, (output, _, _) in STAGES.items()}
+        kept = [] if force else list(itertools.takewhile(lambda name: outputs[name].exists(), outputs))
+        for name in outputs.keys() - kept:  # what follows a stage that is made again is made again, too
+            _remove(outputs[name])
+        outcomes: list[StageOutcome] = []
+        for number, (name, (output, make, summarize)) in enumerate(STAGES.items(), 1):
+            note(f"stage {number} of {len(STAGES)}, {name}{': is there' if name in kept else ''}")
+            started = time.monotonic()
+            if name not in kept:
+                _make(name, make, plan, out)
+            seconds = 0.0 if name in kept else round(time.monotonic() - started, 3)
+            outcomes.append(StageOutcome(name, output, name not in kept, seconds, *summarize(out)))
+        write_page(out, demo_page(out))
+    return outcomes
+
+
+def _settings(plan: Plan) -> Json:
+    """Return what determines the outputs. Raises: UserError if the images or the recipe do not exist."""
     try:
         data = open_source(plan.data).sha256
     except UserError as error:
         more = "" if plan.data.startswith("synthetic") else "; --data synthetic uses generated images"
-        raise in_stage("run", error, more) from error
-    corpus = {"corpus": plan.corpus, "sources": plan.sources, "paths": plan.paths}
-    records = {"records": plan.records, "include": plan.include, "chat": plan.chat, "seed": plan.seed}
-    network = {"recipe": recipe.to_json()}
-    run = {"seed": plan.seed, "data": data, "images": plan.images, "held_out": plan.held_out, **network}
-    steps = ("extract", "curate", "train")
+        raise type(error)(f"stage run: {error}{more}") from error
+    facts = asdict(plan) | {"data": data, "recipe": _recipe(plan).to_json()}
+    settings: Json = json.loads(json.dumps({k: v for k, v in facts.items() if k not in ("jobs", "unsafe", "changes")}))
+    return settings
 
-    def stage(
-        name: str, outputs: tuple[str, ...], make: Callable[[Plan, Path], None],
-        parents: tuple[str, ...], packages: tuple[str, ...], parameters: Mapping[str, object],
-    ) -> Stage:  # fmt: skip
-        ours = (*packages, *_SHARED_PACKAGES)
-        return Stage(
-            name, outputs, partial(make, plan), SUMMARIES[name], parents, ours, parameters, resumes=name == RUN
-        )
 
-    return [
-        stage("blocks", (BLOCKS,), make_blocks, (), ("extract",), corpus),
-        stage("snapshot", (SNAPSHOT,), make_snapshot, ("blocks",), ("curate",), records),
-        stage("network", (NETWORK, NETWORK_FACTS), make_network, ("blocks",), ("train",), network),
-        stage("run", (RUN,), make_run, ("network", "blocks"), ("train",), run),
-        stage("verify", (CHECKS,), make_checks, ("blocks", "snapshot", "network", "run"), steps, {}),
-    ]
+def _read_settings(out: Path) -> Json | None:
+    if not (out / DEMO).is_file():
+        return None
+    try:
+        known = json.loads((out / DEMO).read_bytes())
+    except (ValueError, RecursionError):
+        known = {}
+    return known if isinstance(known, dict) else {}
+
+
+def _make(name: str, make: Callable[[Plan, Path], None], plan: Plan, out: Path) -> None:
+    try:
+        make(plan, out)
+    except UserError as error:
+        raise type(error)(f"stage {name}: {error}") from error
+    except BaseException as error:
+        if isinstance(error, OSError) and error.errno in _OF_THE_PLACE:
+            where = f"{error.filename}: " if error.filename else ""
+            reason = f"{where}{error.strerror}; fix that, then run the same command again to resume"
+            raise UserError(f"stage {name}: {reason}") from error
+        # Ctrl-C and signals, too: what is cached or lies in the partial folder stays.
+        note(f"stage {name}: not finished; run the same command again to resume")
+        raise
+
+
+def _remove(path: Path) -> None:
+    """Remove an output of a stage. Raises: UserError if it is a folder with files that lemur did not write."""
+    if path.is_dir() and not path.is_symlink():
+        check_ours(path)
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def make_blocks(plan: Plan, out: Path) -> None:
@@ -152,7 +215,7 @@ def make_network(plan: Plan, out: Path) -> None:
     parts = [part.model_dump(mode="json") for part in assembled.ingredients]
     facts = {"name": assembled.name, "prm": assembled.prm, "ingredients": parts}
     write_text(out / NETWORK_FACTS, json.dumps(facts, indent=2) + "\n")
-    write_text(out / NETWORK, assembled.code)
+    write_text(out / NETWORK, assembled.code)  # last: a stage with its output is done
 
 
 def make_run(plan: Plan, out: Path) -> None:
@@ -206,60 +269,60 @@ def network_facts(out: Path) -> Json:
 # -- summaries of the stages, read from their outputs -----------------------------
 
 
-def _blocks_summary(out: Path) -> Summary:
+def _blocks_summary(out: Path) -> tuple[Json, str]:
     counts = read_manifest(out / BLOCKS).counts
     reached = counts["reached"]
     figures = {"classes": counts["blocks"], "executed": reached["executed"], "backward": reached["backward"]}
     classes = plural(figures["classes"], "class", "classes")
-    return Summary(figures, f"{classes}: {figures['executed']:,} execute, {figures['backward']:,} learn")
+    return (figures, f"{classes}: {figures['executed']:,} execute, {figures['backward']:,} learn")
 
 
-def _snapshot_summary(out: Path) -> Summary:
+def _snapshot_summary(out: Path) -> tuple[Json, str]:
     counts = read_manifest(out / SNAPSHOT).counts
     figures = {"rows": counts["rows"]["input"], "kept": counts["rows"]["kept"]}
     text = f"{figures['kept']:,} of {counts['codes']:,} codes kept"
     if "chat" in counts:
         figures["conversations"] = counts["chat"]["rows"]
         text += f", {plural(figures['conversations'], 'conversation')}"
-    return Summary({**figures, "codes": counts["codes"]}, text)
+    return ({**figures, "codes": counts["codes"]}, text)
 
 
-def _network_summary(out: Path) -> Summary:
+def _network_summary(out: Path) -> tuple[Json, str]:
     facts = network_facts(out)
     blocks = [part["block"] for part in facts["ingredients"]]
-    return Summary({"name": facts["name"], "blocks": blocks}, f"{facts['name']}, {plural(len(blocks), 'found block')}")
+    return ({"name": facts["name"], "blocks": blocks}, f"{facts['name']}, {plural(len(blocks), 'found block')}")
 
 
-def _run_summary(out: Path) -> Summary:
+def _run_summary(out: Path) -> tuple[Json, str]:
     """Summarize the training run: the accuracy, together with the data and the length of the run."""
     record = read_record(out / RUN)
     names = ("name", "data", "seed", "epochs", "train_images", "val_accuracy", "test_accuracy")
     images = f"{plural(record.epochs, 'epoch')} of {record.train_images:,} images"
     test = "–" if record.test_accuracy is None else f"{100 * record.test_accuracy:.1f} %"
-    return Summary({name: getattr(record, name) for name in names}, f"{test} of the test images, short run: {images}")
+    return ({name: getattr(record, name) for name in names}, f"{test} of the test images, short run: {images}")
 
 
-def _checks_summary(out: Path) -> Summary:
+def _checks_summary(out: Path) -> tuple[Json, str]:
     rows = json.loads((out / CHECKS).read_text(encoding="utf-8"))
     folders = list(dict.fromkeys(row["folder"] for row in rows))
-    return Summary({"checks": len(rows), "folders": folders}, f"{len(rows)} checks hold: {', '.join(folders)}")
+    return ({"checks": len(rows), "folders": folders}, f"{len(rows)} checks hold: {', '.join(folders)}")
 
 
-#: The summary functions by stage.
-SUMMARIES: Mapping[str, Callable[[Path], Summary]] = {
-    "blocks": _blocks_summary,
-    "snapshot": _snapshot_summary,
-    "network": _network_summary,
-    "run": _run_summary,
-    "verify": _checks_summary,
+#: By stage: its output, what makes it there, and what reads it into counts for programs and a line for people.
+STAGES: Mapping[str, tuple[str, Callable[[Plan, Path], None], Callable[[Path], tuple[Json, str]]]] = {
+    "blocks": (BLOCKS, make_blocks, _blocks_summary),
+    "snapshot": (SNAPSHOT, make_snapshot, _snapshot_summary),
+    "network": (NETWORK, make_network, _network_summary),
+    "run": (RUN, make_run, _run_summary),
+    "verify": (CHECKS, make_checks, _checks_summary),
 }
 
 
-def pipeline_page(out: Path) -> Page:
-    """Return the page of a pipeline run: its stages, with links to their pages, and the checks."""
+def demo_page(out: Path) -> Page:
+    """Return the page of a demo: its stages, with links to their pages, and the checks."""
     where = {"network": link(NETWORK, NETWORK), "verify": link(CHECKS, CHECKS)}
     where |= {name: page_link("open", f"{name}/{INDEX}") for name in (BLOCKS, SNAPSHOT, RUN)}
-    rows: list[Sequence[Cell]] = [[name, summarize(out).text, where[name]] for name, summarize in SUMMARIES.items()]
+    rows: list[Sequence[Cell]] = [[name, summarize(out)[1], where[name]] for name, (_, _, summarize) in STAGES.items()]
     checks = json.loads((out / CHECKS).read_text(encoding="utf-8"))
     views = [
         table("Stages", ["stage", "what came out", "where"], rows),
@@ -278,49 +341,26 @@ def _recipe(plan: Plan) -> Recipe:
 # -- the output of the command: a table of the stages, and next steps --------------------------------------------
 
 
-def run_pipeline(plan: Plan, out: Path, *, force: bool = False, as_json: bool = False) -> None:
-    """Bring all stages up to date, and print the results.
-
-    Raises: UserError that names the failed stage.
-    """
-    if plan.data == HUB and not (out / STATE).exists():
+def print_demo(plan: Plan, out: Path, *, force: bool = False, as_json: bool = False) -> None:
+    """Run a demo and print its stages. Raises: UserError as `run_demo`."""
+    if plan.data == HUB and not (out / DEMO).exists():
         needed = "LEMUR 2.1.0 (99 MB), timm and segment-anything (3 MB), CIFAR-10 (144 MB)"
         note(f"downloads what is missing in {cache_folder()}: {needed}")
-    outcomes = run_stages(plan_stages(plan), out, force=force)
-    write_page(out, pipeline_page(out))
+    outcomes = run_demo(plan, out, force=force)
     if as_json:
-        print(json.dumps(summary(outcomes, out)))
+        stages = [asdict(outcome) | {"output": str(out / outcome.output)} for outcome in outcomes]
+        seconds = round(sum(outcome.seconds for outcome in outcomes), 3)
+        print(json.dumps({"out": str(out), "seconds": seconds, "stages": stages}))
         return
-    print_table(outcomes, out)
-    print("\n".join(next_lines(out)))
-
-
-def summary(outcomes: Sequence[StageOutcome], out: Path) -> Json:
-    """Return the run as JSON data."""
-    stages = [
-        {
-            "stage": outcome.stage.name,
-            "made": outcome.why is not None,
-            "why": outcome.why,
-            "seconds": outcome.seconds,
-            "where": [str(out / name) for name in outcome.stage.outputs],
-            "counts": dict(outcome.summary.counts),
-        }
-        for outcome in outcomes
-    ]
-    return {"out": str(out), "seconds": round(sum(outcome.seconds for outcome in outcomes), 3), "stages": stages}
-
-
-def print_table(outcomes: Sequence[StageOutcome], out: Path) -> None:
-    """Print the stages, one per row."""
     columns = ("stage", Column("seconds", justify="right"), "what came out", Column("where", overflow="fold"))
     stage_table = Table(*columns, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for outcome in outcomes:
-        seconds = "kept" if outcome.why is None else f"{outcome.seconds:,.1f}"
-        stage_table.add_row(outcome.stage.name, seconds, outcome.summary.text, str(out / outcome.stage.outputs[0]))
+        seconds = f"{outcome.seconds:,.1f}" if outcome.made else "kept"
+        stage_table.add_row(outcome.stage, seconds, outcome.text, str(out / outcome.output))
     # Otherwise Rich wraps the output to a pipe at 80 columns.
     width = None if sys.stdout.isatty() else _WIDTH
     Console(file=sys.stdout, width=width, markup=False, highlight=False).print(stage_table)
+    print("\n".join(next_lines(out)))
 
 
 def next_lines(out: Path) -> list[str]:
