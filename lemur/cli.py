@@ -248,10 +248,8 @@ def show(
     print_item(item, as_json=as_json, drawn=None if drawn is None else graph)
 
 
-@app.command("run", hidden=True)
 @app.command(rich_help_panel="The full pipeline, small")
 def demo(
-    context: typer.Context,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write, or to resume.")] = Path(
         "lemur-demo"
     ),
@@ -281,8 +279,6 @@ def demo(
     """
     from lemur.demo import print_demo, quick_plan
 
-    if context.info_name == "run":
-        note("`lemur run` is called `lemur demo` now; the old name will be removed in the next version")
     plan = quick_plan(data=data, epochs=epochs, images=limit, seed=seed, jobs=jobs, unsafe=unsafe_no_sandbox)
     print_demo(plan, out, force=force, as_json=as_json)
 

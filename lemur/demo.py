@@ -355,8 +355,8 @@ def print_demo(plan: Plan, out: Path, *, force: bool = False, as_json: bool = Fa
     columns = ("stage", Column("seconds", justify="right"), "what came out", Column("where", overflow="fold"))
     stage_table = Table(*columns, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for outcome in outcomes:
-        seconds = f"{outcome.seconds:,.1f}" if outcome.made else "kept"
-        stage_table.add_row(outcome.stage, seconds, outcome.text, str(out / outcome.output))
+        spent = f"{outcome.seconds:,.1f}" if outcome.made else "kept"
+        stage_table.add_row(outcome.stage, spent, outcome.text, str(out / outcome.output))
     # Otherwise Rich wraps the output to a pipe at 80 columns.
     width = None if sys.stdout.isatty() else _WIDTH
     Console(file=sys.stdout, width=width, markup=False, highlight=False).print(stage_table)

@@ -56,14 +56,6 @@ def test_a_wrong_option_or_choice_gets_the_near_right_one(line: str, message: st
     assert suggest_near(wrong.value.format_message()).endswith(message)
 
 
-def test_the_old_name_of_the_demo_still_works(tmp_path: Path) -> None:
-    (tmp_path / "precious").write_text("")
-    done = CliRunner().invoke(app, ["run", "--out", str(tmp_path), "--data", "synthetic"])
-    assert "`lemur demo` now" in done.stderr
-    assert isinstance(done.exception, UserError)  # it went on, and refused the folder
-    assert "│ run " not in CliRunner().invoke(app, ["--help"]).stdout
-
-
 # --- lemur list -------------------------------------------------------------------------------------------------------
 
 
