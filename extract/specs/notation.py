@@ -2,7 +2,7 @@
 
 `(3, 4, 6, 3)` is `3×4×6×3`, `dict(type="BN", eps=0.001)` is `type BN; eps 0.001`, `partial(nn.LayerNorm, eps=1e-6)` is
 `LayerNorm with eps 1e-06`, `None` is `none`. Long values are described by their length; values known only at run
-time are `computed`. Annotations are spelled out: `Optional[Tuple[int, int]]` is `tuple of integer · integer or none`.
+time are `computed`. Annotations have one spelling: `Optional[Tuple[int, int]]` is `tuple[int, int] | None`.
 """
 
 import ast
@@ -126,85 +126,51 @@ def _call(node: ast.Call) -> str:
 
 # --- annotations -----------------------------------------------------------------------------------------------------
 
-_TYPES = {
-    "int": "integer",
-    "float": "number",
-    "str": "text",
-    "bool": "flag",
-    "tensor": "tensor",
-    "none": "none",
-    "any": "anything",
-    "object": "anything",
-    "module": "module",
-    "callable": "function",
-    "type": "class",
-    **dict.fromkeys(("list", "sequence", "iterable", "set", "frozenset", "collection", "iterator"), "sequence"),
-    **dict.fromkeys(("dict", "mapping", "ordereddict", "mutablemapping", "defaultdict"), "mapping"),
-    "tuple": "tuple",
-}
+_SPELLINGS = {"List": "list", "Tuple": "tuple", "Dict": "dict", "Set": "set", "Type": "type", "": "Any"}
 
 
 def format_type(node: ast.expr | None) -> str | None:
-    """Return an annotation in words; None if there is none."""
-    if node is None:
-        return None
-    description = _annotation(node)
-    if len(description) <= _LONGEST_TYPE:
-        return description
-    return _word(last_part(node.value)) if isinstance(node, ast.Subscript) else "anything"
+    """Return an annotation in one spelling, without modules; None if there is none, or it is long."""
+    spelling = "" if node is None else _spell_type(node)
+    return spelling if 0 < len(spelling) <= _LONGEST_TYPE else None
 
 
 def infer_type(node: ast.expr | None) -> str | None:
-    """Return the type of a default value in words, if it is obvious."""
+    """Return the type of a default value, if it is obvious."""
     match node:
         case ast.Constant(value=bool() | int() | float() | str()):
-            return _TYPES[type(node.value).__name__]
+            return type(node.value).__name__
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return infer_type(operand)
-        case ast.List() | ast.Tuple():
-            return "sequence"
-        case ast.Dict():
-            return "mapping"
+        case ast.List() | ast.Tuple() | ast.Dict():
+            return type(node).__name__.lower()
     return None
 
 
-def _annotation(node: ast.expr) -> str:
+def _spell_type(node: ast.expr) -> str:
     match node:
-        case ast.Constant(value=None):
-            return "none"
         case ast.Constant(value=str() as text):
             try:
-                return _annotation(parse_expression(text))
+                return _spell_type(parse_expression(text))
             except SyntaxError:
-                return "anything"
+                return "Any"
+        case ast.Constant():
+            return ast.unparse(node)
         case ast.BinOp(op=ast.BitOr()):
-            return _either(node.left, node.right)
+            return _join_types(node.left, node.right)
+        case ast.List():
+            return f"[{', '.join(map(_spell_type, node.elts))}]"
         case ast.Subscript():
+            name = last_part(node.value)
             inner = list(node.slice.elts) if isinstance(node.slice, ast.Tuple) else [node.slice]
-            return _subscript(last_part(node.value), inner)
-    return _word(last_part(node))
+            if name in ("Optional", "Union"):
+                return _join_types(*inner, *([ast.Constant(None)] if name == "Optional" else []))
+            if name in ("Annotated", "Final", "ClassVar"):
+                return _spell_type(inner[0])
+            parts = map(ast.unparse if name == "Literal" else _spell_type, inner)
+            return f"{_SPELLINGS.get(name, name)}[{', '.join(parts)}]"
+    return _SPELLINGS.get(last_part(node), last_part(node))
 
 
-def _word(name: str) -> str:
-    return _TYPES.get(name.lower(), name) or "anything"
-
-
-def _subscript(name: str, inner: list[ast.expr]) -> str:
-    if name in ("Optional", "Union"):
-        return _either(*inner, *([ast.Constant(None)] if name == "Optional" else []))
-    if name == "Literal":
-        return f"one of {' · '.join(map(format_value, inner))}"
-    if name in ("Annotated", "Final", "ClassVar"):
-        return _annotation(inner[0])
-    word = _word(name)
-    if word == "tuple" and not (isinstance(inner[-1], ast.Constant) and inner[-1].value is ...):
-        return f"tuple of {' · '.join(map(_annotation, inner))}"
-    if word in ("tuple", "sequence"):
-        return f"sequence of {_annotation(inner[0])}"
-    if word == "mapping" and len(inner) == 2:
-        return f"mapping of {_annotation(inner[0])} to {_annotation(inner[1])}"
-    return f"class {_annotation(inner[0])}" if word == "class" else word
-
-
-def _either(*nodes: ast.expr) -> str:
-    return " or ".join(dict.fromkeys(map(_annotation, nodes)))
+def _join_types(*nodes: ast.expr) -> str:
+    return " | ".join(dict.fromkeys(map(_spell_type, nodes)))

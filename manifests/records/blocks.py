@@ -132,7 +132,7 @@ class Observed(Record):
 
 
 class SpecArgument(Record):
-    """One argument of a constructor or of forward, in words."""
+    """One argument of a constructor or of forward."""
 
     name: Line
     kind: Literal["positional", "keyword", "more positional", "more keyword"]

@@ -32,8 +32,8 @@ def test_a_value_that_is_not_python() -> None:
     assert format_expression("one two three four five six") == "text of 27 characters"
 
 
-@table(__file__, "specs.md", "Types in words", globals())
-def test_types_in_words(annotation: str, told: str) -> None:
+@table(__file__, "specs.md", "Types", globals())
+def test_types_have_one_spelling(annotation: str, told: str) -> None:
     assert format_type(ast.parse(annotation, mode="eval").body) == told
 
 
@@ -41,14 +41,14 @@ def test_what_is_read_off_the_code() -> None:
     spec = make_spec(sample_blocks.block())
     assert spec.bases == ("Module",)
     assert [(item.name, item.kind, item.type, item.default) for item in spec.constructor] == [
-        ("channels", "positional", "integer", None),
-        ("ratio", "positional", "number", "0.0625"),
-        ("widths", "positional", "sequence", "3×4×6×3"),
+        ("channels", "positional", "int", None),
+        ("ratio", "positional", "float", "0.0625"),
+        ("widths", "positional", "tuple", "3×4×6×3"),
         ("norm", "positional", None, "type BN; eps 0.001"),
         ("act", "keyword", None, "ReLU"),
     ]
     assert [(item.name, item.type, item.default) for item in spec.forward] == [
-        ("x", "tensor", None),
+        ("x", "Tensor", None),
         ("mask", None, "none"),
     ]
     assert spec.builds == {"Conv2d": 2, "Gate": 1}
