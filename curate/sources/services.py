@@ -21,7 +21,7 @@ from curate.sources.files import FileSource, open_table
 from curate.sources.folders import RECORDS
 from curate.sources.rows import MeasuredFacts, RowSource, SourceRow
 from lemur_core.files import Json
-from lemur_core.files.atomic import make_scratch, remove_dead, sha256_file, write_text
+from lemur_core.files.atomic import scratch_folder, sha256_file, write_text
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UsageError, UserError
 from lemur_core.files.markdown import plural
@@ -185,7 +185,6 @@ class LemurDatabase(RowSource):
         version = self._choose_version(listing)
         file = listing.files[version]
         folder = cache_folder("lemur-db", f"{version}-{(file.lfs.sha256 if file.lfs else file.blob_id)[:16]}")
-        remove_dead(folder)
         return _find_cached(folder) or self._fetch(version, listing, folder)
 
     def _list_versions(self) -> _Listing:
@@ -213,7 +212,7 @@ class LemurDatabase(RowSource):
     def _fetch(self, version: str, listing: _Listing, folder: Path) -> tuple[Path, _DatabaseFacts]:
         file, what = listing.files[version], f"lemur-db@{version}"
         note(f"fetching {file.path} ({file.size / 1e6:,.0f} MB) from {REPOSITORY}")
-        with make_scratch(folder, "download") as scratch:
+        with scratch_folder("download", parent=folder) as scratch:
             fetch = self._hub.api().hf_hub_download
             options: Json = {"repo_type": _REPO_TYPE, "revision": listing.commit, "local_dir": scratch}
             packed = Path(self._hub.call(what, lambda: fetch(REPOSITORY, file.path, **options), again=_AGAIN))
