@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -45,23 +45,8 @@ ROW_SCHEMA = pa.schema(
 )
 
 
-class SourceRow(TypedDict, total=False):
-    """A row before it is part of a batch: the columns of ROW_SCHEMA; one that is missing is null."""
-
-    nn: str
-    nn_code: str | None
-    task: str | None
-    dataset: str | None
-    metric: str | None
-    epoch: int | None
-    accuracy: float | None
-    duration: float | None
-    prm: str | None
-    arch_uid: str | None
-    outcomes: str | None
-    license: str | None
-    problem: str | None
-
+#: A row before it is part of a batch: values by column of ROW_SCHEMA; one that is missing is null.
+SourceRow = dict[str, Any]
 
 #: The columns that a source reads. `problem` is ours to fill: a column of that name in an input is ignored.
 COLUMNS = tuple(name for name in ROW_SCHEMA.names if name != "problem")

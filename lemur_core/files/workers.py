@@ -180,7 +180,7 @@ def check_workers() -> None:
 
 @contextlib.contextmanager
 def _hold_signals() -> Iterator[None]:
-    """Hold back the signals that end a command until the block ends; threads and processes inherit that they are blocked.
+    """Hold back the signals that end a command until the block ends; threads and processes started in it block them.
 
     A mask does not suffice: where another thread takes the signal (that of a progress bar), Python calls its handler in
     the main thread all the same, and a worker whose start is broken off prints a traceback.

@@ -137,8 +137,6 @@ def publish(
         if planned.changes:
             done = repository.commit(remote, planned.changes, local, manifest.kind)
         assert done is not None, "a branch with nothing to change has a commit"
-        # Remembered before it is tagged: if the tag is refused, a rerun must not take our own commit for another's.
-        repository.see(done)
         if tag is not None:
             repository.tag(tag, done)
         return replace(planned, commit=done)
@@ -241,7 +239,6 @@ def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False
                 f"{repo_id}: is not what its manifest states: {check.detail}; take another --revision, or if its owner"
                 f" finds it whole, remove {cached.parent.parent} and run again"
             )
-    repository.see(commit)
     return Pulled(commit, len(listed), sum(file.size for file in listed.values()))
 
 

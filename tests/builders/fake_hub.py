@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
+import httpx2 as httpx
 import pytest
 from huggingface_hub import CommitOperationAdd, HfApi
 from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
@@ -35,8 +35,11 @@ class File:
         """As the Hub lists it: of a large file, the repository's own blob is a pointer."""
         if not self.lfs:
             return RepoFile(path=path, size=len(self.data), oid=blob_sha1(self.data))
-        lfs = {"oid": hashlib.sha256(self.data).hexdigest(), "size": len(self.data), "pointerSize": 100}
-        return RepoFile(path=path, size=len(self.data), oid=blob_sha1(b"pointer to " + self.data), lfs=lfs)
+        oid = blob_sha1(b"pointer to " + self.data)
+        return RepoFile(path=path, size=len(self.data), oid=oid, lfs=self.lfs_facts())
+
+    def lfs_facts(self) -> dict[str, object]:
+        return {"oid": hashlib.sha256(self.data).hexdigest(), "size": len(self.data), "pointerSize": 100}
 
 
 @dataclass

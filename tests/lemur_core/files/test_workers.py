@@ -29,7 +29,12 @@ def run_script(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
     script.write_text(text)
     root = str(Path(__file__).parents[3])
     return subprocess.run(
-        [sys.executable, str(script)], env={"PYTHONPATH": root}, capture_output=True, text=True, check=False, timeout=200
+        [sys.executable, str(script)],
+        env={"PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
     )
 
 
