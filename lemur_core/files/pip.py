@@ -172,18 +172,14 @@ def _run_pip(
     # Nothing is installed, so a ban on installing outside of an environment must not apply.
     environment.pop("PIP_REQUIRE_VIRTUALENV", None)
     command = [sys.executable, "-P", str(_SCRIPT), *arguments]
-    with (scratch / "stdout").open("w") as out, (scratch / "stderr").open("w") as err:  # no pipes, which may fill
-        try:
-            code = subprocess.run(
-                command, cwd=scratch, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
-                timeout=max_seconds, check=False,
-            ).returncode  # fmt: skip
-        except subprocess.TimeoutExpired as error:
-            raise TimeoutError from error
-    if code < 0:
+    texts: Any = {"capture_output": True, "encoding": "utf-8", "errors": "replace", "stdin": subprocess.DEVNULL}
+    try:
+        done = subprocess.run(command, cwd=scratch, env=environment, timeout=max_seconds, check=False, **texts)
+    except subprocess.TimeoutExpired as error:
+        raise TimeoutError from error
+    if done.returncode < 0:
         raise UserError("pip was ended from outside; run again")
-    texts = [(scratch / name).read_text(encoding="utf-8", errors="replace") for name in ("stdout", "stderr")]
-    return subprocess.CompletedProcess(arguments, code, *texts)
+    return done
 
 
 def _explain(stderr: str, sdists: bool | Literal["only"], max_bytes: int) -> UserError:
