@@ -18,7 +18,6 @@ from huggingface_hub import CommitOperationAdd, HfApi
 from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 from huggingface_hub.hf_api import RepoFile
 
-from lemur_core.files.atomic import atomic_file
 from manifests.provenance.swhid import blob_sha1
 from manifests.publish.hub import Hub
 
@@ -129,8 +128,9 @@ class FakeHub:
                     raise refuse(status, told)
                 answer = getattr(self, f"_{kind}")(SimpleNamespace(**{**_DEFAULTS, **given}))
                 if writes and self.store is not None:
-                    with atomic_file(self.store) as part:
-                        part.write_bytes(pickle.dumps(self.repos))
+                    new = self.store.with_suffix(".new")  # no name that a killed command would leave
+                    new.write_bytes(pickle.dumps(self.repos))
+                    new.replace(self.store)
                 if what == "lose":
                     raise httpx.ReadError("the answer was lost")
             return answer
