@@ -406,7 +406,12 @@ def test_paths_of_this_machine_never_leave(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("HOME", str(places["home"]))
     monkeypatch.setattr(tempfile, "tempdir", str(places["temporary"]))
     file, text = tmp_path / "f", f"see {places[own]}/x.py:3 and {places[own]}land/x"
-    for name, content in {"report.md": text, "blocks/a.py": text, "a.json": json.dumps(text), "b.png": f"\0{text}"}.items():
+    for name, content in {
+        "report.md": text,
+        "blocks/a.py": text,
+        "a.json": json.dumps(text),
+        "b.png": f"\0{text}",
+    }.items():
         file.write_text(content)
         (item,) = screen({name: file}, places["folder"], places["jürgen"])
         assert item.refused
