@@ -108,6 +108,8 @@ class FakeHub:
 
     def __getattr__(self, name: str) -> Any:
         """A call of the client: checked against its signature, counted, and broken where that is ordered."""
+        if name not in _CALLS:
+            raise AttributeError(name)
         kind, writes = _CALLS[name]
 
         def call(*arguments: Any, **named: Any) -> Any:
