@@ -84,6 +84,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Clean, executable, provenance-tracked PyTorch code: extracted blocks, curated LEMUR snapshots.",
+    epilog="The paper: https://arxiv.org/abs/2512.04329. LEMUR: https://github.com/ABrain-One/nn-dataset.",
 )
 app.add_typer(extract.cli.app)
 app.add_typer(curate.cli.app)

@@ -27,7 +27,7 @@ from extract.extractor import extract_to
 from extract.model.results import Options
 from lemur.folders import DEMO, verify_folder
 from lemur_core.files import Json
-from lemur_core.files.atomic import check_ours, own, remove_unfinished, write_text
+from lemur_core.files.atomic import check_ours, own, remove_dead, write_text
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
@@ -126,7 +126,7 @@ def run_demo(plan: Plan, out: Path, *, force: bool = False) -> list[StageOutcome
     if out.is_dir() and not (out / DEMO).is_file() and any(path.name != _LOCK for path in out.iterdir()):
         raise UserError(f"{out}: has no {DEMO}, so `lemur demo` did not create it; choose another --out")
     with own(out, _LOCK, "another run works there"):
-        remove_unfinished(out)
+        remove_dead(out)
         known = _read_settings(out)
         if known is not None and known != settings and not force:
             differ = ", ".join(name for name in settings if known.get(name) != settings[name])

@@ -17,9 +17,6 @@ def publish(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would change; of its checks, only digests are made.")
     ] = False,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="With --dry-run: run all checks, as publishing does.")
-    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
     revision: Annotated[str, typer.Option("--revision", metavar="BRANCH", help="Created if missing.")] = "main",
@@ -52,7 +49,6 @@ def publish(
         private=private,
         force=force,
         dry_run=dry_run,
-        verified=verify,
         yes=yes,
         not_secret=not_secret or (),
         page=page,

@@ -17,7 +17,7 @@ from curate.sources.services import REPOSITORY
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError
 from manifests.folders.manifest import read_manifest
-from tests.builders import hub_server
+from tests.builders.fake_hub import FakeHub, File
 
 COLUMNS = ["nn", "task", "dataset", "metric", "epoch", "accuracy", "duration", "prm"]
 
@@ -94,16 +94,12 @@ def test_hub_and_release_give_one_snapshot(
     made: Path, lemur_wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Everything but what names the source is the same, byte for byte."""
-    from huggingface_hub import constants
-
     zstandard = pytest.importorskip("zstandard")
-    with hub_server.HubServer().serve() as server:
-        monkeypatch.setattr(constants, "ENDPOINT", server.endpoint)
-        template = f"{server.endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    server = FakeHub(tmp_path / "hub-cache")
+    with monkeypatch.context() as patch:
+        server.install(patch)
         repo = server.make(REPOSITORY)
-        packed = hub_server.File(zstandard.ZstdCompressor().compress(made.read_bytes()), lfs=True)
+        packed = File(zstandard.ZstdCompressor().compress(made.read_bytes()), lfs=True)
         repo.card["license"] = "mit"
         repo.commit("main", {"ab.nn.zst-2.2.11": packed})
         curate(open_source("lemur-db"), tmp_path / "hub", CurateOptions(graph="off"), jobs=1)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from curate.sources.files import FileSource, read_errors
 from curate.sources.rows import MeasuredFacts, SourceRow, read_row, read_tables
@@ -40,19 +40,6 @@ _RUNS = f"""
     WHERE {" AND ".join(f"{name} IS NOT NULL" for name in _NEEDED)}
     ORDER BY task, dataset, metric, nn, epoch, accuracy DESC, transform, duration, id
 """
-
-
-class _StatRow(NamedTuple):
-    """A row of `_RUNS`; SQLite keeps texts as bytes, and any value in any column."""
-
-    task: object
-    dataset: object
-    metric: object
-    nn: bytes
-    epoch: object
-    duration: object
-    prm: object
-    accuracy: object
 
 
 _CONFIGURATION = 5  # columns that tell a network's benchmark
@@ -84,8 +71,9 @@ def read_database(path: Path, where: str) -> Iterator[SourceRow]:
         code_of, parameters_of = _code_reader(connection, columns), _parameter_reader(connection)
         with progress("reading LEMUR's runs", None, "best runs") as advance:
             for run in _best_runs(connection):
-                code, arch_uid = code_of(run.nn)
-                yield read_row({**run._asdict(), "nn_code": code, "arch_uid": arch_uid, "prm": parameters_of(run.prm)})
+                code, arch_uid = code_of(run["nn"])
+                prm = parameters_of(run["prm"])
+                yield read_row({**run, "nn_code": code, "arch_uid": arch_uid, "prm": prm})
                 rows += 1
                 advance(1)
         if not rows:
@@ -107,14 +95,17 @@ def _check_runs(connection: sqlite3.Connection, where: str) -> None:
         raise UserError(f"{where}: of {plural(total, 'run')} none has a value in {columns}, so there are no rows")
 
 
-def _best_runs(connection: sqlite3.Connection) -> Iterator[_StatRow]:
+def _best_runs(connection: sqlite3.Connection) -> Iterator[dict[str, Any]]:
+    """Yield the best runs by column of `_RUNS`; SQLite keeps texts as bytes, and any value in any column."""
     configuration, best = None, None
-    for run in connection.execute(_RUNS):
+    runs = connection.execute(_RUNS)
+    names = [name for name, *_ in runs.description]
+    for run in runs:
         accuracy = run[-1]
         if run[:_CONFIGURATION] != configuration:
             configuration, best = run[:_CONFIGURATION], accuracy
         if accuracy == best:
-            yield _StatRow(*run)
+            yield dict(zip(names, run, strict=True))
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -137,16 +128,18 @@ def _database_errors(path: Path, where: str) -> Iterator[None]:
         raise DamagedError(f"{message}; write or fetch it again") from error
 
 
-_IN_USE = "another program writes to it: wait for it or end it, then run again"
 #: Advice for errors that leave the file sound.
 _ADVICE = {
-    sqlite3.SQLITE_BUSY: _IN_USE,
-    sqlite3.SQLITE_LOCKED: _IN_USE,
-    sqlite3.SQLITE_CANTOPEN: "check its permissions and those of its folder",
-    sqlite3.SQLITE_PERM: "check its permissions and those of its folder",
-    sqlite3.SQLITE_READONLY: "check its permissions and those of its folder",
     sqlite3.SQLITE_FULL: "free space for temporary files (TMPDIR)",
     sqlite3.SQLITE_NOMEM: "free memory",
+    **dict.fromkeys(
+        (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED),
+        "another program writes to it: wait for it or end it, then run again",
+    ),
+    **dict.fromkeys(
+        (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY),
+        "check its permissions and those of its folder",
+    ),
 }
 
 

@@ -6,7 +6,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 from urllib.parse import unquote
 
 from curate.sources.files import ParquetFile, describe_file, open_table
@@ -94,7 +94,7 @@ class PythonFolder(FolderSource):
         evaluations = self._read_table()
         for row in self._read_files():
             for evaluation in evaluations.pop(row["nn"], None) or [{}]:
-                yield cast(SourceRow, {**row, **self._stated, **evaluation})
+                yield {**row, **self._stated, **evaluation}
         if evaluations:
             count, name = plural(len(evaluations), "name"), next(iter(evaluations))
             note(f"{self.where}: {count} of its table {self._find_table()} without a file, for example {name}")

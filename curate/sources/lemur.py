@@ -179,7 +179,6 @@ class LemurRelease(RecordSource):
         self.version = version
         super().__init__(f"lemur@{version}")
         self._folder = cache_folder("lemur", _safe(version))
-        self._input: Input | None = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield rows ordered by task, dataset, metric, nn and epoch; ties in the order of the database.
@@ -205,13 +204,11 @@ class LemurRelease(RecordSource):
 
     def measurements(self) -> Iterator[MeasuredFacts]:
         """Yield the measurements of the release, by the names of their files."""
-        return read_release(self._wheel())
+        return read_release(self._wheel[0])
 
     def inputs(self) -> list[Input]:
         """Return the wheel as an input."""
-        self._wheel()
-        assert self._input is not None
-        return [self._input]
+        return [self._wheel[1]]
 
     def license(self, stated: str | None) -> str:  # noqa: ARG002 (the distribution states its own)
         """Return the license in the distribution's metadata.
@@ -226,9 +223,8 @@ class LemurRelease(RecordSource):
 
     def _files(self) -> tuple[Path, Path]:
         """Return the tables of codes, with the release's metadata in the schema, and of rows; build them if missing."""
-        wheel = self._wheel()
-        assert self._input is not None
-        key = f"{self._input.sha256[:16]}-v{_TABLES_FORMAT}"
+        wheel, given = self._wheel
+        key = f"{given.sha256[:16]}-v{_TABLES_FORMAT}"
         codes_file, rows_file = self._folder / f"codes-{key}.parquet", self._folder / f"rows-{key}.parquet"
         if not (rows_file.is_file() and codes_file.is_file()):
             with zipfile.ZipFile(wheel) as archive:  # its directory alone takes half a second to read
@@ -246,11 +242,10 @@ class LemurRelease(RecordSource):
                     pq.write_table(table, part, compression="zstd")
         return codes_file, rows_file
 
-    def _wheel(self) -> Path:
-        if self._input is None:
-            self._version, digest = fetch_release(_safe(self.version))
-            self._input = Input(name=self._version.name, sha256=digest, bytes=self._version.stat().st_size)
-        return self._version
+    @functools.cached_property
+    def _wheel(self) -> tuple[Path, Input]:
+        wheel, digest = fetch_release(_safe(self.version))
+        return wheel, Input(name=wheel.name, sha256=digest, bytes=wheel.stat().st_size)
 
 
 def _safe(version: str) -> str:

@@ -14,13 +14,14 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import escape_controls, is_unicode, make_visible
+from lemur_core.files.progress import note
 from manifests.folders.manifest import Input
 from manifests.provenance.licenses import NOASSERTION, license_of_fields
 from manifests.records import split_outcomes
@@ -45,23 +46,8 @@ ROW_SCHEMA = pa.schema(
 )
 
 
-class SourceRow(TypedDict, total=False):
-    """A row before it is part of a batch: the columns of ROW_SCHEMA; one that is missing is null."""
-
-    nn: str
-    nn_code: str | None
-    task: str | None
-    dataset: str | None
-    metric: str | None
-    epoch: int | None
-    accuracy: float | None
-    duration: float | None
-    prm: str | None
-    arch_uid: str | None
-    outcomes: str | None
-    license: str | None
-    problem: str | None
-
+#: A row before it is part of a batch: values by column of ROW_SCHEMA; one that is missing is null.
+SourceRow = dict[str, Any]
 
 #: The columns that a source reads. `problem` is ours to fill: a column of that name in an input is ignored.
 COLUMNS = tuple(name for name in ROW_SCHEMA.names if name != "problem")
@@ -96,20 +82,21 @@ def read_row(record: Mapping[str, object]) -> SourceRow:
     """Convert a record of Python values into a row of ROW_SCHEMA."""
     code, problem = read_code(record.get("nn_code"))
     prm, outcomes = split_outcomes(read_text(record.get("prm")))
+    numbers = {name: read(record.get(name)) for name, read in _NUMBERS.items()}
+    unread = {name: record[name] for name, number in numbers.items() if number is None and _is_stated(record.get(name))}
     return {
         "nn": escape_controls(read_text(record.get("nn")) or ""),
         "nn_code": code,
         "task": read_text(record.get("task")),
         "dataset": read_text(record.get("dataset")),
         "metric": read_text(record.get("metric")),
-        "epoch": read_integer(record.get("epoch")),
-        "accuracy": read_number(record.get("accuracy")),
-        "duration": read_number(record.get("duration")),
+        **numbers,
         "prm": prm,
         "arch_uid": read_text(record.get("arch_uid")),
         "outcomes": outcomes or read_text(record.get("outcomes")),
         "license": read_license(record.get("license")),
         "problem": problem,
+        **({_UNREAD: unread} if unread else {}),
     }
 
 
@@ -181,6 +168,20 @@ def read_integer(value: object) -> int | None:
     return number if number is not None and -(2**63) <= number < 2**63 else None
 
 
+_NUMBERS = {"epoch": read_integer, "accuracy": read_number, "duration": read_number}
+#: Of a row, the values of number columns that are no numbers, by column; `RowSource` tells of them.
+_UNREAD = "unread"
+
+
+def _is_stated(value: object) -> bool:
+    """Return whether a value says something: it is neither null, nor NaN, nor a text for these."""
+    return str(_plain(value)).strip().lower() not in ("", "nan", "none", "null")
+
+
+def _plain(value: object) -> object:
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
+
+
 def _exact_integer(value: object) -> int | None:
     if isinstance(value, bool) or not isinstance(value, (str, bytes, numbers.Integral)):
         return None
@@ -243,6 +244,8 @@ BATCH_CHARACTERS = 32 << 20
 class RowSource(RecordSource):
     """A source whose rows are read one by one, as dictionaries of ROW_SCHEMA."""
 
+    _told = False
+
     @abstractmethod
     def read_rows(self) -> Iterator[SourceRow]:
         """Read the rows again, in their order."""
@@ -250,11 +253,19 @@ class RowSource(RecordSource):
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows in their order, cut at BATCH_ROWS rows and before BATCH_CHARACTERS.
 
+        The first value that is no number where one belongs, and how many there are, are told when all rows are read.
+
         Raises: UserError if there are none, or as `read_rows` does.
         """
         held: list[SourceRow] = []
-        characters = 0
-        for row in self.read_rows():
+        characters = unread = 0
+        first = ""
+        for number, row in enumerate(self.read_rows()):
+            for column, value in row.pop(_UNREAD, {}).items():
+                first = (
+                    first or f"row {number}, column {column}: {str(_plain(value))[:40]!r} is no number, so null is read"
+                )
+                unread += 1
             size = sum(len(value) for value in row.values() if isinstance(value, str))
             if held and (len(held) == BATCH_ROWS or characters + size > BATCH_CHARACTERS):
                 batch = to_batch(held)
@@ -264,6 +275,9 @@ class RowSource(RecordSource):
             characters += size
         if not held:
             raise UserError(f"{self.where}: holds no rows; name a SOURCE that does")
+        if unread and not self._told:
+            self._told = True
+            note(f"{self.where}: {first}" + (f"; {unread - 1:,} more values are none" if unread > 1 else ""))
         yield to_batch(held)
 
 

@@ -9,7 +9,7 @@ Source: `ab/nn/util/{Const.py,hf/{DB_from_HF,HF}.py}` of https://github.com/ABra
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from huggingface_hub.hf_api import RepoFile
@@ -21,7 +21,7 @@ from curate.sources.files import FileSource, open_table
 from curate.sources.folders import RECORDS
 from curate.sources.rows import MeasuredFacts, RowSource, SourceRow
 from lemur_core.files import Json
-from lemur_core.files.atomic import make_scratch, remove_dead, sha256_file, write_text
+from lemur_core.files.atomic import scratch_folder, sha256_file, write_text
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UsageError, UserError
 from lemur_core.files.markdown import plural
@@ -43,7 +43,6 @@ class HubDataset(RowSource):
     def __init__(self, spec: str, *, hub: Hub | None = None) -> None:
         self._repo, self._revision = parse_dataset(spec)
         self._hub = hub or Hub()
-        self._tables: list[tuple[FileSource, Input]] = []
         super().__init__(spec)
 
     def read_rows(self) -> Iterator[SourceRow]:
@@ -52,35 +51,31 @@ class HubDataset(RowSource):
         Raises: RetryableError if the Hub cannot be reached; UserError if the dataset does not exist or holds no tables,
             or one of them cannot be read or lacks a required column.
         """
-        for table, _ in self._fetch():
+        for table, _ in self._tables:
             yield from table.read_rows()
 
     def inputs(self) -> list[Input]:
         """Return the files that are read."""
-        return [item for _, item in self._fetch()]
+        return [item for _, item in self._tables]
 
-    def _fetch(self) -> list[tuple[FileSource, Input]]:
-        if not self._tables:
-            with self._hub.session():
-                self._tables = self._fetch_tables()
-        return self._tables
+    @cached_property
+    def _tables(self) -> list[tuple[FileSource, Input]]:
+        with self._hub.session():
+            return list(self._fetch_tables())
 
-    def _fetch_tables(self) -> list[tuple[FileSource, Input]]:
-        api = self._hub.api()
+    def _fetch_tables(self) -> Iterator[tuple[FileSource, Input]]:
         commit, files = self._hub.call(self.name, self._list_tables, again=_AGAIN)
         if not files:
             raise UserError(f"{self.name}: holds no Parquet, JSONL, CSV or JSON file; name a dataset of networks")
         note(f"reading {plural(len(files), 'file')} ({sum(file.size for file in files) / 1e6:,.0f} MB) of {self.name}")
-        fetch = partial(api.hf_hub_download, self._repo, repo_type="dataset", revision=commit)
-        tables = []
+        fetch = partial(self._hub.api().hf_hub_download, self._repo, repo_type="dataset", revision=commit)
         for file in files:
             where = f"{self.name}/{file.path}"
             path = Path(self._hub.call(where, partial(fetch, file.path), again=_AGAIN))
             table = open_table(path)
             assert table is not None
             table.where = where
-            tables.append((table, _check_download(path, file, where, where)))
-        return tables
+            yield table, _check_download(path, file, where, where)
 
     def _list_tables(self) -> tuple[str, list[RepoFile]]:
         """Return the commit of the revision, and its tables of one kind; of a finished folder only its records."""
@@ -129,7 +124,6 @@ class LemurDatabase(RowSource):
             )
         self._version = None if version is None else str(Version(version))
         self._hub = hub or Hub()
-        self._database_file: tuple[Path, _DatabaseFacts] | None = None
         super().__init__("lemur-db" if self._version is None else f"lemur-db@{self._version}")
 
     def read_rows(self) -> Iterator[SourceRow]:
@@ -138,27 +132,27 @@ class LemurDatabase(RowSource):
         Raises: RetryableError if the Hub cannot be reached; UserError if it has no such version, if a file differs from
             the Hub's listing, or from `unpack` and `read_database`.
         """
-        yield from read_database(self._database()[0], self.name)
+        yield from read_database(self._database[0], self.name)
 
     def measurements(self) -> Iterator[MeasuredFacts]:
         """Yield the measurements of the database. Raises: UserError as `read_rows` does."""
-        return read_measured(self._database()[0], self.name)
+        return read_measured(self._database[0], self.name)
 
     def inputs(self) -> list[Input]:
         """Return the file on the Hub as an input."""
-        return [self._database()[1].packed]
+        return [self._database[1].packed]
 
     def license(self, stated: str | None) -> str:
         """Return the license on the repository's card, else the one stated by the user."""
-        stated_license = self._database()[1].license
+        stated_license = self._database[1].license
         return stated_license if stated_license != NOASSERTION else super().license(stated)
 
+    @cached_property
     def _database(self) -> tuple[Path, _DatabaseFacts]:
-        if self._database_file is None:
-            with self._hub.session():
-                self._database_file = self._find_or_fetch()
-            self.name = self.where = f"lemur-db@{self._database_file[1].version}"
-        return self._database_file
+        with self._hub.session():
+            path, facts = self._find_or_fetch()
+        self.name = self.where = f"lemur-db@{facts.version}"
+        return path, facts
 
     def _find_or_fetch(self) -> tuple[Path, _DatabaseFacts]:
         known = _list_cached()
@@ -185,7 +179,6 @@ class LemurDatabase(RowSource):
         version = self._choose_version(listing)
         file = listing.files[version]
         folder = cache_folder("lemur-db", f"{version}-{(file.lfs.sha256 if file.lfs else file.blob_id)[:16]}")
-        remove_dead(folder)
         return _find_cached(folder) or self._fetch(version, listing, folder)
 
     def _list_versions(self) -> _Listing:
@@ -213,7 +206,7 @@ class LemurDatabase(RowSource):
     def _fetch(self, version: str, listing: _Listing, folder: Path) -> tuple[Path, _DatabaseFacts]:
         file, what = listing.files[version], f"lemur-db@{version}"
         note(f"fetching {file.path} ({file.size / 1e6:,.0f} MB) from {REPOSITORY}")
-        with make_scratch(folder, "download") as scratch:
+        with scratch_folder("download", parent=folder) as scratch:
             fetch = self._hub.api().hf_hub_download
             options: Json = {"repo_type": _REPO_TYPE, "revision": listing.commit, "local_dir": scratch}
             packed = Path(self._hub.call(what, lambda: fetch(REPOSITORY, file.path, **options), again=_AGAIN))

@@ -79,10 +79,7 @@ def cache_folder(*parts: str) -> Path:
 
 
 def uses_rooms() -> bool:
-    """Return whether this process has used a room of the cache.
-
-    Returns: True once a room was opened.
-    """
+    """Return whether this process uses a room of the cache."""
     return bool(_held)
 
 
@@ -95,16 +92,12 @@ def _hold(room: Path) -> None:
 
 
 def find_marker(room: Path) -> Path:
-    """Return the path of the marker of a room.
-
-    Args: room: a folder directly in the cache.
-    Returns: a file outside the room, which need not exist.
-    """
+    """Return the path of the marker of a room, a file outside the room, which need not exist."""
     return room.parent / _MARKERS / room.name
 
 
-def _open_marker(room: Path, suffix: str = "") -> int:
-    marker = find_marker(room).with_suffix(suffix)
+def _open_marker(room: Path) -> int:
+    marker = find_marker(room)
     if marker.parent.is_file() or marker.is_dir():
         remove_path(marker if marker.is_dir() else marker.parent)
     marker.parent.mkdir(mode=0o700, exist_ok=True)
@@ -114,8 +107,7 @@ def _open_marker(room: Path, suffix: str = "") -> int:
 def is_ours(room: Path) -> bool:
     """Return whether a folder of the cache is one of our rooms: it has a marker, or all other folders there are rooms.
 
-    Args: room: a folder directly in the cache.
-    Returns: False for a folder of another program; the marker decides where the cache's folder has others, too.
+    False for a folder of another program; the marker decides where the cache's folder has others, too.
     """
     if room.name not in ROOMS or room.is_symlink() or not room.is_dir():
         return False
@@ -126,27 +118,13 @@ def is_ours(room: Path) -> bool:
 
 @contextlib.contextmanager
 def claim_room(room: Path) -> Iterator[bool]:
-    """Lock a room until the block ends, so that no other process uses it; yield False if another process does.
-
-    Args: room: a folder directly in the cache.
-    Returns: a context manager, whose value is True if the room is free.
-    """
-    own = _held.get(room)
+    """End this process's use of a room, and lock it until the block ends; yield False if another process uses it."""
+    if (own := _held.pop(room, None)) is not None:
+        os.close(own)
     with contextlib.ExitStack() as opened:
         try:
-            turn = _open_marker(room, ".turn")
-            opened.callback(os.close, turn)
-            handle = own if own is not None else _open_marker(room)
-        except OSError:
-            yield False
-            return
-        if own is None:
+            handle = _open_marker(room)
             opened.callback(os.close, handle)
-        else:
-            opened.callback(fcntl.flock, handle, fcntl.LOCK_SH)
-        try:
-            # A failed attempt loses the shared lock for a moment, in which nobody else may try.
-            fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             free = True
         except OSError:

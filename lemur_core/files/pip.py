@@ -4,17 +4,13 @@ The wheel of `nn-dataset` stays in the cache: it is downloaded once, its checksu
 installed.
 """
 
-import atexit
 import contextlib
 import importlib.metadata
 import json
 import os
 import re
-import select
-import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -22,7 +18,7 @@ from typing import Any, Literal
 
 from packaging.version import Version
 
-from lemur_core.files.atomic import make_scratch, remove_dead, sha256_file, write_text
+from lemur_core.files.atomic import scratch_folder, sha256_file, write_text
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UsageError, UserError
 from lemur_core.files.pip_guarded import EXIT_ARCHIVE
@@ -154,7 +150,7 @@ def _download_to(
         subfolder.mkdir(exist_ok=True)
     guard = [stem, str(folder / "result"), str(max_bytes), "download", "--dest", str(archives)]
     options = ["--quiet", "--no-deps", "--no-cache-dir", "--no-input", "--progress-bar", "off"]
-    return _PIP.run([*guard, *options, "--disable-pip-version-check", *arguments], scratch, max_seconds)
+    return _run_pip([*guard, *options, "--disable-pip-version-check", *arguments], scratch, max_seconds)
 
 
 def latest_version(name: str, scratch: Path) -> str | None:
@@ -163,63 +159,27 @@ def latest_version(name: str, scratch: Path) -> str | None:
     Args: name: the name of a package. scratch: an existing folder that pip may fill.
     Returns: such as `1.0`; None also if the index cannot be reached.
     """
-    done = _PIP.run(["-", "", "0", "index", "versions", "--disable-pip-version-check", name], scratch)
+    done = _run_pip(["-", "", "0", "index", "versions", "--disable-pip-version-check", name], scratch)
     match = re.match(r"\S+ \(([^)]+)\)", done.stdout)
     return match[1] if done.returncode == 0 and match else None
 
 
-class _Pip:
-    """The process that runs pip: started by the first request, ended with this process."""
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[str] | None = None
-        self._lock = threading.Lock()
-        atexit.register(self.close)
-
-    def run(
-        self, arguments: Sequence[str], scratch: Path, max_seconds: float | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        """Run pip in a folder, which it may fill. Raises: TimeoutError; UserError if it was ended from outside."""
-        environment = {**os.environ, "TMPDIR": str(scratch), "PYTHONIOENCODING": "utf-8"}
-        # Nothing is installed, so a ban on installing outside of an environment must not apply.
-        environment.pop("PIP_REQUIRE_VIRTUALENV", None)
-        request = {"arguments": arguments, "environment": environment, "folder": str(scratch)}
-        with self._lock:
-            try:
-                code = self._ask(json.dumps(request) + "\n", max_seconds)
-            except BaseException:
-                self.close()
-                raise
-        texts = [(scratch / name).read_text(encoding="utf-8", errors="replace") for name in ("stdout", "stderr")]
-        return subprocess.CompletedProcess(arguments, code, *texts)
-
-    def _ask(self, request: str, max_seconds: float | None) -> int:
-        if self._process is None:
-            pipe = subprocess.PIPE
-            command = [sys.executable, "-P", str(_SCRIPT)]
-            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True)
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(request)
-            self._process.stdin.flush()
-        if not select.select([self._process.stdout], [], [], max_seconds)[0]:
-            raise TimeoutError
-        answer = self._process.stdout.readline()
-        if not answer:
-            raise UserError("pip was ended from outside; run again")
-        return int(answer)
-
-    def close(self) -> None:
-        """End the process, and a pip that still runs in it."""
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.communicate()
-            self._process = None
-
-
-_PIP = _Pip()
+def _run_pip(
+    arguments: Sequence[str], scratch: Path, max_seconds: float | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run pip, guarded, in a folder that it may fill. Raises: TimeoutError."""
+    environment = {**os.environ, "TMPDIR": str(scratch), "PYTHONIOENCODING": "utf-8"}
+    # Nothing is installed, so a ban on installing outside of an environment must not apply.
+    environment.pop("PIP_REQUIRE_VIRTUALENV", None)
+    command = [sys.executable, "-P", str(_SCRIPT), *arguments]
+    texts: Any = {"capture_output": True, "encoding": "utf-8", "errors": "replace", "stdin": subprocess.DEVNULL}
+    try:
+        done = subprocess.run(command, cwd=scratch, env=environment, timeout=max_seconds, check=False, **texts)
+    except subprocess.TimeoutExpired as error:
+        raise TimeoutError from error
+    if done.returncode < 0:
+        raise UserError("pip was ended from outside; run again")
+    return done
 
 
 def _explain(stderr: str, sdists: bool | Literal["only"], max_bytes: int) -> UserError:
@@ -261,7 +221,6 @@ def fetch_release(version: str = DEFAULT_VERSION) -> tuple[Path, str]:
     Source: https://github.com/ABrain-One/nn-dataset
     """
     folder = cache_folder("lemur", version)
-    remove_dead(folder)
     wheels = sorted(folder.glob("*.whl"))
     wheel = wheels[0] if wheels else _download(version, folder)
     return wheel, _check_digest(wheel, version)
@@ -305,9 +264,9 @@ def _download(version: str, folder: Path) -> Path:
         )
     size = f" ({int(facts['bytes']) / 1e6:.0f} MB)" if facts else ""
     note(f"fetching nn-dataset {version}{size} with pip download")
-    with make_scratch(folder, "download") as part:
+    with scratch_folder("download", parent=folder) as part:
         try:
-            wheel = download("nn-dataset", f"=={version}", Path(part))
+            wheel = download("nn-dataset", f"=={version}", part)
         except UserError as error:
             if isinstance(error, AbsentError) and error.versions:
                 known = ", ".join(list_releases())

@@ -2,10 +2,6 @@
 
     python -P pip_guarded.py STEM RESULT MAX_BYTES PIP-ARGUMENT...
 
-Without arguments it imports pip, which takes longer than a small download, and runs it in a fork for each line of
-standard input: a JSON object with `arguments` as above, `environment`, and `folder`, to work in and for the files
-`stdout` and `stderr`. It answers with a line that holds the exit code.
-
 `pip download` of an sdist always starts its build backend in a subprocess to get metadata. Here an audit hook, which
 code in the same interpreter cannot remove, refuses that subprocess. The archive is on disk by then: if one whose file
 name starts with STEM was opened, its path is written to the file RESULT and pip ends at once with exit code 77, before
@@ -15,9 +11,6 @@ than MAX_BYTES can be written (0: no limit).
 Source: https://docs.python.org/3/library/audit_events.html
 """
 
-import contextlib
-import importlib
-import json
 import os
 import re
 import resource
@@ -34,24 +27,6 @@ _SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar", ".zip")
 
 def _normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def serve() -> None:
-    """Run pip for each request on standard input."""
-    with contextlib.suppress(ImportError):  # another version of pip, which is imported when it runs
-        importlib.import_module("pip._internal.commands.download")
-    for line in sys.stdin:
-        process = os.fork()
-        if not process:
-            request = json.loads(line)
-            os.environ.clear()
-            os.environ.update(request["environment"])
-            os.chdir(request["folder"])
-            for number, name in (1, "stdout"), (2, "stderr"):
-                os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
-            become_pip(request["arguments"])
-            sys.exit()
-        print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
 
 
 def become_pip(arguments: list[str]) -> None:
@@ -82,4 +57,4 @@ def become_pip(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    become_pip(sys.argv[1:]) if sys.argv[1:] else serve()
+    become_pip(sys.argv[1:])

@@ -27,6 +27,7 @@ Item = TypeVar("Item")
 
 #: Signals that a terminal sends to all processes at once: Ctrl-C, and when it is closed.
 _FROM_TERMINAL = (signal.SIGINT, signal.SIGHUP)
+_ENDING = (*_FROM_TERMINAL, signal.SIGTERM)
 _AHEAD = 4  # chunks submitted ahead, for each worker
 #: Exceptions that a future raises if the worker died that ran its task.
 DEATHS = (ProcessExpired, BrokenProcessPool)
@@ -43,7 +44,7 @@ def process_pool(jobs: int | None = None) -> Iterator[ProcessPool]:
     Raises: whatever the block raises, after the processes have ended.
     """
     os.environ["PYTHONSAFEPATH"] = "1"  # a stray train.py or curate.py in the working folder must not be imported
-    with _block_terminal_signals():  # it ignores Ctrl-C, but not the end of a terminal
+    with _hold_signals():  # it ignores Ctrl-C, but not the end of a terminal
         resource_tracker.ensure_running()  # its start unblocks the signals that `submit` blocks
     context = multiprocessing.get_context("spawn")
     pool = _Pool(jobs or available_cores(), initializer=start_worker, context=context)
@@ -71,12 +72,12 @@ class _Pool(ProcessPool):  # type: ignore[misc]  # its types are not read
 
 
 def submit(pool: ProcessPool, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-    """Submit a call; workers and pool threads start with the terminal's signals blocked.
+    """Submit a call; workers and pool threads start with the signals blocked that only the parent handles.
 
     Args: work: a function that can be pickled, as must its arguments and its result.
     Returns: the future of its result.
     """
-    with _block_terminal_signals():
+    with _hold_signals():
         result: Future[T] = pool.schedule(work, args, kwargs)
     return result
 
@@ -178,13 +179,27 @@ def check_workers() -> None:
 
 
 @contextlib.contextmanager
-def _block_terminal_signals() -> Iterator[None]:
-    """Block the terminal's signals for the moment; threads and processes started meanwhile inherit that."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _FROM_TERMINAL)
+def _hold_signals() -> Iterator[None]:
+    """Hold back the signals that end a command until the block ends; threads and processes started in it block them.
+
+    A mask does not suffice: where another thread takes the signal (that of a progress bar), Python calls its handler in
+    the main thread all the same, and a worker whose start is broken off prints a traceback.
+    """
+    held: list[int] = []
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    is_main = threading.current_thread() is threading.main_thread()  # others run no handlers
+    handlers = {number: signal.getsignal(number) for number in _ENDING if is_main}
+    changed = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in changed:
+        signal.signal(number, lambda number, _: held.append(number))
     try:
         yield
     finally:
+        for number, handler in changed.items():
+            signal.signal(number, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if held:
+            signal.raise_signal(held[0])
 
 
 def available_cores() -> int:
@@ -199,6 +214,7 @@ def start_worker() -> None:
     """Initialize a worker: ignore the terminal's signals, and exit with the parent."""
     for number in _FROM_TERMINAL:
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # by which the pool ends it
     threading.Thread(target=_end_with_parent, daemon=True).start()
     gc.set_threshold(100_000, 10, 10)  # syntax trees are many small objects and hold no cycles
     warnings.simplefilter("ignore")  # an invalid escape in foreign code is not our warning

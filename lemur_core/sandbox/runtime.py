@@ -17,7 +17,7 @@ from importlib.metadata import Distribution
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lemur_core.files.atomic import make_scratch, remove_dead
+from lemur_core.files.atomic import scratch_folder
 from lemur_core.files.cache import cache_folder, drop_damaged
 from lemur_core.files.errors import NoSandboxError, UserError
 
@@ -86,13 +86,12 @@ class Runtime:
         digest = hashlib.sha256(json.dumps(links, sort_keys=True).encode()).hexdigest()[:32]
         parent = cache_folder("runtime-links")
         target = parent / digest
-        remove_dead(parent)
         if _list_links(target) == links:
             return target
         if os.path.lexists(target):
             drop_damaged(target)
-        with make_scratch(parent, "links") as scratch:
-            folder = Path(scratch) / digest
+        with scratch_folder("links", parent=parent) as scratch:
+            folder = scratch / digest
             folder.mkdir()
             for name, real in links.items():
                 (folder / name).parent.mkdir(exist_ok=True)

@@ -12,7 +12,7 @@ from lemur_core.files.atomic import atomic_folder, check_free
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.foreign import FLOOR_BYTES
 from lemur_core.files.markdown import make_visible
-from manifests.folders.checks import Check, check_files
+from manifests.folders.checks import check_files
 from manifests.folders.kinds import Verifier
 from manifests.folders.manifest import FILE_NAME, INDEX, SHARDS, Manifest, foreign_files, is_of_page, read_manifest
 from manifests.publish.hub import COMMIT, Hub, check_names
@@ -20,7 +20,6 @@ from manifests.publish.repository import KIND, Changes, LocalFile, Remote, Repos
 from manifests.publish.secrets import check_digests, check_findings, list_refused, screen
 from manifests.publish.staged import ATTRIBUTES, IGNORES, Staged, Withheld, stage_files
 
-_UNVERIFIED = "of its checks only the digests were made; add --verify to run all of them, as publishing does"
 _BRIEF = 10.0  # seconds that a dry run waits for an answer of the Hub, once
 
 
@@ -61,7 +60,6 @@ def publish(
     private: bool = False,
     force: bool = False,
     dry_run: bool = False,
-    verified: bool = True,
     not_secret: Collection[str] = (),
     page: bool = False,
     confirm: Callable[[PublishReport], bool] | None = None,
@@ -78,7 +76,6 @@ def publish(
         private: make a new repository private; otherwise the owner's settings decide.
         force: overwrite changes by somebody else.
         dry_run: change nothing, and require no permission to; without the Hub, state what is known here.
-        verified: a dry run runs all checks, too; otherwise it checks the digests of files, and says so.
         not_secret: digests of findings that are false positives.
         page: also publish its HTML page.
         confirm: called with the planned changes; nothing is published if it returns False.
@@ -91,8 +88,7 @@ def publish(
     check_names(repo_id, revision, tag)
     check_digests(not_secret)
     manifest = read_manifest(folder)
-    partly = dry_run and not verified
-    failed = next((check for check in (_check_digests if partly else verify)(folder) if not check.ok), None)
+    failed = next((check for check in verify(folder) if not check.ok), None)
     if failed is not None:
         raise UserError(f"{folder}: {failed.name}: {failed.detail}; see `lemur verify`; create the folder again")
     with stage_files(folder, page=page) as ready, hub.session():
@@ -117,7 +113,7 @@ def publish(
         findings = screen(ready.files, folder)
         if dry_run and show is not None and (refused := list_refused(findings, not_secret)):
             show(plan(Remote(exists=False), refused=tuple(map(str, refused)), unread="it was not asked"))
-        notes = (*check_findings(folder, findings, not_secret), *[_UNVERIFIED] * partly)
+        notes = tuple(check_findings(folder, findings, not_secret))
         try:
             remote = repository.look()
         except RetryableError as error:
@@ -137,15 +133,9 @@ def publish(
         if planned.changes:
             done = repository.commit(remote, planned.changes, local, manifest.kind)
         assert done is not None, "a branch with nothing to change has a commit"
-        # Remembered before it is tagged: if the tag is refused, a rerun must not take our own commit for another's.
-        repository.see(done)
         if tag is not None:
             repository.tag(tag, done)
         return replace(planned, commit=done)
-
-
-def _check_digests(folder: Path) -> list[Check]:
-    return [check_files(folder, read_manifest(folder))]
 
 
 def _read_unchanged(folder: Path, manifest: Manifest, ready: Staged) -> dict[str, LocalFile]:
@@ -241,7 +231,6 @@ def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False
                 f"{repo_id}: is not what its manifest states: {check.detail}; take another --revision, or if its owner"
                 f" finds it whole, remove {cached.parent.parent} and run again"
             )
-    repository.see(commit)
     return Pulled(commit, len(listed), sum(file.size for file in listed.values()))
 
 

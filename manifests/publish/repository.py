@@ -10,10 +10,7 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 from huggingface_hub.errors import RepositoryNotFoundError
 from huggingface_hub.hf_api import RepoFile
 
-from lemur_core.files.atomic import write_text
-from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
-from lemur_core.files.progress import note
 from manifests.publish.hub import Hub
 from manifests.publish.staged import ATTRIBUTES, IGNORES
 
@@ -135,24 +132,22 @@ class Repository:
     def find_conflict(self, remote: Remote, kind: str) -> str | None:
         """Return why publishing a folder of a kind would overwrite what somebody else did; None if it would not.
 
-        The last commit must be one of ours, for a folder of the same kind, and the last that was published or fetched
-        from here, if any was.
+        The last commit must be one of lemur, for a folder of the same kind.
         """
-        head = remote.head
+        head, api = remote.head, self.hub.api()
         if not remote.files or head is None:
             return None
-        api = self.hub.api()
-        history = self.hub.call(
+        (title, *_) = self.hub.call(
             self.repo_id,
-            lambda: api.list_repo_commits(self.repo_id, repo_type=KIND, revision=head),
+            lambda: [item.title for item in api.list_repo_commits(self.repo_id, repo_type=KIND, revision=head)],
             again=_NOTHING_YET,
         )
-        ours, seen = _TITLE.match(history[0].title), self._last_seen() if remote.has_branch else None
+        ours = _TITLE.match(title)
         if ours is None:
-            return f"commit {head[:12]} there, {history[0].title!r}, is not one of lemur"
+            return f"commit {head[:12]} there, {title!r}, is not one of lemur"
         if ours["kind"] != kind:
             return f"it holds a folder of kind {ours['kind']}, this one is of kind {kind}"
-        return None if seen in (None, head) else f"commit {head[:12]} came after yours, {str(seen)[:12]}"
+        return None
 
     def prepare(self, remote: Remote, *, private: bool) -> Remote:
         """Create the repository and the branch where they do not exist, and return the state with the branch."""
@@ -239,24 +234,6 @@ class Repository:
         tagged = self.look().tags.get(name)
         if tagged != commit:
             raise UserError(f"{what} is on another commit, {str(tagged)[:12]}; choose another --tag")
-
-    def see(self, commit: str) -> None:
-        """Remember a commit for the next run; if the cache is not writable, only that comparison is lost."""
-        try:
-            write_text(self._note(), f"{commit}\n")
-        except (OSError, UserError) as error:
-            note(f"{self.repo_id}: commit {commit[:12]} cannot be remembered for the next run: {error}")
-
-    def _last_seen(self) -> str | None:
-        """Return the commit that was last published or fetched, or None if unknown: the cache is new."""
-        try:
-            return self._note().read_text(encoding="ascii").strip() or None
-        except (OSError, ValueError, UserError):
-            return None
-
-    def _note(self) -> Path:
-        key = "\n".join((self.hub.api().endpoint, self.repo_id, self.branch))
-        return cache_folder("published") / hashlib.sha256(key.encode()).hexdigest()
 
 
 def _add(name: str, file: LocalFile) -> CommitOperationAdd:

@@ -84,7 +84,7 @@ def stage_files(folder: Path, *, page: bool = False) -> Iterator[Staged]:
     manifest = read_manifest(folder)
     files = {item.path: folder / item.path for item in manifest.outputs} | {FILE_NAME: folder / FILE_NAME}
     without: dict[str, tuple[str, str]] = {}
-    with reading(folder, manifest.kind):  # a dry run has not compared digests
+    with reading(folder, manifest.kind):
         if page and (folder / PAGE_FILES).is_file():
             shown = json.loads((folder / PAGE_FILES).read_text(encoding="utf-8"))
             files |= {name: folder / name for name in (*shown, PAGE_FILES)}

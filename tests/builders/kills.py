@@ -33,14 +33,15 @@ PROBE = re.compile(r"[a-z0-9_]{8}")
 
 
 def run_counted(
-    arguments: Sequence[object], cwd: Path, kill_at: int, environment: Mapping[str, str]
+    arguments: Sequence[object], cwd: Path, kill_at: int, environment: Mapping[str, str], first: str = ""
 ) -> tuple[int, int]:
     """Run `lemur` with arguments in a folder, and kill it at a change of the file system; 0 for never.
 
+    Args: first: code that runs before, uncounted.
     Returns: its exit status, negative if it was killed, and how many changes it made, 0 if it was killed.
     """
     done = subprocess.run(
-        [sys.executable, "-P", "-c", _COUNTING, *map(str, arguments)],
+        [sys.executable, "-P", "-c", first + _COUNTING, *map(str, arguments)],
         cwd=cwd,
         env={**os.environ, "NO_COLOR": "1", **environment, "KILL_AT": str(kill_at)},
         capture_output=True,

@@ -340,6 +340,16 @@ def test_numbers_that_do_not_fit_are_null(
         assert same == row
 
 
+def test_a_value_that_is_no_number_is_told_with_row_and_column(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = "nn,nn_code,epoch,accuracy\na,x = 1,1,0.5\nb,x = 2,,nan\nc,x = 3,2,n/a\nd,x = 4,third,\xff\n"
+    found = read_bytes(tmp_path / "a.csv", rows.encode("latin-1"))
+    assert [(row["epoch"], row["accuracy"]) for row in found] == [(1, 0.5), (None, None), (2, None), (None, None)]
+    told = f"{tmp_path}/a.csv: row 2, column accuracy: 'n/a' is no number, so null is read; 2 more values are none\n"
+    assert capsys.readouterr().err == told
+
+
 def test_jsonl_texts_of_other_types(tmp_path: Path) -> None:
     record = {"nn": 5, "nn_code": "x = 1", "task": "\ud800!", "dataset": None, "prm": {"b": [1], "a": {"c": None}}}
     (tmp_path / "a.ndjson").write_text("\ufeff" + json.dumps(record), encoding="utf-8")

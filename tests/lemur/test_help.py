@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,13 @@ def test_options_are_whole(words: tuple[str, ...]) -> None:
 def test_every_help_has_an_example(name: str) -> None:
     shown = CliRunner(env={"COLUMNS": "200"}).invoke(app, [*name.split(), "--help"]).stdout
     assert re.search(rf"^ Examples: *\n lemur {name}\b", shown, re.MULTILINE)
+
+
+def test_the_help_ends_with_the_addresses_of_the_package() -> None:
+    """They come with the wheel; documents do not."""
+    urls = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
+    shown = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["--help"]).stdout
+    assert re.findall(r"https://[^\s.]+(?:[.][^\s.]+)+", shown) == list(urls.values())
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from lemur.cli import app
 from lemur.doctor import examine
 from lemur.rooms import bound_cache, list_rooms, prune, read_ceiling
-from lemur_core.files.cache import cache_folder, claim_room, find_marker
+from lemur_core.files.cache import cache_folder, find_marker
 from lemur_core.files.errors import UserError
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -131,29 +131,11 @@ def test_the_oldest_entries_go_until_the_cache_is_small_enough(tmp_path: Path, m
 
 _USES = """
 import sys
-from lemur_core.files.cache import cache_folder, claim_room, find_marker
+from lemur_core.files.cache import cache_folder
 cache_folder("search")
 print("ready", flush=True)
 sys.stdin.read()
 """
-
-
-def test_only_one_process_at_a_time_claims_a_room_that_it_uses_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "cache"))
-    room = cache_folder("search")
-    with claim_room(room) as free:
-        assert free
-    marker = find_marker(room)
-    with marker.with_suffix(".turn").open("w") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        with claim_room(room) as free:
-            assert not free, "another process claims it"
-            with marker.open("r+") as third, pytest.raises(BlockingIOError):
-                fcntl.flock(third, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the room was ours all the time
-    with marker.open("r+") as third, pytest.raises(BlockingIOError):
-        fcntl.flock(third, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_all_threads_wait_for_a_room_of_which_entries_are_removed(
@@ -198,7 +180,7 @@ def test_a_command_keeps_the_cache_within_the_ceiling(
     monkeypatch.setenv("LEMUR_CURATOR_CACHE_GIB", "0.001")
     write(tmp_path / "cache" / "search" / "large", 2_000_000, 1)
     killed = (
-        "import os; from lemur_core.files.atomic import atomic_file; from lemur_core.files.cache import cache_folder, claim_room, find_marker\n"
+        "import os; from lemur_core.files.atomic import atomic_file; from lemur_core.files.cache import cache_folder\n"
         "with atomic_file(cache_folder('published') / 'seen'): os.kill(os.getpid(), 9)\n"
     )
     assert subprocess.run([sys.executable, "-P", "-c", killed], check=False).returncode == -9

@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,22 +19,22 @@ from lemur_core.files.atomic import (
     atomic_file,
     atomic_folder,
     check_free,
-    claim,
-    make_scratch,
+    own,
     remove_dead,
+    scratch_folder,
     sha256_file,
+    unfinished_name,
+    write_text,
     write_together,
 )
-from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
-from lemur_core.sandbox.server.processes import remove_folder
 from manifests.folders.manifest import Manifest, Output, Stopwatch, read_manifest, write_manifest
 from tests.builders.suites import table
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="rename and permission rules of POSIX")
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def mask() -> Iterator[None]:
     before = os.umask(0o022)
     yield
@@ -43,24 +43,13 @@ def mask() -> Iterator[None]:
 
 def fill(folder: Path, content: str, *more: str) -> None:
     """Write what a command writes: files, and a manifest that lists them."""
+    digest = hashlib.sha256(content.encode()).hexdigest()
     for name in ("data/file", *more):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(content)
-    write_manifest(folder, describe(content, "data/file", *more))
-
-
-def describe(content: str, *paths: str) -> Manifest:
-    outputs = [Output(path=path, sha256=hashlib.sha256(content.encode()).hexdigest(), bytes=1) for path in paths]
-    return Manifest(
-        kind="snapshot",
-        versions={},
-        parameters={"content": content},
-        inputs=[],
-        counts={},
-        details={},
-        outputs=outputs,
-        measured=Stopwatch().measure(),
-    )
+    outputs = [Output(path=path, sha256=digest, bytes=1) for path in ("data/file", *more)]
+    about = {"versions": {}, "inputs": [], "counts": {}, "details": {}, "measured": Stopwatch().measure()}
+    write_manifest(folder, Manifest(kind="snapshot", parameters={"content": content}, outputs=outputs, **about))
 
 
 def content(folder: Path) -> str:
@@ -69,13 +58,21 @@ def content(folder: Path) -> str:
     return first
 
 
-def test_sha256_file(tmp_path: Path) -> None:
-    data = b"x" * 3_000_000
-    (tmp_path / "f").write_bytes(data)
-    assert sha256_file(tmp_path / "f") == hashlib.sha256(data).hexdigest()
+def replace(out: Path, text: str, *more: str, force: bool = True, last: Callable[[], object] = lambda: None) -> None:
+    with atomic_folder(out, force=force) as folder:
+        fill(folder, text, *more)
+        last()
 
 
-def test_file(tmp_path: Path, mask: None) -> None:
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def everything(root: Path) -> dict[str, bytes | None]:
+    return {p.relative_to(root).as_posix(): p.read_bytes() if p.is_file() else None for p in root.rglob("*")}
+
+
+def test_a_file(tmp_path: Path) -> None:
     path = tmp_path / "new" / "deep" / "f.txt"
     for text in ("one", "two"):
         with atomic_file(path) as part:
@@ -83,49 +80,38 @@ def test_file(tmp_path: Path, mask: None) -> None:
             part.write_text(text)
             assert not path.exists() or path.read_text() != text
         assert path.read_text() == text
-    assert stat.S_IMODE(path.stat().st_mode) == 0o644
-    assert os.listdir(path.parent) == ["f.txt"]
+        assert sha256_file(path) == hashlib.sha256(text.encode()).hexdigest()
+    assert (mode(path), os.listdir(path.parent)) == (0o644, ["f.txt"])
+    path.chmod(0o755)
+    write_text(path, "three")
+    assert mode(path) == 0o755
     for below in (path / "g.txt", path / "deeper" / "g.txt"):
         with pytest.raises(NotADirectoryError, match=r"f\.txt"), atomic_file(below):
             pass
 
 
-def test_folder(tmp_path: Path, mask: None) -> None:
+def test_a_folder_and_its_replacement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     out = tmp_path / "deep" / "out"
-    with atomic_folder(out) as folder:
+    with atomic_folder(Path("deep/out")) as folder:
         assert not out.exists()
         assert folder.parent == out.parent
-        fill(folder, "one")
-    assert content(out) == "one"
-    assert stat.S_IMODE(out.stat().st_mode) == 0o755
-    assert os.listdir(out.parent) == ["out"]
+        fill(folder, "one", "only-one")
+        monkeypatch.chdir(tmp_path.parent)  # the path is that of the beginning
+    assert (content(out), mode(out), os.listdir(out.parent)) == ("one", 0o755, ["out"])
+    replace(
+        out, "two", "only-two", last=lambda: content(out) == "one" or pytest.fail("the old one stays until the end")
+    )
+    assert (content(out), sorted(os.listdir(out))) == ("two", ["data", "manifest.json", "only-two"])
+    (tmp_path / "empty").mkdir()
+    replace(tmp_path / "empty", "one", force=False)
+    link = tmp_path / "link"
+    link.symlink_to(out)
+    replace(link, "three")
+    assert (content(link), link.is_symlink(), content(out)) == ("three", False, "two"), "what a link led to is not ours"
+    assert sorted(os.listdir(tmp_path)) == ["deep", "empty", "link"]
 
 
-@pytest.mark.parametrize("empty", [False, True])
-def test_a_relative_folder_and_an_empty_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty: bool) -> None:
-    monkeypatch.chdir(tmp_path)
-    if empty:
-        Path("out").mkdir()
-    with atomic_folder(Path("out")) as folder:
-        fill(folder, "one")
-        (tmp_path / "elsewhere").mkdir()
-        monkeypatch.chdir(tmp_path / "elsewhere")
-    assert content(tmp_path / "out") == "one"
-
-
-def test_force_replaces_the_whole_folder(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    for text in ("one", "two"):
-        with atomic_folder(out, force=True) as folder:
-            fill(folder, text, f"only-{text}")
-            if text == "two":
-                assert content(out) == "one"
-    assert content(out) == "two"
-    assert sorted(os.listdir(out)) == ["data", "manifest.json", "only-two"]
-    assert os.listdir(tmp_path) == ["out"]
-
-
-OTHERS = "holds {}, which lemur did not write; move it elsewhere, or choose another --out"
 NOT_OURS = "has a manifest.json of another program, so lemur did not write it; choose another --out"
 
 
@@ -161,40 +147,26 @@ def test_a_folder_with_files_of_others_is_not_replaced(tmp_path: Path) -> None:
         path = add(name)
         with pytest.raises(UserError) as caught:
             check_free(out, force=True)
-        assert str(caught.value) == f"{out}: {OTHERS.format(name)}"
+        others = f"{out}: holds {name}, which lemur did not write; move it elsewhere, or choose another --out"
+        assert str(caught.value) == others
         path.unlink()
     for target in (outside, tmp_path, "nowhere"):
         (out / "link").symlink_to(target)
         with pytest.raises(UserError, match="holds link, which lemur did not write"):
             check_free(out, force=True)
         (out / "link").unlink()
-    add("a\x1b[2J\n.txt"), add("z.txt")
+    two = add("a\x1b[2J\n.txt"), add("z.txt")
     with pytest.raises(UserError, match=r"holds a\\x1b\[2J\\n\.txt and 1 more, which"):
         check_free(out, force=True)
-    (out / "a\x1b[2J\n.txt").unlink(), (out / "z.txt").unlink()
+    for path in two:
+        path.unlink()
     (out / "data/file").write_text("edited by hand")
-    with atomic_folder(out, force=True) as folder:
-        fill(folder, "new")
-    assert (content(out), outside.read_text(), sorted(os.listdir(out))) == (
-        "new",
-        "precious",
-        ["data", "manifest.json"],
-    )
-
-
-def test_a_file_put_in_meanwhile_is_kept(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    fill(out, "old")
-
-    def replace() -> None:
-        with atomic_folder(out, force=True) as folder:
-            fill(folder, "new")
-            (out / "notes.txt").write_text("precious")
-
-    with pytest.raises(UserError, match=r"holds notes\.txt"):
-        replace()
-    assert (content(out), (out / "notes.txt").read_text(), os.listdir(tmp_path)) == ("old", "precious", ["out"])
+    with pytest.raises(UserError, match=r"holds meanwhile"):
+        replace(out, "new", last=lambda: add("meanwhile"))
+    (out / "meanwhile").unlink()
+    replace(out, "new")
+    assert (content(out), outside.read_text(), set(os.listdir(out))) == ("new", "precious", {"data", "manifest.json"})
+    assert sorted(os.listdir(tmp_path)) == ["out", "precious.txt"]
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
@@ -206,19 +178,13 @@ def test_a_failure_leaves_what_was_there(tmp_path: Path, error: type[BaseExcepti
         fill(out, "old")
         file.write_text("old")
 
-    def write_folder() -> None:
-        with atomic_folder(out, force=True) as folder:
-            fill(folder, "new")
-            raise error
+    def fail() -> None:
+        raise error
 
-    def write_file() -> None:
-        with atomic_file(file) as part:
-            part.write_text("half")
-            raise error
-
-    for write in (write_folder, write_file):
-        with pytest.raises(error):
-            write()
+    with pytest.raises(error):
+        replace(out, "new", last=fail)
+    with pytest.raises(error), atomic_file(file):
+        fail()
     assert sorted(os.listdir(tmp_path)) == (["f.txt", "out"] if older else [])
     assert not older or content(out) == file.read_text() == "old"
 
@@ -234,15 +200,10 @@ def test_the_old_folder_comes_back_when_the_last_rename_fails(tmp_path: Path, mo
             raise OSError(5, "Input/output error")
         return rename(self, target)
 
-    def replace() -> None:
-        with atomic_folder(out, force=True) as folder:
-            fill(folder, "new")
-
     monkeypatch.setattr(Path, "rename", broken)
     with pytest.raises(OSError, match="Input/output"):
-        replace()
-    assert content(out) == "old"
-    assert os.listdir(tmp_path) == ["out"]
+        replace(out, "new")
+    assert (content(out), os.listdir(tmp_path)) == ("old", ["out"])
 
 
 FILE = "is a file, not a folder; choose another --out"
@@ -265,93 +226,55 @@ def test_what_is_in_the_way(tmp_path: Path, name: str, force: bool, message: str
     assert os.listdir(tmp_path / "full") == ["precious.txt"]
 
 
-def test_a_link_to_a_folder_is_replaced_without_leftovers(tmp_path: Path) -> None:
-    real, out = tmp_path / "real", tmp_path / "out"
-    real.mkdir()
-    fill(real, "old")
-    out.symlink_to(real)
-    with atomic_folder(out, force=True) as folder:
-        fill(folder, "new")
-    assert content(out) == "new"
-    assert content(real) == "old", "what the link led to is not ours"
-    assert sorted(os.listdir(tmp_path)) == ["out", "real"]
-
-
 def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
     killed = "import os, signal, sys\nfrom pathlib import Path\nfrom lemur_core.files.atomic import atomic_folder\n"
     killed += "with atomic_folder(Path(sys.argv[1])) as part:\n"
     killed += "    (part / 'half').touch(); os.kill(os.getpid(), signal.SIGKILL)\n"
-    out = tmp_path / "out [1]"
+    out, moved_aside = tmp_path / "out [1]", tmp_path / ".out [1].lemur-abcdefgh.old"
     root = str(Path(__file__).parents[3])
     done = subprocess.run([sys.executable, "-c", killed, str(out)], env={"PYTHONPATH": root}, check=False)
     assert done.returncode == -signal.SIGKILL
     (left,) = tmp_path.iterdir()
+    moved_aside.mkdir()
     others = [tmp_path / f".{out.name}.{name}" for name in ("somebody.part", "abcdefgh.part", "mine.old")]
+    others.append(tmp_path / left.name.replace("lemur-", "lemur-0"))  # of another machine or container
     for other in others:
         other.mkdir()
         (other / "precious").touch()
-        os.utime(other, (0, 0))
     with atomic_folder(out) as living:
         fill(living, "one")
         assert not left.exists()
-        os.utime(living, (0, 0))
+        assert moved_aside.exists(), "it is the only whole one"
         with atomic_folder(out) as later:
             assert living.exists(), "its process lives"
             fill(later, "two")
+        assert not moved_aside.exists()
         shutil.rmtree(out)
     assert content(out) == "one"
     assert sorted(tmp_path.iterdir()) == sorted([*others, out])
 
 
-def test_a_folder_that_is_in_use_is_kept_whatever_its_process_is_called(tmp_path: Path) -> None:
-    """Containers may share a temporary folder, but not the numbers of their processes."""
+def test_a_link_in_the_place_of_what_a_dead_process_left_is_not_followed(tmp_path: Path) -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
-    with make_scratch(tmp_path, "name") as made:
-        name = Path(made).name.replace(f"-{os.getpid()}-", f"-{gone.pid}-")
-        used = tmp_path / name
-        used.mkdir()
-        handle = os.open(used, os.O_RDONLY)
-        assert claim(handle)
+    with scratch_folder("name", parent=tmp_path) as made:
+        (made / "precious").touch()
+        dead = unfinished_name("x").replace(f"-{os.getpid()}-", f"-{gone.pid}-")
+        (tmp_path / dead).symlink_to(made)
+        (tmp_path / dead.replace(".x.", ".y.")).mkdir()
         remove_dead(tmp_path)
-        assert used.exists()
-        os.close(handle)
-        remove_dead(tmp_path)
-        assert [path.name for path in tmp_path.iterdir()] == [Path(made).name]
-        (Path(made) / "precious").touch()
-        (tmp_path / name).symlink_to(made)
-        remove_dead(tmp_path, remove_folder)
-        assert (Path(made) / "precious").exists(), "a link that somebody has put there is not followed"
-
-
-def test_an_older_output_moved_aside_is_removed_once_there_is_a_new_one(tmp_path: Path) -> None:
-    out, older = tmp_path / "out", tmp_path / ".out.lemur-abcdefgh.old"
-    older.mkdir()
-    with atomic_folder(out) as folder:
-        fill(folder, "new")
-        assert older.exists(), "it is the only whole one"
-    assert os.listdir(tmp_path) == ["out"]
-
-
-def test_the_later_of_two_finds_the_place_taken(tmp_path: Path) -> None:
-    """Two runs side by side: each fills a folder of its own, the first to finish has it."""
-    out = tmp_path / "out"
-    first, second = atomic_folder(out), atomic_folder(out)
-    one, two = first.__enter__(), second.__enter__()
-    assert one != two
-    fill(one, "one")
-    fill(two, "two")
-    second.__exit__(None, None, None)
-    with pytest.raises(UserError, match="exists already"):
-        first.__exit__(None, None, None)
-    assert content(out) == "two"
-    assert os.listdir(tmp_path) == ["out"]
+        assert sorted(tmp_path.iterdir()) == sorted([made, tmp_path / dead])
+        assert (made / "precious").exists()
+    assert not made.exists()
 
 
 @pytest.mark.parametrize("force", [False, True])
 def test_a_place_taken_in_the_last_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, force: bool) -> None:
-    """The other run's rename falls between our look and our rename: still one line, and one whole folder."""
-    out, check = tmp_path / "out", lemur_core.files.atomic.check_free
+    """Two runs side by side fill folders of their own; the first to finish has the place, the other one gets a line."""
+    out, check, rename = tmp_path / "out", lemur_core.files.atomic.check_free, Path.rename
+    with pytest.raises(UserError, match="exists already"):
+        replace(out, "one", force=False, last=lambda: replace(out, "two", force=False))
+    assert (content(out), os.listdir(tmp_path)) == ("two", ["out"])
     checked = []
 
     def look(path: Path, *, force: bool) -> None:
@@ -361,8 +284,6 @@ def test_a_place_taken_in_the_last_moment(tmp_path: Path, monkeypatch: pytest.Mo
             out.mkdir()
             fill(out, "other")
 
-    rename = Path.rename
-
     def late(self: Path, target: Path) -> Path:
         done = rename(self, target)
         if target.suffix == ".old":
@@ -371,32 +292,33 @@ def test_a_place_taken_in_the_last_moment(tmp_path: Path, monkeypatch: pytest.Mo
         return done
 
     if force:
-        out.mkdir()
-        fill(out, "old")
         monkeypatch.setattr(Path, "rename", late)
+    else:
+        shutil.rmtree(out)
     monkeypatch.setattr(lemur_core.files.atomic, "check_free", look)
-
-    def write() -> None:
-        with atomic_folder(out, force=force) as folder:
-            fill(folder, "mine")
-
-    with pytest.raises(UserError, match=r"exists already|another run"):
-        write()
+    with pytest.raises(UserError, match="another run has put its output there"):
+        replace(out, "mine", force=force)
     monkeypatch.undo()
-    assert content(out) == "other"
-    assert os.listdir(tmp_path) == ["out"]
+    assert (content(out), os.listdir(tmp_path)) == ("other", ["out"])
+
+
+def test_a_folder_is_held_by_one_run(tmp_path: Path) -> None:
+    folder, told = tmp_path / "deep" / "out", rf"another run works there \(host \S+, process {os.getpid()}, since \S+\)"
+    for _ in range(2):
+        with own(folder, ".lock", "another run works there"):
+            with pytest.raises(UserError, match=f"out: {told}; wait for it, or choose another --out"):
+                own(folder, ".lock", "another run works there").__enter__()
+            other = f"import fcntl\nfcntl.flock(open({str(folder / '.lock')!r}, 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+            assert b"BlockingIOError" in subprocess.run([sys.executable, "-c", other], stderr=subprocess.PIPE).stderr
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"file/out: cannot be written: Not a directory; choose another --out"):
+        own(tmp_path / "file" / "out", ".lock", "").__enter__()
 
 
 def test_many_writers_of_one_file(tmp_path: Path) -> None:
     path = tmp_path / "f"
     texts = [str(number) * 50_000 for number in range(8)]
-
-    def write(text: str) -> None:
-        for _ in range(5):
-            with atomic_file(path) as part:
-                part.write_text(text)
-
-    threads = [threading.Thread(target=write, args=(text,)) for text in texts]
+    threads = [threading.Thread(target=lambda t=text: [write_text(path, t) for _ in range(5)]) for text in texts]
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
@@ -407,56 +329,28 @@ def test_many_writers_of_one_file(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["f"]
 
 
-@pytest.mark.parametrize("variable", ["LEMUR_CURATOR_CACHE", "XDG_CACHE_HOME", "HOME"])
-def test_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
-    for name in ("LEMUR_CURATOR_CACHE", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv(variable, str(tmp_path))
-    monkeypatch.setattr("sys.platform", "linux")
-    below = {"LEMUR_CURATOR_CACHE": "", "XDG_CACHE_HOME": "lemur-curator", "HOME": ".cache/lemur-curator"}[variable]
-    assert cache_folder("search", "b") == tmp_path / below / "search" / "b"
-    assert (tmp_path / below / "search" / "b").is_dir()
-
-
-def test_a_cache_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "file"))
-    with pytest.raises(UserError, match="set LEMUR_CURATOR_CACHE to a writable one"):
-        cache_folder("features")
-
-
-def everything(root: Path) -> dict[str, bytes | None]:
-    return {p.relative_to(root).as_posix(): p.read_bytes() if p.is_file() else None for p in root.rglob("*")}
-
-
-def test_several_files_together(tmp_path: Path, mask: None) -> None:
+@pytest.mark.parametrize("failing", [0, 1, 2, 3])
+def test_several_files_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
+    """Also where a file is in the way of a folder."""
     (tmp_path / "old.py").write_bytes(b"old")
     (tmp_path / "old.py").chmod(0o755)
-    write_together({tmp_path / "old.py": b"new\r\n", tmp_path / "a/b/c.py": b"made"})
-    assert everything(tmp_path) == {"old.py": b"new\r\n", "a": None, "a/b": None, "a/b/c.py": b"made"}
-    modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("old.py", "a/b/c.py")]
-    assert modes == [0o755, 0o644]
-
-
-@pytest.mark.parametrize("failing", [0, 1, 2])
-def test_several_files_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
-    (tmp_path / "old.py").write_bytes(b"old")
     before, real, calls = everything(tmp_path), Path.replace, iter(range(9))
 
-    def replace(self: Path, target: Path) -> Path:
-        if self.suffix == ".part" and next(calls) == failing:
+    def fail(self: Path, target: Path) -> Path:
+        if next(calls) == failing:
             raise OSError(28, "No space left on device")
         return real(self, target)
 
-    monkeypatch.setattr(Path, "replace", replace)
-    files = {tmp_path / "first.py": b"1", tmp_path / "old.py": b"new", tmp_path / "deep/last.py": b"3"}
-    with pytest.raises(UserError, match=r"cannot be written: No space left on device; nothing was changed"):
+    monkeypatch.setattr(Path, "replace", fail)
+    files = {tmp_path / "first.py": b"1", tmp_path / "old.py": b"new\r\n", tmp_path / "a/b/last.py": b"3"}
+    if failing < 3:
+        with pytest.raises(UserError, match=r"cannot be written: No space left on device; nothing was changed"):
+            write_together(files)
+        assert everything(tmp_path) == before
+        with pytest.raises(UserError, match=r"cannot be written"):
+            write_together({tmp_path / "first.py": b"1", tmp_path / "old.py/last.py": b"3"})
+        assert everything(tmp_path) == before
+    else:
         write_together(files)
-    assert everything(tmp_path) == before
-
-
-def test_a_file_in_the_way_of_a_folder_stops_all(tmp_path: Path) -> None:
-    (tmp_path / "deep").write_bytes(b"a file")
-    with pytest.raises(UserError, match="cannot be written"):
-        write_together({tmp_path / "first.py": b"1", tmp_path / "deep/last.py": b"3"})
-    assert everything(tmp_path) == {"deep": b"a file"}
+        after = {"first.py": b"1", "old.py": b"new\r\n", "a": None, "a/b": None, "a/b/last.py": b"3"}
+        assert (everything(tmp_path), mode(tmp_path / "old.py")) == (after, 0o755)

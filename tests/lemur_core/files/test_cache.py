@@ -205,3 +205,18 @@ def test_markers_of_rooms(cache: Path) -> None:
     (cache / ".lemur" / "features").mkdir()
     assert prune(list_rooms(["features"])) == (0, [])
     assert not (cache / "features").exists()
+
+
+@pytest.mark.parametrize("variable", ["LEMUR_CURATOR_CACHE", "XDG_CACHE_HOME", "HOME"])
+def test_the_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    for name in ("LEMUR_CURATOR_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, str(tmp_path))
+    monkeypatch.setattr("sys.platform", "linux")
+    below = {"LEMUR_CURATOR_CACHE": "", "XDG_CACHE_HOME": "lemur-curator", "HOME": ".cache/lemur-curator"}[variable]
+    assert cache_folder("search", "b") == tmp_path / below / "search" / "b"
+    assert (tmp_path / below / "search" / "b").is_dir()
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "file"))
+    with pytest.raises(UserError, match="set LEMUR_CURATOR_CACHE to a writable one"):
+        cache_folder("features")

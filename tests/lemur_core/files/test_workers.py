@@ -29,7 +29,12 @@ def run_script(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
     script.write_text(text)
     root = str(Path(__file__).parents[3])
     return subprocess.run(
-        [sys.executable, str(script)], env={"PYTHONPATH": root}, capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, str(script)],
+        env={"PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
     )
 
 
@@ -43,6 +48,11 @@ def test_a_worker_killed_while_it_sends_a_result_holds_nobody_up(tmp_path: Path)
     done = run_script(tmp_path, TEXTS["HALF_SENT"])
     assert done.stderr.rstrip().endswith("KeyboardInterrupt")
     assert done.stderr.count("Traceback") == 1
+
+
+def test_a_signal_while_workers_start_is_neither_lost_nor_told_by_them(tmp_path: Path) -> None:
+    done = run_script(tmp_path, TEXTS["SIGNALED"])
+    assert (done.stdout, done.stderr) == ("{'SIGINT': 6, 'SIGTERM': 6}\n", "")
 
 
 def test_a_death_costs_one_item(tmp_path: Path) -> None:

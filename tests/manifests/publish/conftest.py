@@ -5,13 +5,11 @@ import resource
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from huggingface_hub import close_session, constants
 from kingfisher_sdk import Rules
 
 from lemur.folders import verify_folder
@@ -20,9 +18,10 @@ from manifests.folders.tables import Table, write_tables
 from manifests.publish.hub import Hub
 from manifests.publish.publishing import PublishReport, Pulled, publish, pull
 from manifests.records import Record
-from tests.builders import hub_server
+from tests.builders.fake_hub import FakeHub
 
 REPO = "owner/data"
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="session")
@@ -33,19 +32,13 @@ def secret_rules(curator_cache: Path) -> Path:
 
 
 @pytest.fixture
-def server(tmp_path: Path, secret_rules: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A running Hub; the client in this process is logged in with the right to write, and speaks LFS."""
+def server(tmp_path: Path, secret_rules: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
+    """A Hub that every client in this process speaks to, and that processes find in a file; we may write there."""
     shutil.copytree(secret_rules, tmp_path / "seen" / "secrets")  # behind a link, they would be compiled again
-    monkeypatch.setenv("HF_TOKEN", hub_server.WRITER)
-    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "seen"))  # the next Hub may have the same address
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub-cache"))
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)  # the client waits between its own tries
-    with hub_server.HubServer().serve() as server:
-        server.Fault = hub_server.Fault
-        yield server
-        close_session()
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "seen"))
+    server = FakeHub(tmp_path / "hub-cache", tmp_path / "hub.pickle")
+    server.install(monkeypatch)
+    return server
 
 
 @pytest.fixture
@@ -55,8 +48,8 @@ def sleeps() -> list[float]:
 
 
 @pytest.fixture
-def hub(server: Any, sleeps: list[float]) -> Hub:
-    return Hub(server.endpoint, answer_seconds=0.5, sleep=sleeps.append)
+def hub(server: FakeHub, sleeps: list[float]) -> Hub:
+    return Hub(sleep=sleeps.append)
 
 
 class Code(Record):
@@ -68,24 +61,16 @@ class Code(Record):
     score: float
 
 
-def rows(count: int, start: int = 0) -> list[dict[str, object]]:
-    return [
-        {
-            "id": f"{number:064x}",
-            "nn": f"net-{number}",
-            "nn_code": f"import torch  # {number}\n",
-            "score": number / 1000,
-        }
-        for number in range(start, start + count)
-    ]
-
-
 @pytest.fixture
 def sample(tmp_path: Path, finished: Callable[..., Path]) -> Path:
     """A finished folder as a snapshot looks: a card, tables in splits, a page, a figure."""
     folder = tmp_path / "sample"
-    for place, (split, count) in enumerate({"train": 30, "test": 7}.items()):
-        write_tables(folder / "data", split, Code, rows(count, 100 * place), count)
+    for start, (split, count) in {0: ("train", 30), 100: ("test", 7)}.items():
+        rows = (
+            {"id": f"{n:064x}", "nn": f"net-{n}", "nn_code": f"import torch  # {n}\n", "score": n / 1000}
+            for n in range(start, start + count)
+        )
+        write_tables(folder / "data", split, Code, rows, count)
     files = {"train": "data/train-*.parquet", "test": "data/test-*.parquet"}
     card = card_yaml([Table("records", Code, files)], default="", pretty_name="Sample", tags=["code"], size=37)
     (folder / "README.md").write_text(f"{card}\n# Sample\n")
@@ -126,25 +111,17 @@ def fetch(hub: Hub, tmp_path: Path, read: Callable[[Path], dict[str, bytes]]) ->
 
 
 @pytest.fixture
-def lemur(server: Any, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def lemur(server: FakeHub, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """The command, as a process of its own; `limit` is the largest file, in bytes, that it may write."""
 
-    def run(*arguments: object, limit: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
-        settings = {
-            "HF_ENDPOINT": server.endpoint,
-            "HF_HUB_DISABLE_XET": "1",
-            "HF_HOME": str(tmp_path / "hf-home"),
-            "HF_HUB_CACHE": str(tmp_path / "hub-cache"),
-            "HF_TOKEN": hub_server.WRITER,
-            "HOME": str(tmp_path),
-            **environment,
-        }
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    def run(*arguments: object, limit: int = 0) -> subprocess.CompletedProcess[str]:
+        install = f"FakeHub(Path({str(tmp_path / 'hub-cache')!r}), Path({str(server.store)!r})).install()"
+        code = f"from pathlib import Path\nfrom tests.builders.fake_hub import FakeHub\n{install}\n"
         return subprocess.run(
-            [str(Path(sys.executable).with_name("lemur")), *map(str, arguments)],
+            [sys.executable, "-P", "-c", f"{code}from lemur.start import main\nmain()", *map(str, arguments)],
             capture_output=True,
             text=True,
-            env={**kept, **settings},
+            env={**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)},
             stdin=subprocess.DEVNULL,
             preexec_fn=(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))) if limit else None,
         )

@@ -1,32 +1,42 @@
 """A finished folder goes to the Hub in one commit, and again only where it changed; what is in the way is told."""
 
 import hashlib
+import io
 import json
+import re
 import shutil
+import signal
+import socket
+import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from huggingface_hub.hf_api import RepoFile
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lemur.folders import verify_folder
 from lemur_core.files.errors import RetryableError, UserError
+from manifests.folders.checks import Check
 from manifests.provenance.swhid import blob_sha1
-from manifests.publish.hub import check_names
-from manifests.publish.publishing import PublishReport
+from manifests.publish import command
+from manifests.publish.hub import Hub, check_names
+from manifests.publish.publishing import PublishReport, publish
 from manifests.publish.repository import LocalFile, compare
+from tests.builders.fake_hub import Fault, File
+from tests.builders.kills import PROBE, list_unfinished, run_counted
 from tests.builders.suites import table
 
-REPO = "owner/data"
+REPO, TOKEN = "owner/data", "hf_" + "W" * 34
 Send = Callable[..., PublishReport]
 Fetch = Callable[..., dict[str, bytes]]
 Finished = Callable[..., Path]
 Read = Callable[[Path], dict[str, bytes]]
-pytestmark = pytest.mark.filterwarnings("ignore:Use .content=:DeprecationWarning")  # of the client, about itself
+run_publish = partial(command.run_publish, verify=verify_folder)
 
 
 @pytest.fixture
@@ -34,19 +44,11 @@ def repo(server: Any, send: Send) -> Any:
     """A repository that holds the sample."""
     send()
     server.requests.clear()
-    server.uploaded.clear()
     return server.repos[REPO]
 
 
-@pytest.fixture
-def shown() -> list[PublishReport]:
-    """What was asked about; the answer is no."""
-    return []
-
-
-@pytest.fixture
-def no(shown: list[PublishReport]) -> Callable[[PublishReport], bool]:
-    return lambda plan: bool(shown.append(plan))
+def no(_plan: PublishReport) -> bool:
+    return False
 
 
 def change(sample: Path, finished: Finished) -> None:
@@ -59,86 +61,46 @@ def change(sample: Path, finished: Finished) -> None:
 # --- what is sent -----------------------------------------------------------------------------------------------------
 
 
-def test_there_and_back_and_the_same_again(server: Any, send: Send, sample: Path, read: Read, fetch: Fetch) -> None:
+def test_there_and_back_and_the_same_again(
+    server: Any, send: Send, sample: Path, finished: Finished, read: Read, fetch: Fetch
+) -> None:
     done = send()
     repo = server.repos[REPO]
-    assert done.created
-    assert done.commit == repo.branches["main"]
+    assert (done.created, done.commit, repo.private) == (True, repo.branches["main"], False)
     assert repo.files() == read(sample) == fetch()
-    assert not repo.private
-    assert sorted(server.uploaded.values()) == [1, 1, 1]  # two tables and a figure
     server.requests.clear()
     again = send()
     assert (bool(again.changes), again.created, len(again.changes.same)) == (False, False, 7)
     assert again.commit == repo.branches["main"]
     assert len(repo.log) == 2  # the Hub's own first commit, and ours
-    assert not {"preupload", "batch", "upload", "commit", "create"} & set(server.requests)
-
-
-def test_only_what_changed_is_sent(
-    server: Any, send: Send, sample: Path, repo: Any, finished: Finished, read: Read
-) -> None:
+    assert not {"commit", "create", "branch", "tag"} & server.requests.keys()
     change(sample, finished)
     done = send()
-    assert done.changes.added == ("figures/two.png",)
-    assert done.changes.changed == ("manifest.json", "report.md")
-    assert done.changes.removed == ("figures/one.png",)
-    assert len(done.changes.same) == 4
-    assert repo.files() == read(sample)
-    assert len(repo.log) == 3
-    assert list(server.uploaded.values()) == [1]
+    assert (done.changes.added, done.changes.removed) == (("figures/two.png",), ("figures/one.png",))
+    assert (done.changes.changed, len(done.changes.same)) == (("manifest.json", "report.md"), 4)
+    assert (repo.files(), len(repo.log)) == (read(sample), 3)
 
 
-def test_a_dry_run_changes_nothing(
-    server: Any, send: Send, sample: Path, repo: Any, finished: Finished, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_changes_nothing(server: Any, send: Send, sample: Path, repo: Any, finished: Finished) -> None:
     change(sample, finished)
-    before = repo.files()
-    monkeypatch.delenv("HF_TOKEN")
+    before, server.rights = repo.files(), "read"
     plan = send(dry_run=True)
-    assert plan.commit is None
-    assert str(plan.changes) == "1 added, 2 changed, 1 removed, 4 same"
+    assert (plan.commit, str(plan.changes)) == (None, "1 added, 2 changed, 1 removed, 4 same")
     assert (plan.sizes["figures/two.png"], plan.sizes["figures/one.png"]) == (8, 10_249)
-    assert repo.files() == before
     new = send(repo_id="owner/new", dry_run=True, revision="next")
     assert (new.created, len(new.changes.added)) == (True, 7)
-    assert list(server.repos) == [REPO]
+    assert (repo.files(), list(server.repos)) == (before, [REPO])
 
 
-@pytest.mark.parametrize("fault", [503, "drop", "hang"])
-def test_a_dry_run_needs_no_hub(
-    server: Any, send: Send, sample: Path, sleeps: list[float], fault: int | str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server.faults = [server.Fault("refs", fault, times=1_000)]
-    monkeypatch.delenv("HF_TOKEN")
+@pytest.mark.parametrize("fault", [503, "drop"])
+def test_a_dry_run_needs_no_hub(server: Any, send: Send, sample: Path, sleeps: list[float], fault: int | str) -> None:
+    server.faults = [Fault("refs", fault, times=1_000)]
     plan = send(dry_run=True)
     assert plan.unread is not None
-    assert dict(plan.sizes) == {
-        path.relative_to(sample).as_posix(): path.stat().st_size for path in sample.rglob("*") if path.is_file()
-    }
-    assert (plan.created, plan.commit, sleeps) == (False, None, [])
+    sizes = {path.relative_to(sample).as_posix(): path.stat().st_size for path in sample.rglob("*") if path.is_file()}
+    assert (plan.created, plan.commit, sleeps, dict(plan.sizes)) == (False, None, [], sizes)
     with pytest.raises(RetryableError):
         send()
-
-
-def test_what_is_shown_is_what_is_asked(server: Any, send: Send, shown: list[PublishReport], no: Any) -> None:
-    done = send(confirm=no)
-    assert (shown, done.commit, server.repos) == ([done], None, {})
-
-
-def test_a_file_takes_the_place_of_a_folder(
-    send: Send, sample: Path, repo: Any, finished: Finished, read: Read
-) -> None:
-    (sample / "a.txt").mkdir()
-    (sample / "a.txt" / "page.md").write_text("1")
-    send(finished(sample))
-    shutil.rmtree(sample / "a.txt")
-    (sample / "a.txt").write_text("none")
-    (sample / "report.md").unlink()
-    (sample / "report.md").mkdir()
-    (sample / "report.md" / "page.md").write_text("1")
-    send(finished(sample))
-    assert repo.files() == read(sample)
 
 
 NAMES = st.sampled_from(["a", "b", "a/b", "a/c", "README.md", "data/x.parquet", "data/y.parquet"])
@@ -149,20 +111,10 @@ def here(data: bytes, path: Path = Path("f")) -> LocalFile:
     return LocalFile(path, len(data), hashlib.sha256(data).hexdigest(), blob_sha1(data))
 
 
-def there(data: bytes, large: bool) -> RepoFile:
-    """Of a large file, the repository's own blob is a pointer."""
-    if large:
-        lfs = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 100}
-        return RepoFile(path="f", size=len(data), oid=blob_sha1(b"pointer to " + data), lfs=lfs)
-    return RepoFile(path="f", size=len(data), oid=blob_sha1(data))
-
-
-@given(st.dictionaries(NAMES, CONTENTS), st.dictionaries(NAMES, st.tuples(CONTENTS, st.booleans())))
-def test_applied_the_changes_give_the_local_files(
-    local: dict[str, bytes], remote: dict[str, tuple[bytes, bool]]
-) -> None:
-    found = compare({k: here(v) for k, v in local.items()}, {k: there(*v) for k, v in remote.items()})
-    before = {name: data for name, (data, _) in remote.items()}
+@given(st.dictionaries(NAMES, CONTENTS), st.dictionaries(NAMES, st.builds(File, CONTENTS, st.booleans())))
+def test_applied_the_changes_give_the_local_files(local: dict[str, bytes], remote: dict[str, File]) -> None:
+    found = compare({k: here(v) for k, v in local.items()}, {k: v.entry(k) for k, v in remote.items()})
+    before = {name: file.data for name, file in remote.items()}
     after = {name: data for name, data in before.items() if name not in found.removed}
     assert not set(found.added) & set(after)
     assert all(after[name] != local[name] for name in found.changed), "only what differs is sent"
@@ -186,70 +138,42 @@ def test_digests_of_a_file(tmp_path: Path, size: int) -> None:
 def test_private(server: Any, send: Send) -> None:
     send(private=True)
     assert server.repos[REPO].private
-    send(repo_id="owner/public")
-    with pytest.raises(UserError, match="is public already; make it private on the Hub first, or omit --private"):
-        send(repo_id="owner/public", private=True)
-    server.requests.clear()
-    server.faults = [server.Fault("create", lambda hub: hub.make("owner/race"))]  # somebody else is quicker
-    with pytest.raises(UserError, match="is public already"):
-        send(repo_id="owner/race", private=True)
-    assert len(server.repos["owner/race"].log) == 1
+    server.make("owner/public")
+    server.faults = [Fault("create", lambda: server.make("owner/race"), nth=2)]  # somebody else is quicker
+    for repo_id in ("owner/public", "owner/race"):
+        with pytest.raises(UserError, match="is public already; make it private on the Hub first, or omit --private"):
+            send(repo_id=repo_id, private=True)
+        assert len(server.repos[repo_id].log) == 1
 
 
-def test_branches(send: Send, sample: Path, repo: Any, finished: Finished, read: Read) -> None:
-    before = repo.files()
-    done = send(revision="same")
-    assert repo.branches["same"] == repo.branches["main"] == done.commit, "made, although nothing changed"
-    change(sample, finished)
-    send(revision="next")
-    assert repo.files("next") == read(sample)
-    assert repo.files("main") == before
-    assert [branch for branch, _ in repo.log] == ["main", "main", "next"]
-
-
-def test_a_new_branch_or_tag_is_asked_for_too(send: Send, repo: Any, shown: list[PublishReport], no: Any) -> None:
-    assert send(revision="next", tag="v9", confirm=no).commit is None
+def test_branches_and_tags(send: Send, sample: Path, repo: Any, finished: Finished, read: Read) -> None:
+    before, shown = repo.files(), []
+    assert send(revision="next", tag="v9", confirm=lambda plan: bool(shown.append(plan))).commit is None
     assert [(plan.creates_branch, plan.tag, bool(plan.changes)) for plan in shown] == [(True, "v9", False)]
     assert (set(repo.branches), repo.tags) == ({"main"}, {})
-    assert send(tag="v9").tag == "v9"
-    assert not send(tag="v9", confirm=no).makes
-    assert len(shown) == 1
-
-
-def test_tags(send: Send, sample: Path, repo: Any, finished: Finished) -> None:
-    done = send(tag="v1")
-    assert repo.tags == {"v1": done.commit}
-    send(tag="v1")
+    assert send(tag="v1").tag == "v1"
+    assert not send(tag="v1", confirm=pytest.fail).makes
+    done = send(revision="same")
+    assert repo.branches["same"] == repo.branches["main"] == done.commit, "made, although nothing changed"
     change(sample, finished)
     with pytest.raises(UserError, match="tag v1 is on another commit"):
         send(tag="v1")
     assert len(repo.log) == 2, "a tag in the way is told before anything is sent"
-    assert send(tag="v2").commit == repo.tags["v2"]
+    assert send(tag="v2", revision="next").commit == repo.tags["v2"]
+    assert (repo.files("next"), repo.files("main")) == (read(sample), before)
+    assert [branch for branch, _ in repo.log] == ["main", "main", "next"]
     with pytest.raises(UserError, match="v1 is a tag, which cannot move; name a branch"):
         send(revision="v1")
 
 
-@pytest.mark.parametrize(
-    "name", ["", "a b", "x..y", "/x", "x/", "x.lock", "-x", "refs/pr/1", "a" * 40, "x~1", ".x", "@"]
-)
-def test_names_of_branches_and_tags(name: str) -> None:
-    for option, names in (("revision", (name, "v1")), ("tag", ("main", name))):
-        with pytest.raises(UserError, match=f"--{option} .*: not a name for a branch or tag"):
-            check_names(REPO, *names)
-
-
-@pytest.mark.parametrize("name", ["a b/c", "owner/data/more", "--x/y", "", "data"])
-def test_names_of_repositories(name: str) -> None:
-    with pytest.raises(UserError, match="not a repository name"):
-        check_names(name, None, None)
-
-
-def test_names_are_looked_at_before_anything_else(server: Any, send: Send, sample: Path) -> None:
-    with pytest.raises(UserError, match="--tag main: the branch has this name"):
-        send(tag="main")
-    with pytest.raises(UserError, match="not a repository name"):
-        send(repo_id="data")
-    assert not server.requests
+@table(__file__, "publish.md", "Names", globals())
+def test_names(server: Any, send: Send, arguments: tuple[Any, ...], told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        check_names(*arguments)
+    repo_id, revision, tag = arguments
+    with pytest.raises(UserError, match=told):
+        send(repo_id=repo_id, revision=revision or "main", tag=tag)
+    assert not server.requests, "they are looked at before anything else"
 
 
 # --- what somebody else did -------------------------------------------------------------------------------------------
@@ -257,14 +181,11 @@ def test_names_are_looked_at_before_anything_else(server: Any, send: Send, sampl
 
 @pytest.mark.parametrize("edit", [{"report.md": b"# Rep0rt\n"}, {"more.txt": b"x"}, {"manifest.json": None}])
 def test_what_somebody_else_did_is_not_overwritten(
-    send: Send, sample: Path, repo: Any, edit: dict[str, bytes | None], read: Read, monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:  # fmt: skip
-    """Whether this machine published before, or not."""
+    server: Any, send: Send, sample: Path, repo: Any, edit: dict[str, bytes | None], read: Read
+) -> None:
     repo.edit(**edit)
     before, log = repo.files(), list(repo.log)
-    for cache, dry_run in (("seen", True), ("seen", False), ("of another machine", False)):
-        monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / cache))
+    for dry_run in (True, False):
         with pytest.raises(UserError, match=r"somebody else changed it: commit \w+ there, 'Update', .*--force"):
             send(dry_run=dry_run)
     assert (repo.files(), repo.log) == (before, log)
@@ -272,46 +193,20 @@ def test_what_somebody_else_did_is_not_overwritten(
     assert repo.files() == read(sample)
 
 
-def test_a_colleagues_publication_is_not_overwritten(
-    send: Send, sample: Path, repo: Any, tmp_path: Path, finished: Finished, fetch: Fetch,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    """Whole and as its manifest states, but not the one that we published last."""
-    theirs = Path(shutil.copytree(sample, tmp_path / "theirs"))
-    (theirs / "report.md").write_text("# Theirs\n")
-    with monkeypatch.context() as patch:
-        patch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "of a colleague"))
-        newer = send(finished(theirs)).commit
-    change(sample, finished)
-    with pytest.raises(UserError, match=f"somebody else changed it: commit {str(newer)[:12]} came after yours"):
-        send()
-    assert repo.files()["report.md"] == b"# Theirs\n"
-    fetch("looked at")
-    assert send().commit == repo.branches["main"]
-
-
-def test_a_folder_of_another_kind_is_not_replaced(send: Send, sample: Path, repo: Any, finished: Finished) -> None:
+def test_a_folder_of_another_kind_is_not_replaced(server: Any, send: Send, sample: Path, finished: Finished) -> None:
+    server.make(REPO)
+    assert not send().created, "an empty repository is fine"
     with pytest.raises(UserError, match=r"it holds a folder of kind sample, this one is of kind other"):
         send(finished(sample, "other"))
     send(force=True)
 
 
-def test_an_empty_repository_is_fine(server: Any, send: Send) -> None:
-    server.make(REPO)
-    assert not send().created
-    assert len(server.repos[REPO].log) == 2
-
-
 @table(__file__, "publish.md", "Rights", globals())
 @pytest.mark.parametrize("there", [True, False])
-def test_rights(
-    server: Any, send: Send, monkeypatch: pytest.MonkeyPatch, token: str | None, told: str, there: bool
-) -> None:
-    monkeypatch.delenv("HF_TOKEN")
-    if token is not None:
-        monkeypatch.setenv("HF_TOKEN", token)
+def test_rights(server: Any, send: Send, rights: str | None, told: str, there: bool) -> None:
     if there:
         server.make(REPO)
+    server.rights = rights
     with pytest.raises(UserError) as caught:
         send()
     assert told in str(caught.value)
@@ -322,34 +217,22 @@ def test_rights(
 # --- what does not leave ----------------------------------------------------------------------------------------------
 
 
-def test_a_folder_that_fails_its_checks(server: Any, send: Send, sample: Path) -> None:
-    (sample / "report.md").write_text("changed")
-    with pytest.raises(UserError, match=r"digests: report.md differs from its digest; see `lemur verify`"):
-        send()
-    assert not server.requests
+def test_a_folder_that_changes(server: Any, send: Send, sample: Path, finished: Finished) -> None:
+    """Before its checks, after them, and while it is asked for."""
 
-
-def test_what_is_written_while_it_is_asked_for_does_not_leave(server: Any, send: Send, sample: Path) -> None:
-    def edit(plan: PublishReport) -> bool:
-        return bool((sample / "report.md").write_text("# Rep0rt\n"))
-
-    with pytest.raises(UserError, match=r"report.md: was changed during publishing"):
-        send(confirm=edit)
-    assert len(server.repos[REPO].log) == 1
-    assert server.requests["commit"] == 0
-
-
-def test_a_folder_that_is_replaced_while_it_is_checked(
-    server: Any, send: Send, sample: Path, finished: Finished
-) -> None:
-    def verify_then_replace(folder: Path, *, jobs: int | None = None) -> list[Any]:
+    def verify_then_replace(folder: Path, *, jobs: int | None = None) -> list[Check]:
         checks = verify_folder(folder)
         change(sample, finished)
         return checks
 
     with pytest.raises(UserError, match=r"manifest.json was changed meanwhile; run again"):
         send(verify=verify_then_replace)
-    assert not server.requests
+    with pytest.raises(UserError, match=r"report.md: was changed during publishing"):
+        send(confirm=lambda _: bool((sample / "report.md").write_text("# Rep0rt, the second\n")))
+    assert len(server.repos[REPO].log) == 1
+    with pytest.raises(UserError, match=r"digests: report.md differs from its digest; see `lemur verify`"):
+        send()
+    assert server.requests["commit"] == 0
 
 
 @pytest.mark.parametrize(
@@ -378,7 +261,7 @@ def test_what_the_hub_leaves_out_is_told(send: Send, sample: Path, repo: Any, fi
 
 # --- whatever breaks on the way: the same bytes and commits as without it, now or by a rerun ---------------------------
 
-STEPS = ("refs", "create", "info", "tree", "branch", "preupload", "batch", "upload", "verify", "commit", "tag")
+STEPS = ("refs", "create", "info", "tree", "branch", "commit", "tag")
 NEXT = {"revision": "next", "tag": "v1"}
 
 
@@ -392,96 +275,231 @@ def is_whole(server: Any, sample: Path, read: Read) -> Callable[[], bool]:
     return look
 
 
-@pytest.mark.parametrize("what", [429, "drop", "lose"])
 @pytest.mark.parametrize("step", STEPS)
-def test_one_fault_is_overcome(
-    server: Any, send: Send, is_whole: Callable[[], bool], step: str, what: int | str
-) -> None:
-    server.faults = [server.Fault(step, what)]
-    send(**NEXT)
-    assert server.requests[step] >= 1
-    assert is_whole()
-    assert set(server.uploaded.values()) <= {1, 2}
-
-
-def test_a_silent_server_is_not_waited_for(server: Any, send: Send, is_whole: Callable[[], bool]) -> None:
-    server.faults = [server.Fault(step, "hang") for step in ("refs", "tree", "preupload", "upload", "commit")]
-    started = time.monotonic()
-    send(**NEXT)
-    assert time.monotonic() - started < 25, "the server is silent for 30 s, each time"
-    assert is_whole()
-
-
-@pytest.mark.parametrize("step", [step for step in STEPS if step != "verify"])  # the next try finds the file there
-@pytest.mark.parametrize("what", [503, "drop"])
-def test_a_lasting_fault_is_told_and_a_rerun_resumes(
-    server: Any, send: Send, sleeps: list[float], is_whole: Callable[[], bool], step: str, what: int | str
-) -> None:
-    server.faults = [server.Fault(step, what, times=1_000)]
-    with pytest.raises(RetryableError, match="run the same command again: ") as caught:
+def test_faults(server: Any, send: Send, sleeps: list[float], is_whole: Callable[[], bool], step: str) -> None:
+    """One that lasts is told, and a rerun resumes; one that does not is overcome."""
+    for what in (503, "drop", "lose"):
+        server.faults, server.requests = [Fault(step, what, times=1_000)], type(server.requests)()
+        if what == "lose" and step == "commit":
+            send(**NEXT)  # it is found at the head of the branch
+            assert server.requests["commit"] == 1
+        else:
+            with pytest.raises(RetryableError, match="run the same command again: ") as caught:
+                send(**NEXT)
+            assert "\n" not in str(caught.value)
+            assert sleeps == [1, 2, 4, 8]
+        server.faults = []
         send(**NEXT)
-    assert "\n" not in str(caught.value)
-    assert sleeps == [1, 2, 4, 8]
-    arrived = set(server.objects)
-    server.faults, server.uploaded = [], type(server.uploaded)()
-    send(**NEXT)
-    assert is_whole()
-    assert not arrived & set(server.uploaded), "what had arrived is not sent again"
-
-
-def test_a_lost_answer_is_looked_for(
-    server: Any, send: Send, sleeps: list[float], is_whole: Callable[[], bool]
-) -> None:
-    server.faults = [server.Fault("commit", "lose", times=5)]
-    send(**NEXT)
-    assert server.requests["commit"] == 1, "the commit is found, not sent again"
-    assert sleeps == []
-    assert is_whole()
-
-
-def test_a_lost_answer_and_then_nothing(server: Any, send: Send, is_whole: Callable[[], bool]) -> None:
-    def cut(server: Any) -> None:
-        server.faults.append(server.Fault("refs", 503, times=1_000))
-
-    server.faults = [server.Fault("verify", cut), server.Fault("commit", "lose")]
-    with pytest.raises(RetryableError):
+        assert is_whole()
+        server.repos.clear()
+        sleeps.clear()
+        server.faults, server.requests = [Fault(step, what)], type(server.requests)()
         send(**NEXT)
-    server.faults = []
-    send(**NEXT)
-    assert is_whole()
+        assert is_whole()
+        assert sleeps in ([1], [])
+        server.repos.clear()
+        sleeps.clear()
 
 
-def test_a_commit_comes_in_between(server: Any, send: Send) -> None:
+def test_a_silent_server_is_not_waited_for(secret_rules: Path, sample: Path) -> None:
+    """By the client itself: a socket that accepts, and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        hub = Hub(f"http://127.0.0.1:{silent.getsockname()[1]}", answer_seconds=0.3, delays=())
+        started = time.monotonic()
+        with pytest.raises(RetryableError, match=r"the Hub cannot be reached: .*; run the same command again"):
+            publish(sample, REPO, verify=verify_folder, hub=hub)
+        assert time.monotonic() - started < 60
+
+
+def test_a_commit_comes_in_between(server: Any, send: Send, sample: Path, read: Read) -> None:
     repo = server.make(REPO)
-    server.faults = [server.Fault("commit", lambda server: repo.edit(**{"theirs.txt": b"x"}))]
+    server.faults = [Fault("commit", lambda: repo.edit(**{"theirs.txt": b"x"}))]
     with pytest.raises(UserError, match="came in between; run again to compare") as caught:
         send()
     assert not isinstance(caught.value, RetryableError)
     assert repo.files() == {"theirs.txt": b"x"}
-
-
-def test_the_same_comes_in_between(server: Any, send: Send, sample: Path, read: Read) -> None:
-    repo = server.make(REPO)
-    server.faults = [server.Fault("commit", lambda server: repo.edit(**read(sample)))]
-    assert send().commit == repo.branches["main"]
+    repo = server.make("owner/same")
+    server.faults = [Fault("commit", lambda: repo.edit(**read(sample)), nth=2)]
+    assert send(repo_id="owner/same").commit == repo.branches["main"]
     assert len(repo.log) == 2
-
-
-def test_a_commit_comes_after_a_lost_answer(server: Any, send: Send, sample: Path, read: Read) -> None:
-    """The head is not ours: that is said, and nothing is overwritten."""
-    repo = server.make(REPO)
-    server.faults = [server.Fault("commit", "lose")]
-    looked = server.requests["refs"] + 2  # after the answer was lost
-    server.faults.append(server.Fault("refs", lambda server: repo.edit(**{"theirs.txt": b"x"}), nth=looked))
-    for told in ("another commit, .*, came in between; run again to compare", "somebody else changed it"):
-        with pytest.raises(UserError, match=told):
-            send()
-    assert repo.files() == read(sample) | {"theirs.txt": b"x"}
 
 
 @pytest.mark.parametrize("status", [400, 402, 413, 422])
 def test_a_refusal_is_not_tried_again(server: Any, send: Send, sleeps: list[float], status: int) -> None:
-    server.faults = [server.Fault("commit", status, times=1_000)]
+    server.faults = [Fault("commit", status, times=1_000)]
     with pytest.raises(UserError, match=f"the Hub refuses with status {status}: ordered by the test"):
         send()
     assert (sleeps, server.requests["commit"]) == ([], 1)
+
+
+@pytest.mark.parametrize("step", ["refs", "commit", "info", "tree"])
+def test_the_token_is_in_no_message(
+    server: Any, send: Send, fetch: Fetch, sample: Path, step: str, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """Not even where the server repeats it."""
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    send()
+    (sample / "manifest.json").write_text((sample / "manifest.json").read_text() + "\n")
+    server.message, told = f"bad token {TOKEN}", []
+    for status in (400, 401, 403, 503):
+        server.faults = [Fault(step, status, times=100_000)]
+        for work in (send, lambda: fetch(force=True)):
+            try:
+                work()
+            except UserError as error:
+                told.append(str(error))
+    assert len(told) >= 4
+    assert TOKEN not in "".join([*told, *capfd.readouterr(), caplog.text])
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_the_whole_way(server: Any, lemur: Any, sample: Path, tmp_path: Path, read: Read) -> None:
+    done = lemur("-q", "publish", sample, "--repo-id", REPO, "--yes", "--json", "--tag", "v1")
+    assert (done.returncode, done.stderr) == (0, "")
+    summary = json.loads(done.stdout)
+    assert len(summary["added"]) == 7
+    pulled = lemur("pull", REPO, "--out", tmp_path / "new" / "out", "--revision", "v1")
+    assert (pulled.returncode, pulled.stderr) == (0, "")
+    assert pulled.stdout.endswith(f"as the manifest states; commit {summary['commit']}\n")
+    assert read(tmp_path / "new" / "out") == read(sample)
+    assert all(check.ok for check in verify_folder(tmp_path / "new" / "out"))
+
+
+def test_what_is_printed(server: Any, hub: Hub, sample: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_publish(sample, REPO, dry_run=True, hub=hub)
+    dry = capsys.readouterr().out
+    counts = f"{REPO} at main: 7 added, 0 changed, 0 removed, 0 same"
+    assert dry.splitlines()[-1] == f"{counts}; the repository would be created; nothing was published (dry run)"
+    assert "add       10.0 KiB  figures/one.png\n" in dry
+    run_publish(sample, REPO, yes=True, hub=hub)
+    head = server.repos[REPO].branches["main"]
+    assert capsys.readouterr().out == dry[: dry.index(REPO)] + f"{counts}; commit {head}\n"
+    run_publish(sample, REPO, yes=True, hub=hub)
+    assert capsys.readouterr().out == f"{REPO} at main: nothing to publish, all 7 files there are the same\n"
+
+
+@pytest.mark.parametrize("options", [{"dry_run": True}, {"yes": True}])
+def test_what_fails_its_checks_is_neither_published_nor_planned(sample: Path, hub: Hub, options: Any) -> None:
+    def verify(folder: Path) -> list[Check]:
+        return [Check("guarantee 4", ok=False, detail="a group is divided")]
+
+    with pytest.raises(UserError, match="guarantee 4: a group is divided"):
+        command.run_publish(sample, REPO, hub=hub, verify=verify, **options)
+
+
+def test_a_dry_run_without_hub_shows_all_files_and_findings(
+    server: Any, hub: Hub, sample: Path, finished: Finished, read: Read, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.faults = [Fault("refs", "drop", times=1_000)]
+    for number in range(30):
+        (sample / f"more-{number:02d}.txt").write_text("text\n")
+    run_publish(finished(sample), REPO, dry_run=True, hub=hub)
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert [line.split()[-1] for line in lines] == sorted(read(sample))
+    assert last.startswith(f"{REPO} at main: 37 files, ")
+    assert "not compared with what is there: " in last
+    for number in range(5):
+        (sample / f"more-{number:02d}.txt").write_text(f"token hf_{'aB3' * 11}{number}\n")
+    with pytest.raises(UserError, match=r"^.*\(and 2 more\).*$"):
+        run_publish(finished(sample), REPO, dry_run=True, hub=hub)
+    refused = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("refused")]
+    assert refused == [f"more-{number:02d}.txt," for number in range(5)]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("answer", ["y\n", "n\n"])
+def test_a_terminal_is_asked(
+    server: Any, sample: Path, hub: Hub, answer: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
+    with pytest.raises(UserError, match="no terminal to confirm on; add --yes, or --dry-run"):
+        run_publish(sample, REPO, hub=hub)
+    assert not server.requests
+    monkeypatch.setattr(sys, "stdin", Terminal(answer))
+    run_publish(sample, REPO, hub=hub)
+    printed = capsys.readouterr()
+    told, _, asked = printed.err.partition(f"Publish this on {REPO}? [y/N]")
+    assert "add       10.0 KiB  figures/one.png" in told
+    assert asked, printed.err
+    assert (REPO in server.repos) == (answer == "y\n")
+    assert printed.out.startswith(f"{REPO} at main: " + ("7 added" if answer == "y\n" else "nothing was published"))
+
+
+def test_two_at_once(server: Any, send: Send, sample: Path, tmp_path: Path, finished: Finished, read: Read) -> None:
+    """Each commit is one of the two folders, whole; who is too late is told so, or comes after the other."""
+    other = Path(shutil.copytree(sample, tmp_path / "other"))
+    (other / "report.md").write_text("# The other report\n")
+    repo = server.make(REPO)
+
+    def attempt(folder: Path) -> str:
+        try:
+            return f"commit {send(folder).commit}"
+        except UserError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(2) as pool:
+        done = list(pool.map(attempt, [sample, finished(other)]))
+    commits = [repo.files(commit) for _, commit in repo.log[1:]]
+    assert len(commits) == sum(one.startswith("commit ") for one in done) >= 1
+    assert all(files in (read(sample), read(other)) for files in commits)
+    assert all(re.search("^commit |came in between; run again to compare", one) for one in done)
+
+
+# --- killed at points of its way and run again: the same repository, and nothing left behind --------------------------
+
+POINTS = 6
+_HASH = re.compile(r"[0-9a-f]{32,}")
+
+
+def list_files(folder: Path) -> list[str]:
+    """List the files below a folder; those named by an address are named alike."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".measured")
+    files = (path for path in files if not PROBE.fullmatch(path.name))
+    return sorted(_HASH.sub("HASH", path.relative_to(folder).as_posix()) for path in files)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_killed(sample: Path, tmp_path: Path, secret_rules: Path, read: Read) -> None:
+    before = read(sample)
+    root = Path(__file__).parents[3]
+
+    def run(home: Path, kill_at: int) -> tuple[int, int]:
+        for name in ("tmp", "cache"):
+            (home / name).mkdir(parents=True, exist_ok=True)
+        shutil.copytree(secret_rules, home / "cache" / "secrets", dirs_exist_ok=True)  # behind a link: compiled again
+        environment = {"HOME": str(home), "TMPDIR": str(home / "tmp"), "LEMUR_CURATOR_CACHE": str(home / "cache")}
+        install = f"from pathlib import Path\nfrom tests.builders.fake_hub import FakeHub\nhome = Path({str(home)!r})\n"
+        install += "FakeHub(home / 'hub', home / 'hub.pickle').install()\n"
+        words = ["publish", sample, "--repo-id", REPO, "--yes", "--tag", "v1"]
+        return run_counted(words, sample.parent, kill_at, environment | {"PYTHONPATH": str(root)}, first=install)
+
+    def look(home: Path) -> Any:
+        from tests.builders.fake_hub import FakeHub
+
+        repo = FakeHub(home, home / "hub.pickle").repos[REPO]
+        return repo.files(), len(repo.log), set(repo.tags), *(list_files(home / name) for name in ("tmp", "cache"))
+
+    status, changes = run(tmp_path / "whole", 0)
+    assert status == 0
+
+    def kill(point: int) -> bool:
+        home = tmp_path / f"at-{point}"
+        was_killed = run(home, 1 + changes * point // POINTS)[0] == -signal.SIGKILL
+        assert run(home, 0)[0] == 0
+        assert look(home) == look(tmp_path / "whole")
+        assert list_unfinished(home) == []
+        return was_killed
+
+    with ThreadPoolExecutor(2) as pool:
+        assert sum(pool.map(kill, range(POINTS))) == POINTS
+    assert read(sample) == before
+    assert not [path.name for path in sample.parent.iterdir() if path.name.startswith("." + sample.name)]

@@ -23,8 +23,6 @@ from manifests.records import Block
 from tests.builders import extractions
 from tests.builders.suites import table
 
-pytestmark = pytest.mark.filterwarnings("ignore:Use .content=:DeprecationWarning")  # of the client, about itself
-
 
 @pytest.fixture(scope="module")
 def extraction(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -202,7 +200,7 @@ def test_there_and_back(
 ) -> None:
     repo = "owner/blocks"
     assert [w.blocks for w in send(folder, repo).withheld] == [4, 4]
-    sent = b"".join(server.repos[repo].files().values()) + b"".join(server.objects.values())
+    sent = b"".join(file.data for tree in server.repos[repo].trees.values() for file in tree.values())
     for row in pq.read_table(folder / "blocks.parquet").to_pylist():
         if row["code"] is not None and row["source"] != "alpha@1.0":
             assert row["code"].encode() not in sent
