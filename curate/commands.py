@@ -15,6 +15,7 @@ from lemur_core.files import Json
 from lemur_core.files.markdown import plural
 from manifests.folders.manifest import Manifest
 
+_NAMED = 20  # networks that are gone, by name
 #: The stages at which rows are removed, in their order.
 _STAGES = {
     "invalid": "rows without usable code",
@@ -24,6 +25,7 @@ _STAGES = {
     "lexical": "near-duplicates by tokens",
     "structural": "near-duplicates by structure",
     "graph": "other texts of the same computation",
+    "leak": "near to two published splits",
 }
 
 
@@ -33,12 +35,15 @@ def curate(
     options: CurateOptions,
     *,
     origins: Sequence[Path],
+    previous: str | None,
     jobs: int | None,
     force: bool,
     as_json: bool,
 ) -> str:
     """Write a snapshot, and return its summary."""
-    snapshot = curate_here(source, out=out, options=options, origins=origins, jobs=jobs, force=force, progress=True)
+    snapshot = curate_here(
+        source, out=out, options=options, origins=origins, previous=previous, jobs=jobs, force=force, progress=True
+    )
     return summary_text(out, snapshot.manifest, as_json=as_json)
 
 
@@ -66,7 +71,7 @@ def _summary_lines(out: Path, manifest: Manifest) -> Iterator[str]:
     )
     yield f"{names[0]} of {names[1]}, {names[2]}"
     for stage in _STAGES:
-        if rows[stage]:
+        if rows.get(stage):
             yield f"  {stage:<10} {rows[stage]:>9,}  {_STAGES[stage]}"
     splits = ", ".join(f"{count:,} {split}" for split, count in counts["splits"].items())
     yield f"  {'kept':<10} {rows['kept']:>9,}  {splits}"
@@ -76,6 +81,12 @@ def _summary_lines(out: Path, manifest: Manifest) -> Iterator[str]:
         yield f"  {'graphs':<10} {graphs['kept']:>9,}  {text}"
     else:
         yield f"  {'graphs':<10} {'-':>9}  not compared: two of the kept may compute the same"
+    if (previous := manifest.details.get("previous")) is not None:
+        gone = ", ".join(f"{item['nn']} ({item['reason']})" for item in previous["gone"][:_NAMED])
+        more = f" and {len(previous['gone']) - _NAMED:,} more" if len(previous["gone"]) > _NAMED else ""
+        near = f"; {len(inherited):,} near or equal to another" if (inherited := manifest.details["inherited"]) else ""
+        text = f"stay kept, in their splits{near}; gone: {gone or 'none'}{more}"
+        yield f"  {'previous':<10} {previous['kept']:>9,}  {text}"
     if "runs" in counts:
         runs = counts["runs"]
         text = f"of the kept run; {runs['fails']:,} do not, {runs['not_tried']:,} could not be tried"

@@ -29,8 +29,6 @@ from curate.compute.behavior import (
 )
 from curate.compute.runs import BATCH, InputCase, NetFailure, build_case, complete, open_box, place_in, read_answer
 from curate.model.corpus import LoadedRecords
-from curate.model.records import Records
-from curate.model.select import Rescue
 from lemur_core.files import Json
 from lemur_core.files.progress import progress
 from lemur_core.graphs.graph import Graph, unpack
@@ -70,6 +68,7 @@ class NetGraphs:
     graph: str
     graph_widths: str
     graph_repeats: str
+    graph_eval: str
     train_error: str | None
     reads_values: bool
     initial: str
@@ -130,6 +129,16 @@ class GraphTrace:
     def widths(self) -> str | None:
         """G1: equal for computations that are equal up to widths."""
         return self.answer.get("graph_widths")
+
+    @property
+    def evaluated(self) -> str | None:
+        """The graph in eval mode alone: equal for networks that differ in what training draws."""
+        return self.answer.get("graph_eval")
+
+    @property
+    def training(self) -> str | None:
+        """Digest of how it trains itself: `train_setup` and `learn`."""
+        return self.answer.get("glue")
 
     @property
     def behavior(self) -> str | None:
@@ -409,20 +418,6 @@ def build_payload(task: str | None, dataset: str | None, prm: Mapping[str, objec
         if "dropout" in name and isinstance(value, float) and 0 < value < 1
     }
     return {"cases": cases, "prm": {**prm, **rates, "batch": BATCH}}
-
-
-def choose_traced(records: Records, choose: Callable[[Records], Rescue], tracer: CorpusTracer) -> Rescue:
-    """Select until every kept record was traced: the outcome is the same as tracing all of them first.
-
-    Args: choose: the selection by text and by the graphs that the tracer knows.
-    """
-    while True:
-        chosen = choose(records)
-        needed = {code: records.representatives[code] for code in chosen.kept}
-        # Ends at last: every other pass traces a code that was not known.
-        if needed.keys() <= tracer.known.keys():
-            return chosen
-        tracer.trace(needed)
 
 
 def graph_rows(corpus: LoadedRecords, traced: Mapping[int, GraphTrace]) -> Iterator[Json]:

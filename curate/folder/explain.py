@@ -192,7 +192,7 @@ _RECORD_COLUMNS = (
 )
 _DECISION_COLUMNS = ("row", "id", "nn", "kept", "stage", "rescued", "canonical", "similarity", "reason")
 #: Outcomes by priority: the first row with the best of these is the representative of a network.
-_OUTCOME_PRIORITY = (None, "lexical", "structural", "graph", "exact", "filter", "invalid", "repeat")
+_OUTCOME_PRIORITY = (None, "lexical", "structural", "graph", "leak", "exact", "filter", "invalid", "repeat")
 
 
 def explain(folder: Path, name_or_id: str) -> Explanation:

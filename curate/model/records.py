@@ -16,7 +16,7 @@ Source: Hazen's plotting position; Hyndman and Fan 1996, "Sample quantiles in st
 import difflib
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,7 +26,6 @@ import pyarrow.compute as pc
 
 from curate.model.corpus import LoadedRecords
 from curate.model.options import CurateOptions, get_prefix, matching_prefix
-from curate.model.select import Rescue
 from lemur_core.files.errors import UserError
 
 #: Columns by whose value rows are chosen, each with an option of the same name.
@@ -103,8 +102,8 @@ class Records:
         return {code: index for index, code in enumerate(self.order)}
 
 
-def build_records(corpus: LoadedRecords, options: CurateOptions) -> Records:
-    """Build the records of all usable rows that the options include."""
+def build_records(corpus: LoadedRecords, options: CurateOptions, published: Container[int] = ()) -> Records:
+    """Build the records of all usable rows that the options include. Args: published: codes that come first."""
     names: list[str] = [nn or "" for nn in corpus.rows.column("nn").to_pylist()]
     usable = corpus.code_of_row >= 0
     usable[list(corpus.problems)] = False
@@ -128,7 +127,7 @@ def build_records(corpus: LoadedRecords, options: CurateOptions) -> Records:
         names=chosen_names,
         prefixes={code: get_prefix(name) for code, name in chosen_names.items()},
         families={code: corpus.features.family[code] for code in shown},
-        order=_rank_codes(corpus, options, shown, chosen_names, scores),
+        order=_rank_codes(corpus, options, shown, chosen_names, scores, published),
         rows=left_out | shown,
     )
 
@@ -143,32 +142,6 @@ def leave_out(records: Records, corpus: LoadedRecords, reasons: Mapping[int, str
         representatives={code: row for code, row in records.representatives.items() if code not in reasons},
         order=[code for code in records.order if code not in reasons],
     )
-
-
-def choose_fitting(
-    records: Records,
-    corpus: LoadedRecords,
-    choose: Callable[[Records], Rescue],
-    find_reasons: Callable[[Mapping[int, int]], Mapping[int, str]],
-) -> tuple[Records, Rescue]:
-    """Select until every kept record meets requirements that are tested only where a record is about to be kept.
-
-    Those that do not are left out, as by a filter, and the selection is repeated without them. A record that was not
-    tested does not affect the outcome: it is near a kept one that ranks higher. So the kept set equals the selection
-    over all fitting records, all guarantees hold for it, and only a small part of a corpus is ever run.
-
-    Args:
-        choose: the selection; its outcome depends on the records alone.
-        find_reasons: returns why to leave out some of these codes, which are given with their representative rows.
-    Returns: the records that were not left out, and the selection among them.
-    """
-    while True:
-        chosen = choose(records)
-        reasons = find_reasons({code: records.representatives[code] for code in chosen.kept})
-        # Ends at last: every other pass leaves a record out.
-        if not reasons:
-            return records, chosen
-        records = leave_out(records, corpus, reasons)
 
 
 def _network_rows(
@@ -228,13 +201,15 @@ def _rank_codes(
     shown: dict[int, int],
     names: dict[int, str],
     scores: Mapping[int, float],
+    published: Container[int],
 ) -> list[int]:
-    """Order codes by preferred prefix, trained from scratch first, score, name, id: a total order."""
+    """Order codes by publication, preferred prefix, trained from scratch first, score, name, id: a total order."""
 
-    def key(code: int) -> tuple[int, bool, float, str, str]:
+    def key(code: int) -> tuple[bool, int, bool, float, str, str]:
         name = names[code]
         pretrained = code in corpus.features.pretrained
-        return _preference(name, options), pretrained, _sort_key(scores.get(code, math.nan)), name, corpus.ids[code]
+        score = _sort_key(scores.get(code, math.nan))
+        return code not in published, _preference(name, options), pretrained, score, name, corpus.ids[code]
 
     return sorted(shown, key=key)
 

@@ -42,7 +42,7 @@ class CurationOutcome:
 
 #: The stages at which a record is removed as the duplicate of a kept one, in their order.
 DUPLICATE_STAGES = ("exact", "lexical", "structural", "graph")
-STAGES = ("invalid", "filter", "repeat", *DUPLICATE_STAGES)
+STAGES = ("invalid", "filter", "repeat", *DUPLICATE_STAGES, "leak")
 
 
 def count_decisions(corpus: LoadedRecords, outcome: CurationOutcome) -> Json:

@@ -22,6 +22,7 @@ from curate.compute.runs import RunResult, read_reason
 from curate.model.corpus import CodeFile, LoadedRecords, fill_store
 from curate.model.features import FeatureStore
 from curate.model.options import CurateOptions
+from curate.model.previous import STAYS, Previous, PublishedRecord
 from curate.model.rights import Origin, Rights
 from curate.published.outcome import CurationOutcome
 from curate.run.pipeline import describe_assumptions_of, write_contents
@@ -30,7 +31,7 @@ from curate.sources.rows import ROW_SCHEMA, MeasuredFacts, RecordSource
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from lemur_core.graphs.graph import Graph
-from lemur_core.graphs.identity import IDENTITIES, compute_identities
+from lemur_core.graphs.identity import IDENTITIES, compute_identities, identities
 from manifests.conversations.conversation import DROPS, Chat, conversation_id, count_tokens
 from manifests.conversations.verify import chat_rows, contents
 from manifests.folders.kinds import SNAPSHOT, Folder
@@ -53,7 +54,7 @@ def derive(folder: Folder, made: Path) -> Json:
         corpus, arch_uids = _read_corpus(folder, options, codes)
         tracer = None if options.graphs == "off" else StoredTracer(path, corpus)
         check = _StoredRuns(path, corpus, options.require_runs) if options.checks_runs else None
-        outcome = curate_strict(corpus, options, check, tracer)
+        outcome = curate_strict(corpus, options, check, tracer, _read_previous(folder))
         if check is not None:
             outcome.runs = check({code: outcome.representatives[code] for code in outcome.kept})
         if tracer is not None:
@@ -180,8 +181,19 @@ def _read_answer(row: Json) -> Json:
         return answer
     packed = {mode: base64.b64encode(zlib.compress(text.encode(), 1)).decode() for mode, text in graphs.items() if text}
     forms = {mode: Graph.from_json(json.loads(text)) for mode, text in graphs.items() if text}
-    identities = compute_identities(forms)
-    return {**answer, **dict.fromkeys(IDENTITIES), **identities, **packed}
+    own = identities(forms["eval"]).exact
+    return {**answer, **dict.fromkeys(IDENTITIES), **compute_identities(forms), "graph_eval": own, **packed}
+
+
+def _read_previous(folder: Folder) -> Previous | None:
+    """Return what was kept before: the records whose decisions say so, and those that the manifest names as gone."""
+    if (stated := folder.manifest.details.get("previous")) is None:
+        return None
+    decided = iterate_rows(folder.path / "decisions.parquet", ("id", "kept", "reason"))
+    stayed = {row["id"] for row in decided if row["kept"] and row["reason"] == STAYS}
+    records = {item["id"]: PublishedRecord(item["nn"], item["split"]) for item in stated["gone"]}
+    rows = SNAPSHOT.rows(folder.path, LemurRecord, ("id", "nn", "split"))
+    return Previous(records | {row.id: PublishedRecord(row.nn, row.split) for row in rows if row.id in stayed})
 
 
 class _StoredRuns:

@@ -31,7 +31,7 @@ _BEST = 10
 OUTCOMES = ("filter", *DUPLICATE_STAGES, "kept")
 
 #: The row with the best outcome represents its network.
-_RANK = {"kept": 0, "graph": 1, "structural": 2, "lexical": 3, "exact": 4, "repeat": 5, "filter": 6}
+_RANK = {"kept": 0, "leak": 1, "graph": 1, "structural": 2, "lexical": 3, "exact": 4, "repeat": 5, "filter": 6}
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +157,11 @@ _STEPS = {
     "lexical": "lexical near-duplicates",
     "structural": "structural near-duplicates",
     "graph": "other texts of the same computation",
+    "leak": "near to two published splits",
     "kept": "**kept**",
 }
 #: Steps of the funnel that most curations do not have.
-_RARE_STEPS = ("invalid", "filter", "graph")
+_RARE_STEPS = ("invalid", "filter", "graph", "leak")
 
 _SHOWN = 16  # digits of a graph's digest
 _AGREEMENTS: tuple[Agreement | None, ...] = ("same", "widths", "different", None)
