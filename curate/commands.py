@@ -9,13 +9,13 @@ from pathlib import Path
 
 from curate.interface import curate as curate_here
 from curate.model.options import CurateOptions
+from curate.model.records import list_first
 from curate.published.novel import NovelFiles
 from curate.published.novel import novel as novel  # as it is: the command reads its result
 from lemur_core.files import Json
 from lemur_core.files.markdown import plural
 from manifests.folders.manifest import Manifest
 
-_NAMED = 20  # networks that are gone, by name
 #: The stages at which rows are removed, in their order.
 _STAGES = {
     "invalid": "rows without usable code",
@@ -82,15 +82,10 @@ def _summary_lines(out: Path, manifest: Manifest) -> Iterator[str]:
     else:
         yield f"  {'graphs':<10} {'-':>9}  not compared: two of the kept may compute the same"
     if (previous := manifest.details.get("previous")) is not None:
-        gone = ", ".join(f"{item['nn']} ({item['reason']})" for item in previous["gone"][:_NAMED])
-        more = f" and {len(previous['gone']) - _NAMED:,} more" if len(previous["gone"]) > _NAMED else ""
+        gone = list_first([f"{item['nn']} ({item['reason']})" for item in previous["gone"]])
         near = f"; {len(inherited):,} near or equal to another" if (inherited := manifest.details["inherited"]) else ""
-        text = f"stay kept, in their splits{near}; gone: {gone or 'none'}{more}"
+        text = f"stay kept, in their splits{near}; gone: {gone or 'none'}"
         yield f"  {'previous':<10} {previous['kept']:>9,}  {text}"
-    if "runs" in counts:
-        runs = counts["runs"]
-        text = f"of the kept run; {runs['fails']:,} do not, {runs['not_tried']:,} could not be tried"
-        yield f"  {'runs':<10} {runs['runs']:>9,}  {text}"
     if "origins" in counts:
         kept_origins = counts["origins"]["kept"]
         licenses = ", ".join(f"{count:,} {name}" for name, count in kept_origins["licenses"].items())
@@ -99,6 +94,8 @@ def _summary_lines(out: Path, manifest: Manifest) -> Iterator[str]:
         chat = counts["chat"]
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in chat["kinds"].items())
         yield f"  {'chat':<10} {chat['rows']:>9,}  conversations: {kinds}; {chat['dropped']:,} not made"
+    if unread := manifest.details.get("unread"):
+        yield f"  note: no numbers, which count as missing: {list_first(unread)}"
     for note in manifest.details.get("notes", ()):
         yield f"  note: {note}"
     measured = manifest.measured

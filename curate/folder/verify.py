@@ -203,7 +203,7 @@ def _check_no_near_duplicates(snapshot: _VerifiedSnapshot) -> Check:
     pairs = exact_pairs(features, np.array(sorted(sets), np.int64), parameters["lexical_threshold"])
     near_sets = [(number, number, 1.0) for number in sets]
     near_sets += zip(pairs.a.tolist(), pairs.b.tolist(), pairs.jaccard.tolist(), strict=True)
-    wrong = [
+    wrong: list[str] = [
         f"lexical Jaccard {value:.3f} between two kept records"
         for a, b, value in near_sets
         for first, other in itertools.product(sets[a], sets[b])
@@ -224,7 +224,8 @@ def _check_no_near_duplicates(snapshot: _VerifiedSnapshot) -> Check:
 def _check_witnesses(snapshot: _VerifiedSnapshot) -> Check:
     """Check that the similarity of every removal to its witness is as recorded and reaches its threshold."""
     code_of, parameters = snapshot.code_of, snapshot.manifest.parameters
-    wrong, checked = [], 0
+    wrong: list[str] = []
+    checked = 0
     for decision in snapshot.decisions:
         stage = decision["stage"]
         if stage == "leak":

@@ -27,7 +27,7 @@ from lemur_core.files.atomic import atomic_file, remove_dead
 from lemur_core.files.cache import cache_folder, drop_damaged, read_cached, remove_path
 from lemur_core.similarity import Detail
 from lemur_core.similarity.minhash import PERMUTATIONS, SCHEME, IntArray
-from lemur_core.similarity.outline import is_other_python, outline_code
+from lemur_core.similarity.outline import Outline, is_other_python, outline_code
 from lemur_core.similarity.views import Views, compute_views
 
 #: The first match wins, so specific designs come first.
@@ -69,7 +69,7 @@ def _find_rule(name: str) -> int:
 
 
 #: Part of the cache's name; increased whenever a definition below changes.
-FEATURES_VERSION = 5
+FEATURES_VERSION = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,8 @@ def code_features(code: str, detail: Detail = "abstract") -> Features | str:
     outline = outline_code(code)
     if isinstance(outline, str):
         return outline
+    if not _defines_module(code, outline):
+        return NO_MODULE
     views = compute_views(code, outline, detail)
     if isinstance(views, str):
         return views
@@ -101,6 +103,35 @@ def code_features(code: str, detail: Detail = "abstract") -> Features | str:
         pretrained=_find_evidence(code),
         lines=code.count("\n") + (not code.endswith("\n")),
     )
+
+
+#: Why a file is no network.
+NO_MODULE = "defines no nn.Module"
+#: Bases of classes that are surely no modules.
+_NO_MODULES = frozenset(
+    {
+        "object",
+        "ABC",
+        "Protocol",
+        "Generic",
+        "NamedTuple",
+        "TypedDict",
+        "Enum",
+        "IntEnum",
+        "StrEnum",
+        "Exception",
+        "dict",
+    }
+    | {"list", "tuple", "set", "str", "int", "float", "Dataset", "IterableDataset", "DataLoader", "Sampler", "Function"}
+    | {"Optimizer", "Thread", "Process", "TestCase"}
+)
+_NET = re.compile(r"^(?:def\s+Net\b|Net\s*=)", re.MULTILINE)
+
+
+def _defines_module(code: str, outline: Outline) -> bool:
+    """Return whether a file may define a module: a class with a base that may be one, or with `forward`; or a Net."""
+    may_be = (item.has_forward or not _NO_MODULES.issuperset(item.bases) for item in outline.classes)
+    return any(may_be) or _NET.search(code) is not None
 
 
 def _find_evidence(code: str) -> tuple[Evidence, ...]:

@@ -306,19 +306,37 @@ def find_best_rows(corpus: LoadedRecords, shown: Mapping[int, int]) -> dict[int,
 
 
 def find_off_scale(corpus: LoadedRecords) -> list[int]:
-    """Return the rows with an accuracy outside 0 to 1 on data sets where nine in ten accuracies are inside."""
+    """Return the rows with an accuracy outside 0 to 1 on data sets where most accuracies are inside."""
     accuracy = corpus.rows.column("accuracy").to_numpy().astype(np.float64)
     usable = (corpus.code_of_row >= 0) & np.isfinite(accuracy)
     usable[list(corpus.problems)] = False
     rows = np.flatnonzero(usable)
     dataset, outside = _number_values(corpus.rows, _DATASET)[rows], (accuracy[rows] < 0) | (accuracy[rows] > 1)
     share = np.bincount(dataset, outside) / np.maximum(np.bincount(dataset), 1)
-    off: list[int] = rows[outside & (share[dataset] <= _OFF_SCALE)].tolist()
+    off: list[int] = rows[outside & (share[dataset] < _OFF_SCALE)].tolist()
     return off
 
 
 #: A larger share of accuracies outside 0 to 1 is another scale, such as percent.
-_OFF_SCALE = 0.1
+_OFF_SCALE = 0.5
+
+
+def list_unread(corpus: LoadedRecords) -> list[str]:
+    """Return the values that are stated and cannot be read, by row and column; they count as missing."""
+    stated = enumerate(corpus.rows.column("note").to_pylist())
+    return [f"row {row}: {text}" for row, text in stated if text is not None and row not in corpus.problems]
+
+
+def describe_off_scale(corpus: LoadedRecords) -> list[str]:
+    """Return a note on the accuracies outside 0 to 1 by row, if there are any."""
+    off = [f"row {row}: accuracy {corpus.rows['accuracy'][row].as_py():g}" for row in find_off_scale(corpus)]
+    return [f"outside 0 to 1: {list_first(off)}"] if off else []
+
+
+def list_first(items: Sequence[str]) -> str:
+    """Return the first items in one line, and how many more there are."""
+    more = f"; and {len(items) - _LISTED_VALUES:,} more" if len(items) > _LISTED_VALUES else ""
+    return "; ".join(items[:_LISTED_VALUES]) + more
 
 
 def _average(

@@ -1,12 +1,11 @@
 """The decisions of a curation, in the one form from which the snapshot is written, and their counts."""
 
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from curate.compute.behavior import find_faults
 from curate.compute.graphs import GraphTrace, get_computations
-from curate.compute.runs import RunResult, read_reason
 from curate.model.corpus import LoadedRecords
 from curate.model.options import get_prefix
 from curate.model.rights import Rights
@@ -32,7 +31,7 @@ class CurationOutcome:
     weights: dict[int, float]
     rows: dict[int, int] = field(default_factory=dict)  # code -> its best row, for every usable code, kept or not
     whole: CorpusSplits = field(default_factory=lambda: CorpusSplits({}, {}))  # of all these codes
-    runs: dict[int, RunResult] | None = None  # kept code -> whether it runs; None if not checked
+    runs: dict[int, GraphTrace] | None = None  # kept code -> its trace, if it has to run
     graphs: dict[int, GraphTrace] | None = None  # traced code -> what it computes; None if nothing was traced
     rights: Rights = field(default_factory=lambda: Rights(NOASSERTION))  # to kept and removed codes
     chat: Chat | None = None  # the conversations; None if not requested
@@ -40,6 +39,8 @@ class CurationOutcome:
     details: Json = field(default_factory=dict)  # for the manifest
 
 
+#: The beginning of the decision on a code that does not run, with `--require-runs`; the error follows.
+NOT_RUN = "does not run, or cannot be tried (--require-runs): "
 #: The stages at which a record is removed as the duplicate of a kept one, in their order.
 DUPLICATE_STAGES = ("exact", "lexical", "structural", "graph")
 STAGES = ("invalid", "filter", "repeat", *DUPLICATE_STAGES, "leak")
@@ -61,7 +62,6 @@ def count_decisions(corpus: LoadedRecords, outcome: CurationOutcome) -> Json:
     before_prefix: Counter[str] = Counter(get_prefix(name) for name, _ in networks)
     before_family: Counter[str] = Counter(family.values())
     kept_rows = [outcome.representatives[code] for code in outcome.kept]
-    reasons = [decision.reason for decision in outcome.decisions]
     return {
         "rows": {"input": len(outcome.decisions), "kept": rows["kept"], **{stage: rows[stage] for stage in STAGES}},
         "networks": len(networks),
@@ -81,7 +81,7 @@ def count_decisions(corpus: LoadedRecords, outcome: CurationOutcome) -> Json:
         **(
             {}
             if outcome.runs is None
-            else {"runs": count_runs(outcome.runs.values(), zip(code_of_row, reasons, strict=True))}
+            else {"runs": {"runs": len(outcome.runs), "left_out": _count_failing(outcome, code_of_row)}}
         ),
         **({} if outcome.chat is None else {"chat": outcome.chat.counts()}),
     }
@@ -103,21 +103,14 @@ def _count_graphs(outcome: CurationOutcome) -> Json:
     }
 
 
-def count_runs(results: Iterable[RunResult], reasons: Iterable[tuple[Hashable, str]]) -> Json:
-    """Count the kept records that run, do not run or could not be tried, and the codes that were left out for it.
-
-    Args: results: the results of the kept records. reasons: the reasons of all decisions, each with its code.
-    """
-    checked = list(results)
-    errors = Counter(result.category for result in checked if result.category is not None)
-    left_out = {code: result.category for code, reason in reasons if (result := read_reason(reason)) is not None}
-    return {
-        "runs": sum(result.runs is True for result in checked),
-        "fails": sum(result.runs is False for result in checked),
-        "not_tried": sum(result.runs is None for result in checked),
-        "errors": dict(sorted(errors.items())),
-        "left_out": dict(sorted(Counter(left_out.values()).items())),
+def _count_failing(outcome: CurationOutcome, code_of_row: Sequence[int]) -> dict[str, int]:
+    """Count the codes that were left out because they do not run, by category."""
+    left_out = {
+        code: decision.reason.removeprefix(NOT_RUN).partition(":")[0]
+        for code, decision in zip(code_of_row, outcome.decisions, strict=True)
+        if decision.reason.startswith(NOT_RUN)
     }
+    return dict(sorted(Counter(left_out.values()).items()))
 
 
 def _before_after(before: Counter[str], after: Counter[str]) -> dict[str, dict[str, int]]:

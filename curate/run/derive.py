@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 
 from curate.compute.graphs import GraphTrace, get_computations
-from curate.compute.runs import RunResult, read_reason
 from curate.model.corpus import CodeFile, LoadedRecords, fill_store
 from curate.model.features import FeatureStore
 from curate.model.options import CurateOptions
@@ -53,16 +52,13 @@ def derive(folder: Folder, made: Path) -> Json:
     with tempfile.TemporaryDirectory(dir=made) as scratch, CodeFile(Path(scratch) / "codes") as codes:
         corpus, arch_uids = _read_corpus(folder, options, codes)
         tracer = None if options.graphs == "off" else StoredTracer(path, corpus)
-        check = _StoredRuns(path, corpus, options.require_runs) if options.checks_runs else None
-        outcome = curate_strict(corpus, options, check, tracer, _read_previous(folder))
-        if check is not None:
-            outcome.runs = check({code: outcome.representatives[code] for code in outcome.kept})
+        outcome = curate_strict(corpus, options, tracer, _read_previous(folder))
         if tracer is not None:
             outcome.notes += describe_assumptions_of(corpus, outcome, options)
         elif notes := manifest.details.get("notes"):
             outcome.notes += notes[len(outcome.notes) :][-1:]  # why nothing could be run
         outcome.rights = _read_rights(path, manifest, corpus)
-        given = ("origins", "chat_residue")
+        given = ("origins", "chat_residue", "unread")
         outcome.details.update((name, manifest.details[name]) for name in given if name in manifest.details)
         if options.chat:
             outcome.chat = _read_chat(path, corpus, outcome)
@@ -194,33 +190,6 @@ def _read_previous(folder: Folder) -> Previous | None:
     records = {item["id"]: PublishedRecord(item["nn"], item["split"]) for item in stated["gone"]}
     rows = SNAPSHOT.rows(folder.path, LemurRecord, ("id", "nn", "split"))
     return Previous(records | {row.id: PublishedRecord(row.nn, row.split) for row in rows if row.id in stayed})
-
-
-class _StoredRuns:
-    """Answers which networks run as the tables state it."""
-
-    def __init__(self, folder: Path, corpus: LoadedRecords, required: bool) -> None:
-        columns = ["id", "nn", "runs", "runs_error"]
-        records = read_table(SNAPSHOT.files(folder, "records"), LemurRecord, columns).to_pylist()
-        for row in records:
-            if (row["runs"] is True) != (row["runs_error"] is None):
-                raise UserError(f"{row['nn']}: runs is {row['runs']}, and the error is {row['runs_error']!r}")
-            if required and not row["runs"]:
-                raise UserError(f"{row['nn']}: kept, but does not run")
-        self._results = {row["id"]: RunResult(row["runs"], row["runs_error"]) for row in records}
-        self._ids = corpus.ids
-        for row in iterate_rows(folder / "decisions.parquet", ("id", "stage", "reason")):
-            if (left_out := read_reason(row["reason"])) is not None:
-                self._results[row["id"]] = left_out
-            elif row["stage"] is not None:  # if it was run, to be kept in an earlier pass, it is one that runs
-                self._results.setdefault(row["id"], RunResult(True))
-
-    def __call__(self, representatives: Mapping[int, int]) -> dict[int, RunResult]:
-        """Return the results of these codes. Raises: UserError if one is not stated."""
-        missing = next((code for code in representatives if self._ids[code] not in self._results), None)
-        if missing is not None:
-            raise UserError(f"{self._ids[missing][:16]}: nothing says whether it runs")
-        return {code: self._results[self._ids[code]] for code in representatives}
 
 
 def _read_rights(folder: Path, manifest: Manifest, corpus: LoadedRecords) -> Rights:

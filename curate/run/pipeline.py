@@ -3,7 +3,6 @@
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pyarrow as pa
 
 from curate.chat.build import build_chat
 from curate.compute.graphs import GraphTracer
-from curate.compute.runs import RunChecker, describe_assumptions
+from curate.compute.runs import describe_assumptions
 from curate.folder.networks import count_measurements
 from curate.folder.page import snapshot_page
 from curate.folder.report import write_report
@@ -19,6 +18,7 @@ from curate.folder.snapshot import MEASUREMENTS, list_removed_rows, write_snapsh
 from curate.model.corpus import CodeFile, LoadedRecords, read_corpus
 from curate.model.options import CurateOptions, get_prefix
 from curate.model.previous import Previous, describe_previous
+from curate.model.records import list_unread
 from curate.model.rights import Origins, check_origins, read_rights
 from curate.published.outcome import CurationOutcome, count_decisions
 from curate.run.strict import curate_strict
@@ -64,6 +64,8 @@ def curate(
             corpus = read_corpus(source, codes, options.tokens, jobs)
             watch.lap("load and features")
             outcome = decide(corpus, options, jobs, previous)
+            if unread := list_unread(corpus):
+                outcome.details["unread"] = unread
             _check_some_left(corpus, outcome)
             watch.lap("decide")
             _add_rights(corpus, outcome, source, options, origins, jobs)
@@ -74,7 +76,7 @@ def curate(
                 watch.lap("chat")
             rows, counts, details = write_contents(folder, corpus, outcome, options, source)
             watch.lap("write")
-        ran_code = options.checks_runs or options.chat or outcome.graphs is not None
+        ran_code = options.chat or outcome.graphs is not None
         before = [previous.parent] if previous is not None and previous.parent is not None else []
         parents = [*find_source_parents(source), *repositories, *before]
         manifest = Manifest(
@@ -144,26 +146,21 @@ def _check_some_left(corpus: LoadedRecords, outcome: CurationOutcome) -> None:
 def decide(
     corpus: LoadedRecords, options: CurateOptions, jobs: int | None, previous: Previous | None = None
 ) -> CurationOutcome:
-    """Decide every row, and check whether the kept records run if requested."""
-    with ExitStack() as boxes:
-        check = tracer = None
-        if options.checks_runs:
-            check = boxes.enter_context(RunChecker(corpus, jobs=jobs, **options.in_sandbox))
-        if options.graphs != "off":
-            tracer = boxes.enter_context(GraphTracer(corpus, jobs=jobs, **options.in_sandbox))
-        try:
-            outcome = curate_strict(corpus, options, check, tracer, previous)
-        except NoSandboxError as error:
-            # Only the default may be left out in silence: what was requested is an error.
-            if options.graph is not None or check is not None or tracer is None or previous is not None:
-                raise
-            note(f"graphs are not compared: {error}")
-            outcome, tracer = curate_strict(corpus, options), None
-            outcome.notes.append("graphs were not compared: nothing can be run here, so no code was run")
-        if tracer is not None:
-            outcome.notes += describe_assumptions_of(corpus, outcome, options)
-        if check is not None:
-            outcome.runs = check({code_index: outcome.representatives[code_index] for code_index in outcome.kept})
+    """Decide every row."""
+    if options.graphs == "off":
+        return curate_strict(corpus, options, previous=previous)
+    try:
+        with GraphTracer(corpus, jobs=jobs, **options.in_sandbox) as tracer:
+            outcome = curate_strict(corpus, options, tracer, previous)
+    except NoSandboxError as error:
+        # Only the default may be left out in silence: what was requested is an error.
+        if options.graph is not None or options.require_runs or previous is not None:
+            raise
+        note(f"graphs are not compared: {error}")
+        outcome = curate_strict(corpus, options)
+        outcome.notes.append("graphs were not compared: nothing can be run here, so no code was run")
+        return outcome
+    outcome.notes += describe_assumptions_of(corpus, outcome, options)
     return outcome
 
 
@@ -198,7 +195,7 @@ def _parameters(
 ) -> Json:
     """Return the parameters of the decisions, to reproduce them; `graph` is off if nothing could be run."""
     chosen = describe_options(options)
-    chosen["check_runs"], chosen["graph"] = options.checks_runs, "off" if outcome.graphs is None else options.graphs
+    chosen["graph"] = "off" if outcome.graphs is None else options.graphs
     if repositories:
         chosen["origins"] = [parent.sha256 for parent in repositories]
     if before:

@@ -4,14 +4,13 @@ import math
 from collections.abc import Container, Mapping, Sequence
 
 from curate.compute.graphs import CorpusTracer, GraphTrace, differ_test, get_computations
-from curate.compute.runs import Check, reason_to_leave_out
 from curate.model.corpus import LoadedRecords
 from curate.model.options import CurateOptions, get_prefix, matching_prefix
 from curate.model.previous import STAYS, GrowingSelection, Previous
-from curate.model.records import Records, build_records, leave_out
+from curate.model.records import Records, build_records, describe_off_scale, leave_out
 from curate.model.select import Rescue, Support, rescue
 from curate.model.splits import CorpusSplits, assign_splits, group_kept, group_names, split_corpus
-from curate.published.outcome import CurationOutcome
+from curate.published.outcome import NOT_RUN, CurationOutcome
 from lemur_core.similarity.index import KeptSet, LexicalIndex, StructuralIndex, Verdict, select
 from lemur_core.similarity.join import Recall, enough_effort, exact_pairs, measure_recall
 from lemur_core.similarity.minhash import PERMUTATIONS, SCHEME, Banding
@@ -20,7 +19,6 @@ from lemur_core.similarity.minhash import PERMUTATIONS, SCHEME, Banding
 def curate_strict(
     corpus: LoadedRecords,
     options: CurateOptions,
-    check: Check | None = None,
     tracer: CorpusTracer | None = None,
     previous: Previous | None = None,
 ) -> CurationOutcome:
@@ -30,8 +28,7 @@ def curate_strict(
     the outcome is that of tracing and running all of them.
 
     Args:
-        check: checks which records run; required with `require_runs`.
-        tracer: traces what codes compute; None: graphs are not compared.
+        tracer: traces what codes compute, and whether they run; None: graphs are not compared.
         previous: what was kept before stays, and keeps its split.
     """
     published = {} if previous is None else previous.find(corpus)
@@ -58,14 +55,9 @@ def curate_strict(
             tracer.trace(representatives)
             continue
         failed: dict[int, str] = {}
-        if options.require_runs:
-            assert check is not None
-            results = check(
-                {code_index: row for code_index, row in representatives.items() if code_index not in published}
-            )
-            failed = {
-                code_index: reason_to_leave_out(result) for code_index, result in results.items() if not result.runs
-            }
+        if options.require_runs and tracer is not None:
+            tried = {code_index: tracer.known[code_index] for code_index in chosen.kept if code_index not in published}
+            failed = {code_index: NOT_RUN + (one.error or "") for code_index, one in tried.items() if not one.runs}
         if not failed:
             break
         records = leave_out(records, corpus, failed)
@@ -99,7 +91,8 @@ def curate_strict(
         rows=records.rows,
         whole=_split_corpus(corpus, records, chosen, split_of, traces, options.seed),
         graphs=None if tracer is None else tracer.known,
-        notes=chosen.shortfalls,
+        runs={code_index: traces[code_index] for code_index in kept} if options.require_runs else None,
+        notes=chosen.shortfalls + describe_off_scale(corpus),
         details=details,
     )
 

@@ -68,7 +68,7 @@ def test_each_record_gets_its_outcome(tmp_path: Path, monkeypatch: pytest.Monkey
     tables = []
     for number in range(2):  # the second time, outcomes are recalled
         out = tmp_path / f"snapshot{number}"
-        curate(tmp_path / "records.jsonl", out=out, options=CurateOptions(graph="all", check_runs=True), jobs=2)
+        curate(tmp_path / "records.jsonl", out=out, options=CurateOptions(graph="all"), jobs=2)
         assert [check for check in verify(out) if not check.ok] == []
         tables.append([(out / name).read_bytes() for name in ("graphs.parquet", "decisions.parquet")])
     assert tables[0] == tables[1]

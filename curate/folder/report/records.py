@@ -165,25 +165,16 @@ def report_largest_groups(facts: ReportFacts) -> list[str]:
 
 
 def report_runs(outcome: CurationOutcome, counts: Json) -> list[str]:
-    """Report how many kept networks run, and why the others do not; empty if runs were not checked."""
-    if outcome.runs is None:
+    """Report why networks were left out that do not run; empty if they were not."""
+    if outcome.runs is None or not (left_out := counts["runs"]["left_out"]):
         return []
-    stated = counts["runs"]
     lines = [
-        "## Networks that run",
+        "## Networks that do not run",
         "",
-        f"{plural(stated['runs'], 'kept network')} of {count(len(outcome.kept))} ran:"
-        " constructed as `Net(in_shape, out_shape, prm, device)` and run forward on two samples of the size that the"
-        " record's transform gives, on a CPU, in eval mode, without trained weights (column `runs`)."
-        f" {count(stated['fails'])} do not run, {count(stated['not_tried'])} could not be tried.",
+        "Left out, since they do not run or could not be tried (`--require-runs`):",
         "",
     ]
-    if stated["errors"]:
-        lines += _tabulate_categories(stated["errors"], "kept networks")
-    if stated["left_out"]:
-        lines += ["Left out because they do not run or could not be tried (`--require-runs`):", ""]
-        lines += _tabulate_categories(stated["left_out"], "codes")
-    return lines
+    return lines + _tabulate_categories(left_out, "codes")
 
 
 def _tabulate_categories(errors: dict[str, int], unit: str) -> list[str]:
