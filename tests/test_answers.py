@@ -59,6 +59,7 @@ NET = {
     "runs": True,
     "route": "meta",
     "in_shape": [2, 3],
+    "graph_eval": "e",
     "glue": "g",
     "prm_read": ["lr"],
     "weights": "w",

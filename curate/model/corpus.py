@@ -113,6 +113,8 @@ def read_corpus(
     features = store.table(list(number_of))
     for row in np.flatnonzero(np.isin(code_of_row, np.fromiter(features.problems, np.int64))).tolist():
         problems[row] = features.problems[int(code_of_row[row])]
+    for row in np.flatnonzero((code_of_row >= 0) & ~features.module[code_of_row]).tolist():
+        problems.setdefault(row, "defines no nn.Module")
     ids = [digest.hex() for digest in number_of]
     return LoadedRecords(pa.concat_tables(tables), code_of_row, problems, ids, codes, features)
 

@@ -79,6 +79,7 @@ class Features(Views):
     family: str
     pretrained: tuple[Evidence, ...]
     lines: int
+    module: bool  # whether it may define an nn.Module
 
 
 def code_features(code: str, detail: Detail = "abstract") -> Features | str:
@@ -92,8 +93,6 @@ def code_features(code: str, detail: Detail = "abstract") -> Features | str:
     outline = outline_code(code)
     if isinstance(outline, str):
         return outline
-    if not _defines_module(code, outline):
-        return NO_MODULE
     views = compute_views(code, outline, detail)
     if isinstance(views, str):
         return views
@@ -102,11 +101,10 @@ def code_features(code: str, detail: Detail = "abstract") -> Features | str:
         family=get_family(outline.names),
         pretrained=_find_evidence(code),
         lines=code.count("\n") + (not code.endswith("\n")),
+        module=_defines_module(code, outline),
     )
 
 
-#: Why a file is no network.
-NO_MODULE = "defines no nn.Module"
 #: Bases of classes that are surely no modules.
 _NO_MODULES = frozenset(
     {
@@ -155,6 +153,7 @@ class FeatureTable:
         self.shingle_set: IntArray = np.full(count, -1, np.int64)
         self.fingerprint: IntArray = np.full(count, -1, np.int64)
         self.lines: IntArray = np.zeros(count, np.int64)
+        self.module: npt.NDArray[np.bool_] = np.zeros(count, np.bool_)
         self.family: list[str] = [""] * count
         self.pretrained: dict[int, tuple[Evidence, ...]] = {}
         self.elements: list[npt.NDArray[np.uint64]] = []
@@ -187,6 +186,7 @@ class FeatureTable:
             elif number == known and name == "fingerprint":
                 self.elements.append(np.frombuffer(features["elements"], np.uint64))
         self.family[code], self.lines[code] = features["family"], features["lines"]
+        self.module[code] = features["module"]
         if features["pretrained"]:
             self.pretrained[code] = tuple(Evidence(**item) for item in features["pretrained"])
 
@@ -215,6 +215,7 @@ _SCHEMA = pa.schema(
         ("family", pa.string()),
         ("pretrained", pa.list_(pa.struct([("line", pa.int32()), ("text", pa.string())]))),
         ("lines", pa.int32()),
+        ("module", pa.bool_()),
     ]
 )
 
@@ -333,7 +334,7 @@ def _describe_code(digest: bytes, features: Features | str) -> tuple[Json, bytes
     """Return the row of a code without the place of its shingles, and its shingles."""
     if isinstance(features, str):
         return {"id": digest, "problem": features}, b""
-    named = {name: getattr(features, name) for name in (*_CLASSES, "family", "lines")}
+    named = {name: getattr(features, name) for name in (*_CLASSES, "family", "lines", "module")}
     arrays = {name: getattr(features, name).tobytes() for name in ("signature", "elements")}
     evidence = {"pretrained": [asdict(item) for item in features.pretrained], "shingles_count": len(features.shingles)}
     return {"id": digest, **named, **arrays, **evidence}, features.shingles.tobytes()

@@ -67,7 +67,8 @@ class Pool:
                 if place % 3 == 0:
                     extra = "\ndef load():\n    return torch.hub.load('pytorch/vision', 'resnet18')\n\nnet = load()\n"
                     self.codes.append(network(item, extra=extra))
-        self.codes += ["x = 1\n", "x = 2\n", "y = 'text'\n", "pass\n"]  # no layers: empty fingerprints
+        bodies = ("x = 1", "x = 2", "y = 'text'", "pass")  # no layers: empty fingerprints
+        self.codes += [f"class Net(Module):\n    {body}\n" for body in bodies]
         self.codes += INVALID
         assert len(set(self.codes)) == len(self.codes)
         self.views: dict[str, View] = {}
