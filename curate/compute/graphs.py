@@ -359,13 +359,13 @@ class GraphTracer(NetworkTracer):
 
         Raises: UserError if no sandbox is available.
         """
-        new = {code: row for code, row in representatives.items() if code not in self.known}
+        new = {code_index: row for code_index, row in representatives.items() if code_index not in self.known}
         self._rows |= new
         self.known |= self.trace_records(self._read_records(list(new)), self._corpus.codes.__getitem__)
         self.known = self.add_behaviors(self.known, self._read_records, self._corpus.codes.__getitem__)
 
     def _read_records(self, codes: Sequence[int]) -> dict[int, Json]:
-        rows = pa.array([self._rows[code] for code in codes], pa.int64())
+        rows = pa.array([self._rows[code_index] for code_index in codes], pa.int64())
         records = self._corpus.rows.take(rows).select(["nn", "task", "dataset", "prm"]).to_pylist()
         return dict(zip(codes, records, strict=True))
 
@@ -390,8 +390,8 @@ def get_computations(known: Mapping[int, GraphTrace]) -> dict[int, str]:
             equal.merge(traced.graph, traced.behavior)
     names = {identity: min(group) for group in equal.subsets() for identity in group}
     return {
-        code: names[(traced.behavior if traced.graph in faults else None) or traced.graph]
-        for code, traced in known.items()
+        code_index: names[(traced.behavior if traced.graph in faults else None) or traced.graph]
+        for code_index, traced in known.items()
         if traced.graph is not None
     }
 
@@ -422,10 +422,10 @@ def build_payload(task: str | None, dataset: str | None, prm: Mapping[str, objec
 
 def graph_rows(corpus: LoadedRecords, traced: Mapping[int, GraphTrace]) -> Iterator[Json]:
     """Yield the rows of `GraphRow`, by id."""
-    for code in sorted(traced, key=corpus.ids.__getitem__):
-        answer = traced[code].answer
-        graphs = {mode: traced[code].read_stored(mode) for mode in ("eval", "train") if mode in answer}
+    for code_index in sorted(traced, key=corpus.ids.__getitem__):
+        answer = traced[code_index].answer
+        graphs = {mode: traced[code_index].read_stored(mode) for mode in ("eval", "train") if mode in answer}
         versions = {name: graphs["eval"][name] for name in ("torch", "form")} if graphs else {}
         texts = {mode: json.dumps(graph, separators=(",", ":")) for mode, graph in graphs.items()}
         columns = {name: answer.get(name) for name in GraphRow.model_fields}
-        yield columns | {"eval": None, "train": None} | versions | texts | {"id": corpus.ids[code]}
+        yield columns | {"eval": None, "train": None} | versions | texts | {"id": corpus.ids[code_index]}

@@ -171,24 +171,24 @@ class FeatureTable:
         handle, at, size = self._places[shingle_set]
         return np.frombuffer(os.pread(handle, size * 8, at), np.uint64)
 
-    def put(self, code: int, features: Json, handle: int) -> None:
+    def put(self, code_index: int, features: Json, handle: int) -> None:
         """Add the features of one code, a row of a shard whose shingles are in an open file."""
         if features["problem"] is not None:
-            self.problems[code] = features["problem"]
+            self.problems[code_index] = features["problem"]
             return
         for name, numbers in self._classes.items():
             known = len(numbers)
             number = numbers.setdefault(features[name], known)
-            getattr(self, name)[code] = number
+            getattr(self, name)[code_index] = number
             if number == known and name == "shingle_set":
                 self._signatures += features["signature"]
                 self._places.append((handle, features["shingles_at"], features["shingles_count"]))
             elif number == known and name == "fingerprint":
                 self.elements.append(np.frombuffer(features["elements"], np.uint64))
-        self.family[code], self.lines[code] = features["family"], features["lines"]
-        self.module[code] = features["module"]
+        self.family[code_index], self.lines[code_index] = features["family"], features["lines"]
+        self.module[code_index] = features["module"]
         if features["pretrained"]:
-            self.pretrained[code] = tuple(Evidence(**item) for item in features["pretrained"])
+            self.pretrained[code_index] = tuple(Evidence(**item) for item in features["pretrained"])
 
     def finish(self) -> "FeatureTable":
         """Return the table itself, once all codes are added."""

@@ -99,7 +99,7 @@ class Records:
     @property
     def rank(self) -> dict[int, int]:
         """The rank of each code in the order."""
-        return {code: index for index, code in enumerate(self.order)}
+        return {code_index: index for index, code_index in enumerate(self.order)}
 
 
 def build_records(corpus: LoadedRecords, options: CurateOptions, published: Container[int] = ()) -> Records:
@@ -114,7 +114,7 @@ def build_records(corpus: LoadedRecords, options: CurateOptions, published: Cont
     scores = score_codes(corpus.rows, np.where(open_rows, corpus.code_of_row, -1), ranks)
     speaking = _network_rows(corpus, names, ranks.shrunk_percentiles, np.flatnonzero(open_rows))
     shown = _representative_rows(speaking, ranks.shrunk_percentiles, options)
-    chosen_names = {code: names[row] for code, row in shown.items()}
+    chosen_names = {code_index: names[row] for code_index, row in shown.items()}
     closed = np.flatnonzero(usable & ~np.isin(corpus.code_of_row, np.fromiter(shown, np.int64)))
     left_out = _representative_rows(
         _network_rows(corpus, names, ranks.shrunk_percentiles, closed), ranks.shrunk_percentiles, options
@@ -125,8 +125,8 @@ def build_records(corpus: LoadedRecords, options: CurateOptions, published: Cont
         network_rows=speaking,
         representatives=shown,
         names=chosen_names,
-        prefixes={code: get_prefix(name) for code, name in chosen_names.items()},
-        families={code: corpus.features.family[code] for code in shown},
+        prefixes={code_index: get_prefix(name) for code_index, name in chosen_names.items()},
+        families={code_index: corpus.features.family[code_index] for code_index in shown},
         order=_rank_codes(corpus, options, shown, chosen_names, scores, published),
         rows=left_out | shown,
     )
@@ -139,8 +139,10 @@ def leave_out(records: Records, corpus: LoadedRecords, reasons: Mapping[int, str
     return replace(
         records,
         filtered=filtered | records.filtered,
-        representatives={code: row for code, row in records.representatives.items() if code not in reasons},
-        order=[code for code in records.order if code not in reasons],
+        representatives={
+            code_index: row for code_index, row in records.representatives.items() if code_index not in reasons
+        },
+        order=[code_index for code_index in records.order if code_index not in reasons],
     )
 
 
@@ -150,8 +152,8 @@ def _network_rows(
     """Return the best row of each network (name and code): by percentile, then by content, never by order."""
     best: dict[tuple[str, int], float] = {}
     tied: dict[tuple[str, int], list[int]] = {}
-    for row, code in zip(rows.tolist(), corpus.code_of_row[rows].tolist(), strict=True):
-        network = names[row], code
+    for row, code_index in zip(rows.tolist(), corpus.code_of_row[rows].tolist(), strict=True):
+        network = names[row], code_index
         percentile = _sort_key(percentiles[row])
         known = best.get(network)
         if known is None or percentile < known:
@@ -174,11 +176,11 @@ def _representative_rows(
 ) -> dict[int, int]:
     """Return the row of each code's best network: by preferred prefix, percentile, name."""
     best: dict[int, tuple[int, float, str]] = {}
-    for (name, code), row in speaking.items():
+    for (name, code_index), row in speaking.items():
         key = (_preference(name, options), _sort_key(percentiles[row]), name)
-        if code not in best or key < best[code]:
-            best[code] = key
-    return {code: speaking[name, code] for code, (_, _, name) in best.items()}
+        if code_index not in best or key < best[code_index]:
+            best[code_index] = key
+    return {code_index: speaking[name, code_index] for code_index, (_, _, name) in best.items()}
 
 
 def _sort_key(score: float) -> float:
@@ -205,11 +207,11 @@ def _rank_codes(
 ) -> list[int]:
     """Order codes by publication, preferred prefix, trained from scratch first, score, name, id: a total order."""
 
-    def key(code: int) -> tuple[bool, int, bool, float, str, str]:
-        name = names[code]
-        pretrained = code in corpus.features.pretrained
-        score = _sort_key(scores.get(code, math.nan))
-        return code not in published, _preference(name, options), pretrained, score, name, corpus.ids[code]
+    def key(code_index: int) -> tuple[bool, int, bool, float, str, str]:
+        name = names[code_index]
+        pretrained = code_index in corpus.features.pretrained
+        score = _sort_key(scores.get(code_index, math.nan))
+        return code_index not in published, _preference(name, options), pretrained, score, name, corpus.ids[code_index]
 
     return sorted(shown, key=key)
 
@@ -275,10 +277,12 @@ def score_codes(rows: pa.Table, code_of_row: npt.NDArray[np.int64], ranks: RowRa
     """
     chosen = np.flatnonzero((code_of_row >= 0) & np.isfinite(ranks.percentiles))
     benchmark, dataset = (_number_values(rows, columns)[chosen] for columns in (_BENCHMARK, _DATASET))
-    code, percentile, weight = code_of_row[chosen], ranks.percentiles[chosen], ranks.weights[chosen]
-    best = _last_of_each(np.lexsort((percentile, benchmark, code)), benchmark, code)
+    code_index, percentile, weight = code_of_row[chosen], ranks.percentiles[chosen], ranks.weights[chosen]
+    best = _last_of_each(np.lexsort((percentile, benchmark, code_index)), benchmark, code_index)
     datasets = int(dataset.max(initial=0)) + 1
-    pairs, means, weights = _average((code * datasets + dataset)[best], percentile[best], weight[best], np.maximum)
+    pairs, means, weights = _average(
+        (code_index * datasets + dataset)[best], percentile[best], weight[best], np.maximum
+    )
     codes, means, weights = _average(pairs // datasets, means, weights, np.add)
     scores = (weights * means + PRIOR / 2) / (weights + PRIOR)
     return dict(zip(codes.tolist(), scores.tolist(), strict=True))
@@ -300,8 +304,10 @@ def find_best_rows(corpus: LoadedRecords, shown: Mapping[int, int]) -> dict[int,
     rows = np.flatnonzero(usable)
     own = home[corpus.code_of_row[rows]]
     rows = rows[(own >= 0) & (dataset[rows] == dataset[own])]
-    code = corpus.code_of_row[rows]
-    best = rows[_last_of_each(np.lexsort((-np.nan_to_num(epoch[rows], nan=np.inf), accuracy[rows], code)), code)]
+    code_index = corpus.code_of_row[rows]
+    best = rows[
+        _last_of_each(np.lexsort((-np.nan_to_num(epoch[rows], nan=np.inf), accuracy[rows], code_index)), code_index)
+    ]
     return dict(zip(corpus.code_of_row[best].tolist(), best.tolist(), strict=True))
 
 

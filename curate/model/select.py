@@ -29,7 +29,7 @@ class Rescue:
     @property
     def kept(self) -> list[int]:
         """The kept codes, in the order of the verdicts."""
-        return [code for code, verdict in self.verdicts.items() if verdict.kept]
+        return [code_index for code_index, verdict in self.verdicts.items() if verdict.kept]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +57,17 @@ def rescue(order: Sequence[int], supports: Sequence[Support], features: FeatureT
         if not short:
             break
         for support in short:
-            taken = [code for head in heads.values() for code in head]
+            taken = [code_index for head in heads.values() for code_index in head]
             heads[support.label] = _choose(support, taken, kept, features, select)
-        seeds = list(dict.fromkeys(code for head in heads.values() for code in head))
+        seeds = list(dict.fromkeys(code_index for head in heads.values() for code_index in head))
         chosen = set(seeds)
-        result.verdicts = select([*seeds, *(code for code in order if code not in chosen)])
+        result.verdicts = select([*seeds, *(code_index for code_index in order if code_index not in chosen)])
     kept = set(result.kept)
     kinds = {item.label: item.kind for item in supports}
     for label, head in heads.items():
-        for code in head:
-            if code in kept and first[code].stage is not None:
-                result.rescued.setdefault(code, kinds[label])
+        for code_index in head:
+            if code_index in kept and first[code_index].stage is not None:
+                result.rescued.setdefault(code_index, kinds[label])
     for item in supports:
         count = _count(item, kept)
         if count < item.minimum:
@@ -78,14 +78,14 @@ def rescue(order: Sequence[int], supports: Sequence[Support], features: FeatureT
 
 
 def _count(support: Support, kept: set[int]) -> int:
-    return sum(code in kept for code in support.members)
+    return sum(code_index in kept for code_index in support.members)
 
 
 def _choose(
     support: Support, taken: Sequence[int], kept: set[int], features: FeatureTable, select: Select
 ) -> list[int]:
     """Choose members to put first, kept ones and more, none near each other or near those of other groups."""
-    own = [code for code in support.members if code in kept]
+    own = [code_index for code_index in support.members if code_index in kept]
     best = _take_independent(taken, [*own, *support.members], support.minimum, select)
     if support.kind == "topup":
         start = own[:1] or list(support.members[:1])
@@ -98,9 +98,9 @@ def _choose(
 
 def _take_independent(taken: Sequence[int], candidates: Iterable[int], wanted: int, select: Select) -> list[int]:
     others = set(taken)
-    ordered = [code for code in dict.fromkeys(candidates) if code not in others]
+    ordered = [code_index for code_index in dict.fromkeys(candidates) if code_index not in others]
     verdicts = select([*taken, *ordered])
-    return [code for code in ordered if verdicts[code].stage is None][:wanted]
+    return [code_index for code_index in ordered if verdicts[code_index].stage is None][:wanted]
 
 
 def _order_farthest_first(start: Sequence[int], members: Sequence[int], features: FeatureTable) -> list[int]:
@@ -109,12 +109,12 @@ def _order_farthest_first(start: Sequence[int], members: Sequence[int], features
     Equal distances are in input order. The distance is 1 minus the similarity.
     """
     order = list(start)
-    rest = [code for code in members if code not in set(start)]
+    rest = [code_index for code_index in members if code_index not in set(start)]
     nearest = dict.fromkeys(rest, 0.0)
     last = order[-1] if order else None
     while rest and last is not None and len(order) < _FARTHEST_LIMIT:
-        for code in rest:
-            nearest[code] = max(nearest[code], _compare_texts(features, last, code))
+        for code_index in rest:
+            nearest[code_index] = max(nearest[code_index], _compare_texts(features, last, code_index))
         last = min(rest, key=nearest.__getitem__)
         order.append(last)
         rest.remove(last)
@@ -127,6 +127,6 @@ _FARTHEST_LIMIT = 50
 
 def _compare_texts(features: FeatureTable, one: int, other: int) -> float:
     """Return the larger of the lexical and the structural Jaccard similarity."""
-    shingles = (features.shingles(int(features.shingle_set[code])) for code in (one, other))
-    elements = (features.elements[int(features.fingerprint[code])] for code in (one, other))
+    shingles = (features.shingles(int(features.shingle_set[code_index])) for code_index in (one, other))
+    elements = (features.elements[int(features.fingerprint[code_index])] for code_index in (one, other))
     return max(jaccard(*shingles), jaccard(*elements))

@@ -260,8 +260,8 @@ def _list_mixed(
 ) -> Iterator[tuple[IntArray, IntArray]]:
     """Yield of each component with several splits the sets that have another than the most frequent one, and all."""
     splits: defaultdict[int, set[str | None]] = defaultdict(set)
-    for code, split in split_of.items():
-        splits[int(features.shingle_set[code])].add(split)
+    for code_index, split in split_of.items():
+        splits[int(features.shingle_set[code_index])].add(split)
     members: defaultdict[int, list[int]] = defaultdict(list)
     for number, component in component_of.items():
         members[component].append(number)
@@ -281,14 +281,16 @@ def _place(
     computations: Sequence[Mapping[int, str]],
 ) -> tuple[SplitGroups, list[int], bool]:
     """Return the groups, the codes that are in one, and whether all near pairs are known; see `split_corpus`."""
-    of_canonical = {code: kept[canonical] for code, canonical in removed.items()}
+    of_canonical = {code_index: kept[canonical] for code_index, canonical in removed.items()}
     near, exact = _find_near_sets(features, {**dict.fromkeys(others), **of_canonical, **kept})
     groups = SplitGroups(features, lambda shingle_set: near.get(shingle_set, ()), computations)
-    for code, split in kept.items():
-        groups.add(code, split, force=True)
+    for code_index, split in kept.items():
+        groups.add(code_index, split, force=True)
     placed = list(kept)
-    placed += [code for code, canonical in removed.items() if groups.add(code, kept[canonical], [canonical])]
-    placed += [code for code in others if groups.add(code)]
+    placed += [
+        code_index for code_index, canonical in removed.items() if groups.add(code_index, kept[canonical], [canonical])
+    ]
+    placed += [code_index for code_index in others if groups.add(code_index)]
     return groups, placed, exact
 
 
@@ -317,14 +319,17 @@ def split_corpus(
     while not exact and len(placed) < len(kept) + len(removed) + len(others):
         # What connects others through a code that is in no group was not compared: once more without such codes.
         left = set(placed)
-        removed = {code: canonical for code, canonical in removed.items() if code in left}
-        others = {code: kind for code, kind in others.items() if code in left}
+        removed = {code_index: canonical for code_index, canonical in removed.items() if code_index in left}
+        others = {code_index: kind for code_index, kind in others.items() if code_index in left}
         groups, placed, exact = _place(features, kept, removed, others, computed)
-    free = [code for code in placed if groups.split(code) is None]
-    kinds = [others.get(code, ("", "")) for code in free]
-    drawn = assign_splits([groups.root(code) for code in free], [ids[code] for code in free], kinds, seed)
-    splits_of = {code: groups.split(code) for code in placed} | dict(zip(free, drawn, strict=True))
-    names = group_names([groups.root(code) for code in placed], [ids[code] for code in placed])
+    free = [code_index for code_index in placed if groups.split(code_index) is None]
+    kinds = [others.get(code_index, ("", "")) for code_index in free]
+    drawn = assign_splits(
+        [groups.root(code_index) for code_index in free], [ids[code_index] for code_index in free], kinds, seed
+    )
+    splits_of = {code_index: groups.split(code_index) for code_index in placed} | dict(zip(free, drawn, strict=True))
+    names = group_names([groups.root(code_index) for code_index in placed], [ids[code_index] for code_index in placed])
     return CorpusSplits(
-        dict(zip(placed, names, strict=True)), {code: split for code, split in splits_of.items() if split is not None}
+        dict(zip(placed, names, strict=True)),
+        {code_index: split for code_index, split in splits_of.items() if split is not None},
     )

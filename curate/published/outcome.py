@@ -57,26 +57,26 @@ def count_decisions(corpus: LoadedRecords, outcome: CurationOutcome) -> Json:
     rows: Counter[str] = Counter(decision.outcome for decision in outcome.decisions)
     usable = [row for row, decision in enumerate(outcome.decisions) if decision.stage != "invalid"]
     networks = {(names[row], code_of_row[row]) for row in usable}
-    codes = {code for _, code in networks}
-    family = {code: outcome.families.get(code, corpus.features.family[code]) for code in codes}
+    codes = {code_index for _, code_index in networks}
+    family = {code_index: outcome.families.get(code_index, corpus.features.family[code_index]) for code_index in codes}
     before_prefix: Counter[str] = Counter(get_prefix(name) for name, _ in networks)
     before_family: Counter[str] = Counter(family.values())
-    kept_rows = [outcome.representatives[code] for code in outcome.kept]
+    kept_rows = [outcome.representatives[code_index] for code_index in outcome.kept]
     return {
         "rows": {"input": len(outcome.decisions), "kept": rows["kept"], **{stage: rows[stage] for stage in STAGES}},
         "networks": len(networks),
         "names": len({name for name, _ in networks}),
         "codes": len(codes),
-        "trees": len({int(corpus.features.tree[code]) for code in codes}),
-        "shingle_sets": len({int(corpus.features.shingle_set[code]) for code in codes}),
+        "trees": len({int(corpus.features.tree[code_index]) for code_index in codes}),
+        "shingle_sets": len({int(corpus.features.shingle_set[code_index]) for code_index in codes}),
         "pretrained": {
-            "codes": sum(code in corpus.features.pretrained for code in codes),
-            "kept": sum(code in corpus.features.pretrained for code in outcome.kept),
+            "codes": sum(code_index in corpus.features.pretrained for code_index in codes),
+            "kept": sum(code_index in corpus.features.pretrained for code_index in outcome.kept),
         },
         "rescued": dict(sorted(Counter(d.rescued for d in outcome.decisions if d.rescued is not None).items())),
         "splits": {split: sum(s == split for s in outcome.splits.values()) for split in SPLITS},
         "prefixes": _before_after(before_prefix, Counter(get_prefix(names[row]) for row in kept_rows)),
-        "families": _before_after(before_family, Counter(family[code] for code in outcome.kept)),
+        "families": _before_after(before_family, Counter(family[code_index] for code_index in outcome.kept)),
         **({} if outcome.graphs is None else {"graphs": _count_graphs(outcome)}),
         **(
             {}
@@ -90,7 +90,7 @@ def count_decisions(corpus: LoadedRecords, outcome: CurationOutcome) -> Json:
 def _count_graphs(outcome: CurationOutcome) -> Json:
     assert outcome.graphs is not None
     graphs = outcome.graphs
-    kept = [graphs[code] for code in outcome.kept]
+    kept = [graphs[code_index] for code_index in outcome.kept]
     return {
         "traced": sum(trace.graph is not None for trace in graphs.values()),
         "measured": sum(trace.behavior is not None for trace in graphs.values()),
@@ -106,8 +106,8 @@ def _count_graphs(outcome: CurationOutcome) -> Json:
 def _count_failing(outcome: CurationOutcome, code_of_row: Sequence[int]) -> dict[str, int]:
     """Count the codes that were left out because they do not run, by category."""
     left_out = {
-        code: decision.reason.removeprefix(NOT_RUN).partition(":")[0]
-        for code, decision in zip(code_of_row, outcome.decisions, strict=True)
+        code_index: decision.reason.removeprefix(NOT_RUN).partition(":")[0]
+        for code_index, decision in zip(code_of_row, outcome.decisions, strict=True)
         if decision.reason.startswith(NOT_RUN)
     }
     return dict(sorted(Counter(left_out.values()).items()))

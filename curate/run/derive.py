@@ -105,8 +105,8 @@ def _read_corpus(folder: Folder, options: CurateOptions, codes: CodeFile) -> tup
     fill_store(store, read_codes(), options.tokens, folder.jobs)
     features = store.table(list(map(bytes.fromhex, digests)))
     if features.problems:
-        code, problem = next(iter(features.problems.items()))
-        raise UserError(f"networks.parquet: {list(digests)[code][:16]} is not usable: {problem}")
+        code_index, problem = next(iter(features.problems.items()))
+        raise UserError(f"networks.parquet: {list(digests)[code_index][:16]} is not usable: {problem}")
     records = read_table(SNAPSHOT.files(path, "records"), LemurRecord, ["id", "arch_uid"])
     arch_uids = {row["id"]: row["arch_uid"] for row in records.to_pylist() if row["arch_uid"] is not None}
     tables: list[pa.Table] = []
@@ -145,7 +145,7 @@ class StoredTracer:
     def __init__(self, folder: Path, corpus: LoadedRecords) -> None:
         self.known: dict[int, GraphTrace] = {}
         self._folder, self._corpus = folder, corpus
-        self._code_of = {id_: code for code, id_ in enumerate(corpus.ids)}
+        self._code_of = {id_: code_index for code_index, id_ in enumerate(corpus.ids)}
         self._stored: dict[int, Json] | None = None
 
     @property
@@ -161,10 +161,12 @@ class StoredTracer:
                 if row["id"] not in self._code_of:
                     raise UserError(f"graphs.parquet: {row['id'][:16]} is the id of no code here")
                 self._stored[self._code_of[row.pop("id")]] = _read_answer(row)
-        for code in representatives:
-            if code not in self._stored:
-                raise UserError(f"graphs.parquet: has no row of {self._corpus.ids[code][:16]}, which was compared")
-            self.known[code] = GraphTrace(self._stored[code])
+        for code_index in representatives:
+            if code_index not in self._stored:
+                raise UserError(
+                    f"graphs.parquet: has no row of {self._corpus.ids[code_index][:16]}, which was compared"
+                )
+            self.known[code_index] = GraphTrace(self._stored[code_index])
 
 
 def _read_answer(row: Json) -> Json:
@@ -195,17 +197,17 @@ def _read_previous(folder: Folder) -> Previous | None:
 def _read_rights(folder: Path, manifest: Manifest, corpus: LoadedRecords) -> Rights:
     """Return the rights as the table of networks states them; `check_rights` proves these."""
     shared = manifest.details.get("license", NOASSERTION)
-    code_of = {id_: code for code, id_ in enumerate(corpus.ids)}
+    code_of = {id_: code_index for code_index, id_ in enumerate(corpus.ids)}
     own: dict[int, str] = {}
     origins: dict[int, Origin] = {}
     columns = ("id", "license", "origin", "origin_similarity", "origin_license")
     for file in SNAPSHOT.files(folder, "networks"):
         for row in iterate_rows(file, columns):
-            code = code_of[row["id"]]
+            code_index = code_of[row["id"]]
             if row["license"] != shared:
-                own[code] = row["license"]
+                own[code_index] = row["license"]
             if row["origin"] is not None:
-                origins[code] = Origin(row["origin"], row["origin_similarity"], row["origin_license"], "")
+                origins[code_index] = Origin(row["origin"], row["origin_similarity"], row["origin_license"], "")
     by_row = manifest.details.get("licensed_by_row", 0)
     return Rights(shared, own, origins if "origins" in manifest.details else None, by_row)
 
@@ -213,10 +215,10 @@ def _read_rights(folder: Path, manifest: Manifest, corpus: LoadedRecords) -> Rig
 def _read_chat(folder: Path, corpus: LoadedRecords, outcome: CurationOutcome) -> Chat:
     """Return the conversations with their texts as stored; ids, lengths, names, licenses and splits are worked out."""
     about: dict[str, tuple[str, Json]] = {}
-    for code in outcome.kept:
-        nn = corpus.rows.column("nn")[outcome.representatives[code]].as_py() or ""
-        columns = {"record": corpus.ids[code], "nn": nn, "license": outcome.rights.get_license(code)}
-        about[corpus.ids[code]] = (outcome.splits[code], columns)
+    for code_index in outcome.kept:
+        nn = corpus.rows.column("nn")[outcome.representatives[code_index]].as_py() or ""
+        columns = {"record": corpus.ids[code_index], "nn": nn, "license": outcome.rights.get_license(code_index)}
+        about[corpus.ids[code_index]] = (outcome.splits[code_index], columns)
     rows = []
     for _, row in chat_rows(folder):
         if row["record"] not in about:

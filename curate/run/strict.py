@@ -116,15 +116,15 @@ def _split_corpus(
 ) -> CorpusSplits:
     """Assign a split to all codes, so that none is near to another in another split."""
     removed = {
-        code: canonical
-        for code in records.order
-        if code not in split_of and (canonical := chosen.verdicts[code].canonical) is not None
+        code_index: canonical
+        for code_index in records.order
+        if code_index not in split_of and (canonical := chosen.verdicts[code_index].canonical) is not None
     }
     names = corpus.rows.column("nn")
     others = {
-        code: (get_prefix(names[row].as_py() or ""), corpus.features.family[code])
-        for code, row in sorted(records.rows.items(), key=lambda item: corpus.ids[item[0]])
-        if code not in records.representatives
+        code_index: (get_prefix(names[row].as_py() or ""), corpus.features.family[code_index])
+        for code_index, row in sorted(records.rows.items(), key=lambda item: corpus.ids[item[0]])
+        if code_index not in records.representatives
     }
     return split_corpus(corpus.features, corpus.ids, split_of, removed, others, name_computations(traces), seed)
 
@@ -159,7 +159,9 @@ def _list_supports(records: Records, options: CurateOptions) -> list[Support]:
     prefixes += [("topup", "top-up", text, options.topup_per_prefix) for text in options.topup_prefix]
     supports = []
     for kind, what, text, minimum in prefixes:
-        members = tuple(code for code in records.order if matching_prefix(records.names[code], [text]) is not None)
+        members = tuple(
+            code_index for code_index in records.order if matching_prefix(records.names[code_index], [text]) is not None
+        )
         supports.append(Support(f"{what} of prefix {text}", members, minimum, kind))
     return supports
 
@@ -174,56 +176,56 @@ def _decide_rows(
     """Return one decision for every input row, in input order."""
     names: list[str] = [nn or "" for nn in corpus.rows.column("nn").to_pylist()]
     decisions = []
-    for row, code in enumerate(corpus.code_of_row.tolist()):
+    for row, code_index in enumerate(corpus.code_of_row.tolist()):
         if row in corpus.problems:
             decisions.append(Verdict("invalid", reason=corpus.problems[row]))
         elif row in records.filtered:
             decisions.append(Verdict("filter", reason=records.filtered[row]))
         else:
-            verdict = chosen.verdicts[code]
-            representative = records.network_rows[names[row], code]
+            verdict = chosen.verdicts[code_index]
+            representative = records.network_rows[names[row], code_index]
             if row != representative:
                 reason = f"further row of {names[row]}, see row {representative}"
                 decisions.append(Verdict("repeat", verdict.canonical, verdict.similarity, reason))
-            elif verdict.stage is None and row != records.representatives[code]:
-                reason = f"same code as {records.names[code]}"
-                decisions.append(Verdict("exact", code, 1.0, reason))
-            elif code in published:
-                decisions.append(Verdict(None, code, 1.0, STAYS))
+            elif verdict.stage is None and row != records.representatives[code_index]:
+                reason = f"same code as {records.names[code_index]}"
+                decisions.append(Verdict("exact", code_index, 1.0, reason))
+            elif code_index in published:
+                decisions.append(Verdict(None, code_index, 1.0, STAYS))
             else:
-                decisions.append(_decide_record(code, corpus, records, chosen, traces))
+                decisions.append(_decide_record(code_index, corpus, records, chosen, traces))
     return decisions
 
 
 def _decide_record(
-    code: int, corpus: LoadedRecords, records: Records, chosen: Rescue, traces: Mapping[int, GraphTrace]
+    code_index: int, corpus: LoadedRecords, records: Records, chosen: Rescue, traces: Mapping[int, GraphTrace]
 ) -> Verdict:
-    verdict, features = chosen.verdicts[code], corpus.features
+    verdict, features = chosen.verdicts[code_index], corpus.features
     other, similarity = verdict.canonical, verdict.similarity
     assert other is not None
     assert similarity is not None
     name = records.names[other]
     if verdict.stage is None:
-        rescued = chosen.rescued.get(code)
+        rescued = chosen.rescued.get(code_index)
         support = "" if rescued is None else f" for the support of its {'prefix' if rescued == 'prefix' else 'group'}"
-        return Verdict(None, code, 1.0, f"kept{support}", rescued)
+        return Verdict(None, code_index, 1.0, f"kept{support}", rescued)
     if verdict.stage == "exact":
         reason = f"same code as {name} but for comments, docstrings and layout"
     elif verdict.stage == "graph":
         reason = f"computes what {name} computes"
-        if code in traces and other in traces and traces[code].graph != traces[other].graph:
+        if code_index in traces and other in traces and traces[code_index].graph != traces[other].graph:
             reason += ": other operations, equal numbers"
-        if code in traces and other in traces and traces[code].training != traces[other].training:
+        if code_index in traces and other in traces and traces[code_index].training != traces[other].training:
             reason += "; same network, other training"
     elif verdict.stage == "leak" and similarity == 1:
         reason = f"would join two published splits: its structure or computation is that of {name}"
     elif verdict.stage == "leak":
         reason = f"would join two published splits: Jaccard {_round_down(similarity)} to {name}"
-    elif verdict.stage == "lexical" and features.literal[code] == features.literal[other]:
+    elif verdict.stage == "lexical" and features.literal[code_index] == features.literal[other]:
         reason = f"same model code as {name}"
-    elif verdict.stage == "lexical" and features.shingle_set[code] == features.shingle_set[other]:
+    elif verdict.stage == "lexical" and features.shingle_set[code_index] == features.shingle_set[other]:
         reason = f"same shingles as {name}; names, numbers or repetitions differ"
-    elif verdict.stage == "structural" and features.fingerprint[code] == features.fingerprint[other]:
+    elif verdict.stage == "structural" and features.fingerprint[code_index] == features.fingerprint[other]:
         reason = f"same fingerprint as {name}"
     elif verdict.stage == "structural" and similarity == 1:
         reason = f"same layer calls and sizes as {name}; their order or repetition differs"
