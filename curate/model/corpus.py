@@ -113,7 +113,7 @@ def read_corpus(
     features = store.table(list(index_of))
     for row in np.flatnonzero(np.isin(code_of_row, np.fromiter(features.problems, np.int64))).tolist():
         problems[row] = features.problems[int(code_of_row[row])]
-    for row in np.flatnonzero((code_of_row >= 0) & ~features.module[code_of_row]).tolist():
+    for row in np.flatnonzero(np.isin(code_of_row, np.flatnonzero(~features.module))).tolist():
         problems.setdefault(row, "defines no nn.Module")
     ids = [digest.hex() for digest in index_of]
     return LoadedRecords(pa.concat_tables(tables), code_of_row, problems, ids, codes, features)

@@ -561,8 +561,12 @@ def test_nothing_usable(curated: Any, options: dict[str, Any], code: str | None)
 def test_networks_without_layers(pool: Pool, curated: Any) -> None:
     """Codes that call nothing have nothing to compare by structure; only their tokens count."""
     result = curated(
-        [{"nn": f"n-{i}", "nn_code": code} for i, code in enumerate(("x = 1\n", "y = 'text'\n", "pass\n"))]
+        [
+            {"nn": f"n-{i}", "nn_code": code}
+            for i, code in enumerate([*pool.codes[-len(INVALID) - 4 :][1:4], "x = 1", "import os"])
+        ]
     )
+    assert [decision.reason for decision in result.decisions[3:]] == ["defines no nn.Module"] * 2
     assert len(result.kept) == 3
     assert len(set(result.outcome.splits.values())) == 1  # but their (empty) fingerprints are equal
 
