@@ -20,12 +20,11 @@ from scipy.cluster.hierarchy import DisjointSet
 
 from curate.compute.behavior import (
     MEASURE,
-    BehaviorRequest,
+    NetBehavior,
     build_request,
     compare_behaviors,
     find_candidates,
     find_faults,
-    measure,
 )
 from curate.compute.runs import BATCH, InputCase, NetFailure, build_case, complete, open_box, place_in, read_answer
 from curate.model.corpus import LoadedRecords
@@ -267,31 +266,23 @@ class NetworkTracer:
                 payloads[number] = payload
         return traces | dict(self.run(payloads, names=_get_names(records)))
 
-    def measure_records(
-        self, records: Mapping[int, Json], traces: Mapping[int, GraphTrace], code_of: Callable[[int], str]
-    ) -> Iterator[tuple[int, str | None]]:
-        """Yield the behavior of the networks of some records that were traced, by their number; None if unknown.
-
-        Raises: UserError if no sandbox is available.
-        """
-        requests: dict[int, BehaviorRequest] = {}
-        for number, record in records.items():
-            payload = self._build_payload(record, code_of(number))
-            assert not isinstance(payload, str)  # it was traced
-            requests[number] = build_request(payload, traces[number].answer)
-        yield from measure(self._box, requests, _get_names(records))
-
     def measure(
-        self, payloads: Mapping[int, Json], answers: Mapping[int, Mapping[str, Any]]
+        self,
+        payloads: Mapping[int, Json],
+        answers: Mapping[int, Mapping[str, Any]],
+        names: Mapping[int, str] = {},
     ) -> Iterator[tuple[int, str | None]]:
         """Yield the behavior of networks by their number; None if unknown.
 
-        Args: payloads: as for `run`. answers: of their traces.
+        Args: payloads: as for `run`. answers: of their traces. names: for the progress.
         Raises: UserError if no sandbox is available.
         """
-        yield from measure(
-            self._box, {number: build_request(payloads[number], answers[number]) for number in payloads}, {}
-        )
+        requests = {str(number): build_request(payloads[number], answers[number]) for number in payloads}
+        if not requests:
+            return
+        for reply in MEASURE.run(self._box, requests, {str(number): name for number, name in names.items()}):
+            answer = read_answer(reply)
+            yield int(reply.key), answer.behavior if isinstance(answer, NetBehavior) else None
 
     def add_behaviors(
         self,
@@ -304,8 +295,14 @@ class NetworkTracer:
         Args: read_records: returns the records of some of the networks, as for `trace_records`.
         Raises: UserError if no sandbox is available.
         """
-        records = read_records(find_candidates({number: trace.answer for number, trace in traces.items()}))
-        measured = self.measure_records(records, traces, code_of)
+        answers = {number: trace.answer for number, trace in traces.items()}
+        records = read_records(find_candidates(answers))
+        payloads: dict[int, Json] = {}
+        for number, record in records.items():
+            payload = self._build_payload(record, code_of(number))
+            assert not isinstance(payload, str)  # it was traced
+            payloads[number] = payload
+        measured = self.measure(payloads, answers, _get_names(records))
         return {**traces, **{number: traces[number].with_behavior(behavior) for number, behavior in measured}}
 
     def _build_payload(self, record: Json, code: str) -> Json | str:
@@ -319,12 +316,9 @@ def _get_names(records: Mapping[int, Json]) -> dict[int, str]:
 
 
 class CorpusTracer(Protocol):
-    """Says what the codes of a corpus compute, on demand; `computations` names that of each code with a graph."""
+    """Says what the codes of a corpus compute, on demand."""
 
     known: dict[int, GraphTrace]
-
-    @property
-    def computations(self) -> dict[int, str]: ...  # noqa: D102
 
     def trace(self, representatives: Mapping[int, int]) -> None:
         """Trace those of these codes that are not known yet, each with the parameters of its representative row."""
@@ -333,24 +327,11 @@ class CorpusTracer(Protocol):
 class GraphTracer(NetworkTracer):
     """Traces the codes of a corpus on demand, and remembers the results."""
 
-    def __init__(
-        self,
-        corpus: LoadedRecords,
-        *,
-        jobs: int | None = None,
-        unsafe: bool = False,
-        runtime: Sequence[str] = (),
-        namespace: str | None = None,
-    ) -> None:
-        super().__init__(jobs=jobs, unsafe=unsafe, runtime=runtime, namespace=namespace)
+    def __init__(self, corpus: LoadedRecords, **options: Any) -> None:
+        super().__init__(**options)
         self.known: dict[int, GraphTrace] = {}
         self._rows: dict[int, int] = {}
         self._corpus = corpus
-
-    @property
-    def computations(self) -> dict[int, str]:
-        """The computation of each code that has a graph."""
-        return get_computations(self.known)
 
     def trace(self, representatives: Mapping[int, int]) -> None:
         """Trace those of these codes that are not known yet, each with the parameters of its representative row.

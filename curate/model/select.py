@@ -3,16 +3,12 @@
 Every removed record is near a kept one, so raising the support of a prefix means choosing another maximal independent
 set, not adding to the present one. The records chosen here move to the front of the order, and all records are decided
 again, so that all guarantees hold as before.
-
-Source of the farthest-first order: Gonzalez 1985, "Clustering to minimize the maximum intercluster distance".
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from curate.model.features import FeatureTable
 from lemur_core.similarity.index import Verdict
-from lemur_core.similarity.minhash import jaccard
 
 #: Decides codes in order.
 Select = Callable[[Sequence[int]], dict[int, Verdict]]
@@ -39,10 +35,10 @@ class Support:
     label: str  # for the report, for example "prefix ast"
     members: tuple[int, ...]  # codes, best first
     minimum: int
-    kind: str  # "prefix": best first; "topup": farthest first
+    kind: str  # "prefix" or "topup"
 
 
-def rescue(order: Sequence[int], supports: Sequence[Support], features: FeatureTable, select: Select) -> Rescue:
+def rescue(order: Sequence[int], supports: Sequence[Support], select: Select) -> Rescue:
     """Select, then raise each support to its minimum as far as its members allow.
 
     Args: order: codes, best first. select: decides codes in order; used on the whole order and on trial subsets.
@@ -58,7 +54,8 @@ def rescue(order: Sequence[int], supports: Sequence[Support], features: FeatureT
             break
         for support in short:
             taken = [code_index for head in heads.values() for code_index in head]
-            heads[support.label] = _choose(support, taken, kept, features, select)
+            candidates = sorted(support.members, key=lambda code_index: code_index not in kept)  # kept ones, then best
+            heads[support.label] = _take_independent(taken, candidates, support.minimum, select)
         seeds = list(dict.fromkeys(code_index for head in heads.values() for code_index in head))
         chosen = set(seeds)
         result.verdicts = select([*seeds, *(code_index for code_index in order if code_index not in chosen)])
@@ -81,52 +78,9 @@ def _count(support: Support, kept: set[int]) -> int:
     return sum(code_index in kept for code_index in support.members)
 
 
-def _choose(
-    support: Support, taken: Sequence[int], kept: set[int], features: FeatureTable, select: Select
-) -> list[int]:
-    """Choose members to put first, kept ones and more, none near each other or near those of other groups."""
-    own = [code_index for code_index in support.members if code_index in kept]
-    best = _take_independent(taken, [*own, *support.members], support.minimum, select)
-    if support.kind == "topup":
-        start = own[:1] or list(support.members[:1])
-        ordered = _order_farthest_first(start, support.members, features)
-        farthest = _take_independent(taken, ordered, support.minimum, select)
-        if len(farthest) > len(own):
-            return farthest
-    return best
-
-
 def _take_independent(taken: Sequence[int], candidates: Iterable[int], wanted: int, select: Select) -> list[int]:
+    """Choose members to put first, none near each other or near those of other groups."""
     others = set(taken)
     ordered = [code_index for code_index in dict.fromkeys(candidates) if code_index not in others]
     verdicts = select([*taken, *ordered])
     return [code_index for code_index in ordered if verdicts[code_index].stage is None][:wanted]
-
-
-def _order_farthest_first(start: Sequence[int], members: Sequence[int], features: FeatureTable) -> list[int]:
-    """Return `start`, then the other members by decreasing distance from those before them, the rest in input order.
-
-    Equal distances are in input order. The distance is 1 minus the similarity.
-    """
-    order = list(start)
-    rest = [code_index for code_index in members if code_index not in set(start)]
-    nearest = dict.fromkeys(rest, 0.0)
-    last = order[-1] if order else None
-    while rest and last is not None and len(order) < _FARTHEST_LIMIT:
-        for code_index in rest:
-            nearest[code_index] = max(nearest[code_index], _compare_texts(features, last, code_index))
-        last = min(rest, key=nearest.__getitem__)
-        order.append(last)
-        rest.remove(last)
-    return [*order, *rest]
-
-
-#: Number of members to order farthest first; the rest follow, best first.
-_FARTHEST_LIMIT = 50
-
-
-def _compare_texts(features: FeatureTable, one: int, other: int) -> float:
-    """Return the larger of the lexical and the structural Jaccard similarity."""
-    shingles = (features.shingles(int(features.shingle_set[code_index])) for code_index in (one, other))
-    elements = (features.elements[int(features.fingerprint[code_index])] for code_index in (one, other))
-    return max(jaccard(*shingles), jaccard(*elements))

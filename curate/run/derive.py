@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from curate.compute.graphs import GraphTrace, get_computations
+from curate.compute.graphs import GraphTrace
 from curate.model.corpus import CodeFile, LoadedRecords, fill_store
 from curate.model.features import FeatureStore
 from curate.model.options import CurateOptions
@@ -147,11 +147,6 @@ class StoredTracer:
         self._folder, self._corpus = folder, corpus
         self._code_of = {id_: code_index for code_index, id_ in enumerate(corpus.ids)}
         self._stored: dict[int, Json] | None = None
-
-    @property
-    def computations(self) -> dict[int, str]:
-        """The computation of each code that has a graph."""
-        return get_computations(self.known)
 
     def trace(self, representatives: Mapping[int, int]) -> None:
         """Look up the codes that are not known yet. Raises: UserError if one has no row."""

@@ -42,14 +42,14 @@ def curate_strict(
 
     def decide(order: Sequence[int]) -> dict[int, Verdict]:
         near.clear()
-        near.graphs = {} if tracer is None else tracer.computations
+        near.graphs = {} if tracer is None else get_computations(tracer.known)
         near.differ = None if tracer is None else differ_test(tracer.known, options.graphs)
         if growing is None:
             return select(order, near)
         return growing.select(order, near, () if tracer is None else name_computations(tracer.known))
 
     while True:  # ends: each pass traces a code that was unknown, or leaves one out
-        chosen = rescue(records.order, _list_supports(records, options), corpus.features, decide)
+        chosen = rescue(records.order, _list_supports(records, options), decide)
         representatives = {code_index: records.representatives[code_index] for code_index in chosen.kept}
         if tracer is not None and not representatives.keys() <= tracer.known.keys():
             tracer.trace(representatives)

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from curate.compute.graphs import GraphTrace, get_computations
+from curate.compute.graphs import GraphTrace
 from curate.model.corpus import CodeFile, LoadedRecords, read_corpus
 from curate.model.features import FeatureStore, code_features
 from curate.model.options import CurateOptions
@@ -138,10 +138,6 @@ class Told:
     def __init__(self, corpus: LoadedRecords, told: Callable[[str], Row | str | None]) -> None:
         self._corpus, self._told = corpus, told
         self.known: dict[int, GraphTrace] = {}
-
-    @property
-    def computations(self) -> dict[int, str]:
-        return get_computations(self.known)
 
     def trace(self, representatives: Mapping[int, int]) -> None:
         for code_index in representatives:
