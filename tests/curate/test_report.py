@@ -298,8 +298,16 @@ def test_left_out_rows_have_their_line(run: Run) -> None:
     [
         ([row("only", network([0, 1, 2]))], {}, "1 of 1 distinct code kept (100 %)"),
         ([row("a-1", network([0, 1, 2])), row("b-1", network([5, 6, 7]))], {}, "2 of 2 distinct codes kept (100 %)"),
-        ([row("a-1", "x = 1\n"), row("a-1", "x  =  1\n")], {"lexical_threshold": 1.0}, "1 of 2 distinct codes kept"),
-        ([row("a-1", "x = 1\n"), row("b", "y = 2\n")], {"lexical_threshold": 0.5}, "1 of 2 distinct codes kept"),
+        (
+            [row("a-1", "class Net(Module): x = 1\n"), row("a-1", "class Net(Module): x  =  1\n")],
+            {"lexical_threshold": 1.0},
+            "1 of 2 distinct codes kept",
+        ),
+        (
+            [row("a-1", "class Net(Module): x = 1\n"), row("b", "class Net(Module): y = 2\n")],
+            {"lexical_threshold": 0.5},
+            "1 of 2 distinct codes kept",
+        ),
     ],
 )
 def test_odd_inputs(run: Run, rows: list[Row], options: dict[str, Any], result: str) -> None:
