@@ -57,7 +57,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]
     given = json.dumps({"codes": codes, "measured": measured, "prm": PRM, "case": CASE})
     folder = tmp_path_factory.mktemp("networks")
     done = subprocess.run(
-        [sys.executable, "-c", _TRACE], input=given, capture_output=True, text=True, cwd=folder, check=True, timeout=300
+        [sys.executable, "-c", _TRACE], input=given, capture_output=True, text=True, cwd=folder, check=True, timeout=600
     )
     return dict(zip(codes, json.loads(done.stdout), strict=True))
 
