@@ -94,8 +94,6 @@ def _summary_lines(out: Path, manifest: Manifest) -> Iterator[str]:
         chat = counts["chat"]
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in chat["kinds"].items())
         yield f"  {'chat':<10} {chat['rows']:>9,}  conversations: {kinds}; {chat['dropped']:,} not made"
-    if unread := manifest.details.get("unread"):
-        yield f"  note: no numbers, which count as missing: {list_first(unread)}"
     for note in manifest.details.get("notes", ()):
         yield f"  note: {note}"
     measured = manifest.measured

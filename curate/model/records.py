@@ -327,12 +327,6 @@ def find_off_scale(corpus: LoadedRecords) -> list[int]:
 _OFF_SCALE = 0.5
 
 
-def list_unread(corpus: LoadedRecords) -> list[str]:
-    """Return the values that are stated and cannot be read, by row and column; they count as missing."""
-    stated = enumerate(corpus.rows.column("note").to_pylist())
-    return [f"row {row}: {text}" for row, text in stated if text is not None and row not in corpus.problems]
-
-
 def describe_off_scale(corpus: LoadedRecords) -> list[str]:
     """Return a note on the accuracies outside 0 to 1 by row, if there are any."""
     off = [f"row {row}: accuracy {corpus.rows['accuracy'][row].as_py():g}" for row in find_off_scale(corpus)]

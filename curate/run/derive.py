@@ -58,7 +58,7 @@ def derive(folder: Folder, made: Path) -> Json:
         elif notes := manifest.details.get("notes"):
             outcome.notes += notes[len(outcome.notes) :][-1:]  # why nothing could be run
         outcome.rights = _read_rights(path, manifest, corpus)
-        given = ("origins", "chat_residue", "unread")
+        given = ("origins", "chat_residue")
         outcome.details.update((name, manifest.details[name]) for name in given if name in manifest.details)
         if options.chat:
             outcome.chat = _read_chat(path, corpus, outcome)

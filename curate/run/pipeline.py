@@ -18,7 +18,6 @@ from curate.folder.snapshot import MEASUREMENTS, list_removed_rows, write_snapsh
 from curate.model.corpus import CodeFile, LoadedRecords, read_corpus
 from curate.model.options import CurateOptions, get_prefix
 from curate.model.previous import Previous, describe_previous
-from curate.model.records import list_unread
 from curate.model.rights import Origins, check_origins, read_rights
 from curate.published.outcome import CurationOutcome, count_decisions
 from curate.run.strict import curate_strict
@@ -64,8 +63,6 @@ def curate(
             corpus = read_corpus(source, codes, options.tokens, jobs)
             watch.lap("load and features")
             outcome = decide(corpus, options, jobs, previous)
-            if unread := list_unread(corpus):
-                outcome.details["unread"] = unread
             _check_some_left(corpus, outcome)
             watch.lap("decide")
             _add_rights(corpus, outcome, source, options, origins, jobs)
