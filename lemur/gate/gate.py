@@ -4,7 +4,6 @@ Files are taken in their order: of two networks of a contribution that are near 
 second names it. A network that is refused for another reason stands for none.
 """
 
-import ast
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,11 +19,13 @@ from curate.published.novelty import Novelty, NoveltyIndex, Query
 from curate.published.reference_corpus import ReferenceCorpus
 from curate.sources import open_source
 from curate.sources.rows import RecordSource
+from lemur.gate.certificate_guest import Certificate, CodeToCertify
 from lemur.gate.checks import (
     RULES,
     Contribution,
     Inspection,
     Refusal,
+    find_untrained,
     inspect_network,
     inspect_statistics,
     match_statistics,
@@ -36,12 +37,16 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible, plural, ratio
 from lemur_core.files.progress import progress
 from lemur_core.files.workers import map_chunks
+from lemur_core.sandbox import Limits
+from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.runtime import find_absence
+from lemur_core.sandbox.stage import SandboxStage
 from lemur_core.similarity.overlap import OverlapIndex
-from lemur_core.similarity.tokens import split_tokens
-from lemur_core.source.text import parse_code
 from manifests.folders.manifest import package_versions
+from train.model.contract import lemur_digest
 
+#: LEMUR's own file computes the certificate by which its head names networks.
+CERTIFY = SandboxStage[Certificate]("lemur.gate.certificate_guest:certify", Certificate, Limits(), label="certificates")
 _CHUNK = 16  # files in one message to a worker
 _MEASURED = ("accuracy", "duration", "uid")  # in a trial besides its hyperparameters
 _OTHER = 0.5  # a value in the range of LEMUR's search, for hyperparameters that a network names itself
@@ -54,12 +59,8 @@ class GatedFile:
     path: str
     kind: str  # network, statistics or link
     findings: tuple[Refusal, ...]
-    family: str | None = None
     nearest: str | None = None
     similarity: float | None = None
-    graph: str | None = None
-    graph_widths: str | None = None
-    one_number: bool = False  # it differs from a network by one number alone
 
     @property
     def passed(self) -> bool:
@@ -84,7 +85,7 @@ class GateReport:
 def gate(
     paths: Sequence[str],
     *,
-    against: Sequence[str],
+    against: Sequence[str] = ("lemur",),
     jobs: int | None = None,
     unsafe: bool = False,
     runtime: Sequence[str] = (),
@@ -111,6 +112,7 @@ def gate(
     inspections = _inspect(contribution, index, jobs)
     trials = {path: read_trials(data) for path, data in contribution.statistics.items()}
     statistics = _inspect_statistics(contribution, inspections, trials)
+    names, unchecked = _check_certificates(contribution, inspections, unsafe=unsafe)
     queries = {path: item.query for path, item in inspections.items() if item.query is not None}
     _set_arguments(trials, inspections, queries)
     with NetworkTracer(jobs=jobs, unsafe=unsafe, runtime=runtime) as tracer:
@@ -118,10 +120,12 @@ def gate(
             zip(queries, index.compare(list(queries.values()), None if index.absence else tracer), strict=True)
         )
         files = [_decide(path, item, novelties.get(path)) for path, item in inspections.items()]
-        passed = {file.path for file in files if file.passed}
+        passed = {file.path for file in files if file.passed and file.path not in names}
         batch = _Batch(index.corpora[0], [query for path, query in queries.items() if path in passed], tracer)
-    files = [replace(file, findings=(*file.findings, *batch.findings.get(file.path, ()))) for file in files]
-    files = list(_mark_one_number(files, queries, novelties, batch.nearest, index.corpora))
+    files = [
+        replace(file, findings=(*file.findings, *names.get(file.path, ()), *batch.findings.get(file.path, ())))
+        for file in files
+    ]
     notes = [
         f"{name}: holds no graphs; its networks are compared by text and structure alone;"
         " `lemur curate --graph all` makes a snapshot that holds them"
@@ -130,6 +134,9 @@ def gate(
     ]
     if index.absence is not None:
         notes.append(f"no network was run, and no graphs are compared: {index.absence}")
+    if unchecked:
+        shown = unchecked[0] + (f" and {len(unchecked) - 1:,} more" if len(unchecked) > 1 else "")
+        notes.append(f"{shown}: certificate, not checked: the digits are not the MD5 of the code, as up to 2.2.11")
     if contribution.others:
         notes.append(f"{contribution.others:,} files are neither networks nor statistics, and were not checked")
     files += [GatedFile(path, "statistics", findings) for path, findings in statistics.items()]
@@ -168,9 +175,33 @@ def _inspect_statistics(
 ) -> dict[str, tuple[Refusal, ...]]:
     known: dict[str, tuple[str, ...]] = dict.fromkeys(contribution.names, ())
     known |= {Path(path).stem: item.parameters for path, item in inspections.items()}
-    return {
+    found = {
         path: inspect_statistics(known.get, path, data, trials[path]) for path, data in contribution.statistics.items()
     }
+    sound = {path: rows for path, rows in trials.items() if not found[path]}
+    for path, refusal in find_untrained(sound, contribution.present):
+        found[path] = (*found[path], refusal)
+    return found
+
+
+def _check_certificates(
+    contribution: Contribution, inspections: Mapping[str, Inspection], *, unsafe: bool
+) -> tuple[dict[str, tuple[Refusal, ...]], list[str]]:
+    """Return what is wrong with names that end in a certificate, by path; and the paths whose certificate cannot be
+    computed, for want of LEMUR's file or since it fails on the code."""
+    wanted = {path: item for path, item in inspections.items() if item.certificate and item.query is not None}
+    if contribution.arch_uid is None or not wanted:
+        return {}, list(wanted)
+    payloads = {path: CodeToCertify(contribution.arch_uid, item.query.code) for path, item in wanted.items()}  # type: ignore[union-attr]
+    with CachedSandbox(entries=[CERTIFY.guest], preload=("numpy",), unsafe=unsafe) as box:
+        answers = {reply.key: reply.answer for reply in CERTIFY.run(box, payloads)}
+    findings: dict[str, tuple[Refusal, ...]] = {}
+    for path, item in wanted.items():
+        answer = answers[path]
+        if answer is not None and answer.certificate != item.certificate:
+            either = f"the digest of its code, {lemur_digest(payloads[path].code)}, or its certificate by ArchUID.py"
+            findings[path] = (Refusal("name", f"ends in neither {either}, {answer.certificate}"),)
+    return findings, [path for path in wanted if answers[path] is None]
 
 
 def _set_arguments(
@@ -204,16 +235,12 @@ def _decide(path: str, item: Inspection, novelty: Novelty | None) -> GatedFile:
         removed = f", which was removed for {first.stands_for_it}" if first.stands_for_it else ""
         findings.append(Refusal("new", f"{novelty.reason}{removed} ({', '.join(measures)}; {first.folder})"))
     near = novelty.text
-    family = next(iter(item.query.features.values())).family
     return GatedFile(
         path,
         "network",
         tuple(findings),
-        family,
         None if near is None else near.name,
         None if near is None else near.similarity,
-        trace.graph,
-        trace.widths,
     )
 
 
@@ -221,14 +248,13 @@ def _decide(path: str, item: Inspection, novelty: Novelty | None) -> GatedFile:
 class _Batch:
     """The networks of a contribution that pass by themselves, compared with each other.
 
-    `findings` says why one is not new, by its path; `nearest` is the nearest one before it by tokens, and how near.
+    `findings` says why one is not new, by its path.
     """
 
     rules: ReferenceCorpus
     queries: Sequence[Query]
     tracer: NetworkTracer
     findings: dict[str, list[Refusal]] = field(default_factory=dict)
-    nearest: dict[str, tuple[str, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         views = [query.features[self.rules.detail] for query in self.queries]
@@ -238,9 +264,6 @@ class _Batch:
         for number, (query, view) in enumerate(zip(self.queries, views, strict=True)):
             by_text = lexical.similarities(view.shingles)[passing]
             by_structure = structural.similarities(view.elements)[passing]
-            if passing:
-                best = int(by_text.argmax())
-                self.nearest[query.name] = self.queries[passing[best]].name, float(by_text[best])
             compared = {
                 "near by text": (by_text, self.rules.lexical),
                 "near by structure": (by_structure, self.rules.structural),
@@ -276,65 +299,15 @@ class _Batch:
         self.findings.setdefault(path, []).append(Refusal("new", f"{how}: {self.queries[other].name}, of these files"))
 
 
-def _mark_one_number(
-    files: Sequence[GatedFile],
-    queries: Mapping[str, Query],
-    novelties: Mapping[str, Novelty],
-    in_batch: Mapping[str, tuple[str, float]],
-    corpora: Sequence[ReferenceCorpus],
-) -> Iterator[GatedFile]:
-    """Yield the files, marked if they differ from the nearest network by one number alone."""
-    nearest = {path: _find_nearest_other(novelty) for path, novelty in novelties.items()}
-    codes: dict[str, str] = {}
-    for corpus in corpora:
-        codes |= corpus.read_codes({id_ for id_ in nearest.values() if id_ is not None})
-    for file in files:
-        if file.path not in queries:
-            yield file
-            continue
-        others = [codes[id_] for id_ in [nearest[file.path]] if id_ in codes]
-        if file.path in in_batch:
-            others.append(queries[in_batch[file.path][0]].code)
-        own = queries[file.path].code
-        yield replace(file, one_number=any(differ_by_one_number(own, other) for other in others))
-
-
-def _find_nearest_other(novelty: Novelty) -> str | None:
-    """Return the id of the nearest network by text that is not the same code."""
-    others = [neighbour for neighbour in novelty.nearest if neighbour.id != novelty.id]
-    return max(others, key=lambda neighbour: neighbour.lexical).id if others else None
-
-
-def differ_by_one_number(one: str, other: str) -> bool:
-    """Return whether two codes in Python are equal but for comments, layout and exactly one number."""
-    try:
-        first, second = (_split(code) for code in (one, other))
-    except (SyntaxError, ValueError):  # a reference that does not parse; an integer of more digits than Python writes
-        return False
-    if len(first) != len(second):
-        return False
-    pairs = [pair for pair in zip(first, second, strict=True) if pair[0] != pair[1]]
-    return len(pairs) == 1 and all(text[:1].isdigit() for text in pairs[0])
-
-
-def _split(code: str) -> list[str]:
-    return split_tokens(ast.unparse(parse_code(code)))
-
-
 def _describe_coverage(checked: Sequence[GatedFile]) -> Json:
     refused = Counter(rule for file in checked for rule in {finding.rule for finding in file.findings})
     files = [file for file in checked if file.kind == "network"]
     statistics = [file.path for file in checked if file.kind == "statistics"]
     with_statistics = {match_statistics(path)[0].rpartition("_")[2] for path in statistics}
-    families = Counter(file.family for file in files if file.family is not None)
     return {
         "networks": len(files),
         "passed": sum(file.passed for file in files),
         "refused": {rule: refused[rule] for rule in RULES if refused[rule]},
-        "families": dict(sorted(families.items(), key=lambda item: (-item[1], item[0]))),
-        "graphs": len({file.graph for file in files if file.graph}),
-        "graphs_up_to_widths": len({file.graph_widths for file in files if file.graph_widths}),
-        "one_number": sum(file.one_number for file in files),
         "statistics": len(statistics),
         "without_statistics": sum(Path(file.path).stem not in with_statistics for file in files),
     }
@@ -376,14 +349,8 @@ def describe_coverage(report: GateReport) -> Iterator[str]:
     if facts["refused"]:
         yield f"  refused by {', '.join(f'{rule} {count:,}' for rule, count in facts['refused'].items())}"
     if facts["networks"]:
-        families = ", ".join(f"{name} {count:,}" for name, count in facts["families"].items())
-        kinds = plural(len(facts["families"]), "family", "families")
-        yield f"  {plural(facts['networks'], 'network')} of {kinds}: {families}"
-        yield f"  {plural(facts['graphs'], 'graph')}, {facts['graphs_up_to_widths']:,} up to widths"
-        alike = plural(facts["one_number"], "network differs", "networks differ")
-        yield f"  {alike} from the nearest one by one number only"
-        without = plural(facts["without_statistics"], "network")
-        yield f"  {plural(facts['statistics'], 'file')} of statistics; {without} without any among these files"
+        counted = f"{plural(facts['networks'], 'network')}, {facts['without_statistics']:,} without statistics here"
+        yield f"  {counted}; {plural(facts['statistics'], 'file')} of statistics"
 
 
 def build_json(report: GateReport) -> Json:
