@@ -212,41 +212,6 @@ def register(db: Path, runs: Sequence[Path], verify: Verifier) -> RegistrationCo
     return RegistrationCounts(added, present, tuple(failed))
 
 
-def check_enters(db: Path, data: str, prm: Mapping[str, object]) -> None:
-    """Raise UserError unless a check on such data with these hyperparameters can be archived in the database.
-
-    Args: data: the label of the images, such as `cifar-10`.
-    Raises: UserError if the images are not real CIFAR-10, LEMUR cannot store the hyperparameters, or the database
-        cannot be opened.
-    """
-    if data not in REAL_IMAGES:
-        raise UserError(f"{db}: --data is {data}; only checks on real CIFAR-10 are archived")
-    check_storable(prm)
-    _connect(db).close()  # an unusable database must be reported before the check, which takes minutes
-
-
-def archive(
-    db: Path, code: str, name: str, prm: Mapping[str, object], *, data: str, epoch: int, accuracy: float, duration: int
-) -> bool:
-    """Add a checked network (`train.lemur.check`) with its trial to a LEMUR database, as LEMUR's own check does.
-
-    As in LEMUR, only the last epoch is a trial. Archiving the same outcome twice has no effect.
-
-    Args: name: by `train.model.contract.lemur_name`. data: label of the training data. duration: nanoseconds.
-    Returns: whether the trial was new.
-    Raises: UserError if LEMUR cannot store such a trial, or as `register` does.
-    """
-    check_enters(db, data, prm)
-    used = dict(sorted((drop_outcomes(prm) | {"accuracy_on": "test images", "data": data, "epoch": epoch}).items()))
-    uid = lemur_digest({name: value for name, value in used.items() if name not in _OUTCOMES})
-    trial = used | {"uid": uid, "accuracy": accuracy, "duration": duration}
-    run = _FinishedRun(db, name, code, {epoch: trial})
-    with _open(db) as database, _transaction(database, db):
-        if reason := _add_network(database, run):
-            raise UserError(reason)
-        return _add_trial(database, name, epoch, trial)
-
-
 @dataclass(frozen=True, slots=True)
 class _FinishedRun:
     folder: Path
