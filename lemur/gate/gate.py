@@ -7,7 +7,7 @@ second names it. A network that is refused for another reason stands for none.
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from urllib.parse import quote
@@ -121,11 +121,9 @@ def gate(
         )
         files = [_decide(path, item, novelties.get(path)) for path, item in inspections.items()]
         passed = {file.path for file in files if file.passed and file.path not in names}
-        batch = _Batch(index.corpora[0], [query for path, query in queries.items() if path in passed], tracer)
-    files = [
-        replace(file, findings=(*file.findings, *names.get(file.path, ()), *batch.findings.get(file.path, ())))
-        for file in files
-    ]
+        repeats = _find_repeats(index.corpora[0], [query for path, query in queries.items() if path in passed], tracer)
+    further = {path: (refusal,) for path, refusal in (names | repeats).items()}  # a path is in one of them at most
+    files = [replace(file, findings=(*file.findings, *further.get(file.path, ()))) for file in files]
     notes = [
         f"{name}: holds no graphs; its networks are compared by text and structure alone;"
         " `lemur curate --graph all` makes a snapshot that holds them"
@@ -186,7 +184,7 @@ def _inspect_statistics(
 
 def _check_certificates(
     contribution: Contribution, inspections: Mapping[str, Inspection], *, unsafe: bool
-) -> tuple[dict[str, tuple[Refusal, ...]], list[str]]:
+) -> tuple[dict[str, Refusal], list[str]]:
     """Return what is wrong with names that end in a certificate, by path; and the paths whose certificate cannot be
     computed, for want of LEMUR's file or since it fails on the code."""
     wanted = {path: item for path, item in inspections.items() if item.certificate and item.query is not None}
@@ -195,12 +193,12 @@ def _check_certificates(
     payloads = {path: CodeToCertify(contribution.arch_uid, item.query.code) for path, item in wanted.items()}  # type: ignore[union-attr]
     with CachedSandbox(entries=[CERTIFY.guest], preload=("numpy",), unsafe=unsafe) as box:
         answers = {reply.key: reply.answer for reply in CERTIFY.run(box, payloads)}
-    findings: dict[str, tuple[Refusal, ...]] = {}
+    findings: dict[str, Refusal] = {}
     for path, item in wanted.items():
         answer = answers[path]
         if answer is not None and answer.certificate != item.certificate:
             either = f"the digest of its code, {lemur_digest(payloads[path].code)}, or its certificate by ArchUID.py"
-            findings[path] = (Refusal("name", f"ends in neither {either}, {answer.certificate}"),)
+            findings[path] = Refusal("name", f"ends in neither {either}, {answer.certificate[:40]}")
     return findings, [path for path in wanted if answers[path] is None]
 
 
@@ -244,59 +242,45 @@ def _decide(path: str, item: Inspection, novelty: Novelty | None) -> GatedFile:
     )
 
 
-@dataclass(slots=True)
-class _Batch:
-    """The networks of a contribution that pass by themselves, compared with each other.
-
-    `findings` says why one is not new, by its path.
+def _find_repeats(rules: ReferenceCorpus, queries: Sequence[Query], tracer: NetworkTracer) -> dict[str, Refusal]:
+    """Compare the networks of a contribution that pass by themselves with each other: by text and structure, then by
+    graph, and by numbers those that may compute the same. Returns: why one repeats an earlier one, by its path.
     """
+    found: dict[str, Refusal] = {}
 
-    rules: ReferenceCorpus
-    queries: Sequence[Query]
-    tracer: NetworkTracer
-    findings: dict[str, list[Refusal]] = field(default_factory=dict)
+    def report(number: int, how: str, other: int) -> None:
+        found[queries[number].name] = Refusal("new", f"{how}: {queries[other].name}, of these files")
 
-    def __post_init__(self) -> None:
-        views = [query.features[self.rules.detail] for query in self.queries]
-        lexical = OverlapIndex((view.shingles, None) for view in views)
-        structural = OverlapIndex((view.elements, None) for view in views)
-        passing: list[int] = []
-        for number, (query, view) in enumerate(zip(self.queries, views, strict=True)):
-            by_text = lexical.similarities(view.shingles)[passing]
-            by_structure = structural.similarities(view.elements)[passing]
-            compared = {
-                "near by text": (by_text, self.rules.lexical),
-                "near by structure": (by_structure, self.rules.structural),
-            }
-            how = next((how for how, (values, least) in compared.items() if (values >= least).any()), None)
-            if how is None:
-                passing.append(number)
-            else:
-                self._report(query.name, how, passing[int(compared[how][0].argmax())])
-        self._compare_graphs(passing)
-
-    def _compare_graphs(self, passing: Sequence[int]) -> None:
-        """Compare what computes the same: by graphs, and by numbers of those that may compute the same."""
-        traces = {number: self.queries[number].traced for number in passing}
-        wanted = find_candidates({number: trace.answer for number, trace in traces.items()})
-        payloads = {number: self.queries[number].payload for number in wanted}
-        answers = {number: traces[number].answer for number in wanted}
-        for number, behavior in self.tracer.measure(payloads, answers):
-            traces[number] = traces[number].with_behavior(behavior)
-        seen: dict[str, list[int]] = {}
-        for number in passing:
-            trace = traces[number]
-            identities = [identity for identity in (trace.graph, trace.behavior) if identity]
-            others = sorted({other for identity in identities for other in seen.get(identity, ())})
-            same = next((other for other in others if trace.agrees(traces[other]) == "same"), None)
-            if same is not None:
-                self._report(self.queries[number].name, "computes the same", same)
-                continue
-            for identity in identities:
-                seen.setdefault(identity, []).append(number)
-
-    def _report(self, path: str, how: str, other: int) -> None:
-        self.findings.setdefault(path, []).append(Refusal("new", f"{how}: {self.queries[other].name}, of these files"))
+    views = [query.features[rules.detail] for query in queries]
+    lexical = OverlapIndex((view.shingles, None) for view in views)
+    structural = OverlapIndex((view.elements, None) for view in views)
+    passing: list[int] = []
+    for number, view in enumerate(views):
+        by_text = lexical.similarities(view.shingles)[passing]
+        by_structure = structural.similarities(view.elements)[passing]
+        if (by_text >= rules.lexical).any():
+            report(number, "near by text", passing[int(by_text.argmax())])
+        elif (by_structure >= rules.structural).any():
+            report(number, "near by structure", passing[int(by_structure.argmax())])
+        else:
+            passing.append(number)
+    traces = {number: queries[number].traced for number in passing}
+    answers = {number: trace.answer for number, trace in traces.items()}
+    wanted = find_candidates(answers)
+    payloads = {number: queries[number].payload for number in wanted}
+    for number, behavior in tracer.measure(payloads, {number: answers[number] for number in wanted}):
+        traces[number] = traces[number].with_behavior(behavior)
+    seen: dict[str, list[int]] = {}
+    for number, trace in traces.items():
+        identities = [identity for identity in (trace.graph, trace.behavior) if identity]
+        others = sorted({other for identity in identities for other in seen.get(identity, ())})
+        same = next((other for other in others if trace.agrees(traces[other]) == "same"), None)
+        if same is not None:
+            report(number, "computes the same", same)
+            continue
+        for identity in identities:
+            seen.setdefault(identity, []).append(number)
+    return found
 
 
 def _describe_coverage(checked: Sequence[GatedFile]) -> Json:
@@ -332,25 +316,19 @@ def build_table(report: GateReport) -> Iterator[str]:
         yield _show(f"pass  {path:<{width}}  {near}" if file.passed else f"FAIL  {path}")
         for finding in file.findings:
             yield _show(f"      line {finding.line}: {finding.rule}: {finding.message}")
-    yield from describe_coverage(report)
-    for note in report.notes:
-        yield _show(f"note: {note}")
-
-
-def _show(text: str) -> str:
-    return make_visible(text).replace("\t", "\\t")
-
-
-def describe_coverage(report: GateReport) -> Iterator[str]:
-    """Yield the lines that sum a contribution up."""
-    facts = report.coverage
-    refused = sum(not file.passed for file in report.files)
+    facts, refused = report.coverage, sum(not file.passed for file in report.files)
     yield f"{plural(len(report.files), 'file')}: {len(report.files) - refused:,} pass, {refused:,} refused"
     if facts["refused"]:
         yield f"  refused by {', '.join(f'{rule} {count:,}' for rule, count in facts['refused'].items())}"
     if facts["networks"]:
         counted = f"{plural(facts['networks'], 'network')}, {facts['without_statistics']:,} without statistics here"
         yield f"  {counted}; {plural(facts['statistics'], 'file')} of statistics"
+    for note in report.notes:
+        yield _show(f"note: {note}")
+
+
+def _show(text: str) -> str:
+    return make_visible(text).replace("\t", "\\t")
 
 
 def build_json(report: GateReport) -> Json:
@@ -367,15 +345,21 @@ def build_sarif(report: GateReport) -> Json:
     rules = [{"id": rule, "shortDescription": {"text": text}} for rule, text in RULES.items()]
     version = package_versions()["lemur-curator"]
     driver = {"name": "lemur gate", "version": version, "rules": rules}
-    results = [_build_result(file, finding) for file in report.files for finding in file.findings]
+    results = [
+        {
+            "ruleId": finding.rule,
+            "level": "error",
+            "message": {"text": _show(finding.message)},
+            "locations": [
+                {
+                    "physicalLocation": {
+                        "artifactLocation": {"uri": quote(os.fsencode(file.path))},
+                        "region": {"startLine": finding.line},
+                    }
+                }
+            ],
+        }
+        for file in report.files
+        for finding in file.findings
+    ]
     return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}
-
-
-def _build_result(file: GatedFile, finding: Refusal) -> Json:
-    place = {"artifactLocation": {"uri": quote(os.fsencode(file.path))}, "region": {"startLine": finding.line}}
-    return {
-        "ruleId": finding.rule,
-        "level": "error",
-        "message": {"text": _show(finding.message)},
-        "locations": [{"physicalLocation": place}],
-    }
