@@ -1,5 +1,6 @@
 """The commands of training: they parse, call and print. `train.commands` is loaded when the first one runs."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -9,6 +10,7 @@ import typer
 import train as package
 from lemur_core.files.atomic import check_writable
 from lemur_core.files.errors import UsageError
+from lemur_core.files.markdown import plural
 from manifests.options.parameters import RuntimeOption, takes_options
 from train.options import UNSAFE, Resources
 
@@ -214,7 +216,9 @@ def check_(
         epochs, wall_seconds=time_limit, memory_bytes=int(memory * 2**30), runtime=tuple(runtime or ())
     )
     figures = package.commands.check_file(net, prm, data=data, settings=settings, unsafe=unsafe_no_sandbox)
-    print(package.commands.to_json(figures) if as_json else package.commands.describe_figures(figures))
+    texts = {key: f"{value:.6g}" if isinstance(value, float) else value for key, value in figures.items()}
+    lines = (f"{key.replace('_', ' '):<17} {value}" for key, value in texts.items())
+    print(json.dumps(figures, sort_keys=True) if as_json else "\n".join(lines))
 
 
 @_train.command("register")
@@ -231,8 +235,11 @@ def register_(
       lemur train register run --db ab.nn.db
     """
     result = package.register(folders, db=db)
-    if text := package.commands.describe_registration(db, result, as_json=as_json):
-        print(text)
+    if as_json:
+        counts = {"added": result.added, "present": result.present, "failed": list(result.failed)}
+        print(json.dumps(counts, sort_keys=True))
+    elif result.added or result.present:
+        print(f"{db}: {plural(result.added, 'trial')} added, {result.present} there already")
     for line in result.failed:
         print(f"lemur: {line}", file=sys.stderr)
     if result.failed:

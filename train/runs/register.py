@@ -204,8 +204,9 @@ def register(db: Path, runs: Sequence[Path], verify: Verifier) -> RegistrationCo
             if isinstance(outcome, str):
                 continue
             with _transaction(database, db):
-                if reason := _add_network(database, outcome):
-                    failed.append(reason)
+                if _add_code(database, "nn", outcome.name, outcome.code) != outcome.code:
+                    other = f"the database has other code under the name {outcome.name}"
+                    failed.append(f"{outcome.folder / NET}: {other}")
                     continue
                 new = [_add_trial(database, outcome.name, epoch, trial) for epoch, trial in outcome.trials.items()]
             added, present = added + sum(new), present + len(new) - sum(new)
@@ -312,13 +313,6 @@ def _create(database: sqlite3.Connection) -> None:
     database.execute("CREATE INDEX idx_accuracy_desc ON stat (accuracy DESC)")
     for name in _INDEXED:
         database.execute(f"CREATE INDEX idx_{name} ON stat ({name})")
-
-
-def _add_network(database: sqlite3.Connection, run: _FinishedRun) -> str:
-    """Add a network unless it exists; return the reason if it cannot be added, otherwise an empty string."""
-    if _add_code(database, "nn", run.name, run.code) != run.code:
-        return f"{run.folder / NET}: the database has other code under the name {run.name}"
-    return ""
 
 
 def _add_trial(database: sqlite3.Connection, network: str, epoch: int, trial: Trial) -> bool:
