@@ -46,7 +46,9 @@ from manifests.folders.manifest import package_versions
 from train.model.contract import lemur_digest
 
 #: LEMUR's own file computes the certificate by which its head names networks.
-CERTIFY = SandboxStage[Certificate]("lemur.gate.certificate_guest:certify", Certificate, Limits(), label="certificates")
+CERTIFY = SandboxStage[Certificate](
+    "lemur.gate.certificate_guest:certify", Certificate, Limits(), label="certificates", unit="networks"
+)
 _CHUNK = 16  # files in one message to a worker
 _MEASURED = ("accuracy", "duration", "uid")  # in a trial besides its hyperparameters
 _OTHER = 0.5  # a value in the range of LEMUR's search, for hyperparameters that a network names itself
@@ -112,7 +114,6 @@ def gate(
     inspections = _inspect(contribution, index, jobs)
     trials = {path: read_trials(data) for path, data in contribution.statistics.items()}
     statistics = _inspect_statistics(contribution, inspections, trials)
-    names, unchecked = _check_certificates(contribution, inspections, unsafe=unsafe)
     queries = {path: item.query for path, item in inspections.items() if item.query is not None}
     _set_arguments(trials, inspections, queries)
     with NetworkTracer(jobs=jobs, unsafe=unsafe, runtime=runtime) as tracer:
@@ -120,6 +121,8 @@ def gate(
             zip(queries, index.compare(list(queries.values()), None if index.absence else tracer), strict=True)
         )
         files = [_decide(path, item, novelties.get(path)) for path, item in inspections.items()]
+        certified = contribution, inspections, novelties, index.corpora
+        names, unchecked = _check_certificates(*certified, unsafe=unsafe)
         passed = {file.path for file in files if file.passed and file.path not in names}
         repeats = _find_repeats(index.corpora[0], [query for path, query in queries.items() if path in passed], tracer)
     further = {path: (refusal,) for path, refusal in (names | repeats).items()}  # a path is in one of them at most
@@ -183,23 +186,41 @@ def _inspect_statistics(
 
 
 def _check_certificates(
-    contribution: Contribution, inspections: Mapping[str, Inspection], *, unsafe: bool
+    contribution: Contribution,
+    inspections: Mapping[str, Inspection],
+    novelties: Mapping[str, Novelty],
+    corpora: Sequence[ReferenceCorpus],
+    *,
+    unsafe: bool,
 ) -> tuple[dict[str, Refusal], list[str]]:
-    """Return what is wrong with names that end in a certificate, by path; and the paths whose certificate cannot be
-    computed, for want of LEMUR's file or since it fails on the code."""
-    wanted = {path: item for path, item in inspections.items() if item.certificate and item.query is not None}
-    if contribution.arch_uid is None or not wanted:
-        return {}, list(wanted)
-    payloads = {path: CodeToCertify(contribution.arch_uid, item.query.code) for path, item in wanted.items()}  # type: ignore[union-attr]
+    """Return what is wrong with the certificates of networks, by path: another one in the name, or that of a network of
+    the references, to which LEMUR's head would add the statistics. Returns: also the paths whose name ends in one that
+    cannot be computed, for want of LEMUR's file or since it fails on the code.
+    """
+    named = [path for path in novelties if inspections[path].certificate]
+    codes = {path: item.query.code for path, item in inspections.items() if item.query is not None}
+    if contribution.arch_uid is None or not codes:
+        return {}, named
+    near = {neighbor.id for novelty in novelties.values() for neighbor in novelty.nearest}
+    for corpus in corpora:
+        codes |= corpus.read_codes(near)
+    payloads = {key: CodeToCertify(contribution.arch_uid, code) for key, code in codes.items()}
     with CachedSandbox(entries=[CERTIFY.guest], preload=("numpy",), unsafe=unsafe) as box:
-        answers = {reply.key: reply.answer for reply in CERTIFY.run(box, payloads)}
+        replies = list(CERTIFY.run(box, payloads))
+    answers = {reply.key: None if reply.answer is None else reply.answer.certificate for reply in replies}
     findings: dict[str, Refusal] = {}
-    for path, item in wanted.items():
-        answer = answers[path]
-        if answer is not None and answer.certificate != item.certificate:
-            either = f"the digest of its code, {lemur_digest(payloads[path].code)}, or its certificate by ArchUID.py"
-            findings[path] = Refusal("name", f"ends in neither {either}, {answer.certificate[:40]}")
-    return findings, [path for path in wanted if answers[path] is None]
+    for path, novelty in novelties.items():
+        own, stated = answers[path], inspections[path].certificate
+        if own is None:
+            continue
+        twins = (neighbor.name for neighbor in novelty.nearest if answers.get(neighbor.id) == own)
+        if stated and stated != own:
+            either = f"the digest of its code, {lemur_digest(codes[path])}, or its certificate by ArchUID.py"
+            findings[path] = Refusal("name", f"ends in neither {either}, {own[:40]}")
+        elif (twin := next(twins, None)) is not None:
+            attached = "LEMUR's head would add its statistics to that network"
+            findings[path] = Refusal("new", f"has the certificate of {twin}: {attached}")
+    return findings, [path for path in named if answers[path] is None]
 
 
 def _set_arguments(
