@@ -199,7 +199,6 @@ def check_(
     ],
     data: Data = _HUB,
     epochs: Annotated[int, typer.Option(metavar="N", min=1, help="Epochs to train with its own learn().")] = 1,
-    memory: Annotated[float, typer.Option(metavar="GIB", min=0.5, max=2**20, help="Memory limit.")] = 8.0,
     time_limit: Annotated[
         float, typer.Option(metavar="SECONDS", min=1, max=10**9, help="End the check after this time.")
     ] = 1800.0,
@@ -212,9 +211,7 @@ def check_(
     Examples:
       lemur train check net.py --prm '{"lr": 0.01, "momentum": 0.9}'
     """
-    settings = package.commands.CheckSettings(
-        epochs, wall_seconds=time_limit, memory_bytes=int(memory * 2**30), runtime=tuple(runtime or ())
-    )
+    settings = package.commands.CheckSettings(epochs, wall_seconds=time_limit, runtime=tuple(runtime or ()))
     figures = package.commands.check_file(net, prm, data=data, settings=settings, unsafe=unsafe_no_sandbox)
     texts = {key: f"{value:.6g}" if isinstance(value, float) else value for key, value in figures.items()}
     lines = (f"{key.replace('_', ' '):<17} {value}" for key, value in texts.items())
