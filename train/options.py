@@ -42,7 +42,7 @@ class Resources:
     ] = "auto"
     memory_gib: Annotated[
         float,
-        Option("Memory limit per run.", flag="--memory", metavar="GIB", least=0.5, most=_NO_MEMORY_LIMIT, panel=_PANEL),
+        Option("Memory limit per run.", flag="--memory", metavar="GIB", least=0.5, most=2**20, panel=_PANEL),
     ] = 8.0
     time_limit: Annotated[
         float | None,
