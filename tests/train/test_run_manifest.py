@@ -30,7 +30,6 @@ from train.runs.run_folder import (
     read_identity,
     recipe_text,
     record_text,
-    renew_parents,
     write_run_manifest,
 )
 from train.studies.ablation import FULL, ablation_page, read_study, write_study
@@ -149,17 +148,6 @@ def test_what_the_manifest_of_a_run_states(run: Path, library: Path) -> None:
     mixed = block_of(library, "alpha.blocks.Scale")
     head = header(Recipe(), {"stem": filler_of(mixed)}, {})  # type: ignore[arg-type]
     assert "# SPDX-License-Identifier: GPL-3.0-only AND MIT\n" in head
-
-
-def test_an_extraction_that_was_made_again_is_the_parent(run: Path, library: Path, tmp_path: Path) -> None:
-    again = Path(shutil.copytree(library, tmp_path / "again"))
-    refresh(again, details={"made": "again"})
-    renew_parents(run, read_record(run), again)
-    assert read_manifest(run).parents == [describe_parent(again)] != [describe_parent(library)]
-    before = (run / "manifest.json").read_bytes()
-    for folder in (again, None):
-        renew_parents(run, read_record(run), folder)
-        assert (run / "manifest.json").read_bytes() == before
 
 
 def test_what_is_no_parent(library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
