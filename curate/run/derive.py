@@ -67,9 +67,6 @@ def derive(folder: Folder, made: Path) -> Json:
             outcome.chat = _read_chat(path, corpus, outcome)
         source = _StoredSource(path, manifest)
         _, counts, details = write_contents(made, corpus, outcome, options, source)
-    if arch_uids or "origins" in manifest.details:
-        # It counts certificates of removed codes, and names classes, that are in no table.
-        (made / "report.md").unlink()
     return {"counts": counts, "details": details}
 
 
