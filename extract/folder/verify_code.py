@@ -1,4 +1,4 @@
-"""Checks of an extraction's closed files, one by one: each must match the table, its spec and its header.
+"""Checks of an extraction's closed files, one by one: each must match the table and its header.
 
 Last, the printed calls of the blocks are executed in the sandbox, each below the full and the lean form of its file.
 """
@@ -20,7 +20,6 @@ from extract.proofs.runtime import PROVIDED, BlockRuntime, runtime_for
 from extract.resolve.distributions import is_stated
 from extract.resolve.modules import RUNTIME
 from extract.resolve.requirements import list_imports
-from extract.specs.make import SHARED, find_line_faults, read_lines
 from extract.specs.printed import print_call
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
@@ -32,7 +31,7 @@ from lemur_core.source.quality import find_undefined_names
 from lemur_core.source.text import parse_code
 from manifests.folders.checks import Check, check_faults
 from manifests.folders.kinds import EXTRACTION
-from manifests.provenance import SPECS, get_minimized_path, header_lines, is_guess
+from manifests.provenance import get_minimized_path, header_lines, is_guess
 from manifests.provenance.licenses import NOASSERTION, is_permissive
 from manifests.provenance.parts import read_requirements
 from manifests.records import Block
@@ -40,7 +39,7 @@ from manifests.records import Block
 _HEADER = re.compile(r"# (Block|Licence):[ ]+(.*)")
 _FENCED = re.compile(r"\A(`{3,})(json|python)\n(.*?)\n?\1\Z", re.DOTALL)
 _MINIMIZED = ("lean_code", "lean_sha256", "lean_lines", "lean_requires", "lean_license", "lean_error")
-_CODE_COLUMNS = (*SHARED, *_MINIMIZED, "error_kind", "requires", "code", "n_lines")
+_CODE_COLUMNS = ("block", "name", "source", "level", "license", "error_kind", "requires", "code", *_MINIMIZED)
 _BATCH = 40  # blocks per worker call
 _FEW = 60  # blocks; with fewer, starting processes costs more than it saves
 
@@ -51,18 +50,9 @@ _OF_CODE = {
     "imports": "files import the standard library, the runtime and what they require, and nothing of their origin",
     "headers": "files name their block and license",
     "lean forms": "files, of each what the table says of its lean form",
-    "specs": "specs, in the order of the table, agree with it and repeat no passage of their source",
 }
 
 Faults = dict[str, list[str]]
-
-
-@dataclass(frozen=True, slots=True)
-class BlockFile:
-    """The file of a block, and what states something about it."""
-
-    row: Block
-    spec: str | None  # the line in its place among the specs, None if they end before
 
 
 def check_code(
@@ -89,37 +79,28 @@ def check_code(
     return [check_faults(name, all_faults[name], f"{number:,} {text}") for name, text in _OF_CODE.items()]
 
 
-def _batches(folder: Path) -> Iterator[list[BlockFile]]:
+def _batches(folder: Path) -> Iterator[list[Block]]:
     blocks = EXTRACTION.rows(folder, Block, _CODE_COLUMNS)
-    emitted = (block for block in blocks if block.code_sha256 is not None)
-    pairs = itertools.zip_longest(emitted, read_lines(folder / SPECS))
-    while batch := list(itertools.islice(pairs, _BATCH)):
-        yield [
-            BlockFile(block, line)
-            for block, line in batch
-            if block is not None and (block.code is not None or block.lean_sha256 is not None)
-        ]
+    emitted = (block for block in blocks if block.code is not None or block.lean_sha256 is not None)
+    while batch := list(itertools.islice(emitted, _BATCH)):
+        yield batch
 
 
 def _check_batch(
-    packages: Mapping[str, frozenset[str]], confirmed: Mapping[str, str], files: Sequence[BlockFile]
+    packages: Mapping[str, frozenset[str]], confirmed: Mapping[str, str], rows: Sequence[Block]
 ) -> tuple[int, Faults]:
     """Return the number of blocks and the faults of their files, by check."""
     faults: Faults = {name: [] for name in _OF_CODE}
-    for file in files:
-        block, own = file.row.block, packages[file.row.source]
-        if file.row.code is not None:
-            for name, fault in _file_faults(file, file.row.code, own, confirmed):
-                faults[name].append(f"{block}: {fault}")
-        faults["lean forms"] += [f"{block}: {fault}" for fault in _check_minimized(file.row, own, confirmed)]
-    return len(files), faults
+    for row in rows:
+        own = packages[row.source]
+        if row.code is not None:
+            for name, fault in _file_faults(row, row.code, own, confirmed):
+                faults[name].append(f"{row.block}: {fault}")
+        faults["lean forms"] += [f"{row.block}: {fault}" for fault in _check_minimized(row, own, confirmed)]
+    return len(rows), faults
 
 
-def _file_faults(
-    file: BlockFile, code: str, own: frozenset[str], confirmed: Mapping[str, str]
-) -> Iterator[tuple[str, str]]:
-    row = file.row
-    yield from (("specs", fault) for fault in find_line_faults(file.spec, row))
+def _file_faults(row: Block, code: str, own: frozenset[str], confirmed: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     head = _header(code)
     for key, value in (("Block", row.block), ("Licence", row.license)):
         if head.get(key) != value:

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 from pydantic import ValidationError
 
-from lemur_core.files.errors import UserError
+from lemur_core.files.errors import MissingNameError, UserError
 from lemur_core.files.foreign import check_plain
 from lemur_core.files.markdown import make_visible
 from manifests.records import first_fault
@@ -39,6 +39,8 @@ def reading(folder: Path, kind: str) -> Iterator[None]:
     """
     try:
         yield
+    except MissingNameError:
+        raise
     except READ_ERRORS as error:
         again = "run `lemur verify`, or create the folder again"
         raise UserError(f"{folder}: damaged {kind}: {describe(error)}; {again}") from error

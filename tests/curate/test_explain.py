@@ -14,12 +14,13 @@ import pytest
 import torch
 from torch import nn
 
-from curate.folder.explain import Explanation, draw_graph, explain
+from curate.folder.explain import draw_graph, explain
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from curate.sources import open_source
 from lemur.cli import show
 from lemur_core.files.errors import UsageError, UserError
+from manifests.folders.kinds import FoundItem
 from tests.builders.graphs import trace
 from tests.builders.suites import read_files, table
 
@@ -103,7 +104,7 @@ def snapshot(
     return folder / "out"
 
 
-def said(explanation: Explanation) -> dict[str, str]:
+def said(explanation: FoundItem) -> dict[str, str]:
     """The labeled lines."""
     return {
         line[:12].strip(): line[12:] for line in explanation.lines if line[:12].strip() and not line.startswith(" ")
@@ -362,8 +363,8 @@ def test_canonical_that_was_removed_itself(copy: Path, codes: dict[str, str]) ->
 # --- its graph ----------------------------------------------------------------------------------------------------
 
 
-def told_of(graph: dict[str, Any] | None) -> Explanation:
-    return Explanation({"name": "net", "id": "ab" * 32, "graph": graph})
+def told_of(graph: dict[str, Any] | None) -> dict[str, Any]:
+    return {"name": "net", "id": "ab" * 32, "graph": graph}
 
 
 def test_the_graph_is_drawn(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_graphs_and_numbers_are_compared_on_one_server(tmp_path: Path) -> None:
     plain, rewritten = TEXTS["PLAIN"], TEXTS["REWRITTEN"]
     # Two of one computation: both are measured, and the numbers of the kept one are in the snapshot.
     snapshot = Snapshot(snapshot_of(tmp_path, {"plain": plain, "again": rewritten}, graph="survivors"))
-    (kept,) = snapshot.kept
+    (kept,) = snapshot.records.itertuples()
     assert kept.behavior is not None
     for text in (plain, rewritten):  # one of them was removed for its graph; its text leads to it where none is made
         assert snapshot.novelty(f"# again\n{text}", graph=False).known
