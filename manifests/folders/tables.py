@@ -116,7 +116,8 @@ def read_table(files: Iterable[Path], record: type[Record], columns: Sequence[st
 
 def read_frame(files: Iterable[Path]) -> "pandas.DataFrame":
     """Read tables whole as a data frame, with all their columns. Raises: as `read_rows`."""
-    return pa.concat_tables([pq.read_table(path) for path in files]).to_pandas()
+    frame: pandas.DataFrame = pa.concat_tables([pq.read_table(path) for path in files]).to_pandas()
+    return frame
 
 
 def find_row(files: Iterable[Path], record: type[R], id_: str, columns: Sequence[str] = ()) -> R | None:
