@@ -86,7 +86,7 @@ def snapshot_page(folder: Path, manifest: Manifest) -> frame.Page:
     )
     split_counts = ", ".join(f"{count(number)} {split}" for split, number in manifest.counts["splits"].items())
     lead = (
-        f"{count(kept)} distinct networks of {plural(codes, 'code')} ({percent(kept, codes)}), from"
+        f"{count(kept)} of {plural(codes, 'distinct code')} kept ({percent(kept, codes)}), from"
         f" {plural(rows, 'row')}: {split_counts}. Click a record to compare it with the codes that it represents."
     )
     return frame.Page(
@@ -153,7 +153,8 @@ def _tabulate_splits(records: pa.Table) -> frame.View:
 
 
 def _chart_groups(networks: pa.Table, column: str) -> frame.View:
-    """Chart the codes of each prefix or family that came in, and those that are kept."""
+    """Chart the codes of each prefix or family that were compared, and those that are kept."""
+    networks = networks.filter(pc.fill_null(pc.not_equal(networks["stage"], "filter"), True))
     came = Counter(dict(zip(*_count_values(networks[column]), strict=True)))
     kept = Counter(dict(zip(*_count_values(networks.filter(networks["kept"])[column]), strict=True)))
     ranked = sorted(came, key=lambda name: (-came[name], name))
@@ -162,7 +163,7 @@ def _chart_groups(networks: pa.Table, column: str) -> frame.View:
         for name in ranked[:_LARGEST]
     ]
     more = f", the largest {_LARGEST} of {count(len(came))}" if len(came) > _LARGEST else ""
-    return frame.bars(f"By {column}", rows, f"Codes kept of those that came in{more}.", ("kept", "removed"))
+    return frame.bars(f"By {column}", rows, f"Codes kept of those that were compared{more}.", ("kept", "removed"))
 
 
 # -- records ------------------------------------------------------------------------------------------------------
