@@ -118,8 +118,8 @@ def _result(facts: RunFacts, counts: RowCounts) -> str:
     past = {"forward": "computed an output", "backward": "let gradients flow"}.get(goal, goal)
     beyond = ", ".join(f"{count(counts['reached'][name])} `{name}`" for name in further)
     return (
-        f"**{count(part)} of {plural(whole, 'class', 'classes')} {past} ({percent(part, whole)}).** They come from"
-        f" {plural(len(counts['sources']), 'source')} and were validated up to level `{facts.options.level}`"
+        f"**{count(part)} of {plural(whole, 'class', 'classes')} {past} ({percent(part, whole)}).** From"
+        f" {plural(len(counts['sources']), 'source')}, validated up to level `{facts.options.level}`"
         f"{f' ({beyond})' if beyond else ''}; the closed files have {plural(counts['lines'], 'line')}."
     )
 
@@ -200,7 +200,7 @@ def _distinct(distinct: Distinct) -> list[str]:
     rows = [[label, count(number), percent(number, distinct.codes)] for label, number in numbers.items()]
     text = (
         "Each line includes those above it; these are the stages of `lemur curate`, over the whole closed file."
-        " NN-RAG's paper counts 771 of its 941 validated blocks (82 %) after the first three."
+        " NN-RAG's paper counts 771 of its 941 validated blocks (82 %) after text, near text and near structure."
     )
     return section("Unique", listing(["", "blocks", "%"], rows), text) if distinct.codes else []
 
@@ -234,7 +234,7 @@ def _quality(rows: Sequence[Block]) -> list[str]:
         return []
     clean = sum(score == 1 for score in scores)
     text = (
-        f"Of {plural(len(scores), 'file')} {count(clean)} are without a finding ({percent(clean, len(scores))}); the"
+        f"{count(clean)} of {plural(len(scores), 'file')} without a finding ({percent(clean, len(scores))}); the"
         f" median is {statistics.median(scores):.2f}, the mean {statistics.mean(scores):.3f}, the least"
         f" {min(scores):.2f}. A score is 1.0 less 0.05 an error, 0.02 a warning (Pyflakes), 0.01 a line over 120"
         " characters or a function of a complexity above 10 (Radon): LEMUR's score, over the whole lean form, or the"

@@ -79,7 +79,7 @@ def test_sections(written: Path, title: str) -> None:
 
 def test_the_result(written: Path) -> None:
     text = report(written)
-    assert "**6 of 10 classes executed (60.0 %).** They come from 2 sources" in text
+    assert "**6 of 10 classes executed (60.0 %).** From 2 sources" in text
     assert "- Gone: no class of that name\n" in text
     rungs = {cells[0]: cells[2:] for cells in rows_of(text, "How far they came")}
     assert list(rungs) == [f"`{level}`" for level in LEVELS[:5]]
@@ -187,7 +187,7 @@ def test_quality_stands_in_the_table(written: Path) -> None:
     codes, scores = (table[name].to_pylist() for name in ("code", "quality"))
     assert scores == [code and code_quality(code, "x", python=None).score for code in codes]
     assert {None, 1.0, 0.96} == set(scores)  # not emitted, clean, with two unused imports
-    assert "Of 8 files 6 are without a finding (75.0 %)" in report(written)
+    assert "6 of 8 files without a finding (75.0 %)" in report(written)
 
 
 def test_quality_of_many_is_that_of_each() -> None:
