@@ -70,12 +70,12 @@ def signature(node: ast.FunctionDef, *, own: bool = False) -> str:
     returns = (ast.unparse(node.returns) if node.returns else "None").strip("'")
     text = f"def {node.name}({arguments}) -> {returns}"
     if own or len(text) <= 100:
-        return text
+        return text if own else f"{text}: ..."
     missing: list[ast.expr | None] = [None] * (len(node.args.args) - len(node.args.defaults))
     parts = list(map(_argument, node.args.args, [*missing, *node.args.defaults]))
     keywords = list(map(_argument, node.args.kwonlyargs, node.args.kw_defaults))
     inner = ",\n    ".join([*parts, *(["*", *keywords] if keywords else [])])
-    return f"def {node.name}(\n    {inner},\n) -> {returns}"
+    return f"def {node.name}(\n    {inner},\n) -> {returns}: ..."
 
 
 def _argument(one: ast.arg, value: ast.expr | None) -> str:
