@@ -4,6 +4,7 @@ Last, the printed calls of the blocks are executed in the sandbox, each below th
 """
 
 import ast
+import contextlib
 import itertools
 import re
 import sys
@@ -93,61 +94,58 @@ def _check_batch(
     faults: Faults = {name: [] for name in _OF_CODE}
     for row in rows:
         own = packages[row.source]
-        if row.code is not None:
-            for name, fault in _file_faults(row, row.code, own, confirmed):
-                faults[name].append(f"{row.block}: {fault}")
-        faults["lean forms"] += [f"{row.block}: {fault}" for fault in _check_minimized(row, own, confirmed)]
+        for name, fault in itertools.chain(_file_faults(row, own, confirmed), _lean_faults(row, confirmed)):
+            faults[name].append(f"{row.block}: {fault}")
     return len(rows), faults
 
 
-def _file_faults(row: Block, code: str, own: frozenset[str], confirmed: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    head = _header(code)
-    for key, value in (("Block", row.block), ("Licence", row.license)):
-        if head.get(key) != value:
-            yield "headers", f"its header names {head.get(key)!r} as {key}, not {value!r}"
-    try:
-        tree = parse_code(code)
-    except SyntaxError as error:
-        # A file that does not parse is an outcome that the table may state.
-        if row.level != "emitted" or row.error_kind is None:
-            yield "parses", f"{row.level}, but it does not parse: {error}"
-        return
-    if row.error_kind is None or at_least(row.level, "compiled"):  # else that may be the reason
-        yield from (("undefined names", fault) for fault in find_undefined_names(tree).values())
-    yield from (("imports", fault) for fault in import_faults(tree, row.requires, own, confirmed))
+def _file_faults(row: Block, own: frozenset[str], confirmed: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with both forms of a block's file, each with the name of its check."""
+    for form, code, license_, requires in (
+        ("", row.code, row.license, row.requires),
+        ("lean form: ", row.lean_code, row.lean_license, row.lean_requires),
+    ):
+        if code is None:
+            continue
+        head = _header(code)
+        for key, value in (("Block", row.block), ("Licence", license_)):
+            if head.get(key) != value:
+                yield "headers", f"{form}its header names {head.get(key)!r} as {key}, not {value!r}"
+        try:
+            tree = parse_code(code)
+        except SyntaxError as error:
+            # A file that does not parse is an outcome that the table may state.
+            if form or row.level != "emitted" or row.error_kind is None:
+                yield "parses", f"{form}{row.level}, but it does not parse: {error}"
+            continue
+        if form or row.error_kind is None or at_least(row.level, "compiled"):  # else that may be the reason
+            yield from (("undefined names", f"{form}{fault}") for fault in find_undefined_names(tree).values())
+        yield from (("imports", f"{form}{fault}") for fault in import_faults(tree, requires, own, confirmed))
 
 
-def _check_minimized(row: Block, own: frozenset[str], confirmed: Mapping[str, str]) -> Iterator[str]:
-    code, stated = row.lean_code, row.lean_sha256
-    if stated is None:
+def _lean_faults(row: Block, confirmed: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield what the table says wrongly of a block's lean form."""
+    code, name = row.lean_code, "lean forms"
+    if row.lean_sha256 is None:
         if at_least(row.level, "forward") != (row.lean_error is not None) or code is not None:
-            yield "has no lean form, and no reason why, or the other way round"
+            yield name, "has no lean form, and no reason why, or the other way round"
         return
     if code is None:
         if is_permissive(row.lean_license or NOASSERTION) and not any(map(is_guess, row.lean_requires)):
-            yield "its lean form is missing, though its license permits redistribution"
+            yield name, "its lean form is missing, though its license permits redistribution"
         return
     if row.lean_error is not None:
-        yield "has a lean form, and a reason why not"
-    head = _header(code)
-    if (head.get("Block"), head.get("Licence")) != (row.block, row.lean_license):
-        yield "the header of its lean form names another block or license"
-    try:
-        tree = parse_code(code)
-    except SyntaxError as error:
-        yield f"its lean form does not parse: {error}"
-        return
-    nodes = list(ast.walk(tree))
-    defined = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
-    # A lean form may import a name that its author copied.
-    defined |= {each.asname or each.name for node in nodes if isinstance(node, ast.ImportFrom) for each in node.names}
-    if row.name not in defined:
-        yield "its lean form does not define it"
-    yield from (f"lean form: {fault}" for fault in find_undefined_names(tree).values())
-    yield from (f"lean form: {fault}" for fault in import_faults(tree, row.lean_requires, own, confirmed))
+        yield name, "has a lean form, and a reason why not"
+    with contextlib.suppress(SyntaxError):  # reported already
+        nodes = list(ast.walk(parse_code(code)))
+        defined = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
+        # A lean form may import a name that its author copied.
+        defined |= {one.asname or one.name for node in nodes if isinstance(node, ast.ImportFrom) for one in node.names}
+        if row.name not in defined:
+            yield name, "its lean form does not define it"
     needed = list_requirements(code, row.requires, confirmed)
     if needed != tuple(row.lean_requires):
-        yield f"its lean form needs {', '.join(needed) or 'nothing'}, not what lean_requires says"
+        yield name, f"its lean form needs {', '.join(needed) or 'nothing'}, not what lean_requires says"
 
 
 def _header(code: str) -> dict[str, str]:

@@ -51,7 +51,7 @@ def test_the_nearest_by_each_measure(snapshot: Snapshot, codes: dict[str, str], 
 
 
 def test_a_removed_code_is_known(snapshot: Snapshot, codes: dict[str, str]) -> None:
-    assert [decision.nn for decision in snapshot.decisions if not decision.kept] == ["copy"]
+    assert [*snapshot.decisions[~snapshot.decisions.kept].nn] == ["copy"]
     novelty = snapshot.novelty(codes["copy"])
     assert novelty.reason == "the same code, near by text, near by structure: copy"
     assert novelty.nearest[0].stands_for_it == "base"
