@@ -30,6 +30,7 @@ _STAGES = {
     "lexical": "lexical near-duplicates",
     "structural": "structural near-duplicates",
     "graph": "same computation, other text",
+    "leak": "near to two published splits",
 }
 _AGREEMENT = {"same": "same graph", "widths": "same graph up to widths", "different": "another graph"}
 #: Graphs with more nodes than this are drawn with several operations in one box.

@@ -26,8 +26,10 @@ _STEPS = {
     "lexical": "lexical near-duplicates",
     "structural": "structural near-duplicates",
     "graph": "other texts of the same computation",
+    "leak": "near to two published splits",
     "kept": "**kept**",
 }
+_REMOVED = (*DUPLICATE_STAGES, "leak")
 _USUAL = ("repeat", "exact", "lexical", "structural", "kept")
 _NOT_COMPARED = "Graphs were not compared: two of them may compute the same."
 _END = (
@@ -126,13 +128,13 @@ def _groups(
     title: str, label: str, groups: Mapping[int, str], stages: Mapping[int, str], splits: Mapping[int, str]
 ) -> list[str]:
     """Return a table of groups of codes: what came in, what was removed at which stage, and the kept by split."""
-    removed = [stage for stage in ("filter", *DUPLICATE_STAGES) if stage in stages.values()]
+    removed = [stage for stage in ("filter", *_REMOVED) if stage in stages.values()]
     counted: dict[str, Counter[str]] = {}
     for code, group in groups.items():
         counted.setdefault(group, Counter()).update(filter(None, (stages[code], splits.get(code))))
 
     def cells(name: str, numbers: Counter[str]) -> list[str]:
-        kept, dropped = numbers["kept"], sum(numbers[stage] for stage in DUPLICATE_STAGES)
+        kept, dropped = numbers["kept"], sum(numbers[stage] for stage in _REMOVED)
         own = [kept + dropped + numbers["filter"], *(numbers[stage] for stage in removed), kept]
         return [name, *map(count, own), percent(dropped, kept + dropped), *(count(numbers[split]) for split in SPLITS)]
 
