@@ -65,21 +65,22 @@ def _call(item: ast.FunctionDef) -> str:
 
 def signature(node: ast.FunctionDef, *, own: bool = False) -> str:
     """Return the line of a definition; on several lines where it is long. Args: own: of a method, without `self`."""
-    arguments = ast.unparse(node.args)
-    arguments = re.sub(r"^self(, )?", "", arguments) if own else arguments
-    returns = (ast.unparse(node.returns) if node.returns else "None").strip("'")
-    text = f"def {node.name}({arguments}) -> {returns}"
-    if own or len(text) <= 100:
-        return text if own else f"{text}: ..."
     missing: list[ast.expr | None] = [None] * (len(node.args.args) - len(node.args.defaults))
-    parts = list(map(_argument, node.args.args, [*missing, *node.args.defaults]))
+    parts = list(map(_argument, node.args.args, [*missing, *node.args.defaults]))[1 if own else 0 :]
     keywords = list(map(_argument, node.args.kwonlyargs, node.args.kw_defaults))
-    inner = ",\n    ".join([*parts, *(["*", *keywords] if keywords else [])])
+    parts += ["*", *keywords] if keywords else []
+    returns = (ast.unparse(node.returns) if node.returns else "None").strip("'")
+    text = f"def {node.name}({', '.join(parts)}) -> {returns}"
+    if own:
+        return text
+    if len(text) <= 100:
+        return f"{text}: ..."
+    inner = ",\n    ".join(parts)
     return f"def {node.name}(\n    {inner},\n) -> {returns}: ..."
 
 
 def _argument(one: ast.arg, value: ast.expr | None) -> str:
-    return ast.unparse(one) + ("" if value is None else f" = {ast.unparse(value)}")
+    return (ast.unparse(one) + ("" if value is None else f" = {ast.unparse(value)}")).replace("'", '"')
 
 
 def documentation(node: ast.FunctionDef | ast.ClassDef) -> Iterator[str]:
