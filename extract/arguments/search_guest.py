@@ -332,8 +332,10 @@ def _confirm(constructor: Constructor, built: Constructed, called: ForwardCall, 
     result["observed"] = observed
     observed["cases"] += further_cases(module, called, names)
     observed["constant"] = is_drawn and all(same(first, other) for other in others)
-    is_known = not called.guessed or bool(constructor.hints.get("inputs"))
-    result["observe_signs"] = functools.partial(observe_signs, module, called, names, is_known=is_known)
+    # A call that was recorded in a model whose own arguments were guessed is a guess, too.
+    own = [call for call in constructor.hints.get("forward", ()) if call.get("way") in ("call", "recorded")]
+    about = {"guessed": called.guessed or not own, "documented": bool(constructor.hints.get("inputs"))}
+    result["observe_signs"] = functools.partial(observe_signs, module, called, names, **about)
     result = result if goal == "forward" else _backward(module, called, names, result)
     _compare_modes(constructor, built, called, result)
     # No parameter takes part, or no mode computes anything: the input has a form that the class passes on.

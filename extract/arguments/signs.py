@@ -21,7 +21,7 @@ from extract.arguments.trials import SEED, AttemptError, BlockNamespace, attempt
 from extract.arguments.values.inputs import change_nested, flatten
 
 _COPIES = 3  # of an input along one more axis
-_MOST_ELEMENTS = 100_000  # of inputs: each sign takes some runs
+_MOST_ELEMENTS, _FEW_ELEMENTS = 1_000_000, 100_000  # of inputs: one sign takes one run, the others take some
 _SECONDS = 5.0  # of CPU time for one run
 _SMALLER, _GROWN = 1e-4, 1e2  # inputs multiplied by the one give outputs as many times larger
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
@@ -30,10 +30,14 @@ _Change = Callable[[torch.Tensor], torch.Tensor]
 _Tensors = list[torch.Tensor]
 
 
-def observe_signs(module: nn.Module, called: ForwardCall, names: BlockNamespace, *, is_known: bool) -> dict[str, Any]:
+def observe_signs(
+    module: nn.Module, called: ForwardCall, names: BlockNamespace, *, guessed: bool, documented: bool
+) -> dict[str, Any]:
     """Return the fields of an Observed record that say what is doubtful about a call; none if its inputs are large.
 
-    Args: is_known: somebody wrote or ran a call of this kind.
+    Args:
+        guessed: nobody wrote this call, or passed its values in a model of the source.
+        documented: the authors state the shapes of the inputs.
     Raises: AttemptError if its inputs are foreign kinds of tensors.
     """
 
@@ -55,14 +59,17 @@ def observe_signs(module: nn.Module, called: ForwardCall, names: BlockNamespace,
     def observe() -> dict[str, Any]:
         module.eval()
         inputs = evaluate_inputs()
-        if not inputs or sum(tensor.numel() for tensor in inputs) > _MOST_ELEMENTS:
+        size = sum(tensor.numel() for tensor in inputs)
+        if not inputs or size > _MOST_ELEMENTS:
             return {}
         output = run(torch.clone)
-        signs = {"mixes_samples": _mixes_samples(run, output, inputs, evaluate_inputs(1))}
-        if not is_known:
-            signs |= {"other_ranks": list(_list_other_ranks(run, output, inputs[0].dim()))}
-            signs |= {"open_numbers": list(_list_open_numbers(run, output, called))}
-            signs |= {"has_pole": _has_pole(run, output, inputs)}
+        signs: dict[str, Any] = {"has_pole": _has_pole(run, output, inputs)} if guessed else {}
+        if size > _FEW_ELEMENTS:
+            return signs
+        signs |= {"mixes_samples": _mixes_samples(run, output, inputs, evaluate_inputs(1))}
+        if guessed:
+            ranks = () if documented else _list_other_ranks(run, output, inputs[0].dim())
+            signs |= {"other_ranks": list(ranks), "open_numbers": list(_list_open_numbers(run, output, called))}
         return signs
 
     observed: dict[str, Any] = attempt(observe)
