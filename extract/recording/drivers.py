@@ -2,7 +2,7 @@
 
 A driver is a definition that reaches a class whose calls are wanted, and that gives a model: a class or factory that
 needs no arguments, a class that takes a configuration, or whose arguments are searched for; or it is code that the
-authors wrote to be run: tests, examples, `if __name__ == "__main__":`.
+authors wrote to be run: tests and examples.
 """
 
 import ast
@@ -11,7 +11,6 @@ import doctest
 import functools
 import inspect
 import sys
-import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -84,18 +83,6 @@ def list_examples(definition: Any) -> list[str]:
     except ValueError:
         return []
     return ["".join(example.source for example in examples)] if examples else []
-
-
-@functools.cache
-def find_main(module: types.ModuleType) -> str:
-    """Return the code under `if __name__ == "__main__":`; "" if there is none."""
-    try:
-        tree = ast.parse(inspect.getsource(module))
-    except (OSError, TypeError, SyntaxError, ValueError):
-        return ""
-    asked = ast.dump(ast.parse("__name__ == '__main__'", mode="eval").body)
-    bodies = [node.body for node in tree.body if isinstance(node, ast.If) and ast.dump(node.test) == asked]
-    return "\n".join(ast.unparse(statement) for body in bodies for statement in body)
 
 
 def _may_give_module(function: Any) -> bool:

@@ -31,7 +31,6 @@ from extract.recording.drivers import (
     Driver,
     drive_code,
     drive_definition,
-    find_main,
     list_examples,
     run_models,
 )
@@ -291,10 +290,6 @@ class _Recording:
             for number, code in enumerate(list_examples(item)):
                 space = vars(sys.modules[item.__module__])
                 yield drive_code(f"{item.__module__}:{item.__qualname__} example {number}", code, space)
-        for module in dict.fromkeys(item.__module__ for item in (cls, *reaching)):
-            code = find_main(sys.modules[module])
-            if code:
-                yield drive_code(f"{module} main", code, vars(sys.modules[module]))
         names = {item.__name__ for item in (cls, *reaching)}
         for key, code in self._examples.items():
             if any(name in code for name in names):

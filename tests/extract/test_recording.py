@@ -43,7 +43,7 @@ FOLDING = read_files(__file__, "recording.md", "A project that shows its argumen
 READING = read_files(__file__, "recording.md", "Models that are built from settings")
 DETECTORS = read_files(__file__, "recording.md", "Classes in arguments")
 #: Of the project `folding`, the inputs of its models: a part's arguments nobody guesses, the text says who passes them.
-WIDTHS = {"Listed": 21, "Made": 23, "Main": 25, "Shown": 27, "Proven": 29, "Checked": 31, "Filed": 33}
+WIDTHS = {"Listed": 21, "Made": 23, "Shown": 27, "Proven": 29, "Checked": 31, "Filed": 33}
 
 
 def write(folder: Path, files: dict[str, str]) -> None:
@@ -58,7 +58,6 @@ def write_folding(folder: Path) -> None:
         part = name.lower()
         files[f"folding/parts/{part}.py"] = TEXTS["PART"].format(name=name)
         files[f"folding/models/{part}.py"] = TEXTS["MODEL"].format(name=name, part=part, width=width)
-    files["folding/models/main.py"] += TEXTS["MAIN"]
     write(folder, files)
 
 
@@ -120,10 +119,10 @@ def test_a_source_that_cannot_be_imported_shows_nothing_and_says_so(tmp_path: Pa
     write_folding(tmp_path / "project")
     (tmp_path / "project" / "folding" / "__init__.py").write_text("raise RuntimeError('not today')\n")
     with BlockExtractor(sources=[str(tmp_path / "project")], level="forward", jobs=1) as extractor:
-        rows = {r.row.name: r.row.level for r in extractor.extract_multiple_blocks(["Listed", "Made", "Main", "Shown"])}
+        rows = {r.row.name: r.row.level for r in extractor.extract_multiple_blocks(["Listed", "Made", "Shown"])}
         notes = extractor.facts.notes
-    # Calls in the corpus show how `Made` and `Main` are constructed, and nothing how they are called.
-    assert rows == {"Listed": "executed", "Made": "constructed", "Main": "constructed", "Shown": "executed"}
+    # A call in the corpus shows how `Made` is constructed, and nothing how it is called.
+    assert rows == {"Listed": "executed", "Made": "constructed", "Shown": "executed"}
     assert notes == ["project: its own models were not run: RuntimeError: not today"]
 
 
