@@ -10,8 +10,10 @@ import signal
 import sys
 import time
 import types
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -50,7 +52,7 @@ _MAX_ALL_STEPS = 2_000_000
 _MAX_FILES, _MAX_WRITTEN, _MAX_TESTS = 3, 4, 3  # drivers tried for one class
 _MAX_READY = {GIVEN: 8, CONFIGURED: 4, SEARCHED: 2}  # of these by their effort
 _FIRST = 2  # drivers that each class tries before one tries more, since the seconds are for all
-_ENOUGH_STEPS = 3_000  # of its drivers, after the first ones: few classes are first seen after more
+_ENOUGH_STEPS = 3_000  # of its drivers: few classes are first seen after more, so that nothing is guessed any more
 _NEAR = 24  # definitions that reach a class; tests that name others hardly show it, and tests of models take seconds
 _MAX_TRIED = 400  # in all
 _LAST_SECONDS = 400.0  # of CPU time: no driver starts later; the counts end ordinary runs
@@ -220,29 +222,28 @@ class _Recording:
     def record(self, keys: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
         """Return the calls of each class in the first of its drivers that shows some whose arguments nobody guessed.
 
-        Else they are those of the first that shows any, or of any that ran. A class that was never called shows how it
-        was constructed. Each class has its own list of drivers, whatever else is wanted, and ends by their steps,
-        whoever ran them.
+        Else they are those of any that ran. A class that was never called shows how it was constructed. Each class has
+        its own list of drivers, whatever else is wanted; guesses end by the steps of these, whoever ran them.
         """
         classes = {key: cls for key in keys if (cls := self._find(key)) is not None}
         self._bases = [cls for cls in classes.values() if cls.__subclasses__()]
         waiting = {key: self._choose(cls) for key, cls in classes.items()}
         shown: dict[str, list[RecordedCall]] = {}
-        guessed: dict[str, list[RecordedCall]] = {}
-        for tries, most_steps in ((_FIRST, _MAX_ALL_STEPS), (None, _ENOUGH_STEPS)):
+        steps = Counter[str]()
+        for tries in (_FIRST, None):
             for key in [key for key in waiting if key not in shown]:
-                steps = 0
                 for driver in islice(waiting[key], tries):
+                    if driver.effort > GIVEN and steps[key] > _ENOUGH_STEPS:
+                        break
                     calls = self._run(driver).get(key, [])
-                    steps += self._steps_of.get(driver.key, 0)
-                    if _has_forward(calls):
-                        (shown if calls[0].way == RECORDED else guessed).setdefault(key, calls)
-                    if key in shown or steps > most_steps:
+                    steps[key] += self._steps_of.get(driver.key, 0)
+                    if _has_forward(calls) and calls[0].way == RECORDED:
+                        shown[key] = calls
                         break
         for key in [key for key in waiting if key not in shown]:
             ran = [calls_of[key] for calls_of in self._known.values() if calls_of.get(key)]
-            if key in guessed or ran:
-                shown[key] = guessed.get(key) or max(ran, key=lambda calls: "forward" in calls[0].calls)
+            if ran:
+                shown[key] = max(ran, key=lambda calls: ("forward" in calls[0].calls, calls[0].way == RECORDED))
         return {
             key: [{**call.calls, "names": call.names, "way": call.way} for call in shown[key][:MOST_CALLS]]
             for key in keys
@@ -273,7 +274,8 @@ class _Recording:
         # Tests of others take seconds, and hardly show the class.
         near = {item.__name__ for item in reaching[:_NEAR]}
         others = [places for places, text in self._tests.items() if any(word in text for word in near)]
-        yield from map(_drive_tests, [places for places in others if places not in tests][: _MAX_TESTS - len(tests)])
+        others = [places for places in others if places not in tests][: _MAX_TESTS - len(tests)]
+        yield from (replace(_drive_tests(places), effort=SEARCHED) for places in others)
 
     def _list_configured(self, cls: type[nn.Module], reaching: list[Any]) -> Iterator[Driver]:
         """Yield the drivers of what takes a file that names the class, then of what reaches the class, with any."""
