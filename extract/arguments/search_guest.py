@@ -11,9 +11,9 @@ import re
 import sys
 import types
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,6 @@ from extract.arguments.forwarding import Forward, ForwardCall, call_text, evalua
 from extract.arguments.messages import CompanionCode, join_arguments
 from extract.arguments.probe import MODULE_NAME, classify_error, hide, load, one_line
 from extract.arguments.refine import WorkingCalls, refine, vary
-from extract.arguments.signs import observe_signs
 from extract.arguments.trials import (
     SEED,
     AttemptError,
@@ -42,6 +41,7 @@ from extract.arguments.trials import (
 )
 from extract.arguments.values.annotations import list_misfits_of_calls
 from extract.arguments.values.inputs import change_nested, flatten, has_shape, value_text
+from extract.arguments.values.signs import observe_signs
 
 _MAX_VARIANTS = 12
 _MOST_OUTPUTS = 32  # tensors that are described
@@ -50,6 +50,7 @@ _MORE_SEEDS = (1, 2)  # under which a call must work, too
 _OTHER_DRAWS = 1000  # added to a seed
 _MAX_BACKWARD_TRIES = 3  # calls to try until one also runs backward
 _MAX_DOUBTFUL_TRIES = 12  # as long as they work by accident
+_CHANGED_SECONDS = 5.0  # of CPU time for one run with changed inputs
 
 
 def search_arguments(payload: dict[str, Any]) -> dict[str, Any]:
@@ -335,13 +336,38 @@ def _confirm(constructor: Constructor, built: Constructed, called: ForwardCall, 
     # A call that was recorded in a model whose own arguments were guessed is a guess, too.
     own = [call for call in constructor.hints.get("forward", ()) if call.get("way") in ("call", "recorded")]
     about = {"guessed": called.guessed or not own, "documented": bool(constructor.hints.get("inputs"))}
-    result["observe_signs"] = functools.partial(observe_signs, module, called, names, **about)
+    result["observe_signs"] = functools.partial(_observe_signs, module, called, names, **about)
     result = result if goal == "forward" else _backward(module, called, names, result)
     _compare_modes(constructor, built, called, result)
     # No parameter takes part, or no mode computes anything: the input has a form that the class passes on.
     passed_on = observed["parameters"] or observed.get("train_differs") is not True
     result["doubtful"] |= bool(observed["constant"] or (observed.get("identity_in_eval") and passed_on))
     return result
+
+
+def _observe_signs(
+    module: nn.Module, called: ForwardCall, names: BlockNamespace, *, guessed: bool, documented: bool
+) -> dict[str, Any]:
+    """Return what is doubtful about a call. Raises: AttemptError if its inputs are foreign kinds of tensors."""
+
+    def run_changed(change: Callable[[torch.Tensor], torch.Tensor], other: Mapping[str, str]) -> list[torch.Tensor]:
+        try:
+            seed_all()
+            changed = replace(called, kwargs=tuple({**dict(called.kwargs), **other}.items()))
+            args, kwargs = change_nested(list(evaluate(changed, names)), change)
+            seed_all()
+            with torch.no_grad():
+                return flatten(attempt(functools.partial(module, *args, **kwargs), _CHANGED_SECONDS))
+        except (AttemptError, RuntimeError, IndexError):  # of a changed input, too
+            return []
+
+    def observe() -> dict[str, Any]:
+        module.eval()
+        inputs = _draw_inputs(called, names), _draw_inputs(called, names, seed=1)
+        return observe_signs(run_changed, *inputs, dict(called.kwargs), guessed=guessed, documented=documented)
+
+    signs: dict[str, Any] = attempt(observe)
+    return signs
 
 
 def _list_misfits(constructor: Constructor, arguments: Arguments, called: ForwardCall, module: nn.Module) -> list[str]:

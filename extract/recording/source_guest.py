@@ -36,10 +36,9 @@ from extract.recording.drivers import (
     list_examples,
     run_models,
 )
-from extract.recording.imports import ReplacedModule, find_absent, import_module
 from extract.recording.messages import MOST_CALLS, RECORDED, SourceRecording
 from extract.recording.recorder import RecordedCall, SourceRecorder
-from extract.recording.testing import run_tests
+from extract.recording.testing import ReplacedModule, find_absent, import_module, run_tests
 from extract.recording.users import UseGraph, is_of
 from extract.standins.neighbours import radius_graph
 from extract.standins.sparse import SparseTensor, torch_sparse

@@ -1,4 +1,4 @@
-"""Inside the sandbox: run the tests of a source with pytest, for what they call.
+"""Inside the sandbox: run the tests of a source with pytest, for what they call; and import what lacks something.
 
     @pytest.fixture
     def width():
@@ -9,7 +9,8 @@
         assert Gate(width, rate=rate)(torch.randn(2, width, 6, 6)).shape[1] == width
 
 All tests run with their first values, `test_gate[0.0]`, and then with the other ones. What a test claims does not
-matter. The options and plugins of the project are not used, its `conftest.py` files are.
+matter. The options and plugins of the project are not used, its `conftest.py` files are. Modules that are nowhere, such
+as compiled operators, are replaced.
 """
 
 import importlib
@@ -18,18 +19,28 @@ import os
 import re
 import sys
 import time
+import traceback
+import types
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from extract.arguments.trials import AttemptError, attempt, seed_all
-from extract.recording.imports import import_module
 from extract.recording.meta import LightTensors
+from lemur_core.sandbox.runtime import DECLARED
 from lemur_core.sandbox.server.foreign import read_message
 
+_IMPORT_SECONDS = 60.0  # of CPU time
+_MAX_REPLACED = 8  # modules that one import lacks
+#: "numpy.core.multiarray failed to import", "Could not find module '_version_cpu' in ..."
+_UNLOADED = re.compile(
+    r"multiarray failed|ould not find module '_|undefined symbol|shared object|ELF header|load this lib"
+)
+_SHARED = frozenset({*sys.stdlib_module_names, *DECLARED})  # they load the libraries of others
 _SECONDS, _FILE_SECONDS = 4.0, 4.0  # of CPU time, for a test and a file; the counts end ordinary files
 _MAX_TESTS, _MAX_ROWS = 120, 4  # of one file, and of one test
 #: Plugins of pytest that cost time in each session, and that tests hardly ask for.
@@ -42,6 +53,62 @@ _OPTIONS = (
     *(word for plugin in _WITHOUT for word in ("-p", f"no:{plugin}")),
 )
 _NEEDS_VALUES = re.compile(r"meta tensor|on meta|'meta'|does not require grad|numpy")
+
+
+class ReplacedModule(types.ModuleType):
+    """A module that is nowhere, such as one that would have to be compiled: no function in it works."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._fail
+
+    def _fail(self, *_: object, **__: object) -> NoReturn:
+        raise NotImplementedError(f"{self.__name__} is not there")
+
+
+def find_absent(error: BaseException | None) -> str | None:
+    """Return the module whose absence an error is due to; who catches the first one may raise another.
+
+    Modules that cannot be loaded here, since they were compiled for other versions, count as absent, too.
+    """
+    while error is not None:
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        if isinstance(error, ImportError) and error.name:
+            lacks = re.match(r"cannot import name '(_\w+)' from", str(error))
+            if lacks or isinstance(error, ModuleNotFoundError):
+                return f"{error.name}.{lacks[1]}" if lacks else error.name
+        if isinstance(error, ImportError | OSError) and _UNLOADED.search(str(error)):
+            if isinstance(error, ImportError) and error.name and "." in error.name:
+                return error.name  # the compiled part itself
+            tops = [str(frame.f_globals["__name__"]).partition(".")[0] for frame in frames]
+            return next((top for top in reversed(tops) if top not in _SHARED), None)
+        # Cython names the frame of a module's initialization `init xtcocotools._mask`.
+        compiled = [frame.f_code.co_name for frame in frames if frame.f_code.co_name.startswith("init ")]
+        if isinstance(error, ValueError) and compiled:
+            return compiled[0].removeprefix("init ")
+        error = error.__context__
+    return None
+
+
+def import_module(name: str, may_replace: Callable[[str], bool], replaced: list[str]) -> None:
+    """Import a module; what it lacks is replaced, and its name appended to `replaced`.
+
+    Args: may_replace: says of the name of a module that is lacking whether it may be.
+    Raises: AttemptError; PermissionError.
+    """
+    while True:
+        try:
+            attempt(partial(importlib.import_module, name), _IMPORT_SECONDS)
+        except AttemptError as error:
+            absent = find_absent(error.cause)
+            is_known = isinstance(sys.modules.get(absent or ""), ReplacedModule)
+            if absent is None or is_known or not may_replace(absent) or len(replaced) == _MAX_REPLACED:
+                raise
+            replaced.append(absent)
+            sys.modules[absent] = ReplacedModule(absent)
+        else:
+            return
 
 
 class _Plugin:

@@ -27,12 +27,11 @@ from extract.recording import source_guest
 from extract.recording.calls import find_origin
 from extract.recording.configured import list_accepted, make_type_finder, read_settings
 from extract.recording.drivers import list_examples
-from extract.recording.imports import find_absent
 from extract.recording.meta import LargeModelError, LightTensors
 from extract.recording.recorder import RecordedCall, SourceRecorder
 from extract.recording.source import list_examples as list_documented
 from extract.recording.source_guest import spread
-from extract.recording.testing import run_tests
+from extract.recording.testing import find_absent, run_tests
 from extract.recording.users import UseGraph, list_stored
 from extract.sources import open_source
 from extract.standins import sparse

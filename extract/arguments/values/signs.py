@@ -7,79 +7,49 @@ Each is measured with the inputs of the call, changed in one way, in eval mode:
     1 / distance                    # of a distance that was drawn around zero
 """
 
-import dataclasses
 import functools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
-
-from extract.arguments.forwarding import ForwardCall, evaluate
-from extract.arguments.trials import SEED, AttemptError, BlockNamespace, attempt, is_finite, seed_all
-from extract.arguments.values.inputs import change_nested, flatten
 
 _COPIES = 3  # of an input along one more axis
 _MOST_ELEMENTS, _FEW_ELEMENTS = 1_000_000, 100_000  # of inputs: one sign takes one run, the others take some
-_SECONDS = 5.0  # of CPU time for one run
 _SMALLER, _GROWN = 1e-4, 1e2  # inputs multiplied by the one give outputs as many times larger
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
-_Change = Callable[[torch.Tensor], torch.Tensor]
-_Tensors = list[torch.Tensor]
+_Tensors = Sequence[torch.Tensor]
+#: Run the call with changed inputs, and with other expressions for some arguments; no tensors if it fails so.
+Run = Callable[[Callable[[torch.Tensor], torch.Tensor], Mapping[str, str]], _Tensors]
 
 
 def observe_signs(
-    module: nn.Module, called: ForwardCall, names: BlockNamespace, *, guessed: bool, documented: bool
+    run: Run, inputs: _Tensors, others: _Tensors, kwargs: Mapping[str, str], *, guessed: bool, documented: bool
 ) -> dict[str, Any]:
     """Return the fields of an Observed record that say what is doubtful about a call; none if its inputs are large.
 
     Args:
+        others: the same inputs, drawn again.
+        kwargs: the arguments by name, as expressions.
         guessed: nobody wrote this call, or passed its values in a model of the source.
         documented: the authors state the shapes of the inputs.
-    Raises: AttemptError if its inputs are foreign kinds of tensors.
     """
-
-    def evaluate_inputs(seed: int = SEED) -> _Tensors:
-        seed_all(seed)
-        return flatten(list(evaluate(called, names)))
-
-    def run(change: _Change, call: ForwardCall = called) -> _Tensors:
-        """Return the tensors of the output for changed inputs; none if the call fails so."""
-        try:
-            seed_all()
-            args, kwargs = change_nested(list(evaluate(call, names)), change)
-            seed_all()
-            with torch.no_grad():
-                return flatten(attempt(functools.partial(module, *args, **kwargs), _SECONDS))
-        except (AttemptError, RuntimeError, IndexError):  # of a changed input, too
-            return []
-
-    def observe() -> dict[str, Any]:
-        module.eval()
-        inputs = evaluate_inputs()
-        size = sum(tensor.numel() for tensor in inputs)
-        if not inputs or size > _MOST_ELEMENTS:
-            return {}
-        output = run(torch.clone)
-        signs: dict[str, Any] = {"has_pole": _has_pole(run, output, inputs)} if guessed else {}
-        if size > _FEW_ELEMENTS:
-            return signs
-        signs |= {"mixes_samples": _mixes_samples(run, output, inputs, evaluate_inputs(1))}
-        if guessed:
-            ranks = () if documented else _list_other_ranks(run, output, inputs[0].dim())
-            signs |= {"other_ranks": list(ranks), "open_numbers": list(_list_open_numbers(run, output, called))}
+    size = sum(tensor.numel() for tensor in inputs)
+    if not inputs or size > _MOST_ELEMENTS:
+        return {}
+    output = run(torch.clone, {})
+    signs: dict[str, Any] = {"has_pole": _has_pole(run, output, inputs)} if guessed else {}
+    if size > _FEW_ELEMENTS:
         return signs
+    signs |= {"mixes_samples": _mixes_samples(run, output, inputs, others)}
+    if guessed:
+        ranks = () if documented else _list_other_ranks(run, output, inputs[0].dim())
+        signs |= {"other_ranks": list(ranks), "open_numbers": list(_list_open_numbers(run, output, kwargs))}
+    return signs
 
-    observed: dict[str, Any] = attempt(observe)
-    return observed
 
-
-_Run = Callable[..., _Tensors]
-
-
-def _list_other_ranks(run: _Run, output: _Tensors, rank: int) -> Iterator[int]:
+def _list_other_ranks(run: Run, output: _Tensors, rank: int) -> Iterator[int]:
     """Yield with how many dimensions the inputs run, too, and what is computed then is something else.
 
     Copies of an input along one more axis give copies of its output where an axis more is one that nothing looks at.
@@ -97,12 +67,12 @@ def _list_other_ranks(run: _Run, output: _Tensors, rank: int) -> Iterator[int]:
     def differ(other: int, axis: int) -> bool | None:
         """Return whether copies along an axis give something else; None if they or the original fail."""
         change = select if other < rank else copy
-        changed = run(functools.partial(change, axis=axis))
+        changed = run(functools.partial(change, axis=axis), {})
         if not changed:
             return None
         if other > rank:
             return not _are_copies(output, changed)
-        copies = run(functools.partial(copy_selected, axis=axis))
+        copies = run(functools.partial(copy_selected, axis=axis), {})
         return not _are_copies(changed, copies) if copies else None
 
     for other, axes in ((rank - 1, {0, 1, rank - 1}), (rank + 1, {0, 1, rank})):
@@ -124,32 +94,31 @@ def _are_copies(lower: _Tensors, upper: _Tensors) -> bool:
     )
 
 
-def _list_open_numbers(run: _Run, output: _Tensors, called: ForwardCall) -> Iterator[str]:
+def _list_open_numbers(run: Run, output: _Tensors, kwargs: Mapping[str, str]) -> Iterator[str]:
     """Yield the arguments that are guessed numbers, where another number gives another output of the same shape."""
-    for place, (name, text) in enumerate(called.kwargs):
+    for name, text in kwargs.items():
         if not _NUMBER.fullmatch(text):
             continue
         other = f"{2 * float(text) + 1}" if "." in text else f"{2 * int(text) + 1}"
-        kwargs = (*called.kwargs[:place], (name, other), *called.kwargs[place + 1 :])
-        changed = run(torch.clone, dataclasses.replace(called, kwargs=kwargs))
+        changed = run(torch.clone, {name: other})
         is_alike = [one.shape for one in output] == [other.shape for other in changed]
         if is_alike and not all(map(_close, output, changed)):
             yield name
 
 
-def _has_pole(run: _Run, output: _Tensors, inputs: _Tensors) -> bool:
+def _has_pole(run: Run, output: _Tensors, inputs: _Tensors) -> bool:
     """Return whether the output grows without bound near zero, where inputs of both signs are drawn around it."""
     if not any(tensor.is_floating_point() and tensor.numel() and tensor.min() < 0 < tensor.max() for tensor in inputs):
         return False
-    near = run(lambda tensor: tensor * _SMALLER if tensor.is_floating_point() else tensor)
+    near = run(lambda tensor: tensor * _SMALLER if tensor.is_floating_point() else tensor, {})
     return len(near) == len(output) and any(
-        one.shape == two.shape and one.is_floating_point() and one.numel() > 0 and is_finite(two)
+        one.shape == two.shape and one.is_floating_point() and one.numel() > 0 and bool(two.isfinite().all())
         and two.abs().median() > _GROWN * one.abs().median() > 0
         for one, two in zip(output, near, strict=True)
     )  # fmt: skip
 
 
-def _mixes_samples(run: _Run, output: _Tensors, inputs: _Tensors, others: _Tensors) -> bool:
+def _mixes_samples(run: Run, output: _Tensors, inputs: _Tensors, others: _Tensors) -> bool:
     """Return whether the output of the first sample is another one beside other samples.
 
     The first axis is that of samples where the first input and an output have as many. It is one of samples and of
@@ -176,10 +145,10 @@ def _mixes_samples(run: _Run, output: _Tensors, inputs: _Tensors, others: _Tenso
             return not _close(one[:1], other[:1])
         if sum(_close(row, other_row) for row, other_row in zip(one, other, strict=True)) >= parts:
             return False
-        larger = run(lambda tensor: torch.cat([tensor, tensor[:1]]) if is_batch(tensor) else tensor)
+        larger = run(lambda tensor: torch.cat([tensor, tensor[:1]]) if is_batch(tensor) else tensor, {})
         return len(larger) > place and larger[place].dim() > 0 and len(larger[place]) > len(one)
 
-    changed = run(change)
+    changed = run(change, {})
     pairs = zip(output, changed, strict=False)
     return len(output) == len(changed) and any(mixes(place, *pair) for place, pair in enumerate(pairs))
 
