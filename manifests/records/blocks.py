@@ -116,6 +116,12 @@ class Observed(Record):
         default=(), description="with so many dimensions guessed inputs run, too, and something else is computed"
     )
     mixes_samples: bool | None = Field(default=None, description="the output of a sample depends on the other samples")
+    open_numbers: tuple[str, ...] = Field(
+        default=(), description="guessed numbers among the inputs; with another one something else is computed"
+    )
+    has_pole: bool | None = Field(
+        default=None, description="the output grows without bound near zero, around which inputs are drawn"
+    )
     own_lines: tuple[int, int] | None = Field(
         default=None, description="statements of the class's own methods that were entered: those that ran, and all"
     )
