@@ -7,7 +7,7 @@ OUT ?= snapshot
 # Exact versions, for pip and uv alike.
 LOCKED := -c constraints.txt
 
-.PHONY: run test test-slow test-torch check bench lock schemas commands columns docs clean
+.PHONY: run test test-slow test-torch check bench lock schemas commands columns api docs clean
 
 run: .venv/.ready
 	.venv/bin/lemur curate lemur --out $(OUT) --force
@@ -52,6 +52,10 @@ commands: .venv/.ready
 # The columns of all tables in docs/columns.md, from the record types.
 columns: .venv/.ready
 	PYTHONPATH=. $(PY) -P .ci/columns.py
+
+# Signatures and arguments of the Python interface in docs/api.md, from its docstrings.
+api: .venv/.ready
+	$(PY) -P .ci/api.py
 
 clean:
 	rm -rf .venv .venv-oldest .venv-newest build *.egg-info

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from curate import commands as commands
-    from curate.interface import Snapshot, curate
+    from curate.interface import CuratedNetwork, Snapshot, curate
     from curate.model.options import CurateOptions
     from curate.published.novelty import Novelty
 else:
@@ -26,4 +26,4 @@ else:
         return getattr(module, name)
 
 
-__all__ = ["CurateOptions", "Novelty", "Snapshot", "curate"]
+__all__ = ["CurateOptions", "CuratedNetwork", "Novelty", "Snapshot", "curate"]

@@ -3,14 +3,16 @@
 Everything here calls the modules below; the command line and programs therefore do the same.
 """
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from curate.compute.runs import TASK_DATASETS
-from curate.folder.explain import Explanation, explain
+from curate.folder.explain import explain
 from curate.kinds import verify
 from curate.model.options import CurateOptions
 from curate.model.previous import read_previous
@@ -19,12 +21,17 @@ from curate.published.novelty import Novelty
 from curate.run.pipeline import curate as curate_source
 from curate.sources import open_sources
 from lemur_core.files.atomic import PathLike, check_free
-from lemur_core.files.errors import UsageError
+from lemur_core.files.errors import MissingNameError, UsageError, UserError
 from lemur_core.files.progress import hide_progress
+from lemur_core.graphs.graph import Graph
 from manifests.folders.checks import Check
-from manifests.folders.kinds import SNAPSHOT
+from manifests.folders.kinds import SNAPSHOT, FoundItem
 from manifests.folders.manifest import Manifest
-from manifests.records import Decision, LemurRecord
+from manifests.folders.tables import find_row, read_frame
+from manifests.records import Decision, NetworkRow
+
+if TYPE_CHECKING:
+    import pandas
 
 
 def curate(
@@ -64,7 +71,7 @@ def curate(
         from curate import CurateOptions, curate
 
         snapshot = curate("networks.jsonl", out="snapshot", options=CurateOptions(graph="off"))
-        print(f"{len(snapshot.kept)} of {len(snapshot.decisions)} rows are kept")
+        print(f"{len(snapshot)} of {len(snapshot.networks)} codes are kept")
         ```
     """
     sources = [source] if isinstance(source, str | os.PathLike) else source
@@ -85,7 +92,55 @@ def curate(
     return Snapshot(folder)
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True, repr=False)
+class CuratedNetwork:
+    """A network of a snapshot, kept or not.
+
+    Attributes:
+        folder: the folder of the snapshot.
+        row: the row of its code in the table of networks.
+
+    Example:
+        ```python
+        from curate import Snapshot
+
+        network = Snapshot("snapshot")["tiny-1"]
+        print(network, network.decision.reason, len(network.code))
+        ```
+    """
+
+    folder: Path
+    row: NetworkRow
+    found: FoundItem = field(compare=False)
+
+    def __repr__(self) -> str:
+        outcome = f"kept, {self.row.split}" if self.row.kept else f"removed at stage {self.row.stage}"
+        return f"<CuratedNetwork {self.found.facts['name']} {self.row.id[:12]} {outcome}>"
+
+    @property
+    def code(self) -> str:
+        """Return the Python source; empty if its license does not permit that it was published."""
+        return self.row.nn_code
+
+    @cached_property
+    def decision(self) -> Decision:
+        """Return the decision on its row: kept, or removed and why."""
+        row = self.found.facts["row"]
+        return next(decision for decision in SNAPSHOT.rows(self.folder, Decision) if decision.row == row)
+
+    @property
+    def graph(self) -> Graph | None:
+        """Return the graph of what it computes in eval mode; None if it was not traced, or could not be."""
+        text = (self.found.facts["graph"] or {}).get("eval")
+        return None if text is None else Graph.from_json(json.loads(text))
+
+    @property
+    def explanation(self) -> str:
+        """Return what `lemur show` prints: why it is kept or removed, with the difference to its canonical record."""
+        return "\n".join(self.found.lines)
+
+
+@dataclass(frozen=True, init=False, repr=False)
 class Snapshot:
     """Open a folder that `curate` wrote. A snapshot is a path, too: pass it wherever a folder is expected.
 
@@ -104,17 +159,17 @@ class Snapshot:
         from curate import Snapshot
 
         snapshot = Snapshot("snapshot")
-        removed = [decision for decision in snapshot.decisions if not decision.kept]
-        print(removed[0].nn, removed[0].stage, removed[0].reason)
-        print("\\n".join(snapshot.explain(removed[0].nn).lines))
+        removed = snapshot.decisions.query("not kept")
+        print(removed[["nn", "stage", "reason"]])
+        print(snapshot[removed.nn.iloc[0]].explanation)
         assert all(check.ok for check in snapshot.verify())
-        assert snapshot.novelty(snapshot.kept[0].nn_code).known
+        assert snapshot.novelty(snapshot.records.nn_code[0]).known
         ```
     """
 
     folder: Path
-    manifest: Manifest = field(repr=False, compare=False)
-    _checker: NoveltyChecker = field(repr=False, compare=False)
+    manifest: Manifest = field(compare=False)
+    _checker: NoveltyChecker = field(compare=False)
 
     def __init__(self, folder: PathLike) -> None:
         path = Path(folder)
@@ -125,31 +180,54 @@ class Snapshot:
     def __fspath__(self) -> str:
         return str(self.folder)
 
-    @cached_property
-    def kept(self) -> tuple[LemurRecord, ...]:
-        """Return the kept records of all splits, with their codes."""
-        with SNAPSHOT.reading(self.folder):
-            return tuple(SNAPSHOT.rows(self.folder, LemurRecord))
+    def __repr__(self) -> str:
+        splits = ", ".join(f"{number:,} {split}" for split, number in self.manifest.counts["splits"].items())
+        codes = self.manifest.counts["codes"]
+        return f"<Snapshot {self.folder} {len(self):,} of {codes:,} codes kept: {splits}>"
 
-    @cached_property
-    def decisions(self) -> tuple[Decision, ...]:
-        """Return one decision for each input row, in input order: kept, or removed and why."""
-        with SNAPSHOT.reading(self.folder):
-            return tuple(SNAPSHOT.rows(self.folder, Decision))
+    def __len__(self) -> int:
+        """Return the number of kept records."""
+        return int(self.manifest.counts["rows"]["kept"])
 
-    def explain(self, name_or_id: str) -> Explanation:
-        """Explain why one network was kept or removed, with the difference to the record that represents it.
-
-        Args:
-            name_or_id: an exact name, an id, or at least its first six digits.
-
-        Returns:
-            `lines` to print, and the same as `facts`.
+    def __getitem__(self, name_or_id: str) -> CuratedNetwork:
+        """Return the network of an exact name, an id, or at least its first six digits.
 
         Raises:
-            UserError: if nothing, or more than one network, has this name or id.
+            UserError: which is a KeyError, too, if nothing, or more than one network, is called that; it lists near
+                names.
         """
-        return explain(self.folder, name_or_id)
+        found = explain(self.folder, name_or_id)
+        id_ = found.facts["id"]
+        if id_ is None:
+            raise MissingNameError(f"{name_or_id}: has no usable code: {found.facts['reason']}")
+        row = find_row(SNAPSHOT.files(self.folder, "networks"), NetworkRow, id_, tuple(NetworkRow.model_fields))
+        if row is None:
+            raise UserError(f"{self.folder}: damaged snapshot: {id_[:16]} is not among its networks; verify it")
+        return CuratedNetwork(self.folder, row, found)
+
+    def _read(self, table: str) -> "pandas.DataFrame":
+        with SNAPSHOT.reading(self.folder):
+            return read_frame(SNAPSHOT.files(self.folder, table))
+
+    @cached_property
+    def records(self) -> "pandas.DataFrame":
+        """Return the kept records of all splits, with their codes."""
+        return self._read("records")
+
+    @cached_property
+    def networks(self) -> "pandas.DataFrame":
+        """Return all distinct codes of the source, kept or not."""
+        return self._read("networks")
+
+    @cached_property
+    def stats(self) -> "pandas.DataFrame":
+        """Return all results of these codes."""
+        return self._read("stats")
+
+    @cached_property
+    def decisions(self) -> "pandas.DataFrame":
+        """Return one decision for each input row, in input order: kept, or removed and why."""
+        return self._read("decisions")
 
     def verify(self, *, jobs: int | None = None) -> tuple[Check, ...]:
         """Return all checks of the folder: digests, schemas, counts and guarantees. Nothing in it is executed.
@@ -197,7 +275,7 @@ class Snapshot:
             from curate import Snapshot
 
             snapshot = Snapshot("snapshot")
-            novelty = snapshot.novelty(snapshot.kept[0].nn_code)
+            novelty = snapshot.novelty(snapshot.records.nn_code[0])
             print(novelty.verdict, novelty.reason)  # known  the same code, near by text, near by structure: …
             print(novelty.text.name, novelty.text.similarity)
             ```

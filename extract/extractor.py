@@ -265,7 +265,7 @@ class BlockExtractor:
     def _emit(self, targets: Sequence[TargetClass]) -> dict[str, Emitted | Unresolved]:
         """Return the closed files of these classes, by block id."""
         outcomes: dict[str, Emitted | Unresolved] = {}
-        with progress("emit", len(targets), "blocks") as advance, contextlib.ExitStack() as stack:
+        with progress("closed files", len(targets), "blocks") as advance, contextlib.ExitStack() as stack:
             # Each file leaves a syntax tree, for which full collections would traverse all caches: young objects only.
             if gc.isenabled():
                 gc.disable()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from extract.extractor import extract_to
 from extract.kinds import verify
@@ -20,12 +20,17 @@ from extract.search.index import Filters, open_index, search
 from extract.specs.make import read_spec, read_spec_graph
 from lemur_core.files.atomic import PathLike, check_free
 from lemur_core.files.errors import UsageError, UserError
+from lemur_core.files.markdown import plural
 from lemur_core.files.progress import hide_progress
 from lemur_core.graphs.graph import Graph
 from manifests.folders.checks import Check
 from manifests.folders.kinds import EXTRACTION, FolderLink, manifest_link
 from manifests.folders.manifest import Manifest
+from manifests.folders.tables import read_frame
 from manifests.records import Block, Level, Spec
+
+if TYPE_CHECKING:
+    import pandas
 
 
 def extract(
@@ -96,7 +101,7 @@ class RebuiltBlock:
     varied: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LibraryBlock:
     """One block of a library: its code, its spec, its graph and its provenance.
 
@@ -115,7 +120,12 @@ class LibraryBlock:
     """
 
     folder: Path
-    row: Block = field(repr=False)
+    row: Block
+
+    def __repr__(self) -> str:
+        source, row = self.row.source.partition("@")[0], self.row
+        lines = plural(row.n_lines or 0, "line")
+        return f"<LibraryBlock {source}::{row.name} {row.level} {lines} {row.license}>"
 
     @property
     def id(self) -> str:
@@ -202,7 +212,7 @@ class LibraryBlock:
         return (*find(self.folder, self.id).links, manifest_link(self.folder, EXTRACTION.open(self.folder)))
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True, init=False, repr=False)
 class BlockLibrary:
     """Open a folder that `extract` wrote. A library is a path, too: pass it wherever a folder is expected.
 
@@ -228,7 +238,7 @@ class BlockLibrary:
     """
 
     folder: Path
-    manifest: Manifest = field(repr=False, compare=False)
+    manifest: Manifest = field(compare=False)
 
     def __init__(self, folder: PathLike) -> None:
         object.__setattr__(self, "folder", Path(folder))
@@ -236,6 +246,16 @@ class BlockLibrary:
 
     def __fspath__(self) -> str:
         return str(self.folder)
+
+    def __repr__(self) -> str:
+        reached = ", ".join(f"{number:,} {level}" for level, number in self.manifest.counts["levels"].items() if number)
+        return f"<BlockLibrary {self.folder} {plural(len(self), 'block')}: {reached}>"
+
+    @cached_property
+    def blocks(self) -> "pandas.DataFrame":
+        """Return the table of all blocks, with their codes."""
+        with EXTRACTION.reading(self.folder):
+            return read_frame(EXTRACTION.files(self.folder, "blocks"))
 
     @cached_property
     def ids(self) -> tuple[str, ...]:
@@ -255,7 +275,7 @@ class BlockLibrary:
         """Return the block of an id, a qualified name or a bare name; of several, that of the first source.
 
         Raises:
-            UserError: if no block has this name; the message lists near names.
+            UserError: which is a KeyError, too, if no block has this name; it lists near names.
         """
         return LibraryBlock(self.folder, find_block(self.folder, name).row)
 

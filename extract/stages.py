@@ -308,7 +308,7 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     )  # hints are searched for while other blocks run
     again = options.retry_failed
     verdicts = validate_all(candidates, context.index, options.level, retry_failed=again, **context.sandbox)
-    for candidate, verdict in _track("validate", len(ready), verdicts):
+    for candidate, verdict in _track("levels", len(ready), verdicts):
         ready[candidate.key].verdict = verdict
     if running:
         _define(ready, context, context.named)

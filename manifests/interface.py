@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lemur_core.files import Json
 from lemur_core.files.atomic import PathLike
-from lemur_core.files.errors import UserError
+from lemur_core.files.errors import UserError, missing_name
 from lemur_core.files.progress import hide_progress
 from manifests.folders.manifest import Manifest, read_manifest
 from manifests.folders.tables import iterate_rows
@@ -21,7 +21,7 @@ from manifests.folders.tables import iterate_rows
 _TABLES = (".parquet", ".jsonl")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FinishedFolder:
     """Give access to a finished folder of any kind: its manifest, and its tables as rows.
 
@@ -40,10 +40,13 @@ class FinishedFolder:
     """
 
     folder: Path
-    manifest: Manifest = field(repr=False, compare=False)
+    manifest: Manifest = field(compare=False)
 
     def __fspath__(self) -> str:
         return str(self.folder)
+
+    def __repr__(self) -> str:
+        return f"<FinishedFolder {self.folder} {self.kind}: {', '.join(self.tables) or 'no tables'}>"
 
     @property
     def kind(self) -> str:
@@ -73,11 +76,10 @@ class FinishedFolder:
             table: one of the names of `tables`.
 
         Raises:
-            UserError: if there is no such table, or it cannot be read.
+            UserError: if there is no such table (then it is a KeyError, too), or it cannot be read.
         """
         if table not in self.tables:
-            known = ", ".join(sorted(self.tables)) or "none"
-            raise UserError(f"{self.folder}: has no table {table!r}; its tables are {known}")
+            raise missing_name(f"{self.folder}: has no table {table!r}", table, sorted(self.tables))
         return self._read_rows(table)
 
     def _read_rows(self, table: str) -> Iterator[Json]:

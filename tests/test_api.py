@@ -5,6 +5,7 @@ import importlib
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -25,7 +26,9 @@ from tests.builders.suites import read_files, read_table
 TEXTS = read_files(__file__, "api.md")
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+WHOLE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+#: The page without what is generated.
+PAGE = re.sub(r"^<!-- (::: [\w.]+) -->\n.*?^<!-- end -->$", r"\1", WHOLE, flags=re.MULTILINE | re.DOTALL)
 PACKAGES = ("curate", "extract", "lemur", "manifests", "train")
 LISTED = re.findall(r"^::: ([\w.]+)$", PAGE, re.MULTILINE)
 #: Names of `lemur` whose definition is on the ground floor.
@@ -104,6 +107,11 @@ def test_the_package_exports_what_the_page_describes(path: str) -> None:
     module, _, name = path.rpartition(".")
     there = getattr(importlib.import_module(module), name)
     assert getattr(importlib.import_module(package_of(path)), name) is there
+
+
+def test_the_page_is_current() -> None:
+    """If this fails, run `make api`."""
+    assert runpy.run_path(str(ROOT / ".ci" / "api.py"))["page_text"](WHOLE) == WHOLE
 
 
 def test_the_interface_is_small() -> None:
@@ -222,7 +230,7 @@ def test_examples_of_folders(place: Path, capfd: pytest.CaptureFixture[str]) -> 
     assert [link.what for link in block.trace()] == ["block", "release", "source", "manifest"]
     with pytest.raises(UsageError, match="trusted=True"):
         block.load(trusted=False)
-    with pytest.raises(UserError, match="near names: SqueezeExcitation"):
+    with pytest.raises(KeyError, match="near names: SqueezeExcitation"):
         library["SqueezeExcitatio"]
     with pytest.raises(FrozenInstanceError):
         library.folder = place
@@ -230,10 +238,19 @@ def test_examples_of_folders(place: Path, capfd: pytest.CaptureFixture[str]) -> 
         type(library)("snapshot")
 
     snapshot = names.snapshot
-    assert [decision.kept for decision in snapshot.decisions].count(False) == 1
-    (removed,) = [decision for decision in snapshot.decisions if not decision.kept]
-    assert removed.canonical in {record.id for record in snapshot.kept}
-    assert snapshot.explain(removed.nn).facts["canonical"]["id"] == removed.canonical
+    (removed,) = snapshot.decisions[~snapshot.decisions.kept].itertuples()
+    assert removed.canonical in set(snapshot.records.id)
+    network_ = snapshot[removed.nn]
+    assert (network_.decision.stage, network_.graph) == (removed.stage, None), "nothing was run"
+    assert removed.canonical in network_.explanation
+    assert set(snapshot.stats.id) == set(snapshot.networks.id)
+    with pytest.raises(KeyError, match="near names: tiny-"):
+        snapshot["tiny"]
+    for shown, text in ((snapshot, "3 of 4 codes kept: "), (network_, f"removed at stage {removed.stage}>")):
+        assert text in repr(shown)
+    assert repr(block) == "<LibraryBlock mylib::SqueezeExcitation backward 22 lines NOASSERTION>"
+    assert repr(library) == "<BlockLibrary blocks 2 blocks: 2 backward>"
+    assert list(library.blocks.name) == [block.name for block in library]
     new = snapshot.novelty(network(200))
     assert not new.known
     assert names.novelty.verdict == "novel"
@@ -252,7 +269,7 @@ def test_examples_of_folders(place: Path, capfd: pytest.CaptureFixture[str]) -> 
     assert {row["block"] for row in finished.rows("specs")} == set(library.ids)
     with pytest.raises(UserError, match="has no table 'decisions'"):
         finished.rows("decisions")
-    assert {row["id"] for row in open_folder(snapshot).rows("records")} == {record.id for record in snapshot.kept}
+    assert {row["id"] for row in open_folder(snapshot).rows("records")} == set(snapshot.records.id)
 
 
 @pytest.mark.slow

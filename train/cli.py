@@ -1,17 +1,18 @@
 """The commands of training: they parse, call and print. `train.commands` is loaded when the first one runs."""
 
-import math
+import json
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Literal, get_args
 
 import typer
 
 import train as package
 from lemur_core.files.atomic import check_writable
 from lemur_core.files.errors import UsageError
-from manifests.options.parameters import RuntimeOption
+from lemur_core.files.markdown import plural
+from manifests.options.parameters import RuntimeOption, takes_options
+from train.options import UNSAFE, Resources
 
 app = typer.Typer()
 _train = typer.Typer(
@@ -49,32 +50,9 @@ OutDir = Annotated[
 Library = Annotated[Path, typer.Option("--in", metavar="DIR", help="Extraction folder.", show_default=False)]
 
 
-def _finite(value: float | None) -> float | None:
-    if value is not None and not math.isfinite(value):
-        raise typer.BadParameter(f"{value} is not a finite number")
-    return value
+Unsafe = Annotated[bool, typer.Option("--unsafe-no-sandbox", help=UNSAFE)]
 
-
-def _resource(*names: str, **settings: Any) -> Any:
-    return typer.Option(*names, rich_help_panel="Resources and sandbox", callback=_finite, **settings)
-
-
-Threads = Annotated[int | None, _resource(metavar="N", min=1, help="Threads of a run (default: one for each core).")]
-TimeLimit = Annotated[
-    float | None, _resource(metavar="SECONDS", min=1, help="Stop a run after this time; it can be resumed.")
-]
-StepLimit = Annotated[
-    float, _resource(metavar="SECONDS", min=1, help="End a run if no step finishes within this time.")
-]
-Memory = Annotated[float, _resource("--memory", metavar="GIB", min=0.5, help="Memory limit per run.")]
-_UNSAFE = "Run foreign code without the sandbox: only code that you trust. Required for a GPU."
-Unsafe = Annotated[bool, _resource("--unsafe-no-sandbox", help=_UNSAFE)]
-
-
-SlotName = StrEnum(
-    "SlotName", ["stem", "residual", "attention", "downsample", "norm", "activation", "stochastic_depth", "head"]
-)
-Device = StrEnum("Device", ["auto", "cpu", "cuda", "mps"])
+SlotName = Literal["stem", "residual", "attention", "downsample", "norm", "activation", "stochastic_depth", "head"]
 
 
 @_train.command("assemble")
@@ -88,7 +66,7 @@ def assemble_(
         typer.Option(
             "--candidates",
             metavar="SLOT",
-            help=f"Write nothing; run all blocks in this slot, and list which fit: {', '.join(SlotName)}.",
+            help=f"Write nothing; run all blocks in this slot, and list which fit: {', '.join(get_args(SlotName))}.",
         ),
     ] = None,
     unsafe_no_sandbox: Unsafe = False,
@@ -104,7 +82,7 @@ def assemble_(
     if slot is not None:
         if folder is None:
             raise UsageError("--candidates needs --in DIR, the blocks to try")
-        print(package.commands.list_candidates(slot.value, folder, unsafe=unsafe_no_sandbox, as_json=as_json))
+        print(package.commands.list_candidates(slot, folder, unsafe=unsafe_no_sandbox, as_json=as_json))
         return
     if out is None:
         raise UsageError("--out FILE.py is needed, or --candidates SLOT to list the blocks that fit")
@@ -113,7 +91,9 @@ def assemble_(
 
 
 @_train.command("run")
+@takes_options
 def run_(
+    *,
     network: Annotated[
         str,
         typer.Argument(metavar="RECIPE_OR_NET", help=f"A recipe (TOML file, {_SHIPPED}) or a LEMUR network (NET.py)."),
@@ -129,13 +109,7 @@ def run_(
     prm: Annotated[
         str | None, typer.Option(metavar="JSON", help="Hyperparameters of NET.py: JSON, or a JSON file.")
     ] = None,
-    device: Annotated[Device, typer.Option(help="auto: a GPU if one is available and allowed.")] = Device.auto,
-    threads: Threads = None,
-    memory: Memory = 8.0,
-    time_limit: TimeLimit = None,
-    step_limit: StepLimit = 600.0,
-    runtime: RuntimeOption = None,
-    unsafe_no_sandbox: Unsafe = False,
+    resources: Resources,
     force: Annotated[
         bool, typer.Option("--force", help="Replace another run, or retrain this one if it failed.")
     ] = False,
@@ -152,10 +126,6 @@ def run_(
     if prm is not None and not is_file:
         raise UsageError("--prm: is for a NET.py; change a recipe's hyperparameters with --set")
     recipe = package.open_recipe("plain" if is_file else network, set_, epochs, of_file=is_file)
-    limits = (memory, time_limit, step_limit)
-    resources = package.commands.Resources(
-        threads, device.value, *limits, unsafe=unsafe_no_sandbox, runtime=tuple(runtime or ())
-    )
     record, text = package.commands.run(
         Path(network) if is_file else None,
         recipe,
@@ -177,7 +147,9 @@ def run_(
 
 
 @_train.command("ablate")
+@takes_options
 def ablate_(
+    *,
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help=_RECIPE)],
     out: OutDir,
     data: Data = _HUB,
@@ -190,10 +162,7 @@ def ablate_(
     held_out: HeldOut = 5000,
     images: Images = None,
     set_: Set = None,
-    threads: Threads = None,
-    memory: Memory = 8.0,
-    time_limit: TimeLimit = None,
-    unsafe_no_sandbox: Unsafe = False,
+    resources: Resources,
     force: Resume = False,
     as_json: AsJson = False,
 ) -> None:
@@ -203,7 +172,6 @@ def ablate_(
       lemur train ablate preact_se --in blocks --seeds 0,1,2 --out ablation
     """
     chosen = package.open_recipe(recipe, set_, epochs)
-    resources = package.commands.Resources(threads, memory_gib=memory, time_limit=time_limit, unsafe=unsafe_no_sandbox)
     study = package.ablate(
         chosen,
         folder,
@@ -231,12 +199,9 @@ def check_(
     ],
     data: Data = _HUB,
     epochs: Annotated[int, typer.Option(metavar="N", min=1, help="Epochs to train with its own learn().")] = 1,
-    archive: Annotated[
-        Path | None,
-        typer.Option("--archive", metavar="FILE", help="Add it to this LEMUR database, as LEMUR's check does."),
-    ] = None,
-    memory: Memory = 8.0,
-    time_limit: Annotated[float, _resource(metavar="SECONDS", min=1, help="End the check after this time.")] = 1800.0,
+    time_limit: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1, max=10**9, help="End the check after this time.")
+    ] = 1800.0,
     runtime: RuntimeOption = None,
     unsafe_no_sandbox: Unsafe = False,
     as_json: AsJson = False,
@@ -246,11 +211,11 @@ def check_(
     Examples:
       lemur train check net.py --prm '{"lr": 0.01, "momentum": 0.9}'
     """
-    settings = package.commands.CheckSettings(
-        epochs, wall_seconds=time_limit, memory_bytes=int(memory * 2**30), runtime=tuple(runtime or ())
-    )
-    figures = package.commands.check_file(net, prm, data=data, db=archive, settings=settings, unsafe=unsafe_no_sandbox)
-    print(package.commands.to_json(figures) if as_json else package.commands.describe_figures(figures))
+    settings = package.commands.CheckSettings(epochs, wall_seconds=time_limit, runtime=tuple(runtime or ()))
+    figures = package.commands.check_file(net, prm, data=data, settings=settings, unsafe=unsafe_no_sandbox)
+    texts = {key: f"{value:.6g}" if isinstance(value, float) else value for key, value in figures.items()}
+    lines = (f"{key.replace('_', ' '):<17} {value}" for key, value in texts.items())
+    print(json.dumps(figures, sort_keys=True) if as_json else "\n".join(lines))
 
 
 @_train.command("register")
@@ -267,8 +232,11 @@ def register_(
       lemur train register run --db ab.nn.db
     """
     result = package.register(folders, db=db)
-    if text := package.commands.describe_registration(db, result, as_json=as_json):
-        print(text)
+    if as_json:
+        counts = {"added": result.added, "present": result.present, "failed": list(result.failed)}
+        print(json.dumps(counts, sort_keys=True))
+    elif result.added or result.present:
+        print(f"{db}: {plural(result.added, 'trial')} added, {result.present} there already")
     for line in result.failed:
         print(f"lemur: {line}", file=sys.stderr)
     if result.failed:

@@ -5,12 +5,12 @@ for PyTorch.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from lemur_core.files.errors import UserError
-from lemur_core.files.markdown import make_visible, plural
+from lemur_core.files.markdown import make_visible
 from manifests.records import TrainingRecord
 from train.compose.assemble import assemble as assemble_recipe
 from train.compose.assemble import assemble_to, choose_fillers
@@ -19,7 +19,6 @@ from train.data import count_images, load_cifar10
 from train.lemur.check import CheckSettings as CheckSettings
 from train.lemur.check import check_file as check_file
 from train.model.recipe import Recipe, agree_on_training, network_in
-from train.runs.register import RegistrationCounts
 from train.runs.run import Resources as Resources
 from train.runs.run import TrainingRun, train_once
 from train.runs.run_folder import run_text
@@ -89,20 +88,6 @@ def describe_ablation(study: Ablation, *, as_json: bool) -> tuple[str, UserError
     if any(row.paused for row in study.rows):
         return text, UserError(f"{out}: no run finished within --time-limit; run the same command again to resume")
     return text, UserError(f"{out}: every run failed; the records in {out / 'runs'} say why")
-
-
-def describe_figures(figures: Mapping[str, object]) -> str:
-    """Return the figures of a check, one a line."""
-    texts = {key: f"{value:.6g}" if isinstance(value, float) else value for key, value in figures.items()}
-    return "\n".join(f"{key.replace('_', ' '):<17} {value}" for key, value in texts.items())
-
-
-def describe_registration(db: Path, result: RegistrationCounts, *, as_json: bool) -> str:
-    """Return what was added to a database; empty if there is nothing to say."""
-    if as_json:
-        return to_json({"added": result.added, "present": result.present, "failed": list(result.failed)})
-    added = f"{db}: {plural(result.added, 'trial')} added, {result.present} there already"
-    return added if result.added or result.present else ""
 
 
 def to_json(value: object) -> str:

@@ -18,7 +18,7 @@ from train.compose.assemble import assemble as assemble
 from train.data import Cifar10, count_images, open_data
 from train.model.recipe import Network, Recipe, to_recipe
 from train.runs.job import WEIGHTS, EpochFigures, read_history
-from train.runs.page import NET, read_record
+from train.runs.page import NET, read_record, result_text
 from train.runs.register import RegistrationCounts
 from train.runs.register import register as register_runs
 from train.runs.run import Resources, TrainingRun, train_once
@@ -26,7 +26,7 @@ from train.runs.verify import verify
 from train.studies.ablation import ablate as ablate
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True, init=False, repr=False)
 class Run:
     """Open a folder that `train` wrote. A run is a path, too: pass it wherever a folder is expected.
 
@@ -51,7 +51,7 @@ class Run:
     """
 
     folder: Path
-    record: TrainingRecord = field(repr=False, compare=False)
+    record: TrainingRecord = field(compare=False)
 
     def __init__(self, folder: PathLike) -> None:
         object.__setattr__(self, "folder", Path(folder))
@@ -65,6 +65,10 @@ class Run:
 
     def __fspath__(self) -> str:
         return str(self.folder)
+
+    def __repr__(self) -> str:
+        record = self.record
+        return f"<Run {self.folder} {record.name}, seed {record.seed}: {result_text(record)}>"
 
     @property
     def ok(self) -> bool:

@@ -3,13 +3,12 @@
 No code in such a folder is executed, and no weights are loaded.
 """
 
-import difflib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from lemur_core.files.atomic import sha256_file
-from lemur_core.files.errors import UserError
+from lemur_core.files.errors import UserError, missing_name
 from manifests.folders.kinds import FolderLink, FoundItem, ListedItem, describe_inlined, manifest_link
 from manifests.folders.manifest import FILE_NAME, read_manifest
 from manifests.folders.reading import READ_ERRORS, describe, read_text
@@ -18,8 +17,6 @@ from manifests.records import Ingredient, TrainingRecord
 from train.runs.page import NET, RUNS, read_record
 from train.runs.verify import RUN
 from train.studies.ablation import ABLATION
-
-_NEAR = 5
 
 
 def find(folder: Path, wanted: str) -> FoundItem:
@@ -31,11 +28,8 @@ def find(folder: Path, wanted: str) -> FoundItem:
     whole = [NET.removesuffix(".py"), record.name]
     chosen = blocks if wanted in whole else [block for block in blocks if wanted in _list_names(block)]
     if not chosen and wanted not in whole:
-        names = sorted({*whole, *(name for block in blocks for name in _list_names(block))})
-        near = difflib.get_close_matches(wanted, names, _NEAR) or [*dict.fromkeys(whole), *(b.slot for b in blocks)]
-        raise UserError(
-            f"{wanted}: neither the network of this run nor a block in it; similar names: {', '.join(near)}"
-        )
+        names = [*dict.fromkeys(whole), *dict.fromkeys(name for block in blocks for name in sorted(_list_names(block)))]
+        raise missing_name(f"{wanted}: neither the network of this run nor a block in it", wanted, names)
     return _trace_run(folder, record, chosen)
 
 
@@ -94,10 +88,7 @@ def find_in_study(folder: Path, wanted: str) -> FoundItem:
     runs = [path.name for path in _list_runs(folder)]
     name, _, block = wanted.partition("/")
     if name not in runs:
-        near = difflib.get_close_matches(name, runs, _NEAR, 0.3) or runs[:_NEAR]
-        raise UserError(
-            f"{wanted}: no run of this {read_manifest(folder).kind} has that name; similar names: {', '.join(near)}"
-        )
+        raise missing_name(f"{wanted}: no run of this {read_manifest(folder).kind} has that name", name, runs)
     run = folder / RUNS / name
     return _add_manifest(folder, run, find(run, block or "net"))
 

@@ -48,7 +48,7 @@ MEASURE = SandboxStage[NetBehavior | NetFailure](
     NetBehavior | NetFailure,
     Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=8 * 2**30),
     Retries.NONE,
-    label="numbers",
+    label="behavior",
     unit="networks",
 )
 

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.folder.explain import describe_record
 from curate.model.rights import is_withheld
 from lemur_core.describe.facts import Facts
 from lemur_core.describe.picture import Box, boxes
@@ -45,32 +46,27 @@ _SIZES = ("parameters", "multiply-adds")
 #: Task, data set and metric, and the distinct results of a record there.
 _ResultRows = Sequence[tuple[str, str, str, Sequence[tuple[int | None, float]]]]
 
-#: The columns of `decisions.parquet` that describe a code.
-_COLUMNS = ("id", "nn", "kept", "stage", "canonical", "similarity", "agreement")
+#: The columns of `networks.parquet` that say what became of a code.
+_COLUMNS = ("id", "nn", "prefix", "family", "kept", "stage", "canonical", "similarity")
 _COUNTED = ("id", "split", "cluster")
-_RECORD_COLUMNS = (
-    *("id", "nn", "prefix", "family", "split", "cluster", "score", "task", "dataset", "metric", "epoch", "accuracy"),
-    *("best_accuracy", "best_epoch"),
-    *("license", "origin", "origin_similarity", "origin_license"),
-    *("weight", "pretrained", "runs", "runs_error", "dead_classes", "unused_parameters", "graph"),
-)
+_RECORD_COLUMNS = tuple(name for name in LemurRecord.model_fields if name not in ("nn_code", "prm", "duration"))
 
 
 def snapshot_page(folder: Path, manifest: Manifest) -> frame.Page:
     """Build the page of a snapshot from some columns of its tables, and from whole rows only of the listed records."""
-    decisions = _best_decisions(folder)
+    networks = read_table(SNAPSHOT.files(folder, "networks"), NetworkRow, _COLUMNS)
     records = read_table(SNAPSHOT.files(folder, "records"), LemurRecord, _COUNTED)
-    stages = Counter(dict(zip(*_count_values(pc.fill_null(decisions["stage"], "kept")), strict=True)))
+    stages = Counter(dict(zip(*_count_values(pc.fill_null(networks["stage"], "kept")), strict=True)))
     rows, source = manifest.counts["rows"]["input"], str(manifest.parameters.get("source"))
     kept, codes = records.num_rows, stages.total()
     views = [
         frame.facts("Overview", _list_overview(manifest, kept, codes)),
         _chart_stages(stages, rows),
-        *(_chart_similarities(decisions, stage) for stage in ("lexical", "structural")),
+        *(_chart_similarities(networks, stage) for stage in ("lexical", "structural")),
         _tabulate_splits(records),
-        *(_groups(manifest, name, title) for name, title in (("prefixes", "By prefix"), ("families", "By family"))),
+        *(_chart_groups(networks, name) for name in ("prefix", "family")),
     ]
-    removed = decisions.filter(pc.and_(pc.invert(decisions["kept"]), pc.is_valid(decisions["canonical"])))
+    removed = networks.filter(pc.and_(pc.invert(networks["kept"]), pc.is_valid(networks["canonical"])))
     listed = _choose_records(folder, records, removed)
     duplicates = _choose_duplicates(removed, listed)
     results = _read_results(folder, {row.id for row in listed})
@@ -91,7 +87,7 @@ def snapshot_page(folder: Path, manifest: Manifest) -> frame.Page:
     )
     split_counts = ", ".join(f"{count(number)} {split}" for split, number in manifest.counts["splits"].items())
     lead = (
-        f"{count(kept)} distinct networks of {plural(codes, 'code')} ({percent(kept, codes)}), from"
+        f"{count(kept)} of {plural(codes, 'distinct code')} kept ({percent(kept, codes)}), from"
         f" {plural(rows, 'row')}: {split_counts}. Click a record to compare it with the codes that it represents."
     )
     return frame.Page(
@@ -115,21 +111,6 @@ def _list_overview(manifest: Manifest, kept: int, codes: int) -> list[tuple[str,
     ]
 
 
-def _best_decisions(folder: Path) -> pa.Table:
-    """Return the best decision on each code: kept, or else the first that is not a repeat evaluation."""
-    decisions = read_table([folder / "decisions.parquet"], Decision, _COLUMNS)
-    decisions = decisions.filter(
-        pc.and_(pc.is_valid(decisions["id"]), pc.not_equal(pc.fill_null(decisions["stage"], ""), "repeat"))
-    )
-    codes = decisions["id"].combine_chunks().dictionary_encode().indices.to_numpy()
-    filtered = pc.fill_null(pc.equal(decisions["stage"], "filter"), False).to_numpy()
-    rank = np.where(decisions["kept"].to_numpy(), 0, 1) + filtered
-    order = np.lexsort((rank, codes))  # stable: the first of equals
-    first = np.ones(len(order), bool)
-    first[1:] = codes[order][1:] != codes[order][:-1]
-    return decisions.take(np.sort(order[first]))
-
-
 def _count_values(column: pa.ChunkedArray) -> tuple[list[str], list[int]]:
     """Return the distinct values of a column and their counts."""
     counts = pc.value_counts(column)
@@ -148,9 +129,9 @@ def _chart_stages(stages: Counter[str], rows: int) -> frame.View:
     return frame.bars("From rows to records", lines, intro, ("remain", "removed"))
 
 
-def _chart_similarities(decisions: pa.Table, stage: str) -> frame.View:
+def _chart_similarities(networks: pa.Table, stage: str) -> frame.View:
     """Chart the similarity of removed codes to their canonical records."""
-    values = decisions.filter(pc.equal(decisions["stage"], stage))["similarity"].drop_null().to_numpy()
+    values = networks.filter(pc.equal(networks["stage"], stage))["similarity"].drop_null().to_numpy()
     bins, numbers = np.unique(np.minimum((values * 100 + 1e-9).astype(int), 100), return_counts=True)
     rows = [(f"{at / 100:.2f}", float(n), 0.0, count(int(n))) for at, n in zip(bins, numbers, strict=True)]
     intro = "Removed codes by similarity to the kept record that represents them, rounded down."
@@ -172,15 +153,18 @@ def _tabulate_splits(records: pa.Table) -> frame.View:
     return frame.table("Splits", ["split", "records", "share", "groups", "largest group"], rows, intro)
 
 
-def _groups(manifest: Manifest, name: str, title: str) -> frame.View:
-    groups = sorted(manifest.counts.get(name, {}).items(), key=lambda item: (-item[1]["before"], item[0]))
-    what = "networks" if name == "prefixes" else "codes"
+def _chart_groups(networks: pa.Table, column: str) -> frame.View:
+    """Chart the codes of each prefix or family that were compared, and those that are kept."""
+    networks = networks.filter(pc.fill_null(pc.not_equal(networks["stage"], "filter"), True))
+    came = Counter(dict(zip(*_count_values(networks[column]), strict=True)))
+    kept = Counter(dict(zip(*_count_values(networks.filter(networks["kept"])[column]), strict=True)))
+    ranked = sorted(came, key=lambda name: (-came[name], name))
     rows = [
-        (label or "(none)", float(n["kept"]), float(n["before"]), f"{count(n['kept'])} of {count(n['before'])}")
-        for label, n in groups[:_LARGEST]
+        (name or "(none)", float(kept[name]), float(came[name]), f"{count(kept[name])} of {count(came[name])}")
+        for name in ranked[:_LARGEST]
     ]
-    more = f", the largest {_LARGEST} of {count(len(groups))}" if len(groups) > _LARGEST else ""
-    return frame.bars(title, rows, f"Records kept of the {what} that came in{more}.", ("kept", "removed"))
+    more = f", the largest {_LARGEST} of {count(len(came))}" if len(came) > _LARGEST else ""
+    return frame.bars(f"By {column}", rows, f"Codes kept of those that were compared{more}.", ("kept", "removed"))
 
 
 # -- records ------------------------------------------------------------------------------------------------------
@@ -199,7 +183,7 @@ def _choose_records(folder: Path, records: pa.Table, removed: pa.Table) -> list[
     return sorted(rows, key=lambda row: (row.prefix, row.cluster, row.nn, row.id))
 
 
-def _choose_duplicates(removed: pa.Table, listed: Sequence[LemurRecord]) -> dict[str, tuple[int, list[Decision]]]:
+def _choose_duplicates(removed: pa.Table, listed: Sequence[LemurRecord]) -> dict[str, tuple[int, list[NetworkRow]]]:
     """Return for each record the number of its duplicates, and those to compare: all, unless there are too many."""
     duplicates = removed.filter(
         pc.is_in(removed["canonical"], value_set=pa.array([row.id for row in listed], pa.string()))
@@ -211,8 +195,8 @@ def _choose_duplicates(removed: pa.Table, listed: Sequence[LemurRecord]) -> dict
     duplicates = duplicates.sort_by(by)
     groups = duplicates["canonical"].combine_chunks().dictionary_encode().indices.to_numpy()
     rank = np.arange(len(groups)) - np.searchsorted(groups, groups)  # within its group
-    chosen: dict[str, list[Decision]] = {row.id: [] for row in listed}
-    for row in as_records(duplicates.filter(pa.array(rank < limit)), Decision):
+    chosen: dict[str, list[NetworkRow]] = {row.id: [] for row in listed}
+    for row in as_records(duplicates.filter(pa.array(rank < limit)), NetworkRow):
         chosen[row.canonical or ""].append(row)
     return {name: (numbers[name], rows) for name, rows in chosen.items()}
 
@@ -226,7 +210,7 @@ def _read_sizes(folder: Path, wanted: set[str]) -> dict[str, tuple[int | None, i
 
 
 def _make_entry(
-    row: LemurRecord, number: int, removed: Sequence[Decision], sizes: tuple[int | None, int | None]
+    row: LemurRecord, number: int, removed: Sequence[NetworkRow], sizes: tuple[int | None, int | None]
 ) -> frame.Entry:
     return frame.Entry(
         name=row.nn or row.id[:16],
@@ -239,24 +223,24 @@ def _make_entry(
             "pretrained" if row.pretrained else "from scratch",
         ),
         numbers=(number, None if row.score is None else round(row.score, 4), *sizes),
-        further=tuple(duplicate.nn or (duplicate.id or "")[:16] for duplicate in removed),
+        further=tuple(duplicate.nn or duplicate.id[:16] for duplicate in removed),
     )
 
 
 def _list_views(
     folder: Path,
     listed: Sequence[LemurRecord],
-    duplicates: Mapping[str, tuple[int, list[Decision]]],
+    duplicates: Mapping[str, tuple[int, list[NetworkRow]]],
     results: Mapping[str, _ResultRows],
     shared: str,
 ) -> Iterator[list[frame.View]]:
     """Yield the views of each record, without code that may not be published. Args: shared: license of the folder."""
     wanted = {row.id for row in listed}
-    others = {duplicate.id or "" for _, removed in duplicates.values() for duplicate in removed}
+    others = {duplicate.id for _, removed in duplicates.values() for duplicate in removed}
     columns = ("id", "nn_code", "license")
     texts = _pack_codes(SNAPSHOT.rows(folder, LemurRecord, columns, ids=wanted), shared)
     texts |= _pack_codes(SNAPSHOT.rows(folder, NetworkRow, columns, ids=others), shared)
-    graphs = _read_graphs(folder, wanted & texts.keys())
+    graphs, agreements = _read_graphs(folder, wanted & texts.keys()), _read_agreements(folder)
     for row in listed:
         number, removed = duplicates[row.id]
         text = _unpack(texts, row.id)
@@ -270,42 +254,25 @@ def _list_views(
                     frame.operations("What it computes", described, "From its graph, without names of its source.")
                 )
         if removed:
-            some = f"; {count(len(removed))} of them here, all in decisions.parquet" if len(removed) < number else ""
+            some = f"; {count(len(removed))} of them here, all in networks.parquet" if len(removed) < number else ""
             intro = (
                 f"{plural(number, 'code')} removed as duplicates of it, the most similar first{some}."
                 " Left: the kept code; right: the removed one."
             )
-            compared = [(_describe_removal(duplicate), _unpack(texts, duplicate.id or "")) for duplicate in removed]
+            compared = [(_describe_removal(one, agreements.get(one.id)), _unpack(texts, one.id)) for one in removed]
             views.append(frame.versions("Represents", text, compared, intro))
         views += [*([frame.graph("Graph", drawn)] if row.id in graphs else []), frame.code("Code", text)]
         yield views
 
 
 def _list_record_facts(row: LemurRecord) -> list[tuple[str, Any]]:
-    measured = ", ".join(name for name in (row.task, row.dataset, row.metric) if name)
-    accuracy = _describe_result(row.accuracy, row.epoch)
-    origin = row.origin
-    runs = {True: "yes", False: f"no: {row.runs_error}", None: None}[row.runs]
+    further = {"never runs": row.dead_classes, "unused parameters": row.unused_parameters}
     return [
-        ("id (SHA-256)", row.id),
-        ("split, group", f"{row.split}, {row.cluster}"),
-        ("prefix, family", f"{row.prefix}, {row.family}"),
-        ("measured", measured),
-        ("best result", _describe_result(row.best_accuracy, row.best_epoch)),
-        ("result shown", accuracy and f"{accuracy}: the row of best percentile"),
-        ("score", None if row.score is None else f"{row.score:.4f}, from the percentiles of all results"),
-        ("runs", runs),
-        ("license", row.license),
-        ("from", origin and f"{origin} ({row.origin_license}), similarity {ratio(row.origin_similarity or 0.0)}"),
-        ("pretrained", "loads trained weights" if row.pretrained else None),
-        ("dead classes", ", ".join(row.dead_classes or ())),
-        ("unused parameters", ", ".join(row.unused_parameters or ())),
+        ("id", row.id),
+        ("prefix", row.prefix),
+        *describe_record(row),
+        *((label, ", ".join(names or ())) for label, names in further.items()),
     ]
-
-
-def _describe_result(accuracy: float | None, epoch: int | None) -> str | None:
-    after = "" if epoch is None else f" after {plural(epoch, 'epoch')}"
-    return None if accuracy is None else f"{accuracy:.4f}{after}"
 
 
 def _read_results(folder: Path, wanted: set[str]) -> dict[str, _ResultRows]:
@@ -330,9 +297,16 @@ def _list_benchmarks(listed: Sequence[LemurRecord], results: Mapping[str, _Resul
     return benchmarks
 
 
-def _describe_removal(row: Decision) -> str:
+def _read_agreements(folder: Path) -> dict[str, str]:
+    """Return how the graphs of removed codes compare with those of their canonical records."""
+    rows = read_table([folder / "decisions.parquet"], Decision, ("id", "agreement"))
+    known = rows.filter(pc.is_valid(rows["agreement"]))
+    return dict(zip(known["id"].to_pylist(), known["agreement"].to_pylist(), strict=True))
+
+
+def _describe_removal(row: NetworkRow, agreement: str | None) -> str:
     similarity = "" if row.similarity is None else f" {ratio(row.similarity)}"
-    agrees = _AGREEMENT.get(row.agreement or "")
+    agrees = _AGREEMENT.get(agreement or "")
     return f"{row.stage}{similarity}{f', {agrees}' if agrees else ''}"
 
 

@@ -9,7 +9,6 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from curate.compute.graphs import GraphTrace, get_computations
 from curate.model.corpus import fill_store
@@ -27,12 +26,12 @@ from lemur_core.similarity.index import StructuralIndex
 from lemur_core.similarity.join import MAX_SETS, exact_pairs, iterate_pairs, link_by_lsh
 from lemur_core.similarity.minhash import IntArray, jaccard
 from lemur_core.source.text import parse_code
-from manifests.conversations.conversation import read_fenced_code
-from manifests.conversations.verify import Row, check_rows, contents
+from manifests.conversations.conversation import DROPS, read_fenced_code
+from manifests.conversations.verify import Row, chat_rows, contents
 from manifests.folders.checks import Check, check_faults, run_checks
 from manifests.folders.kinds import SNAPSHOT, Folder
 from manifests.folders.tables import iterate_rows, read_table
-from manifests.records import CHAT_KINDS, LemurRecord, NetworkRow
+from manifests.records import CHAT_KINDS, CHAT_ROLES, LemurRecord, NetworkRow
 
 
 def check_snapshot(folder: Folder) -> list[Check]:
@@ -397,26 +396,36 @@ def _similarity(features: FeatureTable, stage: str, code: int, canonical: int) -
 _LAWS = {"near duplicates": _check_no_near_duplicates, "witnesses": _check_witnesses, "leaks": _check_leaks}
 
 
-def check_chat(snapshot: Folder) -> list[Check]:
-    """Run the checks of a snapshot with conversations, whose tables are known to have the right columns."""
-    folder = snapshot.path
-    facts = "chat code", ", the code in their answers parses and fits their records"
-    splits: dict[str, str] = {}
-    licenses: dict[str, str | None] = {}  # older snapshots have none
+def check_chat(snapshot: Folder) -> Check:
+    """Check what the writer takes as it was said: the turns, and the code in them; and that each record has each kind
+    of conversation, or a reason why not.
+    """
     digests: dict[str, str] = {}  # record -> of the file that its conversations show
-    for path in SNAPSHOT.files(folder, "records"):
-        columns = [name for name in ("id", "nn_code", "license") if name in pq.read_schema(path).names]
-        for row in pq.read_table(path, columns=columns).to_pylist():
-            splits[row["id"]] = path.name.partition("-")[0]
+    splits: dict[str, str] = {}
+    for path in SNAPSHOT.files(snapshot.path, "records"):
+        for row in iterate_rows(path, ("id", "nn_code")):
             digests[row["id"]] = _digest(strip_residue(row["nn_code"]))
-            licenses |= {row["id"]: row["license"]} if "license" in row else {}
-
-    def faults(row: Row) -> Iterator[str]:
-        if licenses.get(row["record"], row["license"]) != row["license"]:
-            yield f"its license is {row['license']}, that of its record {licenses[row['record']]}"
-        yield from _faults(row, digests.get(row["record"]))
-
-    return check_rows(folder, snapshot.manifest, "record", splits, CHAT_KINDS, faults, facts)
+            splits[row["id"]] = path.name.partition("-")[0]
+    wrong: list[str] = []
+    said = Counter[tuple[str, str]]()
+    for split, row in chat_rows(snapshot.path):
+        said[row["record"], row["task"]] += 1
+        faults = [*_faults(row, digests.get(row["record"]))]
+        faults += [] if splits.get(row["record"]) == split else [f"in {split}, which is not the split of its record"]
+        wrong += [f"{row['nn']} {row['task']}: {fault}" for fault in faults]
+    number = said.total()
+    said.update((row["record"], row["task"]) for row in iterate_rows(snapshot.path / DROPS, ("record", "task")))
+    expected = {(id_, kind) for id_ in splits for kind in CHAT_KINDS}
+    for id_, kind in sorted(expected | said.keys()):
+        if said[id_, kind] != ((id_, kind) in expected):
+            wrong.append(
+                f"{id_[:12]} {kind}: {plural(said[id_, kind], 'conversation or reason', 'conversations and reasons')}"
+            )
+    return check_faults(
+        "chat",
+        wrong,
+        f"{plural(number, 'conversation')} about {plural(len(splits), 'record')}, each kind made or explained",
+    )
 
 
 def _digest(text: str) -> str:
@@ -425,6 +434,9 @@ def _digest(text: str) -> str:
 
 def _faults(row: Row, digest: str | None) -> Iterator[str]:
     """Yield the faults of one conversation: its form, its code, and whether the code is that of its record."""
+    if tuple(message["role"] for message in row["messages"]) != CHAT_ROLES:
+        yield f"its roles are not {', '.join(CHAT_ROLES)}"
+        return
     _, user, assistant = contents(row)
     questions, answers = read_fenced_code(user), read_fenced_code(assistant)
     if len(answers) != 1:

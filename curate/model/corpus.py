@@ -122,7 +122,7 @@ def read_corpus(
 def fill_store(store: FeatureStore, codes: Iterable[tuple[bytes, str]], detail: Detail, jobs: int | None) -> None:
     """Compute and store the features of (digest, code) pairs."""
     try:
-        with progress("features", None, "new codes") as advance:
+        with progress("token sets and fingerprints", None, "new codes") as advance:
             for result in map_codes(partial(code_features, detail=detail), codes, jobs):
                 for digest, features in result:
                     store.add(digest, features)

@@ -50,7 +50,7 @@ def derive(folder: Folder, made: Path) -> Json:
     path, manifest = folder.path, folder.manifest
     options = _read_options(manifest)
     with tempfile.TemporaryDirectory(dir=made) as scratch, CodeFile(Path(scratch) / "codes") as codes:
-        corpus, arch_uids = _read_corpus(folder, options, codes)
+        corpus = _read_corpus(folder, options, codes)
         tracer = None if options.graphs == "off" else StoredTracer(path, corpus)
         outcome = curate_strict(corpus, options, tracer, _read_previous(folder))
         if tracer is not None:
@@ -64,9 +64,6 @@ def derive(folder: Folder, made: Path) -> Json:
             outcome.chat = _read_chat(path, corpus, outcome)
         source = _StoredSource(path, manifest)
         _, counts, details = write_contents(made, corpus, outcome, options, source)
-    if arch_uids or "origins" in manifest.details:
-        # It counts certificates of removed codes, and names classes, that are in no table.
-        (made / "report.md").unlink()
     return {"counts": counts, "details": details}
 
 
@@ -84,8 +81,8 @@ def _read_options(manifest: Manifest) -> CurateOptions:
     return CurateOptions(**{**stated, **tuples, "upweight": tuple(map(tuple, stated["upweight"]))})
 
 
-def _read_corpus(folder: Folder, options: CurateOptions, codes: CodeFile) -> tuple[LoadedRecords, Mapping[str, str]]:
-    """Return the rows and codes as they were loaded, and the certificates of the kept codes."""
+def _read_corpus(folder: Folder, options: CurateOptions, codes: CodeFile) -> LoadedRecords:
+    """Return the rows and codes as they were loaded."""
     path = folder.path
     store = FeatureStore(options.tokens)
     digests: dict[str, int] = {}
@@ -136,7 +133,7 @@ def _read_corpus(folder: Folder, options: CurateOptions, codes: CodeFile) -> tup
         raise UserError(f"data/stats: {left['nn']} has a row of results, and no decision")
     rows_table = pa.concat_tables(tables) if tables else schema.empty_table()
     ids = list(digests)
-    return LoadedRecords(rows_table, np.array(code_of_row, np.int64), problems, ids, codes, features), arch_uids
+    return LoadedRecords(rows_table, np.array(code_of_row, np.int64), problems, ids, codes, features)
 
 
 class StoredTracer:

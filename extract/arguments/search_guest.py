@@ -11,9 +11,9 @@ import re
 import sys
 import types
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ from extract.arguments.trials import (
 )
 from extract.arguments.values.annotations import list_misfits_of_calls
 from extract.arguments.values.inputs import change_nested, flatten, has_shape, value_text
+from extract.arguments.values.signs import observe_signs
 
 _MAX_VARIANTS = 12
 _MOST_OUTPUTS = 32  # tensors that are described
@@ -49,11 +50,7 @@ _MORE_SEEDS = (1, 2)  # under which a call must work, too
 _OTHER_DRAWS = 1000  # added to a seed
 _MAX_BACKWARD_TRIES = 3  # calls to try until one also runs backward
 _MAX_DOUBTFUL_TRIES = 12  # as long as they work by accident
-_COPIES = 3  # of an input along one more axis
-_MOST_CHANGED = 100_000  # elements of inputs that are changed: each sign takes some runs
-_CHANGED_SECONDS = 5.0  # of CPU time for one run
-
-_Change = Callable[[torch.Tensor], torch.Tensor]
+_CHANGED_SECONDS = 5.0  # of CPU time for one run with changed inputs
 
 
 def search_arguments(payload: dict[str, Any]) -> dict[str, Any]:
@@ -72,7 +69,11 @@ def search_arguments(payload: dict[str, Any]) -> dict[str, Any]:
     cls, stopped = define(payload)
     if cls is None or payload["goal"] == "executed":
         return {"level": "executed", **stopped} if cls is not None else {"level": "compiled", **stopped}
-    return {name: value for name, value in _search(cls, payload).items() if name not in ("progress", "doubtful")}
+    result = _search(cls, payload)
+    if "observe_signs" in result:  # of the call that was chosen, since it takes more runs than to confirm it
+        with suppress(AttemptError):  # of foreign kinds of tensors
+            result["observed"] |= result["observe_signs"]()
+    return {name: value for name, value in result.items() if name not in ("progress", "doubtful", "observe_signs")}
 
 
 def disable_denied() -> None:
@@ -332,18 +333,41 @@ def _confirm(constructor: Constructor, built: Constructed, called: ForwardCall, 
     result["observed"] = observed
     observed["cases"] += further_cases(module, called, names)
     observed["constant"] = is_drawn and all(same(first, other) for other in others)
-    try:
-        if called.guessed and not constructor.hints.get("inputs"):
-            observed["other_ranks"] = attempt(functools.partial(list_other_ranks, module, called, names))
-        observed["mixes_samples"] = attempt(functools.partial(mixes_samples, module, called, names))
-    except AttemptError:  # of foreign kinds of tensors
-        pass
+    # A call that was recorded in a model whose own arguments were guessed is a guess, too.
+    own = [call for call in constructor.hints.get("forward", ()) if call.get("way") in ("call", "recorded")]
+    about = {"guessed": called.guessed or not own, "documented": bool(constructor.hints.get("inputs"))}
+    result["observe_signs"] = functools.partial(_observe_signs, module, called, names, **about)
     result = result if goal == "forward" else _backward(module, called, names, result)
     _compare_modes(constructor, built, called, result)
     # No parameter takes part, or no mode computes anything: the input has a form that the class passes on.
     passed_on = observed["parameters"] or observed.get("train_differs") is not True
     result["doubtful"] |= bool(observed["constant"] or (observed.get("identity_in_eval") and passed_on))
     return result
+
+
+def _observe_signs(
+    module: nn.Module, called: ForwardCall, names: BlockNamespace, *, guessed: bool, documented: bool
+) -> dict[str, Any]:
+    """Return what is doubtful about a call. Raises: AttemptError if its inputs are foreign kinds of tensors."""
+
+    def run_changed(change: Callable[[torch.Tensor], torch.Tensor], other: Mapping[str, str]) -> list[torch.Tensor]:
+        try:
+            seed_all()
+            changed = replace(called, kwargs=tuple({**dict(called.kwargs), **other}.items()))
+            args, kwargs = change_nested(list(evaluate(changed, names)), change)
+            seed_all()
+            with torch.no_grad():
+                return flatten(attempt(functools.partial(module, *args, **kwargs), _CHANGED_SECONDS))
+        except (AttemptError, RuntimeError, IndexError):  # of a changed input, too
+            return []
+
+    def observe() -> dict[str, Any]:
+        module.eval()
+        inputs = _draw_inputs(called, names), _draw_inputs(called, names, seed=1)
+        return observe_signs(run_changed, *inputs, dict(called.kwargs), guessed=guessed, documented=documented)
+
+    signs: dict[str, Any] = attempt(observe)
+    return signs
 
 
 def _list_misfits(constructor: Constructor, arguments: Arguments, called: ForwardCall, module: nn.Module) -> list[str]:
@@ -576,93 +600,3 @@ def find_nothing(module: nn.Module, outputs: Sequence[torch.Tensor], inputs: Seq
     if code is not None and not code.co_filename.endswith(f"{MODULE_NAME}.py") and same(outputs, inputs):
         return "it returned its input, and no line of the class ran"
     return None
-
-
-# -- signs that a call which works is not what the authors mean ------------------------------------------------------
-# Each is measured with the inputs of the call, changed in one way, in eval mode:
-#     x / x.sum(1, keepdim=True)     # of (2, 16, 24) something else than of (2, 16): which is meant, no call shows
-
-
-def list_other_ranks(module: nn.Module, called: ForwardCall, names: BlockNamespace) -> list[int]:
-    """Return with how many dimensions the inputs run, too, and what is computed then is something else.
-
-    Copies of an input along one more axis give copies of its output where an axis more is one that nothing looks at.
-    """
-    inputs = _draw_inputs(called, names)
-    rank = inputs[0].dim() if inputs else 0
-    if not rank or sum(tensor.numel() for tensor in inputs) > _MOST_CHANGED:
-        return []
-
-    def take(tensor: torch.Tensor, axis: int) -> torch.Tensor:
-        return tensor.select(axis, 0) if tensor.dim() == rank else tensor
-
-    def copy_taken(tensor: torch.Tensor, axis: int) -> torch.Tensor:
-        return tensor.select(axis, 0).unsqueeze(axis).expand_as(tensor) if tensor.dim() == rank else tensor
-
-    def copy(tensor: torch.Tensor, axis: int) -> torch.Tensor:
-        return torch.stack([tensor] * _COPIES, axis) if tensor.dim() == rank else tensor
-
-    others = []
-    for other, axes in ((rank - 1, sorted({0, 1, rank - 1})), (rank + 1, sorted({0, 1, rank}))):
-        verdicts = []
-        for axis in axes if other else ():
-            fewer: _Change = functools.partial(take, axis=axis) if other < rank else torch.clone
-            more: _Change = functools.partial(copy_taken if other < rank else copy, axis=axis)
-            verdicts.append(_are_copies(*(_run_changed(module, called, names, change) for change in (fewer, more))))
-        if False in verdicts and True not in verdicts:
-            others.append(other)
-    return others
-
-
-def _are_copies(lower: list[torch.Tensor], upper: list[torch.Tensor]) -> bool | None:
-    """Return whether the outputs for copies are equal to the other ones, or copies; None if either call fails."""
-    if not lower or not upper:
-        return None
-    return len(lower) == len(upper) and all(
-        _close(one, many) or any(_close(one.squeeze(), many.select(axis, 0).squeeze()) for axis in range(many.dim()))
-        for one, many in zip(lower, upper, strict=True)
-    )
-
-
-def mixes_samples(module: nn.Module, called: ForwardCall, names: BlockNamespace) -> bool:
-    """Return whether the output of the first sample is another one beside other samples.
-
-    The first axis is that of samples where the first input and an output have as many. False if there are none.
-    """
-    inputs = _draw_inputs(called, names)
-    batch = len(inputs[0]) if inputs and inputs[0].dim() > 1 else 0
-    if batch == 1 or not batch or sum(tensor.numel() for tensor in inputs) > _MOST_CHANGED:
-        return False
-    others = iter(_draw_inputs(called, names, seed=1))
-
-    def change(tensor: torch.Tensor) -> torch.Tensor:
-        other = next(others, tensor)
-        is_batch = tensor.dim() > 0 and len(tensor) == batch
-        return torch.cat([tensor[:1], other[1:]]) if is_batch and other.shape == tensor.shape else tensor
-
-    first, second = _run_changed(module, called, names, torch.clone), _run_changed(module, called, names, change)
-    pairs = list(zip(first, second, strict=False))
-    return len(first) == len(second) and any(
-        one.dim() > 0 and len(one) == batch and one.shape == other.shape and not _close(one[:1], other[:1])
-        for one, other in pairs
-    )
-
-
-def _run_changed(module: nn.Module, called: ForwardCall, names: BlockNamespace, change: _Change) -> list[torch.Tensor]:
-    """Return the tensors of the output for changed inputs; none if the call fails so."""
-    try:
-        seed_all()
-        args, kwargs = change_nested(list(evaluate(called, names)), change)
-        seed_all()
-        with torch.no_grad():
-            return flatten(attempt(functools.partial(module, *args, **kwargs), _CHANGED_SECONDS))
-    except (AttemptError, RuntimeError, IndexError):  # of a changed input, too
-        return []
-
-
-def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    one, other = (t.to_dense() if t.layout is not torch.strided else t for t in (one, other))
-    wide = torch.complex128 if one.is_complex() else torch.float64
-    return torch.allclose(one.to(wide), other.to(wide), rtol=1e-3, atol=1e-4, equal_nan=True)

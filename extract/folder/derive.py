@@ -13,7 +13,7 @@ from extract.folder.write import code_paths, qualities, write_blocks, write_cont
 from extract.model.results import Options, RunFacts, code_columns
 from extract.sources import PackageSource
 from extract.specs.behavior import list_not_shown
-from extract.specs.make import make_spec, read_specs, to_line
+from extract.specs.make import SHARED, make_spec, neutralize, read_specs, to_line
 from extract.specs.splits import SplitAssignment, write_spec_tables
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
@@ -86,9 +86,12 @@ def _derive_rows(stored: Sequence[Block], specs: dict[str, Spec], jobs: int | No
 
 
 def _derive_spec(row: Block, stored: Spec) -> Spec:
-    """Return the spec of a block, made again; as it is if it needs code or a graph that was not published."""
-    if row.code is None or stored.withheld or (stored.graph is not None and stored.algorithm is None):
-        return stored
+    """Return the spec of a block, made again; if it needs code or a graph that was not published, what both state."""
+    stated = stored.model_copy(update={name: getattr(row, name) for name in SHARED})
+    if row.code is None:
+        return stated
+    if stored.withheld or (stored.graph is not None and stored.algorithm is None):
+        return neutralize(stated, row.code)
     answer: dict[str, Any] | None = None
     if (algorithm := stored.algorithm) is not None:
         answer = {**algorithm.model_dump(mode="json"), "dead_classes": ()}

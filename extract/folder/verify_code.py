@@ -1,9 +1,10 @@
-"""Checks of an extraction's closed files, one by one: each must match the table, its spec and its header.
+"""Checks of an extraction's closed files, one by one: each must match the table and its header.
 
 Last, the printed calls of the blocks are executed in the sandbox, each below the full and the lean form of its file.
 """
 
 import ast
+import contextlib
 import itertools
 import re
 import sys
@@ -20,7 +21,6 @@ from extract.proofs.runtime import PROVIDED, BlockRuntime, runtime_for
 from extract.resolve.distributions import is_stated
 from extract.resolve.modules import RUNTIME
 from extract.resolve.requirements import list_imports
-from extract.specs.make import SHARED, find_line_faults, read_lines
 from extract.specs.printed import print_call
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
@@ -32,7 +32,7 @@ from lemur_core.source.quality import find_undefined_names
 from lemur_core.source.text import parse_code
 from manifests.folders.checks import Check, check_faults
 from manifests.folders.kinds import EXTRACTION
-from manifests.provenance import SPECS, get_minimized_path, header_lines, is_guess
+from manifests.provenance import get_minimized_path, header_lines, is_guess
 from manifests.provenance.licenses import NOASSERTION, is_permissive
 from manifests.provenance.parts import read_requirements
 from manifests.records import Block
@@ -40,7 +40,7 @@ from manifests.records import Block
 _HEADER = re.compile(r"# (Block|Licence):[ ]+(.*)")
 _FENCED = re.compile(r"\A(`{3,})(json|python)\n(.*?)\n?\1\Z", re.DOTALL)
 _MINIMIZED = ("lean_code", "lean_sha256", "lean_lines", "lean_requires", "lean_license", "lean_error")
-_CODE_COLUMNS = (*SHARED, *_MINIMIZED, "error_kind", "requires", "code", "n_lines")
+_CODE_COLUMNS = ("block", "name", "source", "level", "license", "error_kind", "requires", "code", *_MINIMIZED)
 _BATCH = 40  # blocks per worker call
 _FEW = 60  # blocks; with fewer, starting processes costs more than it saves
 
@@ -51,18 +51,9 @@ _OF_CODE = {
     "imports": "files import the standard library, the runtime and what they require, and nothing of their origin",
     "headers": "files name their block and license",
     "lean forms": "files, of each what the table says of its lean form",
-    "specs": "specs, in the order of the table, agree with it and repeat no passage of their source",
 }
 
 Faults = dict[str, list[str]]
-
-
-@dataclass(frozen=True, slots=True)
-class BlockFile:
-    """The file of a block, and what states something about it."""
-
-    row: Block
-    spec: str | None  # the line in its place among the specs, None if they end before
 
 
 def check_code(
@@ -89,84 +80,72 @@ def check_code(
     return [check_faults(name, all_faults[name], f"{number:,} {text}") for name, text in _OF_CODE.items()]
 
 
-def _batches(folder: Path) -> Iterator[list[BlockFile]]:
+def _batches(folder: Path) -> Iterator[list[Block]]:
     blocks = EXTRACTION.rows(folder, Block, _CODE_COLUMNS)
-    emitted = (block for block in blocks if block.code_sha256 is not None)
-    pairs = itertools.zip_longest(emitted, read_lines(folder / SPECS))
-    while batch := list(itertools.islice(pairs, _BATCH)):
-        yield [
-            BlockFile(block, line)
-            for block, line in batch
-            if block is not None and (block.code is not None or block.lean_sha256 is not None)
-        ]
+    emitted = (block for block in blocks if block.code is not None or block.lean_sha256 is not None)
+    while batch := list(itertools.islice(emitted, _BATCH)):
+        yield batch
 
 
 def _check_batch(
-    packages: Mapping[str, frozenset[str]], confirmed: Mapping[str, str], files: Sequence[BlockFile]
+    packages: Mapping[str, frozenset[str]], confirmed: Mapping[str, str], rows: Sequence[Block]
 ) -> tuple[int, Faults]:
     """Return the number of blocks and the faults of their files, by check."""
     faults: Faults = {name: [] for name in _OF_CODE}
-    for file in files:
-        block, own = file.row.block, packages[file.row.source]
-        if file.row.code is not None:
-            for name, fault in _file_faults(file, file.row.code, own, confirmed):
-                faults[name].append(f"{block}: {fault}")
-        faults["lean forms"] += [f"{block}: {fault}" for fault in _check_minimized(file.row, own, confirmed)]
-    return len(files), faults
+    for row in rows:
+        own = packages[row.source]
+        for name, fault in itertools.chain(_file_faults(row, own, confirmed), _lean_faults(row, confirmed)):
+            faults[name].append(f"{row.block}: {fault}")
+    return len(rows), faults
 
 
-def _file_faults(
-    file: BlockFile, code: str, own: frozenset[str], confirmed: Mapping[str, str]
-) -> Iterator[tuple[str, str]]:
-    row = file.row
-    yield from (("specs", fault) for fault in find_line_faults(file.spec, row))
-    head = _header(code)
-    for key, value in (("Block", row.block), ("Licence", row.license)):
-        if head.get(key) != value:
-            yield "headers", f"its header names {head.get(key)!r} as {key}, not {value!r}"
-    try:
-        tree = parse_code(code)
-    except SyntaxError as error:
-        # A file that does not parse is an outcome that the table may state.
-        if row.level != "emitted" or row.error_kind is None:
-            yield "parses", f"{row.level}, but it does not parse: {error}"
-        return
-    if row.error_kind is None or at_least(row.level, "compiled"):  # else that may be the reason
-        yield from (("undefined names", fault) for fault in find_undefined_names(tree).values())
-    yield from (("imports", fault) for fault in import_faults(tree, row.requires, own, confirmed))
+def _file_faults(row: Block, own: frozenset[str], confirmed: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with both forms of a block's file, each with the name of its check."""
+    for form, code, license_, requires in (
+        ("", row.code, row.license, row.requires),
+        ("lean form: ", row.lean_code, row.lean_license, row.lean_requires),
+    ):
+        if code is None:
+            continue
+        head = _header(code)
+        for key, value in (("Block", row.block), ("Licence", license_)):
+            if head.get(key) != value:
+                yield "headers", f"{form}its header names {head.get(key)!r} as {key}, not {value!r}"
+        try:
+            tree = parse_code(code)
+        except SyntaxError as error:
+            # A file that does not parse is an outcome that the table may state.
+            if form or row.level != "emitted" or row.error_kind is None:
+                yield "parses", f"{form}{row.level}, but it does not parse: {error}"
+            continue
+        if form or row.error_kind is None or at_least(row.level, "compiled"):  # else that may be the reason
+            yield from (("undefined names", f"{form}{fault}") for fault in find_undefined_names(tree).values())
+        yield from (("imports", f"{form}{fault}") for fault in import_faults(tree, requires, own, confirmed))
 
 
-def _check_minimized(row: Block, own: frozenset[str], confirmed: Mapping[str, str]) -> Iterator[str]:
-    code, stated = row.lean_code, row.lean_sha256
-    if stated is None:
+def _lean_faults(row: Block, confirmed: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield what the table says wrongly of a block's lean form."""
+    code, name = row.lean_code, "lean forms"
+    if row.lean_sha256 is None:
         if at_least(row.level, "forward") != (row.lean_error is not None) or code is not None:
-            yield "has no lean form, and no reason why, or the other way round"
+            yield name, "has no lean form, and no reason why, or the other way round"
         return
     if code is None:
         if is_permissive(row.lean_license or NOASSERTION) and not any(map(is_guess, row.lean_requires)):
-            yield "its lean form is missing, though its license permits redistribution"
+            yield name, "its lean form is missing, though its license permits redistribution"
         return
     if row.lean_error is not None:
-        yield "has a lean form, and a reason why not"
-    head = _header(code)
-    if (head.get("Block"), head.get("Licence")) != (row.block, row.lean_license):
-        yield "the header of its lean form names another block or license"
-    try:
-        tree = parse_code(code)
-    except SyntaxError as error:
-        yield f"its lean form does not parse: {error}"
-        return
-    nodes = list(ast.walk(tree))
-    defined = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
-    # A lean form may import a name that its author copied.
-    defined |= {each.asname or each.name for node in nodes if isinstance(node, ast.ImportFrom) for each in node.names}
-    if row.name not in defined:
-        yield "its lean form does not define it"
-    yield from (f"lean form: {fault}" for fault in find_undefined_names(tree).values())
-    yield from (f"lean form: {fault}" for fault in import_faults(tree, row.lean_requires, own, confirmed))
+        yield name, "has a lean form, and a reason why not"
+    with contextlib.suppress(SyntaxError):  # reported already
+        nodes = list(ast.walk(parse_code(code)))
+        defined = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
+        # A lean form may import a name that its author copied.
+        defined |= {one.asname or one.name for node in nodes if isinstance(node, ast.ImportFrom) for one in node.names}
+        if row.name not in defined:
+            yield name, "its lean form does not define it"
     needed = list_requirements(code, row.requires, confirmed)
     if needed != tuple(row.lean_requires):
-        yield f"its lean form needs {', '.join(needed) or 'nothing'}, not what lean_requires says"
+        yield name, f"its lean form needs {', '.join(needed) or 'nothing'}, not what lean_requires says"
 
 
 def _header(code: str) -> dict[str, str]:

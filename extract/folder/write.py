@@ -13,17 +13,16 @@ from typing import Any
 from extract.chat.build import build_chat, extraction_chat_card, read_rights
 from extract.folder.page import extraction_page
 from extract.folder.report import write_report
-from extract.model.results import Result, RunFacts, at_least, count_rows, sort_by_size
+from extract.model.results import Result, RunFacts, at_least, count_rows
 from extract.resolve.requirements import requirements_text
 from extract.sources import PackageSource
 from extract.specs.make import write_specs
 from extract.specs.splits import assign_splits, write_spec_tables
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import UserError
-from lemur_core.files.markdown import code_span, count, plural, table
+from lemur_core.files.markdown import code_span, count, plural
 from lemur_core.files.workers import map_chunks
 from lemur_core.sandbox.cached import run_versions
-from lemur_core.similarity.tokens import split_tokens
 from lemur_core.similarity.views import Distinct, count_distinct
 from lemur_core.source.quality import code_quality
 from manifests.conversations.conversation import write_chat_tables
@@ -32,7 +31,6 @@ from manifests.folders.kinds import EXTRACTION, Card
 from manifests.folders.manifest import Input, Manifest, Stopwatch, list_outputs, package_versions
 from manifests.folders.tables import write_table
 from manifests.provenance import FULL, NAMES, REQUIREMENTS, SPECS, TABLE, get_minimized_path
-from manifests.provenance.licenses import is_permissive
 from manifests.records import SPLITS, Block, Spec, SpecChatDrop, SpecChatRow, arrow_schema
 
 #: Fields of each source in the manifest, in addition to the number of its files.
@@ -262,9 +260,7 @@ def _write_dataset(
 
 def _describe_specs(specs: Sequence[Spec], splits: Mapping[str, int], groups: Mapping[str, int]) -> list[str]:
     """Return the section of the card about the specs."""
-    lengths = sorted(len(split_tokens(spec.summary)) for spec in specs)
-    algorithms = [spec.algorithm for spec in specs if spec.algorithm is not None]
-    licenses = sort_by_size(Counter(spec.license for spec in specs))
+    rebuilt = Counter(spec.algorithm.rebuilds for spec in specs if spec.algorithm is not None)
     return [
         "## Specs",
         "",
@@ -273,18 +269,10 @@ def _describe_specs(specs: Sequence[Spec], splits: Mapping[str, int], groups: Ma
         f" {plural(len(groups), 'group')}, the largest of {count(max(groups.values()))}. The table `blocks` is one"
         " split; column `block` joins it with these.",
         "",
-        f"{count(len(algorithms))} tell what their block computes; of"
-        f" {count(sum(algorithm.rebuilds is True for algorithm in algorithms))} a module was written"
-        " from the spec alone whose outputs, gradients and buffers are equal in every bit (`lemur rebuild`;"
-        f" of {count(sum(algorithm.rebuilds is None for algorithm in algorithms))} this was not tried).",
+        f"{plural(sum(spec.parameters is not None for spec in specs), 'block was', 'blocks were')} seen to be"
+        f" constructed, {count(sum(bool(spec.cases) for spec in specs))} to run forward;"
+        f" {count(rebuilt.total())} tell what their block computes. Of {count(rebuilt[True])} a module was written from"
+        " the spec alone whose outputs, gradients and buffers are equal in every bit (`lemur rebuild`; of"
+        f" {count(rebuilt[None])} this was not tried). Column `license` is that of each block.",
         "",
-        f"{count(sum(bool(spec.cases) for spec in specs))} were seen to run forward,"
-        f" {count(sum(spec.parameters is not None for spec in specs))} to be constructed. Summaries have a median of"
-        f" {lengths[(len(lengths) - 1) // 2]} tokens.",
-        "",
-        *table(
-            ["license", "permissive", "specs"],
-            [[code_span(name, 160), "yes" if is_permissive(name) else "no", count(n)] for name, n in licenses.items()],
-            2,
-        ),
     ]

@@ -78,7 +78,7 @@ def minimize_all(
             yield MinimizeResult(visit.block, None, f"{' and '.join(failing)} mode fails")
         else:
             waiting[visit.block] = _BlockWork(visit, visit.uses)
-    with open_sandbox(store, [SIGN], sandbox) as box, progress("lean", len(waiting), "blocks") as advance:
+    with open_sandbox(store, [SIGN], sandbox) as box, progress("minimized files", len(waiting), "blocks") as advance:
         for number in range(1, ROUNDS + 1):
             again: dict[str, _BlockWork] = {}
             # Files are cut while others are being verified.

@@ -1,10 +1,9 @@
 """Access to the blocks of an extraction folder: read, find by name, load as classes, trace to source lines."""
 
-import difflib
 import hashlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +14,7 @@ import pyarrow.compute as pc
 from extract.specs.make import read_observed, read_spec, read_spec_graph
 from extract.specs.printed import print_call
 from lemur_core.describe.picture import check_picture, draw
-from lemur_core.files.errors import UserError
+from lemur_core.files.errors import MissingNameError, UserError, near_names
 from lemur_core.files.markdown import make_visible, plural
 from lemur_core.files.python import decode_python
 from manifests.conversations.verify import find_conversation
@@ -27,7 +26,6 @@ from manifests.provenance.licenses import is_permissive
 from manifests.provenance.parts import BlockNeeds, Requirements, read_requirements
 from manifests.records import Block, Spec, SpecChatRow
 
-_NEAR = 5
 _COLUMNS = ("block", "name", "qualname", "source", "level")
 
 
@@ -96,7 +94,10 @@ def find_block(folder: Path, wanted: str) -> NamedBlock:
     rows = read_blocks(folder, _COLUMNS)
     indices = match(rows, wanted)
     if not indices:
-        raise UserError(_unknown(rows, wanted))
+        bare = wanted.rpartition("::")[2].rpartition(".")[2]
+        near = near_names(bare, (row.name for row in rows))
+        hint = f"near names: {', '.join(near)}" if near else "`lemur list DIR` lists all names"
+        raise MissingNameError(f"{wanted}: no block of this folder has this name; {hint}")
     row = read_block(folder, indices[0])
     others = tuple(f"{rows[index].block} ({rows[index].level})" for index in indices[1:])
     with EXTRACTION.reading(folder):
@@ -118,18 +119,6 @@ def match(rows: Sequence[Block], wanted: str) -> list[int]:
         or [index for index, row in within if row.name == name]
         or [index for index, row in within if row.qualname.endswith(f".{name}")]
     )
-
-
-def _unknown(rows: Sequence[Block], wanted: str) -> str:
-    bare = wanted.rpartition("::")[2].rpartition(".")[2]
-    names = sorted({row.name for row in rows})
-    # Other capitals first, then misspellings, then parts of names.
-    folded = bare.casefold()
-    near = [name for name in names if name.casefold() == folded]
-    near += [name for name in difflib.get_close_matches(bare, names, _NEAR) if name not in near]
-    near += [name for name in names if folded and folded in name.casefold() and name not in near]
-    hint = f"near names: {', '.join(near[:_NEAR])}" if near else "`lemur list DIR` lists all names"
-    return f"{wanted}: no block of this folder has this name; {hint}"
 
 
 # --- as a class -------------------------------------------------------------------------------------------------------
@@ -210,9 +199,8 @@ def find(folder: Path, wanted: str) -> FoundItem:
         chat = find_conversation(folder, wanted, SpecChatRow, ("id", "task", "block"))
     if chat is None:
         return _describe(folder, wanted)
-    found = _describe(folder, chat["block"])
     link = FolderLink("chat row", chat["id"], {"task": chat["task"], "about": chat["block"]})
-    return replace(found, links=(link, *found.links), lines=[*link.lines(), "", *found.lines])
+    return _describe(folder, chat["block"]).behind(link)
 
 
 def _describe(folder: Path, wanted: str) -> FoundItem:

@@ -85,7 +85,7 @@ class RebuildAnswer:
 #: one would reach it again.
 LIMITS = Limits(wall_seconds=3600, cpu_seconds=120, memory_bytes=4 * 2**30)
 REBUILD = SandboxStage[RebuildAnswer](
-    "extract.proofs.rebuild_guest:rebuild_block", RebuildAnswer, LIMITS, Retries.NONE, "rebuild"
+    "extract.proofs.rebuild_guest:rebuild_block", RebuildAnswer, LIMITS, Retries.NONE, "rebuilt from specs"
 )
 
 

@@ -136,7 +136,7 @@ class Visit:
 #: would reach it again.
 LIMITS = Limits(wall_seconds=3600, cpu_seconds=60, memory_bytes=4 * 2**30)
 VISIT = SandboxStage[Visit](
-    "extract.proofs.visit_guest:visit_block", Visit, replace(LIMITS, cpu_seconds=120), Retries.NONE, "visit"
+    "extract.proofs.visit_guest:visit_block", Visit, replace(LIMITS, cpu_seconds=120), Retries.NONE, "runs and graphs"
 )
 SIGN = SandboxStage[Signed | Stopped]("extract.proofs.visit_guest:sign_results", Signed | Stopped, LIMITS, Retries.NONE)
 TRACE = SandboxStage[BlockGraphs | Failure](

@@ -28,9 +28,8 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -43,7 +42,6 @@ from extract.recording.users import is_of
 _MOST_CLASSES = 4  # for one parameter
 _LEAST_LETTERS = 3  # of a parameter that is named after a class
 _TAKES_FILE = re.compile(r"(model_?)?(cfg|config|conf|configuration|yaml)(_?(file|path|name|dict))?")
-_WORD = re.compile(r"\w+")
 
 
 @functools.cache
@@ -102,7 +100,7 @@ def read_settings(value: Any) -> dict[str, Any] | None:
 
 
 @functools.cache
-def _list_settings(kind: type) -> list[str]:
+def _list_settings(kind: Any) -> list[str]:
     return [name for name, parameter in read_parameters(kind).items() if not is_variadic(parameter)]
 
 
@@ -111,26 +109,14 @@ class ConfigurationFile(NamedTuple):
 
     path: str
     text: str
-    words: frozenset[str]
 
     def list_calls(self, definition: Callable[..., Any], parameter: str) -> list[Callable[[], Any]]:
-        """Return the calls of a class or function with this file: with its contents, and with its path."""
-        values = [item for item in (self.read_contents(), self.path) if item]
+        """Return the calls of a class or function with this file: with the table in it, and with its path."""
+        table = None
+        with contextlib.suppress(AttemptError, ImportError):  # the source may bring no parser
+            table = attempt(functools.partial(importlib.import_module("yaml").safe_load, self.text))
+        values = [*([table] if table and isinstance(table, dict) else []), self.path]
         return [functools.partial(definition, **{parameter: value}) for value in values]
-
-    def read_contents(self) -> dict[str, Any] | None:
-        """Return the table in the file; None if it is something else, or the source brings no parser."""
-        try:
-            value = attempt(functools.partial(importlib.import_module("yaml").safe_load, self.text))
-        except (AttemptError, ImportError):
-            return None
-        return value if isinstance(value, dict) else None
-
-
-def read_configurations(paths: Sequence[str]) -> list[ConfigurationFile]:
-    """Return the files at these paths."""
-    texts = {path: Path(path).read_text("utf-8", "replace") for path in paths}
-    return [ConfigurationFile(path, text, frozenset(_WORD.findall(text))) for path, text in texts.items()]
 
 
 def find_file_parameter(definition: Callable[..., Any]) -> str | None:
@@ -143,28 +129,25 @@ def find_file_parameter(definition: Callable[..., Any]) -> str | None:
     return None
 
 
-class Registries:
-    """The registries of some top-level packages, as far as these are imported, which find classes by names."""
+def make_type_finder(packages: frozenset[str]) -> Callable[[str], type | None]:
+    """Return a function that gives the class that a registry of some packages finds by its own name, or None.
 
-    def __init__(self, packages: frozenset[str]) -> None:
-        modules = [module for name, module in sys.modules.items() if name.partition(".")[0] in packages]
-        values = [value for module in modules for value in list(getattr(module, "__dict__", {}).values())]
-        self._registries = list({id(value): value for value in values if _is_registry(value)}.values())
-        self._types_by_name: dict[str, type | None] = {}
+    Args: packages: the top-level packages; only what is imported counts.
+    """
+    modules = [module for name, module in sys.modules.items() if name.partition(".")[0] in packages]
+    values = [value for module in modules for value in list(getattr(module, "__dict__", {}).values())]
+    registries = list({id(value): value for value in values if _is_registry(value)}.values())
 
-    def find_type(self, name: str) -> type | None:
-        """Return the class that a registry finds by its own name; None if none does."""
-        if name not in self._types_by_name:
-            self._types_by_name[name] = next((kind for kind in self._list_known(name) if kind.__name__ == name), None)
-        return self._types_by_name[name]
-
-    def _list_known(self, name: str) -> Iterator[type]:
-        for registry in self._registries:
-            kind = None
+    @functools.cache
+    def find_type(name: str) -> type | None:
+        for registry in registries:
             with contextlib.suppress(Exception):  # it may import what is not installed
                 kind = registry.get(name)
-            if isinstance(kind, type):
-                yield kind
+                if isinstance(kind, type) and kind.__name__ == name:
+                    return kind
+        return None
+
+    return find_type
 
 
 def _is_registry(value: Any) -> bool:

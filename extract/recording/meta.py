@@ -19,11 +19,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 _NEW_EMPTY = torch.Tensor.new_empty
-#: Functions whose results are random or unset, and have no values worth keeping; those of a size that is an argument.
-_DRAWN = frozenset((torch.empty, torch.rand, torch.randn, torch.randint, _NEW_EMPTY))
+#: Functions that create tensors of a size that is an argument; others whose results have no values worth keeping.
+_SIZED = frozenset(
+    (torch.empty, torch.rand, torch.randn, torch.randint, _NEW_EMPTY, torch.zeros, torch.ones, torch.full)
+)
 _WITHOUT_VALUES = frozenset((torch.empty_strided, torch.normal))
 _MOST_KEPT = 1 << 14  # elements of a tensor that keeps its values
-_FILLED = frozenset((torch.zeros, torch.ones, torch.full))
+_MOST_DRAWN = 4_000_000  # elements of what is constructed on the CPU at a time: large models take seconds there
 _MOVES = frozenset((torch.Tensor.cuda, torch.Tensor.cpu))
 _TO = torch.Tensor.to
 #: Functions whose kernels for the meta device are in Python; they return their first argument.
@@ -39,19 +41,15 @@ class LightTensors(TorchFunctionMode):
 
     A move to a device does nothing: the model stays where it was constructed.
 
-    Args:
-        on_meta: False to keep all tensors on the CPU, and only drop moves to other devices.
-        keeps_drawn: keep the values of small random tensors, too, so that a small model runs with its values, by which
-            it may select edges, boxes or experts.
-        most_drawn: elements that may be drawn on the CPU: constructing a large model takes seconds there.
+    A small model keeps its values, by which it may select edges, boxes or experts.
+
+    Args: on_meta: False to keep all tensors on the CPU, and only drop moves to other devices.
     """
 
-    def __init__(self, *, on_meta: bool = True, keeps_drawn: bool = False, most_drawn: int | None = None) -> None:
+    def __init__(self, *, on_meta: bool = True) -> None:
         super().__init__()
         self._on_meta = on_meta
-        self._left = most_drawn
-        self._sized = _FILLED | _DRAWN if keeps_drawn else _FILLED
-        self._without_values = _WITHOUT_VALUES if keeps_drawn else _WITHOUT_VALUES | _DRAWN
+        self._left = _MOST_DRAWN
 
     def __torch_function__(
         self,
@@ -71,12 +69,12 @@ class LightTensors(TorchFunctionMode):
             named["device"] = torch.device("cpu")
         if not self._on_meta:
             draws = func in _INITIALIZATIONS or getattr(func, "__module__", "") == nn.init.__name__
-            if draws and self._left is not None:
+            if draws:
                 self._left -= sum(tensor.numel() for tensor in _list_tensors((*args, *named.values())))
                 if self._left < 0:
                     raise LargeModelError("the model is too large to be constructed on the CPU")
             return func(*args, **named)
-        if func in self._without_values or (func in self._sized and _count(func, args, named) > _MOST_KEPT):
+        if func in _WITHOUT_VALUES or (func in _SIZED and _count(func, args, named) > _MOST_KEPT):
             if named.get("out") is None:
                 named["device"] = torch.device("meta")
             named.pop("generator", None)

@@ -63,7 +63,7 @@ RECORD_SOURCE = SandboxStage[SourceCalls](
     SourceCalls,
     Limits(wall_seconds=3600, cpu_seconds=600, memory_bytes=8 * 2**30),
     Retries.NONE,
-    "record",
+    "recorded calls",
     "sources",
 )
 

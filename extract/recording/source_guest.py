@@ -9,10 +9,11 @@ import re
 import signal
 import sys
 import time
-import traceback
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -22,30 +23,22 @@ import torch
 from torch import nn
 
 from extract.arguments.search_guest import disable_denied
-from extract.arguments.trials import AttemptError, attempt, seed_all
+from extract.arguments.trials import AttemptError, seed_all
 from extract.arguments.values.names import read_parameters
-from extract.recording.configured import (
-    ConfigurationFile,
-    Registries,
-    find_file_parameter,
-    read_configurations,
-)
+from extract.recording.configured import ConfigurationFile, find_file_parameter, list_accepted, make_type_finder
 from extract.recording.drivers import (
     CONFIGURED,
-    TESTS,
-    WRITTEN,
+    GIVEN,
+    SEARCHED,
     Driver,
-    Tables,
     drive_code,
     drive_definition,
-    drive_file,
-    drive_tests,
-    find_main,
     list_examples,
+    run_models,
 )
-from extract.recording.messages import MOST_CALLS, SourceRecording
+from extract.recording.messages import MOST_CALLS, RECORDED, SourceRecording
 from extract.recording.recorder import RecordedCall, SourceRecorder
-from extract.recording.testing import ReplacedModule, find_absent
+from extract.recording.testing import ReplacedModule, find_absent, import_module, run_tests
 from extract.recording.users import UseGraph, is_of
 from extract.standins.neighbours import radius_graph
 from extract.standins.sparse import SparseTensor, torch_sparse
@@ -53,18 +46,16 @@ from lemur_core.sandbox.server.foreign import one_line
 
 #: "MMCV==2.1.0 is used but incompatible. Please install mmcv>=2.0.0rc4, <2.1.0."
 _REQUIRED = re.compile(r"(?i)\b(?:install|require[sd]?) ([\w-]+(?:,? ?[<>=!~]=?=? ?\d(?:[\w.]*\w)?)+)")
-_IMPORT_SECONDS = 120.0
 _MAX_STEPS = 30_000  # modules constructed and called by one driver
 _MAX_ALL_STEPS = 2_000_000
-_MAX_DRIVERS = {CONFIGURED: 3, WRITTEN: 4, TESTS: 3, 0: 8, 1: 2}  # tried for one class, by effort
-_ROUNDS = (2, sum(_MAX_DRIVERS.values()))  # drivers that each class tries
-_ENOUGH_STEPS = 3_000  # of its drivers, after the first round: few classes are first seen after more
+_MAX_FILES, _MAX_WRITTEN, _MAX_TESTS = 3, 4, 3  # drivers tried for one class
+_MAX_READY = {GIVEN: 8, CONFIGURED: 4, SEARCHED: 2}  # of these by their effort
+_FIRST = 2  # drivers that each class tries before one tries more, since the seconds are for all
+_ENOUGH_STEPS = 3_000  # of its drivers: few classes are first seen after more, so that nothing is guessed any more
 _NEAR = 24  # definitions that reach a class; tests that name others hardly show it, and tests of models take seconds
 _MAX_TRIED = 400  # in all
-_MOST_ON_CPU = 2_000_000  # elements of a model that runs there after it failed on the meta device
 _LAST_SECONDS = 400.0  # of CPU time: no driver starts later; the counts end ordinary runs
-_MOST_SLEPT = 60.0  # seconds, by one driver
-_SLEEP_SECONDS, _LEAST_CPU = 10.0, 0.1  # in so many seconds, a driver that does not wait for anything uses more
+_WAIT_SECONDS, _LEAST_CPU = 10.0, 0.1  # in so many seconds, a driver that does not wait for anything uses more
 
 
 class _WaitingError(BaseException):
@@ -84,11 +75,44 @@ def record_source(request: SourceRecording) -> dict[str, Any]:
     If no module of the classes can be imported, `missing` states why. `absent` is the module that one of them lacks, or
     the requirement that the package there does not meet: then nothing is run.
     """
+    _disable_loading()
+    sys.argv = sys.argv[:1]
+    sys.path[:0] = request.folders
+    sys.path.append(request.pytest)
+    sys.modules |= {name: ReplacedModule(name) for name in request.replaced}
+    own = list(dict.fromkeys(key.partition(":")[0] for key in request.classes))
+    packages = frozenset(name.partition(".")[0] for name in own)
+    failures: dict[str, str] = {}
+    absent = None
+    for name in dict.fromkeys([*own, *request.modules]):
+        seed_all()  # tables of examples may be drawn
+        try:
+            with _ending_waits():
+                import_module(name, partial(_is_compiled, folders=request.folders), [])
+        except _FAILURES as failure:
+            # What it would have shown stays unknown.
+            failures[name] = failure.message if isinstance(failure, AttemptError) else one_line(repr(failure), 200)
+            if absent is None and name in own:
+                required = _REQUIRED.search(failures[name])
+                absent = find_absent(failure.cause) if isinstance(failure, AttemptError) else None
+                absent = None if absent in packages else absent or (required[1] if required else None)
+    if absent in request.replaced or request.last:
+        absent = None
+    if absent or all(name in failures for name in own):
+        return {"calls": {}, "missing": failures[next(name for name in own if name in failures)], "absent": absent}
+    _stand_in(packages)
+    return {"calls": _Recording(request, packages).record(request.classes), "missing": None}
+
+
+def _disable_loading() -> None:
+    """Disable what the sandbox denies or takes long, and loading weights: none are there, and none are needed.
+
+    Tables that come with the code are loaded. Whoever imported the functions gets the new code, too, which finds its
+    names in the modules of torch.
+    """
     disable_denied()
     torch.jit._state.disable()
     torch.backends.mha.set_fastpath_enabled(False)
-    # No weights are there, and none are needed; tables that come with the code are. Whoever imported the functions gets
-    # the new code, too, which finds its names in the modules of torch.
     loading = types.FunctionType(torch.load.__code__, vars(torch.serialization), "load", torch.load.__defaults__)
     loading.__kwdefaults__ = torch.load.__kwdefaults__
     vars(torch.serialization)["_load_there"] = loading
@@ -96,61 +120,6 @@ def record_source(request: SourceRecording) -> dict[str, Any]:
     torch.hub.load_state_dict_from_url.__code__ = _load_nothing.__code__
     nn.Module.load_state_dict = _load_nothing  # type: ignore[method-assign]
     torch.ops.load_library = partial(_load_library_or_nothing, torch.ops.load_library)  # type: ignore[method-assign]
-    sys.argv = sys.argv[:1]
-    time.sleep = _SLEEP
-    sys.path[:0] = request.folders
-    sys.path.append(request.pytest)
-    sys.modules |= {name: ReplacedModule(name) for name in request.replaced}
-    own = list(dict.fromkeys(key.partition(":")[0] for key in request.classes))
-    failures: dict[str, str] = {}
-    absent = None
-    for name in dict.fromkeys([*own, *request.modules]):
-        seed_all()  # tables of examples may be drawn
-        try:
-            with _ending_waits():
-                attempt(partial(_import_module, name, request.folders), _IMPORT_SECONDS)
-        except _FAILURES as failure:
-            # What it would have shown stays unknown.
-            failures[name] = failure.message if isinstance(failure, AttemptError) else one_line(repr(failure), 200)
-            if absent is None and name in own:
-                absent = _find_lacking(failure, failures[name], {module.partition(".")[0] for module in own})
-    if absent in request.replaced or request.last:
-        absent = None
-    if absent or all(name in failures for name in own):
-        return {"calls": {}, "missing": failures[next(name for name in own if name in failures)], "absent": absent}
-    packages = frozenset(name.partition(".")[0] for name in own)
-    _stand_in(packages)
-    files = read_configurations(request.configurations)
-    scripts = _read_scripts(request, packages)
-    recording = _Recording(packages, request.examples, scripts, _read_tests(request), files)
-    return {"calls": recording.record(request.classes), "missing": None}
-
-
-def _stand_in(packages: frozenset[str]) -> None:
-    """Put what blocks have for operators of compiled packages into the modules that define or import them."""
-    modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] in packages]
-    replacements: tuple[Any, ...] = (radius_graph, SparseTensor, torch_sparse)
-    for module, ours in itertools.product(modules, replacements):
-        theirs = vars(module).get(ours.__name__)
-        if isinstance(theirs, type(ours)) and is_of(theirs, packages) and _list_parts(theirs) <= _list_parts(ours):
-            setattr(module, ours.__name__, ours)
-
-
-def _list_parts(item: Any) -> set[str]:
-    """Return the parameters of a function, or the public attributes of a class."""
-    return {name for name in dir(item) if name[0] != "_"} if isinstance(item, type) else set(read_parameters(item))
-
-
-def _find_lacking(failure: BaseException, message: str, own: Collection[str]) -> str | None:
-    """Return the module that an import lacks, or the requirement that its message states; None if it is neither.
-
-    Args: own: the top-level packages of the source.
-    """
-    required = _REQUIRED.search(message)
-    absent = find_absent(failure.cause) if isinstance(failure, AttemptError) else None
-    if absent is not None and "." not in absent and absent in own:
-        return None  # its own compiled parts
-    return absent or (required[1] if required else None)
 
 
 def _load_nothing(*_: Any, **__: Any) -> Any:
@@ -169,40 +138,25 @@ def _load_library_or_nothing(load: Callable[[Any], None], path: Any) -> None:
         load(path)
 
 
-def _import_module(name: str, folders: Sequence[str]) -> None:
-    """Import a module; the compiled modules that its packages lack, such as `mmcv._ext`, are replaced.
-
-    So are those that were compiled for another version of numpy.
-    """
-    while True:
-        try:
-            importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            top, _, rest = (error.name or "").partition(".")
-            known = any(Path(folder, top).is_dir() for folder in folders)
-            if not known or not rest.rpartition(".")[2].startswith("_") or error.name in sys.modules:
-                raise
-            sys.modules[f"{top}.{rest}"] = ReplacedModule(f"{top}.{rest}")
-        except ValueError as error:
-            # Cython names the frame of a module's initialization `init xtcocotools._mask`.
-            frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
-            compiled = next((frame.removeprefix("init ") for frame in frames if frame.startswith("init ")), "")
-            if not compiled or isinstance(sys.modules.get(compiled), ReplacedModule):
-                raise
-            sys.modules[compiled] = ReplacedModule(compiled)
-        else:
-            return
+def _is_compiled(absent: str, folders: Sequence[str]) -> bool:
+    """Return whether a module that is lacking is a compiled one of a package that is there, such as `mmcv._ext`."""
+    top, _, rest = absent.partition(".")
+    return rest.rpartition(".")[2].startswith("_") and any(Path(folder, top).is_dir() for folder in folders)
 
 
-def _read_scripts(request: SourceRecording, packages: Collection[str]) -> dict[str, str]:
-    """Return the text of each file beside the packages that names classes: nobody imports it, it may be run."""
-    texts = {}
-    for name in request.modules:
-        files = (Path(folder, *name.split(".")).with_suffix(".py") for folder in request.folders)
-        file = next(filter(Path.is_file, files), None)
-        if file is not None and name.partition(".")[0] not in packages:
-            texts[name] = file.read_text("utf-8", "replace")
-    return texts
+def _stand_in(packages: frozenset[str]) -> None:
+    """Put what blocks have for operators of compiled packages into the modules that define or import them."""
+    modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] in packages]
+    replacements: tuple[Any, ...] = (radius_graph, SparseTensor, torch_sparse)
+    for module, ours in itertools.product(modules, replacements):
+        theirs = vars(module).get(ours.__name__)
+        if isinstance(theirs, type(ours)) and is_of(theirs, packages) and _list_parts(theirs) <= _list_parts(ours):
+            setattr(module, ours.__name__, ours)
+
+
+def _list_parts(item: Any) -> set[str]:
+    """Return the parameters of a function, or the public attributes of a class."""
+    return {name for name in dir(item) if name[0] != "_"} if isinstance(item, type) else set(read_parameters(item))
 
 
 def _read_tests(request: SourceRecording) -> dict[tuple[Path, str], str]:
@@ -226,24 +180,9 @@ def _read_tests(request: SourceRecording) -> dict[tuple[Path, str], str]:
     return texts
 
 
-class _Sleep:
-    """A `time.sleep` that does not wait: a denied download that is tried again is soon given up."""
-
-    slept = 0.0
-
-    def __call__(self, seconds: Any) -> None:
-        self.slept += float(seconds)
-        if self.slept > _MOST_SLEPT:
-            raise _WaitingError
-
-
-_SLEEP = _Sleep()
-
-
 @contextmanager
 def _ending_waits() -> Iterator[None]:
     """End what waits, since that would end the whole job. Raises: _WaitingError."""
-    _SLEEP.slept = 0.0
     used = time.process_time()
 
     def look(*_: object) -> None:
@@ -253,7 +192,7 @@ def _ending_waits() -> Iterator[None]:
             raise _WaitingError
 
     previous = signal.signal(signal.SIGALRM, look)
-    signal.setitimer(signal.ITIMER_REAL, _SLEEP_SECONDS, _SLEEP_SECONDS)
+    signal.setitimer(signal.ITIMER_REAL, _WAIT_SECONDS, _WAIT_SECONDS)
     try:
         yield
     finally:
@@ -264,52 +203,46 @@ def _ending_waits() -> Iterator[None]:
 class _Recording:
     """The drivers that ran so far, each once, with the calls that they showed."""
 
-    def __init__(
-        self,
-        packages: frozenset[str],
-        examples: Sequence[str],
-        scripts: Mapping[str, str],
-        tests: Mapping[tuple[Path, str], str],
-        files: Sequence[ConfigurationFile],
-    ) -> None:
+    def __init__(self, request: SourceRecording, packages: frozenset[str]) -> None:
         self._packages = packages
         self._graph = UseGraph(packages)
-        self._tables = Tables(packages)
-        self._texts = {f"example {number}": code for number, code in enumerate(examples)}
-        self._texts |= {f"{name} script": code for name, code in scripts.items()}
-        self._tests = tests
-        self._files = files
-        self._registries = Registries(packages)
+        self._find_type = make_type_finder(packages)
+        self._examples = {f"example {number}": code for number, code in enumerate(request.examples)}
+        self._tests = _read_tests(request)
+        files = {path: Path(path).read_text("utf-8", "replace") for path in request.configurations}
+        self._files = [ConfigurationFile(path, text) for path, text in files.items()]
         takers = ((item, find_file_parameter(item)) for item in self._graph.definitions if files)
         self._takers = {id(item): (item, name) for item, name in takers if name is not None}
         self._known: dict[str, Calls] = {}
         self._steps_of: dict[str, int] = {}  # by driver
-        self._drivers: dict[int, list[Driver]] = {}  # by the id of a definition
         self._bases: list[type[nn.Module]] = []
+        self._drivers: dict[int, Driver | None] = {}  # by the id of a definition
 
     def record(self, keys: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
-        """Return the calls of each class in the first of its drivers that shows some, or else in any that ran.
+        """Return the calls of each class in the first of its drivers that shows some whose arguments nobody guessed.
 
-        A class that was never called shows how it was constructed.
-
-        Each class has its own list of drivers, whatever else is wanted, and ends by their steps, whoever ran them. All
-        classes try the first ones before one tries many, since the seconds are for all of them.
+        Else they are those of any that ran. A class that was never called shows how it was constructed. Each class has
+        its own list of drivers, whatever else is wanted; guesses end by the steps of these, whoever ran them.
         """
         classes = {key: cls for key in keys if (cls := self._find(key)) is not None}
         self._bases = [cls for cls in classes.values() if cls.__subclasses__()]
-        waiting = {key: self._choose_some(cls) for key, cls in classes.items()}
+        waiting = {key: self._choose(cls) for key, cls in classes.items()}
         shown: dict[str, list[RecordedCall]] = {}
-        for tries in _ROUNDS:
-            for key, drivers in list(waiting.items()):
-                tried = (self._run(driver).get(key, []) for driver in islice(drivers, tries))
-                calls = next((calls for calls in tried if _has_forward(calls)), None)
-                if calls is not None:
-                    shown[key] = calls
-                    del waiting[key]
-        for key in waiting:
-            ran = [calls for calls_of in self._known.values() if (calls := calls_of.get(key))]
+        steps = Counter[str]()
+        for tries in (_FIRST, None):
+            for key in [key for key in waiting if key not in shown]:
+                for driver in islice(waiting[key], tries):
+                    if driver.effort > GIVEN and steps[key] > _ENOUGH_STEPS:
+                        break
+                    calls = self._run(driver).get(key, [])
+                    steps[key] += self._steps_of.get(driver.key, 0)
+                    if _has_forward(calls) and calls[0].way == RECORDED:
+                        shown[key] = calls
+                        break
+        for key in [key for key in waiting if key not in shown]:
+            ran = [calls_of[key] for calls_of in self._known.values() if calls_of.get(key)]
             if ran:
-                shown[key] = max(ran, key=lambda calls: any("forward" in call.calls for call in calls))
+                shown[key] = max(ran, key=lambda calls: ("forward" in calls[0].calls, calls[0].way == RECORDED))
         return {
             key: [{**call.calls, "names": call.names, "way": call.way} for call in shown[key][:MOST_CALLS]]
             for key in keys
@@ -324,101 +257,94 @@ class _Recording:
         known = isinstance(cls, type) and issubclass(cls, nn.Module) and f"{cls.__module__}:{cls.__qualname__}" == key
         return cls if known else None
 
-    def _choose_some(self, cls: type[nn.Module]) -> Iterator[Driver]:
-        """Yield the drivers of a class, each run before the next one, until they were enough."""
-        steps = 0
-        for number, driver in enumerate(self._choose(cls)):
-            if number >= _ROUNDS[0] and steps > _ENOUGH_STEPS:
-                break
-            yield driver
-            steps += self._steps_of.get(driver.key, 0)
-
     def _choose(self, cls: type[nn.Module]) -> Iterator[Driver]:
-        """Yield the drivers of a class: what its authors wrote to be run, then those with the least effort."""
+        """Yield the drivers of a class: what its authors wrote to be run, then what needs no arguments, then guesses.
+
+        Each runs before the next one is asked for.
+        """
         reaching = self._graph.list_reaching(cls)
-        names = {item.__name__ for item in (cls, *reaching) if isinstance(item, type) or item.__module__ in sys.modules}
-        yield from islice(self._list_configured(cls, reaching), _MAX_DRIVERS[CONFIGURED])
-        yield from islice(self._list_written(cls, reaching, names), _MAX_DRIVERS[WRITTEN])
-        tests = [places for places, text in self._tests.items() if cls.__name__ in text][: _MAX_DRIVERS[TESTS]]
-        yield from itertools.starmap(drive_tests, tests)
-        for effort, drivers in itertools.groupby(self._list_ready(cls, reaching), lambda driver: driver.effort):
-            yield from islice(drivers, _MAX_DRIVERS[effort])
+        yield from islice(self._list_configured(cls, reaching), _MAX_FILES)
+        yield from islice(self._list_written(cls, reaching), _MAX_WRITTEN)
+        tests = [places for places, text in self._tests.items() if cls.__name__ in text][:_MAX_TESTS]
+        yield from map(_drive_tests, tests)
+        ready = self._list_ready(cls, reaching)
+        for effort, most in _MAX_READY.items():
+            yield from [driver for driver in ready if driver.effort == effort][:most]
         # Tests of others take seconds, and hardly show the class.
         near = {item.__name__ for item in reaching[:_NEAR]}
-        others = (
-            places for places, text in self._tests.items() if places not in tests and any(word in text for word in near)
-        )
-        yield from itertools.starmap(drive_tests, islice(others, _MAX_DRIVERS[TESTS] - len(tests)))
-
-    def _list_ready(self, cls: type[nn.Module], reaching: list[Any]) -> list[Driver]:
-        """Return the drivers that pass no arguments, or only those that tables state."""
-        # The search for arguments has tried the class itself, but for what it does not know.
-        ready = [driver for driver in self._drive(cls) if driver.informed]
-        ready += [driver for item in reaching for driver in self._drive(item)]
-        # Several functions of one module mostly make the same model in several sizes, which may not use the class.
-        places: dict[tuple[int, str], list[Driver]] = {}
-        for driver in ready:
-            places.setdefault((driver.effort, driver.key.partition(":")[0]), []).append(driver)
-        turns = [
-            (driver.effort, turn, driver) for drivers in places.values() for turn, driver in enumerate(spread(drivers))
-        ]
-        return [driver for _, _, driver in sorted(turns, key=lambda item: item[:2])]
-
-    def _drive(self, item: Any) -> list[Driver]:
-        """Return the drivers of a definition, which most classes of a package are reached from."""
-        if id(item) not in self._drivers:
-            self._drivers[id(item)] = drive_definition(item, self._tables)
-        return self._drivers[id(item)]
+        others = [places for places, text in self._tests.items() if any(word in text for word in near)]
+        others = [places for places in others if places not in tests][: _MAX_TESTS - len(tests)]
+        yield from (replace(_drive_tests(places), effort=SEARCHED) for places in others)
 
     def _list_configured(self, cls: type[nn.Module], reaching: list[Any]) -> Iterator[Driver]:
         """Yield the drivers of what takes a file that names the class, then of what reaches the class, with any."""
-        naming = [file for file in self._files if cls.__name__ in file.words]
+        naming = [file for file in self._files if re.search(rf"\b{cls.__name__}\b", file.text)]
         near = [self._takers[id(item)] for item in (cls, *reaching) if id(item) in self._takers]
-        for file in naming:
-            for item, name in near or self._takers.values():
-                yield drive_file(item, name, file)
-        for item, name in near:
-            yield from (drive_file(item, name, file) for file in spread(self._files))
+        pairs = [(taker, file) for file in naming for taker in near or self._takers.values()]
+        pairs += [(taker, file) for taker in near for file in spread(self._files)]
+        for (item, name), file in pairs:
+            key = f"{item.__module__}:{item.__qualname__} with {file.path}"
+            yield Driver(key, partial(run_models, file.list_calls(item, name)))
 
-    def _list_written(self, cls: type[nn.Module], reaching: list[Any], names: Collection[str]) -> Iterator[Driver]:
+    def _list_written(self, cls: type[nn.Module], reaching: list[Any]) -> Iterator[Driver]:
         for item in (cls, *reaching):
-            space = vars(sys.modules[item.__module__])
             for number, code in enumerate(list_examples(item)):
+                space = vars(sys.modules[item.__module__])
                 yield drive_code(f"{item.__module__}:{item.__qualname__} example {number}", code, space)
-        for module in dict.fromkeys(item.__module__ for item in (cls, *reaching)):
-            code = find_main(sys.modules[module])
-            if code:
-                yield drive_code(f"{module} main", code, vars(sys.modules[module]))
-        for key, code in self._texts.items():
+        names = {item.__name__ for item in (cls, *reaching)}
+        for key, code in self._examples.items():
             if any(name in code for name in names):
                 yield drive_code(key, code, {})
 
+    def _list_ready(self, cls: type[nn.Module], reaching: list[Any]) -> list[Driver]:
+        """Return the drivers of definitions: of each module one, then of each another one.
+
+        Several functions of one module mostly make the same model in several sizes, which may not use the class.
+        """
+        by_module: dict[str, list[Driver]] = {}
+        # The search for arguments has tried the class itself, but for configurations.
+        own: list[Any] = [cls] if list_accepted(cls) else []  # type: ignore[arg-type]
+        for item in [*own, *reaching]:
+            if id(item) not in self._drivers:
+                self._drivers[id(item)] = drive_definition(item)
+            driver = self._drivers[id(item)]
+            if driver is not None:
+                by_module.setdefault(item.__module__, []).append(driver)
+        turns = itertools.zip_longest(*map(spread, by_module.values()))
+        return [driver for turn in turns for driver in turn if driver is not None]
+
     def _run(self, driver: Driver) -> Calls:
         """Return the calls that a driver shows; run on the meta device, or on the CPU if it fails there."""
-        if driver.key not in self._known:
-            steps = sum(self._steps_of.values())
-            if len(self._known) >= _MAX_TRIED or steps > _MAX_ALL_STEPS or time.process_time() > _LAST_SECONDS:
-                return {}
-            self._steps_of[driver.key] = 0
-            known: dict[str, list[RecordedCall]] = {}
-            for on_meta in (True, False):
-                recorder = SourceRecorder(self._packages, _MAX_STEPS, self._registries.find_type, self._bases)
-                try:
-                    with _ending_waits(), recorder:
-                        driver.run(on_meta)
-                except (Exception, _WaitingError) as failure:  # noqa: BLE001 (what is foreign raises anything, outside of attempts, too)
-                    worked = any(map(_has_forward, recorder.calls.values())) and "meta" not in str(failure)
-                    ends = worked or recorder.count_largest() > _MOST_ON_CPU
-                else:
-                    ends = True
-                self._steps_of[driver.key] += recorder.steps
-                recorder.forget()
-                torch.set_default_dtype(torch.float32)
-                known = recorder.calls | {key: calls for key, calls in known.items() if _has_forward(calls)}
-                if ends:
-                    break
-            self._known[driver.key] = known
-        return self._known[driver.key]
+        if driver.key in self._known:
+            return self._known[driver.key]
+        steps = sum(self._steps_of.values())
+        if len(self._known) >= _MAX_TRIED or steps > _MAX_ALL_STEPS or time.process_time() > _LAST_SECONDS:
+            return {}
+        self._steps_of[driver.key] = 0
+        known: dict[str, list[RecordedCall]] = {}
+        for on_meta in (True, False):
+            recorder = SourceRecorder(self._packages, _MAX_STEPS, self._find_type, self._bases)
+            ends = True
+            try:
+                with _ending_waits(), recorder:
+                    driver.run(on_meta)
+            except (Exception, _WaitingError) as failure:  # noqa: BLE001 (what is foreign raises anything, outside of attempts, too)
+                worked = any(map(_has_forward, recorder.calls.values())) and "meta" not in str(failure)
+                waits = isinstance(getattr(failure, "cause", failure), _WaitingError)
+                ends = worked or waits
+            self._steps_of[driver.key] += recorder.steps
+            recorder.forget()
+            torch.set_default_dtype(torch.float32)
+            known = recorder.calls | {key: calls for key, calls in known.items() if _has_forward(calls)}
+            if ends:
+                break
+        self._known[driver.key] = known
+        return known
+
+
+def _drive_tests(place: tuple[Path, str]) -> Driver:
+    root, path = place
+    return Driver(f"{path} tests", lambda _: run_tests(root, path))
 
 
 def _has_forward(calls: Sequence[RecordedCall]) -> bool:

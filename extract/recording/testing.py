@@ -1,4 +1,4 @@
-"""Inside the sandbox: run the tests of a source with pytest, for what they call.
+"""Inside the sandbox: run the tests of a source with pytest, for what they call; and import what lacks something.
 
     @pytest.fixture
     def width():
@@ -9,10 +9,10 @@
         assert Gate(width, rate=rate)(torch.randn(2, width, 6, 6)).shape[1] == width
 
 All tests run with their first values, `test_gate[0.0]`, and then with the other ones. What a test claims does not
-matter. The options and plugins of the project are not used, its `conftest.py` files are.
+matter. The options and plugins of the project are not used, its `conftest.py` files are. Modules that are nowhere, such
+as compiled operators, are replaced.
 """
 
-import contextlib
 import importlib
 import itertools
 import os
@@ -21,7 +21,8 @@ import sys
 import time
 import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -33,12 +34,15 @@ from extract.recording.meta import LightTensors
 from lemur_core.sandbox.runtime import DECLARED
 from lemur_core.sandbox.server.foreign import read_message
 
-_IMPORT_SECONDS, _SECONDS = 30.0, 4.0  # of CPU time
+_IMPORT_SECONDS = 60.0  # of CPU time
+_MAX_REPLACED = 8  # modules that one import lacks
+#: "numpy.core.multiarray failed to import", "Could not find module '_version_cpu' in ..."
+_UNLOADED = re.compile(
+    r"multiarray failed|ould not find module '_|undefined symbol|shared object|ELF header|load this lib"
+)
+_SHARED = frozenset({*sys.stdlib_module_names, *DECLARED})  # they load the libraries of others
+_SECONDS, _FILE_SECONDS = 4.0, 4.0  # of CPU time, for a test and a file; the counts end ordinary files
 _MAX_TESTS, _MAX_ROWS = 120, 4  # of one file, and of one test
-_FILE_SECONDS = 4.0  # of CPU time; the counts end ordinary files
-_MAX_FAILED = 40
-_MOST_DRAWN = 10_000_000  # elements of the models that one test constructs with values
-_MAX_REPLACED = 8  # modules that one file lacks
 #: Plugins of pytest that cost time in each session, and that tests hardly ask for.
 _WITHOUT = (
     *("cacheprovider", "stepwise", "faulthandler", "warnings", "unraisableexception", "threadexception", "logging"),
@@ -48,11 +52,6 @@ _OPTIONS = (
     *("-c", os.devnull, "--continue-on-collection-errors", "--capture=no", "--assert=plain", "-qq", "--no-summary"),
     *(word for plugin in _WITHOUT for word in ("-p", f"no:{plugin}")),
 )
-#: "numpy.core.multiarray failed to import", "Could not find module '_version_cpu' in ..."
-_UNLOADED = re.compile(
-    r"multiarray failed|ould not find module '_|undefined symbol|shared object|ELF header|load this lib"
-)
-_SHARED = frozenset({*sys.stdlib_module_names, *DECLARED})  # they load the libraries of others
 _NEEDS_VALUES = re.compile(r"meta tensor|on meta|'meta'|does not require grad|numpy")
 
 
@@ -71,9 +70,10 @@ class ReplacedModule(types.ModuleType):
 def find_absent(error: BaseException | None) -> str | None:
     """Return the module whose absence an error is due to; who catches the first one may raise another.
 
-    A package whose compiled parts cannot be loaded here counts as absent, too.
+    Modules that cannot be loaded here, since they were compiled for other versions, count as absent, too.
     """
     while error is not None:
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
         if isinstance(error, ImportError) and error.name:
             lacks = re.match(r"cannot import name '(_\w+)' from", str(error))
             if lacks or isinstance(error, ModuleNotFoundError):
@@ -81,11 +81,34 @@ def find_absent(error: BaseException | None) -> str | None:
         if isinstance(error, ImportError | OSError) and _UNLOADED.search(str(error)):
             if isinstance(error, ImportError) and error.name and "." in error.name:
                 return error.name  # the compiled part itself
-            frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
             tops = [str(frame.f_globals["__name__"]).partition(".")[0] for frame in frames]
             return next((top for top in reversed(tops) if top not in _SHARED), None)
+        # Cython names the frame of a module's initialization `init xtcocotools._mask`.
+        compiled = [frame.f_code.co_name for frame in frames if frame.f_code.co_name.startswith("init ")]
+        if isinstance(error, ValueError) and compiled:
+            return compiled[0].removeprefix("init ")
         error = error.__context__
     return None
+
+
+def import_module(name: str, may_replace: Callable[[str], bool], replaced: list[str]) -> None:
+    """Import a module; what it lacks is replaced, and its name appended to `replaced`.
+
+    Args: may_replace: says of the name of a module that is lacking whether it may be.
+    Raises: AttemptError; PermissionError.
+    """
+    while True:
+        try:
+            attempt(partial(importlib.import_module, name), _IMPORT_SECONDS)
+        except AttemptError as error:
+            absent = find_absent(error.cause)
+            is_known = isinstance(sys.modules.get(absent or ""), ReplacedModule)
+            if absent is None or is_known or not may_replace(absent) or len(replaced) == _MAX_REPLACED:
+                raise
+            replaced.append(absent)
+            sys.modules[absent] = ReplacedModule(absent)
+        else:
+            return
 
 
 class _Plugin:
@@ -95,7 +118,6 @@ class _Plugin:
         self._file = file
         self._name = name
         self._messages: list[str] = []  # of the errors of the test that runs
-        self._failed = 0
         self._ends = time.process_time() + _FILE_SECONDS
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
@@ -127,18 +149,16 @@ class _Plugin:
     def pytest_runtest_protocol(self, item: Any) -> bool:
         """Run one test; what only real values, or gradients, allow runs again with them."""
         run = item.config.pluginmanager.get_plugin("runner").runtestprotocol
-        if self._failed == _MAX_FAILED or time.process_time() > self._ends:
+        if time.process_time() > self._ends:
             return True  # to stop the session writes a text about it
         for light in (True, False):
             self._messages.clear()
             seed_all()
-            tensors = LightTensors(on_meta=light, keeps_drawn=True, most_drawn=_MOST_DRAWN)
-            with tensors, torch.set_grad_enabled(not light):
+            with LightTensors(on_meta=light), torch.set_grad_enabled(not light):
                 # Without a next item: the fixtures of a whole file hold such tensors, too.
                 attempt(partial(run, item, log=False, nextitem=None), _SECONDS)
             if not self._messages or not _NEEDS_VALUES.search(self._messages[0]):
                 break
-        self._failed += bool(self._messages)
         return True
 
     def pytest_runtest_makereport(self, item: Any, call: Any) -> Any:
@@ -151,33 +171,8 @@ class _Plugin:
         return pytest.TestReport(item.nodeid, item.location, {}, outcome, None, call.when)
 
 
-@contextlib.contextmanager
-def _replacing() -> Iterator[Callable[[str], None]]:
-    """Give a function that imports a module; what it lacks is replaced until the end. It raises AttemptError."""
-    replaced: list[str] = []
-
-    def import_module(name: str) -> None:
-        while True:
-            try:
-                attempt(partial(importlib.import_module, name), _IMPORT_SECONDS)
-            except (AttemptError, PermissionError) as error:
-                absent = find_absent(error.cause) if isinstance(error, AttemptError) else None
-                if absent is None or absent in replaced or name.startswith(absent) or len(replaced) == _MAX_REPLACED:
-                    raise error if isinstance(error, AttemptError) else AttemptError(error) from None
-                replaced.append(absent)
-                sys.modules[absent] = ReplacedModule(absent)
-            else:
-                return
-
-    try:
-        yield import_module
-    finally:
-        for absent in replaced:
-            sys.modules.pop(absent, None)
-
-
 def run_tests(root: Path, path: str) -> None:
-    """Run the tests in a file: nothing, where it cannot be imported.
+    """Run the tests in a file, with replacements of what they import and nobody has: none if it cannot be imported.
 
     Args: root: of the project, which may have files `conftest.py`. path: relative to it.
     """
@@ -186,15 +181,18 @@ def run_tests(root: Path, path: str) -> None:
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     options = [*_OPTIONS, "--rootdir", str(root), "--confcutdir", str(root), str(root / path)]
     name = path.removesuffix(".py").replace("/", ".")
-    with contextlib.suppress(AttemptError), _replacing() as import_module:
-        for folder in reversed(Path(path).parents):
-            if (root / folder / "conftest.py").is_file():
-                # Pytest imports it, too; here it shows what it lacks, and whether it works.
-                settings = ".".join((*folder.parts, "conftest"))
-                sys.modules.pop(settings, None)
-                try:
-                    import_module(settings)
-                except AttemptError:
-                    options.append("--noconftest")
-        import_module(name)
+    replaced: list[str] = []
+    for folder in reversed(Path(path).parents):
+        if (root / folder / "conftest.py").is_file():
+            # Pytest imports it, too; here it shows what it lacks, and whether it works.
+            settings = ".".join((*folder.parts, "conftest"))
+            sys.modules.pop(settings, None)
+            try:
+                import_module(settings, lambda _: True, replaced)
+            except (AttemptError, PermissionError):
+                options.append("--noconftest")
+    with suppress(AttemptError, PermissionError):
+        import_module(name, lambda absent: not name.startswith(absent), replaced)
         pytest.main(options, plugins=[_Plugin(root / path, name)])
+    for absent in replaced:
+        sys.modules.pop(absent, None)

@@ -11,11 +11,10 @@
 """
 
 import functools
-import inspect
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 _CONTAINERS = (list, tuple, set, frozenset, dict, types.MappingProxyType)
@@ -59,14 +58,12 @@ class UseGraph:
         return isinstance(value, type | types.FunctionType) and is_of(value, self._packages)
 
     def _list_used(self, user: Any) -> Iterator[Any]:
-        if isinstance(user, type):
-            yield from filter(self._is_own, user.__bases__)
-            for value in list(vars(user).values()):
+        is_class = isinstance(user, type)
+        yield from filter(self._is_own, user.__bases__ if is_class else ())
+        for value in list(vars(user).values()) if is_class else [user]:
+            if is_class:
                 yield from self._list_held(value)
-                for function in _list_functions(value):
-                    yield from self._list_read(function)
-        else:
-            for function in _list_functions(user):
+            for function in _list_functions(value):
                 yield from self._list_read(function)
 
     def _list_read(self, function: types.FunctionType) -> Iterator[Any]:
@@ -120,19 +117,10 @@ def _list_functions(value: Any) -> list[types.FunctionType]:
     """Return the functions behind a definition or member: unwrapped, and of properties and static methods."""
     if isinstance(value, staticmethod | classmethod):
         value = value.__func__
-    elif isinstance(value, property):
-        value = value.fget
-    elif isinstance(value, functools.cached_property):
-        value = value.func
-    if not isinstance(value, types.FunctionType):
-        return []
-    inner = _unwrap(value)
-    return [value] if inner is value else [value, inner]
-
-
-def _unwrap(function: Callable[..., Any]) -> Any:
-    try:
-        inner = inspect.unwrap(function)
-    except ValueError:
-        return function
-    return inner if isinstance(inner, types.FunctionType) else function
+    elif isinstance(value, property | functools.cached_property):
+        value = value.fget if isinstance(value, property) else value.func
+    functions: list[types.FunctionType] = []
+    while isinstance(value, types.FunctionType) and value not in functions:
+        functions.append(value)
+        value = vars(value).get("__wrapped__")
+    return functions

@@ -1,6 +1,5 @@
 """Discovery of the nn.Module subclasses of a corpus, across files, re-exports and sources, and their selection."""
 
-import difflib
 import fnmatch
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,7 +7,7 @@ from dataclasses import dataclass
 from extract.resolve.modules import CorpusIndex, Definition, External, Missing, Module, Target
 from extract.resolve.runtime_names import RUNTIME_NAMES
 from extract.sources.contents import matches
-from lemur_core.files.errors import UserError
+from lemur_core.files.errors import UserError, near_names
 from lemur_core.source.facts import ClassFacts, Nested, Statement
 
 
@@ -249,7 +248,9 @@ def select(
             near = _near(wanted.start_from, chosen)
             raise UserError(f"--start-from {wanted.start_from}: not among the classes{near}")
         chosen = chosen[position:]
-    return Selected(tuple(chosen[: wanted.limit]), {name: explain(name) for name in missing}, others)
+    return Selected(
+        tuple(chosen[: wanted.limit]), {name: f"{explain(name)}{_near(name, classes)}" for name in missing}, others
+    )
 
 
 def _is_in_scope(item: TargetClass, wanted: Selection) -> bool:
@@ -284,5 +285,5 @@ def _select_by_name(
 
 
 def _near(name: str, classes: Iterable[TargetClass]) -> str:
-    near = difflib.get_close_matches(name.rpartition(".")[2], sorted({item.name for item in classes}), n=3)
-    return f"; near: {', '.join(near)}" if near else ""
+    near = near_names(name.rpartition("::")[2].rpartition(".")[2], (item.name for item in classes), 3)
+    return f"; near names: {', '.join(near)}" if near else ""

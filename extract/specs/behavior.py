@@ -149,6 +149,9 @@ def list_not_shown(observed: str | None) -> tuple[str, ...]:
     if seen.other_ranks:
         ranks = " or ".join(map(str, seen.other_ranks))
         lines.append(f"no call shows how many dimensions are meant: with {ranks} it runs, too, and computes otherwise")
+    if seen.open_numbers:
+        lines.append(f"no call shows which number is meant: {', '.join(seen.open_numbers)}")
+    lines += ["its output grows without bound where its input nears zero"] if seen.has_pole else []
     lines += ["the output of a sample depends on the other samples"] if seen.mixes_samples else []
     if seen.own_lines is not None and 2 * seen.own_lines[0] < seen.own_lines[1]:
         ran, whole = seen.own_lines

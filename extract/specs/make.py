@@ -27,7 +27,7 @@ from lemur_core.graphs.serialization import load_graphs
 from lemur_core.similarity.tokens import split_tokens
 from manifests.folders.kinds import EXTRACTION
 from manifests.provenance import SPECS
-from manifests.records import Block, Observed, Spec, SpecArgument, SpecArguments, first_fault
+from manifests.records import Block, Observed, Spec, SpecArgument, SpecArguments
 
 #: Number of consecutive tokens that count as a passage of the source.
 LIMIT = 8
@@ -258,15 +258,6 @@ def write_specs(path: Path, rows: Sequence[Block], traced: Mapping[str, Mapping[
     return specs
 
 
-def read_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a spec file without line ends, if it exists. Replaced UTF-8 errors make a line invalid."""
-    if not path.is_file():
-        return
-    with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
-        for line in file:
-            yield line.removesuffix("\n")
-
-
 def read_specs(folder: Path, blocks: Collection[str] | None = None) -> Iterator[Spec]:
     """Yield the specs of a folder, in order.
 
@@ -304,30 +295,3 @@ def read_spec_graph(spec: Spec) -> Graph | None:
         return read_graph(dict(spec.algorithm))
     except (ValueError, LookupError, TypeError) as error:
         raise UserError(f"{spec.block}: its graph cannot be read: {error}; extract it again") from error
-
-
-def find_line_faults(line: str | None, row: Block) -> Iterator[str]:
-    """Yield the faults in the line of a block. Args: row: the block's row in the table, including the code."""
-    if line is None:
-        yield f"has no line in {SPECS}"
-        return
-    try:
-        facts = json.loads(line)
-        spec = Spec.model_validate(facts)
-    except ValidationError as error:
-        yield f"{SPECS}: {first_fault(error)}"
-        return
-    except (ValueError, RecursionError) as error:
-        yield f"{SPECS}: not JSON: {error}"
-        return
-    if spec.block != row.block:
-        yield f"{SPECS}: the line in its place describes {spec.block}"
-        return
-    wrong = [name for name in SHARED if name in row.model_fields_set and getattr(spec, name) != getattr(row, name)]
-    if wrong:
-        yield f"{SPECS}: {', '.join(wrong)} not as in the table"
-    if to_line(spec) != line:
-        yield f"{SPECS}: its line is not written with sorted keys and all fields"
-    run = find_repeat(design_text(facts), split_tokens(strip_header(row.code or "")))
-    if run is not None:
-        yield f"{SPECS}: repeats its source: {' '.join(run)}"

@@ -6,7 +6,6 @@ Nothing here imports torch: `lemur verify` reads finished folders with it.
 """
 
 import bisect
-import difflib
 import json
 import random
 import re
@@ -22,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from extract.model.results import wilson
 from lemur_core.files import Json
-from lemur_core.files.errors import UserError
+from lemur_core.files.errors import UserError, missing_name
 from lemur_core.files.foreign import check_plain
 from lemur_core.files.markdown import percent, table
 from manifests.folders.checks import Check, check_faults
@@ -458,7 +457,6 @@ DATA, BASE, EXPERT, CODEBOOK, ROUTED, EVALUATED = (
     *("experts-data", "experts-base", "experts-expert", "experts-codebook", "experts-prototypes"),
     "experts-evaluation",
 )
-_NEAR = 5
 
 
 def facts_in(folder: Path) -> list[ExpertFact]:
@@ -512,9 +510,7 @@ def find(folder: Path, wanted: str) -> FoundItem:
     rows = list(_rows(folder))
     found = [row for row in rows if wanted in (row.id, row.block)]
     if not found:
-        names = sorted({row.id for row in rows})
-        near = ", ".join(difflib.get_close_matches(wanted, names, _NEAR) or names[:_NEAR]) or "none"
-        raise UserError(f"{wanted}: no fact of {folder} has that name; similar names: {near}")
+        raise missing_name(f"{wanted}: no fact of {folder} has that name", wanted, sorted({row.id for row in rows}))
     return _trace_rows(found)
 
 

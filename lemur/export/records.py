@@ -1,6 +1,5 @@
 """Rows of exported tables, and what an export returns before it is written."""
 
-import difflib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +8,7 @@ from pathlib import Path
 from pydantic import Field
 
 from lemur_core.files import Json
-from lemur_core.files.errors import UserError
+from lemur_core.files.errors import missing_name
 from manifests.folders.cards import SNAPSHOT_DISCLOSURE
 from manifests.folders.kinds import Folder, FolderLink, FoundItem, Kind, ListedItem, files_by_split
 from manifests.folders.tables import read_rows
@@ -97,8 +96,6 @@ class ExportContents:
 
 # What is verified, listed and shown of an export.
 
-_NEAR = 5
-
 
 def derive(folder: Folder, made: Path) -> Json:
     """Write the files of the problems again, and count the rows; see `Derive`."""
@@ -124,8 +121,7 @@ def find(folder: Path, wanted: str) -> FoundItem:
     if matching := [(name, row) for name, row in rows if wanted in row.names]:
         return _trace_rows(matching)
     names = sorted({name for _, row in rows for name in row.names})
-    near = ", ".join(difflib.get_close_matches(wanted, names, _NEAR) or names[:_NEAR])
-    raise UserError(f"{wanted}: no row of {folder} has that name; similar names: {near}")
+    raise missing_name(f"{wanted}: no row of {folder} has that name", wanted, names)
 
 
 def find_code(folder: Path, sha256: str) -> FoundItem | None:

@@ -1,17 +1,21 @@
 """The checks of one file that need nothing else: contract, name, statistics, secrets and license. Nothing is run.
 
-The rules of the statistics are those that the 99,771 files of nn-dataset 2.1.0 follow, but for 128 trials that lack a
-hyperparameter of their network, and one that states its accuracy twice.
+The rules of one file of statistics are those that the 99,771 files of nn-dataset 2.1.0 follow, but for 128 trials that
+lack a hyperparameter of their network, and one that states its accuracy twice. `find_untrained` says what no training
+gives of several.
 
 Source: `ab/nn/util/db/{Write,Read}.py` and `ab/nn/stat/train` of https://github.com/ABrain-One/nn-dataset, 2.1.0
 """
 
 import ast
+import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -29,14 +33,14 @@ from lemur_core.source.text import parse_code
 from manifests.provenance.heads import read_head
 from manifests.provenance.licenses import is_permissive
 from manifests.publish.secrets import find_hits
-from train.model.contract import TRAINER_PARAMETERS, check_contract, lemur_digest, lemur_name
+from train.model.contract import TRAINER_PARAMETERS, check_contract, lemur_digest
 
 #: What is checked, by the name of the rule in every output.
 RULES: Mapping[str, str] = {
     "file": "it is a file, not a symbolic link or a git submodule",
     "contract": "the file is a network by LEMUR's contract",
     "name": "the digest at the end of the name is that of the code",
-    "statistics": "statistics are well formed, in the right folder, and of a network that is there",
+    "statistics": "statistics are well formed, in the right folder, of a network that is there, and of a training",
     "runs": "the network is built and runs, in the sandbox",
     "new": "the network is new: by text, structure, graph and numbers, also among the files that are checked",
     "secret": "the file holds no token, key or password",
@@ -64,6 +68,7 @@ class Inspection:
     findings: tuple[Refusal, ...]
     query: Query | None = None
     parameters: tuple[str, ...] = ()  # the names that `supported_hyperparameters` returns, as far as they are written
+    certificate: str = ""  # 32 digits at the end of the name that are not LEMUR's digest of the code up to 2.2.11
 
 
 def inspect_network(details: tuple[Detail, ...], item: tuple[str, bytes]) -> Inspection:
@@ -84,27 +89,23 @@ def inspect_network(details: tuple[Detail, ...], item: tuple[str, bytes]) -> Ins
         return Inspection((Refusal("contract", str(error.msg)), *findings))
     if (reason := check_contract(code)) is not None:
         findings.insert(0, _locate("contract", reason))
-    findings += _check_name(PurePosixPath(path).stem, code)
-    for license_ in read_head(code).licenses:
-        if not is_permissive(license_):
-            findings.append(Refusal("license", f"its head states {license_}, which does not permit it"))
+    name = PurePosixPath(path).stem
+    match = _DIGEST.search(name)
+    certificate = match[1] if match is not None and match[1] != lemur_digest(code) else ""
+    if match is None and "_" in name:
+        what = "holds an underscore, at which LEMUR splits the folders of statistics; write a hyphen"
+        findings.append(Refusal("name", what))
+    stated = (license_ for license_ in read_head(code).licenses if not is_permissive(license_))
+    findings += (Refusal("license", f"its head states {license_}, which does not permit it") for license_ in stated)
     query = build_query(path, code, details)
     if isinstance(query, str):  # `check_contract` reports what cannot be parsed
         return Inspection(tuple(findings) if findings else (Refusal("contract", query),))
-    return Inspection(tuple(findings), query, _read_supported(code))
+    return Inspection(tuple(findings), query, _read_supported(code), certificate)
 
 
 def _locate(rule: str, reason: str) -> Refusal:
     match = _LINE.fullmatch(reason)
     return Refusal(rule, match[2], int(match[1])) if match else Refusal(rule, reason)
-
-
-def _check_name(name: str, code: str) -> Iterator[Refusal]:
-    match = _DIGEST.search(name)
-    if match is not None and match[1] != lemur_digest(code):
-        yield Refusal("name", f"ends in the digest of another code; this one's name is {lemur_name(code, name)}")
-    elif "_" in name:
-        yield Refusal("name", "holds an underscore, at which LEMUR splits the folders of statistics; write a hyphen")
 
 
 def _find_secrets(data: bytes) -> Iterator[Refusal]:
@@ -190,6 +191,74 @@ def _show(value: object) -> str:
     return "missing" if value is None else repr(value)[:40]
 
 
+#: Classes of LEMUR's data sets for classification, and the multiple of guessing up to which its trainer stores nothing.
+_CLASSES = {"celeba-gender": 2, "cifar-10": 10, "cifar-100": 100, "imagenette": 10, "mnist": 10, "svhn": 10}
+_GOOD = 1.2
+_MANY = 5  # networks of a data set, most of which must not have one accuracy
+
+
+def find_untrained(trials: Mapping[str, list[Json] | str], present: Collection[str]) -> Iterator[tuple[str, Refusal]]:
+    """Yield what no training gives, with the path of the file that shows it, among well-formed statistics.
+
+    A network's epochs have a gap; the duration of a trial, counted from the start of its training, does not grow; no
+    accuracy is above that of guessing; a trial is that of another network, digit for digit; or most networks of a data
+    set end with one accuracy, as where the data were broken.
+
+    Args: trials: by path, from `read_trials`. present: the paths of all statistics that are there, these among them.
+    Source: the audit in `ab/gpt/brute/loss_opt/ReuseResults.py` of https://github.com/ABrain-One/nn-gpt
+    """
+    report = partial(Refusal, "statistics")
+    folders: dict[str, dict[int, str]] = {}
+    for path in present:
+        folder, name = os.path.split(path)
+        if name.removesuffix(".json").isdecimal():
+            folders.setdefault(folder, {})[int(name.removesuffix(".json"))] = path
+    seen: dict[tuple[object, ...], tuple[str, str]] = {}
+    ends: dict[tuple[str, ...], dict[str, float]] = {}  # the best accuracy of each network's last epoch
+    for folder, paths in sorted(folders.items()):
+        parts, epochs = PurePosixPath(folder).name.split("_"), sorted(paths)
+        read = {epoch: rows for epoch in epochs if isinstance(rows := trials.get(paths[epoch], ""), list)}
+        if len(parts) != 4 or not read:
+            continue
+        for before, after in pairwise(epochs):
+            if after > before + 1 and after in read:
+                missing = f"epoch {before + 1}" + (f" to {after - 1}" if after > before + 2 else "")
+                yield paths[after], report(f"{missing} is missing: an epoch of a training has those before it")
+        took: dict[object, tuple[int, float]] = {}
+        for epoch, rows in read.items():
+            uids = Counter(str(row.get("uid")) for row in rows)
+            for number, row in enumerate(rows, 1):
+                accuracy, duration = _read_number(row.get("accuracy")), _read_number(row.get("duration"))
+                uid, where = str(row.get("uid")), f"trial {number}"
+                if accuracy is None or duration is None:
+                    continue
+                last = took.get(uid)
+                if last is not None and duration <= last[1] and uids[uid] == 1:
+                    words = f"{where}: its duration, {duration}, is not above the {last[1]} of epoch {last[0]}"
+                    yield paths[epoch], report(f"{words}: LEMUR counts from the start of the training")
+                took[uid] = epoch, duration
+                network, other = seen.setdefault((*parts[:3], epoch, accuracy, duration), (parts[3], paths[epoch]))
+                if network != parts[3]:
+                    words = f"{where}: accuracy {accuracy} after {duration} ns is that of another network"
+                    yield paths[epoch], report(f"{words}, digit for digit: {other}")
+        accuracies = [
+            [value for row in rows if (value := _read_number(row.get("accuracy"))) is not None]
+            for rows in read.values()
+        ]
+        guessing = _GOOD / _CLASSES.get(parts[1], math.inf)
+        best = max((value for values in accuracies for value in values), default=0.0)
+        if len(read) == len(paths) and parts[2] == "acc" and best <= guessing:
+            words = f"no accuracy is above {best}, and guessing reaches {1 / _CLASSES[parts[1]]:g} on {parts[1]}"
+            yield paths[epochs[-1]], report(f"{words}: LEMUR's trainer stores nothing up to {guessing:g}")
+        ends.setdefault(tuple(parts[:3]), {})[paths[max(read)]] = max(accuracies[-1], default=0.0)
+    for (_, dataset, _), by_path in ends.items():
+        value, number = Counter(by_path.values()).most_common(1)[0]
+        if len(by_path) >= _MANY and 2 * number > len(by_path):
+            words = f"{number} of {len(by_path)} networks end on {dataset} with this accuracy, {value}"
+            faults = [path for path, own in by_path.items() if own == value]
+            yield from ((path, report(f"{words}: the data were broken, or nothing was trained")) for path in faults)
+
+
 # The files of a contribution: of paths, of folders, or of a range of git commits.
 
 #: `A..B`: the files that B has and A has not, or has otherwise. A or B may be left out, for HEAD.
@@ -197,7 +266,7 @@ _RANGE = re.compile(r"(?P<before>[^.\s-][^\s]*?)?(?P<dots>\.{2,3})(?P<after>[^.\
 _STATISTICS = re.compile(r"(?:.*/)?stat/(?:train/)?(?P<folder>[^/]+)/(?P<file>[^/]+)\.json", re.DOTALL)
 #: Of what lies in LEMUR's own tree, the networks are here; elsewhere every file of Python is one.
 _IN_LEMUR = re.compile(r"(?:.*/)?ab/nn/(?!nn/[^/]+\.py$)", re.DOTALL)
-_CODES = "ab/nn/nn"
+_CODES, _ARCH_UID = "ab/nn/nn", "ab/nn/util/ArchUID.py"
 #: Where LEMUR looks for networks and statistics: what is here, and the folders above, must not lead elsewhere.
 _PLACES = re.compile(r"(?:.*/)?(?:ab(?:/nn)?|(?:ab/nn/nn|stat)(?:/.*)?)", re.DOTALL)
 _LINK, _SUBMODULE = "a symbolic link", "a git submodule"
@@ -209,7 +278,8 @@ class Contribution:
     """The networks and the statistics of a contribution, each with its bytes by the path to show, in order.
 
     `links` are links and submodules in their places, each with what it is; `others` counts the files that are none of
-    these; `names` are networks that are there besides those to check.
+    these; `names` are networks that are there besides those to check, `present` the paths of all statistics beside
+    those to check, `arch_uid` the text of the file by which LEMUR's head computes certificates, if it is there.
     """
 
     networks: Mapping[str, bytes]
@@ -217,6 +287,17 @@ class Contribution:
     links: Mapping[str, str]
     others: int
     names: frozenset[str]
+    present: frozenset[str]
+    arch_uid: str | None
+
+
+@dataclass(slots=True)
+class _There:
+    """What is there beside the files to check."""
+
+    names: set[str] = field(default_factory=set)
+    statistics: set[str] = field(default_factory=set)
+    arch_uid: str | None = None
 
 
 def read_contribution(paths: Sequence[str]) -> Contribution:
@@ -227,10 +308,10 @@ def read_contribution(paths: Sequence[str]) -> Contribution:
     """
     files: dict[str, bytes] = {}
     links: dict[str, str] = {}
-    names: set[str] = set()
+    there = _There()
     for path in paths:
         commits = _find_commits(path)
-        listed = _read_path(path, names) if commits is None else _read_range(path, commits, names)
+        listed = _read_path(path, there) if commits is None else _read_range(path, commits, there)
         for name, content in listed:
             if isinstance(content, bytes):
                 files[name] = content
@@ -238,7 +319,9 @@ def read_contribution(paths: Sequence[str]) -> Contribution:
                 links[name] = content
     networks = {path: data for path, data in files.items() if _is_network(path)}
     statistics = {path: data for path, data in files.items() if _STATISTICS.fullmatch(path)}
-    return Contribution(networks, statistics, links, len(files) - len(networks) - len(statistics), frozenset(names))
+    others = len(files) - len(networks) - len(statistics)
+    present = frozenset(there.statistics | statistics.keys())
+    return Contribution(networks, statistics, links, others, frozenset(there.names), present, there.arch_uid)
 
 
 def match_statistics(path: str) -> tuple[str, str]:
@@ -253,7 +336,7 @@ def _is_network(path: str) -> bool:
     return plain.suffix == ".py" and plain.name != "__init__.py" and not _IN_LEMUR.match(path)
 
 
-def _read_path(path: str, names: set[str]) -> Iterator[tuple[str, bytes | str]]:
+def _read_path(path: str, there: _There) -> Iterator[tuple[str, bytes | str]]:
     """Yield files with their bytes, and links and submodules in the places of files with what they are."""
     start = Path(path)
     link = _find_link(start)
@@ -266,8 +349,12 @@ def _read_path(path: str, names: set[str]) -> Iterator[tuple[str, bytes | str]]:
             yield file.as_posix(), link
         elif file.is_file() and (file == start or not file.is_symlink()):
             yield file.as_posix(), _read_file(file)
+            if _STATISTICS.fullmatch(file.as_posix()):
+                there.statistics |= {other.as_posix() for other in file.parent.glob("*.json")}
     for root in (start, *Path(os.path.realpath(start)).parents):
-        names |= {file.stem for file in (root / _CODES).glob("*.py")}
+        there.names |= {file.stem for file in (root / _CODES).glob("*.py")}
+        if there.arch_uid is None and (root / _ARCH_UID).is_file():
+            there.arch_uid = _read_file(root / _ARCH_UID).decode("utf-8", "replace")
 
 
 def _is_place(path: str) -> bool:
@@ -314,7 +401,7 @@ def _find_commits(path: str) -> tuple[str, str, str] | None:
     return first, match["dots"], last
 
 
-def _read_range(shown: str, commits: tuple[str, str, str], names: set[str]) -> Iterator[tuple[str, bytes | str]]:
+def _read_range(shown: str, commits: tuple[str, str, str], there: _There) -> Iterator[tuple[str, bytes | str]]:
     """Yield what a range adds or changes, as it is at its end: as `_read_path` does."""
     run = partial(run_git, shown, None)
     # All of it, whatever `.gitmodules` and the settings of whoever runs this say.
@@ -327,12 +414,16 @@ def _read_range(shown: str, commits: tuple[str, str, str], names: set[str]) -> I
         mode, _, blob, size = facts.split()
         path = os.fsdecode(raw)
         if path.startswith(f"{_CODES}/") and path.endswith(".py"):
-            names.add(PurePosixPath(path).stem)
+            there.names.add(PurePosixPath(path).stem)
+        if _STATISTICS.fullmatch(path):
+            there.statistics.add(path)
         if raw in changed and mode in _LINK_MODES:
             if _is_place(path):
                 yield path, _LINK_MODES[mode]
         elif raw in changed:
             blobs[path] = blob.decode() if size.isdigit() and int(size) <= MAX_CODE_BYTES else None
     contents = read_blobs(run, sorted({blob for blob in blobs.values() if blob is not None}))
+    if run("ls-tree", "--full-tree", commits[0], _ARCH_UID):  # as it was before: it judges what comes
+        there.arch_uid = run("show", f"{commits[0]}:{_ARCH_UID}").decode("utf-8", "replace")
     for path, wanted in blobs.items():
         yield path, b" " * (MAX_CODE_BYTES + 1) if wanted is None else contents[wanted]

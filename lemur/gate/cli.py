@@ -20,11 +20,13 @@ def gate(
         list[str], typer.Argument(metavar="PATH", help="A file, a folder, or commits A..B: what B adds or changes.")
     ],
     against: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
-            "--against", metavar="SNAPSHOT", help=r"A snapshot, lemur\[@VERSION], or lemur-db\[@VERSION] (repeatable)."
+            "--against",
+            metavar="SNAPSHOT",
+            help=r"A snapshot, lemur\[@VERSION], or lemur-db\[@VERSION] (repeatable; default: lemur).",
         ),
-    ],
+    ] = None,
     sarif: Annotated[
         Path | None, typer.Option("--sarif", metavar="FILE", help="Also write the findings for code review.")
     ] = None,
@@ -40,7 +42,7 @@ def gate(
     """Check a contribution to LEMUR. Exit 0: all files pass; 3: one is refused; 1: failed.
 
     Examples:
-      lemur gate origin/main..HEAD --against lemur
+      lemur gate origin/main..HEAD
       lemur gate new/ --against snapshot --sarif findings.sarif
     """
     from lemur.gate.gate import build_json, build_sarif, build_table
@@ -48,7 +50,9 @@ def gate(
 
     if sarif is not None:
         check_new_file(sarif, "--sarif", force=True)
-    report = check(paths, against=against, jobs=jobs, unsafe=unsafe_no_sandbox, runtime=tuple(runtime or ()))
+    report = check(
+        paths, against=against or ("lemur",), jobs=jobs, unsafe=unsafe_no_sandbox, runtime=tuple(runtime or ())
+    )
     if sarif is not None:
         write_text(sarif, json.dumps(build_sarif(report), indent=2) + "\n")
     print(json.dumps(build_json(report), indent=2) if as_json else paint_outcomes("\n".join(build_table(report))))

@@ -4,11 +4,10 @@ Files are taken in their order: of two networks of a contribution that are near 
 second names it. A network that is refused for another reason stands for none.
 """
 
-import ast
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from urllib.parse import quote
@@ -20,11 +19,13 @@ from curate.published.novelty import Novelty, NoveltyIndex, Query
 from curate.published.reference_corpus import ReferenceCorpus
 from curate.sources import open_source
 from curate.sources.rows import RecordSource
+from lemur.gate.certificate_guest import Certificate, CodeToCertify
 from lemur.gate.checks import (
     RULES,
     Contribution,
     Inspection,
     Refusal,
+    find_untrained,
     inspect_network,
     inspect_statistics,
     match_statistics,
@@ -36,12 +37,18 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible, plural, ratio
 from lemur_core.files.progress import progress
 from lemur_core.files.workers import map_chunks
+from lemur_core.sandbox import Limits
+from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.runtime import find_absence
+from lemur_core.sandbox.stage import SandboxStage
 from lemur_core.similarity.overlap import OverlapIndex
-from lemur_core.similarity.tokens import split_tokens
-from lemur_core.source.text import parse_code
 from manifests.folders.manifest import package_versions
+from train.model.contract import lemur_digest
 
+#: LEMUR's own file computes the certificate by which its head names networks.
+CERTIFY = SandboxStage[Certificate](
+    "lemur.gate.certificate_guest:certify", Certificate, Limits(), label="certificates", unit="networks"
+)
 _CHUNK = 16  # files in one message to a worker
 _MEASURED = ("accuracy", "duration", "uid")  # in a trial besides its hyperparameters
 _OTHER = 0.5  # a value in the range of LEMUR's search, for hyperparameters that a network names itself
@@ -54,12 +61,8 @@ class GatedFile:
     path: str
     kind: str  # network, statistics or link
     findings: tuple[Refusal, ...]
-    family: str | None = None
     nearest: str | None = None
     similarity: float | None = None
-    graph: str | None = None
-    graph_widths: str | None = None
-    one_number: bool = False  # it differs from a network by one number alone
 
     @property
     def passed(self) -> bool:
@@ -84,7 +87,7 @@ class GateReport:
 def gate(
     paths: Sequence[str],
     *,
-    against: Sequence[str],
+    against: Sequence[str] = ("lemur",),
     jobs: int | None = None,
     unsafe: bool = False,
     runtime: Sequence[str] = (),
@@ -118,10 +121,12 @@ def gate(
             zip(queries, index.compare(list(queries.values()), None if index.absence else tracer), strict=True)
         )
         files = [_decide(path, item, novelties.get(path)) for path, item in inspections.items()]
-        passed = {file.path for file in files if file.passed}
-        batch = _Batch(index.corpora[0], [query for path, query in queries.items() if path in passed], tracer)
-    files = [replace(file, findings=(*file.findings, *batch.findings.get(file.path, ()))) for file in files]
-    files = list(_mark_one_number(files, queries, novelties, batch.nearest, index.corpora))
+        certified = contribution, inspections, novelties, index.corpora
+        names, unchecked = _check_certificates(*certified, unsafe=unsafe)
+        passed = {file.path for file in files if file.passed and file.path not in names}
+        repeats = _find_repeats(index.corpora[0], [query for path, query in queries.items() if path in passed], tracer)
+    further = {path: (refusal,) for path, refusal in (names | repeats).items()}  # a path is in one of them at most
+    files = [replace(file, findings=(*file.findings, *further.get(file.path, ()))) for file in files]
     notes = [
         f"{name}: holds no graphs; its networks are compared by text and structure alone;"
         " `lemur curate --graph all` makes a snapshot that holds them"
@@ -130,6 +135,9 @@ def gate(
     ]
     if index.absence is not None:
         notes.append(f"no network was run, and no graphs are compared: {index.absence}")
+    if unchecked:
+        shown = unchecked[0] + (f" and {len(unchecked) - 1:,} more" if len(unchecked) > 1 else "")
+        notes.append(f"{shown}: certificate, not checked: the digits are not the MD5 of the code, as up to 2.2.11")
     if contribution.others:
         notes.append(f"{contribution.others:,} files are neither networks nor statistics, and were not checked")
     files += [GatedFile(path, "statistics", findings) for path, findings in statistics.items()]
@@ -168,9 +176,51 @@ def _inspect_statistics(
 ) -> dict[str, tuple[Refusal, ...]]:
     known: dict[str, tuple[str, ...]] = dict.fromkeys(contribution.names, ())
     known |= {Path(path).stem: item.parameters for path, item in inspections.items()}
-    return {
+    found = {
         path: inspect_statistics(known.get, path, data, trials[path]) for path, data in contribution.statistics.items()
     }
+    sound = {path: rows for path, rows in trials.items() if not found[path]}
+    for path, refusal in find_untrained(sound, contribution.present):
+        found[path] = (*found[path], refusal)
+    return found
+
+
+def _check_certificates(
+    contribution: Contribution,
+    inspections: Mapping[str, Inspection],
+    novelties: Mapping[str, Novelty],
+    corpora: Sequence[ReferenceCorpus],
+    *,
+    unsafe: bool,
+) -> tuple[dict[str, Refusal], list[str]]:
+    """Return what is wrong with the certificates of networks, by path: another one in the name, or that of a network of
+    the references, to which LEMUR's head would add the statistics. Returns: also the paths whose name ends in one that
+    cannot be computed, for want of LEMUR's file or since it fails on the code.
+    """
+    named = [path for path in novelties if inspections[path].certificate]
+    codes = {path: item.query.code for path, item in inspections.items() if item.query is not None}
+    if contribution.arch_uid is None or not codes:
+        return {}, named
+    near = {neighbor.id for novelty in novelties.values() for neighbor in novelty.nearest}
+    for corpus in corpora:
+        codes |= corpus.read_codes(near)
+    payloads = {key: CodeToCertify(contribution.arch_uid, code) for key, code in codes.items()}
+    with CachedSandbox(entries=[CERTIFY.guest], preload=("numpy",), unsafe=unsafe) as box:
+        replies = list(CERTIFY.run(box, payloads))
+    answers = {reply.key: None if reply.answer is None else reply.answer.certificate for reply in replies}
+    findings: dict[str, Refusal] = {}
+    for path, novelty in novelties.items():
+        own, stated = answers[path], inspections[path].certificate
+        if own is None:
+            continue
+        twins = (neighbor.name for neighbor in novelty.nearest if answers.get(neighbor.id) == own)
+        if stated and stated != own:
+            either = f"the digest of its code, {lemur_digest(codes[path])}, or its certificate by ArchUID.py"
+            findings[path] = Refusal("name", f"ends in neither {either}, {own[:40]}")
+        elif (twin := next(twins, None)) is not None:
+            attached = "LEMUR's head would add its statistics to that network"
+            findings[path] = Refusal("new", f"has the certificate of {twin}: {attached}")
+    return findings, [path for path in named if answers[path] is None]
 
 
 def _set_arguments(
@@ -204,121 +254,54 @@ def _decide(path: str, item: Inspection, novelty: Novelty | None) -> GatedFile:
         removed = f", which was removed for {first.stands_for_it}" if first.stands_for_it else ""
         findings.append(Refusal("new", f"{novelty.reason}{removed} ({', '.join(measures)}; {first.folder})"))
     near = novelty.text
-    family = next(iter(item.query.features.values())).family
     return GatedFile(
         path,
         "network",
         tuple(findings),
-        family,
         None if near is None else near.name,
         None if near is None else near.similarity,
-        trace.graph,
-        trace.widths,
     )
 
 
-@dataclass(slots=True)
-class _Batch:
-    """The networks of a contribution that pass by themselves, compared with each other.
-
-    `findings` says why one is not new, by its path; `nearest` is the nearest one before it by tokens, and how near.
+def _find_repeats(rules: ReferenceCorpus, queries: Sequence[Query], tracer: NetworkTracer) -> dict[str, Refusal]:
+    """Compare the networks of a contribution that pass by themselves with each other: by text and structure, then by
+    graph, and by numbers those that may compute the same. Returns: why one repeats an earlier one, by its path.
     """
+    found: dict[str, Refusal] = {}
 
-    rules: ReferenceCorpus
-    queries: Sequence[Query]
-    tracer: NetworkTracer
-    findings: dict[str, list[Refusal]] = field(default_factory=dict)
-    nearest: dict[str, tuple[str, float]] = field(default_factory=dict)
+    def report(number: int, how: str, other: int) -> None:
+        found[queries[number].name] = Refusal("new", f"{how}: {queries[other].name}, of these files")
 
-    def __post_init__(self) -> None:
-        views = [query.features[self.rules.detail] for query in self.queries]
-        lexical = OverlapIndex((view.shingles, None) for view in views)
-        structural = OverlapIndex((view.elements, None) for view in views)
-        passing: list[int] = []
-        for number, (query, view) in enumerate(zip(self.queries, views, strict=True)):
-            by_text = lexical.similarities(view.shingles)[passing]
-            by_structure = structural.similarities(view.elements)[passing]
-            if passing:
-                best = int(by_text.argmax())
-                self.nearest[query.name] = self.queries[passing[best]].name, float(by_text[best])
-            compared = {
-                "near by text": (by_text, self.rules.lexical),
-                "near by structure": (by_structure, self.rules.structural),
-            }
-            how = next((how for how, (values, least) in compared.items() if (values >= least).any()), None)
-            if how is None:
-                passing.append(number)
-            else:
-                self._report(query.name, how, passing[int(compared[how][0].argmax())])
-        self._compare_graphs(passing)
-
-    def _compare_graphs(self, passing: Sequence[int]) -> None:
-        """Compare what computes the same: by graphs, and by numbers of those that may compute the same."""
-        traces = {number: self.queries[number].traced for number in passing}
-        wanted = find_candidates({number: trace.answer for number, trace in traces.items()})
-        payloads = {number: self.queries[number].payload for number in wanted}
-        answers = {number: traces[number].answer for number in wanted}
-        for number, behavior in self.tracer.measure(payloads, answers):
-            traces[number] = traces[number].with_behavior(behavior)
-        seen: dict[str, list[int]] = {}
-        for number in passing:
-            trace = traces[number]
-            identities = [identity for identity in (trace.graph, trace.behavior) if identity]
-            others = sorted({other for identity in identities for other in seen.get(identity, ())})
-            same = next((other for other in others if trace.agrees(traces[other]) == "same"), None)
-            if same is not None:
-                self._report(self.queries[number].name, "computes the same", same)
-                continue
-            for identity in identities:
-                seen.setdefault(identity, []).append(number)
-
-    def _report(self, path: str, how: str, other: int) -> None:
-        self.findings.setdefault(path, []).append(Refusal("new", f"{how}: {self.queries[other].name}, of these files"))
-
-
-def _mark_one_number(
-    files: Sequence[GatedFile],
-    queries: Mapping[str, Query],
-    novelties: Mapping[str, Novelty],
-    in_batch: Mapping[str, tuple[str, float]],
-    corpora: Sequence[ReferenceCorpus],
-) -> Iterator[GatedFile]:
-    """Yield the files, marked if they differ from the nearest network by one number alone."""
-    nearest = {path: _find_nearest_other(novelty) for path, novelty in novelties.items()}
-    codes: dict[str, str] = {}
-    for corpus in corpora:
-        codes |= corpus.read_codes({id_ for id_ in nearest.values() if id_ is not None})
-    for file in files:
-        if file.path not in queries:
-            yield file
+    views = [query.features[rules.detail] for query in queries]
+    lexical = OverlapIndex((view.shingles, None) for view in views)
+    structural = OverlapIndex((view.elements, None) for view in views)
+    passing: list[int] = []
+    for number, view in enumerate(views):
+        by_text = lexical.similarities(view.shingles)[passing]
+        by_structure = structural.similarities(view.elements)[passing]
+        if (by_text >= rules.lexical).any():
+            report(number, "near by text", passing[int(by_text.argmax())])
+        elif (by_structure >= rules.structural).any():
+            report(number, "near by structure", passing[int(by_structure.argmax())])
+        else:
+            passing.append(number)
+    traces = {number: queries[number].traced for number in passing}
+    answers = {number: trace.answer for number, trace in traces.items()}
+    wanted = find_candidates(answers)
+    payloads = {number: queries[number].payload for number in wanted}
+    for number, behavior in tracer.measure(payloads, {number: answers[number] for number in wanted}):
+        traces[number] = traces[number].with_behavior(behavior)
+    seen: dict[str, list[int]] = {}
+    for number, trace in traces.items():
+        identities = [identity for identity in (trace.graph, trace.behavior) if identity]
+        others = sorted({other for identity in identities for other in seen.get(identity, ())})
+        same = next((other for other in others if trace.agrees(traces[other]) == "same"), None)
+        if same is not None:
+            report(number, "computes the same", same)
             continue
-        others = [codes[id_] for id_ in [nearest[file.path]] if id_ in codes]
-        if file.path in in_batch:
-            others.append(queries[in_batch[file.path][0]].code)
-        own = queries[file.path].code
-        yield replace(file, one_number=any(differ_by_one_number(own, other) for other in others))
-
-
-def _find_nearest_other(novelty: Novelty) -> str | None:
-    """Return the id of the nearest network by text that is not the same code."""
-    others = [neighbour for neighbour in novelty.nearest if neighbour.id != novelty.id]
-    return max(others, key=lambda neighbour: neighbour.lexical).id if others else None
-
-
-def differ_by_one_number(one: str, other: str) -> bool:
-    """Return whether two codes in Python are equal but for comments, layout and exactly one number."""
-    try:
-        first, second = (_split(code) for code in (one, other))
-    except (SyntaxError, ValueError):  # a reference that does not parse; an integer of more digits than Python writes
-        return False
-    if len(first) != len(second):
-        return False
-    pairs = [pair for pair in zip(first, second, strict=True) if pair[0] != pair[1]]
-    return len(pairs) == 1 and all(text[:1].isdigit() for text in pairs[0])
-
-
-def _split(code: str) -> list[str]:
-    return split_tokens(ast.unparse(parse_code(code)))
+        for identity in identities:
+            seen.setdefault(identity, []).append(number)
+    return found
 
 
 def _describe_coverage(checked: Sequence[GatedFile]) -> Json:
@@ -326,15 +309,10 @@ def _describe_coverage(checked: Sequence[GatedFile]) -> Json:
     files = [file for file in checked if file.kind == "network"]
     statistics = [file.path for file in checked if file.kind == "statistics"]
     with_statistics = {match_statistics(path)[0].rpartition("_")[2] for path in statistics}
-    families = Counter(file.family for file in files if file.family is not None)
     return {
         "networks": len(files),
         "passed": sum(file.passed for file in files),
         "refused": {rule: refused[rule] for rule in RULES if refused[rule]},
-        "families": dict(sorted(families.items(), key=lambda item: (-item[1], item[0]))),
-        "graphs": len({file.graph for file in files if file.graph}),
-        "graphs_up_to_widths": len({file.graph_widths for file in files if file.graph_widths}),
-        "one_number": sum(file.one_number for file in files),
         "statistics": len(statistics),
         "without_statistics": sum(Path(file.path).stem not in with_statistics for file in files),
     }
@@ -359,31 +337,19 @@ def build_table(report: GateReport) -> Iterator[str]:
         yield _show(f"pass  {path:<{width}}  {near}" if file.passed else f"FAIL  {path}")
         for finding in file.findings:
             yield _show(f"      line {finding.line}: {finding.rule}: {finding.message}")
-    yield from describe_coverage(report)
+    facts, refused = report.coverage, sum(not file.passed for file in report.files)
+    yield f"{plural(len(report.files), 'file')}: {len(report.files) - refused:,} pass, {refused:,} refused"
+    if facts["refused"]:
+        yield f"  refused by {', '.join(f'{rule} {count:,}' for rule, count in facts['refused'].items())}"
+    if facts["networks"]:
+        counted = f"{plural(facts['networks'], 'network')}, {facts['without_statistics']:,} without statistics here"
+        yield f"  {counted}; {plural(facts['statistics'], 'file')} of statistics"
     for note in report.notes:
         yield _show(f"note: {note}")
 
 
 def _show(text: str) -> str:
     return make_visible(text).replace("\t", "\\t")
-
-
-def describe_coverage(report: GateReport) -> Iterator[str]:
-    """Yield the lines that sum a contribution up."""
-    facts = report.coverage
-    refused = sum(not file.passed for file in report.files)
-    yield f"{plural(len(report.files), 'file')}: {len(report.files) - refused:,} pass, {refused:,} refused"
-    if facts["refused"]:
-        yield f"  refused by {', '.join(f'{rule} {count:,}' for rule, count in facts['refused'].items())}"
-    if facts["networks"]:
-        families = ", ".join(f"{name} {count:,}" for name, count in facts["families"].items())
-        kinds = plural(len(facts["families"]), "family", "families")
-        yield f"  {plural(facts['networks'], 'network')} of {kinds}: {families}"
-        yield f"  {plural(facts['graphs'], 'graph')}, {facts['graphs_up_to_widths']:,} up to widths"
-        alike = plural(facts["one_number"], "network differs", "networks differ")
-        yield f"  {alike} from the nearest one by one number only"
-        without = plural(facts["without_statistics"], "network")
-        yield f"  {plural(facts['statistics'], 'file')} of statistics; {without} without any among these files"
 
 
 def build_json(report: GateReport) -> Json:
@@ -400,15 +366,21 @@ def build_sarif(report: GateReport) -> Json:
     rules = [{"id": rule, "shortDescription": {"text": text}} for rule, text in RULES.items()]
     version = package_versions()["lemur-curator"]
     driver = {"name": "lemur gate", "version": version, "rules": rules}
-    results = [_build_result(file, finding) for file in report.files for finding in file.findings]
+    results = [
+        {
+            "ruleId": finding.rule,
+            "level": "error",
+            "message": {"text": _show(finding.message)},
+            "locations": [
+                {
+                    "physicalLocation": {
+                        "artifactLocation": {"uri": quote(os.fsencode(file.path))},
+                        "region": {"startLine": finding.line},
+                    }
+                }
+            ],
+        }
+        for file in report.files
+        for finding in file.findings
+    ]
     return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}
-
-
-def _build_result(file: GatedFile, finding: Refusal) -> Json:
-    place = {"artifactLocation": {"uri": quote(os.fsencode(file.path))}, "region": {"startLine": finding.line}}
-    return {
-        "ruleId": finding.rule,
-        "level": "error",
-        "message": {"text": _show(finding.message)},
-        "locations": [{"physicalLocation": place}],
-    }

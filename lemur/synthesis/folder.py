@@ -3,7 +3,6 @@
 No code of the networks is executed here.
 """
 
-import difflib
 import hashlib
 import json
 from collections import Counter
@@ -18,7 +17,7 @@ from extract.model.results import wilson
 from lemur.synthesis.steps import STEPS, TASK, NetworkProposal
 from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_folder, write_text
-from lemur_core.files.errors import UserError
+from lemur_core.files.errors import missing_name
 from lemur_core.files.markdown import code_span, count, plain, plural, ratio, table
 from manifests.folders.cards import SNAPSHOT_DISCLOSURE
 from manifests.folders.checks import Check, check_faults
@@ -39,7 +38,6 @@ ATTEMPTS, NETS, PREFIX = "attempts.parquet", "nets", "syn"
 _FAULTS = 12
 _CHARACTERS = 160
 _COPIED = 0.5  # networks with lower originality are listed by name
-_NEAR = 5
 
 FORMAT = Kind(
     "synthesis",
@@ -333,8 +331,7 @@ def find(folder: Path, wanted: str) -> FoundItem:
     for row in rows:
         if wanted in (row.nn, row.id):
             return _trace_network(folder, row)
-    near = difflib.get_close_matches(wanted, [row.nn for row in rows], _NEAR) or [row.nn for row in rows[:_NEAR]]
-    raise UserError(f"{wanted}: no network of {folder} has that name; similar names: {', '.join(near) or 'none'}")
+    raise missing_name(f"{wanted}: no network of {folder} has that name", wanted, [row.nn for row in rows])
 
 
 def find_code(folder: Path, sha256: str) -> FoundItem | None:

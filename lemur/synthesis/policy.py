@@ -13,93 +13,12 @@ import re
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from functools import cache
+from pathlib import Path
 
 from curate.model.pretrained import find_pretrained
 
 #: Modules, and the names or patterns of what may be used of each. The first line is for all that compute with arrays.
-_TABLE = """
-torch torch.nn.functional torch.linalg torch.fft torch.special numpy numpy.linalg numpy.fft numpy.random: abs acos*
-    adaptive_* add add?m? addc* affine_grid* all allclose alpha_dropout amax amin angle any arange arc* arg*
-    as_strided* as_tensor asarray asin* atan* atleast_?d autocast avg_pool?d baddbmm batch_norm bernoulli bfloat16
-    bilinear binary_cross_entropy* bincount bitwise_* block_diag bmm bool broadcast_* bucketize cat cdist ceil celu*
-    channel_shuffle channels_last* cholesky* chunk clamp* clip clone complex* concat* conj* contiguous_format conv?d
-    conv_transpose?d cos* count_nonzero cross* cum* deg2rad det detach device diag* diff div divide dot double dropout*
-    dstack dtype e eig* einsum elu* embedding* empty enable_grad eq equal erf* exp exp2 expm1 eye fft* fill finfo fix
-    flatten flip* float* floor* fmax fmin fmod fold frac fractional_* from_numpy full gather ge gelu get_autocast*
-    get_default_dtype get_rng_state glu gradient greater* grid_sample group_norm gt gumbel_softmax half hard* histc
-    histogram* hsplit hstack ifft* iinfo imag index_* inf inference_mode inner instance_norm int* inv* irfft* is*
-    kl_div kron layer_norm le leaky_relu* lerp less* *_like lin[es]* local_response_norm log* long *_loss lp_pool?d
-    lstsq lt lu* manual_seed masked_* matmul matrix_* max* mean median memory_format meshgrid min* mish mm mode
-    moveaxis movedim mul multi_dot multi_head_attention_forward multinomial multiply nan* narrow ne neg negative
-    newaxis no_grad nonzero norm* not_equal numel one_hot ones outer pad pairwise_distance permute pi pinv* pixel_*
-    poisson polar positive pow prelu preserve_format prod qr quantile rad2deg rand randint randn randperm range ravel
-    real reciprocal relu* remainder repeat_interleave reshape rfft* rms_norm roll rot90 round rrelu* rsqrt
-    scaled_dot_product_attention scatter* searchsorted seed select* selu* set_default_dtype
-    set_float32_matmul_precision set_grad_enabled set_rng_state sgn short sigmoid sign silu sin* slice_scatter softm*
-    softplus softshrink softsign solve* sort split* sq* stack std* stft sub* sum svd* swapaxes t take* tan* tensor*
-    threshold* tile topk trace transpose trap* tril* triu* trunc uint8 unbind unflatten unfold unique* unsqueeze
-    upsample* var* vec* view_as_* vmap vsplit vstack where *_window xlog* zeros
-torch: __version__ _assert are_deterministic_algorithms_enabled use_deterministic_algorithms *Tensor Generator Size
-torch.linalg numpy.linalg: cond
-numpy: append apply_along_axis around array array_* ascontiguousarray average bool_ c_ cbrt choose convolve correlate
-    degrees delete digitize divmod errstate expand_dims fabs flatnonzero floating fromfunction fromiter geomspace
-    hamming hanning identity indices insert int_ integer interp invert isscalar issubdtype ix_ mgrid mod ndarray
-    ndenumerate ndim ndindex number ogrid percentile power ptp r_ radians repeat rint setdiff1d shape size
-    take_along_axis tri uint* union1d
-numpy.random: Generator RandomState beta binomial choice default_rng dirichlet permutation random random_sample shuffle
-    standard_normal uniform
-torch.nn torch.nn.modules torch.nn.modules.activation torch.nn.modules.batchnorm torch.nn.modules.container
-    torch.nn.modules.conv torch.nn.modules.dropout torch.nn.modules.instancenorm torch.nn.modules.linear
-    torch.nn.modules.loss torch.nn.modules.module torch.nn.modules.normalization torch.nn.modules.pooling
-    torch.nn.modules.rnn torch.nn.modules.transformer torch.nn.modules.utils torch.nn.parameter torch.distributions
-    torch.distributions.uniform torch.optim torch.optim.lr_scheduler torchvision.models torchvision.models.mobilenetv3
-    torchvision.models.resnet torchvision.ops torchvision.ops.misc torchvision.ops.stochastic_depth
-    torchvision.transforms collections.abc numbers: [A-Z]?*
-torch.nn.functional._Reduction torch.nn.modules.loss._Reduction: get_enum legacy_get_string
-torch.nn.init: calculate_gain constant dirac eye kaiming_* normal orthogonal uniform sparse xavier_* [a-z]*_
-torch.nn.modules.activation: _arg_requires_grad _check_arg_device _is_make_fx_tracing
-torch.nn.modules.batchnorm torch.nn.modules.conv torch.nn.modules.dropout torch.nn.modules.instancenorm
-    torch.nn.modules.loss torch.nn.modules.normalization torch.nn.modules.transformer: _[A-Z]*Norm* _Conv*Nd _DropoutNd
-    _Loss _WeightedLoss _shape_t _get_activation_fn
-torch.nn.modules.utils: _ntuple _single _pair _triple _quadruple _reverse_repeat_tuple
-torch.nn.parallel: DataParallel
-torch.nn.utils: clip_grad_norm* clip_grad_value_ fuse_* parameters_to_vector *spectral_norm *weight_norm
-    vector_to_parameters
-torch.nn.utils.parametrizations: orthogonal *_norm
-torch.nn.utils.rnn: pack_* pad_*
-torch.backends torch.utils torchvision.models.detection: -
-torch.backends.cuda torch.backends.cudnn: allow_tf32 benchmark deterministic enabled is_available matmul
-torch.amp torch.cuda.amp: autocast GradScaler custom_*
-torch.autograd: Function Variable backward detect_anomaly grad set_detect_anomaly
-torch.cuda: current_device device_count empty_cache is_available is_bf16_supported manual_seed* *memory_allocated
-    synchronize
-torch.func: functional_call grad* hessian jac* jvp vjp vmap
-torch.jit: Final export ignore is_scripting is_tracing unused
-torch.onnx torch.overrides torch._C: is_in_onnx_export handle_torch_function has_torch_function* _log_api_usage_once
-torch.utils.checkpoint: checkpoint checkpoint_sequential
-torch.utils.data: ConcatDataset DataLoader Dataset Subset TensorDataset random_split
-torchvision: __version__
-torchvision.models: alexnet convnext_* densenet1?? efficientnet_* googlenet inception_v3 maxvit_t mnasnet?_*
-    mobilenet_v?* regnet_* resnet?* resnext* shufflenet_v2_* squeezenet?_* swin_[bst] swin_v2_? vgg??* vit_*
-    wide_resnet*
-torchvision.models._api torchvision.models._utils: WeightsEnum _make_divisible _ovewrite_named_param
-torchvision.models.detection.anchor_utils torchvision.models.detection.transform torchvision.models.detection._utils:
-    AnchorGenerator BoxCoder DefaultBoxGenerator GeneralizedRCNNTransform SSDMatcher
-torchvision.ops torchvision.ops.boxes: batched_nms box_* *_iou clip_* deform_conv2d drop_block?d masks_to_boxes nms
-    *_iou_loss ps_roi_align ps_roi_pool remove_small_boxes sigmoid_focal_loss roi_align roi_pool
-torchvision.transforms.functional: adjust_* affine autocontrast *crop convert_image_dtype equalize erase gaussian_blur
-    get_dimensions get_image_size hflip invert normalize pad perspective pil_to_tensor posterize resize
-    rgb_to_grayscale rotate solarize to_pil_image to_tensor vflip InterpolationMode
-__future__ itertools math random: [a-z]* Random
-abc contextlib copy enum types: ABC ABCMeta abstractmethod contextmanager nullcontext suppress copy deepcopy Enum Int*
-    auto FunctionType MethodType SimpleNamespace
-collections: ChainMap Counter OrderedDict UserDict UserList defaultdict deque namedtuple
-dataclasses functools: asdict astuple dataclass field fields replace cache cached_property lru_cache partial reduce
-    total_ordering update_wrapper wraps
-operator: add and_ eq floordiv ge gt itemgetter le lt matmul mod mul ne neg or_ pow sub truediv xor
-typing: [A-EG-Z]* F[ir]* cast final overload runtime_checkable
-warnings: catch_warnings filterwarnings resetwarnings simplefilter warn
-"""
+_TABLE = Path(__file__).with_name("allowed_names.txt").read_text(encoding="utf-8")
 _MODULES: dict[str, list[str]] = {}
 for _modules, _names in (_line.split(":") for _line in _TABLE.strip().replace("\n    ", " ").splitlines()):
     for _module in _modules.split():

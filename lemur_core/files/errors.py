@@ -1,4 +1,6 @@
-"""Exceptions, named by how the caller handles them."""
+"""Exceptions, named by how the caller handles them; and the names that a message about a wrong one lists."""
+
+from collections.abc import Iterable
 
 
 class UserError(Exception):
@@ -23,3 +25,27 @@ class DamagedError(UserError):
 
 class RetryableError(UserError):
     """A resource (network, index) failed: the same call may succeed later."""
+
+
+class MissingNameError(UserError, KeyError):
+    """Nothing, or more than one thing, has the name that was asked for."""
+
+    __str__ = Exception.__str__  # that of KeyError quotes its message
+
+
+def near_names(wanted: str, names: Iterable[str], most: int = 5) -> list[str]:
+    """Return the names that are like a wrong one: those that hold it, equal and beginning ones first, then similar."""
+    import difflib  # errors are imported by every process, and few are about a name
+
+    known, folded = sorted(set(names)), wanted.casefold()
+    holding = [name for name in known if folded and folded in name.casefold()]
+    holding.sort(key=lambda name: (name.casefold() != folded, not name.casefold().startswith(folded)))
+    return list(dict.fromkeys([*holding[:most], *difflib.get_close_matches(wanted, known, most)]))[:most]
+
+
+def missing_name(problem: str, wanted: str, names: Iterable[str]) -> MissingNameError:
+    """Return the error about a wrong name, with the near ones, or else some of those that there are."""
+    known = list(names)
+    near = near_names(wanted, known)
+    hint = f"near names: {', '.join(near)}" if near else f"there are: {', '.join(known[:5]) or 'none'}"
+    return MissingNameError(f"{problem}; {hint}")

@@ -149,6 +149,7 @@ def _bar(label: str, total: int | None, unit: str) -> Iterator[Callable[[int], N
 def _lines(label: str, total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
     started = last = moved = time.monotonic()
     done = 0
+    one = unit.removesuffix("es") if unit.endswith("sses") else unit.removesuffix("s")
 
     def advance(count: int, longest: str = "") -> None:
         nonlocal done, last, moved
@@ -159,8 +160,9 @@ def _lines(label: str, total: int | None, unit: str) -> Iterator[Callable[[int],
         if now - last >= max(_LINE_EVERY_SECONDS, (now - moved) / 4):
             last = now
             of = f" of {total:,}" if total is not None else ""
-            note(f"{label}: {done:,}{of} {unit}" + (f"; {longest}" if longest else ""))
+            noun = one if (done if total is None else total) == 1 else unit
+            note(f"{label}: {done:,}{of} {noun}" + (f"; {longest}" if longest else ""))
 
     with _display(lambda longest: advance(0, longest)):
         yield advance
-    note(f"{label}: {done:,} {unit} in {time.monotonic() - started:.1f} s")
+    note(f"{label}: {done:,} {one if done == 1 else unit} in {time.monotonic() - started:.1f} s")

@@ -28,7 +28,7 @@ from manifests.folders.manifest import (
     is_of_page,
     package_versions,
 )
-from manifests.folders.reading import CHECK_ERRORS, READ_ERRORS, active_files, describe, read_json
+from manifests.folders.reading import CHECK_ERRORS, READ_ERRORS, describe, read_json
 from manifests.folders.tables import CROISSANT, Table
 from manifests.records import Record, arrow_schema, first_fault
 
@@ -73,7 +73,6 @@ def check_files(folder: Path, manifest: Manifest) -> Check:
     wrong += list(_row_faults(folder, manifest, present))
     # A page is not in the manifest, since it can be made again at any time, by a later release.
     wrong += _page_faults(folder, files - present)
-    wrong += active_files(folder, sorted(present))
     return check_faults("digests", wrong, f"{plural(len(listed), 'file')} as the manifest states")
 
 

@@ -12,19 +12,15 @@ Source: https://docs.mlcommons.org/croissant/
 import contextlib
 import inspect
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from lemur_core.files import Json
 from lemur_core.files.atomic import sha256_file
-from lemur_core.files.errors import UsageError
 from manifests.folders.cards import PAPER, Disclosure, cite, unwrap_single
 from manifests.folders.manifest import Output
 from manifests.folders.reading import CHECK_ERRORS, read_json
@@ -97,11 +93,6 @@ class DataOrigin:
         }
 
 
-#: The variable of a date of publication, in seconds since 1970. Source: https://reproducible-builds.org/specs/
-DATE = "SOURCE_DATE_EPOCH"
-
-#: Fields whose values are nodes of texts.
-_NODES = frozenset({"creator", "prov:wasDerivedFrom", "prov:wasGeneratedBy"})
 #: The fields that `DataOrigin` states.
 _STATED = frozenset(DataOrigin("", "", (), (), Disclosure(), cites=True).to_json(""))
 
@@ -117,23 +108,17 @@ def write_croissant(
 ) -> None:
     """Write `croissant.json` for the tables in a folder.
 
-    The same tables give the same bytes: it has a date only if SOURCE_DATE_EPOCH states one.
+    The same tables give the same bytes, so it has no date.
 
     Args:
         licenses: SPDX expressions of the contents; left out of the metadata if one of them is NOASSERTION.
         origin: where the data come from, and what users must know; left out if None.
-    Raises: UsageError if SOURCE_DATE_EPOCH is not a date.
     """
     # An expression of several licenses has no address.
     addresses = [name if " " in name else f"https://spdx.org/licenses/{name}" for name in licenses]
     about = {"name": name, "description": description, "version": version}
     stated = None if NOASSERTION in licenses else unwrap_single(addresses)
     more = {} if origin is None else origin.to_json(name)
-    if seconds := os.environ.get(DATE):
-        try:
-            more["datePublished"] = datetime.fromtimestamp(int(seconds), UTC).date().isoformat()
-        except (ValueError, OverflowError, OSError) as error:
-            raise UsageError(f"{DATE}: {seconds[:40]!r} is not a number of seconds since 1970") from error
     _write(folder / CROISSANT, _build(folder, tables, about, {"license": stated, **more}))
 
 
@@ -164,39 +149,11 @@ def restate_croissant(source: Path, target: Path, changed: Sequence[Output]) -> 
 def is_described(folder: Path, tables: Sequence[Table]) -> bool:
     """Return whether the file describes these tables as we write it, whatever names and texts it states."""
     with contextlib.suppress(*CHECK_ERRORS):
-        return _is_as_written(folder, tables, read_json(folder / CROISSANT))
+        stated = read_json(folder / CROISSANT)
+        about = {key: stated.get(key, "") for key in ("name", "description", "version")}
+        more = {key: stated[key] for key in ("license", *_STATED) if key in stated}
+        return bool(stated == _build(folder, tables, about, more))
     return False
-
-
-def _is_as_written(folder: Path, tables: Sequence[Table], stated: Json) -> bool:
-    about: Json = {key: stated.get(key, "") for key in ("name", "description", "version")}
-    more: Json = {key: stated[key] for key in ("license", "datePublished", *_STATED) if key in stated}
-    return (
-        all(isinstance(text, str) for text in (*about.values(), *_list_texts(more)))
-        and all(value for key, value in about.items() if key in stated)
-        and {"name", "description"} <= stated.keys()
-        and stated == _build(folder, tables, about, more)
-        and all(
-            _columns(path) == {*arrow_schema(t.record).names} - {"split"}
-            for t in tables
-            for path in t.paths(folder)[:1]
-        )
-    )
-
-
-def _list_texts(more: Json) -> Iterator[object]:
-    """Yield what must be texts in the license and the origin of a data set, if it is as we write it."""
-    for key, value in more.items():
-        for item in value if isinstance(value, list) else [value]:
-            if isinstance(item, dict) and key in _NODES:
-                yield from item.values()
-            elif not (isinstance(item, bool) and key == "rai:hasSyntheticData"):
-                yield item
-
-
-def _columns(path: Path) -> set[str]:
-    """Return the columns of a file, but for that of the split, which may follow from its name."""
-    return {*pq.read_schema(path).names} - {"split"}
 
 
 def _write(path: Path, stated: Mapping[str, object]) -> None:

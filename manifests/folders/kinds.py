@@ -91,7 +91,11 @@ class FoundItem:
     lines: Sequence[str] = ()
     facts: Json = field(default_factory=dict)
     code: str | None = None
-    draw: Callable[[Path], str] | None = None
+    draw: Callable[[Path], str] | None = field(default=None, repr=False, compare=False)
+
+    def behind(self, link: FolderLink) -> "FoundItem":
+        """Return the same item, found by what is about it: a conversation."""
+        return replace(self, links=(link, *self.links), lines=[*link.lines(), "", *self.lines])
 
 
 @dataclass(frozen=True, slots=True)

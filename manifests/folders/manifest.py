@@ -383,7 +383,7 @@ _RUN = ("net.py", "recipe.json", "record.json", "run.json", "history.jsonl", "cu
 #: Paths below the folder, besides `manifest.json` and the page, by kind.
 LAYOUTS = {
     "snapshot": (
-        *(*_CARD, *_CHAT, "decisions.parquet", "networks.parquet", "graphs.parquet", "figures/*.png", "figures/*.svg"),
+        *(*_CARD, *_CHAT, "decisions.parquet", "networks.parquet", "graphs.parquet", "figures/*.png"),
         *map(_TABLE.format, ("records", "stats", "measurements")),
     ),
     "extraction": (
@@ -420,7 +420,7 @@ def foreign_files(kind: str, names: Iterable[str]) -> Iterator[str]:
 #: What tools run because of its name, wherever it lies.
 _RUN_BY_NAME = frozenset({"conftest.py", "setup.py", "sitecustomize.py", "usercustomize.py"})
 #: Of a kind that this release does not know: data and texts, by their suffix.
-_DATA = r"(?:[^/]+/)*[^/]+\.(?:md|txt|json|jsonl|csv|parquet|png|svg|py|pt|safetensors)"
+_DATA = r"(?:[^/]+/)*[^/]+\.(?:md|txt|json|jsonl|csv|parquet|png|py|pt|safetensors)"
 
 
 @cache

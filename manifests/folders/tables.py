@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +16,9 @@ from pydantic import ValidationError, create_model
 from lemur_core.files import Json
 from lemur_core.files.foreign import check_plain
 from manifests.records import Record, arrow_schema, first_fault
+
+if TYPE_CHECKING:
+    import pandas
 
 R = TypeVar("R", bound=Record)
 
@@ -109,6 +112,12 @@ def read_table(files: Iterable[Path], record: type[Record], columns: Sequence[st
         tables.append(table.select(names))
     whole = pa.schema([schema.field(name) for name in names])
     return pa.concat_tables(tables) if tables else whole.empty_table()
+
+
+def read_frame(files: Iterable[Path]) -> "pandas.DataFrame":
+    """Read tables whole as a data frame, with all their columns. Raises: as `read_rows`."""
+    frame: pandas.DataFrame = pa.concat_tables([pq.read_table(path) for path in files]).to_pandas()
+    return frame
 
 
 def find_row(files: Iterable[Path], record: type[R], id_: str, columns: Sequence[str] = ()) -> R | None:

@@ -6,33 +6,32 @@ from typing import Any, Literal
 from pydantic import Field
 
 from lemur_core.files import Json
-from manifests.records.base import ChatMessage, Level, Line, Record, Sha256, Split
+from manifests.records import common
+from manifests.records.base import Line, Record, Sha256, Split
 
 
 class Block(Record):
     """One nn.Module class of one source: its location there, the level it reached, and its closed file."""
 
     block: Line = Field(min_length=1, description="unique: SOURCE::QUALNAME")
-    name: Line = Field(min_length=1, description="bare name of the class")
+    name: common.BlockName
     qualname: Line = Field(min_length=1, description="dotted name under which its own source imports it")
-    source: Line = Field(min_length=1, description="for example timm@1.0.20, detr@29901c51d7fe, or a folder's name")
-    path: Line = Field(description="of the file that defines it, relative to the root of the source")
-    start_line: int = Field(ge=1, description="first line of the class in that file")
-    end_line: int = Field(ge=1, description="last line of the class in that file")
-    category: str = Field(description="its purpose by name, not proven: of the class, its bases and its module")
-    level: Level = Field(description="highest level reached, each one including those before it")
+    source: common.Source
+    path: common.SourcePath
+    start_line: common.StartLine
+    end_line: common.EndLine
+    category: common.Category
+    level: common.BlockLevel
     error_kind: str | None = Field(description="why it stopped there; null if it reached the requested level")
     error: str | None = Field(description="this reason in one line")
-    fidelity: Literal["match", "mismatch"] | None = Field(
-        description="compared with the class as imported from its own package; null if not compared"
-    )
+    fidelity: common.Fidelity
     code: str | None = Field(description="the closed file; null if none could be written")
     code_sha256: Sha256 | None = Field(description="SHA-256 of code, UTF-8")
     n_lines: int | None = Field(ge=0, description="lines of code")
     requires: tuple[str, ...] = Field(
         description="PEP 508, in addition to the standard library and the declared runtime"
     )
-    swhid: Line = Field(description="swh:1:cnt: of the file that defines it")
+    swhid: common.Swhid
     license: Line = Field(
         description="SPDX expression of the source, or as the head of its file states; or NOASSERTION"
     )
@@ -58,8 +57,8 @@ class Block(Record):
     dynamic: str | None = Field(
         default=None, description="what it looks up by strings, and what its registries lack: one item per line"
     )
-    graph: Sha256 | None = Field(default=None, description="identity of the computation (G0); null if unknown")
-    graph_widths: Sha256 | None = Field(default=None, description="identity of the computation, ignoring widths (G1)")
+    graph: common.Graph = None
+    graph_widths: common.GraphWidths = None
     lean_error: str | None = Field(default=None, description="why a block that runs forward has no lean_code")
     quality: float | None = Field(
         default=None, ge=0, le=1, description="LEMUR's code score by Pyflakes and Radon; null if it does not parse"
@@ -102,18 +101,10 @@ class Observed(Record):
         description="number of submodules that it built, by class name (with its module if two classes share it)"
     )
     cases: tuple[Case, ...] = Field(default=(), description="calls in eval mode; the first with the recorded arguments")
-    train_differs: bool | None = Field(
-        default=None, description="train and eval mode give different outputs, with drawn weights"
-    )
-    identity_in_eval: bool | None = Field(
-        default=None, description="eval mode returns its first input unchanged, with drawn weights"
-    )
-    gradients: int | None = Field(
-        default=None, ge=0, description="parameters that finite gradients reached; inputs, if there are none"
-    )
-    tensors: int | None = Field(
-        default=None, ge=0, description="parameters that require gradients; inputs, if there are none"
-    )
+    train_differs: common.TrainDiffers = None
+    identity_in_eval: common.IdentityInEval = None
+    gradients: common.Gradients = None
+    tensors: common.Tensors = None
     uninitialized: tuple[str, ...] = Field(
         default=(), description="parameters and buffers that no code initializes; here filled with normal(0, 0.02)"
     )
@@ -125,6 +116,12 @@ class Observed(Record):
         default=(), description="with so many dimensions guessed inputs run, too, and something else is computed"
     )
     mixes_samples: bool | None = Field(default=None, description="the output of a sample depends on the other samples")
+    open_numbers: tuple[str, ...] = Field(
+        default=(), description="guessed numbers among the inputs; with another one something else is computed"
+    )
+    has_pole: bool | None = Field(
+        default=None, description="the output grows without bound near zero, around which inputs are drawn"
+    )
     own_lines: tuple[int, int] | None = Field(
         default=None, description="statements of the class's own methods that were entered: those that ran, and all"
     )
@@ -217,13 +214,11 @@ class Algorithm(Record):
 class SpecFacts(Record):
     """Facts of a block that a spec has as a line and as a row of a table."""
 
-    block: Line = Field(min_length=1, description="as in the table of blocks, like all fields of the same name")
-    name: Line = Field(min_length=1, description="bare name of the class")
-    category: str = Field(description="its purpose by name, not proven: of the class, its bases and its module")
-    level: Level = Field(description="highest level reached")
-    fidelity: Literal["match", "mismatch"] | None = Field(
-        description="compared with the class of its own package; null if not compared"
-    )
+    block: common.BlockId
+    name: common.BlockName
+    category: common.Category
+    level: common.BlockLevel
+    fidelity: common.Fidelity
     bases: tuple[str, ...] = Field(description="bare names of the base classes")
     constructor: tuple[SpecArgument, ...] = Field(
         description="its own, or that of the first base class in the file that has one"
@@ -242,22 +237,18 @@ class SpecFacts(Record):
         description="null if there are none to compare, or inputs of as many dimensions disagree"
     )
     parameters: int | None = Field(ge=0, description="elements of all parameters, with these arguments")
-    train_differs: bool | None = Field(description="train and eval mode give different outputs, with drawn weights")
-    identity_in_eval: bool | None = Field(description="eval mode returns its first input unchanged, with drawn weights")
-    gradients: int | None = Field(
-        ge=0, description="parameters that finite gradients reached; inputs, if there are none"
-    )
-    tensors: int | None = Field(ge=0, description="parameters that require gradients; inputs, if there are none")
+    train_differs: common.TrainDiffers
+    identity_in_eval: common.IdentityInEval
+    gradients: common.Gradients
+    tensors: common.Tensors
     uninitialized: tuple[str, ...] | None = Field(default=None, description="parameters that no code initializes")
     not_shown: tuple[str, ...] = Field(default=(), description="what its run did not show, by kind")
-    graph: Sha256 | None = Field(
-        default=None, description="identity of the computation (G0), as in the table of blocks"
-    )
-    source: Line = Field(description="for example timm@1.0.30")
-    path: Line = Field(description="of the file that defines it, in its source")
-    start_line: int = Field(ge=1, description="first line of the class in that file")
-    end_line: int = Field(ge=1, description="last line of the class in that file")
-    swhid: Line = Field(description="swh:1:cnt: of the file that defines it")
+    graph: common.Graph = None
+    source: common.Source
+    path: common.SourcePath
+    start_line: common.StartLine
+    end_line: common.EndLine
+    swhid: common.Swhid
     license: Line = Field(description="SPDX expression, or NOASSERTION")
     code_sha256: Sha256 = Field(description="SHA-256 of the closed file, UTF-8")
     file: Line | None = Field(description="where the code lies in the extraction folder")
@@ -329,27 +320,25 @@ SPEC_CHAT_KINDS: tuple[SpecChatKind, ...] = typing.get_args(SpecChatKind)
 class SpecChatRow(Record):
     """One fine-tuning conversation from a block's spec, in the split of that spec."""
 
-    messages: tuple[ChatMessage, ...] = Field(min_length=3, max_length=3, description="system, user, assistant")
+    messages: common.Messages
     id: Sha256 = Field(description="SHA-256 of the block's id and the task, joined by ':'")
     task: SpecChatKind = Field(description="what is asked for")
-    block: Line = Field(min_length=1, description="as in the table of blocks, like all fields of the same name")
-    source: Line = Field(description="of the block, for example timm@1.0.30")
-    path: Line = Field(description="of the file that defines it, in its source")
-    start_line: int = Field(ge=1, description="first line of the class in that file")
-    end_line: int = Field(ge=1, description="last line of the class in that file")
-    swhid: Line = Field(description="swh:1:cnt: of the file that defines it")
+    block: common.BlockId
+    source: common.Source
+    path: common.SourcePath
+    start_line: common.StartLine
+    end_line: common.EndLine
+    swhid: common.Swhid
     license: Line = Field(description="SPDX expression of the block, or NOASSERTION")
     notice: str = Field(description="owners and licenses of the code")
-    n_tokens: int = Field(
-        ge=1, description="words, numbers and punctuation marks of all contents; white space not counted"
-    )
+    n_tokens: common.Tokens
 
 
 class SpecChatDrop(Record):
     """A kind of conversation that was not generated for a block with a spec, and why."""
 
-    block: Line = Field(min_length=1, description="as in the table of blocks")
-    source: Line = Field(description="of the block, for example timm@1.0.30")
+    block: common.BlockId
+    source: common.Source
     task: SpecChatKind = Field(description="the kind of conversation")
     reason: str = Field(min_length=1, description="one short word, as counted in the manifest")
     detail: str = Field(description="what decided it; never text of the source")

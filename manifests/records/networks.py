@@ -8,47 +8,43 @@ from typing import Literal
 from pydantic import Field
 
 from manifests.options import Level as Level
-from manifests.records.base import Agreement, Behavior, ChatMessage, Line, Ratio, Record, Sha256, Split, Stage
-
-_LICENSE = "SPDX expression of the code: as stated by itself, its source, its origin; NOASSERTION where one is unknown"
-_ORIGIN = "block of an extracted repository whose source a class of the code matches; null if there is none"
-_ORIGIN_SIMILARITY = "Jaccard similarity of the two classes"
-_ORIGIN_LICENSE = "SPDX expression of the repository, or NOASSERTION"
+from manifests.records import common
+from manifests.records.base import Agreement, Behavior, Line, Ratio, Record, Sha256, Split, Stage
 
 
 class LemurRecord(Record):
     """One distinct network code, represented by its best row; the first nine columns are those of the LEMUR API."""
 
-    nn: Line = Field(description="name of the network")
-    nn_code: str = Field(description="Python source of the network")
-    task: str | None = Field(description="for example img-classification")
-    dataset: str | None = Field(description="for example cifar-10")
-    metric: str | None = Field(description="for example acc")
-    epoch: int | None = Field(description="epochs trained")
+    nn: common.NetworkName
+    nn_code: common.NetworkCode
+    task: common.Task
+    dataset: common.Dataset
+    metric: common.Metric
+    epoch: common.Epoch
     accuracy: float | None = Field(
         description="value of the metric in the row of best percentile, which need not be the highest value of the"
         " network: see best_accuracy; comparable within one task, dataset, metric, epoch"
     )
-    duration: float | None = Field(description="duration of an epoch, nanoseconds")
-    prm: str | None = Field(description="hyperparameters, a JSON object")
-    id: Sha256 = Field(description="SHA-256 of nn_code, UTF-8")
-    prefix: Line = Field(description="text of nn before the first '-'")
-    family: str = Field(description="architecture family, inferred from the code's identifiers")
+    duration: common.Duration
+    prm: common.Hyperparameters
+    id: common.CodeId
+    prefix: common.Prefix
+    family: common.Family
     split: Split = Field(description="train, validation or test; a group is never divided")
     weight: float = Field(ge=0, description="sampling weight")
     cluster: str = Field(description="group that must be in one split: the smallest id of its members, 16 digits")
     score: Ratio | None = Field(
         description="mean percentile over all results, by data set and size of field, drawn to 0.5 where there are few"
     )
-    pretrained: bool = Field(description="the code loads trained weights")
+    pretrained: common.Pretrained
     runs: bool | None = Field(
         default=None, description="runs forward when constructed by LEMUR's contract; null if not tried"
     )
     runs_error: str | None = Field(
         default=None, description="why it does not run or was not checked: category and one line"
     )
-    graph: Sha256 | None = Field(default=None, description="identity of the computation (G0); null if unknown")
-    graph_widths: Sha256 | None = Field(default=None, description="identity of the computation, ignoring widths (G1)")
+    graph: common.Graph = None
+    graph_widths: common.GraphWidths = None
     behavior: Behavior | None = Field(
         default=None, description="what it computes, in numbers; null if no other network could compute the same"
     )
@@ -64,23 +60,23 @@ class LemurRecord(Record):
     best_accuracy: float | None = Field(
         default=None, description="highest value of the metric over all rows of the network with this task, dataset"
     )
-    best_epoch: int | None = Field(default=None, description="epochs after which best_accuracy was first reached")
+    best_epoch: common.BestEpoch = None
     best_dataset: str | None = Field(default=None, description="dataset of best_accuracy, that of the row shown")
-    license: Line | None = Field(default=None, description=_LICENSE)
-    origin: Line | None = Field(default=None, description=_ORIGIN)
-    origin_similarity: Ratio | None = Field(default=None, description=_ORIGIN_SIMILARITY)
-    origin_license: Line | None = Field(default=None, description=_ORIGIN_LICENSE)
+    license: common.CodeLicense = None
+    origin: common.Origin = None
+    origin_similarity: common.OriginSimilarity = None
+    origin_license: common.OriginLicense = None
 
 
 class NetworkRow(Record):
     """One distinct code of the corpus, kept or not, with its best result, its split and what it computes."""
 
-    id: Sha256 = Field(description="SHA-256 of nn_code, UTF-8")
+    id: common.CodeId
     nn: Line = Field(description="name of the code's best network")
     names: tuple[Line, ...] = Field(description="all names under which rows have this code, sorted")
-    nn_code: str = Field(description="Python source of the network")
-    prefix: Line = Field(description="text of nn before the first '-'")
-    family: str = Field(description="architecture family, inferred from the code's identifiers")
+    nn_code: common.NetworkCode
+    prefix: common.Prefix
+    family: common.Family
     kept: bool = Field(description="true for a code that is a record of this snapshot")
     canonical: Sha256 | None = Field(
         description="id of the kept record that represents it, here or published before; its own id when kept"
@@ -94,8 +90,8 @@ class NetworkRow(Record):
     split: Split | None = Field(
         description="split of the group, for kept codes that of the record; null for a code that belongs to none"
     )
-    graph: Sha256 | None = Field(description="identity of the computation (G0); null if it was not traced")
-    graph_widths: Sha256 | None = Field(description="identity of the computation, ignoring widths (G1)")
+    graph: common.Graph
+    graph_widths: common.GraphWidths
     behavior: Behavior | None = Field(description="what it computes, in numbers; null if that was not measured")
     parameters: int | None = Field(
         ge=0, description="numbers in the parameters that its outputs depend on, in eval mode; null without a graph"
@@ -107,16 +103,16 @@ class NetworkRow(Record):
     )
     score: Ratio | None = Field(description="as for records; null if an option left out all its results")
     best_accuracy: float | None = Field(description="highest value of the metric over all rows of the code")
-    best_epoch: int | None = Field(description="epochs after which best_accuracy was first reached")
+    best_epoch: common.BestEpoch
     best_dataset: str | None = Field(description="dataset of best_accuracy")
     task: str | None = Field(description="task of the code's best network")
     dataset: str | None = Field(description="dataset of the row of best percentile, which is that of best_accuracy")
     metric: str | None = Field(description="metric of best_accuracy")
-    pretrained: bool = Field(description="the code loads trained weights")
-    license: Line | None = Field(default=None, description=_LICENSE)
-    origin: Line | None = Field(default=None, description=_ORIGIN)
-    origin_similarity: Ratio | None = Field(default=None, description=_ORIGIN_SIMILARITY)
-    origin_license: Line | None = Field(default=None, description=_ORIGIN_LICENSE)
+    pretrained: common.Pretrained
+    license: common.CodeLicense = None
+    origin: common.Origin = None
+    origin_similarity: common.OriginSimilarity = None
+    origin_license: common.OriginLicense = None
 
 
 class Measurement(Record):
@@ -125,7 +121,7 @@ class Measurement(Record):
     id: Sha256 | None = Field(
         description="SHA-256 of the network's code; null where no, or no single, code has its name"
     )
-    nn: Line = Field(description="name of the network")
+    nn: common.NetworkName
     kind: str = Field(description="folder of the release, or table of the database, that holds it")
     place: str = Field(description="the file, or the key of the row, there")
     device: str | None = Field(description="the device, where one is stated")
@@ -186,14 +182,14 @@ class Stat(Record):
     """One evaluation of a network, kept or not: an input row without its code."""
 
     id: Sha256 = Field(description="SHA-256 of the network's code")
-    nn: Line = Field(description="name of the network")
-    task: str | None = Field(description="for example img-classification")
-    dataset: str | None = Field(description="for example cifar-10")
-    metric: str | None = Field(description="for example acc")
-    epoch: int | None = Field(description="epochs trained")
+    nn: common.NetworkName
+    task: common.Task
+    dataset: common.Dataset
+    metric: common.Metric
+    epoch: common.Epoch
     accuracy: float | None = Field(description="value of the metric")
-    duration: float | None = Field(description="duration of an epoch, nanoseconds")
-    prm: str | None = Field(description="hyperparameters, a JSON object")
+    duration: common.Duration
+    prm: common.Hyperparameters
     outcomes: str | None = Field(
         default=None, description="what LEMUR's later releases store in prm besides hyperparameters, a JSON object"
     )
@@ -208,22 +204,20 @@ CHAT_KINDS: tuple[ChatKind, ...] = typing.get_args(ChatKind)
 class ChatRow(Record):
     """One fine-tuning conversation about a kept record, in the split of that record."""
 
-    messages: tuple[ChatMessage, ...] = Field(min_length=3, max_length=3, description="system, user, assistant")
+    messages: common.Messages
     id: Sha256 = Field(description="SHA-256 of the record's id, the task and the variant, joined by ':'")
     task: ChatKind = Field(description="what is asked for")
     variant: str = Field(min_length=1, description="the fault and its line; file for the whole file")
     nn: Line = Field(description="name of the record's network")
-    record: Sha256 = Field(description="id of the record")
+    record: common.RecordId
     license: Line = Field(description="SPDX expression of the record's code, or NOASSERTION")
-    n_tokens: int = Field(
-        ge=1, description="words, numbers and punctuation marks of all contents; white space not counted"
-    )
+    n_tokens: common.Tokens
 
 
 class ChatDrop(Record):
     """A kind of conversation that was not generated for a kept record, and why."""
 
-    record: Sha256 = Field(description="id of the record")
+    record: common.RecordId
     nn: Line = Field(description="name of the record's network")
     task: ChatKind = Field(description="the kind of conversation")
     reason: str = Field(min_length=1, description="one short word, as counted in report.md")

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from manifests.options import Level as Level
+from manifests.records import common
 from manifests.records.base import JsonObject, Line, Ratio, Record, Seconds, Sha256
 
 
@@ -12,10 +13,10 @@ class Ingredient(Record):
     """One block in an assembled network."""
 
     slot: str = Field(min_length=1, description="place in the recipe, for example attention")
-    block: Line = Field(min_length=1, description="as in the table of blocks, like all fields of the same name")
-    source: Line = Field(description="for example timm@1.0.30")
-    path: Line = Field(description="of the file that defines it, in its source")
-    swhid: Line = Field(description="swh:1:cnt: of the file that defines it")
+    block: common.BlockId
+    source: common.Source
+    path: common.SourcePath
+    swhid: common.Swhid
     license: Line = Field(description="SPDX expression of all its parts")
     code_sha256: Sha256 = Field(description="SHA-256 of the file that was used, UTF-8")
 
@@ -89,7 +90,7 @@ class Synthesized(Record):
     """One accepted network; the first nine columns are those of the LEMUR API, without results: it was not trained."""
 
     nn: Line = Field(min_length=1, description="name of the network")
-    nn_code: str = Field(description="Python source of the network")
+    nn_code: common.NetworkCode
     task: str = Field(description="for example img-classification")
     dataset: str = Field(description="for example cifar-10")
     metric: str = Field(description="for example acc")
@@ -97,7 +98,7 @@ class Synthesized(Record):
     accuracy: Ratio | None = Field(description="null")
     duration: float | None = Field(description="null")
     prm: str = Field(description="hyperparameters of its proof, a JSON object")
-    id: Sha256 = Field(description="SHA-256 of nn_code, UTF-8")
+    id: common.CodeId
     model: str = Field(description="name of the language model that wrote it")
     attempt: int = Field(ge=0, description="its attempt in the table of attempts")
     round: int = Field(ge=0, description="its round there")
@@ -116,7 +117,7 @@ class ExpertFact(Record):
 
     id: str = Field(min_length=1, description="BLOCK#RELATION")
     domain: str = Field(description="domain of the block, or general")
-    block: Line = Field(min_length=1, description="as in the table of blocks")
+    block: common.BlockId
     name: Line = Field(description="of the class, as used in questions")
     package: Line = Field(description="package name used in questions")
     relation: str = Field(description="what is stated: lines, parameters, operations or submodules")
@@ -135,7 +136,7 @@ class ExpertAnswer(Record):
     id: str = Field(min_length=1, description="of the fact")
     arm: str = Field(description="the method, as in the report")
     domain: str = Field(description="domain of the question, or general")
-    block: Line = Field(description="as in the table of blocks")
+    block: common.BlockId
     relation: str = Field(description="as in the table of facts")
     question: str = Field(description="the text of the question")
     routed: str | None = Field(description="the domain whose token was injected; null if none was")

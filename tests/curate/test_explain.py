@@ -14,12 +14,13 @@ import pytest
 import torch
 from torch import nn
 
-from curate.folder.explain import Explanation, draw_graph, explain
+from curate.folder.explain import draw_graph, explain
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from curate.sources import open_source
 from lemur.cli import show
 from lemur_core.files.errors import UsageError, UserError
+from manifests.folders.kinds import FoundItem
 from tests.builders.graphs import trace
 from tests.builders.suites import read_files, table
 
@@ -103,7 +104,7 @@ def snapshot(
     return folder / "out"
 
 
-def said(explanation: Explanation) -> dict[str, str]:
+def said(explanation: FoundItem) -> dict[str, str]:
     """The labeled lines."""
     return {
         line[:12].strip(): line[12:] for line in explanation.lines if line[:12].strip() and not line.startswith(" ")
@@ -211,19 +212,6 @@ def test_same_code_under_another_name(snapshot: Path, codes: dict[str, str]) -> 
     assert said(told)["also named"] == "base-net: kept"
 
 
-def test_code_removed_under_another_name(snapshot: Path, codes: dict[str, str]) -> None:
-    """The table of networks has a code once; its other names are explained by that code all the same."""
-    names = pq.read_table(snapshot / "networks.parquet").column("nn").to_pylist()
-    assert "lexical-net" in names
-    assert "alias-net" not in names
-    alias, named = explain(snapshot, "alias-net"), explain(snapshot, "lexical-net")
-    assert alias.facts["diff"][2:] == named.facts["diff"][2:]
-    assert alias.facts["diff"][1] == f"+++ alias-net {digest_of(codes['lexical'])[:16]}"
-    assert said(alias)["also named"] == "lexical-net: removed at stage lexical"
-    assert said(alias)["row"] == "7"
-    assert said(named)["row"] == "5, and 1 further row of this network"
-
-
 @table(__file__, "explain.md", "Left out", globals())
 def test_left_out(snapshot: Path, name: str, stage: str, outcome: str, reason: str) -> None:
     told = explain(snapshot, name)
@@ -245,13 +233,6 @@ def test_kept_without_accuracy_and_with_a_row_of_no_use(snapshot: Path) -> None:
     assert labels["row"] == "10"
     assert labels["unusable"].startswith("row 17 of this name: ")
     assert [other["row"] for other in told.facts["unusable_rows"]] == [17]
-
-
-def test_rows_without_code_are_told_one_by_one(snapshot: Path) -> None:
-    told = explain(snapshot, "empty-net")
-    assert (told.facts["row"], told.facts["further_rows"]) == (16, 0)
-    assert [other["row"] for other in told.facts["unusable_rows"]] == [19]
-    assert said(told)["unusable"] == f"row 19 of this name: {told.facts['reason']}"
 
 
 def test_facts_are_json_and_lines_are_single(snapshot: Path) -> None:
@@ -283,21 +264,17 @@ def test_by_id(snapshot: Path, codes: dict[str, str], form: Callable[[str], str]
     assert explain(snapshot, form(digest_of(codes[name]))) == explain(snapshot, f"{name}-net")
 
 
-def test_prefix_of_several_ids(snapshot: Path, codes: dict[str, str]) -> None:
+def test_what_names_several_codes_names_none(snapshot: Path, codes: dict[str, str]) -> None:
     first, second = digest_of(codes["twin"]), digest_of(codes["other twin"])
     message = error_of(snapshot, first[:6])
     assert message.startswith(f"'{first[:6]}' begins 2 ids: ")
     assert f"{first[:16]} (twin-net)" in message
     assert f"{second[:16]} (other-twin-net)" in message
     assert explain(snapshot, first[:16]).facts["id"] == first
-
-
-def test_name_of_several_codes(snapshot: Path, codes: dict[str, str]) -> None:
     message = error_of(snapshot, "ambiguous-net")
     assert message.startswith("'ambiguous-net' is the name of 2 codes: ")
     for code in ("one", "two"):
         assert f"{digest_of(codes[code])[:16]} (kept)" in message
-        assert explain(snapshot, digest_of(codes[code])).facts["name"] == "ambiguous-net"
 
 
 @table(__file__, "explain.md", "Unknown name lists near ones", globals())
@@ -320,16 +297,6 @@ def test_nothing_near(snapshot: Path, codes: dict[str, str], wanted: str) -> Non
 @pytest.fixture
 def copy(snapshot: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(snapshot, tmp_path / "copy"))
-
-
-def test_not_a_folder_of_ours(tmp_path: Path) -> None:
-    assert error_of(tmp_path, "x") == f"{tmp_path}: no manifest.json; not a finished lemur folder"
-
-
-def test_not_a_snapshot(copy: Path) -> None:
-    manifest = json.loads((copy / "manifest.json").read_text(encoding="utf-8"))
-    (copy / "manifest.json").write_text(json.dumps({**manifest, "kind": "ablation"}), encoding="utf-8")
-    assert "holds an ablation, not a snapshot" in error_of(copy, "base-net")
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut"])
@@ -362,8 +329,8 @@ def test_canonical_that_was_removed_itself(copy: Path, codes: dict[str, str]) ->
 # --- its graph ----------------------------------------------------------------------------------------------------
 
 
-def told_of(graph: dict[str, Any] | None) -> Explanation:
-    return Explanation({"name": "net", "id": "ab" * 32, "graph": graph})
+def told_of(graph: dict[str, Any] | None) -> dict[str, Any]:
+    return {"name": "net", "id": "ab" * 32, "graph": graph}
 
 
 def test_the_graph_is_drawn(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_every_usable_code_has_one_row(snapshot: Snapshot, rows: list[Row]) -> N
     assert len(networks) == len(expected)
     assert all(hashlib.sha256(row["nn_code"].encode()).hexdigest() == row["id"] for row in networks)
     assert [(row["nn"], row["id"]) for row in networks] == sorted((row["nn"], row["id"]) for row in networks)
-    assert {row["id"] for row in networks if row["kept"]} == {record.id for record in snapshot.kept}
+    assert {row["id"] for row in networks if row["kept"]} == set(snapshot.records.id)
     stats = pq.read_table(snapshot.folder / "data" / "stats").to_pylist()
     assert Counter(stat["nn"] for stat in stats) == Counter(row["nn"] for row in rows[:-2])
 
@@ -191,13 +191,13 @@ def test_a_snapshot_holds_them(database: Path, tmp_path: Path) -> None:
     snapshot = curate(database, out=tmp_path / "out", options=CurateOptions(graph="off"), jobs=1)
     (path,) = (tmp_path / "out" / "data" / "measurements").iterdir()
     rows = pq.read_table(path).to_pylist()
-    ids = {decision.nn: decision.id for decision in snapshot.decisions}
+    ids = dict(zip(snapshot.decisions.nn, snapshot.decisions.id, strict=True))
     assert [(row["nn"], row["id"]) for row in rows] == [(n, ids.get(n)) for n in ("two", "one", "one", "two", "")]
     assert [row["valid"] for row in rows] == [True, False, None, None, None]
     assert snapshot.manifest.counts["measurements"] == {"rows": 5, "codes": 2, "kinds": {"per_layer_stat": 3, "run": 2}}
     assert json.loads(rows[0]["facts"])["error_message"] == "no"
     assert all(check.ok for check in snapshot.verify(jobs=1)), snapshot.verify(jobs=1)
-    lines = [line for line in snapshot.explain("one").lines if line.startswith("measured")]
+    lines = [line for line in snapshot["one"].found.lines if line.startswith("measured")]
     assert lines == ["measured    run: phone, failed, duration 7", "measured    per_layer_stat: 00000000/conv"]
     assert "measurements" in (tmp_path / "out" / "README.md").read_text()
     for column, value, wrong in (

@@ -51,7 +51,7 @@ def test_the_nearest_by_each_measure(snapshot: Snapshot, codes: dict[str, str], 
 
 
 def test_a_removed_code_is_known(snapshot: Snapshot, codes: dict[str, str]) -> None:
-    assert [decision.nn for decision in snapshot.decisions if not decision.kept] == ["copy"]
+    assert [*snapshot.decisions[~snapshot.decisions.kept].nn] == ["copy"]
     novelty = snapshot.novelty(codes["copy"])
     assert novelty.reason == "the same code, near by text, near by structure: copy"
     assert novelty.nearest[0].stands_for_it == "base"
@@ -89,7 +89,7 @@ def test_graphs_and_numbers_are_compared_on_one_server(tmp_path: Path) -> None:
     plain, rewritten = TEXTS["PLAIN"], TEXTS["REWRITTEN"]
     # Two of one computation: both are measured, and the numbers of the kept one are in the snapshot.
     snapshot = Snapshot(snapshot_of(tmp_path, {"plain": plain, "again": rewritten}, graph="survivors"))
-    (kept,) = snapshot.kept
+    (kept,) = snapshot.records.itertuples()
     assert kept.behavior is not None
     for text in (plain, rewritten):  # one of them was removed for its graph; its text leads to it where none is made
         assert snapshot.novelty(f"# again\n{text}", graph=False).known

@@ -151,7 +151,7 @@ def test_the_folder_says_what_does_not_run(
     counts = read_manifest(tmp_path / "required").counts
     assert counts["runs"] == {"runs": len(records), "left_out": {"forward_failed": 2}}
     assert counts["rows"]["filter"] == 2
-    assert "## Networks that do not run\n\nLeft out" in (tmp_path / "required" / "report.md").read_text()
+    assert "## Networks that do not run" in (tmp_path / "required" / "report.md").read_text()
     assert "forward_failed: ValueError" in "\n".join(explain(tmp_path / "required", "a-08").lines)
 
 

@@ -285,7 +285,7 @@ def test_a_folder_with_lean_forms_is_verified(tmp_path: Path) -> None:
     assert (out / "lean" / "beta@1.0" / "beta.blocks.Made.py").is_file()
     assert not faults(out)
     report = (out / "report.md").read_text()
-    assert "1 of 1 block that run forward have a lean form" in report
+    assert "| with a lean form, equal in every bit | 1 | 100 % |" in report
     counts = json.loads((out / "manifest.json").read_text())["counts"]
     assert counts["lean"] == {"blocks": 1, "without": 0, "lines": 10, "full_lines": 10}
     (out / "lean" / "beta@1.0" / "beta.blocks.Made.py").write_text("import torch\n")

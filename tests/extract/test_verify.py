@@ -26,7 +26,7 @@ from tests.builders import extractions
 from tests.builders.suites import table
 
 CHECKS = ["digests", "schema Block", "schema SpecRow", "card", "derived", "ids", "levels", "requirements", "sources"]
-CHECKS += ["parses", "undefined names", "imports", "headers", "lean forms", "specs", "graphs", "page"]
+CHECKS += ["parses", "undefined names", "imports", "headers", "lean forms", "graphs", "page"]
 ID = "alpha@1.0::alpha.blocks.Scale"
 
 
@@ -150,7 +150,7 @@ def test_a_digest_that_is_not_of_the_code_and_a_file_in_another_place(folder: Pa
     change_rows(folder, lambda rows: rows[1].update(file="blocks/Scale.py"))
     change_rows(folder, lambda rows: rows[0].update(code_sha256="0" * 64))
     found = failed(folder)
-    assert found.keys() == {"digests", "derived", "specs"}
+    assert found.keys() == {"digests", "derived"}
     assert "blocks/Scale.py is no file of this kind of folder" in found["digests"]
     assert "blocks.parquet row 0: code_sha256 is 0000" in found["derived"]
     assert "blocks.parquet row 1: file is blocks/Scale.py, not blocks/alpha@1.0/alpha.blocks.S" in found["derived"]
@@ -214,12 +214,12 @@ SCALE = 1  # line of the specs, from 0
 
 
 def change_spec(folder: Path, change: Callable[[str], str]) -> str:
-    """Return the check `specs` after the line of `Scale` was changed."""
+    """Return the check `derived` after the line of `Scale` was changed."""
     path = folder / "specs.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     lines[SCALE] = change(lines[SCALE])
     path.write_text("".join(lines), encoding="utf-8")
-    return failed(folder).get("specs", "")
+    return failed(folder).get("derived", "")
 
 
 def with_facts(**changes: Any) -> Callable[[str], str]:
@@ -238,7 +238,6 @@ def test_a_spec_too_many_or_too_few(folder: Path) -> None:
     assert "specs.jsonl, line 9" in failed(folder)["derived"]
     path.write_text("".join(lines[:-1]), encoding="utf-8")
     found = failed(folder)
-    assert found["specs"] == "beta@2.0::beta.blocks.Einops: has no line in specs.jsonl"
     assert found["derived"].endswith(
         "specs.jsonl: its lines are not those of the blocks that have code, in their order"
     )
@@ -246,9 +245,7 @@ def test_a_spec_too_many_or_too_few(folder: Path) -> None:
 
 def test_a_folder_without_specs(folder: Path) -> None:
     (folder / "specs.jsonl").unlink()
-    found = failed(folder)
-    assert found.keys() == {"derived", "specs", "graphs"}
-    assert found["specs"].startswith("alpha@1.0::alpha.blocks.Attention: has no line in specs.jsonl; ")
+    assert failed(folder).keys() == {"derived", "graphs"}
 
 
 # --- single rules -------------------------------------------------------------------------------------------------

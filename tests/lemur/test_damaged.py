@@ -38,11 +38,10 @@ def commands(name: str, folder: Path, out: Path, rows: Path) -> list[list[object
     every: list[list[object]] = [
         ["verify", folder, "--jobs", 1],
         ["open", folder, "--no-browser"],
-        ["trace", item, "--in", folder],
+        ["show", item, "--in", folder],
         ["publish", folder, "--repo-id", "nobody/none", "--dry-run"],
     ]
     extraction: list[list[object]] = [
-        ["show", item, "--in", folder],
         ["search", "gate", "--in", folder, "--spec", out / "spec.json"],
         ["search", "--like", item, "--in", folder],
         [*curate, folder],

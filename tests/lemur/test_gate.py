@@ -1,5 +1,6 @@
 """`lemur gate`: files, folders and ranges of commits, against a snapshot and among themselves."""
 
+import hashlib
 import json
 import os
 import re
@@ -18,8 +19,16 @@ import yaml
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from curate.sources import open_source
-from lemur.gate.checks import RULES, Refusal, inspect_network, inspect_statistics, read_contribution, read_trials
-from lemur.gate.gate import GateReport, build_json, build_sarif, build_table, differ_by_one_number, gate
+from lemur.gate.checks import (
+    RULES,
+    Refusal,
+    find_untrained,
+    inspect_network,
+    inspect_statistics,
+    read_contribution,
+    read_trials,
+)
+from lemur.gate.gate import GateReport, build_json, build_sarif, build_table, gate
 from lemur_core.files.errors import UserError
 from tests.builders.commands import LEMUR, environment
 from tests.builders.suites import read_files, read_table, table
@@ -100,10 +109,67 @@ def test_names(name: str, finding: str | None) -> None:
     assert inspection.parameters == ("lr", "momentum", "shrink")
 
 
-@table(__file__, "gate.md", "One number", globals())
-def test_one_number(one: str, other: str, equal_otherwise: bool) -> None:
-    assert differ_by_one_number(one, other) is equal_otherwise
-    assert differ_by_one_number(other, one) is equal_otherwise
+def trials_of(rows: dict[str, list[tuple[float, int | None]]]) -> dict[str, list[dict[str, Any]] | str]:
+    """Statistics by path: of each network on CIFAR-10, accuracy and duration by epoch."""
+    return {
+        f"stat/train/img-classification_cifar-10_acc_{name}/{epoch}.json": [
+            {**TRIAL, "uid": lemur_digest(name), "accuracy": accuracy, "duration": duration}
+        ]
+        for name, epochs in rows.items()
+        for epoch, (accuracy, duration) in enumerate(epochs, 1)
+    }
+
+
+@table(__file__, "gate.md", "No training", globals())
+def test_statistics_that_no_training_gives(
+    rows: dict[str, list[tuple[float, int | None]]], missing: list[str], faults: dict[str, str]
+) -> None:
+    trials = trials_of(rows)
+    for path in missing:
+        del trials[f"stat/train/img-classification_cifar-10_acc_{path}.json"]
+    found = {
+        path.partition("_acc_")[2].removesuffix(".json"): one for path, one in find_untrained(trials, trials.keys())
+    }
+    assert found.keys() == faults.keys()
+    for path, message in faults.items():
+        assert found[path].message.startswith(message), found[path].message
+        assert found[path].rule == "statistics"
+
+
+def test_epochs_that_are_there_are_no_gap() -> None:
+    trials = trials_of({"a": [(0.5, 1), (0.6, 2), (0.7, 3)]})
+    given = {path: rows for path, rows in trials.items() if not path.endswith("2.json")}
+    assert list(find_untrained(given, trials.keys())) == []
+
+
+ARCH_UID = """import hashlib, re
+
+
+def arch_uid(source):
+    return hashlib.blake2b("".join(re.sub("#.*", "", source).split()).encode(), digest_size=16).hexdigest()
+"""
+
+
+def test_a_name_by_a_certificate(snapshot: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    texts = ("".join(text.split()).encode() for text in (net(32), "x"))
+    right, wrong = (f"edge-{hashlib.blake2b(text, digest_size=16).hexdigest()}" for text in texts)
+    write(tmp_path, {f"ab/nn/nn/{right}.py": net(32), f"ab/nn/nn/{wrong}.py": TEXTS["OTHER"]})
+    report = gate(["."], against=[snapshot], jobs=1)
+    assert "name" not in report.coverage["refused"]
+    assert any(
+        note.startswith(f"ab/nn/nn/{min(right, wrong)}.py and 1 more: certificate, not checked")
+        for note in report.notes
+    )
+    write(tmp_path, {"ab/nn/util/ArchUID.py": ARCH_UID, "ab/nn/nn/twin.py": f"{net()}# the same\n"})
+    report = gate(["."], against=[snapshot], jobs=1)
+    twin = next(file for file in report.files if file.path.endswith("twin.py"))
+    said = "has the certificate of known: LEMUR's head would add its statistics to that network"
+    assert twin.findings[-1] == Refusal("new", said)
+    assert [name for name, rules in found(report).items() if "name" in rules] == [f"{wrong}.py"]
+    assert not any("certificate" in note for note in report.notes)
+    write(tmp_path, {"ab/nn/util/ArchUID.py": "def arch_uid(source): raise SystemExit"})
+    assert any("certificate, not checked" in note for note in gate(["."], against=[snapshot], jobs=1).notes)
 
 
 def test_what_a_file_alone_is_refused_for() -> None:
@@ -136,12 +202,10 @@ def test_a_contribution(snapshot: str, tmp_path: Path, monkeypatch: pytest.Monke
     first, _, third, fourth = (file for file in report.files if file.kind == "network")
     assert first.findings[0].message.startswith("the same code, near by text, near by structure: known (text 1.000")
     assert third.findings[0].message == "near by text: ab/nn/nn/b-new.py, of these files"
-    assert third.one_number
     assert fourth.findings[0].message.startswith("does not run: forward_failed: AttributeError: ")
-    assert report.coverage["networks"] == 4
-    assert report.coverage["one_number"] == 1
-    assert report.coverage["graphs"] == 3
-    assert report.coverage["without_statistics"] == 2
+    assert report.coverage == {
+        "networks": 4, "passed": 1, "refused": {"new": 2, "runs": 1, "statistics": 1}, "statistics": 2, "without_statistics": 2
+    }  # fmt: skip
     assert report.notes == (
         f"{snapshot}: holds no graphs; its networks are compared by text and structure alone;"
         " `lemur curate --graph all` makes a snapshot that holds them",

@@ -78,9 +78,9 @@ def test_a_snapshot_shows_every_record(snapshot: Path) -> None:
     assert views["versions"]["rows"][0][0].startswith("exact 1.000")
     record = dict(views["facts"]["rows"])
     if name == "a-one":
-        assert record["best result"] == "0.7500 after 5 epochs"
+        assert record["best"] == "0.7500 on t / d / acc, epoch 5"
         assert views["results"]["rows"] == [["t", "d", "acc", [[1, 0.5], [5, 0.75], [7, 0.5]]]]
-    assert record["result shown"].endswith(": the row of best percentile")
+    assert record["shown"].endswith(": the row of best percentile")
     assert views["versions"]["text"] == views["code"]["text"] != views["versions"]["rows"][0][1]
     funnel = next(view for view in data["views"] if view["title"] == "From rows to records")
     assert [row[3] for row in funnel["rows"]] == ["3", "−1", "2"]

@@ -117,31 +117,6 @@ def test_only_convolutions_between_many_channels_go_to_muon() -> None:
     assert not torch.equal(net[4].bias, before[-1])
 
 
-@pytest.mark.parametrize("name", ["onecycle", "cosine", "linear"])
-def test_one_schedule_sets_both(name: str) -> None:
-    net = network()
-    descent = Descent(net.parameters(), TRAINING.model_copy(update={"schedule": name}), 20)
-    for _ in range(20):
-        muon, sgd, _ = (group["lr"] for group in groups_of(descent))
-        assert muon == pytest.approx(5.0 * sgd)
-        trained(net, range(1), descent)
-
-
-def test_a_loaded_state_goes_on_to_the_same_weights() -> None:
-    whole, first = network(), network()
-    one = Descent(whole.parameters(), TRAINING, 6)
-    trained(whole, range(6), one)
-    two = Descent(first.parameters(), TRAINING, 6)
-    trained(first, range(3), two)
-    second = network()
-    second.load_state_dict(first.state_dict())
-    three = Descent(second.parameters(), TRAINING, 6)
-    three.load_state_dict(two.state_dict())
-    trained(second, range(3, 6), three)
-    for left, right in zip(whole.parameters(), second.parameters(), strict=True):
-        assert torch.equal(left, right)
-
-
 @pytest.mark.parametrize("shape", [(24, 100), (100, 24), (1, 7)])
 def test_a_step_is_that_of_torch_as_far_as_bfloat16_goes(shape: tuple[int, int]) -> None:
     torch.manual_seed(0)

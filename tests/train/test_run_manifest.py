@@ -30,7 +30,6 @@ from train.runs.run_folder import (
     read_identity,
     recipe_text,
     record_text,
-    renew_parents,
     write_run_manifest,
 )
 from train.studies.ablation import FULL, ablation_page, read_study, write_study
@@ -151,17 +150,6 @@ def test_what_the_manifest_of_a_run_states(run: Path, library: Path) -> None:
     assert "# SPDX-License-Identifier: GPL-3.0-only AND MIT\n" in head
 
 
-def test_an_extraction_that_was_made_again_is_the_parent(run: Path, library: Path, tmp_path: Path) -> None:
-    again = Path(shutil.copytree(library, tmp_path / "again"))
-    refresh(again, details={"made": "again"})
-    renew_parents(run, read_record(run), again)
-    assert read_manifest(run).parents == [describe_parent(again)] != [describe_parent(library)]
-    before = (run / "manifest.json").read_bytes()
-    for folder in (again, None):
-        renew_parents(run, read_record(run), folder)
-        assert (run / "manifest.json").read_bytes() == before
-
-
 def test_what_is_no_parent(library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An extraction without manifest, or without the block, and that of a run without blocks."""
     block = block_of(library, "alpha.blocks.Attention")
@@ -223,7 +211,7 @@ def test_a_chain_through_the_network_to_the_lines(run: Path, library: Path) -> N
     for wanted in ("tiny", "attention", "Attention", block.block):
         assert show(wanted, [run, library]).links == links
     with pytest.raises(
-        UserError, match=r"^Atention: neither the network of this run nor a block in it; similar names: Att"
+        UserError, match=r"^Atention: neither the network of this run nor a block in it; near names: Att"
     ):
         show("Atention", [run])
 
@@ -316,7 +304,7 @@ def test_a_chain_from_a_study_and_what_breaks_one(library: Path, tmp_path: Path)
     assert [link.what for link in links[:5]] == ["in", "run", "network", "block", "manifest"]
     assert (links[1].facts["seed"], links[5].what, links[6].what) == (1, "manifest", "parent")
     assert show("full-seed1/attention", [out, library]).links == links
-    with pytest.raises(UserError, match="full-seed9: no run of this ablation has that name; similar names: full-seed"):
+    with pytest.raises(UserError, match="full-seed9: no run of this ablation has that name; near names: full-seed"):
         show("full-seed9", [out])
     change_json("runs/full-seed1/record.json", test_accuracy=0.99)(out)
     refresh(out)

@@ -47,7 +47,6 @@ from manifests.records import drop_outcomes
 from train.data import Cifar10, load_cifar10
 from train.model.contract import check_contract, lemur_name, transform_module
 from train.model.recipe import read_code, read_prm
-from train.runs.register import archive, check_enters
 
 #: Accuracy of guessing, which is zero in LEMUR's measures; and the multiple of it that a network needs to be stored.
 CHANCE = 0.1
@@ -228,39 +227,18 @@ def build_result(name: str, code: str, outcome: Outcome, settings: CheckSettings
 
 
 def check_file(
-    net: Path,
-    prm: str,
-    *,
-    data: str,
-    db: Path | None = None,
-    settings: CheckSettings = CheckSettings(),
-    unsafe: bool = False,
+    net: Path, prm: str, *, data: str, settings: CheckSettings = CheckSettings(), unsafe: bool = False
 ) -> dict[str, object]:
-    """Check the network of a file on CIFAR-10, and archive it if requested.
+    """Check the network of a file on CIFAR-10.
 
-    Args: prm: JSON, or the path of a JSON file. db: the LEMUR database to archive it in.
+    Args: prm: JSON, or the path of a JSON file.
     Returns: its figures by name.
-    Raises: UserError if the check fails, or the network cannot be archived.
+    Raises: UserError if the check fails.
     """
     code, hyperparameters = read_code(net), read_prm(prm)
     cifar10 = load_cifar10(data)
-    label = cifar10.label
-    if db is not None:
-        check_enters(db, label, hyperparameters)
     result = check_nn(code, hyperparameters, dataset=cifar10, settings=settings, unsafe=unsafe)
     if result.status != "ok":
         raise UserError(f"{net}: {result.status}: {result.error}")
     names = ("name", "accuracy", "accuracy_to_time", "code_quality", "quality_by")
-    figures = {name: getattr(result, name) for name in names} | {"data": label}
-    if db is not None:
-        assert result.accuracy is not None
-        assert result.duration is not None
-        trial: Json = {
-            "data": label,
-            "epoch": settings.epochs,
-            "accuracy": result.accuracy,
-            "duration": result.duration,
-        }
-        new = archive(db, code, result.name, hyperparameters, **trial)
-        figures["archived"] = f"{db}: {'1 trial added' if new else 'this trial is already there'}"
-    return figures
+    return {name: getattr(result, name) for name in names} | {"data": cifar10.label}

@@ -543,27 +543,6 @@ def evaluate(
     return loss / len(labels), correct / len(labels)
 
 
-class SixViews(nn.Module):
-    """Test-time augmentation: an image, its mirror image (half of the weight), and both moved by a pixel (half).
-
-    Source: the views and weights of Jordan 2024, arXiv:2404.00498, section 3.5
-    """
-
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self._net = net
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the weighted mean of the network's outputs."""
-        padded, (high, wide) = nn.functional.pad(x, (1, 1, 1, 1), mode="reflect"), x.shape[-2:]
-        moved = self._both(padded[..., :high, :wide]) + self._both(padded[..., 2:, 2:])
-        return 0.5 * self._both(x) + 0.25 * moved
-
-    def _both(self, x: Tensor) -> Tensor:
-        mean: Tensor = 0.5 * (self._net(x).float() + self._net(x.flip(-1)).float())
-        return mean
-
-
 # --- the run ----------------------------------------------------------------------------------------------------------
 
 
@@ -865,11 +844,11 @@ class Loop:
             outputs = self._net(images)
         self._loss(outputs, labels).backward()  # type: ignore[no-untyped-call]
 
-    def measure_views(self) -> float:
-        """Return the accuracy with test-time augmentation, which a run never uses: held out, else on test images."""
+    def measure(self, wrap: Callable[[nn.Module], nn.Module]) -> float:
+        """Return the accuracy of the final network within another module: on held-out images, else on test images."""
         images, labels = self._images[self._held], self._labels[self._held]
         seen = (images, labels) if len(labels) else (self._data.test_images, self._data.test_labels)
-        return self._measure(*seen, SixViews(self._modules()[-1]))[1]
+        return self._measure(*seen, wrap(self._modules()[-1]))[1]
 
     @property
     def optimizer_flop(self) -> int:

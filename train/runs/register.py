@@ -204,47 +204,13 @@ def register(db: Path, runs: Sequence[Path], verify: Verifier) -> RegistrationCo
             if isinstance(outcome, str):
                 continue
             with _transaction(database, db):
-                if reason := _add_network(database, outcome):
-                    failed.append(reason)
+                if _add_code(database, "nn", outcome.name, outcome.code) != outcome.code:
+                    other = f"the database has other code under the name {outcome.name}"
+                    failed.append(f"{outcome.folder / NET}: {other}")
                     continue
                 new = [_add_trial(database, outcome.name, epoch, trial) for epoch, trial in outcome.trials.items()]
             added, present = added + sum(new), present + len(new) - sum(new)
     return RegistrationCounts(added, present, tuple(failed))
-
-
-def check_enters(db: Path, data: str, prm: Mapping[str, object]) -> None:
-    """Raise UserError unless a check on such data with these hyperparameters can be archived in the database.
-
-    Args: data: the label of the images, such as `cifar-10`.
-    Raises: UserError if the images are not real CIFAR-10, LEMUR cannot store the hyperparameters, or the database
-        cannot be opened.
-    """
-    if data not in REAL_IMAGES:
-        raise UserError(f"{db}: --data is {data}; only checks on real CIFAR-10 are archived")
-    check_storable(prm)
-    _connect(db).close()  # an unusable database must be reported before the check, which takes minutes
-
-
-def archive(
-    db: Path, code: str, name: str, prm: Mapping[str, object], *, data: str, epoch: int, accuracy: float, duration: int
-) -> bool:
-    """Add a checked network (`train.lemur.check`) with its trial to a LEMUR database, as LEMUR's own check does.
-
-    As in LEMUR, only the last epoch is a trial. Archiving the same outcome twice has no effect.
-
-    Args: name: by `train.model.contract.lemur_name`. data: label of the training data. duration: nanoseconds.
-    Returns: whether the trial was new.
-    Raises: UserError if LEMUR cannot store such a trial, or as `register` does.
-    """
-    check_enters(db, data, prm)
-    used = dict(sorted((drop_outcomes(prm) | {"accuracy_on": "test images", "data": data, "epoch": epoch}).items()))
-    uid = lemur_digest({name: value for name, value in used.items() if name not in _OUTCOMES})
-    trial = used | {"uid": uid, "accuracy": accuracy, "duration": duration}
-    run = _FinishedRun(db, name, code, {epoch: trial})
-    with _open(db) as database, _transaction(database, db):
-        if reason := _add_network(database, run):
-            raise UserError(reason)
-        return _add_trial(database, name, epoch, trial)
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,13 +313,6 @@ def _create(database: sqlite3.Connection) -> None:
     database.execute("CREATE INDEX idx_accuracy_desc ON stat (accuracy DESC)")
     for name in _INDEXED:
         database.execute(f"CREATE INDEX idx_{name} ON stat ({name})")
-
-
-def _add_network(database: sqlite3.Connection, run: _FinishedRun) -> str:
-    """Add a network unless it exists; return the reason if it cannot be added, otherwise an empty string."""
-    if _add_code(database, "nn", run.name, run.code) != run.code:
-        return f"{run.folder / NET}: the database has other code under the name {run.name}"
-    return ""
 
 
 def _add_trial(database: sqlite3.Connection, network: str, epoch: int, trial: Trial) -> bool:

@@ -6,23 +6,23 @@ import importlib.metadata
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
-from lemur_core.files.workers import available_cores
 from lemur_core.sandbox import PRELOAD as COMMON
 from lemur_core.sandbox import Job, Limits, Outcome, Status
 from lemur_core.sandbox.cached import SharedSandbox
-from lemur_core.sandbox.runtime import find_runtime
 from lemur_core.sandbox.stage import Retries, SandboxStage
 from manifests.folders.manifest import Stopwatch
 from manifests.records import TrainingRecord
 from train.data import Cifar10, count_images
 from train.model.recipe import Network, Recipe
+from train.options import LIBRARIES
+from train.options import Resources as Resources
 from train.runs.job import TrainingJob, TrainingReport, read_history, read_progress, watching
 from train.runs.register import LEMUR, REAL_IMAGES, check_storable, read_training_values, why_refused, write_lemur_files
 from train.runs.run_folder import (
@@ -33,7 +33,6 @@ from train.runs.run_folder import (
     own_folder,
     put_in_place,
     remove_leftovers,
-    renew_parents,
     write_result,
     write_run_manifest,
 )
@@ -42,14 +41,6 @@ from train.runs.run_folder import (
 TRAIN = SandboxStage[TrainingReport]("train.runs.loop:train", TrainingReport, Limits(), Retries.NONE)
 PRELOAD = (*COMMON, "torchvision.transforms.v2")
 
-#: The packages that the entry itself imports besides the declared runtime.
-LIBRARIES = ("pyarrow", "pydantic")
-
-_NO_LIMIT = 10.0 * 365 * 86400  # seconds
-_GRACE = 600.0  # seconds for evaluation and files, after the time limit
-_FILE_BYTES, _SCRATCH_BYTES = 4 * 2**30, 16 * 2**30
-_OPEN_FILES, _FILES = 1024, 2**16  # a GPU's driver opens many
-_NO_MEMORY_LIMIT = 2**46  # a GPU's driver reserves far more addresses than it uses
 _STUCK = re.compile(r"^Timeout \(\d+:\d\d:\d\d", re.MULTILINE)  # faulthandler's first line
 _FRAME = re.compile(r'File "(?:.*/)?net\.py", line (\d+) in (\S+)')
 _ENDED = ("ended by SIGKILL", "ended by SIGTERM", "the sandbox's server died")
@@ -97,55 +88,6 @@ class TrainingRun:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Resources:
-    """The resources of a run. Only threads and device affect the result, through the order of sums.
-
-    `threads`: by default one for each core. `memory_gib`: limit of the process
-    in addition to its libraries (not counted on a GPU). `time_limit`, in seconds, stops the run after a step; it can be
-    resumed. `step_limit` ends it if nothing finishes for that many seconds.
-    """
-
-    threads: int | None = None
-    device: str = "auto"
-    memory_gib: float = 8.0
-    time_limit: float | None = None
-    step_limit: float = 600.0
-    unsafe: bool = False
-    runtime: tuple[str, ...] = ()  # distributions that networks can import besides the declared runtime
-
-    def resolve(self) -> "Resources":
-        """Return the same resources, with the number of threads and the device filled in.
-
-        Raises: UserError for values out of range, a device that does not exist or is not allowed, or a package of
-            `runtime` that is not installed.
-        """
-        for name in ("threads", "time_limit", "step_limit"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise UserError(f"{name.replace('_', ' ')}: {value}; it must be greater than 0")
-        find_runtime((*LIBRARIES, *self.runtime))
-        device = _choose_device(self.device, unsafe=self.unsafe)
-        return replace(self, threads=self.threads or available_cores(), device=device)
-
-    def limits(self) -> Limits:
-        """Return the sandbox's limits: a last resort, wider than those that the process enforces itself."""
-        wall = _NO_LIMIT if self.time_limit is None else self.time_limit + 2 * self.step_limit + _GRACE
-        threads = 64 + 4 * (self.threads or 1)
-        limits = Limits(
-            wall_seconds=wall,
-            cpu_seconds=min(_NO_LIMIT, wall * threads),
-            memory_bytes=int(self.memory_gib * 2**30) if self.device == "cpu" else _NO_MEMORY_LIMIT,
-            threads=threads if self.device == "cpu" else 4096,
-            file_bytes=_FILE_BYTES,
-            open_files=_OPEN_FILES,
-            files=_FILES,
-            scratch_bytes=_SCRATCH_BYTES,
-        )
-        # While a GPU computes, the process may only wait for it.
-        return limits if self.device == "cpu" else replace(limits, idle_seconds=wall)
-
-
 def open_sandbox(data: Path, resources: Resources) -> SharedSandbox:
     """Return a sandbox for training runs on the images in that cache folder; it starts with the first of them.
 
@@ -171,7 +113,7 @@ def train_once(
     run: TrainingRun,
     out: Path,
     *,
-    resources: Resources = Resources(),
+    resources: Resources = Resources(),  # noqa: B008 (frozen)
     force: bool = False,
     library: Path | None = None,
     quiet: bool = False,
@@ -212,7 +154,6 @@ def train_once(
         tell(f"{out}: already has this run; not trained again")
         if finished.status in FINAL:
             remove_leftovers(out, identity)
-        renew_parents(out, finished, library)
         return finished
     with own_folder(out) as partial:
         scratch = open_scratch(partial, identity, quiet=quiet)
@@ -327,25 +268,6 @@ def _can_resume(outcome: Outcome, report: TrainingReport | None) -> bool:
     if report is not None:
         return report.status == "timeout"
     return outcome.status == Status.CRASHED and outcome.error.startswith(_ENDED)
-
-
-def _choose_device(kind: str, *, unsafe: bool) -> str:
-    import torch
-
-    present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if kind == "auto":
-        device = next((name for name in ("cuda", "mps") if present[name]), "cpu")
-        if device != "cpu" and not unsafe:
-            note(f"training on the CPU: the sandbox blocks the GPU ({device}); --unsafe-no-sandbox allows it")
-            return "cpu"
-        return device
-    if kind not in present:
-        raise UserError(f"device {kind!r}: choose from auto, {', '.join(present)}")
-    if not present[kind]:
-        raise UserError(f"device {kind}: torch finds none on this machine; use cpu or auto")
-    if kind != "cpu" and not unsafe:
-        raise UserError(f"device {kind}: the sandbox blocks it; add --unsafe-no-sandbox, or use cpu")
-    return kind
 
 
 def _sha256(text: str) -> str:

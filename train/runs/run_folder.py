@@ -20,7 +20,6 @@ from manifests.folders.manifest import (
     describe_parent,
     list_outputs,
     package_versions,
-    read_manifest,
     write_manifest,
 )
 from manifests.folders.reading import read_json
@@ -249,13 +248,6 @@ def count_run(record: TrainingRecord) -> dict[str, object]:
 def describe_run(record: TrainingRecord) -> dict[str, object]:
     """Return the details that the manifest of a run states."""
     return {name: getattr(record, name) for name in ("name", "status", "val_accuracy", "test_accuracy")}
-
-
-def renew_parents(folder: Path, record: TrainingRecord, library: Path | None) -> None:
-    """Update the manifest of a finished run to name the current extraction folder, which may have been rebuilt."""
-    parents = _parents(library, record)
-    if parents and (folder / FILE_NAME).is_file() and (manifest := read_manifest(folder)).parents != parents:
-        write_manifest(folder, manifest.model_copy(update={"parents": parents}))
 
 
 def _parents(library: Path | None, record: TrainingRecord) -> list[Parent]:

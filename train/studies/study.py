@@ -80,7 +80,8 @@ class Study:
                 folder = self._out / RUNS / name
                 record = train_once(run, folder, resources=resources, library=self._library, box=box, **settings)
                 records.append(record)
-                note(f"{len(records)} of {len(runs)}  {name}: {summarize_record(record)}")
+                took = f", {record.train_seconds:.0f} s of training" if record.status == "ok" else ""
+                note(f"{len(records)} of {len(runs)}  {name}: {result_text(record)}{took}")
         return records
 
     def close(
@@ -128,9 +129,3 @@ def _is_study(folder: Path) -> bool:
     """Return whether the plan in a folder is one of a study; other programs use this file name, too."""
     plan = loads_or_none((folder / PLAN).read_bytes()) if (folder / PLAN).is_file() else None
     return isinstance(plan, dict) and "study" in plan
-
-
-def summarize_record(record: TrainingRecord) -> str:
-    """Summarize the outcome of a run in a few words, with the time of a complete one."""
-    more = f", {record.train_seconds:.0f} s of training" if record.status == "ok" else ""
-    return result_text(record) + more

@@ -38,7 +38,7 @@ def failed(folder: Path) -> dict[str, str]:
 def test_the_folder_is_sound(snapshot: Path) -> None:
     checks = {check.name: check for check in verify(snapshot, jobs=1)}
     assert [name for name, check in checks.items() if not check.ok] == []
-    assert {"chat splits", "chat code", "chat ids", "chat explained", "chat counts", "schema ChatRow"} <= set(checks)
+    assert {"chat", "derived", "schema ChatRow"} <= set(checks)
 
 
 @pytest.mark.slow
@@ -184,8 +184,8 @@ def echo(rows: list[Row]) -> None:
 
 
 TRAIN, DROPS = "data/chat/train-*.parquet", "chat_drops.parquet"
-ROW, DROP, CODE = ("schema ChatRow", "snapshot"), ("schema ChatDrop", "snapshot"), ("chat code",)
-CHANGED, UNEXPLAINED = ("derived", *CODE), ("derived", "chat explained", "chat counts")
+ROW, DROP = ("schema ChatRow", "snapshot"), ("schema ChatDrop", "snapshot")
+DERIVED, BOTH = ("derived",), ("derived", "chat")
 NOT_ITS_FILE = "the file in it is not that of its record"
 
 
@@ -193,8 +193,7 @@ NOT_ITS_FILE = "the file in it is not that of its record"
 def test_damage_is_seen(copy: Path, table: str, damage: Damage, checks: tuple[str, ...], detail: str) -> None:
     rewrite(copy, table, damage)
     found = failed(copy)
-    beside = {"chat counts", "chat code"} if table == TRAIN else set()  # a damage may change lengths and forms too
-    assert set(checks) - beside <= set(found) <= {*checks, *beside}
+    assert set(found) == set(checks)
     assert detail in "; ".join(found.values())
 
 
@@ -203,8 +202,8 @@ def test_a_conversation_in_another_split_is_seen(copy: Path) -> None:
     rewrite(copy, TRAIN, lambda rows: moved.append(rows.pop()))
     rewrite(copy, "data/chat/test-*.parquet", lambda rows: rows.extend(moved))
     found = failed(copy)
-    assert set(found) == {"derived", "chat splits", "chat counts"}
-    assert "in test, its record is in train" in found["chat splits"]
+    assert set(found) == {"derived", "chat"}
+    assert "in test, which is not the split of its record" in found["chat"]
 
 
 def test_metadata_of_other_tables_is_seen(copy: Path) -> None:

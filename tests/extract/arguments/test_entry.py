@@ -111,6 +111,8 @@ def test_arguments_and_what_was_seen(climb: Climb) -> None:
         "misfits": [],
         "constant": False,
         "other_ranks": [],
+        "open_numbers": [],
+        "has_pole": False,
         "mixes_samples": False,
     }
 

@@ -150,7 +150,6 @@ def test_the_card(extraction: Path) -> None:
         assert re.search(rf"^\| `{kind}` \|[^|]+\| +{number} +\|", card, re.MULTILINE)
     assert "\n| `MIT` | 10 |\n" in card
     assert "| `license` | 11 | 11 |" in card
-    assert "| `GPL-3.0-only` | no | 5 |" in card
 
 
 def test_publishing_takes_no_withheld_code_along(extraction: Path, tmp_path: Path) -> None:

@@ -1,0 +1,161 @@
+"""Inside the sandbox: signs that a call which works is not what the authors mean, or shows little.
+
+Each is measured with the inputs of the call, changed in one way, in eval mode:
+
+    x / x.sum(1, keepdim=True)      # of (2, 16, 24) something else than of (2, 16): which is meant, no call shows
+    x * (1 + level)                 # of `level=1` something else than of `level=3`
+    1 / distance                    # of a distance that was drawn around zero
+"""
+
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+_COPIES = 3  # of an input along one more axis
+_MOST_ELEMENTS, _FEW_ELEMENTS = 1_000_000, 100_000  # of inputs: one sign takes one run, the others take some
+_SMALLER, _GROWN = 1e-4, 1e2  # inputs multiplied by the one give outputs as many times larger
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+
+_Tensors = Sequence[torch.Tensor]
+#: Run the call with changed inputs, and with other expressions for some arguments; no tensors if it fails so.
+Run = Callable[[Callable[[torch.Tensor], torch.Tensor], Mapping[str, str]], _Tensors]
+
+
+def observe_signs(
+    run: Run, inputs: _Tensors, others: _Tensors, kwargs: Mapping[str, str], *, guessed: bool, documented: bool
+) -> dict[str, Any]:
+    """Return the fields of an Observed record that say what is doubtful about a call; none if its inputs are large.
+
+    Args:
+        others: the same inputs, drawn again.
+        kwargs: the arguments by name, as expressions.
+        guessed: nobody wrote this call, or passed its values in a model of the source.
+        documented: the authors state the shapes of the inputs.
+    """
+    size = sum(tensor.numel() for tensor in inputs)
+    if not inputs or size > _MOST_ELEMENTS:
+        return {}
+    output = run(torch.clone, {})
+    signs: dict[str, Any] = {"has_pole": _has_pole(run, output, inputs)} if guessed else {}
+    if size > _FEW_ELEMENTS:
+        return signs
+    signs |= {"mixes_samples": _mixes_samples(run, output, inputs, others)}
+    if guessed:
+        ranks = () if documented else _list_other_ranks(run, output, inputs[0].dim())
+        signs |= {"other_ranks": list(ranks), "open_numbers": list(_list_open_numbers(run, output, kwargs))}
+    return signs
+
+
+def _list_other_ranks(run: Run, output: _Tensors, rank: int) -> Iterator[int]:
+    """Yield with how many dimensions the inputs run, too, and what is computed then is something else.
+
+    Copies of an input along one more axis give copies of its output where an axis more is one that nothing looks at.
+    """
+
+    def select(tensor: torch.Tensor, axis: int) -> torch.Tensor:
+        return tensor.select(axis, 0) if tensor.dim() == rank else tensor
+
+    def copy(tensor: torch.Tensor, axis: int) -> torch.Tensor:
+        return torch.stack([tensor] * _COPIES, axis) if tensor.dim() == rank else tensor
+
+    def copy_selected(tensor: torch.Tensor, axis: int) -> torch.Tensor:
+        return tensor.select(axis, 0).unsqueeze(axis).expand_as(tensor) if tensor.dim() == rank else tensor
+
+    def differ(other: int, axis: int) -> bool | None:
+        """Return whether copies along an axis give something else; None if they or the original fail."""
+        change = select if other < rank else copy
+        changed = run(functools.partial(change, axis=axis), {})
+        if not changed:
+            return None
+        if other > rank:
+            return not _are_copies(output, changed)
+        copies = run(functools.partial(copy_selected, axis=axis), {})
+        return not _are_copies(changed, copies) if copies else None
+
+    for other, axes in ((rank - 1, {0, 1, rank - 1}), (rank + 1, {0, 1, rank})):
+        found = False
+        for axis in sorted(axes) if other > 0 and output else ():
+            verdict = differ(other, axis)
+            found |= verdict is True
+            if verdict is False:
+                found = False
+                break
+        if found:
+            yield other
+
+
+def _are_copies(lower: _Tensors, upper: _Tensors) -> bool:
+    return len(lower) == len(upper) and all(
+        _close(one, many) or any(_close(one.squeeze(), many.select(axis, 0).squeeze()) for axis in range(many.dim()))
+        for one, many in zip(lower, upper, strict=True)
+    )
+
+
+def _list_open_numbers(run: Run, output: _Tensors, kwargs: Mapping[str, str]) -> Iterator[str]:
+    """Yield the arguments that are guessed numbers, where another number gives another output of the same shape."""
+    for name, text in kwargs.items():
+        if not _NUMBER.fullmatch(text):
+            continue
+        other = f"{2 * float(text) + 1}" if "." in text else f"{2 * int(text) + 1}"
+        changed = run(torch.clone, {name: other})
+        is_alike = [one.shape for one in output] == [other.shape for other in changed]
+        if is_alike and not all(map(_close, output, changed)):
+            yield name
+
+
+def _has_pole(run: Run, output: _Tensors, inputs: _Tensors) -> bool:
+    """Return whether the output grows without bound near zero, where inputs of both signs are drawn around it."""
+    if not any(tensor.is_floating_point() and tensor.numel() and tensor.min() < 0 < tensor.max() for tensor in inputs):
+        return False
+    near = run(lambda tensor: tensor * _SMALLER if tensor.is_floating_point() else tensor, {})
+    return len(near) == len(output) and any(
+        one.shape == two.shape and one.is_floating_point() and one.numel() > 0 and bool(two.isfinite().all())
+        and two.abs().median() > _GROWN * one.abs().median() > 0
+        for one, two in zip(output, near, strict=True)
+    )  # fmt: skip
+
+
+def _mixes_samples(run: Run, output: _Tensors, inputs: _Tensors, others: _Tensors) -> bool:
+    """Return whether the output of the first sample is another one beside other samples.
+
+    The first axis is that of samples where the first input and an output have as many. It is one of samples and of
+    parts of them if it grows with the batch: then fewer rows than the parts of one sample stay as they were.
+    """
+    batch = len(inputs[0]) if inputs[0].dim() > 1 else 0
+    if batch < 2:
+        return False
+    waiting = iter(others)
+
+    def is_batch(tensor: torch.Tensor) -> bool:
+        return tensor.dim() > 0 and len(tensor) == batch
+
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        other = next(waiting, tensor)
+        fits = is_batch(tensor) and other.shape == tensor.shape
+        return torch.cat([tensor[:1], other[1:]]) if fits else tensor
+
+    def mixes(place: int, one: torch.Tensor, other: torch.Tensor) -> bool:
+        if one.shape != other.shape or not one.dim() or not len(one) or len(one) % batch or one.layout != torch.strided:
+            return False
+        parts = len(one) // batch
+        if parts == 1:
+            return not _close(one[:1], other[:1])
+        if sum(_close(row, other_row) for row, other_row in zip(one, other, strict=True)) >= parts:
+            return False
+        larger = run(lambda tensor: torch.cat([tensor, tensor[:1]]) if is_batch(tensor) else tensor, {})
+        return len(larger) > place and larger[place].dim() > 0 and len(larger[place]) > len(one)
+
+    changed = run(change, {})
+    pairs = zip(output, changed, strict=False)
+    return len(output) == len(changed) and any(mixes(place, *pair) for place, pair in enumerate(pairs))
+
+
+def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    one, other = (t.to_dense() if t.layout is not torch.strided else t for t in (one, other))
+    wide = torch.complex128 if one.is_complex() else torch.float64
+    return torch.allclose(one.to(wide), other.to(wide), rtol=1e-3, atol=1e-4, equal_nan=True)
