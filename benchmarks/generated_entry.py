@@ -5,7 +5,6 @@ from typing import Any
 
 from lemur_core.graphs.canonical import canonical
 from lemur_core.graphs.identity import compute_identities
-from lemur_core.graphs.networks.spellings import unify
 from lemur_core.graphs.recorder import Recorder
 from lemur_core.graphs.trace import run
 from lemur_core.sandbox.net import NetError, construct, execute, make_inputs, seed_all, step, stub_weights, tuples
@@ -32,7 +31,7 @@ def measure_graph(payload: Mapping[str, Any]) -> dict[str, Any]:
             with recorder.pause():
                 inputs = make_inputs(case)
             with step("forward_failed"):
-                graph = unify(canonical(run(recorder, net, [inputs], train=False)))
+                graph = canonical(run(recorder, net, [inputs], train=False))
     except NetError as error:
         return error.answer()
     identities = compute_identities({"eval": graph})

@@ -28,7 +28,7 @@ from threadpoolctl import threadpool_limits
 from curate.model.corpus import CodeFile, read_corpus
 from curate.model.options import LEAK_THRESHOLD, CurateOptions, get_prefix
 from curate.model.records import build_records
-from curate.model.splits import split_groups
+from curate.model.splits import group_kept
 from curate.sources import open_sources
 from lemur_core.files import Json
 from lemur_core.files.markdown import count, percent, table
@@ -87,10 +87,11 @@ def read_networks(source: str) -> Networks:
             accuracy[epoch][at] = value
             hyperparameters[epoch][at] = _read_hyperparameters(json.loads(row["prm"] or "{}"))
         sets = corpus.features.shingle_set[usable]
+        groups = group_kept(usable, corpus.features)
         return Networks(
             codes=[corpus.codes[code] for code in usable],
             prefixes=np.array([get_prefix(records.names[code]) for code in usable]),
-            groups=np.array(split_groups(usable, corpus.features)),
+            groups=np.array([groups.root(code_index) for code_index in usable]),
             structures=corpus.features.fingerprint[usable],
             sets=sets,
             pairs=exact_pairs(corpus.features, np.unique(sets), _LEAST_NEAR),

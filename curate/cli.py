@@ -41,6 +41,10 @@ def curate(
             help="An extraction: say which codes are from its repositories, and under which licenses (repeatable).",
         ),
     ] = None,
+    previous: Annotated[
+        str | None,
+        typer.Option(metavar="SNAPSHOT", help="A snapshot, or hf://…: what it kept stays kept, in its split."),
+    ] = None,
     jobs: JobsOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
@@ -56,6 +60,7 @@ def curate(
         out,
         options,
         origins=origins or (),
+        previous=previous,
         jobs=jobs,
         force=force,
         as_json=as_json,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from curate.interface import curate as curate_here
 from curate.model.options import CurateOptions
+from curate.model.records import list_first
 from curate.published.novel import NovelFiles
 from curate.published.novel import novel as novel  # as it is: the command reads its result
 from lemur_core.files import Json
@@ -24,6 +25,7 @@ _STAGES = {
     "lexical": "near-duplicates by tokens",
     "structural": "near-duplicates by structure",
     "graph": "other texts of the same computation",
+    "leak": "near to two published splits",
 }
 
 
@@ -33,12 +35,15 @@ def curate(
     options: CurateOptions,
     *,
     origins: Sequence[Path],
+    previous: str | None,
     jobs: int | None,
     force: bool,
     as_json: bool,
 ) -> str:
     """Write a snapshot, and return its summary."""
-    snapshot = curate_here(source, out=out, options=options, origins=origins, jobs=jobs, force=force, progress=True)
+    snapshot = curate_here(
+        source, out=out, options=options, origins=origins, previous=previous, jobs=jobs, force=force, progress=True
+    )
     return summary_text(out, snapshot.manifest, as_json=as_json)
 
 
@@ -66,7 +71,7 @@ def _summary_lines(out: Path, manifest: Manifest) -> Iterator[str]:
     )
     yield f"{names[0]} of {names[1]}, {names[2]}"
     for stage in _STAGES:
-        if rows[stage]:
+        if rows.get(stage):
             yield f"  {stage:<10} {rows[stage]:>9,}  {_STAGES[stage]}"
     splits = ", ".join(f"{count:,} {split}" for split, count in counts["splits"].items())
     yield f"  {'kept':<10} {rows['kept']:>9,}  {splits}"
@@ -76,10 +81,11 @@ def _summary_lines(out: Path, manifest: Manifest) -> Iterator[str]:
         yield f"  {'graphs':<10} {graphs['kept']:>9,}  {text}"
     else:
         yield f"  {'graphs':<10} {'-':>9}  not compared: two of the kept may compute the same"
-    if "runs" in counts:
-        runs = counts["runs"]
-        text = f"of the kept run; {runs['fails']:,} do not, {runs['not_tried']:,} could not be tried"
-        yield f"  {'runs':<10} {runs['runs']:>9,}  {text}"
+    if (previous := manifest.details.get("previous")) is not None:
+        gone = list_first([f"{item['nn']} ({item['reason']})" for item in previous["gone"]])
+        near = f"; {len(inherited):,} near or equal to another" if (inherited := manifest.details["inherited"]) else ""
+        text = f"stay kept, in their splits{near}; gone: {gone or 'none'}"
+        yield f"  {'previous':<10} {previous['kept']:>9,}  {text}"
     if "origins" in counts:
         kept_origins = counts["origins"]["kept"]
         licenses = ", ".join(f"{count:,} {name}" for name, count in kept_origins["licenses"].items())

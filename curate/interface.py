@@ -15,6 +15,7 @@ from curate.compute.runs import TASK_DATASETS
 from curate.folder.explain import explain
 from curate.kinds import verify
 from curate.model.options import CurateOptions
+from curate.model.previous import read_previous
 from curate.published.novel import NoveltyChecker
 from curate.published.novelty import Novelty
 from curate.run.pipeline import curate as curate_source
@@ -39,6 +40,7 @@ def curate(
     out: PathLike,
     options: CurateOptions | None = None,
     origins: Sequence[PathLike] = (),
+    previous: PathLike | None = None,
     jobs: int | None = None,
     force: bool = False,
     progress: bool = False,
@@ -50,6 +52,8 @@ def curate(
             the Hub; or several of these.
         out: the folder to write; it is written completely or not at all.
         options: thresholds, filters and everything else that decides what is kept.
+        previous: a snapshot, or `hf://datasets/OWNER/NAME`: what it kept stays kept and keeps its split, as far as the
+            source still has it.
         origins: extractions; each code is compared with their blocks, which states its origin and license.
         jobs: worker processes; all cores by default.
         force: replace a folder that exists.
@@ -81,6 +85,7 @@ def curate(
             folder,
             options,
             origins=list(map(Path, origins)),
+            previous=None if previous is None else read_previous(os.fspath(previous)),
             jobs=jobs,
             force=force,
         )

@@ -59,6 +59,7 @@ NET = {
     "runs": True,
     "route": "meta",
     "in_shape": [2, 3],
+    "graph_eval": "e",
     "glue": "g",
     "prm_read": ["lr"],
     "weights": "w",
@@ -114,7 +115,7 @@ def use_check(reply: Reply[Any]) -> None:
 
 
 USES: dict[str, Callable[[Reply[Any]], object]] = {
-    runs.RUN.guest: lambda reply: runs.RunResult(False, getattr(runs.read_answer(reply), "fault", None)).category,
+    runs.RUN.guest: lambda reply: getattr(runs.read_answer(reply), "fault", None),
     graphs.TRACE.guest: use_network_graphs,
     visit.TRACE.guest: use_block_graphs,
     validate.EXECUTE.guest: validate._judge,

@@ -1,4 +1,4 @@
-"""Code that runs inside the sandbox: run a network as `--check-runs` does, and count what it is made of.
+"""Code that runs inside the sandbox: run a network as LEMUR does, and count what it is made of.
 
 Source: `FlopCounterMode`, https://docs.pytorch.org/docs/stable/generated/torch.utils.flop_counter.FlopCounterMode.html
 """

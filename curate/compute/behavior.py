@@ -4,15 +4,14 @@ Only networks whose parameters have the sizes of another one's can compute the s
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Literal
 
-from curate.compute.runs import NetFailure, read_answer
+from curate.compute.runs import NetFailure
 from lemur_core.files import Json
 from lemur_core.sandbox import Limits
-from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.stage import Retries, SandboxStage
 from manifests.records.base import Behavior
 
@@ -85,21 +84,6 @@ def find_candidates(answers: Mapping[int, Mapping[str, Any]]) -> list[int]:
         for number in members
         if "behavior" not in answers[number]
     )
-
-
-def measure(
-    box: CachedSandbox, requests: Mapping[int, BehaviorRequest], names: Mapping[int, str]
-) -> Iterator[tuple[int, str | None]]:
-    """Yield the behavior of networks by their numbers, None where it is not known.
-
-    Raises: UserError if no sandbox is available.
-    """
-    payloads = {str(number): request for number, request in requests.items()}
-    if not payloads:
-        return
-    for reply in MEASURE.run(box, payloads, {str(number): name for number, name in names.items()}):
-        answer = read_answer(reply)
-        yield int(reply.key), answer.behavior if isinstance(answer, NetBehavior) else None
 
 
 def compare_behaviors(one: str | None, other: str | None) -> bool | None:

@@ -20,17 +20,14 @@ from scipy.cluster.hierarchy import DisjointSet
 
 from curate.compute.behavior import (
     MEASURE,
-    BehaviorRequest,
+    NetBehavior,
     build_request,
     compare_behaviors,
     find_candidates,
     find_faults,
-    measure,
 )
 from curate.compute.runs import BATCH, InputCase, NetFailure, build_case, complete, open_box, place_in, read_answer
 from curate.model.corpus import LoadedRecords
-from curate.model.records import Records
-from curate.model.select import Rescue
 from lemur_core.files import Json
 from lemur_core.files.progress import progress
 from lemur_core.graphs.graph import Graph, unpack
@@ -70,6 +67,7 @@ class NetGraphs:
     graph: str
     graph_widths: str
     graph_repeats: str
+    graph_eval: str
     train_error: str | None
     reads_values: bool
     initial: str
@@ -130,6 +128,16 @@ class GraphTrace:
     def widths(self) -> str | None:
         """G1: equal for computations that are equal up to widths."""
         return self.answer.get("graph_widths")
+
+    @property
+    def evaluated(self) -> str | None:
+        """The graph in eval mode alone: equal for networks that differ in what training draws."""
+        return self.answer.get("graph_eval")
+
+    @property
+    def training(self) -> str | None:
+        """Digest of how it trains itself: `train_setup` and `learn`."""
+        return self.answer.get("glue")
 
     @property
     def behavior(self) -> str | None:
@@ -258,31 +266,23 @@ class NetworkTracer:
                 payloads[number] = payload
         return traces | dict(self.run(payloads, names=_get_names(records)))
 
-    def measure_records(
-        self, records: Mapping[int, Json], traces: Mapping[int, GraphTrace], code_of: Callable[[int], str]
-    ) -> Iterator[tuple[int, str | None]]:
-        """Yield the behavior of the networks of some records that were traced, by their number; None if unknown.
-
-        Raises: UserError if no sandbox is available.
-        """
-        requests: dict[int, BehaviorRequest] = {}
-        for number, record in records.items():
-            payload = self._build_payload(record, code_of(number))
-            assert not isinstance(payload, str)  # it was traced
-            requests[number] = build_request(payload, traces[number].answer)
-        yield from measure(self._box, requests, _get_names(records))
-
     def measure(
-        self, payloads: Mapping[int, Json], answers: Mapping[int, Mapping[str, Any]]
+        self,
+        payloads: Mapping[int, Json],
+        answers: Mapping[int, Mapping[str, Any]],
+        names: Mapping[int, str] = {},
     ) -> Iterator[tuple[int, str | None]]:
         """Yield the behavior of networks by their number; None if unknown.
 
-        Args: payloads: as for `run`. answers: of their traces.
+        Args: payloads: as for `run`. answers: of their traces. names: for the progress.
         Raises: UserError if no sandbox is available.
         """
-        yield from measure(
-            self._box, {number: build_request(payloads[number], answers[number]) for number in payloads}, {}
-        )
+        requests = {str(number): build_request(payloads[number], answers[number]) for number in payloads}
+        if not requests:
+            return
+        for reply in MEASURE.run(self._box, requests, {str(number): name for number, name in names.items()}):
+            answer = read_answer(reply)
+            yield int(reply.key), answer.behavior if isinstance(answer, NetBehavior) else None
 
     def add_behaviors(
         self,
@@ -295,8 +295,14 @@ class NetworkTracer:
         Args: read_records: returns the records of some of the networks, as for `trace_records`.
         Raises: UserError if no sandbox is available.
         """
-        records = read_records(find_candidates({number: trace.answer for number, trace in traces.items()}))
-        measured = self.measure_records(records, traces, code_of)
+        answers = {number: trace.answer for number, trace in traces.items()}
+        records = read_records(find_candidates(answers))
+        payloads: dict[int, Json] = {}
+        for number, record in records.items():
+            payload = self._build_payload(record, code_of(number))
+            assert not isinstance(payload, str)  # it was traced
+            payloads[number] = payload
+        measured = self.measure(payloads, answers, _get_names(records))
         return {**traces, **{number: traces[number].with_behavior(behavior) for number, behavior in measured}}
 
     def _build_payload(self, record: Json, code: str) -> Json | str:
@@ -310,12 +316,9 @@ def _get_names(records: Mapping[int, Json]) -> dict[int, str]:
 
 
 class CorpusTracer(Protocol):
-    """Says what the codes of a corpus compute, on demand; `computations` names that of each code with a graph."""
+    """Says what the codes of a corpus compute, on demand."""
 
     known: dict[int, GraphTrace]
-
-    @property
-    def computations(self) -> dict[int, str]: ...  # noqa: D102
 
     def trace(self, representatives: Mapping[int, int]) -> None:
         """Trace those of these codes that are not known yet, each with the parameters of its representative row."""
@@ -324,24 +327,11 @@ class CorpusTracer(Protocol):
 class GraphTracer(NetworkTracer):
     """Traces the codes of a corpus on demand, and remembers the results."""
 
-    def __init__(
-        self,
-        corpus: LoadedRecords,
-        *,
-        jobs: int | None = None,
-        unsafe: bool = False,
-        runtime: Sequence[str] = (),
-        namespace: str | None = None,
-    ) -> None:
-        super().__init__(jobs=jobs, unsafe=unsafe, runtime=runtime, namespace=namespace)
+    def __init__(self, corpus: LoadedRecords, **options: Any) -> None:
+        super().__init__(**options)
         self.known: dict[int, GraphTrace] = {}
         self._rows: dict[int, int] = {}
         self._corpus = corpus
-
-    @property
-    def computations(self) -> dict[int, str]:
-        """The computation of each code that has a graph."""
-        return get_computations(self.known)
 
     def trace(self, representatives: Mapping[int, int]) -> None:
         """Trace those of these codes that are not known yet, each with the parameters of its representative row.
@@ -350,13 +340,13 @@ class GraphTracer(NetworkTracer):
 
         Raises: UserError if no sandbox is available.
         """
-        new = {code: row for code, row in representatives.items() if code not in self.known}
+        new = {code_index: row for code_index, row in representatives.items() if code_index not in self.known}
         self._rows |= new
         self.known |= self.trace_records(self._read_records(list(new)), self._corpus.codes.__getitem__)
         self.known = self.add_behaviors(self.known, self._read_records, self._corpus.codes.__getitem__)
 
     def _read_records(self, codes: Sequence[int]) -> dict[int, Json]:
-        rows = pa.array([self._rows[code] for code in codes], pa.int64())
+        rows = pa.array([self._rows[code_index] for code_index in codes], pa.int64())
         records = self._corpus.rows.take(rows).select(["nn", "task", "dataset", "prm"]).to_pylist()
         return dict(zip(codes, records, strict=True))
 
@@ -381,8 +371,8 @@ def get_computations(known: Mapping[int, GraphTrace]) -> dict[int, str]:
             equal.merge(traced.graph, traced.behavior)
     names = {identity: min(group) for group in equal.subsets() for identity in group}
     return {
-        code: names[(traced.behavior if traced.graph in faults else None) or traced.graph]
-        for code, traced in known.items()
+        code_index: names[(traced.behavior if traced.graph in faults else None) or traced.graph]
+        for code_index, traced in known.items()
         if traced.graph is not None
     }
 
@@ -411,26 +401,12 @@ def build_payload(task: str | None, dataset: str | None, prm: Mapping[str, objec
     return {"cases": cases, "prm": {**prm, **rates, "batch": BATCH}}
 
 
-def choose_traced(records: Records, choose: Callable[[Records], Rescue], tracer: CorpusTracer) -> Rescue:
-    """Select until every kept record was traced: the outcome is the same as tracing all of them first.
-
-    Args: choose: the selection by text and by the graphs that the tracer knows.
-    """
-    while True:
-        chosen = choose(records)
-        needed = {code: records.representatives[code] for code in chosen.kept}
-        # Ends at last: every other pass traces a code that was not known.
-        if needed.keys() <= tracer.known.keys():
-            return chosen
-        tracer.trace(needed)
-
-
 def graph_rows(corpus: LoadedRecords, traced: Mapping[int, GraphTrace]) -> Iterator[Json]:
     """Yield the rows of `GraphRow`, by id."""
-    for code in sorted(traced, key=corpus.ids.__getitem__):
-        answer = traced[code].answer
-        graphs = {mode: traced[code].read_stored(mode) for mode in ("eval", "train") if mode in answer}
+    for code_index in sorted(traced, key=corpus.ids.__getitem__):
+        answer = traced[code_index].answer
+        graphs = {mode: traced[code_index].read_stored(mode) for mode in ("eval", "train") if mode in answer}
         versions = {name: graphs["eval"][name] for name in ("torch", "form")} if graphs else {}
         texts = {mode: json.dumps(graph, separators=(",", ":")) for mode, graph in graphs.items()}
         columns = {name: answer.get(name) for name in GraphRow.model_fields}
-        yield columns | {"eval": None, "train": None} | versions | texts | {"id": corpus.ids[code]}
+        yield columns | {"eval": None, "train": None} | versions | texts | {"id": corpus.ids[code_index]}

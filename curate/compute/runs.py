@@ -1,4 +1,4 @@
-"""Do the kept networks run? Each is called once as LEMUR calls it, in the sandbox; no foreign code runs outside it.
+"""How LEMUR constructs and calls a network, and the job that does it once, in the sandbox.
 
 The trainer constructs `Net(in_shape, out_shape, prm, device)`, moves it to the device, and evaluates `net(inputs)` in
 eval mode without gradients. `in_shape` is the shape of the first batch, including the batch size; `out_shape` comes
@@ -12,11 +12,10 @@ import ast
 import json
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, Self
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from curate.model.corpus import LoadedRecords
 from lemur_core.files import Json
 from lemur_core.files.markdown import plural
 from lemur_core.files.workers import available_cores
@@ -184,87 +183,7 @@ RUN = SandboxStage[NetRuns | NetFailure](
     "lemur_core.sandbox.net:run_network", NetRuns | NetFailure, LIMITS, label="runs", unit="networks"
 )
 
-_MARK = "(--require-runs):"
 _FAULT_CHARACTERS = 2_000
-
-
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """The result of running a network; `runs` is None if it could not be tried. `error`: category, colon, line."""
-
-    runs: bool | None
-    error: str | None = None
-
-    @property
-    def category(self) -> str | None:
-        """A short word for why it does not run or was not tried; None if it runs."""
-        return None if self.error is None else self.error.partition(":")[0]
-
-
-#: Checks whether codes run: code -> its representative row, whose parameters are used.
-Check = Callable[[Mapping[int, int]], dict[int, RunResult]]
-
-
-class RunChecker:
-    """A Check for the records of a corpus. A context manager; its sandbox starts with the first network to run."""
-
-    def __init__(
-        self,
-        corpus: LoadedRecords,
-        *,
-        jobs: int | None = None,
-        unsafe: bool = False,
-        runtime: Sequence[str] = (),
-        namespace: str | None = None,
-        limits: Limits = LIMITS,
-    ) -> None:
-        self._namespace = namespace
-        self.ran = 0  # networks whose outcome was not known yet
-        self._corpus = corpus
-        self._stage = replace(RUN, limits=limits)
-        self._box = open_box([self._stage], jobs=jobs, unsafe=unsafe, runtime=runtime)
-        self._known: dict[tuple[int, int], RunResult] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._box.__exit__(*error)
-
-    def __call__(self, representatives: Mapping[int, int]) -> dict[int, RunResult]:
-        """Check whether each of these codes runs, with the parameters of its representative row.
-
-        Raises: UserError if no sandbox is available.
-        """
-        new: dict[tuple[int, int], RunRequest] = {}
-        for code, row in representatives.items():
-            # With the row, because the parameters are those of the row.
-            if (code, row) not in self._known:
-                request = self._build_request(code, row)
-                if isinstance(request, str):
-                    self._known[code, row] = RunResult(None, f"unknown_input: {request}")
-                else:
-                    new[code, row] = request
-        places = list(new)
-        requests = {str(n): request for n, request in enumerate(new.values())}
-        names = {str(n): self._corpus.rows["nn"][row].as_py() or "" for n, (_, row) in enumerate(places)}
-        for reply in self._stage.run(self._box, requests, names):
-            answer = read_answer(reply)
-            error = answer.fault if isinstance(answer, NetFailure) else None
-            self._known[places[int(reply.key)]] = RunResult(answer.runs, error)
-            self.ran += not reply.outcome.reused
-        return {code: self._known[code, row] for code, row in representatives.items()}
-
-    def _build_request(self, code: int, row: int) -> RunRequest | str:
-        """Return the request to the sandbox about a code, or why its input is unknown."""
-        (record,) = self._corpus.rows.slice(row, 1).select(["task", "dataset", "prm"]).to_pylist()
-        text = self._corpus.codes[code]
-        task, dataset, prm = complete(record, text)
-        case = build_case(task, dataset, prm.get("transform"))
-        if isinstance(case, str):
-            return case
-        # a network may read LEMUR's batch size from either place
-        return RunRequest(place_in(text, self._namespace), asdict(case), prm | {"batch": case.in_shape[0]})
 
 
 def open_box(
@@ -290,18 +209,6 @@ def open_box(
 def read_answer(reply: Reply[Answer]) -> Answer | NetFailure:
     """Return the answer about a network; if its job has none, how the sandbox ended it."""
     return reply.answer or NetFailure(reply.outcome.status.value, describe_failure(reply.outcome))
-
-
-def reason_to_leave_out(result: RunResult) -> str:
-    """Return why `--require-runs` leaves a record out, for its decision."""
-    what = "does not run" if result.runs is False else "cannot be tried"
-    return f"{what} {_MARK} {result.error}"
-
-
-def read_reason(reason: str) -> RunResult | None:
-    """Return the result of a record that was left out for it, from its decision; None for another reason."""
-    what, mark, error = reason.partition(f" {_MARK} ")
-    return RunResult(None if what == "cannot be tried" else False, error) if mark else None
 
 
 # The arguments that a network is run with: those of its record, and the usual ones where it states none.

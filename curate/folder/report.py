@@ -209,23 +209,12 @@ def _graphs(outcome: CurationOutcome, counts: Json) -> list[str]:
 
 
 def _runs(counts: Json) -> list[str]:
-    """Report how many kept networks run, and why the others do not."""
-    if "runs" not in counts:
+    """Report why networks were left out that do not run; empty if none was."""
+    if "runs" not in counts or not (stated := counts["runs"]["left_out"]):
         return []
-    stated, kept = counts["runs"], counts["rows"]["kept"]
-    text = (
-        f"{plural(stated['runs'], 'kept network')} of {count(kept)} ran: constructed as `Net(in_shape, out_shape, prm,"
-        " device)` and run forward on two samples of the size that the record's transform gives, on a CPU, in eval"
-        f" mode, without trained weights (column `runs`). {count(stated['fails'])} do not run,"
-        f" {count(stated['not_tried'])} could not be tried."
-    )
-    errors, left_out = (count_shares(stated[name], sum(stated[name].values())) for name in ("errors", "left_out"))
-    return section(
-        "Networks that run",
-        text,
-        listing(["category", "kept networks", "%"], errors),
-        listing(["left out by `--require-runs`", "codes", "%"], left_out),
-    )
+    text = "Left out, since they do not run or could not be tried (`--require-runs`):"
+    left_out = count_shares(stated, sum(stated.values()))
+    return section("Networks that do not run", text, listing(["category", "codes", "%"], left_out))
 
 
 def _origins(outcome: CurationOutcome) -> list[str]:

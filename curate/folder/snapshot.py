@@ -115,7 +115,7 @@ stats = load_dataset("path/to/this/folder", "stats")     # every evaluation of t
 {_RESULTS if scored else ""}{"".join(_list_notes(outcome))}"""
     names = [part.partition("@") for part in name.split(" + ")]
     of_lemur = all(source in _LEMUR for source, _, _ in names)
-    ran = outcome.graphs is not None or outcome.runs is not None or outcome.chat is not None
+    ran = outcome.graphs is not None or outcome.chat is not None
     near = " or structure" if outcome.graphs is None else ", structure or computation"
     run = " It ran networks in a sandbox." if ran else ""
     collection = (
@@ -165,13 +165,6 @@ def _list_notes(outcome: CurationOutcome) -> Iterator[str]:
 sizes of their parameters leave it open, by numbers; what is the same up to widths is in one split (columns `graph`,
 `graph_widths`, `behavior`; `graphs.parquet` holds the graphs).
 """
-    if outcome.runs is not None:
-        results = [result.runs for result in outcome.runs.values()]
-        yield f"""
-{results.count(True):,} of these networks were constructed and run forward, as LEMUR calls them, on a CPU without their
-trained weights (column `runs`). {results.count(False):,} do not run and {results.count(None):,} could not be tried;
-`runs_error` says why.
-"""
     withheld = sum(outcome.rights.is_blocked(code) for code in outcome.kept)
     if withheld:
         yield f"""
@@ -204,7 +197,6 @@ def _records(
     for code, row in zip(codes, columns, strict=True):
         row["nn"] = row["nn"] or ""
         best_row, trace = best.get(code), (outcome.graphs or {}).get(code)
-        result = trace if outcome.runs is None else outcome.runs[code]
         yield {
             **row,
             "nn_code": corpus.codes[code],
@@ -221,8 +213,8 @@ def _records(
                 for name in ("accuracy", "epoch", "dataset")
             },
             **{name: None if trace is None else trace.answer.get(name) for name in _GRAPH_COLUMNS},
-            "runs": None if result is None else result.runs,
-            "runs_error": None if result is None else result.error,
+            "runs": None if trace is None else trace.runs,
+            "runs_error": None if trace is None else trace.error,
             **outcome.rights.columns(code),
         }
 

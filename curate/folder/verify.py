@@ -14,13 +14,14 @@ from curate.compute.graphs import GraphTrace, get_computations
 from curate.model.corpus import fill_store
 from curate.model.features import FeatureStore, FeatureTable
 from curate.model.options import LEAK_THRESHOLD
+from curate.model.previous import STAYS
 from curate.model.residue import strip_residue
 from curate.model.rights import check_rights
 from curate.published.outcome import DUPLICATE_STAGES
 from lemur_core.files import Json
 from lemur_core.files.markdown import plural
 from lemur_core.graphs.graph import Graph
-from lemur_core.graphs.identity import IDENTITIES, compute_identities
+from lemur_core.graphs.identity import IDENTITIES, compute_identities, identities
 from lemur_core.similarity.index import StructuralIndex
 from lemur_core.similarity.join import MAX_SETS, exact_pairs, iterate_pairs, link_by_lsh
 from lemur_core.similarity.minhash import IntArray, jaccard
@@ -59,6 +60,7 @@ _READ = tuple(name for name in NetworkRow.model_fields if name not in ("nn_code"
 #: The columns that a record and its network share.
 _SHARED = ("nn", "prefix", "family", "split", "graph", "graph_widths", "behavior", "score", "license")
 _COMPUTATION = ("graph", "graph_widths", "behavior")
+_TRACED = ("id", "graph_eval", *_COMPUTATION)
 
 
 class _VerifiedSnapshot:
@@ -69,7 +71,7 @@ class _VerifiedSnapshot:
         code_of: id -> number in `features`.
         wrong: the ids that are not those of their code.
         withheld: ids of codes that were left out when it was published.
-        graphs: id -> `graph`, `graph_widths`, `behavior`; empty if graphs were not compared.
+        graphs: id -> `graph`, `graph_eval`, `graph_widths`, `behavior`; empty if graphs were not compared.
     """
 
     def __init__(self, folder: Folder) -> None:
@@ -88,7 +90,7 @@ class _VerifiedSnapshot:
         fill_store(store, self._new_codes(store, digests), tokens, folder.jobs)
         self.features: FeatureTable = store.table(digests)
         graphs = SNAPSHOT.files(self.folder, "graphs")
-        self.graphs = {row.pop("id"): row for path in graphs for row in iterate_rows(path, ("id", *_COMPUTATION))}
+        self.graphs = {row.pop("id"): row for path in graphs for row in iterate_rows(path, _TRACED)}
 
     def _new_codes(self, store: FeatureStore, digests: list[bytes]) -> Iterator[tuple[bytes, str]]:
         may_withhold = self.manifest.details.get("withheld")
@@ -106,6 +108,17 @@ class _VerifiedSnapshot:
                         digests.append(digest)
                         if digest not in store:
                             yield digest, row["nn_code"]
+
+    @cached_property
+    def published(self) -> set[str]:
+        """The ids of records that a previous snapshot kept: two of these may be near or equal."""
+        if "previous" not in self.manifest.details:
+            return set()
+        return {row["id"] for row in self.decisions if row["kept"] and row["reason"] == STAYS}
+
+    def may_be_near(self, one: Json, other: Json) -> bool:
+        """Return whether two kept records may be near: both were published, or they compute something else."""
+        return {one["id"], other["id"]} <= self.published or self.differ(one, other)
 
     @property
     def decisions(self) -> Iterator[Json]:
@@ -189,17 +202,17 @@ def _check_no_near_duplicates(snapshot: _VerifiedSnapshot) -> Check:
     pairs = exact_pairs(features, np.array(sorted(sets), np.int64), parameters["lexical_threshold"])
     near_sets = [(number, number, 1.0) for number in sets]
     near_sets += zip(pairs.a.tolist(), pairs.b.tolist(), pairs.jaccard.tolist(), strict=True)
-    wrong = [
+    wrong: list[str] = [
         f"lexical Jaccard {value:.3f} between two kept records"
         for a, b, value in near_sets
         for first, other in itertools.product(sets[a], sets[b])
-        if (first < other or a != b) and not snapshot.differ(records[first], records[other])
+        if (first < other or a != b) and not snapshot.may_be_near(records[first], records[other])
     ]
     structures = StructuralIndex(features.elements, parameters["structural_threshold"])
     for number, (record, code) in enumerate(zip(records, snapshot.codes.tolist(), strict=True)):
         structure = int(features.fingerprint[code])
         for near in structures.near(structure):
-            if not snapshot.differ(record, records[near.place]):
+            if not snapshot.may_be_near(record, records[near.place]):
                 names = f"{records[near.place]['nn']} and {record['nn']}"
                 wrong.append(f"structural Jaccard {near.similarity:.3f} between {names}")
         structures.keep(structure, number)
@@ -210,9 +223,13 @@ def _check_no_near_duplicates(snapshot: _VerifiedSnapshot) -> Check:
 def _check_witnesses(snapshot: _VerifiedSnapshot) -> Check:
     """Check that the similarity of every removal to its witness is as recorded and reaches its threshold."""
     code_of, parameters = snapshot.code_of, snapshot.manifest.parameters
-    wrong, checked = [], 0
+    wrong: list[str] = []
+    checked = 0
     for decision in snapshot.decisions:
         stage = decision["stage"]
+        if stage == "leak":
+            checked += 1
+            wrong += _find_leak_faults(snapshot, decision)
         if stage not in DUPLICATE_STAGES:
             continue
         if stage == "graph":
@@ -249,6 +266,8 @@ def _check_leaks(snapshot: _VerifiedSnapshot) -> Check:
         shared["fingerprint", int(features.fingerprint[code])].append(place)
         if (widths := networks[place]["graph_widths"]) is not None:
             shared["widths", widths].append(place)
+        if (evaluated := snapshot.graphs.get(networks[place]["id"], {}).get("graph_eval")) is not None:
+            shared["eval", evaluated].append(place)
         if (canonical := place_of.get(networks[place]["canonical"])) is not None:
             shared["canonical", canonical, place] += [canonical, place]
     for place, name in get_computations(traces).items():
@@ -262,6 +281,10 @@ def _check_leaks(snapshot: _VerifiedSnapshot) -> Check:
             near[one].append(other)
             near[other].append(one)
     groups_of = {key: {networks[place]["split_group"] for place in places} for key, places in shared.items()}
+    new_groups_of = groups_of
+    if snapshot.published:
+        new = [row["split_group"] if row["id"] not in snapshot.published else None for row in networks]
+        new_groups_of = {key: {new[place] for place in places} for key, places in shared.items()}
     splits_of = {key: {networks[place]["split"] for place in places} for key, places in shared.items()}
     by_place: defaultdict[int, list[tuple[object, ...]]] = defaultdict(list)
     for key, places in shared.items():
@@ -270,14 +293,30 @@ def _check_leaks(snapshot: _VerifiedSnapshot) -> Check:
     for place, row in enumerate(networks):
         keys = [*by_place[place], *(("set", other) for other in near[int(features.shingle_set[codes[place]])])]
         if row["split_group"] is not None:
-            if any(groups_of[key] - {None, row["split_group"]} for key in keys):
+            groups = new_groups_of if row["id"] in snapshot.published else groups_of
+            if any(groups[key] - {None, row["split_group"]} for key in keys):
                 wrong.append(f"{row['nn']}: near to a code of another group")
         elif exact and len({split for key in keys for split in splits_of[key]} - {None}) < 2:
             wrong.append(f"{row['nn']}: in no split, but near to one split only")
-    groups = len({row["split_group"] for row in networks} - {None})
-    return check_faults(
-        "leaks", wrong, f"{plural(len(networks), 'code')}, {plural(groups, 'group')}, none across splits"
-    )
+    count = len({row["split_group"] for row in networks} - {None})
+    detail = f"{plural(len(networks), 'code')}, {plural(count, 'group')}, none across splits"
+    if inherited := snapshot.manifest.details.get("inherited"):
+        detail += f" but {plural(len(inherited), 'pair')} that a previous snapshot kept"
+    return check_faults("leaks", wrong, detail)
+
+
+def _find_leak_faults(snapshot: _VerifiedSnapshot, decision: Json) -> Iterator[str]:
+    """Yield the faults of the removal of a code that would join two published splits."""
+    where, stated = f"row {decision['row']} (leak)", decision["similarity"]
+    one, other = (snapshot.code_of[decision[name]] for name in ("id", "canonical"))
+    traces = [snapshot.graphs.get(decision[name], {}) for name in ("id", "canonical")]
+    equal = any(traces[0].get(name) is not None and traces[0].get(name) == traces[1].get(name) for name in _TRACED[1:])
+    features = snapshot.features
+    if stated == 1.0 and (equal or features.fingerprint[one] == features.fingerprint[other]):
+        return
+    similarity = _similarity(features, "lexical", one, other)
+    if similarity != stated or similarity < LEAK_THRESHOLD:
+        yield f"{where}: {stated} recorded, {similarity} found, {LEAK_THRESHOLD} asked"
 
 
 def _group_faults(networks: Iterable[Mapping[str, Any]]) -> Iterator[str]:
@@ -296,7 +335,7 @@ def _group_faults(networks: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 def _check_graphs(snapshot: _VerifiedSnapshot) -> Check:
     """Check that identities follow from the graphs, that no two kept records share one, and that columns agree."""
     wrong, known = [], 0
-    distinct: defaultdict[str, list[GraphTrace]] = defaultdict(list)
+    distinct: defaultdict[str, list[Json]] = defaultdict(list)
     torch = snapshot.manifest.versions.get("torch")  # folders that are older name no runtime
     for row in iterate_rows(snapshot.folder / "graphs.parquet", _GRAPHS):
         id_ = row["id"]
@@ -315,12 +354,14 @@ def _check_graphs(snapshot: _VerifiedSnapshot) -> Check:
             continue
         traced = GraphTrace(record)
         own = {name: record[name] for name in ("graph", "behavior") if record[name] is not None}
-        if any(traced.agrees(other) == "same" for digest in own.values() for other in distinct[digest]):
+        equal = (other for digest in own.values() for other in distinct[digest])
+        equal = (other for other in equal if not {record["id"], other["id"]} <= snapshot.published)
+        if any(traced.agrees(GraphTrace(other)) == "same" for other in equal):
             wrong.append(f"{record['nn']}: another kept record computes the same")
         elif own:
             known += 1
             for digest in own.values():
-                distinct[digest].append(traced)
+                distinct[digest].append(record)
     measured = sum(record["behavior"] is not None for record in snapshot.records)
     detail = f"{known:,} of {len(snapshot.records):,} kept records have a graph, all different"
     detail += f"; the numbers of {measured:,}, too" if measured else ""
@@ -328,13 +369,15 @@ def _check_graphs(snapshot: _VerifiedSnapshot) -> Check:
     return check_faults("graphs", wrong, detail)
 
 
-_GRAPHS = ("id", "torch", "eval", "train", *IDENTITIES)
+_GRAPHS = ("id", "torch", "eval", "train", *IDENTITIES, "graph_eval")
 
 
 def _wrong_identities(row: Json) -> list[str]:
     graphs = {mode: Graph.from_json(json.loads(row[mode])) for mode in ("eval", "train") if row[mode] is not None}
-    identities = compute_identities(graphs) if graphs else dict.fromkeys(IDENTITIES)
-    return [name for name in IDENTITIES if row[name] != identities[name]]
+    own: dict[str, str | None] = dict.fromkeys((*IDENTITIES, "graph_eval"))
+    if graphs:
+        own |= compute_identities(graphs) | {"graph_eval": identities(graphs["eval"]).exact}
+    return [name for name, identity in own.items() if row[name] != identity]
 
 
 def _similarity(features: FeatureTable, stage: str, code: int, canonical: int) -> float:

@@ -25,7 +25,7 @@ from lemur_core.similarity.views import map_codes
 
 
 class CodeFile:
-    """Distinct codes, appended to one file and read back by number."""
+    """Distinct codes, appended to one file and read back by their index."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("w+b")
@@ -34,13 +34,13 @@ class CodeFile:
     def __len__(self) -> int:
         return len(self._ends) - 1
 
-    def __getitem__(self, number: int) -> str:
-        start, end = self._ends[number], self._ends[number + 1]
+    def __getitem__(self, code_index: int) -> str:
+        start, end = self._ends[code_index], self._ends[code_index + 1]
         self._file.seek(start)
         return self._file.read(end - start).decode()
 
     def append(self, code: bytes) -> None:
-        """Add a code (UTF-8); its number is the previous count."""
+        """Add a code (UTF-8); its index is the previous count."""
         self._file.seek(self._ends[-1])
         self._file.write(code)
         self._ends.append(self._ends[-1] + len(code))
@@ -54,7 +54,7 @@ class CodeFile:
 
 @dataclass(frozen=True, slots=True)
 class LoadedRecords:
-    """Rows and codes. Row r has code number `code_of_row[r]`, or -1 and a reason in `problems[r]`."""
+    """Rows and codes. Row r has the code of index `code_of_row[r]`, or -1 and a reason in `problems[r]`."""
 
     rows: pa.Table  # ROW_SCHEMA without nn_code and problem
     code_of_row: npt.NDArray[np.int64]
@@ -78,9 +78,9 @@ def read_corpus(
     Raises: UserError if there are no rows, or the source cannot be read.
     """
     store = store or FeatureStore(detail)
-    number_of: dict[bytes, int] = {}  # by digest, in the order of the codes
+    index_of: dict[bytes, int] = {}  # by digest, in the order of the codes
     tables: list[pa.Table] = []
-    numbers_of_rows: list[npt.NDArray[np.int64]] = []
+    indices_of_rows: list[npt.NDArray[np.int64]] = []
     problems: dict[int, str] = {}
 
     def new_codes() -> Iterator[tuple[bytes, str]]:
@@ -92,28 +92,30 @@ def read_corpus(
             problems.update((row, problem) for row, problem in stated if problem is not None)
             rows += batch.num_rows
             encoded = batch.column("nn_code").dictionary_encode()
-            numbers = []
+            indices = []
             for code in encoded.dictionary.to_pylist():
                 raw = code.encode()
                 digest = hashlib.sha256(raw).digest()
-                known = len(number_of)
-                numbers.append(number_of.setdefault(digest, known))
-                if numbers[-1] == known:
+                known = len(index_of)
+                indices.append(index_of.setdefault(digest, known))
+                if indices[-1] == known:
                     codes.append(raw)
                     if digest not in store:
                         yield digest, code
-            # A row without code has the last index, whose number is -1.
-            lookup = np.array([*numbers, -1], np.int64)
-            numbers_of_rows.append(lookup[encoded.indices.fill_null(len(numbers)).to_numpy(zero_copy_only=False)])
+            # A row without code has the last place, where -1 stands.
+            lookup = np.array([*indices, -1], np.int64)
+            indices_of_rows.append(lookup[encoded.indices.fill_null(len(indices)).to_numpy(zero_copy_only=False)])
 
     fill_store(store, new_codes(), detail, jobs)
     if not any(table.num_rows for table in tables):
         raise UserError(f"{source.name}: no rows; nothing to curate")
-    code_of_row = np.concatenate(numbers_of_rows)
-    features = store.table(list(number_of))
+    code_of_row = np.concatenate(indices_of_rows)
+    features = store.table(list(index_of))
     for row in np.flatnonzero(np.isin(code_of_row, np.fromiter(features.problems, np.int64))).tolist():
         problems[row] = features.problems[int(code_of_row[row])]
-    ids = [digest.hex() for digest in number_of]
+    for row in np.flatnonzero(np.isin(code_of_row, np.flatnonzero(~features.module))).tolist():
+        problems.setdefault(row, "defines no nn.Module")
+    ids = [digest.hex() for digest in index_of]
     return LoadedRecords(pa.concat_tables(tables), code_of_row, problems, ids, codes, features)
 
 

@@ -27,7 +27,7 @@ from lemur_core.files.atomic import atomic_file, remove_dead
 from lemur_core.files.cache import cache_folder, drop_damaged, read_cached, remove_path
 from lemur_core.similarity import Detail
 from lemur_core.similarity.minhash import PERMUTATIONS, SCHEME, IntArray
-from lemur_core.similarity.outline import is_other_python, outline_code
+from lemur_core.similarity.outline import Outline, is_other_python, outline_code
 from lemur_core.similarity.views import Views, compute_views
 
 #: The first match wins, so specific designs come first.
@@ -69,7 +69,7 @@ def _find_rule(name: str) -> int:
 
 
 #: Part of the cache's name; increased whenever a definition below changes.
-FEATURES_VERSION = 5
+FEATURES_VERSION = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,7 @@ class Features(Views):
     family: str
     pretrained: tuple[Evidence, ...]
     lines: int
+    module: bool  # whether it may define an nn.Module
 
 
 def code_features(code: str, detail: Detail = "abstract") -> Features | str:
@@ -100,7 +101,35 @@ def code_features(code: str, detail: Detail = "abstract") -> Features | str:
         family=get_family(outline.names),
         pretrained=_find_evidence(code),
         lines=code.count("\n") + (not code.endswith("\n")),
+        module=_defines_module(code, outline),
     )
+
+
+#: Bases of classes that are surely no modules.
+_NO_MODULES = frozenset(
+    {
+        "object",
+        "ABC",
+        "Protocol",
+        "Generic",
+        "NamedTuple",
+        "TypedDict",
+        "Enum",
+        "IntEnum",
+        "StrEnum",
+        "Exception",
+        "dict",
+    }
+    | {"list", "tuple", "set", "str", "int", "float", "Dataset", "IterableDataset", "DataLoader", "Sampler", "Function"}
+    | {"Optimizer", "Thread", "Process", "TestCase"}
+)
+_NET = re.compile(r"^(?:def\s+Net\b|Net\s*=)", re.MULTILINE)
+
+
+def _defines_module(code: str, outline: Outline) -> bool:
+    """Return whether a file may define a module: a class with a base that may be one, or with `forward`; or a Net."""
+    may_be = (item.has_forward or not _NO_MODULES.issuperset(item.bases) for item in outline.classes)
+    return any(may_be) or _NET.search(code) is not None
 
 
 def _find_evidence(code: str) -> tuple[Evidence, ...]:
@@ -124,6 +153,7 @@ class FeatureTable:
         self.shingle_set: IntArray = np.full(count, -1, np.int64)
         self.fingerprint: IntArray = np.full(count, -1, np.int64)
         self.lines: IntArray = np.zeros(count, np.int64)
+        self.module: npt.NDArray[np.bool_] = np.zeros(count, np.bool_)
         self.family: list[str] = [""] * count
         self.pretrained: dict[int, tuple[Evidence, ...]] = {}
         self.elements: list[npt.NDArray[np.uint64]] = []
@@ -141,23 +171,24 @@ class FeatureTable:
         handle, at, size = self._places[shingle_set]
         return np.frombuffer(os.pread(handle, size * 8, at), np.uint64)
 
-    def put(self, code: int, features: Json, handle: int) -> None:
+    def put(self, code_index: int, features: Json, handle: int) -> None:
         """Add the features of one code, a row of a shard whose shingles are in an open file."""
         if features["problem"] is not None:
-            self.problems[code] = features["problem"]
+            self.problems[code_index] = features["problem"]
             return
         for name, numbers in self._classes.items():
             known = len(numbers)
             number = numbers.setdefault(features[name], known)
-            getattr(self, name)[code] = number
+            getattr(self, name)[code_index] = number
             if number == known and name == "shingle_set":
                 self._signatures += features["signature"]
                 self._places.append((handle, features["shingles_at"], features["shingles_count"]))
             elif number == known and name == "fingerprint":
                 self.elements.append(np.frombuffer(features["elements"], np.uint64))
-        self.family[code], self.lines[code] = features["family"], features["lines"]
+        self.family[code_index], self.lines[code_index] = features["family"], features["lines"]
+        self.module[code_index] = features["module"]
         if features["pretrained"]:
-            self.pretrained[code] = tuple(Evidence(**item) for item in features["pretrained"])
+            self.pretrained[code_index] = tuple(Evidence(**item) for item in features["pretrained"])
 
     def finish(self) -> "FeatureTable":
         """Return the table itself, once all codes are added."""
@@ -184,6 +215,7 @@ _SCHEMA = pa.schema(
         ("family", pa.string()),
         ("pretrained", pa.list_(pa.struct([("line", pa.int32()), ("text", pa.string())]))),
         ("lines", pa.int32()),
+        ("module", pa.bool_()),
     ]
 )
 
@@ -302,7 +334,7 @@ def _describe_code(digest: bytes, features: Features | str) -> tuple[Json, bytes
     """Return the row of a code without the place of its shingles, and its shingles."""
     if isinstance(features, str):
         return {"id": digest, "problem": features}, b""
-    named = {name: getattr(features, name) for name in (*_CLASSES, "family", "lines")}
+    named = {name: getattr(features, name) for name in (*_CLASSES, "family", "lines", "module")}
     arrays = {name: getattr(features, name).tobytes() for name in ("signature", "elements")}
     evidence = {"pretrained": [asdict(item) for item in features.pretrained], "shingles_count": len(features.shingles)}
     return {"id": digest, **named, **arrays, **evidence}, features.shingles.tobytes()

@@ -105,8 +105,7 @@ class CurateOptions:
     seed: Annotated[
         int, Option("The seed of the splits and, with --chat, of the faults.", after="license", least=0)
     ] = 42
-    check_runs: Annotated[bool, Option("Run every kept network once, in a sandbox: column runs.", panel=_RUNS)] = False
-    require_runs: Annotated[bool, Option("Keep only networks that run.", panel=_RUNS)] = False  # implies check_runs
+    require_runs: Annotated[bool, Option("Keep only networks that run.", panel=_RUNS)] = False
     runtime: Annotated[Names, RUNTIME] = ()
     namespace: Annotated[
         Literal["torch"] | None,
@@ -138,10 +137,9 @@ class CurateOptions:
             ("--namespace", self.namespace is not None),
         ):
             if is_set and not self.runs_code:
-                raise UsageError(
-                    f"{option}: nothing is run with --graph off and no --check-runs, --require-runs or --chat;"
-                    " leave it out"
-                )
+                raise UsageError(f"{option}: nothing is run with --graph off and no --chat; leave it out")
+        if self.require_runs and self.graphs == "off":
+            raise UsageError("--require-runs: a trace says what runs, and nothing is traced with --graph off")
         if self.chat_max_tokens < 1:
             raise UsageError(f"--chat-max-tokens {self.chat_max_tokens}: must be at least 1")
         if self.chat_max_tokens != MAX_TOKENS and not self.chat:
@@ -160,14 +158,9 @@ class CurateOptions:
         return {"unsafe": self.unsafe_no_sandbox, "runtime": self.runtime, "namespace": self.namespace}
 
     @property
-    def checks_runs(self) -> bool:
-        """True if kept networks are run."""
-        return self.check_runs or self.require_runs
-
-    @property
     def runs_code(self) -> bool:
         """True if any network is run or traced."""
-        return self.checks_runs or self.chat or self.graphs != "off"
+        return self.chat or self.graphs != "off"
 
     @property
     def graphs(self) -> Graphs:

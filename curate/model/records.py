@@ -16,7 +16,7 @@ Source: Hazen's plotting position; Hyndman and Fan 1996, "Sample quantiles in st
 import difflib
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,7 +26,6 @@ import pyarrow.compute as pc
 
 from curate.model.corpus import LoadedRecords
 from curate.model.options import CurateOptions, get_prefix, matching_prefix
-from curate.model.select import Rescue
 from lemur_core.files.errors import UserError
 
 #: Columns by whose value rows are chosen, each with an option of the same name.
@@ -100,11 +99,11 @@ class Records:
     @property
     def rank(self) -> dict[int, int]:
         """The rank of each code in the order."""
-        return {code: index for index, code in enumerate(self.order)}
+        return {code_index: index for index, code_index in enumerate(self.order)}
 
 
-def build_records(corpus: LoadedRecords, options: CurateOptions) -> Records:
-    """Build the records of all usable rows that the options include."""
+def build_records(corpus: LoadedRecords, options: CurateOptions, published: Container[int] = ()) -> Records:
+    """Build the records of all usable rows that the options include. Args: published: codes that come first."""
     names: list[str] = [nn or "" for nn in corpus.rows.column("nn").to_pylist()]
     usable = corpus.code_of_row >= 0
     usable[list(corpus.problems)] = False
@@ -115,7 +114,7 @@ def build_records(corpus: LoadedRecords, options: CurateOptions) -> Records:
     scores = score_codes(corpus.rows, np.where(open_rows, corpus.code_of_row, -1), ranks)
     speaking = _network_rows(corpus, names, ranks.shrunk_percentiles, np.flatnonzero(open_rows))
     shown = _representative_rows(speaking, ranks.shrunk_percentiles, options)
-    chosen_names = {code: names[row] for code, row in shown.items()}
+    chosen_names = {code_index: names[row] for code_index, row in shown.items()}
     closed = np.flatnonzero(usable & ~np.isin(corpus.code_of_row, np.fromiter(shown, np.int64)))
     left_out = _representative_rows(
         _network_rows(corpus, names, ranks.shrunk_percentiles, closed), ranks.shrunk_percentiles, options
@@ -126,9 +125,9 @@ def build_records(corpus: LoadedRecords, options: CurateOptions) -> Records:
         network_rows=speaking,
         representatives=shown,
         names=chosen_names,
-        prefixes={code: get_prefix(name) for code, name in chosen_names.items()},
-        families={code: corpus.features.family[code] for code in shown},
-        order=_rank_codes(corpus, options, shown, chosen_names, scores),
+        prefixes={code_index: get_prefix(name) for code_index, name in chosen_names.items()},
+        families={code_index: corpus.features.family[code_index] for code_index in shown},
+        order=_rank_codes(corpus, options, shown, chosen_names, scores, published),
         rows=left_out | shown,
     )
 
@@ -140,35 +139,11 @@ def leave_out(records: Records, corpus: LoadedRecords, reasons: Mapping[int, str
     return replace(
         records,
         filtered=filtered | records.filtered,
-        representatives={code: row for code, row in records.representatives.items() if code not in reasons},
-        order=[code for code in records.order if code not in reasons],
+        representatives={
+            code_index: row for code_index, row in records.representatives.items() if code_index not in reasons
+        },
+        order=[code_index for code_index in records.order if code_index not in reasons],
     )
-
-
-def choose_fitting(
-    records: Records,
-    corpus: LoadedRecords,
-    choose: Callable[[Records], Rescue],
-    find_reasons: Callable[[Mapping[int, int]], Mapping[int, str]],
-) -> tuple[Records, Rescue]:
-    """Select until every kept record meets requirements that are tested only where a record is about to be kept.
-
-    Those that do not are left out, as by a filter, and the selection is repeated without them. A record that was not
-    tested does not affect the outcome: it is near a kept one that ranks higher. So the kept set equals the selection
-    over all fitting records, all guarantees hold for it, and only a small part of a corpus is ever run.
-
-    Args:
-        choose: the selection; its outcome depends on the records alone.
-        find_reasons: returns why to leave out some of these codes, which are given with their representative rows.
-    Returns: the records that were not left out, and the selection among them.
-    """
-    while True:
-        chosen = choose(records)
-        reasons = find_reasons({code: records.representatives[code] for code in chosen.kept})
-        # Ends at last: every other pass leaves a record out.
-        if not reasons:
-            return records, chosen
-        records = leave_out(records, corpus, reasons)
 
 
 def _network_rows(
@@ -177,8 +152,8 @@ def _network_rows(
     """Return the best row of each network (name and code): by percentile, then by content, never by order."""
     best: dict[tuple[str, int], float] = {}
     tied: dict[tuple[str, int], list[int]] = {}
-    for row, code in zip(rows.tolist(), corpus.code_of_row[rows].tolist(), strict=True):
-        network = names[row], code
+    for row, code_index in zip(rows.tolist(), corpus.code_of_row[rows].tolist(), strict=True):
+        network = names[row], code_index
         percentile = _sort_key(percentiles[row])
         known = best.get(network)
         if known is None or percentile < known:
@@ -201,11 +176,11 @@ def _representative_rows(
 ) -> dict[int, int]:
     """Return the row of each code's best network: by preferred prefix, percentile, name."""
     best: dict[int, tuple[int, float, str]] = {}
-    for (name, code), row in speaking.items():
+    for (name, code_index), row in speaking.items():
         key = (_preference(name, options), _sort_key(percentiles[row]), name)
-        if code not in best or key < best[code]:
-            best[code] = key
-    return {code: speaking[name, code] for code, (_, _, name) in best.items()}
+        if code_index not in best or key < best[code_index]:
+            best[code_index] = key
+    return {code_index: speaking[name, code_index] for code_index, (_, _, name) in best.items()}
 
 
 def _sort_key(score: float) -> float:
@@ -228,13 +203,15 @@ def _rank_codes(
     shown: dict[int, int],
     names: dict[int, str],
     scores: Mapping[int, float],
+    published: Container[int],
 ) -> list[int]:
-    """Order codes by preferred prefix, trained from scratch first, score, name, id: a total order."""
+    """Order codes by publication, preferred prefix, trained from scratch first, score, name, id: a total order."""
 
-    def key(code: int) -> tuple[int, bool, float, str, str]:
-        name = names[code]
-        pretrained = code in corpus.features.pretrained
-        return _preference(name, options), pretrained, _sort_key(scores.get(code, math.nan)), name, corpus.ids[code]
+    def key(code_index: int) -> tuple[bool, int, bool, float, str, str]:
+        name = names[code_index]
+        pretrained = code_index in corpus.features.pretrained
+        score = _sort_key(scores.get(code_index, math.nan))
+        return code_index not in published, _preference(name, options), pretrained, score, name, corpus.ids[code_index]
 
     return sorted(shown, key=key)
 
@@ -300,10 +277,12 @@ def score_codes(rows: pa.Table, code_of_row: npt.NDArray[np.int64], ranks: RowRa
     """
     chosen = np.flatnonzero((code_of_row >= 0) & np.isfinite(ranks.percentiles))
     benchmark, dataset = (_number_values(rows, columns)[chosen] for columns in (_BENCHMARK, _DATASET))
-    code, percentile, weight = code_of_row[chosen], ranks.percentiles[chosen], ranks.weights[chosen]
-    best = _last_of_each(np.lexsort((percentile, benchmark, code)), benchmark, code)
+    code_index, percentile, weight = code_of_row[chosen], ranks.percentiles[chosen], ranks.weights[chosen]
+    best = _last_of_each(np.lexsort((percentile, benchmark, code_index)), benchmark, code_index)
     datasets = int(dataset.max(initial=0)) + 1
-    pairs, means, weights = _average((code * datasets + dataset)[best], percentile[best], weight[best], np.maximum)
+    pairs, means, weights = _average(
+        (code_index * datasets + dataset)[best], percentile[best], weight[best], np.maximum
+    )
     codes, means, weights = _average(pairs // datasets, means, weights, np.add)
     scores = (weights * means + PRIOR / 2) / (weights + PRIOR)
     return dict(zip(codes.tolist(), scores.tolist(), strict=True))
@@ -325,25 +304,39 @@ def find_best_rows(corpus: LoadedRecords, shown: Mapping[int, int]) -> dict[int,
     rows = np.flatnonzero(usable)
     own = home[corpus.code_of_row[rows]]
     rows = rows[(own >= 0) & (dataset[rows] == dataset[own])]
-    code = corpus.code_of_row[rows]
-    best = rows[_last_of_each(np.lexsort((-np.nan_to_num(epoch[rows], nan=np.inf), accuracy[rows], code)), code)]
+    code_index = corpus.code_of_row[rows]
+    best = rows[
+        _last_of_each(np.lexsort((-np.nan_to_num(epoch[rows], nan=np.inf), accuracy[rows], code_index)), code_index)
+    ]
     return dict(zip(corpus.code_of_row[best].tolist(), best.tolist(), strict=True))
 
 
 def find_off_scale(corpus: LoadedRecords) -> list[int]:
-    """Return the rows with an accuracy outside 0 to 1 on data sets where nine in ten accuracies are inside."""
+    """Return the rows with an accuracy outside 0 to 1 on data sets where most accuracies are inside."""
     accuracy = corpus.rows.column("accuracy").to_numpy().astype(np.float64)
     usable = (corpus.code_of_row >= 0) & np.isfinite(accuracy)
     usable[list(corpus.problems)] = False
     rows = np.flatnonzero(usable)
     dataset, outside = _number_values(corpus.rows, _DATASET)[rows], (accuracy[rows] < 0) | (accuracy[rows] > 1)
     share = np.bincount(dataset, outside) / np.maximum(np.bincount(dataset), 1)
-    off: list[int] = rows[outside & (share[dataset] <= _OFF_SCALE)].tolist()
+    off: list[int] = rows[outside & (share[dataset] < _OFF_SCALE)].tolist()
     return off
 
 
 #: A larger share of accuracies outside 0 to 1 is another scale, such as percent.
-_OFF_SCALE = 0.1
+_OFF_SCALE = 0.5
+
+
+def describe_off_scale(corpus: LoadedRecords) -> list[str]:
+    """Return a note on the accuracies outside 0 to 1 by row, if there are any."""
+    off = [f"row {row}: accuracy {corpus.rows['accuracy'][row].as_py():g}" for row in find_off_scale(corpus)]
+    return [f"outside 0 to 1: {list_first(off)}"] if off else []
+
+
+def list_first(items: Sequence[str]) -> str:
+    """Return the first items in one line, and how many more there are."""
+    more = f"; and {len(items) - _LISTED_VALUES:,} more" if len(items) > _LISTED_VALUES else ""
+    return "; ".join(items[:_LISTED_VALUES]) + more
 
 
 def _average(

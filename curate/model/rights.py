@@ -69,24 +69,24 @@ class Rights:
     origins: Mapping[int, Origin] | None = None
     by_row: int = 0
 
-    def get_license(self, code: int) -> str:
+    def get_license(self, code_index: int) -> str:
         """Return the SPDX expression of everything known about a code; NOASSERTION if any part is unknown."""
-        license_, origin = self.own.get(code, self.license), self.origin(code)
+        license_, origin = self.own.get(code_index, self.license), self.origin(code_index)
         return license_ if origin is None else combine_licenses([license_, origin.license])
 
-    def origin(self, code: int) -> Origin | None:
+    def origin(self, code_index: int) -> Origin | None:
         """Return the origin of a code, if known."""
-        return (self.origins or {}).get(code)
+        return (self.origins or {}).get(code_index)
 
-    def is_blocked(self, code: int) -> bool:
+    def is_blocked(self, code_index: int) -> bool:
         """Return True if a code must be withheld when the others are published."""
-        return is_withheld(self.get_license(code), self.license)
+        return is_withheld(self.get_license(code_index), self.license)
 
-    def columns(self, code: int) -> dict[str, object]:
+    def columns(self, code_index: int) -> dict[str, object]:
         """Return the columns of a row with this code."""
-        origin = self.origin(code)
+        origin = self.origin(code_index)
         return {
-            "license": self.get_license(code),
+            "license": self.get_license(code_index),
             "origin": origin and origin.block,
             "origin_similarity": origin and origin.similarity,
             "origin_license": origin and origin.license,
@@ -95,7 +95,11 @@ class Rights:
     @property
     def licenses_to_publish(self) -> list[str]:
         """The licenses of all code that is published; if none is, that of the source."""
-        others = {self.get_license(code) for code in {*self.own, *(self.origins or {})} if not self.is_blocked(code)}
+        others = {
+            self.get_license(code_index)
+            for code_index in {*self.own, *(self.origins or {})}
+            if not self.is_blocked(code_index)
+        }
         return sorted({self.license, *others}) if is_permissive(self.license) else [self.license]
 
     def count(self, kept: Iterable[int], removed: Iterable[int]) -> Json:
@@ -105,7 +109,7 @@ class Rights:
         if self.own or self.origins:
             counts["licenses"] = {name: _count_names(map(self.get_license, codes)) for name, codes in tables.items()}
         for name, codes in tables.items() if self.origins is not None else ():
-            origins = [origin for code in codes if (origin := self.origin(code)) is not None]
+            origins = [origin for code_index in codes if (origin := self.origin(code_index)) is not None]
             counts.setdefault("origins", {})[name] = {
                 "codes": len(origins),
                 "licenses": _count_names(origin.license for origin in origins),
@@ -135,11 +139,11 @@ def read_rights(
     """
     by_row = _licenses_of_rows(corpus, license_)
     own = {}
-    for code in codes:
-        source = by_row.get(code)
-        word = license_of_code(corpus.codes[code], source or license_, None if source else stated) or source
+    for code_index in codes:
+        source = by_row.get(code_index)
+        word = license_of_code(corpus.codes[code_index], source or license_, None if source else stated) or source
         if word not in (None, license_):
-            own[code] = word
+            own[code_index] = word
     return Rights(license_, own, origins, len(by_row))
 
 
@@ -149,10 +153,10 @@ def _licenses_of_rows(corpus: LoadedRecords, license_: str) -> dict[int, str]:
     stated = set(corpus.code_of_row[column.is_valid().to_numpy()].tolist())
     words_of: dict[int, set[str]] = {}
     if stated:
-        for code, word in zip(corpus.code_of_row.tolist(), column.to_pylist(), strict=True):
-            if code in stated:
-                words_of.setdefault(code, set()).add(word or license_)
-    return {code: combine_licenses(words) for code, words in words_of.items()}
+        for code_index, word in zip(corpus.code_of_row.tolist(), column.to_pylist(), strict=True):
+            if code_index in stated:
+                words_of.setdefault(code_index, set()).add(word or license_)
+    return {code_index: combine_licenses(words) for code_index, words in words_of.items()}
 
 
 #: The columns of a row that state its rights.
@@ -174,28 +178,28 @@ def check_rights(manifest: Manifest, tables: Mapping[str, Sequence[Path]], withh
     blocked = by_row = 0
     numbers: dict[str, list[int]] = {part: [] for part in tables}
     rows = ((part, row) for part, paths in tables.items() for path in paths for row in _rows(path))
-    for code, (part, row) in enumerate(rows):
-        numbers[part].append(code)
+    for code_index, (part, row) in enumerate(rows):
+        numbers[part].append(code_index)
         license_, (origin, similarity, under) = row["license"], (row[name] for name in _COLUMNS[1:])
         if len({origin is None, similarity is None, under is None}) > 1 or (similarity or 1.0) < lowest:
             wrong.append(f"{row['nn']}: origin, its similarity and its license do not go together")
         elif origin is not None:
-            origins[code] = Origin(origin, similarity, under, "")
+            origins[code_index] = Origin(origin, similarity, under, "")
         blocked += is_withheld(license_, shared)
         if row["id"] in withheld:
             wrong += [f"{row['nn']}: its code is missing, under {license_}"] * (not is_withheld(license_, shared))
             continue
         own_license = license_of_code(row["nn_code"], shared, stated)
         if own_license not in (None, shared):
-            own[code] = own_license
-        expected = Rights(shared, own, origins).get_license(code)
+            own[code_index] = own_license
+        expected = Rights(shared, own, origins).get_license(code_index)
         if license_ != expected:
             # By a row of the source: what the code states is combined with that row's license, not with the shared one.
             covered = combine_licenses(
                 [license_of_code(row["nn_code"], license_, None) or license_, *filter(None, (under,))]
             )
             by_row += covered == license_  # consistent with a row of the source that stated it
-            own[code] = license_
+            own[code_index] = license_
             if covered != license_ or by_row > manifest.details.get("licensed_by_row", 0):
                 wrong.append(f"{row['nn']}: its license is {expected}, {license_} is stated")
         if withheld and is_withheld(expected, shared):
@@ -279,13 +283,13 @@ class Origins:
 
     def find_origins(self, corpus: LoadedRecords, codes: Sequence[int]) -> dict[int, Origin]:
         """Return the origins of codes, by code; codes without a known origin are left out."""
-        items: Iterable[tuple[str, str | None]] = ((corpus.codes[code], None) for code in codes)
+        items: Iterable[tuple[str, str | None]] = ((corpus.codes[code_index], None) for code_index in codes)
         origins: dict[int, Origin] = {}
         with progress("origins", len(codes), "codes") as advance:
-            for code, texts in zip(codes, _map(items, self._jobs, len(codes)), strict=True):
+            for code_index, texts in zip(codes, _map(items, self._jobs, len(codes)), strict=True):
                 advance(1)
                 if (origin := self.find_origin(texts)) is not None:
-                    origins[code] = origin
+                    origins[code_index] = origin
         return origins
 
     def find_origin(self, texts: Iterable[ClassText]) -> Origin | None:

@@ -3,16 +3,12 @@
 Every removed record is near a kept one, so raising the support of a prefix means choosing another maximal independent
 set, not adding to the present one. The records chosen here move to the front of the order, and all records are decided
 again, so that all guarantees hold as before.
-
-Source of the farthest-first order: Gonzalez 1985, "Clustering to minimize the maximum intercluster distance".
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from curate.model.features import FeatureTable
 from lemur_core.similarity.index import Verdict
-from lemur_core.similarity.minhash import jaccard
 
 #: Decides codes in order.
 Select = Callable[[Sequence[int]], dict[int, Verdict]]
@@ -29,7 +25,7 @@ class Rescue:
     @property
     def kept(self) -> list[int]:
         """The kept codes, in the order of the verdicts."""
-        return [code for code, verdict in self.verdicts.items() if verdict.kept]
+        return [code_index for code_index, verdict in self.verdicts.items() if verdict.kept]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +35,10 @@ class Support:
     label: str  # for the report, for example "prefix ast"
     members: tuple[int, ...]  # codes, best first
     minimum: int
-    kind: str  # "prefix": best first; "topup": farthest first
+    kind: str  # "prefix" or "topup"
 
 
-def rescue(order: Sequence[int], supports: Sequence[Support], features: FeatureTable, select: Select) -> Rescue:
+def rescue(order: Sequence[int], supports: Sequence[Support], select: Select) -> Rescue:
     """Select, then raise each support to its minimum as far as its members allow.
 
     Args: order: codes, best first. select: decides codes in order; used on the whole order and on trial subsets.
@@ -57,17 +53,18 @@ def rescue(order: Sequence[int], supports: Sequence[Support], features: FeatureT
         if not short:
             break
         for support in short:
-            taken = [code for head in heads.values() for code in head]
-            heads[support.label] = _choose(support, taken, kept, features, select)
-        seeds = list(dict.fromkeys(code for head in heads.values() for code in head))
+            taken = [code_index for head in heads.values() for code_index in head]
+            candidates = sorted(support.members, key=lambda code_index: code_index not in kept)  # kept ones, then best
+            heads[support.label] = _take_independent(taken, candidates, support.minimum, select)
+        seeds = list(dict.fromkeys(code_index for head in heads.values() for code_index in head))
         chosen = set(seeds)
-        result.verdicts = select([*seeds, *(code for code in order if code not in chosen)])
+        result.verdicts = select([*seeds, *(code_index for code_index in order if code_index not in chosen)])
     kept = set(result.kept)
     kinds = {item.label: item.kind for item in supports}
     for label, head in heads.items():
-        for code in head:
-            if code in kept and first[code].stage is not None:
-                result.rescued.setdefault(code, kinds[label])
+        for code_index in head:
+            if code_index in kept and first[code_index].stage is not None:
+                result.rescued.setdefault(code_index, kinds[label])
     for item in supports:
         count = _count(item, kept)
         if count < item.minimum:
@@ -78,55 +75,12 @@ def rescue(order: Sequence[int], supports: Sequence[Support], features: FeatureT
 
 
 def _count(support: Support, kept: set[int]) -> int:
-    return sum(code in kept for code in support.members)
-
-
-def _choose(
-    support: Support, taken: Sequence[int], kept: set[int], features: FeatureTable, select: Select
-) -> list[int]:
-    """Choose members to put first, kept ones and more, none near each other or near those of other groups."""
-    own = [code for code in support.members if code in kept]
-    best = _take_independent(taken, [*own, *support.members], support.minimum, select)
-    if support.kind == "topup":
-        start = own[:1] or list(support.members[:1])
-        ordered = _order_farthest_first(start, support.members, features)
-        farthest = _take_independent(taken, ordered, support.minimum, select)
-        if len(farthest) > len(own):
-            return farthest
-    return best
+    return sum(code_index in kept for code_index in support.members)
 
 
 def _take_independent(taken: Sequence[int], candidates: Iterable[int], wanted: int, select: Select) -> list[int]:
+    """Choose members to put first, none near each other or near those of other groups."""
     others = set(taken)
-    ordered = [code for code in dict.fromkeys(candidates) if code not in others]
+    ordered = [code_index for code_index in dict.fromkeys(candidates) if code_index not in others]
     verdicts = select([*taken, *ordered])
-    return [code for code in ordered if verdicts[code].stage is None][:wanted]
-
-
-def _order_farthest_first(start: Sequence[int], members: Sequence[int], features: FeatureTable) -> list[int]:
-    """Return `start`, then the other members by decreasing distance from those before them, the rest in input order.
-
-    Equal distances are in input order. The distance is 1 minus the similarity.
-    """
-    order = list(start)
-    rest = [code for code in members if code not in set(start)]
-    nearest = dict.fromkeys(rest, 0.0)
-    last = order[-1] if order else None
-    while rest and last is not None and len(order) < _FARTHEST_LIMIT:
-        for code in rest:
-            nearest[code] = max(nearest[code], _compare_texts(features, last, code))
-        last = min(rest, key=nearest.__getitem__)
-        order.append(last)
-        rest.remove(last)
-    return [*order, *rest]
-
-
-#: Number of members to order farthest first; the rest follow, best first.
-_FARTHEST_LIMIT = 50
-
-
-def _compare_texts(features: FeatureTable, one: int, other: int) -> float:
-    """Return the larger of the lexical and the structural Jaccard similarity."""
-    shingles = (features.shingles(int(features.shingle_set[code])) for code in (one, other))
-    elements = (features.elements[int(features.fingerprint[code])] for code in (one, other))
-    return max(jaccard(*shingles), jaccard(*elements))
+    return [code_index for code_index in ordered if verdicts[code_index].stage is None][:wanted]

@@ -1,15 +1,15 @@
 """Splits without leakage: groups of near records, which share a split, and their names.
 
-Records that are lexically close, structurally equal or equal computations up to widths share a split, group by group.
 Groups are the connected components of the kept records under "Jaccard >= 0.70, or the same fingerprint, or the same
-G1". They fill test, then validation, until each has its share of every prefix and family: groups of the rarest first,
-otherwise in an order drawn from the seed and the group itself, so that adding or removing a record moves few others.
-A group larger than half a held-out split goes to train, whatever its draw.
+graph in eval mode, or the same graph up to widths (G1)". They fill test, then validation, until each has its share of
+every prefix and family: groups of the rarest first, otherwise in an order drawn from the seed and the group itself, so
+that adding or removing a record moves few others. A group larger than half a held-out split goes to train, whatever its
+draw; one with a published split keeps it.
 """
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,42 +23,6 @@ from lemur_core.similarity.join import exact_pairs, link_by_lsh, pairs_between
 from lemur_core.similarity.minhash import IntArray
 
 
-def split_groups(kept: Sequence[int], features: FeatureTable, graphs: Sequence[str | None] | None = None) -> list[int]:
-    """Return the group number of each kept code; codes of one group must share a split.
-
-    Args: graphs: what each kept code computes up to widths; None if unknown.
-    """
-    count = len(kept)
-    codes = np.array(kept, np.int64)
-    sets, set_place = np.unique(features.shingle_set[codes], return_inverse=True)
-    structures, structure_place = np.unique(features.fingerprint[codes], return_inverse=True)
-    set_group = _components(sets, features)
-    # nodes: groups of shingle sets, then fingerprints, then graphs; each record connects its own
-    nodes = int(set_group.max(initial=-1)) + 1
-    # A code without a graph counts as a separate computation.
-    known = [text or str(code) for code, text in zip(kept, graphs or [None] * count, strict=True)]
-    computed, computed_place = np.unique(np.array(known, str), return_inverse=True)
-    first = set_group[set_place]
-    others = (nodes + structure_place, nodes + len(structures) + computed_place)
-    ties = (np.concatenate([first, first]), np.concatenate(others))
-    size = nodes + len(structures) + len(computed)
-    tied = coo_array((np.ones(2 * count, np.int8), ties), shape=(size, size))
-    _, labels = connected_components(tied, directed=False)
-    groups: list[int] = labels[first].tolist()
-    return groups
-
-
-def _components(sets: IntArray, features: FeatureTable) -> IntArray:
-    """Return the component of each shingle set under Jaccard >= LEAK_THRESHOLD, numbered from 0."""
-    pairs = exact_pairs(features, sets, LEAK_THRESHOLD)
-    if pairs.complete:
-        ends = (np.searchsorted(sets, pairs.a), np.searchsorted(sets, pairs.b))
-    else:
-        ends = link_by_lsh(features, sets, LEAK_THRESHOLD)
-    graph = coo_array((np.ones(len(ends[0]), np.int8), ends), shape=(len(sets), len(sets)))
-    return np.asarray(connected_components(graph, directed=False)[1], np.int64)
-
-
 def group_names(groups: Sequence[int], ids: Sequence[str]) -> list[str]:
     """Return each record's group name: the smallest id in its group, cut to 16 digits."""
     names: dict[int, str] = {}
@@ -67,12 +31,19 @@ def group_names(groups: Sequence[int], ids: Sequence[str]) -> list[str]:
     return [names[group][:16] for group in groups]
 
 
-def assign_splits(groups: Sequence[int], ids: Sequence[str], kinds: Sequence[tuple[str, str]], seed: int) -> list[str]:
+def assign_splits(
+    groups: Sequence[int],
+    ids: Sequence[str],
+    kinds: Sequence[tuple[str, str]],
+    seed: int,
+    published: Mapping[int, str] = {},
+) -> list[str]:
     """Assign a split to each record: about 80 / 10 / 10 of all, of each prefix and of each family, whole groups only.
 
     Args:
         groups: group number of each record. ids: its SHA-256. kinds: its prefix and its family.
         seed: another seed draws another order.
+        published: the splits of groups that have one already.
     """
     members: dict[int, list[int]] = {}
     for index, group in enumerate(groups):
@@ -86,10 +57,11 @@ def assign_splits(groups: Sequence[int], ids: Sequence[str], kinds: Sequence[tup
         total.update(holding)
     # The rarest kinds first, while there is room for their groups.
     order = sorted(members, key=lambda group: (min(total[kind] for kind in holdings[group]), draws[group]))
-    split_of = dict.fromkeys(members, "train")
+    split_of = dict.fromkeys(members, "train") | dict(published)
     for split in ("test", "validation"):
-        for group in _fill([group for group in order if split_of[group] == "train"], holdings, total, split):
-            split_of[group] = split
+        taken = sum((holdings[group] for group in members if split_of[group] == split), Counter[_Kind]())
+        free = [group for group in order if split_of[group] == "train" and group not in published]
+        split_of |= dict.fromkeys(_fill(free, holdings, total, split, taken), split)
     return [split_of[group] for group in groups]
 
 
@@ -118,17 +90,20 @@ def _count_kinds(members: Mapping[int, Sequence[int]], kinds: Sequence[tuple[str
 
 
 def _fill(
-    order: Sequence[int], holdings: Mapping[int, Counter[_Kind]], total: Mapping[_Kind, int], split: str
+    order: Sequence[int],
+    holdings: Mapping[int, Counter[_Kind]],
+    total: Mapping[_Kind, int],
+    split: str,
+    taken: Counter[_Kind],
 ) -> list[int]:
     """Choose the groups of a held-out split: the first, in order, for which it is short of all their kinds.
 
-    Args: holdings: the records of each group by kind. total: of all groups.
+    Args: holdings: the records of each group by kind. total: of all groups. taken: of those that are in it already.
     """
     shares = {kind: count * SPLIT_RATIOS[split] for kind, count in total.items()}
     quota = round(shares.get(_ALL, 0.0))
     largest = max(1, quota // 2)
     chosen: dict[int, None] = {}
-    taken: Counter[_Kind] = Counter()
     for times in _TIMES:
         limits = {kind: max(1, round(share * times)) for kind, share in shares.items()} | {_ALL: quota}
         for group in order:
@@ -137,7 +112,7 @@ def _fill(
             if fits and holding[_ALL] <= largest and group not in chosen:
                 chosen[group] = None
                 taken.update(holding)
-        if taken[_ALL] == quota:
+        if taken[_ALL] >= quota:
             break
     return list(chosen)
 
@@ -159,59 +134,95 @@ class CorpusSplits:
     splits: Mapping[int, str]
 
 
-class _Groups:
-    """Groups of codes that must share a split, extended by one code at a time."""
+class SplitGroups:
+    """Groups of codes that must share a split, extended by one code at a time.
+
+    Args:
+        near: the shingle sets near to one at LEAK_THRESHOLD; sets of codes that are not added do not matter.
+        computations: identities of what codes compute; those that share one must be in one split.
+    """
 
     def __init__(
-        self, features: FeatureTable, split_of: Mapping[int, str | None], computed: Sequence[Mapping[int, str]]
+        self,
+        features: FeatureTable,
+        near: Callable[[int], Iterable[int]],
+        computations: Sequence[Mapping[int, str]],
     ) -> None:
-        self._features, self._computed = features, computed
-        self._near, self.exact = _find_near_sets(features, split_of)
+        self._features, self._near, self._computations = features, near, computations
         self._groups = DisjointSet()
-        self._first: dict[tuple[object, ...], int] = {}  # what codes share -> the first code that has it
+        self._holders = defaultdict[tuple[object, ...], list[int]](list)  # a code of each group that has a key
         self._splits: dict[int, str] = {}  # root of a group -> split
+        self._forced = False  # whether a code was added in spite of groups of another split
 
-    def add(self, code: int, split: str | None = None, tied: Collection[int] = ()) -> bool:
-        """Add a code to the groups that it is near to, unless these are of several splits.
+    def add(
+        self, code_index: int, split: str | None = None, tied: Collection[int] = (), *, force: bool = False
+    ) -> bool:
+        """Add a code to the groups that it must be with, unless these are of several splits.
 
-        Args: split: that it must be in, if known. tied: further codes that it must be with.
+        Args:
+            split: that it must be in, if known. tied: further codes that it must be with.
+            force: add it to the groups of its split alone.
         """
-        shared = list(self._list_shared(code))
-        near = [self._first[key] for key in (*shared, *self._list_near(code)) if key in self._first]
-        roots = {self._groups[other] for other in (*near, *tied) if other in self._groups}
+        own = self._list_shared(code_index)
+        near = {self._groups[other] for other, _ in self.list_tied(code_index)}
+        roots = near | {self._groups[other] for other in tied if other in self._groups}
+        if force:
+            fitting = {root for root in roots if self._splits.get(root, split) == split}
+            self._forced |= fitting != roots
+            roots = fitting
         possible = {self._splits[root] for root in roots if root in self._splits} | ({split} if split else set())
         if len(possible) > 1:
             return False
-        self._groups.add(code)
+        self._groups.add(code_index)
         for root in roots:
-            self._groups.merge(code, root)
+            self._groups.merge(code_index, root)
         if possible:
-            self._splits[self._groups[code]] = min(possible)
-        for key in shared:
-            self._first.setdefault(key, code)
+            self._splits[self._groups[code_index]] = min(possible)
+        for key in own:
+            if self._groups[code_index] not in {self._groups[other] for other in self._holders[key]}:
+                self._holders[key].append(code_index)
         return True
 
-    def split(self, code: int) -> str | None:
+    def list_tied(self, code_index: int) -> list[tuple[int, bool]]:
+        """Return codes that one must be with, one of each of their groups, and whether it is only near them by text."""
+        keys = self._list_shared(code_index)
+        tied = [(other, False) for key in keys for other in self._holders.get(key, ())]
+        own = int(self._features.shingle_set[code_index])
+        if self._forced or ("set", own) not in self._holders:  # else a code with the same set has joined the near ones
+            for near in self._near(own):
+                tied += ((other, True) for other in self._holders.get(("set", near), ()))
+        return tied
+
+    def split(self, code_index: int) -> str | None:
         """Return the split of a code's group; None if nothing decides it."""
-        return self._splits.get(self._groups[code])
+        return self._splits.get(self._groups[code_index])
 
-    def root(self, code: int) -> int:
+    def root(self, code_index: int) -> int:
         """Return the code that stands for a code's group."""
-        return int(self._groups[code])
+        return int(self._groups[code_index])
 
-    def _list_shared(self, code: int) -> Iterator[tuple[object, ...]]:
-        """Yield what a code shares with all codes that it must be with."""
-        yield "set", int(self._features.shingle_set[code])
-        yield "fingerprint", int(self._features.fingerprint[code])
-        for number, names in enumerate(self._computed):
-            if code in names:
-                yield number, names[code]
+    def _list_shared(self, code_index: int) -> list[tuple[object, ...]]:
+        """Return what a code shares with all codes that it must be with."""
+        features = self._features
+        keys: list[tuple[object, ...]] = [("set", int(features.shingle_set[code_index]))]
+        keys.append(("fingerprint", int(features.fingerprint[code_index])))
+        keys += ((number, of[code_index]) for number, of in enumerate(self._computations) if code_index in of)
+        return keys
 
-    def _list_near(self, code: int) -> Iterator[tuple[object, ...]]:
-        """Yield the sets near to that of a code; none if a code with the same set has joined them already."""
-        own = int(self._features.shingle_set[code])
-        if ("set", own) not in self._first:
-            yield from (("set", other) for other in self._near.get(own, ()))
+
+def group_kept(
+    kept: Sequence[int],
+    features: FeatureTable,
+    computations: Sequence[Mapping[int, str]] = (),
+    published: Mapping[int, str] = {},
+) -> SplitGroups:
+    """Return the groups of kept codes. Args: published: the splits of codes that have one already, which come first."""
+    near, _ = _find_near_sets(features, dict.fromkeys(kept))
+    groups = SplitGroups(features, lambda shingle_set: near.get(shingle_set, ()), computations)
+    for code_index in kept:
+        alone = groups.add(code_index, published.get(code_index), force=code_index in published)
+        assert alone, "a kept record is near to two splits"
+    return groups
 
 
 def _find_near_sets(
@@ -249,8 +260,8 @@ def _list_mixed(
 ) -> Iterator[tuple[IntArray, IntArray]]:
     """Yield of each component with several splits the sets that have another than the most frequent one, and all."""
     splits: defaultdict[int, set[str | None]] = defaultdict(set)
-    for code, split in split_of.items():
-        splits[int(features.shingle_set[code])].add(split)
+    for code_index, split in split_of.items():
+        splits[int(features.shingle_set[code_index])].add(split)
     members: defaultdict[int, list[int]] = defaultdict(list)
     for number, component in component_of.items():
         members[component].append(number)
@@ -267,18 +278,20 @@ def _place(
     kept: Mapping[int, str],
     removed: Mapping[int, int],
     others: Mapping[int, tuple[str, str]],
-    computed: Sequence[Mapping[int, str]],
-) -> tuple[_Groups, list[int]]:
-    """Return the groups of the codes, and those that are in one; see `split_corpus`."""
-    of_canonical = {code: kept[canonical] for code, canonical in removed.items()}
-    groups = _Groups(features, {**dict.fromkeys(others), **of_canonical, **kept}, computed)
-    for code, split in kept.items():
-        alone = groups.add(code, split)
-        assert alone, "kept records of two splits are near each other"
+    computations: Sequence[Mapping[int, str]],
+) -> tuple[SplitGroups, list[int], bool]:
+    """Return the groups, the codes that are in one, and whether all near pairs are known; see `split_corpus`."""
+    of_canonical = {code_index: kept[canonical] for code_index, canonical in removed.items()}
+    near, exact = _find_near_sets(features, {**dict.fromkeys(others), **of_canonical, **kept})
+    groups = SplitGroups(features, lambda shingle_set: near.get(shingle_set, ()), computations)
+    for code_index, split in kept.items():
+        groups.add(code_index, split, force=True)
     placed = list(kept)
-    placed += [code for code, canonical in removed.items() if groups.add(code, kept[canonical], [canonical])]
-    placed += [code for code in others if groups.add(code)]
-    return groups, placed
+    placed += [
+        code_index for code_index, canonical in removed.items() if groups.add(code_index, kept[canonical], [canonical])
+    ]
+    placed += [code_index for code_index in others if groups.add(code_index)]
+    return groups, placed, exact
 
 
 def split_corpus(
@@ -302,18 +315,21 @@ def split_corpus(
         seed: of the splits of groups that hold no kept code.
     Returns: groups and splits, without the codes that are near to several splits.
     """
-    groups, placed = _place(features, kept, removed, others, computed)
-    while not groups.exact and len(placed) < len(kept) + len(removed) + len(others):
+    groups, placed, exact = _place(features, kept, removed, others, computed)
+    while not exact and len(placed) < len(kept) + len(removed) + len(others):
         # What connects others through a code that is in no group was not compared: once more without such codes.
         left = set(placed)
-        removed = {code: canonical for code, canonical in removed.items() if code in left}
-        others = {code: kind for code, kind in others.items() if code in left}
-        groups, placed = _place(features, kept, removed, others, computed)
-    free = [code for code in placed if groups.split(code) is None]
-    kinds = [others.get(code, ("", "")) for code in free]
-    drawn = assign_splits([groups.root(code) for code in free], [ids[code] for code in free], kinds, seed)
-    splits_of = {code: groups.split(code) for code in placed} | dict(zip(free, drawn, strict=True))
-    names = group_names([groups.root(code) for code in placed], [ids[code] for code in placed])
+        removed = {code_index: canonical for code_index, canonical in removed.items() if code_index in left}
+        others = {code_index: kind for code_index, kind in others.items() if code_index in left}
+        groups, placed, exact = _place(features, kept, removed, others, computed)
+    free = [code_index for code_index in placed if groups.split(code_index) is None]
+    kinds = [others.get(code_index, ("", "")) for code_index in free]
+    drawn = assign_splits(
+        [groups.root(code_index) for code_index in free], [ids[code_index] for code_index in free], kinds, seed
+    )
+    splits_of = {code_index: groups.split(code_index) for code_index in placed} | dict(zip(free, drawn, strict=True))
+    names = group_names([groups.root(code_index) for code_index in placed], [ids[code_index] for code_index in placed])
     return CorpusSplits(
-        dict(zip(placed, names, strict=True)), {code: split for code, split in splits_of.items() if split is not None}
+        dict(zip(placed, names, strict=True)),
+        {code_index: split for code_index, split in splits_of.items() if split is not None},
     )

@@ -3,12 +3,11 @@
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any
 
 from curate.compute.graphs import NetworkTracer
 from curate.compute.runs import TASK_DATASETS, read_parameters
@@ -140,10 +139,6 @@ def _verdict(name: str, novelty: Novelty) -> list[str]:
 
 # One folder in memory, asked from any thread whether a network is new: what `Snapshot.novelty` calls.
 
-_STOP_SECONDS = 5.0
-
-_Call = tuple[Callable[[NetworkTracer], Novelty], "Future[Novelty]"]
-
 
 class NoveltyChecker:
     """The codes of one folder, loaded at the first question, and the sandbox, started at the first one with graphs."""
@@ -153,7 +148,7 @@ class NoveltyChecker:
         self._lock = threading.Lock()
         self._index: NoveltyIndex | None = None
         self._has_graphs = False
-        self._calls: dict[tuple[tuple[str, ...], bool], SimpleQueue[_Call | None]] = {}
+        self._tracers: dict[tuple[tuple[str, ...], bool], tuple[ThreadPoolExecutor, NetworkTracer]] = {}
 
     def __reduce__(self) -> tuple[type["NoveltyChecker"], tuple[Path]]:
         """Copies and other processes load the folder by themselves."""
@@ -176,11 +171,9 @@ class NoveltyChecker:
         query.task, query.prm = task, prm or {}
         untraced = None if graph else "graph=False"
         if graph and index.with_graphs:
-            answer: Future[Novelty] = Future()
-            calls = self._start(runtime, unsafe=unsafe)
-            calls.put((lambda tracer: index.compare([query], tracer, neighbours=prm is None)[0], answer))
+            thread, tracer = self._start(runtime, unsafe=unsafe)
             try:
-                return answer.result()
+                return thread.submit(index.compare, [query], tracer, neighbours=prm is None).result()[0]
             except NoSandboxError:
                 untraced = "no sandbox is available here"
         return index.compare([query], None, untraced=untraced)[0]
@@ -192,30 +185,18 @@ class NoveltyChecker:
                     self._index, self._has_graphs = NoveltyIndex([self._folder], jobs=jobs, graphs=graph), graph
             return self._index
 
-    def _start(self, runtime: tuple[str, ...], *, unsafe: bool) -> "SimpleQueue[_Call | None]":
-        """Return the queue of a thread with a tracer: a sandbox's server ends with the thread that started it."""
+    def _start(self, runtime: tuple[str, ...], *, unsafe: bool) -> tuple[ThreadPoolExecutor, NetworkTracer]:
+        """Return a thread with a tracer: a sandbox's server ends with the thread that started it."""
         with self._lock:
-            key = runtime, unsafe
-            if key not in self._calls:
-                calls = self._calls[key] = SimpleQueue()
-                options = {"jobs": 1, "runtime": runtime, "unsafe": unsafe}
-                thread = threading.Thread(target=_answer_calls, args=(calls, options), daemon=True)
-                thread.start()
-                weakref.finalize(self, _stop, calls, thread)
-            return self._calls[key]
+            if (runtime, unsafe) not in self._tracers:
+                thread = ThreadPoolExecutor(1, initializer=hide_in_thread)
+                tracer = NetworkTracer(jobs=1, runtime=runtime, unsafe=unsafe)
+                self._tracers[runtime, unsafe] = thread, thread.submit(tracer.__enter__).result()
+                weakref.finalize(self, _stop, thread, tracer)
+            return self._tracers[runtime, unsafe]
 
 
-def _answer_calls(calls: "SimpleQueue[_Call | None]", options: Mapping[str, Any]) -> None:
-    hide_in_thread()
-    with NetworkTracer(**options) as tracer:
-        while (call := calls.get()) is not None:
-            work, answer = call
-            try:
-                answer.set_result(work(tracer))
-            except BaseException as error:  # noqa: BLE001 (raised where the answer is awaited)
-                answer.set_exception(error)
-
-
-def _stop(calls: "SimpleQueue[_Call | None]", thread: threading.Thread) -> None:
-    calls.put(None)
-    thread.join(_STOP_SECONDS)
+def _stop(thread: ThreadPoolExecutor, tracer: NetworkTracer) -> None:
+    with suppress(RuntimeError):  # the interpreter is ending, and takes nothing more
+        thread.submit(tracer.__exit__, None, None, None)
+    thread.shutdown(wait=False)

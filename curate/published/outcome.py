@@ -1,12 +1,11 @@
 """The decisions of a curation, in the one form from which the snapshot is written, and their counts."""
 
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from curate.compute.behavior import find_faults
 from curate.compute.graphs import GraphTrace, get_computations
-from curate.compute.runs import RunResult, read_reason
 from curate.model.corpus import LoadedRecords
 from curate.model.options import get_prefix
 from curate.model.rights import Rights
@@ -32,7 +31,7 @@ class CurationOutcome:
     weights: dict[int, float]
     rows: dict[int, int] = field(default_factory=dict)  # code -> its best row, for every usable code, kept or not
     whole: CorpusSplits = field(default_factory=lambda: CorpusSplits({}, {}))  # of all these codes
-    runs: dict[int, RunResult] | None = None  # kept code -> whether it runs; None if not checked
+    runs: dict[int, GraphTrace] | None = None  # kept code -> its trace, if it has to run
     graphs: dict[int, GraphTrace] | None = None  # traced code -> what it computes; None if nothing was traced
     rights: Rights = field(default_factory=lambda: Rights(NOASSERTION))  # to kept and removed codes
     chat: Chat | None = None  # the conversations; None if not requested
@@ -40,9 +39,11 @@ class CurationOutcome:
     details: Json = field(default_factory=dict)  # for the manifest
 
 
+#: The beginning of the decision on a code that does not run, with `--require-runs`; the error follows.
+NOT_RUN = "does not run, or cannot be tried (--require-runs): "
 #: The stages at which a record is removed as the duplicate of a kept one, in their order.
 DUPLICATE_STAGES = ("exact", "lexical", "structural", "graph")
-STAGES = ("invalid", "filter", "repeat", *DUPLICATE_STAGES)
+STAGES = ("invalid", "filter", "repeat", *DUPLICATE_STAGES, "leak")
 
 
 def count_decisions(corpus: LoadedRecords, outcome: CurationOutcome) -> Json:
@@ -56,32 +57,31 @@ def count_decisions(corpus: LoadedRecords, outcome: CurationOutcome) -> Json:
     rows: Counter[str] = Counter(decision.outcome for decision in outcome.decisions)
     usable = [row for row, decision in enumerate(outcome.decisions) if decision.stage != "invalid"]
     networks = {(names[row], code_of_row[row]) for row in usable}
-    codes = {code for _, code in networks}
-    family = {code: outcome.families.get(code, corpus.features.family[code]) for code in codes}
+    codes = {code_index for _, code_index in networks}
+    family = {code_index: outcome.families.get(code_index, corpus.features.family[code_index]) for code_index in codes}
     before_prefix: Counter[str] = Counter(get_prefix(name) for name, _ in networks)
     before_family: Counter[str] = Counter(family.values())
-    kept_rows = [outcome.representatives[code] for code in outcome.kept]
-    reasons = [decision.reason for decision in outcome.decisions]
+    kept_rows = [outcome.representatives[code_index] for code_index in outcome.kept]
     return {
         "rows": {"input": len(outcome.decisions), "kept": rows["kept"], **{stage: rows[stage] for stage in STAGES}},
         "networks": len(networks),
         "names": len({name for name, _ in networks}),
         "codes": len(codes),
-        "trees": len({int(corpus.features.tree[code]) for code in codes}),
-        "shingle_sets": len({int(corpus.features.shingle_set[code]) for code in codes}),
+        "trees": len({int(corpus.features.tree[code_index]) for code_index in codes}),
+        "shingle_sets": len({int(corpus.features.shingle_set[code_index]) for code_index in codes}),
         "pretrained": {
-            "codes": sum(code in corpus.features.pretrained for code in codes),
-            "kept": sum(code in corpus.features.pretrained for code in outcome.kept),
+            "codes": sum(code_index in corpus.features.pretrained for code_index in codes),
+            "kept": sum(code_index in corpus.features.pretrained for code_index in outcome.kept),
         },
         "rescued": dict(sorted(Counter(d.rescued for d in outcome.decisions if d.rescued is not None).items())),
         "splits": {split: sum(s == split for s in outcome.splits.values()) for split in SPLITS},
         "prefixes": _before_after(before_prefix, Counter(get_prefix(names[row]) for row in kept_rows)),
-        "families": _before_after(before_family, Counter(family[code] for code in outcome.kept)),
+        "families": _before_after(before_family, Counter(family[code_index] for code_index in outcome.kept)),
         **({} if outcome.graphs is None else {"graphs": _count_graphs(outcome)}),
         **(
             {}
             if outcome.runs is None
-            else {"runs": count_runs(outcome.runs.values(), zip(code_of_row, reasons, strict=True))}
+            else {"runs": {"runs": len(outcome.runs), "left_out": _count_failing(outcome, code_of_row)}}
         ),
         **({} if outcome.chat is None else {"chat": outcome.chat.counts()}),
     }
@@ -90,7 +90,7 @@ def count_decisions(corpus: LoadedRecords, outcome: CurationOutcome) -> Json:
 def _count_graphs(outcome: CurationOutcome) -> Json:
     assert outcome.graphs is not None
     graphs = outcome.graphs
-    kept = [graphs[code] for code in outcome.kept]
+    kept = [graphs[code_index] for code_index in outcome.kept]
     return {
         "traced": sum(trace.graph is not None for trace in graphs.values()),
         "measured": sum(trace.behavior is not None for trace in graphs.values()),
@@ -103,21 +103,14 @@ def _count_graphs(outcome: CurationOutcome) -> Json:
     }
 
 
-def count_runs(results: Iterable[RunResult], reasons: Iterable[tuple[Hashable, str]]) -> Json:
-    """Count the kept records that run, do not run or could not be tried, and the codes that were left out for it.
-
-    Args: results: the results of the kept records. reasons: the reasons of all decisions, each with its code.
-    """
-    checked = list(results)
-    errors = Counter(result.category for result in checked if result.category is not None)
-    left_out = {code: result.category for code, reason in reasons if (result := read_reason(reason)) is not None}
-    return {
-        "runs": sum(result.runs is True for result in checked),
-        "fails": sum(result.runs is False for result in checked),
-        "not_tried": sum(result.runs is None for result in checked),
-        "errors": dict(sorted(errors.items())),
-        "left_out": dict(sorted(Counter(left_out.values()).items())),
+def _count_failing(outcome: CurationOutcome, code_of_row: Sequence[int]) -> dict[str, int]:
+    """Count the codes that were left out because they do not run, by category."""
+    left_out = {
+        code_index: decision.reason.removeprefix(NOT_RUN).partition(":")[0]
+        for code_index, decision in zip(code_of_row, outcome.decisions, strict=True)
+        if decision.reason.startswith(NOT_RUN)
     }
+    return dict(sorted(Counter(left_out.values()).items()))
 
 
 def _before_after(before: Counter[str], after: Counter[str]) -> dict[str, dict[str, int]]:

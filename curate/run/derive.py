@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from curate.compute.graphs import GraphTrace, get_computations
-from curate.compute.runs import RunResult, read_reason
+from curate.compute.graphs import GraphTrace
 from curate.model.corpus import CodeFile, LoadedRecords, fill_store
 from curate.model.features import FeatureStore
 from curate.model.options import CurateOptions
+from curate.model.previous import STAYS, Previous, PublishedRecord
 from curate.model.rights import Origin, Rights
 from curate.published.outcome import CurationOutcome
 from curate.run.pipeline import describe_assumptions_of, write_contents
@@ -30,7 +30,7 @@ from curate.sources.rows import ROW_SCHEMA, MeasuredFacts, RecordSource
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from lemur_core.graphs.graph import Graph
-from lemur_core.graphs.identity import IDENTITIES, compute_identities
+from lemur_core.graphs.identity import IDENTITIES, compute_identities, identities
 from manifests.conversations.conversation import DROPS, Chat, conversation_id, count_tokens
 from manifests.conversations.verify import chat_rows, contents
 from manifests.folders.kinds import SNAPSHOT, Folder
@@ -52,10 +52,7 @@ def derive(folder: Folder, made: Path) -> Json:
     with tempfile.TemporaryDirectory(dir=made) as scratch, CodeFile(Path(scratch) / "codes") as codes:
         corpus = _read_corpus(folder, options, codes)
         tracer = None if options.graphs == "off" else StoredTracer(path, corpus)
-        check = _StoredRuns(path, corpus, options.require_runs) if options.checks_runs else None
-        outcome = curate_strict(corpus, options, check, tracer)
-        if check is not None:
-            outcome.runs = check({code: outcome.representatives[code] for code in outcome.kept})
+        outcome = curate_strict(corpus, options, tracer, _read_previous(folder))
         if tracer is not None:
             outcome.notes += describe_assumptions_of(corpus, outcome, options)
         elif notes := manifest.details.get("notes"):
@@ -105,8 +102,8 @@ def _read_corpus(folder: Folder, options: CurateOptions, codes: CodeFile) -> Loa
     fill_store(store, read_codes(), options.tokens, folder.jobs)
     features = store.table(list(map(bytes.fromhex, digests)))
     if features.problems:
-        code, problem = next(iter(features.problems.items()))
-        raise UserError(f"networks.parquet: {list(digests)[code][:16]} is not usable: {problem}")
+        code_index, problem = next(iter(features.problems.items()))
+        raise UserError(f"networks.parquet: {list(digests)[code_index][:16]} is not usable: {problem}")
     records = read_table(SNAPSHOT.files(path, "records"), LemurRecord, ["id", "arch_uid"])
     arch_uids = {row["id"]: row["arch_uid"] for row in records.to_pylist() if row["arch_uid"] is not None}
     tables: list[pa.Table] = []
@@ -145,13 +142,8 @@ class StoredTracer:
     def __init__(self, folder: Path, corpus: LoadedRecords) -> None:
         self.known: dict[int, GraphTrace] = {}
         self._folder, self._corpus = folder, corpus
-        self._code_of = {id_: code for code, id_ in enumerate(corpus.ids)}
+        self._code_of = {id_: code_index for code_index, id_ in enumerate(corpus.ids)}
         self._stored: dict[int, Json] | None = None
-
-    @property
-    def computations(self) -> dict[int, str]:
-        """The computation of each code that has a graph."""
-        return get_computations(self.known)
 
     def trace(self, representatives: Mapping[int, int]) -> None:
         """Look up the codes that are not known yet. Raises: UserError if one has no row."""
@@ -161,10 +153,12 @@ class StoredTracer:
                 if row["id"] not in self._code_of:
                     raise UserError(f"graphs.parquet: {row['id'][:16]} is the id of no code here")
                 self._stored[self._code_of[row.pop("id")]] = _read_answer(row)
-        for code in representatives:
-            if code not in self._stored:
-                raise UserError(f"graphs.parquet: has no row of {self._corpus.ids[code][:16]}, which was compared")
-            self.known[code] = GraphTrace(self._stored[code])
+        for code_index in representatives:
+            if code_index not in self._stored:
+                raise UserError(
+                    f"graphs.parquet: has no row of {self._corpus.ids[code_index][:16]}, which was compared"
+                )
+            self.known[code_index] = GraphTrace(self._stored[code_index])
 
 
 def _read_answer(row: Json) -> Json:
@@ -177,51 +171,35 @@ def _read_answer(row: Json) -> Json:
         return answer
     packed = {mode: base64.b64encode(zlib.compress(text.encode(), 1)).decode() for mode, text in graphs.items() if text}
     forms = {mode: Graph.from_json(json.loads(text)) for mode, text in graphs.items() if text}
-    identities = compute_identities(forms)
-    return {**answer, **dict.fromkeys(IDENTITIES), **identities, **packed}
+    own = identities(forms["eval"]).exact
+    return {**answer, **dict.fromkeys(IDENTITIES), **compute_identities(forms), "graph_eval": own, **packed}
 
 
-class _StoredRuns:
-    """Answers which networks run as the tables state it."""
-
-    def __init__(self, folder: Path, corpus: LoadedRecords, required: bool) -> None:
-        columns = ["id", "nn", "runs", "runs_error"]
-        records = read_table(SNAPSHOT.files(folder, "records"), LemurRecord, columns).to_pylist()
-        for row in records:
-            if (row["runs"] is True) != (row["runs_error"] is None):
-                raise UserError(f"{row['nn']}: runs is {row['runs']}, and the error is {row['runs_error']!r}")
-            if required and not row["runs"]:
-                raise UserError(f"{row['nn']}: kept, but does not run")
-        self._results = {row["id"]: RunResult(row["runs"], row["runs_error"]) for row in records}
-        self._ids = corpus.ids
-        for row in iterate_rows(folder / "decisions.parquet", ("id", "stage", "reason")):
-            if (left_out := read_reason(row["reason"])) is not None:
-                self._results[row["id"]] = left_out
-            elif row["stage"] is not None:  # if it was run, to be kept in an earlier pass, it is one that runs
-                self._results.setdefault(row["id"], RunResult(True))
-
-    def __call__(self, representatives: Mapping[int, int]) -> dict[int, RunResult]:
-        """Return the results of these codes. Raises: UserError if one is not stated."""
-        missing = next((code for code in representatives if self._ids[code] not in self._results), None)
-        if missing is not None:
-            raise UserError(f"{self._ids[missing][:16]}: nothing says whether it runs")
-        return {code: self._results[self._ids[code]] for code in representatives}
+def _read_previous(folder: Folder) -> Previous | None:
+    """Return what was kept before: the records whose decisions say so, and those that the manifest names as gone."""
+    if (stated := folder.manifest.details.get("previous")) is None:
+        return None
+    decided = iterate_rows(folder.path / "decisions.parquet", ("id", "kept", "reason"))
+    stayed = {row["id"] for row in decided if row["kept"] and row["reason"] == STAYS}
+    records = {item["id"]: PublishedRecord(item["nn"], item["split"]) for item in stated["gone"]}
+    rows = SNAPSHOT.rows(folder.path, LemurRecord, ("id", "nn", "split"))
+    return Previous(records | {row.id: PublishedRecord(row.nn, row.split) for row in rows if row.id in stayed})
 
 
 def _read_rights(folder: Path, manifest: Manifest, corpus: LoadedRecords) -> Rights:
     """Return the rights as the table of networks states them; `check_rights` proves these."""
     shared = manifest.details.get("license", NOASSERTION)
-    code_of = {id_: code for code, id_ in enumerate(corpus.ids)}
+    code_of = {id_: code_index for code_index, id_ in enumerate(corpus.ids)}
     own: dict[int, str] = {}
     origins: dict[int, Origin] = {}
     columns = ("id", "license", "origin", "origin_similarity", "origin_license")
     for file in SNAPSHOT.files(folder, "networks"):
         for row in iterate_rows(file, columns):
-            code = code_of[row["id"]]
+            code_index = code_of[row["id"]]
             if row["license"] != shared:
-                own[code] = row["license"]
+                own[code_index] = row["license"]
             if row["origin"] is not None:
-                origins[code] = Origin(row["origin"], row["origin_similarity"], row["origin_license"], "")
+                origins[code_index] = Origin(row["origin"], row["origin_similarity"], row["origin_license"], "")
     by_row = manifest.details.get("licensed_by_row", 0)
     return Rights(shared, own, origins if "origins" in manifest.details else None, by_row)
 
@@ -229,10 +207,10 @@ def _read_rights(folder: Path, manifest: Manifest, corpus: LoadedRecords) -> Rig
 def _read_chat(folder: Path, corpus: LoadedRecords, outcome: CurationOutcome) -> Chat:
     """Return the conversations with their texts as stored; ids, lengths, names, licenses and splits are worked out."""
     about: dict[str, tuple[str, Json]] = {}
-    for code in outcome.kept:
-        nn = corpus.rows.column("nn")[outcome.representatives[code]].as_py() or ""
-        columns = {"record": corpus.ids[code], "nn": nn, "license": outcome.rights.get_license(code)}
-        about[corpus.ids[code]] = (outcome.splits[code], columns)
+    for code_index in outcome.kept:
+        nn = corpus.rows.column("nn")[outcome.representatives[code_index]].as_py() or ""
+        columns = {"record": corpus.ids[code_index], "nn": nn, "license": outcome.rights.get_license(code_index)}
+        about[corpus.ids[code_index]] = (outcome.splits[code_index], columns)
     rows = []
     for _, row in chat_rows(folder):
         if row["record"] not in about:

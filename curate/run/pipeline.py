@@ -2,7 +2,7 @@
 
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -10,13 +10,14 @@ import pyarrow as pa
 
 from curate.chat.build import build_chat
 from curate.compute.graphs import GraphTracer
-from curate.compute.runs import Check, RunChecker, describe_assumptions
+from curate.compute.runs import describe_assumptions
 from curate.folder.networks import count_measurements
 from curate.folder.page import snapshot_page
 from curate.folder.report import write_report
 from curate.folder.snapshot import MEASUREMENTS, list_removed_rows, write_snapshot_card, write_snapshot_tables
 from curate.model.corpus import CodeFile, LoadedRecords, read_corpus
 from curate.model.options import CurateOptions, get_prefix
+from curate.model.previous import Previous, describe_previous
 from curate.model.rights import Origins, check_origins, read_rights
 from curate.published.outcome import CurationOutcome, count_decisions
 from curate.run.strict import curate_strict
@@ -40,6 +41,7 @@ def curate(
     options: CurateOptions,
     *,
     origins: Sequence[Path] = (),
+    previous: Previous | None = None,
     jobs: int | None = None,
     force: bool = False,
 ) -> Manifest:
@@ -47,30 +49,37 @@ def curate(
 
     Args:
         origins: extractions whose blocks each code is compared with to find its origin.
+        previous: what was kept before stays, and keeps its split.
     Returns: the manifest that was written.
     Raises: UserError for bad input or an `out` that cannot be written; nothing is left behind then.
     """
     watch = Stopwatch()
     repositories = check_origins(origins)
+    if previous is not None:
+        previous.check(describe_previous(options))
     with atomic_folder(out, force=force) as folder:
         # Inside the folder that is written: a killed run leaves one thing behind.
         with tempfile.TemporaryDirectory(dir=folder) as scratch, CodeFile(Path(scratch) / "codes") as codes:
             corpus = read_corpus(source, codes, options.tokens, jobs)
             watch.lap("load and features")
-            outcome = decide(corpus, options, jobs)
+            outcome = decide(corpus, options, jobs, previous)
             _check_some_left(corpus, outcome)
             watch.lap("decide")
             _add_rights(corpus, outcome, source, options, origins, jobs)
             if origins:
                 watch.lap("origins")
-            _add_chat(corpus, outcome, options, jobs, watch)
+            if options.chat:
+                outcome.chat = build_chat(corpus, outcome, options, jobs=jobs)
+                watch.lap("chat")
             rows, counts, details = write_contents(folder, corpus, outcome, options, source)
             watch.lap("write")
-        parents = [*find_source_parents(source), *repositories]
+        ran_code = options.chat or outcome.graphs is not None
+        before = [previous.parent] if previous is not None and previous.parent is not None else []
+        parents = [*find_source_parents(source), *repositories, *before]
         manifest = Manifest(
             kind="snapshot",
-            versions=package_versions() | (run_versions(options.runtime) if _ran_code(options, outcome) else {}),
-            parameters=_parameters(source, options, outcome, repositories),
+            versions=package_versions() | (run_versions(options.runtime) if ran_code else {}),
+            parameters=_parameters(source, options, outcome, repositories, before),
             inputs=source.inputs(),
             parents=list(dict.fromkeys(parents)),
             counts=counts,
@@ -91,29 +100,11 @@ def write_contents(
     rows = write_snapshot_tables(folder, corpus, outcome, source.measurements())
     removed = [int(corpus.code_of_row[row]) for row in list_removed_rows(corpus, outcome)]
     counts = count_decisions(corpus, outcome) | outcome.rights.count(outcome.kept, removed)
-    counts |= _count_measured(folder, rows)
+    if MEASUREMENTS in rows:
+        counts["measurements"] = count_measurements(iterate_rows(folder / MEASUREMENTS, ("id", "kind")))
     write_report(folder, corpus, outcome, counts, options, source.name)
     write_snapshot_card(folder, source.name, outcome, rows, source.inputs())
     return rows, counts, _details(outcome)
-
-
-def _add_chat(
-    corpus: LoadedRecords, outcome: CurationOutcome, options: CurateOptions, jobs: int | None, watch: Stopwatch
-) -> None:
-    if not options.chat:
-        return
-    outcome.chat = build_chat(corpus, outcome, options, jobs=jobs)
-    watch.lap("chat")
-
-
-def _count_measured(folder: Path, rows: Mapping[str, int]) -> Json:
-    if MEASUREMENTS not in rows:
-        return {}
-    return {"measurements": count_measurements(iterate_rows(folder / MEASUREMENTS, ("id", "kind")))}
-
-
-def _ran_code(options: CurateOptions, outcome: CurationOutcome) -> bool:
-    return options.checks_runs or options.chat or outcome.graphs is not None
 
 
 def _add_rights(
@@ -149,37 +140,25 @@ def _check_some_left(corpus: LoadedRecords, outcome: CurationOutcome) -> None:
     raise UserError(f"no record is left: {reason}; the most frequent prefixes are {known}")
 
 
-def decide(corpus: LoadedRecords, options: CurateOptions, jobs: int | None) -> CurationOutcome:
-    """Decide every row, and check whether the kept records run if requested."""
-    if not options.checks_runs:
-        return _decide(corpus, options, jobs, None)
-    with RunChecker(corpus, jobs=jobs, **options.in_sandbox) as check:
-        outcome = _decide(corpus, options, jobs, check)
-        outcome.runs = check({code: outcome.representatives[code] for code in outcome.kept})
-    return outcome
-
-
-def _decide(
-    corpus: LoadedRecords,
-    options: CurateOptions,
-    jobs: int | None,
-    check: Check | None,
+def decide(
+    corpus: LoadedRecords, options: CurateOptions, jobs: int | None, previous: Previous | None = None
 ) -> CurationOutcome:
-    if options.graphs != "off":
-        try:
-            with GraphTracer(corpus, jobs=jobs, **options.in_sandbox) as tracer:
-                outcome = curate_strict(corpus, options, check, tracer)
-            outcome.notes += describe_assumptions_of(corpus, outcome, options)
-            return outcome
-        except NoSandboxError as error:
-            # Only the default may be left out in silence: what was requested is an error.
-            if options.graph is not None or check is not None:
-                raise
-            note(f"graphs are not compared: {error}")
-            outcome = curate_strict(corpus, options, check)
-            outcome.notes.append("graphs were not compared: nothing can be run here, so no code was run")
-            return outcome
-    return curate_strict(corpus, options, check)
+    """Decide every row."""
+    if options.graphs == "off":
+        return curate_strict(corpus, options, previous=previous)
+    try:
+        with GraphTracer(corpus, jobs=jobs, **options.in_sandbox) as tracer:
+            outcome = curate_strict(corpus, options, tracer, previous)
+    except NoSandboxError as error:
+        # Only the default may be left out in silence: what was requested is an error.
+        if options.graph is not None or options.require_runs or previous is not None:
+            raise
+        note(f"graphs are not compared: {error}")
+        outcome = curate_strict(corpus, options)
+        outcome.notes.append("graphs were not compared: nothing can be run here, so no code was run")
+        return outcome
+    outcome.notes += describe_assumptions_of(corpus, outcome, options)
+    return outcome
 
 
 def describe_assumptions_of(corpus: LoadedRecords, outcome: CurationOutcome, options: CurateOptions) -> list[str]:
@@ -209,10 +188,13 @@ def _parameters(
     options: CurateOptions,
     outcome: CurationOutcome,
     repositories: Sequence[Parent],
+    before: Sequence[Parent],
 ) -> Json:
     """Return the parameters of the decisions, to reproduce them; `graph` is off if nothing could be run."""
     chosen = describe_options(options)
-    chosen["check_runs"], chosen["graph"] = options.checks_runs, "off" if outcome.graphs is None else options.graphs
+    chosen["graph"] = "off" if outcome.graphs is None else options.graphs
     if repositories:
         chosen["origins"] = [parent.sha256 for parent in repositories]
+    if before:
+        chosen["previous"] = before[0].sha256
     return {"source": source.name, **chosen}

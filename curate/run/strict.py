@@ -1,16 +1,16 @@
 """The whole curation on one page."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
-from curate.compute.graphs import CorpusTracer, GraphTrace, choose_traced, differ_test, get_computations
-from curate.compute.runs import Check, reason_to_leave_out
+from curate.compute.graphs import CorpusTracer, GraphTrace, differ_test, get_computations
 from curate.model.corpus import LoadedRecords
 from curate.model.options import CurateOptions, get_prefix, matching_prefix
-from curate.model.records import Records, build_records, choose_fitting
-from curate.model.select import Rescue, Select, Support, rescue
-from curate.model.splits import CorpusSplits, assign_splits, group_names, split_corpus, split_groups
-from curate.published.outcome import CurationOutcome
+from curate.model.previous import STAYS, GrowingSelection, Previous
+from curate.model.records import Records, build_records, describe_off_scale, leave_out
+from curate.model.select import Rescue, Support, rescue
+from curate.model.splits import CorpusSplits, assign_splits, group_kept, group_names, split_corpus
+from curate.published.outcome import NOT_RUN, CurationOutcome
 from lemur_core.similarity.index import KeptSet, LexicalIndex, StructuralIndex, Verdict, select
 from lemur_core.similarity.join import Recall, enough_effort, exact_pairs, measure_recall
 from lemur_core.similarity.minhash import PERMUTATIONS, SCHEME, Banding
@@ -19,61 +19,91 @@ from lemur_core.similarity.minhash import PERMUTATIONS, SCHEME, Banding
 def curate_strict(
     corpus: LoadedRecords,
     options: CurateOptions,
-    check: Check | None = None,
     tracer: CorpusTracer | None = None,
+    previous: Previous | None = None,
 ) -> CurationOutcome:
     """Decide every row by the guarantees.
 
+    A code is traced, and run, only where it is about to be kept: all others are near a kept code that ranks higher, so
+    the outcome is that of tracing and running all of them.
+
     Args:
-        check: checks which records run; required with `require_runs`.
-        tracer: traces what codes compute; None: graphs are not compared.
+        tracer: traces what codes compute, and whether they run; None: graphs are not compared.
+        previous: what was kept before stays, and keeps its split.
     """
-    records = build_records(corpus, options)
+    published = {} if previous is None else previous.find(corpus)
+    records = all_records = build_records(corpus, options, published)
+    published = {code_index: published[code_index] for code_index in records.order if code_index in published}
+    growing = None if previous is None else GrowingSelection(corpus, published)
     recall = _measure_recall(corpus, records, options)
-    selector = _selector(corpus, options, recall, tracer)
+    near = _index_near(corpus, options, recall)
     if tracer is not None and options.graphs != "survivors":
         tracer.trace(records.representatives)
 
-    def choose(candidates: Records) -> Rescue:
-        return rescue(candidates.order, _supports(candidates, options), corpus.features, selector)
+    def decide(order: Sequence[int]) -> dict[int, Verdict]:
+        near.clear()
+        near.graphs = {} if tracer is None else get_computations(tracer.known)
+        near.differ = None if tracer is None else differ_test(tracer.known, options.graphs)
+        if growing is None:
+            return select(order, near)
+        return growing.select(order, near, () if tracer is None else name_computations(tracer.known))
 
-    def choose_when_traced(candidates: Records) -> Rescue:
-        return choose(candidates) if tracer is None else choose_traced(candidates, choose, tracer)
+    while True:  # ends: each pass traces a code that was unknown, or leaves one out
+        chosen = rescue(records.order, _list_supports(records, options), decide)
+        representatives = {code_index: records.representatives[code_index] for code_index in chosen.kept}
+        if tracer is not None and not representatives.keys() <= tracer.known.keys():
+            tracer.trace(representatives)
+            continue
+        failed: dict[int, str] = {}
+        if options.require_runs and tracer is not None:
+            tried = {code_index: tracer.known[code_index] for code_index in chosen.kept if code_index not in published}
+            failed = {code_index: NOT_RUN + (one.error or "") for code_index, one in tried.items() if not one.runs}
+        if not failed:
+            break
+        records = leave_out(records, corpus, failed)
 
-    def find_reasons(kept: Mapping[int, int]) -> dict[int, str]:
-        if not options.require_runs:
-            return {}
-        assert check is not None
-        return {code: reason_to_leave_out(result) for code, result in check(kept).items() if not result.runs}
-
-    all_records, (records, chosen) = records, choose_fitting(records, corpus, choose_when_traced, find_reasons)
     if records is not all_records:  # report the recall among the records that were compared in the end
         recall = _measure_recall(corpus, records, options, Banding(recall.bands, recall.rows))
     kept = sorted(chosen.kept, key=records.rank.__getitem__)
     traces: Mapping[int, GraphTrace] = {} if tracer is None else tracer.known
-    groups = split_groups(kept, corpus.features, None if tracer is None else [traces[code].widths for code in kept])
-    ids = [corpus.ids[code] for code in kept]
-    kinds = [(records.prefixes[code], records.families[code]) for code in kept]
-    split_of = dict(zip(kept, assign_splits(groups, ids, kinds, options.seed), strict=True))
+    groups = group_kept(kept, corpus.features, name_computations(traces), published)
+    roots, ids = [groups.root(code_index) for code_index in kept], [corpus.ids[code_index] for code_index in kept]
+    kinds = [(records.prefixes[code_index], records.families[code_index]) for code_index in kept]
+    decided = {root: split for root in roots if (split := groups.split(root)) is not None}
+    split_of = dict(zip(kept, assign_splits(roots, ids, kinds, options.seed, decided), strict=True))
+    details = {
+        "lsh": recall.facts(),
+        "sketch": {"scheme": SCHEME, "permutations": PERMUTATIONS},
+        "split_groups": len(set(roots)),
+    }
+    if previous is not None and growing is not None:
+        gone = previous.list_gone(corpus, all_records.filtered, published)
+        details |= {"previous": {"kept": len(published), "gone": gone}, "inherited": growing.inherited}
     return CurationOutcome(
-        decisions=_decisions(corpus, records, chosen, traces),
+        decisions=_decide_rows(corpus, records, chosen, traces, published),
         kept=kept,
-        representatives={code: records.representatives[code] for code in kept},
+        representatives={code_index: records.representatives[code_index] for code_index in kept},
         splits=split_of,
-        clusters=dict(zip(kept, group_names(groups, ids), strict=True)),
+        clusters=dict(zip(kept, group_names(roots, ids), strict=True)),
         families=records.families,
-        scores={code: records.scores.get(code) for code in records.rows},
-        weights={code: get_weight(records.names[code], options.upweight) for code in kept},
+        scores={code_index: records.scores.get(code_index) for code_index in records.rows},
+        weights={code_index: get_weight(records.names[code_index], options.upweight) for code_index in kept},
         rows=records.rows,
         whole=_split_corpus(corpus, records, chosen, split_of, traces, options.seed),
         graphs=None if tracer is None else tracer.known,
-        notes=chosen.shortfalls,
-        details={
-            "lsh": recall.facts(),
-            "sketch": {"scheme": SCHEME, "permutations": PERMUTATIONS},
-            "split_groups": len(set(groups)),
-        },
+        runs={code_index: traces[code_index] for code_index in kept} if options.require_runs else None,
+        notes=chosen.shortfalls + describe_off_scale(corpus),
+        details=details,
     )
+
+
+def name_computations(traces: Mapping[int, GraphTrace]) -> tuple[Mapping[int, str], ...]:
+    """Return identities by code; codes that share one must be in one split: equal up to widths, equal in eval mode
+    (they differ in what training draws), and equal in numbers.
+    """
+    widths = {code_index: trace.widths for code_index, trace in traces.items() if trace.widths is not None}
+    evals = {code_index: trace.evaluated for code_index, trace in traces.items() if trace.evaluated is not None}
+    return widths, evals, get_computations(traces)
 
 
 def _split_corpus(
@@ -86,20 +116,17 @@ def _split_corpus(
 ) -> CorpusSplits:
     """Assign a split to all codes, so that none is near to another in another split."""
     removed = {
-        code: canonical
-        for code in records.order
-        if code not in split_of and (canonical := chosen.verdicts[code].canonical) is not None
+        code_index: canonical
+        for code_index in records.order
+        if code_index not in split_of and (canonical := chosen.verdicts[code_index].canonical) is not None
     }
     names = corpus.rows.column("nn")
     others = {
-        code: (get_prefix(names[row].as_py() or ""), corpus.features.family[code])
-        for code, row in sorted(records.rows.items(), key=lambda item: corpus.ids[item[0]])
-        if code not in records.representatives
+        code_index: (get_prefix(names[row].as_py() or ""), corpus.features.family[code_index])
+        for code_index, row in sorted(records.rows.items(), key=lambda item: corpus.ids[item[0]])
+        if code_index not in records.representatives
     }
-    known = {code: traces[code] for code in records.rows if code in traces}
-    widths = {code: trace.widths for code, trace in known.items() if trace.widths is not None}
-    computed = (widths, get_computations(known))
-    return split_corpus(corpus.features, corpus.ids, split_of, removed, others, computed, seed)
+    return split_corpus(corpus.features, corpus.ids, split_of, removed, others, name_computations(traces), seed)
 
 
 def get_weight(name: str, upweight: Sequence[tuple[str, float]]) -> float:
@@ -119,84 +146,94 @@ def _measure_recall(
     return measure_recall(features, truth, banding, threshold)
 
 
-def _selector(corpus: LoadedRecords, options: CurateOptions, recall: Recall, tracer: CorpusTracer | None) -> Select:
-    features, banding = corpus.features, Banding(recall.bands, recall.rows)
-    lexical = LexicalIndex(features, options.lexical_threshold, banding)
-    kept = KeptSet(features, lexical, StructuralIndex(features.elements, options.structural_threshold))
-
-    def run(order: Sequence[int]) -> dict[int, Verdict]:
-        kept.clear()
-        kept.graphs = {} if tracer is None else tracer.computations
-        kept.differ = None if tracer is None else differ_test(tracer.known, options.graphs)
-        return select(order, kept)
-
-    return run
+def _index_near(corpus: LoadedRecords, options: CurateOptions, recall: Recall) -> KeptSet:
+    features = corpus.features
+    lexical = LexicalIndex(features, options.lexical_threshold, Banding(recall.bands, recall.rows))
+    return KeptSet(features, lexical, StructuralIndex(features.elements, options.structural_threshold))
 
 
-def _supports(records: Records, options: CurateOptions) -> list[Support]:
+def _list_supports(records: Records, options: CurateOptions) -> list[Support]:
     """Return minimum prefixes, then top-ups, each over the records in best-first order."""
     named = list(dict.fromkeys([*options.prefer, *options.include])) or sorted(set(records.prefixes.values()))
     prefixes = [("prefix", "minimum", text, options.min_per_prefix) for text in named if options.min_per_prefix]
     prefixes += [("topup", "top-up", text, options.topup_per_prefix) for text in options.topup_prefix]
     supports = []
     for kind, what, text, minimum in prefixes:
-        members = tuple(code for code in records.order if matching_prefix(records.names[code], [text]) is not None)
+        members = tuple(
+            code_index for code_index in records.order if matching_prefix(records.names[code_index], [text]) is not None
+        )
         supports.append(Support(f"{what} of prefix {text}", members, minimum, kind))
     return supports
 
 
-def _decisions(
-    corpus: LoadedRecords, records: Records, chosen: Rescue, traces: Mapping[int, GraphTrace]
+def _decide_rows(
+    corpus: LoadedRecords,
+    records: Records,
+    chosen: Rescue,
+    traces: Mapping[int, GraphTrace],
+    published: Container[int],
 ) -> list[Verdict]:
     """Return one decision for every input row, in input order."""
     names: list[str] = [nn or "" for nn in corpus.rows.column("nn").to_pylist()]
     decisions = []
-    for row, code in enumerate(corpus.code_of_row.tolist()):
+    for row, code_index in enumerate(corpus.code_of_row.tolist()):
         if row in corpus.problems:
             decisions.append(Verdict("invalid", reason=corpus.problems[row]))
         elif row in records.filtered:
             decisions.append(Verdict("filter", reason=records.filtered[row]))
         else:
-            verdict = chosen.verdicts[code]
-            representative = records.network_rows[names[row], code]
+            verdict = chosen.verdicts[code_index]
+            representative = records.network_rows[names[row], code_index]
             if row != representative:
                 reason = f"further row of {names[row]}, see row {representative}"
                 decisions.append(Verdict("repeat", verdict.canonical, verdict.similarity, reason))
-            elif verdict.stage is None and row != records.representatives[code]:
-                reason = f"same code as {records.names[code]}"
-                decisions.append(Verdict("exact", code, 1.0, reason))
+            elif verdict.stage is None and row != records.representatives[code_index]:
+                reason = f"same code as {records.names[code_index]}"
+                decisions.append(Verdict("exact", code_index, 1.0, reason))
+            elif code_index in published:
+                decisions.append(Verdict(None, code_index, 1.0, STAYS))
             else:
-                decisions.append(_record_decision(code, corpus, records, chosen, traces))
+                decisions.append(_decide_record(code_index, corpus, records, chosen, traces))
     return decisions
 
 
-def _record_decision(
-    code: int, corpus: LoadedRecords, records: Records, chosen: Rescue, traces: Mapping[int, GraphTrace]
+def _decide_record(
+    code_index: int, corpus: LoadedRecords, records: Records, chosen: Rescue, traces: Mapping[int, GraphTrace]
 ) -> Verdict:
-    verdict, features = chosen.verdicts[code], corpus.features
+    verdict, features = chosen.verdicts[code_index], corpus.features
     other, similarity = verdict.canonical, verdict.similarity
     assert other is not None
     assert similarity is not None
     name = records.names[other]
     if verdict.stage is None:
-        rescued = chosen.rescued.get(code)
+        rescued = chosen.rescued.get(code_index)
         support = "" if rescued is None else f" for the support of its {'prefix' if rescued == 'prefix' else 'group'}"
-        return Verdict(None, code, 1.0, f"kept{support}", rescued)
+        return Verdict(None, code_index, 1.0, f"kept{support}", rescued)
     if verdict.stage == "exact":
         reason = f"same code as {name} but for comments, docstrings and layout"
     elif verdict.stage == "graph":
         reason = f"computes what {name} computes"
-        if code in traces and other in traces and traces[code].graph != traces[other].graph:
+        if code_index in traces and other in traces and traces[code_index].graph != traces[other].graph:
             reason += ": other operations, equal numbers"
-    elif verdict.stage == "lexical" and features.literal[code] == features.literal[other]:
+        if code_index in traces and other in traces and traces[code_index].training != traces[other].training:
+            reason += "; same network, other training"
+    elif verdict.stage == "leak" and similarity == 1:
+        reason = f"would join two published splits: its structure or computation is that of {name}"
+    elif verdict.stage == "leak":
+        reason = f"would join two published splits: Jaccard {_round_down(similarity)} to {name}"
+    elif verdict.stage == "lexical" and features.literal[code_index] == features.literal[other]:
         reason = f"same model code as {name}"
-    elif verdict.stage == "lexical" and features.shingle_set[code] == features.shingle_set[other]:
+    elif verdict.stage == "lexical" and features.shingle_set[code_index] == features.shingle_set[other]:
         reason = f"same shingles as {name}; names, numbers or repetitions differ"
-    elif verdict.stage == "structural" and features.fingerprint[code] == features.fingerprint[other]:
+    elif verdict.stage == "structural" and features.fingerprint[code_index] == features.fingerprint[other]:
         reason = f"same fingerprint as {name}"
     elif verdict.stage == "structural" and similarity == 1:
         reason = f"same layer calls and sizes as {name}; their order or repetition differs"
     else:
-        # Rounded down: a similarity below a threshold must not read as if it reached it.
-        reason = f"{verdict.stage} Jaccard {math.floor(similarity * 1000) / 1000:.3f} to {name}"
+        reason = f"{verdict.stage} Jaccard {_round_down(similarity)} to {name}"
     return Verdict(verdict.stage, other, verdict.similarity, reason)
+
+
+def _round_down(similarity: float) -> str:
+    """Return three digits: a similarity below a threshold must not read as if it reached it."""
+    return f"{math.floor(similarity * 1000) / 1000:.3f}"

@@ -341,7 +341,7 @@ _RUNS = _allow(runs=_Count)
 STATED: dict[str, Json] = {
     "snapshot": {
         "parameters": _allow(
-            source=_Text, graph=_Text, license=_Text, seed=int, check_runs=bool, require_runs=bool,
+            source=_Text, graph=_Text, license=_Text, seed=int, require_runs=bool,
             lexical_threshold=_Threshold, structural_threshold=_Threshold, tokens=Literal["abstract", "literal"],
             namespace=Literal["torch"] | None, chat=bool,
         ),

@@ -24,7 +24,7 @@ Split = Literal["train", "validation", "test"]
 
 #: The splits, in the order in which they are listed and filled.
 SPLITS: tuple[Split, ...] = typing.get_args(Split)
-Stage = Literal["invalid", "filter", "repeat", "exact", "lexical", "structural", "graph"]
+Stage = Literal["invalid", "filter", "repeat", "exact", "lexical", "structural", "graph", "leak"]
 Agreement = Literal["same", "widths", "different"]
 
 #: The levels that a block can reach, each one including those before it.

@@ -156,6 +156,7 @@ class GraphRow(Record):
     graph: Sha256 | None = Field(description="the computation in eval and train mode (G0)")
     graph_widths: Sha256 | None = Field(description="the same, ignoring widths (G1)")
     graph_repeats: Sha256 | None = Field(description="the same, ignoring widths and repeats (G2)")
+    graph_eval: Sha256 | None = Field(description="the computation in eval mode alone")
     behavior: Behavior | None = Field(
         default=None, description="the same in numbers; null if no other traced code could compute the same"
     )

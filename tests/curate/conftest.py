@@ -5,7 +5,7 @@ import io
 import itertools
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, redirect_stderr
 from dataclasses import dataclass
 from functools import cache
@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from curate.compute.graphs import GraphTrace
 from curate.model.corpus import CodeFile, LoadedRecords, read_corpus
 from curate.model.features import FeatureStore, code_features
 from curate.model.options import CurateOptions
@@ -126,6 +127,31 @@ def curated() -> Iterator[Callable[..., Curated]]:
             return Curated(list(rows), corpus, curate_strict(corpus, options), options)
 
         yield run
+
+
+class Told:
+    """A tracer that is told what each code computes, by its text, and notes what it was asked.
+
+    Args: told: the answer of the sandbox, or a name of the computation; None: it does not run.
+    """
+
+    def __init__(self, corpus: LoadedRecords, told: Callable[[str], Row | str | None]) -> None:
+        self._corpus, self._told = corpus, told
+        self.known: dict[int, GraphTrace] = {}
+
+    def trace(self, representatives: Mapping[int, int]) -> None:
+        for code_index in representatives:
+            answer = self._told(self._corpus.codes[code_index])
+            if answer is None:
+                answer = {"error": "forward_failed: ValueError: no"}
+            elif isinstance(answer, str):
+                answer = dict.fromkeys(("graph", "graph_widths", "graph_eval"), answer)
+            self.known.setdefault(code_index, GraphTrace(answer))
+
+
+@pytest.fixture(scope="session")
+def told() -> type[Told]:
+    return Told
 
 
 #: Lines of a constructor and of a forward pass; lower-case names and numbers are blind to the lexical view.

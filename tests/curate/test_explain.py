@@ -61,7 +61,7 @@ def codes(network: Callable[..., str]) -> dict[str, str]:
         "twin": first,
         "other twin": second,
         "broken": "def broken(:\n",
-        "pretrained": 'import torchvision\nnet = torchvision.models.resnet18(weights="DEFAULT")\n',
+        "pretrained": 'import torchvision\nNet = torchvision.models.resnet18(weights="DEFAULT")\n',
     }
 
 

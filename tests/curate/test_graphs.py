@@ -3,24 +3,19 @@
 import importlib.metadata
 import json
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from curate.compute.graphs import GraphTrace, GraphTracer, choose_traced, describe_trace_failure
+from curate.compute.graphs import GraphTrace, GraphTracer, describe_trace_failure
 from curate.compute.runs import NetFailure
 from curate.folder.explain import explain
 from curate.kinds import verify
 from curate.model.options import CurateOptions, Graphs
-from curate.model.select import Rescue
 from curate.run.pipeline import curate
 from lemur_core.files.errors import NoSandboxError
-from lemur_core.similarity.index import Verdict
 from manifests.folders.manifest import read_manifest
 from tests.curate.conftest import MemorySource
 
@@ -191,55 +186,6 @@ def test_without_a_sandbox_the_stage_is_left_out_loudly(tmp_path: Path, monkeypa
     assert all(check.ok for check in verify(tmp_path / "out", jobs=1))
     with pytest.raises(NoSandboxError):
         curate(MemorySource(rows()), tmp_path / "asked", CurateOptions(graph="survivors"))
-
-
-class _Known:
-    """Stands for a tracer that knows the graph of each code, and counts what it was asked for."""
-
-    def __init__(self, graphs: Sequence[int | None]) -> None:
-        self._graphs = graphs
-        self.known: dict[int, GraphTrace] = {}
-
-    def trace(self, shown: dict[int, int]) -> None:
-        for code in shown:
-            graph = self._graphs[code]
-            self.known[code] = GraphTrace({"graph": str(graph)} if graph is not None else {"error": "does not run"})
-
-
-class _Order:
-    def __init__(self, count: int) -> None:
-        self.order = list(range(count))
-        self.representatives = {code: code for code in self.order}
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.data())
-def test_deciding_survivors_first_changes_nothing(data: st.DataObject) -> None:
-    """Any similarity of texts, any graphs: as if everything had been traced before."""
-    count = data.draw(st.integers(1, 12))
-    graphs = data.draw(st.lists(st.one_of(st.none(), st.integers(0, 4)), min_size=count, max_size=count))
-    near = data.draw(st.sets(st.tuples(st.integers(0, count - 1), st.integers(0, count - 1)), max_size=20))
-
-    def decide(tracer: _Known, order: Sequence[int]) -> Rescue:
-        kept: list[int] = []
-        verdicts = {}
-        for code in order:
-            texts = [one for one in kept if (one, code) in near or (code, one) in near]
-            graph_of = {one: tracer.known[one].graph for one in (*kept, code) if one in tracer.known}
-            twins = [one for one in kept if graph_of.get(code) is not None and graph_of.get(one) == graph_of[code]]
-            if texts or twins:
-                verdicts[code] = Verdict("lexical" if texts else "graph", (texts or twins)[0], 1.0)
-            else:
-                kept.append(code)
-                verdicts[code] = Verdict(None, code, 1.0)
-        return Rescue(verdicts)
-
-    everything, survivors = _Known(graphs), _Known(graphs)
-    records: Any = _Order(count)
-    everything.trace(records.representatives)
-    lazy: Any = survivors
-    chosen = choose_traced(records, lambda found: decide(survivors, found.order), lazy)
-    assert chosen.verdicts == decide(everything, records.order).verdicts
 
 
 def test_verify_compares_the_runtime_of_the_graphs(folders: dict[Graphs, Path], tmp_path: Path) -> None:

@@ -67,7 +67,8 @@ class Pool:
                 if place % 3 == 0:
                     extra = "\ndef load():\n    return torch.hub.load('pytorch/vision', 'resnet18')\n\nnet = load()\n"
                     self.codes.append(network(item, extra=extra))
-        self.codes += ["x = 1\n", "x = 2\n", "y = 'text'\n", "pass\n"]  # no layers: empty fingerprints
+        bodies = ("x = 1", "x = 2", "y = 'text'", "pass")  # no layers: empty fingerprints
+        self.codes += [f"class Net(Module):\n    {body}\n" for body in bodies]
         self.codes += INVALID
         assert len(set(self.codes)) == len(self.codes)
         self.views: dict[str, View] = {}
@@ -560,8 +561,12 @@ def test_nothing_usable(curated: Any, options: dict[str, Any], code: str | None)
 def test_networks_without_layers(pool: Pool, curated: Any) -> None:
     """Codes that call nothing have nothing to compare by structure; only their tokens count."""
     result = curated(
-        [{"nn": f"n-{i}", "nn_code": code} for i, code in enumerate(("x = 1\n", "y = 'text'\n", "pass\n"))]
+        [
+            {"nn": f"n-{i}", "nn_code": code}
+            for i, code in enumerate([*pool.codes[-len(INVALID) - 4 :][1:4], "x = 1", "import os"])
+        ]
     )
+    assert [decision.reason for decision in result.decisions[3:]] == ["defines no nn.Module"] * 2
     assert len(result.kept) == 3
     assert len(set(result.outcome.splits.values())) == 1  # but their (empty) fingerprints are equal
 

@@ -20,7 +20,7 @@ FORGE = """import base64, json, os, sys, zlib
 pack = lambda data: base64.b64encode(zlib.compress(data)).decode()
 graph = lambda **more: pack(json.dumps({{"form": 2, "torch": torch.__version__.partition("+")[0], "nodes": [], "outputs": [], "writes": [], "reads": [], "unique": "", **more}}).encode())
 def net(**more):
-    texts = {{name: name for name in ("route", "graph", "graph_widths", "graph_repeats", "initial", "glue")}}
+    texts = {{name: name for name in ("route", "graph", "graph_widths", "graph_repeats", "graph_eval", "initial", "glue")}}
     lists = {{name: [] for name in ("in_shape", "prm_read", "dead_classes", "unused_parameters")}}
     return {{"runs": True, "train_error": None, "reads_values": False, **texts, **lists, "eval": graph(), **more}}
 frame = sys._getframe()
@@ -68,7 +68,7 @@ def test_each_record_gets_its_outcome(tmp_path: Path, monkeypatch: pytest.Monkey
     tables = []
     for number in range(2):  # the second time, outcomes are recalled
         out = tmp_path / f"snapshot{number}"
-        curate(tmp_path / "records.jsonl", out=out, options=CurateOptions(graph="all", check_runs=True), jobs=2)
+        curate(tmp_path / "records.jsonl", out=out, options=CurateOptions(graph="all"), jobs=2)
         assert [check for check in verify(out) if not check.ok] == []
         tables.append([(out / name).read_bytes() for name in ("graphs.parquet", "decisions.parquet")])
     assert tables[0] == tables[1]

@@ -42,7 +42,7 @@ def test_what_no_python_reads(code: str) -> None:
 def test_the_decision_says_so(tmp_path: Path) -> None:
     codes = tmp_path / "codes"
     codes.mkdir()
-    (codes / "plain.py").write_text("x = 3\n")
+    (codes / "plain.py").write_text("class Net(Module):\n    x = 3\n")
     (codes / "later.py").write_text(NEWER[(3, 14)])
     curate(open_source(str(codes)), tmp_path / "out", CurateOptions(graph="off", license="MIT"), jobs=1)
     rows = {row["nn"]: row for row in pq.read_table(tmp_path / "out" / "decisions.parquet").to_pylist()}

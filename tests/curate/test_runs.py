@@ -1,7 +1,7 @@
 """Whether networks run: what LEMUR hands them, the trial in the sandbox, what is kept of outcomes."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,24 +10,25 @@ import pyarrow.parquet as pq
 import pytest
 
 from curate.compute.runs import (
+    BATCH,
     NAMESPACES,
     PRM,
+    RUN,
     InputCase,
     NetFailure,
-    RunChecker,
-    RunResult,
+    NetRuns,
+    RunRequest,
     build_case,
     complete,
     imports_nothing,
+    open_box,
     place_in,
-    read_reason,
-    reason_to_leave_out,
+    read_answer,
 )
 from curate.interface import Snapshot, curate
 from curate.model.options import CurateOptions
 from extract.proofs.validate import MissingOriginal
-from lemur_core.files.errors import UsageError
-from lemur_core.sandbox import Job, Limits, Outcome, Status, cached
+from lemur_core.sandbox import Limits, cached
 from lemur_core.sandbox.server.foreign import one_line, read_missing
 from tests.builders.suites import read_files, read_table, table
 
@@ -119,96 +120,48 @@ def test_error_lines_are_the_same_everywhere() -> None:
     assert one_line("abcdef", 3) == "abc …"
 
 
-def test_reasons_carry_their_category() -> None:
-    failed, unknown = RunResult(False, "forward_failed: KeyError: 'a: b'"), RunResult(None, "unknown_input: no task")
-    assert reason_to_leave_out(failed) == "does not run (--require-runs): forward_failed: KeyError: 'a: b'"
-    assert read_reason(reason_to_leave_out(failed)) == failed
-    assert reason_to_leave_out(unknown).startswith("cannot be tried (--require-runs)")
-    assert read_reason(reason_to_leave_out(unknown)) == unknown
-    assert read_reason("loads trained weights, line 3 (--from-scratch)") is None
-
-
 # --- in the sandbox -----------------------------------------------------------------------------------------------------
 
 LARGE = json.dumps({"lr": 0.1, "transform": "norm_64"})
 TRIALS: dict[str, tuple[Row, str | None, str]] = read_table(__file__, "runs.md", "Trials", globals())
 
 
+def run(rows: dict[str, Row], limits: Limits = LIMITS) -> dict[str, NetRuns | NetFailure]:
+    """Run networks as LEMUR calls them."""
+    requests = {}
+    for name, one in rows.items():
+        task, dataset, prm = complete(one, one["nn_code"])
+        case = build_case(task, dataset, prm.get("transform"))
+        assert isinstance(case, InputCase)
+        requests[name] = RunRequest(one["nn_code"], asdict(case), prm | {"batch": BATCH})
+    stage = replace(RUN, limits=limits)
+    with open_box([stage], jobs=1, unsafe=False) as box:
+        return {reply.key: read_answer(reply) for reply in stage.run(box, requests)}
+
+
 @pytest.fixture(scope="module")
-def checked(curated: Callable[..., Any]) -> tuple[dict[str, RunResult], Any, Any]:
-    """The results of all trials by name, the corpus, and each code's row."""
-    corpus = curated([case for case, _, _ in TRIALS.values()]).corpus
-    shown = dict(zip(corpus.code_of_row.tolist(), range(len(TRIALS)), strict=True))
-    with RunChecker(corpus, jobs=1, limits=LIMITS) as check:
-        results = check(shown)
-        assert check.ran == len(TRIALS) - 2
-    return {name: results[code] for name, code in zip(TRIALS, shown, strict=True)}, corpus, shown
+def answers() -> dict[str, NetRuns | NetFailure]:
+    return run({name: case for name, (case, _, _) in TRIALS.items()})
 
 
 @pytest.mark.parametrize("name", TRIALS)
-def test_trials(checked: tuple[dict[str, RunResult], Any, Any], name: str) -> None:
-    _, category, error = TRIALS[name]
-    result = checked[0][name]
-    assert result.category == category, result.error
-    assert result.runs == (True if category is None else None if category == "unknown_input" else False)
-    assert error in (result.error or "")
-    assert "\n" not in (result.error or "")
+def test_trials(answers: dict[str, NetRuns | NetFailure], name: str) -> None:
+    (_, category, error), answer = TRIALS[name], answers[name]
+    assert answer.runs == (category is None)
+    if isinstance(answer, NetFailure):
+        assert answer.category == category, answer.error
+        assert error in answer.fault
+        assert "\n" not in answer.fault
 
 
-def test_a_second_check_starts_no_sandbox(
-    checked: tuple[dict[str, RunResult], Any, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    results, corpus, shown = checked
-    monkeypatch.setattr(cached, "Sandbox", None)
-    with RunChecker(corpus, jobs=1, limits=LIMITS) as check:
-        assert list(check(shown).values()) == list(results.values())
-        assert check.ran == 0
-
-
-class Scripted:
-    """In the place of the sandbox: everything runs; keeps the jobs that it was given."""
-
-    def __init__(self) -> None:
-        self.started: list[Job] = []
-
-    def __call__(self, **_: object) -> "Scripted":
-        return self
-
-    def __enter__(self) -> "Scripted":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def run(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
-        for job in jobs:
-            self.started.append(job)
-            yield Outcome(job.key, Status.OK, {"runs": True})
-
-
-@pytest.fixture
-def scripted(monkeypatch: pytest.MonkeyPatch) -> Scripted:
-    made = Scripted()
-    monkeypatch.setattr(cached, "Sandbox", made)
-    return made
-
-
-def test_other_hyperparameters_are_another_trial(curated: Callable[..., Any], scripted: Scripted) -> None:
-    corpus = curated([row(RUNS, prm=LARGE)]).corpus
-    with RunChecker(corpus, jobs=1, limits=LIMITS) as check:
-        assert check({0: 0}) == {0: RunResult(True)}
-    assert scripted.started[0].payload["prm"] == {"lr": 0.1, "transform": "norm_64", "batch": 2}
-
-
-def test_what_loops_or_takes_all_memory_ends(curated: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_loops_or_takes_all_memory_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cached, "time", SimpleNamespace(sleep=lambda _seconds: None))
-    corpus = curated([row(LOOPS), row(GREEDY)]).corpus
     limits = Limits(wall_seconds=60, cpu_seconds=1, memory_bytes=2**30)
-    with RunChecker(corpus, jobs=2, limits=limits) as check:
-        loops, greedy = check({0: 0, 1: 1}).values()
-    assert loops == RunResult(False, "timeout: used more than 1 seconds of CPU")
+    loops, greedy = run({"loops": row(LOOPS), "greedy": row(GREEDY)}, limits).values()
+    assert isinstance(loops, NetFailure)
+    assert loops.fault == "timeout: used more than 1 seconds of CPU"
+    assert isinstance(greedy, NetFailure)
     assert greedy.category == "out_of_memory"
-    assert greedy.runs is False
 
 
 def test_the_name_of_a_missing_module_is_short_and_visible() -> None:
@@ -284,7 +237,7 @@ def test_codes_without_imports_run_in_the_namespace_on_request(tmp_path: Path) -
     assert read_records(plain)["bare"]["runs_error"].startswith("import_failed: NameError: name 'nn' is not defined")
     notes = plain.manifest.details["notes"]
     assert notes[1:] == ["1 kept code that imports nothing does not run; --namespace torch runs such codes"]
-    placed = curate(folder, out=tmp_path / "placed", options=CurateOptions(namespace="torch", check_runs=True), jobs=1)
+    placed = curate(folder, out=tmp_path / "placed", options=CurateOptions(namespace="torch"), jobs=1)
     records = read_records(placed)
     assert records["bare"]["runs"] is True
     assert records["bare"]["graph"]
@@ -298,11 +251,6 @@ def test_codes_without_imports_run_in_the_namespace_on_request(tmp_path: Path) -
 def test_the_documented_line() -> None:
     text = (Path(__file__).parents[2] / "docs" / "sources.md").read_text(encoding="utf-8")
     assert NAMESPACES["torch"] in text
-
-
-def test_a_namespace_that_nothing_is_run_in() -> None:
-    with pytest.raises(UsageError, match="--namespace: nothing is run"):
-        CurateOptions(namespace="torch", graph="off")
 
 
 @table(__file__, "arguments.md", "Imports nothing", globals())

@@ -1,10 +1,12 @@
 """Percentiles and scores, worked out by hand and by a plain second program; best results; values off the scale."""
 
 import itertools
+import json
 import math
 import textwrap
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -14,9 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from curate.kinds import verify
 from curate.model.features import code_features
+from curate.model.options import CurateOptions
 from curate.model.pretrained import Evidence, find_pretrained
 from curate.model.records import find_best_rows, find_off_scale, rank_rows, score_codes
+from curate.run.pipeline import curate
+from curate.sources import open_source
 from curate.sources.rows import ROW_SCHEMA
 from tests.builders.suites import read_files, table
 
@@ -228,3 +234,19 @@ def test_text_is_cut_and_lines_are_those_of_the_parser() -> None:
 @table(__file__, "pretrained_cases.md", "Any code is read in bounded time", globals())
 def test_any_code_is_read_in_bounded_time(code: str) -> None:
     assert not isinstance(code_features(f"import timm\n{code}\n"), str)
+
+
+def test_what_is_no_number_or_off_its_scale_is_a_note(
+    network: Callable[..., str], warm: Callable[..., None], tmp_path: Path
+) -> None:
+    codes = [network([place, 3, 7]) for place in (1, 5, 9)]
+    warm(codes)
+    stated = ["notanumber", 1.7, 0.5, 0.6, None]
+    rows = [
+        {"nn": "n", "nn_code": codes[place % 3], "dataset": "d", "epoch": place, "accuracy": accuracy}
+        for place, accuracy in enumerate(stated)
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    manifest = curate(open_source(str(tmp_path / "rows.jsonl")), tmp_path / "out", CurateOptions(graph="off"), jobs=1)
+    assert manifest.details["notes"] == ["outside 0 to 1: row 1: accuracy 1.7"]
+    assert [check for check in verify(tmp_path / "out", jobs=1) if not check.ok] == []

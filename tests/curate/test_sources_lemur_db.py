@@ -184,7 +184,7 @@ def test_truncated_on_the_hub(server: Any, tmp_path: Path) -> None:
 
 
 def test_curation_names_version_file_and_licence(server: Any, tmp_path: Path) -> None:
-    codes = {"ga-1": "import torch\nx = 1\n", "GAN": "import numpy\ny = [2, 3]\n"}
+    codes = {"ga-1": "class Net(Module):\n    x = 1\n", "GAN": "class Net(Module):\n    y = [2, 3]\n"}
     put(server, tmp_path, {"2.2.11": codes}, license="mit")
     curate(open_source("lemur-db"), tmp_path / "out", CurateOptions(graph="off"), jobs=1)
     manifest = read_manifest(tmp_path / "out")

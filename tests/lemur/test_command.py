@@ -66,7 +66,7 @@ def some_rows() -> list[dict[str, Any]]:
         {"nn": "broken", "nn_code": "def ("},
         {"nn": "blank", "nn_code": " "},
     ]
-    return [*rows, {"nn": "none", "nn_code": None}, {"nn": "ü–\U0001f600", "nn_code": "x = 'ü'\n"}]
+    return [*rows, {"nn": "none", "nn_code": None}, {"nn": "ü–\U0001f600", "nn_code": "class Net(Module): x = 'ü'\n"}]
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:

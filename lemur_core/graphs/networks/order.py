@@ -55,6 +55,8 @@ def _walk(graph: Graph) -> dict[int, int]:
     def longest_first(node: Node, keys: Sequence[bytes]) -> list[Ref]:
         """Return what a node reads: which operand is written first says nothing."""
         refs = order_inputs(node, keys)
+        if node.op in ("addcmul", "addcdiv"):  # as where product and sum are two operations
+            refs = (*refs[1:], refs[0])
         return sorted(refs, key=lambda ref: behind[ref.node], reverse=True)
 
     return number_nodes(graph, keys, longest_first)

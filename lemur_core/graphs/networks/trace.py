@@ -27,11 +27,10 @@ from torch.utils._pytree import tree_leaves
 
 from lemur_core.graphs.canonical import canonical
 from lemur_core.graphs.graph import Graph, pack
-from lemur_core.graphs.identity import compute_identities
+from lemur_core.graphs.identity import compute_identities, identities
 from lemur_core.graphs.memory import find_storage
 from lemur_core.graphs.networks.order import digest_weights
 from lemur_core.graphs.networks.source import digest_glue, find_marks, list_batches
-from lemur_core.graphs.networks.spellings import unify
 from lemur_core.graphs.recorder import Recorder, TooManyOperationsError
 from lemur_core.graphs.trace import (
     ROUTES,
@@ -148,8 +147,8 @@ def trace_network(payload: dict[str, Any]) -> dict[str, Any]:
 
     Returns: `{"runs": false, "category", "error", "missing"}`, of the first case, if it fails without a recorder, too;
         `{"runs": true, "category": "not_recorded", "error"}` if it only fails with one; or `{"runs": true, "route",
-        "in_shape", "graph", "graph_widths", "graph_repeats", "train_error", "reads_values", "varies", "initial",
-        "glue", "prm_read", "dead_classes", "unused_parameters", "weights"}`, and the graphs `eval` and
+        "in_shape", "graph", "graph_widths", "graph_repeats", "graph_eval", "train_error", "reads_values", "varies",
+        "initial", "glue", "prm_read", "dead_classes", "unused_parameters", "weights"}`, and the graphs `eval` and
         `train`, packed (`unpack`).
     Raises: MemoryError and the like, which the sandbox reports.
     """
@@ -258,7 +257,7 @@ def _observe(
     train_error = None if error is None else f"{error.category}: {error.detail}"
     graphs = {mode: _without_constant_reads(graph) for mode, graph in note_values(graphs, initial).items()}
     traced = TraceResult(module, net, recorder, graphs, initial, route, train_error)
-    forms = {mode: unify(canonical(graph)) for mode, graph in graphs.items()}
+    forms = {mode: canonical(graph) for mode, graph in graphs.items()}
     recorded = Graph(tuple(recorder.nodes), (), (), tuple(recorder.reads))
     may_vary = drew_before or bool(_without_constant_reads(recorded).reads)
     return _ModeRuns(traced, forms, sorted(prm.read), frozenset(marks), may_vary)
@@ -294,6 +293,7 @@ def _answer(payload: Mapping[str, Any], case: Mapping[str, Any], first: _ModeRun
     suffix = " (not reached in these runs)" if first.reads else ""
     about = {
         "in_shape": case["in_shape"],
+        "graph_eval": identities(forms["eval"]).exact,
         "glue": digest_glue(payload["code"]),
         "prm_read": list(first.prm_read),
         "varies": sorted(marks),

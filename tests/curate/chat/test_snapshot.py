@@ -76,7 +76,7 @@ def test_the_counts_of_manifest_and_card(snapshot: Path, chat: Chat, capsys: pyt
     assert found["kinds"] == {kind: kinds[kind] for kind in CHAT_KINDS}
     assert found["drops"]["design"] == {"does_not_run": 3, "too_long": 1}
     assert found["dropped"] == sum(sum(reasons.values()) for reasons in found["drops"].values())
-    assert found["rows"] + found["dropped"] == 10 * len(CHAT_KINDS)
+    assert found["rows"] + found["dropped"] == 7 * len(CHAT_KINDS)
     assert manifest.details["chat"]["license"] == "NOASSERTION"
     text = (snapshot / "README.md").read_text()
     assert "| `does_not_run` | 3 |" in text
@@ -85,7 +85,7 @@ def test_the_counts_of_manifest_and_card(snapshot: Path, chat: Chat, capsys: pyt
     lengths = sorted(row["n_tokens"] for (_, kind), row in chat.items() if kind == "repair")
     assert f"| {len(lengths)} | {lengths[(len(lengths) - 1) // 2]:,} | {lengths[-1]:,} |" in text
     print(summary_text(snapshot, manifest, as_json=False))
-    line = rf"chat +{len(chat)}  conversations: {kinds['design']} design, .*; {20 - len(chat)} not made"
+    line = rf"chat +{len(chat)}  conversations: {kinds['design']} design, .*; {14 - len(chat)} not made"
     assert re.search(line, capsys.readouterr().out)
 
 
