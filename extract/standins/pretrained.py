@@ -184,31 +184,6 @@ class PreTrainedModel(nn.Module):
         """The module that maps to the vocabulary; None without one."""
         return getattr(self, "lm_head", None)
 
-    def get_encoder(self, modality=None):
-        """The encoder of a modality (text by default); the model itself if it has none."""
-        vision = ("vision_tower", "visual", "vision_model", "vision_encoder", "image_tower")
-        names = {
-            None: ("text_encoder", "encoder"),
-            "image": vision,
-            "video": vision,
-            "audio": ("audio_tower", "audio_encoder", "speech_encoder"),
-        }[modality]
-        return self._part(names, "get_encoder", modality=modality)
-
-    def get_decoder(self):
-        """The decoder; the model itself if it has none."""
-        return self._part(("language_model", "text_model", "decoder", "text_decoder"), "get_decoder")
-
-    def _part(self, names, getter, **kwargs):
-        for name in names:
-            if hasattr(self, name):
-                return getattr(self, name)
-        base = self.base_model
-        if base is self or not hasattr(base, getter):
-            return self
-        found = getattr(base, getter)(**kwargs)
-        return self if found is base and getter == "get_encoder" else found
-
     def warn_if_padding_and_no_attention_mask(self, input_ids, attention_mask):
         """Do nothing: warnings are not part of a block."""
 
