@@ -29,17 +29,20 @@ class RuntimeNames:
 
     def __init__(self) -> None:
         self._answers: dict[str, Answer] = {}
-        self._listed: dict[str, dict[str, bool]] = {}  # by module: its names, and whether each is a class of modules
+        self._listed: dict[
+            str, list[str]
+        ] = {}  # by module: its names, and those of subclasses of Module, each as a text
         self.has_new_answers = False  # True if there are answers that `load` did not provide
 
     def has(self, dotted: str, name: str) -> bool:
         """Return whether a module exists and offers a name ("" for the module alone)."""
-        return name in self._list(dotted) or bool(self._answer(_has, dotted, name))
+        names, _ = self._list(dotted)
+        return name in names or bool(self._answer(_has, dotted, name))
 
     def is_module_class(self, dotted: str, name: str) -> bool:
         """Return whether a name is a subclass of torch.nn.Module."""
-        listed = self._list(dotted).get(name)
-        return bool(self._answer(_is_module_class, dotted, name)) if listed is None else listed
+        names, classes = self._list(dotted)
+        return name in classes if name in names else bool(self._answer(_is_module_class, dotted, name))
 
     def is_submodule(self, package: str, name: str) -> bool:
         """Return whether a package that is not part of the runtime has a submodule of that name."""
@@ -51,14 +54,15 @@ class RuntimeNames:
         assert isinstance(names, list)
         return frozenset(names)
 
-    def _list(self, dotted: str) -> dict[str, bool]:
+    def _list(self, dotted: str) -> tuple[list[str], list[str]]:
         if dotted.partition(".")[0] not in _PACKAGES:
-            return {}
+            return [], []
         if not self._listed:
             command = [sys.executable, "-P", __file__]
             self._listed = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
             self.has_new_answers = True
-        return self._listed.get(dotted, {})
+        names, classes = self._listed.get(dotted, ("-", ""))
+        return names.split(" "), classes.split()
 
     def _answer(self, ask: Callable[..., Answer], *names: str) -> Answer:
         question = " ".join((ask.__name__, *names))
@@ -127,7 +131,7 @@ def _is_module_class(dotted: str, name: str) -> bool:
     return isinstance(value, type) and issubclass(value, Module)
 
 
-def list_names() -> dict[str, dict[str, bool]]:
+def list_names() -> dict[str, list[str]]:
     """Import the packages, and return the names in each of their modules, as `RuntimeNames` keeps them."""
     for package in _PACKAGES:
         importlib.import_module(package)
@@ -137,18 +141,21 @@ def list_names() -> dict[str, dict[str, bool]]:
                 _import(submodule.name)
     from torch.nn import Module
 
-    found: dict[str, dict[str, bool]] = {}
+    found = {}
     for dotted, module in sorted(sys.modules.items()):
         if dotted.partition(".")[0] in _PACKAGES:
             path = getattr(module, "__path__", None)
             submodules = pkgutil.iter_modules(path) if isinstance(path, list) else ()
-            found[dotted] = {"": False} | {submodule.name: False for submodule in submodules}
+            names, classes = {"", *(submodule.name for submodule in submodules)}, set()
             for name in dir(module):
                 try:
                     value = getattr(module, name)
                 except (AttributeError, ImportError, RuntimeError):
                     continue  # of a module that makes its names on request
-                found[dotted][name] = isinstance(value, type) and issubclass(value, Module)
+                names.add(name)
+                if isinstance(value, type) and issubclass(value, Module):
+                    classes.add(name)
+            found[dotted] = [" ".join(sorted(names)), " ".join(sorted(classes))]
     return found
 
 

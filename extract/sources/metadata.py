@@ -93,7 +93,8 @@ def _list_requires(settings: Mapping[str, "_Settings"], texts: Mapping[str, str]
 def _find_stated(expression: object, text: object, classifiers: object) -> str:
     """Return the license that fields state: an SPDX expression (PEP 639), else a text, else classifiers."""
     named = [name.removeprefix("License ::").strip() for name in strings(classifiers) if name.startswith("License ::")]
-    return license_of_fields(*(field if isinstance(field, str) else "" for field in (expression, text)), named)
+    first, second = (field if isinstance(field, str) else "" for field in (expression, text))
+    return license_of_fields(first, second, named)
 
 
 def _decode(path: str, data: bytes) -> str:
