@@ -74,7 +74,7 @@ class RuntimeNames:
     @staticmethod
     def key() -> str:
         """Return a key with the versions that the answers hold for."""
-        return "names-of-runtime:" + ",".join(importlib.metadata.version(package) for package in _PACKAGES)
+        return "modules-of-runtime:" + ",".join(importlib.metadata.version(package) for package in _PACKAGES)
 
     def load(self, data: bytes | None) -> None:
         """Load the list and the answers of an earlier run."""
