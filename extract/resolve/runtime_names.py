@@ -1,53 +1,52 @@
 """Answers about the modules of the runtime: the standard library, torch, torchvision and numpy.
 
-The text of a module is asked first, because importing torch and torchvision takes more than two seconds. It answers
-where a name is bound at its top level, outside of branches, as far as it imports only what is installed; all other
-questions go to the imported module.
+Importing torch takes seconds, so a process does it once for each version of the runtime, and lists the names of all
+modules that are imported along; the list is cached with the answers. Any other module is imported here.
 
-    >>> RuntimeNames().is_module_class("torch.nn", "Conv2d")  # the class is found in torch/nn/modules/conv.py
+    >>> RuntimeNames().is_module_class("torch.nn", "Conv2d")
     True
 """
 
-import ast
 import importlib
 import importlib.machinery
 import importlib.metadata
 import importlib.util
 import json
-import re
+import pkgutil
+import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
+from collections.abc import Callable
 
-from lemur_core.source.parse import split_dotted_name
+_PACKAGES = ("torch", "torchvision", "numpy")
+_WHOLE = ("torch.nn", "torchvision")  # importing these imports not all of their modules
 
-_READ = frozenset({"torch", "torchvision"})  # packages that take long to import
-_DELETED, _WORD = re.compile(rb"^\s*del (.+)", re.M), re.compile(rb"\w+")
-_REPLACED = re.compile(rb"^sys\.modules\[.*\] *=", re.M)  # another object takes the place of the module
-_ROOT = ("torch.nn.modules.module", "Module")
+Answer = bool | list[str]
 
 
 class RuntimeNames:
     """Answers about the modules of the runtime; each computed once."""
 
     def __init__(self) -> None:
-        self._answers: dict[str, bool | list[str]] = {}
+        self._answers: dict[str, Answer] = {}
+        self._listed: dict[
+            str, list[str]
+        ] = {}  # by module: its names, and those of subclasses of Module, each as a text
         self.has_new_answers = False  # True if there are answers that `load` did not provide
 
     def has(self, dotted: str, name: str) -> bool:
         """Return whether a module exists and offers a name ("" for the module alone)."""
-        return bool(self._answer(_has, dotted, name))
+        names, _ = self._list(dotted)
+        return name in names or bool(self._answer(_has, dotted, name))
 
     def is_module_class(self, dotted: str, name: str) -> bool:
         """Return whether a name is a subclass of torch.nn.Module."""
-        return bool(self._answer(_is_module_class, dotted, name))
+        names, classes = self._list(dotted)
+        return name in classes if name in names else bool(self._answer(_is_module_class, dotted, name))
 
     def is_submodule(self, package: str, name: str) -> bool:
         """Return whether a package that is not part of the runtime has a submodule of that name."""
-        return package not in {"torch", "torchvision", "numpy"} and bool(self._answer(_is_submodule, package, name))
+        return package not in _PACKAGES and bool(self._answer(_is_submodule, package, name))
 
     def star(self, dotted: str) -> frozenset[str]:
         """Return the names that a star import binds."""
@@ -55,7 +54,17 @@ class RuntimeNames:
         assert isinstance(names, list)
         return frozenset(names)
 
-    def _answer(self, ask: Callable[..., bool | list[str]], *names: str) -> bool | list[str]:
+    def _list(self, dotted: str) -> tuple[list[str], list[str]]:
+        if dotted.partition(".")[0] not in _PACKAGES:
+            return [], []
+        if not self._listed:
+            command = [sys.executable, "-P", __file__]
+            self._listed = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+            self.has_new_answers = True
+        names, classes = self._listed.get(dotted, ("-", ""))
+        return names.split(" "), classes.split()
+
+    def _answer(self, ask: Callable[..., Answer], *names: str) -> Answer:
         question = " ".join((ask.__name__, *names))
         if question not in self._answers:
             self._answers[question] = ask(*names)
@@ -65,16 +74,18 @@ class RuntimeNames:
     @staticmethod
     def key() -> str:
         """Return a key with the versions that the answers hold for."""
-        return "runtime-names:" + ",".join(importlib.metadata.version(p) for p in ("torch", "torchvision", "numpy"))
+        return "modules-of-runtime:" + ",".join(importlib.metadata.version(package) for package in _PACKAGES)
 
     def load(self, data: bytes | None) -> None:
-        """Load the answers of an earlier run."""
+        """Load the list and the answers of an earlier run."""
         if data is not None:
-            self._answers.update(json.loads(data))
+            listed, answers = json.loads(data)
+            self._listed.update(listed)
+            self._answers.update(answers)
 
     def dump(self) -> bytes:
-        """Return the answers in serialized form, for a later run."""
-        return json.dumps(self._answers, sort_keys=True).encode()
+        """Return the list and the answers in serialized form, for a later run."""
+        return json.dumps([self._listed, self._answers], sort_keys=True).encode()
 
 
 def _import(dotted: str) -> object | None:
@@ -87,8 +98,6 @@ def _import(dotted: str) -> object | None:
 
 
 def _has(dotted: str, name: str) -> bool:
-    if name not in {"", "*"} and _is_public(dotted) and _find_definition(dotted, name) is not None:
-        return True
     module = _import(dotted)
     if module is None:
         return False
@@ -116,136 +125,42 @@ def _is_submodule(package: str, name: str) -> bool:
 
 
 def _is_module_class(dotted: str, name: str) -> bool:
-    stated = _is_stated_module_class(dotted, name) if _is_public(dotted) else None
-    if stated is not None:
-        return stated
     from torch.nn import Module
 
     value = getattr(_import(dotted), name, None)
     return isinstance(value, type) and issubclass(value, Module)
 
 
-# -- what the text of a module says ------------------------------------------------------------------------------------
+def list_names() -> dict[str, list[str]]:
+    """Import the packages, and return the names in each of their modules, as `RuntimeNames` keeps them."""
+    for package in _PACKAGES:
+        importlib.import_module(package)
+    for package in _WHOLE:
+        for submodule in pkgutil.walk_packages(sys.modules[package].__path__, f"{package}."):
+            if "._" not in submodule.name:
+                _import(submodule.name)
+    from torch.nn import Module
 
-
-@dataclass(frozen=True, slots=True)
-class _ModuleText:
-    """The statements that bind names at the top level of a module, outside of branches, and its star imports."""
-
-    binders: Mapping[str, ast.stmt]
-    stars: tuple[str, ...]
-    exports: frozenset[str] | None
-
-
-_Definition = tuple[str, str, ast.stmt | None]  # module, name, and the statement; None for a module
-
-
-def _is_public(dotted: str) -> bool:
-    """Return whether all parts of a module's name are public; some private ones fail on import for other reasons."""
-    return "._" not in dotted
-
-
-@cache
-def _read(dotted: str) -> _ModuleText | None:
-    """Return what a module of torch or torchvision binds; None without a file, or if it imports what is missing."""
-    file, above = _find_file(dotted), dotted.rpartition(".")[0]
-    if file is None or (above and _read(above) is None):
-        return None
-    code = file.read_bytes()
-    if _REPLACED.search(code):
-        return None
-    tree = ast.parse(code)
-    package = dotted if file.name == "__init__.py" else above
-    binders: dict[str, ast.stmt] = {}
-    stars: list[str] = []
-    exports: frozenset[str] | None = None
-    for node in tree.body:
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            if isinstance(node, ast.ImportFrom):
-                node.module = _absolute(node, package)
-                node.level = 0
-            for alias in node.names:
-                if not _is_installed(alias.name if isinstance(node, ast.Import) else str(node.module)):
-                    return None
-                if alias.name == "*" and isinstance(node, ast.ImportFrom):
-                    stars.append(str(node.module))
-                else:
-                    binders[alias.asname or alias.name.partition(".")[0]] = node
-        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
-            binders[node.name] = node
-        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                if isinstance(target, ast.Name):
-                    binders[target.id] = node
-                    if target.id == "__all__":
-                        words = node.value.elts if isinstance(node.value, ast.List | ast.Tuple) else []
-                        exports = frozenset(str(w.value) for w in words if isinstance(w, ast.Constant))
-    for name in {name.decode() for names in _DELETED.findall(code) for name in _WORD.findall(names)}:
-        binders.pop(name, None)
-    return _ModuleText(binders, tuple(stars), exports)
-
-
-def _find_file(dotted: str) -> Path | None:
-    """Return the file of a module of torch or torchvision; nothing is imported for it."""
-    top, *rest = dotted.split(".")
-    spec = importlib.util.find_spec(top) if top in _READ else None
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    path = Path(spec.submodule_search_locations[0], *rest)
-    return next((file for file in (path / "__init__.py", path.with_name(f"{path.name}.py")) if file.is_file()), None)
-
-
-def _absolute(node: ast.ImportFrom, package: str) -> str:
-    above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-    return ".".join([*above, *([node.module] if node.module else [])])
-
-
-@cache
-def _is_installed(dotted: str) -> bool:
-    top = dotted.partition(".")[0]
-    return top in _READ or top in sys.stdlib_module_names or importlib.util.find_spec(top) is not None
-
-
-@cache
-def _find_definition(dotted: str, name: str) -> _Definition | None:
-    """Return where a name of a module of torch or torchvision is defined; None where the text does not tell."""
-    text = _read(dotted)
-    if text is None:
-        return None
-    node = text.binders.get(name)
-    if isinstance(node, ast.ImportFrom) and node.module is not None:
-        original = next(alias.name for alias in node.names if (alias.asname or alias.name) == name)
-        if (node.module, original) != (dotted, name):
-            if node.module.partition(".")[0] in _READ:
-                return _find_definition(node.module, original)
-            return node.module, original, node
-        node = None  # `from torch.nn import functional` in torch/nn/__init__.py: a module
-    if node is not None:
-        return dotted, name, node
-    if _find_file(f"{dotted}.{name}") is not None:
-        return f"{dotted}.{name}", "", None
-    for star in text.stars:
-        source = _read(star)
-        if source is not None and (name in source.exports if source.exports is not None else name[0] != "_"):
-            return _find_definition(star, name)
-    return None
-
-
-def _is_stated_module_class(dotted: str, name: str) -> bool | None:
-    """Return whether a name is a subclass of torch.nn.Module; None where the text does not tell."""
-    definition = _find_definition(dotted, name)
-    if definition is None:
-        return None
-    module, name, node = definition
-    if (module, name) == _ROOT:
-        return True
-    if isinstance(node, ast.FunctionDef):
-        return False
-    if not isinstance(node, ast.ClassDef):
-        return None
-    chains = [split_dotted_name(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases]
-    answers = [_is_stated_module_class(module, chain[0]) if len(chain) == 1 else None for chain in chains]
-    return True if True in answers else None if None in answers else False
+    found = {}
+    for dotted, module in sorted(sys.modules.items()):
+        if dotted.partition(".")[0] in _PACKAGES:
+            path = getattr(module, "__path__", None)
+            submodules = pkgutil.iter_modules(path) if isinstance(path, list) else ()
+            names, classes = {"", *(submodule.name for submodule in submodules)}, set()
+            for name in dir(module):
+                try:
+                    value = getattr(module, name)
+                except (AttributeError, ImportError, RuntimeError):
+                    continue  # of a module that makes its names on request
+                names.add(name)
+                if isinstance(value, type) and issubclass(value, Module):
+                    classes.add(name)
+            found[dotted] = [" ".join(sorted(names)), " ".join(sorted(classes))]
+    return found
 
 
 RUNTIME_NAMES = RuntimeNames()
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    print(json.dumps(list_names()))

@@ -20,7 +20,7 @@ from lemur_core.source.parse import parse_file
 from manifests.provenance.swhid import blob_sha1
 
 SOURCE_NAME = "lemur-curator"
-OPERATOR_FILES = ("convolutions.py", "experts.py", "points.py", "regions.py")
+OPERATOR_FILES = ("convolutions.py", "points.py", "regions.py")
 
 _HERE = Path(__file__).parents[1] / "standins"
 

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,8 +37,8 @@ Run = Callable[..., bytes]  # `run_git` for one repository
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHORT = 12
-_FETCH = ("fetch", "--quiet", "--no-tags", "--recurse-submodules=no")
-_WITHOUT_BLOBS = ("--filter=blob:none",)
+_FETCH = ("fetch", "--quiet", "--no-tags", "--recurse-submodules=no", "--filter=blob:none")
+_NO_COMMIT = re.compile("not our ref|unadvertised object")
 #: Files that are no code: how many, and how large one may be.
 _MAX_OTHERS, _MAX_OTHER_BYTES = 4_000, 1 << 20
 #: A transfer below this many bytes per second for this many seconds has failed.
@@ -154,21 +154,16 @@ def _list_remote(git: GitSpec, *patterns: str) -> dict[str, str]:
 def _fetch(git: GitSpec, commit: str, folder: Path) -> PackageSource:
     """Return one commit without its history; only the blobs that are read are fetched, if the server can do that."""
     note(f"fetching {git.name} at {commit[:_SHORT]} with git")
-    with workspace() as work:
-        try:
-            run = _make_repository(git, work / "lean")
-            run("config", "remote.origin.promisor", "true")
-            run(*_FETCH, *_WITHOUT_BLOBS, "--depth=1", "origin", commit)
-            contents = _read_commit(git, commit, run)
-        except GitError:  # an old server, which serves only branches and tags; or the commit does not exist
-            run = _make_repository(git, work / "whole")
-            run(*_FETCH, "origin", "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
-            try:
-                run("cat-file", "-e", f"{commit}^{{commit}}")
-            except GitError as error:
-                raise UserError(f"{git.origin}: no commit {commit}; check the revision") from error
-            contents = _read_commit(git, commit, run)
-    keep_files(contents.others, folder / commit, git.origin)
+    with _fetched(git, commit) as run:
+        blobs = _list_blobs(run, commit)
+        python = keep_paths(blobs)
+        texts = [path for path in blobs if is_text(path)]
+        packages = package_folders(python)
+        others = sorted(path for path in blobs.keys() - set(python) if is_about_code(path, packages))[:_MAX_OTHERS]
+        data = _read(git, commit, run, blobs, {*python, *texts, *others})
+    small = {path: data[path] for path in others if len(data[path]) <= _MAX_OTHER_BYTES}
+    contents = Contents({path: data[path] for path in python}, {path: data[path] for path in texts})
+    keep_files(small, folder / commit, git.origin)
     return keep_source(
         contents,
         read_facts(contents.texts),
@@ -203,21 +198,26 @@ def fetch_files(url: str, version: Version, choose: Callable[[list[str]], Iterab
     if commit is None:
         return {}
     note(f"fetching the tests of {git.name} at {last or commit[:_SHORT]} with git")
-    with workspace() as work:
-        run = _make_repository(git, work / "lean")
-        run("config", "remote.origin.promisor", "true")
-        run(*_FETCH, *_WITHOUT_BLOBS, "--depth=1", "origin", commit)
+    with _fetched(git, commit) as run:
         blobs = _list_blobs(run, commit)
-        wanted = list(choose(sorted(blobs)))
-        data = _read_blobs(git, commit, run, sorted({blobs[path] for path in wanted}))
-    return {path: data[blobs[path]] for path in wanted}
+        return _read(git, commit, run, blobs, choose(sorted(blobs)))
 
 
-def _make_repository(git: GitSpec, repository: Path) -> Run:
-    """Create an empty repository; return `run_git` for it."""
-    run_git(git.origin, None, "init", "--quiet", "--bare", "--template=", str(repository))
-    run_git(git.origin, repository, "config", "remote.origin.url", git.url)
-    return partial(run_git, git.origin, repository)
+@contextlib.contextmanager
+def _fetched(git: GitSpec, commit: str) -> Iterator[Run]:
+    """Yield `run_git` for a repository with one commit."""
+    with workspace() as work:
+        run_git(git.origin, None, "init", "--quiet", "--bare", "--template=", str(work / "repository"))
+        run = partial(run_git, git.origin, work / "repository")
+        run("config", "remote.origin.url", git.url)
+        run("config", "remote.origin.promisor", "true")
+        try:
+            run(*_FETCH, "--depth=1", "origin", commit)
+        except GitError as error:
+            if _NO_COMMIT.search(str(error)):
+                raise GitError(f"{git.origin}: no commit {commit} can be fetched; check the revision") from error
+            raise
+        yield run
 
 
 def _list_blobs(run: Run, commit: str) -> dict[str, str]:
@@ -231,28 +231,20 @@ def _list_blobs(run: Run, commit: str) -> dict[str, str]:
     return blobs
 
 
-def _read_commit(git: GitSpec, commit: str, run: Run) -> Contents:
-    blobs = _list_blobs(run, commit)
-    python = keep_paths(blobs)
-    texts = [path for path in blobs if is_text(path)]
-    packages = package_folders(python)
-    others = [path for path in blobs.keys() - set(python) if is_about_code(path, packages)]
-    others = sorted(others)[:_MAX_OTHERS]
-    data = _read_blobs(git, commit, run, sorted({blobs[path] for path in (*python, *texts, *others)}))
-    small = [path for path in others if len(data[blobs[path]]) <= _MAX_OTHER_BYTES]
-    return Contents(*({path: data[blobs[path]] for path in paths} for paths in (python, texts, small)))
-
-
-def _read_blobs(git: GitSpec, commit: str, run: Run, wanted: Sequence[str]) -> dict[str, bytes]:
-    absent = run("rev-list", "--objects", "--missing=print", "--no-walk", commit)
-    if missing := sorted({f"?{blob}".encode() for blob in wanted}.intersection(absent.splitlines())):
+def _read(git: GitSpec, commit: str, run: Run, blobs: Mapping[str, str], paths: Iterable[str]) -> dict[str, bytes]:
+    """Return the contents of some files of a commit by path. Raises: UserError if they are too large."""
+    chosen = {path: blobs[path] for path in paths}
+    wanted = sorted(set(chosen.values()))
+    absent = run("rev-list", "--objects", "--missing=print", "--no-walk", commit).splitlines()
+    if missing := sorted({f"?{blob}".encode() for blob in wanted}.intersection(absent)):
         # Those that the first fetch left out, in one request: git would fetch each by itself when it is read.
-        batch = ("-c", "fetch.negotiationAlgorithm=noop", *_FETCH, *_WITHOUT_BLOBS, "--no-write-fetch-head", "--stdin")
-        run(*batch, "origin", stdin=b"".join(line[1:] + b"\n" for line in missing))
+        batch = ("-c", "fetch.negotiationAlgorithm=noop", *_FETCH, "--no-write-fetch-head", "--stdin", "origin")
+        run(*batch, stdin=b"".join(line[1:] + b"\n" for line in missing))
     lines = "".join(f"{blob}\n" for blob in wanted).encode()
     # Sizes first: contents that are too large must not be read into memory.
     check_bounds(git.origin, map(int, run("cat-file", "--batch-check=%(objectsize)", stdin=lines).split()))
-    return read_blobs(run, wanted)
+    contents = read_blobs(run, wanted)
+    return {path: contents[blob] for path, blob in chosen.items()}
 
 
 def read_blobs(run: Run, wanted: Sequence[str]) -> dict[str, bytes]:

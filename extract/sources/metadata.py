@@ -1,19 +1,18 @@
 """Name, version, license, requirements and layout of a project, as its texts state them; nothing is executed.
 
-Read are METADATA and PKG-INFO of releases, pyproject.toml, setup.cfg, setup.py (its text), requirement files and
+Read are METADATA and PKG-INFO of releases, pyproject.toml, setup.cfg, literals of setup.py, requirement files and
 license texts; of the projects in a repository of several, their build settings, too.
 """
 
 import configparser
 import contextlib
-import email.parser
-import email.policy
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from packaging.metadata import parse_email
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
@@ -62,50 +61,40 @@ def read_facts(texts: Mapping[str, bytes]) -> PackageFacts:
     installed = any(".dist-info/" in path for path in decoded)  # the settings of its build mean nothing there
     settings = {} if installed else {folder: _Settings.read(folder, decoded) for folder in _list_projects(decoded)}
     own = settings.get("", _Settings())
-    licenses = [text for path, text in decoded.items() if _is_license(path, own.project)]
     header = next((text for path, text in decoded.items() if PurePosixPath(path).name in ("METADATA", "PKG-INFO")), "")
-    fields = email.parser.Parser(policy=email.policy.compat32).parsestr(header, headersonly=True)
-    stated = license_of_fields(
-        str(fields.get("License-Expression", "")),
-        str(fields.get("License", "")),
-        [value.removeprefix("License ::").strip() for value in map(str, fields.get_all("Classifier", []))],
-    )
+    fields, _ = parse_email(header)
     # Metadata of the release first: the project file only says how to build one.
+    stated = _find_stated(fields.get("license_expression"), fields.get("license"), fields.get("classifiers"))
     if stated == NOASSERTION:
-        stated = _read_license(own.project)
-    requires = tuple(str(value) for value in fields.get_all("Requires-Dist", []))
-    if not requires:
-        # The source itself first: the first of several versions counts.
-        lines = [
-            *_list_required(own, decoded),
-            *(line for key in settings if key for line in settings[key].requires() or ()),
-        ]
-        names = {item.name for item in settings.values()}  # projects of one repository may require each other
-        requires = tuple(
-            text
-            for text in dict.fromkeys(_parse_lines(lines))
-            if canonicalize_name(Requirement(text).name) not in names
-        )
+        project, licensed = own.project, own.project.get("license")
+        stated = _find_stated(licensed, table(licensed).get("text"), project.get("classifiers"))
+    licenses = [text for path, text in decoded.items() if _is_license(path, own.project)]
+    requires = tuple(fields.get("requires_dist", ())) or tuple(_list_requires(settings, decoded))
+    # A wheel is laid out as it is installed.
+    roots = (("", ""),) if installed else tuple(root for item in settings.values() for root in item.roots())
     return PackageFacts(
-        str(fields.get("Name", "")),
-        str(fields.get("Version", "")),
-        find_license(stated, licenses),
-        requires,
-        # A wheel is laid out as it is installed.
-        (("", ""),) if installed else tuple(root for item in settings.values() for root in item.roots()),
+        fields.get("name", ""), fields.get("version", ""), find_license(stated, licenses), requires, roots
     )
+
+
+def _list_requires(settings: Mapping[str, "_Settings"], texts: Mapping[str, str]) -> Iterator[str]:
+    """Yield what the projects of a repository require, but for each other; the source itself first."""
+    lines = _list_required(settings.get("", _Settings()), texts)
+    lines += [line for folder, item in settings.items() if folder for line in item.requires() or ()]
+    names = {item.name for item in settings.values()}
+    for text in dict.fromkeys(_parse_lines(lines)):
+        if canonicalize_name(Requirement(text).name) not in names:
+            yield text
 
 
 # --- licenses ---------------------------------------------------------------------------------------------------------
 
 
-def _read_license(project: Mapping[str, object]) -> str:
-    """Return the license in a project table: an SPDX expression (PEP 639), else a table's text, else classifiers."""
-    license_field, classifiers = project.get("license"), project.get("classifiers")
-    text = str(license_field.get("text", "")) if isinstance(license_field, dict) else ""
-    named = [str(value) for value in classifiers] if isinstance(classifiers, list) else []
-    licenses = [value.removeprefix("License ::").strip() for value in named if value.startswith("License ::")]
-    return license_of_fields(license_field if isinstance(license_field, str) else "", text, licenses)
+def _find_stated(expression: object, text: object, classifiers: object) -> str:
+    """Return the license that fields state: an SPDX expression (PEP 639), else a text, else classifiers."""
+    named = [name.removeprefix("License ::").strip() for name in strings(classifiers) if name.startswith("License ::")]
+    first, second = (field if isinstance(field, str) else "" for field in (expression, text))
+    return license_of_fields(first, second, named)
 
 
 def _decode(path: str, data: bytes) -> str:

@@ -35,7 +35,7 @@ from lemur_core.files.pip import AbsentError, RejectedError, download, latest_ve
 from lemur_core.files.progress import note
 
 PACKAGE_RE = re.compile(r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?:(?:@|==)(?P<version>[^@/\\\s]+))?")
-_NEAR = 6  # versions that are suggested if one does not exist
+_SHOWN = 6  # versions that are named if one does not exist
 
 
 def find_package(spec: str, digests: Collection[str]) -> PackageSource:
@@ -102,8 +102,9 @@ def _from_index(name: str, version: str) -> PackageSource:
             raise UserError(f"{spec}: {error}") from error
         except AbsentError as error:
             if error.versions:
-                near = ", ".join(near_versions(version, error.versions))
-                raise UserError(f"{spec}: no such release; near ones: {near}") from error
+                known = sorted(filter(None, map(_version, error.versions)))
+                newest = ", ".join(map(str, known[-_SHOWN:]))
+                raise UserError(f"{spec}: no such release; newest ones: {newest}") from error
             spelling = f"check the spelling (a local folder is written ./{name})"
             raise UserError(f"{spec}: no package of this name for this Python; {spelling}") from error
         except RetryableError as error:
@@ -111,18 +112,6 @@ def _from_index(name: str, version: str) -> PackageSource:
         except UserError as error:
             raise UserError(f"{spec}: {error}") from error
         return _keep(name, version, _read_release(archive))
-
-
-def near_versions(wanted: str, versions: Collection[str]) -> list[str]:
-    """Return a few versions around the requested one, in order, always with the newest."""
-    ordered = sorted(version for version in map(_version, versions) if version is not None)
-    target = _version(wanted)
-    if target is None or not ordered:
-        return [str(version) for version in ordered[-_NEAR:]]
-    index = sum(version < target for version in ordered)
-    start = max(0, min(index - _NEAR // 2, len(ordered) - _NEAR))
-    chosen = ordered[start : start + _NEAR]
-    return [str(version) for version in (chosen if ordered[-1] in chosen else [*chosen[:-1], ordered[-1]])]
 
 
 def _version(text: str) -> Version | None:
@@ -220,15 +209,13 @@ _MAX_MEMBERS = 300_000
 _MAX_UNPACKED_BYTES = 2 << 30
 
 
-Opener = Callable[[BinaryIO], IO[bytes] | io.BufferedIOBase]
 Choose = Callable[[list[str]], Iterable[str]]
 
-_OPENERS: dict[str, Opener] = {
-    ".tar.gz": gzip.open,
+_OPENERS: dict[str, Callable[[BinaryIO], IO[bytes] | io.BufferedIOBase]] = {
+    ".gz": gzip.open,
     ".tgz": gzip.open,
-    ".tar.bz2": bz2.open,
-    ".tar.xz": lzma.open,
-    ".tar": lambda file: file,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
 }
 _ZIPS = (".whl", ".zip")
 _DATA_FOLDER = re.compile(r"[^/]+\.data/(?:purelib|platlib)/(?P<rest>.+)")
@@ -244,10 +231,9 @@ def read_archive(path: Path, choose: Choose) -> dict[str, bytes]:
     try:
         if path.name.endswith(_ZIPS):
             return _read_zip(path, choose)
-        opener = next((opener for suffix, opener in _OPENERS.items() if path.name.endswith(suffix)), None)
-        if opener is None:
+        if path.suffix not in _OPENERS:
             raise UserError(f"{path.name}: not a wheel or sdist ({', '.join((*_ZIPS, *_OPENERS))})")
-        return _read_tar(path, opener, choose)
+        return _read_tar(path, choose)
     except (
         zipfile.BadZipFile, tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError, RuntimeError, ValueError,
         NotImplementedError,
@@ -278,9 +264,9 @@ def is_plain(member: zipfile.ZipInfo) -> bool:
     return kind in (0, 8)
 
 
-def _read_tar(path: Path, opener: Opener, choose: Choose) -> dict[str, bytes]:
+def _read_tar(path: Path, choose: Choose) -> dict[str, bytes]:
     plain: dict[str, int] = {}
-    with _open_tar(path, opener) as archive:
+    with _open_tar(path) as archive:
 
         def note_plain(member: tarfile.TarInfo) -> str:
             if member.isreg():
@@ -292,7 +278,7 @@ def _read_tar(path: Path, opener: Opener, choose: Choose) -> dict[str, bytes]:
     chosen = set(choose(list(plain)))
     check_bounds(path.name, (plain[name] for name in chosen))
     texts: dict[str, bytes] = {}
-    with _open_tar(path, opener) as archive:
+    with _open_tar(path) as archive:
         for member in archive:
             if member.isreg() and member.name in chosen:
                 file = archive.extractfile(member)
@@ -302,10 +288,10 @@ def _read_tar(path: Path, opener: Opener, choose: Choose) -> dict[str, bytes]:
 
 
 @contextlib.contextmanager
-def _open_tar(path: Path, opener: Opener) -> Iterator[tarfile.TarFile]:
+def _open_tar(path: Path) -> Iterator[tarfile.TarFile]:
     with (
         path.open("rb") as packed,
-        opener(packed) as content,
+        _OPENERS[path.suffix](packed) as content,
         BoundedStream(path.name, packed, content, _MAX_UNPACKED_BYTES) as bounded,
         tarfile.open(fileobj=bounded, mode="r|", errorlevel=2) as archive,
     ):

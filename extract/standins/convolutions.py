@@ -1,7 +1,5 @@
 """Convolutions and attention that compiled operators compute: each is what the author's `Function.apply` returns."""
 
-import itertools
-
 import torch
 import torchvision
 from torch.nn import functional
@@ -83,70 +81,6 @@ class CARAFEFunction:
 CARAFENaiveFunction = CARAFEFunction
 
 
-class CorrelationFunction:
-    """Correlation (N, patch h, patch w, H, W) of patches (Dosovitskiy et al., "FlowNet", ICCV 2015, equation 1).
-
-    Products are summed over channels and kernel; both maps are zero outside.
-    """
-
-    @staticmethod
-    def apply(input1, input2, kernel_size=1, max_displacement=1, stride=1, padding=1, dilation=1, dilation_patch=1):
-        patch, padding, steps = 2 * max_displacement + 1, _pair(padding), _pair(dilation_patch)
-        (pad_y, pad_x), (reach_y, reach_x) = padding, (step * max_displacement for step in steps)
-        first = functional.pad(input1, (pad_x, pad_x, pad_y, pad_y))
-        second = functional.pad(input2, (pad_x + reach_x, pad_x + reach_x, pad_y + reach_y, pad_y + reach_y))
-        height, width = first.shape[2:]
-        starts = itertools.product(*(range(0, patch * step, step) for step in steps))
-        maps = torch.stack([(first * second[:, :, y : y + height, x : x + width]).sum(1) for y, x in starts], 1)
-        ones = maps.new_ones(1, 1, *_pair(kernel_size))
-        summed = functional.conv2d(maps.flatten(0, 1)[:, None], ones, stride=_pair(stride), dilation=_pair(dilation))
-        return summed.reshape(len(input1), patch, patch, *summed.shape[2:])
-
-
-class PSAMaskFunction:
-    """The attention maps of PSANet from its over-complete masks (Zhao et al., ECCV 2018, section 3.2).
-
-    (N, h_mask * w_mask, H, W) -> (N, H * W, H, W): `psa_type` 0 collects (channel = target), 1 distributes.
-    """
-
-    @staticmethod
-    def apply(input, psa_type, mask_size):
-        (mask_height, mask_width), (height, width) = _pair(mask_size), input.shape[2:]
-        assert input.shape[1] == mask_height * mask_width
-        y, x = (torch.arange(size, device=input.device) for size in (height, width))
-        dy = (y[:, None] - y[None, :] + (mask_height - 1) // 2)[:, None, :, None]
-        dx = (x[:, None] - x[None, :] + (mask_width - 1) // 2)[None, :, None, :]
-        known = ((dy >= 0) & (dy < mask_height) & (dx >= 0) & (dx < mask_width)).reshape(height * width, -1)
-        entry = (dy * mask_width + dx).reshape(height * width, -1).masked_fill(~known, 0)
-        maps = input.flatten(2).gather(1, entry.expand(len(input), -1, -1)) * known
-        return (maps if psa_type == 0 else maps.transpose(1, 2)).reshape(len(input), -1, height, width)
-
-
-class TINShiftFunction:
-    """Channel groups moved along time (Shao et al., "Temporal Interlacing Network", AAAI 2020).
-
-    Input (N, T, C, L), shift (N, groups): frame t goes to t + shift; zero where none arrives. The gradient is that of
-    the definition (the compiled operator's own shifts forwards again).
-    """
-
-    @staticmethod
-    def apply(input, shift):
-        n, frames, channels, places = input.shape
-        if len(shift) != n:
-            raise ValueError(
-                f"The first dim (batch) of `input` and `shift` should be same, but got {n} and {len(shift)}."
-            )
-        if channels < shift.size(1) or channels % shift.size(1):
-            raise ValueError(
-                f"C should be a multiple of num_segments, but got C={channels} and {shift.size(1)} segments."
-            )
-        groups = input.reshape(n, frames, shift.shape[1], channels // shift.shape[1], places)
-        time = torch.arange(frames, device=input.device)[None, :, None] - shift.long()[:, None]
-        known = ((time >= 0) & (time < frames))[..., None, None]
-        index = time.clamp(0, frames - 1)[..., None, None].expand(groups.shape)
-        return (groups.gather(1, index) * known).reshape(input.shape)
-
-
 class MultiScaleDeformableAttnFunction:
     """Multi-scale deformable attention (Zhu et al., "Deformable DETR", ICLR 2021, equation 3).
 
@@ -171,53 +105,24 @@ class MultiScaleDeformableAttnFunction:
 MSDeformAttnFunction = MultiScaleDeformableAttnFunction
 
 
-class FusedBiasLeakyReLUFunction:
-    """`scale * leaky_relu(input + bias)` (Karras et al., "StyleGAN2", CVPR 2020)."""
-
-    @staticmethod
-    def apply(input, bias, negative_slope, scale):
-        return functional.leaky_relu(input + bias.view(1, -1, *[1] * (input.ndim - 2)), negative_slope) * scale
-
-
-def _check_classes(input, target, weight, reduction):
-    assert target.dtype == torch.long
-    assert input.dim() == 2
-    assert target.dim() == 1
-    assert input.size(0) == target.size(0)
-    assert weight is None or (weight.dim() == 1 and input.size(1) == weight.size(0))
-    assert reduction in ("none", "mean", "sum")
-
-
-def _reduced(loss, target, weight, reduction):
-    """A loss (N,) or (N, C), weighted by its target's class, as it is or summed or averaged over N."""
-    if weight is not None:
-        weight = weight[target.clamp(0, len(weight) - 1)].to(loss.dtype)
-        loss = loss * (weight if loss.ndim == 1 else weight[:, None])
-    return {"none": loss, "mean": loss.sum() / max(len(loss), 1), "sum": loss.sum()}[reduction]
-
-
 class SigmoidFocalLossFunction:
-    """Focal loss on sigmoid scores (N, C) (Lin et al., ICCV 2017).
+    """Focal loss on sigmoid scores (N, C) (Lin et al., ICCV 2017), weighted by the target's class.
 
     -alpha (1-p)^gamma log p at the target class, -(1-alpha) p^gamma log(1-p) at the others.
     """
 
     @staticmethod
     def apply(input, target, gamma=2.0, alpha=0.25, weight=None, reduction="mean"):
-        _check_classes(input, target, weight, reduction)
+        assert target.dtype == torch.long
+        assert input.dim() == 2
+        assert target.dim() == 1
+        assert input.size(0) == target.size(0)
+        assert weight is None or (weight.dim() == 1 and input.size(1) == weight.size(0))
         p = input.sigmoid()
         hit = -alpha * (1 - p) ** gamma * functional.logsigmoid(input)
         miss = -(1 - alpha) * p**gamma * functional.logsigmoid(-input)
         positive = target[:, None] == torch.arange(input.shape[1], device=input.device)
-        return _reduced(torch.where(positive, hit, miss), target, weight, reduction)
-
-
-class SoftmaxFocalLossFunction:
-    """Focal loss on softmax scores (N, C): -alpha (1-p)^gamma log p; a negative target costs nothing."""
-
-    @staticmethod
-    def apply(input, target, gamma=2.0, alpha=0.25, weight=None, reduction="mean"):
-        _check_classes(input, target, weight, reduction)
-        log_p = input.log_softmax(1).gather(1, target.clamp(min=0)[:, None]).squeeze(1)
-        loss = -alpha * (1 - log_p.exp()) ** gamma * log_p
-        return _reduced(torch.where(target >= 0, loss, torch.zeros_like(loss)), target, weight, reduction)
+        loss = torch.where(positive, hit, miss)
+        if weight is not None:
+            loss = loss * weight[target.clamp(0, len(weight) - 1)].to(loss.dtype)[:, None]
+        return {"none": loss, "mean": loss.sum() / max(len(loss), 1), "sum": loss.sum()}[reduction]

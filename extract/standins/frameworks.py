@@ -91,12 +91,6 @@ class AutoModelForSeq2SeqLM(AutoModel):
     endings = ("ForConditionalGeneration",)
 
 
-class AutoModelForKeypointDetection(AutoModel):
-    """As `AutoModel`, for a detector of key points."""
-
-    endings = ("ForKeypointDetection",)
-
-
 class AutoBackbone(AutoModel):
     """As `AutoModel`, for a backbone that gives features of several stages."""
 

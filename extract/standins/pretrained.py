@@ -68,8 +68,6 @@ class PreTrainedModel(nn.Module):
         """The type of the parameters."""
         return next((p.dtype for p in self.parameters() if p.is_floating_point()), torch.float32)
 
-    # -- initial weights -----------------------------------------------------------------------------------------
-
     def post_init(self):
         """Set the initial weights; called at the end of a model's constructor."""
         self.all_tied_weights_keys = self.get_expanded_tied_weights_keys()
@@ -99,37 +97,28 @@ class PreTrainedModel(nn.Module):
 
     @torch.no_grad()
     def _init_weights(self, module):
-        std, name = self._init_std(), type(module).__name__
-        if isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d)):
+        name = type(module).__name__
+        if isinstance(module, (nn.Linear, nn.modules.conv._ConvNd, nn.Embedding)):
             if getattr(module, "weight", None) is not None:
-                nn.init.normal_(module.weight, mean=0.0, std=std)
-            if module.bias is not None:
+                nn.init.normal_(module.weight, mean=0.0, std=self._init_std())
+            if getattr(module, "bias", None) is not None:
                 nn.init.zeros_(module.bias)
+            if getattr(module, "padding_idx", None) is not None:
+                nn.init.zeros_(module.weight[module.padding_idx])
         elif isinstance(module, nn.LSTM):
             for key, parameter in module.named_parameters():
-                if "weight" in key:
-                    nn.init.xavier_uniform_(parameter)
-                elif "bias" in key:
-                    nn.init.zeros_(parameter)
-        elif isinstance(module, nn.Embedding):
-            nn.init.normal_(module.weight, mean=0.0, std=std)
-            if module.padding_idx is not None:
-                nn.init.zeros_(module.weight[module.padding_idx])
+                nn.init.xavier_uniform_(parameter) if "weight" in key else nn.init.zeros_(parameter)
         elif isinstance(module, nn.MultiheadAttention):
             module._reset_parameters()
         elif (
-            isinstance(module, (nn.GroupNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d))
+            isinstance(module, (nn.GroupNorm, nn.modules.batchnorm._BatchNorm))
             or "LayerNorm" in name
             or "RMSNorm" in name
         ):
-            for key, value in {"weight": 1.0, "bias": 0.0, "running_mean": 0.0}.items():
+            ones = {"weight": 1.0, "running_var": 1.0, "bias": 0.0, "running_mean": 0.0, "num_batches_tracked": 0}
+            for key, value in ones.items():
                 if getattr(module, key, None) is not None:
                     nn.init.constant_(getattr(module, key), value)
-            if getattr(module, "running_mean", None) is not None:
-                nn.init.ones_(module.running_var)
-                nn.init.zeros_(module.num_batches_tracked)
-
-    # -- tied weights --------------------------------------------------------------------------------------------
 
     def get_expanded_tied_weights_keys(self, all_submodels=False):
         """Which parameter (name) is which other, patterns and modules in `_tied_weights_keys` taken apart."""
@@ -174,8 +163,6 @@ class PreTrainedModel(nn.Module):
         holder, _, name = target.rpartition(".")
         return getattr(self.get_submodule(holder), name)
 
-    # -- parts ---------------------------------------------------------------------------------------------------
-
     def _input_embedding_holder(self):
         """The module that has the input embeddings as an attribute, or another model that knows them."""
         name = self._input_embed_layer
@@ -196,33 +183,6 @@ class PreTrainedModel(nn.Module):
     def get_output_embeddings(self):
         """The module that maps to the vocabulary; None without one."""
         return getattr(self, "lm_head", None)
-
-    def get_encoder(self, modality=None):
-        """The encoder of a modality (text by default); the model itself if it has none."""
-        vision = ("vision_tower", "visual", "vision_model", "vision_encoder", "image_tower")
-        names = {
-            None: ("text_encoder", "encoder"),
-            "image": vision,
-            "video": vision,
-            "audio": ("audio_tower", "audio_encoder", "speech_encoder"),
-        }[modality]
-        return self._part(names, "get_encoder", modality=modality)
-
-    def get_decoder(self):
-        """The decoder; the model itself if it has none."""
-        return self._part(("language_model", "text_model", "decoder", "text_decoder"), "get_decoder")
-
-    def _part(self, names, getter, **kwargs):
-        for name in names:
-            if hasattr(self, name):
-                return getattr(self, name)
-        base = self.base_model
-        if base is self or not hasattr(base, getter):
-            return self
-        found = getattr(base, getter)(**kwargs)
-        return self if found is base and getter == "get_encoder" else found
-
-    # -- masks and modes -----------------------------------------------------------------------------------------
 
     def warn_if_padding_and_no_attention_mask(self, input_ids, attention_mask):
         """Do nothing: warnings are not part of a block."""

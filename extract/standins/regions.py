@@ -1,8 +1,8 @@
 """Overlaps and suppression of boxes; features pooled over regions of an image, by sampling it bilinearly.
 
 `rois` is (K, 5): image index, x1, y1, x2, y2; rotated ones are (K, 6): image index, centre x and y, width, height,
-angle. Results are (K, C, h, w). Gradients reach the image, and boxes where an original's do. `nms` and
-`bbox_overlaps` take the place of the operators themselves: what they are given is filled.
+angle. Results are (K, C, h, w). Gradients reach the image. `nms` and `bbox_overlaps` take the place of the operators
+themselves: what they are given is filled.
 """
 
 import math
@@ -71,25 +71,15 @@ def _stack_regions(results, input, output_size):
 
 
 class RoIAlignFunction:
-    """RoI Align by average (He et al., "Mask R-CNN", ICCV 2017) or by maximum."""
+    """RoI Align by average (He et al., "Mask R-CNN", ICCV 2017)."""
 
     @staticmethod
     def apply(input, rois, output_size, spatial_scale=1.0, sampling_ratio=0, pool_mode="avg", aligned=True):
         assert rois.size(1) == 5, "RoI must be (idx, x1, y1, x2, y2)!"
-        assert pool_mode in ("max", "avg")
-        size, rois = _pair(output_size), rois.detach()
-        if pool_mode == "avg":
-            ratio = sampling_ratio if sampling_ratio > 0 else -1
-            return torchvision.ops.roi_align(input, rois, size, spatial_scale, ratio, aligned)
-        results = []
-        for roi in rois:
-            x1, y1, x2, y2 = roi[1:] * spatial_scale - (0.5 if aligned else 0.0)
-            height, width = (side if aligned else side.clamp(min=1) for side in (y2 - y1, x2 - x1))
-            y = y1 + _sample_steps(height, size[0], sampling_ratio)
-            x = x1 + _sample_steps(width, size[1], sampling_ratio)
-            value = _bilinear(input[int(roi[0])], *_sample_grid(y, x)).flatten(3)
-            results.append(value.max(-1).values if value.shape[-1] else value.sum(-1) - 10000)
-        return _stack_regions(results, input, size)
+        if pool_mode != "avg":
+            raise NotImplementedError(f"RoI Align with pool_mode {pool_mode!r} is not part of this block")
+        ratio = sampling_ratio if sampling_ratio > 0 else -1
+        return torchvision.ops.roi_align(input, rois.detach(), _pair(output_size), spatial_scale, ratio, aligned)
 
 
 def _rotated_roi_align(input, rois, size, spatial_scale, sampling_ratio, aligned, clockwise):
@@ -149,65 +139,4 @@ class DeformRoIPoolFunction:
             y, x = _sample_grid(y, x)
             move_x, move_y = gamma * torch.stack([x2 - x1, y2 - y1])[:, None, None] * move
             results.append(_sample_mean(input[int(roi[0])], y + move_y[..., None, None], x + move_x[..., None, None]))
-        return _stack_regions(results, input, size)
-
-
-def _hat_integrals(low, high, bins, length):
-    """Integral of the hat function of each of `length` pixels over each bin (bins, length)."""
-    edges = low + (high - low).clamp(min=0) / bins * torch.arange(bins + 1, device=low.device, dtype=low.dtype)
-    t = (edges[:, None] - torch.arange(length, device=low.device, dtype=low.dtype)).clamp(-1, 1)
-    integral = 0.5 + t - 0.5 * t * t.abs()
-    return integral[1:] - integral[:-1]
-
-
-class PrRoIPoolFunction:
-    """Integral of the bilinear image over each bin, by its area (Jiang et al., "IoU-Net", ECCV 2018).
-
-    Gradients reach the regions too.
-    """
-
-    @staticmethod
-    def apply(features, rois, output_size, spatial_scale=1.0):
-        if features.dtype != torch.float32 or rois.dtype != torch.float32:
-            raise ValueError(f"Precise RoI Pooling only takes float input, got {features.dtype} and {rois.dtype}")
-        size = _pair(output_size)
-        results = []
-        for roi in rois:
-            x1, y1, x2, y2 = roi[1:] * spatial_scale
-            rows = _hat_integrals(y1, y2, size[0], features.shape[2])
-            columns = _hat_integrals(x1, x2, size[1], features.shape[3])
-            area = (y2 - y1).clamp(min=0) / size[0] * (x2 - x1).clamp(min=0) / size[1]
-            total = torch.einsum("ph,chw,qw->cpq", rows, features[int(roi[0])], columns)
-            results.append(total / torch.where(area > 0, area, 1) * (area > 0))
-        return _stack_regions(results, features, size) + 0 * rois.sum()
-
-
-class BezierAlignFunction:
-    """RoI Align between two cubic Bezier curves (Liu et al., "ABCNet", CVPR 2020, section 3.2).
-
-    `beziers` is (K, 17): image index, four control points of the upper curve, four of the lower one, from the other
-    end.
-    """
-
-    @staticmethod
-    def apply(input, beziers, output_size, spatial_scale=1.0, sampling_ratio=0, aligned=True):
-        assert beziers.size(1) == 17
-        size, beziers = _pair(output_size), beziers.detach()
-        u = torch.arange(size[1], device=beziers.device, dtype=beziers.dtype) / size[1]
-        v = torch.arange(size[0], device=beziers.device, dtype=beziers.dtype)[:, None, None] / size[0]
-        basis = torch.stack([(1 - u) ** 3, 3 * u * (1 - u) ** 2, 3 * u**2 * (1 - u), u**3], 1)
-        results = []
-        for roi in beziers:
-            upper, lower = (roi[1:] * spatial_scale).view(2, 4, 2)
-            lower = lower.flip(0)
-            centre_x, centre_y = ((basis @ lower) * v + (basis @ upper) * (1 - v) - (0.5 if aligned else 0.0)).unbind(
-                -1
-            )
-            width, height = torch.maximum((upper[0] - upper[3]).abs(), (lower[0] - lower[3]).abs())
-            width, height = (side if aligned else side.clamp(min=1) for side in (width, height))
-            # The samples of every bin lie around its own centre as those of the first bin around its.
-            dy = _sample_steps(height, size[0], sampling_ratio)[0] - height / size[0] / 2
-            dx = _sample_steps(width, size[1], sampling_ratio)[0] - width / size[1] / 2
-            y, x = torch.broadcast_tensors(centre_y[..., None, None] + dy[:, None], centre_x[..., None, None] + dx)
-            results.append(_sample_mean(input[int(roi[0])], y, x))
         return _stack_regions(results, input, size)

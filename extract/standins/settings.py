@@ -1,9 +1,8 @@
-"""Stubs for the configurations of pretrained models: fields of dataclasses, other configurations inside them."""
+"""Stub for the configurations of pretrained models: a bag of attributes, with other configurations inside it."""
 
 import copy
 import dataclasses
 import inspect
-from typing import ClassVar
 
 import torch
 
@@ -17,16 +16,6 @@ class SubConfigSpec:
         self.init_kwargs = init_kwargs or {}
         self.optional = optional
 
-    def get_config_class(self, model_type=None):
-        """The class of a model type, among those of this file; the common base if it has none."""
-        waiting = [PreTrainedConfig]
-        while waiting:
-            kind = waiting.pop(0)
-            if model_type and kind.__dict__.get("model_type") == model_type:
-                return kind
-            waiting += kind.__subclasses__()
-        return PreTrainedConfig
-
     def create_subconfig(self, key, subconfig=None, **kwargs):
         """The configuration that `subconfig` (a configuration, its fields or None) stands for, and the other kwargs."""
         if isinstance(subconfig, PreTrainedConfig):
@@ -36,41 +25,20 @@ class SubConfigSpec:
                 kwargs.pop(name, None)
         kind = self.config_class
         if not (isinstance(kind, type) and issubclass(kind, PreTrainedConfig)):
-            kind = self.get_config_class((subconfig or {}).get("model_type", self.model_type))
-        return kind(**(self.init_kwargs if subconfig is None else subconfig)), kwargs
+            kind = _find_kind(PreTrainedConfig, (subconfig or {}).get("model_type", self.model_type))
+        return (kind or PreTrainedConfig)(**(self.init_kwargs if subconfig is None else subconfig)), kwargs
 
 
-def _as_dataclass(kind):
-    """Make a class a dataclass; what its annotations say in text is not looked up."""
-    notes = inspect.get_annotations(kind)
-    kind.__annotations__ = {
-        name: (ClassVar if "ClassVar" in note else object) if isinstance(note, str) else note
-        for name, note in notes.items()
-    }
-    return dataclasses.dataclass(kind, repr=False, kw_only=True)
+def _find_kind(kind, model_type):
+    """The class of a model type below another, among those of this file; None without one."""
+    if model_type and kind.__dict__.get("model_type") == model_type:
+        return kind
+    return next((found for sub in kind.__subclasses__() if (found := _find_kind(sub, model_type))), None)
 
 
-class _LayerTypes(list):
-    """The configuration of each layer, by its number or by its type: the common one with what differs."""
-
-    def __init__(self, config, overrides):
-        self._types = list(getattr(config, "layer_types", None) or ())
-        super().__init__(
-            _copy_with(config, overrides.get(number, {})) if overrides else config
-            for number in range(config.num_hidden_layers)
-        )
-
+class _Layers(list):
     def __getitem__(self, layer):
-        return super().__getitem__(self._types.index(layer) if isinstance(layer, str) else layer)
-
-
-def _copy_with(config, values):
-    """A configuration with other values for one layer."""
-    result = copy.copy(config)
-    result._layer_overrides = {}  # a layer has no layers of its own
-    for name, value in {"skip": [], **values}.items():
-        setattr(result, name, value)
-    return result
+        return super().__getitem__(self.types.index(layer) if isinstance(layer, str) else layer)
 
 
 class _ByName(type):
@@ -83,11 +51,10 @@ class _ByName(type):
         return any((kind.__name__, kind.__dict__.get("model_type")) == key for kind in type(instance).__mro__)
 
 
-@_as_dataclass
 class PreTrainedConfig(metaclass=_ByName):
-    """Settings as attributes: the fields of the class, and whatever else is given.
+    """Settings as attributes: what the classes annotate, by keyword or with its default, and whatever else is given.
 
-    Every subclass becomes a dataclass; keyword arguments that are no fields of it go to `__post_init__`.
+    What is not annotated goes to `__post_init__`.
     """
 
     model_type = ""
@@ -97,7 +64,6 @@ class PreTrainedConfig(metaclass=_ByName):
     default_theta = 10_000.0
     default_rope_type = "default"
     ignore_keys_at_rope_validation = frozenset()
-    _layer_overrides = {}
 
     transformers_version: str | None = None
     architectures: list | None = None
@@ -111,31 +77,30 @@ class PreTrainedConfig(metaclass=_ByName):
     label2id: dict | None = None
     problem_type: str | None = None
 
-    def __init_subclass__(cls, **kwargs):
-        super().__init_subclass__(**kwargs)
-        specs = cls.__dict__.get("sub_configs_defaults")
-        if specs is not None:
-            cls.sub_configs_defaults = {
-                key: spec if hasattr(spec, "create_subconfig") else SubConfigSpec(spec) for key, spec in specs.items()
-            }
-        own = cls.__dict__.get("__init__")
-        _as_dataclass(cls)
-        if own is None:
-            cls.__init__ = lambda self, **given: _set_fields(self, cls, given)
-
     def __init__(self, **kwargs):
-        _set_fields(self, PreTrainedConfig, kwargs)
+        fields = {}
+        for kind in reversed(type(self).__mro__):
+            for name, note in inspect.get_annotations(kind).items():
+                if "ClassVar" not in str(note):
+                    fields[name] = kind.__dict__.get(name, dataclasses.MISSING)
+        for name, value in fields.items():
+            if isinstance(value, dataclasses.Field):
+                value = value.default if value.default_factory is dataclasses.MISSING else value.default_factory()
+            value = kwargs.pop(name, value)
+            if value is dataclasses.MISSING:
+                raise TypeError(f"{type(self).__name__} needs {name!r}")
+            setattr(self, name, value)
+        self.__post_init__(**kwargs)
 
     def __post_init__(self, **kwargs):
         for key, spec in self.sub_configs_defaults.items():
+            spec = spec if hasattr(spec, "create_subconfig") else SubConfigSpec(spec)
             value = getattr(self, key)
-            if value is None and spec.optional:
-                continue
-            value, kwargs = spec.create_subconfig(key, value, **kwargs)
-            setattr(self, key, value)
+            if value is not None or not spec.optional:
+                value, kwargs = spec.create_subconfig(key, value, **kwargs)
+                setattr(self, key, value)
         older_dtype = kwargs.pop("torch_dtype", None)
-        if self.dtype is None:
-            self.dtype = older_dtype
+        self.dtype = older_dtype if self.dtype is None else self.dtype
         if isinstance(self.dtype, str):
             self.dtype = getattr(torch, self.dtype)
         if self.id2label is None:
@@ -151,7 +116,6 @@ class PreTrainedConfig(metaclass=_ByName):
         self._layer_overrides = {int(number): dict(values) for number, values in layers.items()}
         for name, value in kwargs.items():
             setattr(self, name, value)
-        self._post_init_done = True
 
     def __setattr__(self, name, value):
         object.__setattr__(self, type(self).attribute_map.get(name, name), value)
@@ -163,12 +127,10 @@ class PreTrainedConfig(metaclass=_ByName):
     def __iter__(self):
         return iter(self.__dict__)
 
-    # -- common settings -----------------------------------------------------------------------------------------
-
     @property
     def sub_configs(self):
         """The classes of the configurations inside this one."""
-        return {key: spec.config_class for key, spec in self.sub_configs_defaults.items()}
+        return {key: getattr(spec, "config_class", spec) for key, spec in self.sub_configs_defaults.items()}
 
     @property
     def num_labels(self):
@@ -183,55 +145,36 @@ class PreTrainedConfig(metaclass=_ByName):
 
     @property
     def per_layer_config(self):
-        """The settings of every layer."""
-        return _LayerTypes(self, self._layer_overrides)
-
-    # -- rotary embeddings ---------------------------------------------------------------------------------------
-
-    @property
-    def rope_scaling(self):
-        """The older name of `rope_parameters`."""
-        return self.rope_parameters
-
-    @rope_scaling.setter
-    def rope_scaling(self, value):
-        self.rope_parameters = value
-        if value is not None and self.__dict__.get("_post_init_done"):
-            self.standardize_rope_params()
-
-    def nested_rope_parameter_keys(self, rope_parameters):
-        """The layer types under which rotary settings are given; none where they are one for all layers."""
-        labels = getattr(self, "_rope_type_labels", None) or getattr(self, "layer_types", None) or ()
-        return [key for key in rope_parameters if key in labels]
+        """The settings of every layer, by its number or by its type: the common ones with what differs."""
+        layers = _Layers([self] * self.num_hidden_layers)
+        layers.types = list(getattr(self, "layer_types", None) or ())
+        for number in range(self.num_hidden_layers if self._layer_overrides else 0):
+            layers[number] = copy.copy(self)
+            for name, value in {"_layer_overrides": {}, "skip": [], **self._layer_overrides.get(number, {})}.items():
+                setattr(layers[number], name, value)
+        return layers
 
     def convert_rope_params_to_dict(self, **kwargs):
         """Gather the rotary settings in `rope_parameters`; returns the other kwargs."""
-        given = kwargs.pop("rope_scaling", None) or getattr(self, "rope_parameters", None)
-        self.rope_parameters = {} if given is None else given
+        self.rope_parameters = kwargs.pop("rope_scaling", None) or getattr(self, "rope_parameters", None) or {}
         theta = kwargs.pop("rope_theta", getattr(self, "rope_theta", self.default_theta))
         part = kwargs.pop("partial_rotary_factor", getattr(self, "partial_rotary_factor", None))
-        for settings in self._rope_settings(self.rope_parameters):
-            settings.setdefault("rope_theta", theta)
-            if part is not None:
-                settings.setdefault("partial_rotary_factor", part)
-        if part is not None:
-            self.ignore_keys_at_rope_validation = {*self.ignore_keys_at_rope_validation, "partial_rotary_factor"}
-        self.standardize_rope_params()
+        self._set_rope(theta, part)
         return kwargs
 
-    def _rope_settings(self, rope_parameters):
-        nested = self.nested_rope_parameter_keys(rope_parameters)
-        found = [rope_parameters[key] for key in nested] or [rope_parameters]
-        return [settings for settings in found if settings is not None]
-
     def standardize_rope_params(self):
-        """Give the rotary settings (of every layer type, where they differ) their type and base period."""
-        theta, part = getattr(self, "rope_theta", None), getattr(self, "partial_rotary_factor", None)
-        rope_parameters = getattr(self, "rope_parameters", None) or {}
-        if not rope_parameters and not theta:
-            return
-        nested = bool(self.nested_rope_parameter_keys(rope_parameters))
-        for settings in self._rope_settings(rope_parameters):
+        """Give the rotary settings their type and base period."""
+        theta = getattr(self, "rope_theta", None)
+        if theta or getattr(self, "rope_parameters", None):
+            self.rope_parameters = getattr(self, "rope_parameters", None) or {}
+            self._set_rope(theta, getattr(self, "partial_rotary_factor", None))
+
+    def _set_rope(self, theta, part):
+        labels = getattr(self, "_rope_type_labels", None) or getattr(self, "layer_types", None) or ()
+        layers = [value for key, value in self.rope_parameters.items() if key in labels]  # where they differ by type
+        for settings in layers or [self.rope_parameters]:
+            if settings is None:
+                continue
             settings.setdefault("rope_type", settings.get("type", "default"))
             settings.setdefault("rope_theta", theta)
             if part is not None:
@@ -239,19 +182,16 @@ class PreTrainedConfig(metaclass=_ByName):
             if settings["rope_type"] == "default":
                 settings["rope_type"] = self.default_rope_type
             if settings["rope_type"] in {"llama3", "yarn", "longrope"}:
-                if not nested and hasattr(self, "original_max_position_embeddings"):
+                if not layers and hasattr(self, "original_max_position_embeddings"):
                     settings["original_max_position_embeddings"] = self.original_max_position_embeddings
                 else:
                     settings.setdefault("original_max_position_embeddings", self.max_position_embeddings)
-        self.rope_parameters = rope_parameters
 
     def _check_nothing(self):
         """Whoever made the settings has checked them."""
 
     validate_rope = validate_architecture = validate_layer_type = _check_nothing
     validate_token_ids = validate_output_attentions = _check_nothing
-
-    # -- the whole -----------------------------------------------------------------------------------------------
 
     def get_text_config(self, decoder=None, encoder=None):
         """The settings of the text model: those inside that are named so, else these.
@@ -277,7 +217,7 @@ class PreTrainedConfig(metaclass=_ByName):
 
     def to_dict(self):
         """The attributes, those of configurations inside as dicts too."""
-        found = {key: copy.deepcopy(value) for key, value in self.__dict__.items() if key not in _INTERNAL}
+        found = {key: copy.deepcopy(value) for key, value in self.__dict__.items() if not key.startswith("_")}
         found = {key: value.to_dict() if isinstance(value, PreTrainedConfig) else value for key, value in found.items()}
         return {**found, "model_type": type(self).model_type}
 
@@ -295,23 +235,3 @@ class PreTrainedConfig(metaclass=_ByName):
     def from_pretrained(cls, *_, **__):
         """Not part of a block."""
         raise NotImplementedError("loading a configuration by name is not part of this block")
-
-
-_INTERNAL = {"_attn_implementation", "_experts_implementation", "_post_init_done"}
-
-
-def _set_fields(config, kind, given):
-    """Set the fields of a class, in their order; other arguments go to `__post_init__`."""
-    names = set()
-    for field in dataclasses.fields(kind):
-        names.add(field.name)
-        if field.name in given:
-            value = given[field.name]
-        elif field.default is not dataclasses.MISSING:
-            value = field.default
-        elif field.default_factory is not dataclasses.MISSING:
-            value = field.default_factory()
-        else:
-            raise TypeError(f"{kind.__name__} needs {field.name!r}")
-        setattr(config, field.name, value)
-    config.__post_init__(**{name: value for name, value in given.items() if name not in names})

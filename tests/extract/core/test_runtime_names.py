@@ -1,4 +1,4 @@
-"""What the text of torch and torchvision says of their names is what the imported modules show."""
+"""One process lists the names of torch and torchvision; the list is what their imported modules show."""
 
 import subprocess
 import sys
@@ -7,41 +7,47 @@ import pytest
 import torch
 import torchvision  # noqa: F401 (its modules are compared)
 
-from extract.resolve import runtime_names
 from extract.resolve.runtime_names import RuntimeNames
+
+
+@pytest.fixture(scope="module")
+def names() -> RuntimeNames:
+    return RuntimeNames()
 
 
 @pytest.mark.parametrize("package", ["torch.nn", "torch.utils", "torch.autograd", "torchvision"])
-def test_no_answer_of_a_text_differs_from_the_import(package: str) -> None:
-    loaded = [name for name in sys.modules if f"{name}.".startswith(f"{package}.") and runtime_names._is_public(name)]
-    stated = 0
+def test_the_list_is_what_modules_show(names: RuntimeNames, package: str) -> None:
+    loaded = [name for name in sys.modules if f"{name}.".startswith(f"{package}.")]
+    assert package in loaded
     for dotted in loaded:
-        module, text = sys.modules[dotted], runtime_names._read(dotted)
-        for name in {*vars(module), *(text.binders if text is not None else ())}:
-            if runtime_names._find_definition(dotted, name) is not None:
-                assert hasattr(module, name), f"{dotted}.{name}"
-                stated += 1
-            is_class = runtime_names._is_stated_module_class(dotted, name)
-            if is_class is not None:
-                value = getattr(module, name)
-                assert is_class == (isinstance(value, type) and issubclass(value, torch.nn.Module)), f"{dotted}.{name}"
-    assert stated > 100
+        for name in dir(sys.modules[dotted]):
+            value = getattr(sys.modules[dotted], name, None)
+            is_class = isinstance(value, type) and issubclass(value, torch.nn.Module)
+            assert names.has(dotted, name) or value is None, f"{dotted}.{name}"
+            assert names.is_module_class(dotted, name) == is_class, f"{dotted}.{name}"
+    assert len(names._answers) < 20, "the others are in the list"
 
 
-def test_ordinary_questions_import_nothing() -> None:
+def test_ordinary_questions_import_nothing_and_the_list_is_made_once(
+    names: RuntimeNames, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names.has("torch", "nn")
+    saved = names.dump()
     code = """
-import sys
+import subprocess, sys
 from extract.resolve.runtime_names import RuntimeNames
 names = RuntimeNames()
+names.load(sys.stdin.buffer.read())
+subprocess.run = None
 assert names.is_module_class("torch.nn", "Conv2d") and not names.is_module_class("torch.nn.functional", "relu")
 assert names.has("torchvision.models.feature_extraction", "create_feature_extractor") and names.has("torch", "nn")
+assert names.has("torch.nn", "") and names.has("torchvision.transforms", "v2") and not names.has("jsonn", "")
 assert not {"torch", "torchvision"} & sys.modules.keys()
 assert not names.has("torch.nn", "Conv9d")
 assert "torch" in sys.modules
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code], input=saved, check=True)
 
 
-def test_a_module_that_an_object_replaces_is_imported() -> None:
-    assert runtime_names._find_definition("torch.backends", "GenericModule") is None  # an object takes its place
+def test_a_module_that_an_object_replaces() -> None:
     assert RuntimeNames().has("torch.backends", "contextmanager") == hasattr(torch.backends, "contextmanager")

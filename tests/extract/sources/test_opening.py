@@ -142,7 +142,7 @@ def test_a_corpus(folder: Path, make_wheel: Callable[..., Path], capsys: pytest.
         ("a", 1, ("models",)),
     ]
     assert [source.instead_of for source in sources] == ["", "pkg@9.9"]
-    assert "pkg@9.9: no such release; near ones: 1.0; taking" in capsys.readouterr().err
+    assert "pkg@9.9: no such release; newest ones: 1.0; taking" in capsys.readouterr().err
     entries[1]["alternative"]["source"] = "./nowhere"
     opened, unopened = open_available(Corpus.model_validate({"name": "mine", "sources": entries}))
     assert [source.name for source in opened] == ["b@1.0"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from extract.sources import open_source
-from extract.sources.package import near_versions, read_installed
+from extract.sources.package import read_installed
 from lemur_core.files import pip_guarded
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.pip import AbsentError, NoWheelError, download
@@ -166,7 +166,7 @@ def test_what_is_pinned(make_wheel: Make, index: Path) -> None:
 def test_no_such_release(make_wheel: Make) -> None:
     for version in ("0.9", "1.0", "1.1"):
         make_wheel("pkg", version, FILES)
-    with pytest.raises(UserError, match=r"^pkg@1\.2: no such release; near ones: 0\.9, 1\.0, 1\.1$"):
+    with pytest.raises(UserError, match=r"^pkg@1\.2: no such release; newest ones: 0\.9, 1\.0, 1\.1$"):
         open_source("pkg@1.2")
     with pytest.raises(UserError, match=r"^pkk@1\.0: no package of this name .*check the spelling"):
         open_source("pkk@1.0")
@@ -222,12 +222,6 @@ def test_a_hostile_wheel(make_wheel: Make, cache: Path) -> None:
 def test_not_a_package(spec: str) -> None:
     with pytest.raises(UserError, match=r"is not a version|not a source"):
         open_source(spec)
-
-
-@table(__file__, "package.md", "Near versions", globals())
-def test_near_versions(wanted: str, near: list[str]) -> None:
-    versions = ["1.4", "1.0", "1.1", "1.2", "1.3", "1.6", "1.7", "1.8", "2.0", "junk"]
-    assert near_versions(wanted, versions) == near
 
 
 # --- the installed copy: taken only when it is the released one, and then with the same result ---

@@ -1,10 +1,8 @@
 """The cache: complete or absent, shared between processes, and rejected if its bytes have changed."""
 
 import hashlib
-import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,10 +20,8 @@ from extract.sources.store import (
     read_source,
     store_folder,
     tree_root,
-    workspace,
 )
 from lemur_core.files.errors import DamagedError, UserError
-from tests.builders.suites import read_files
 
 Make = Callable[..., Path]
 
@@ -56,14 +52,6 @@ def test_a_tree_is_kept_once() -> None:
     inode = tree_root(digest).stat().st_ino
     assert keep_tree(CODE, "pkg") == (digest, files)
     assert tree_root(digest).stat().st_ino == inode
-    assert not list(store_folder("work").iterdir())
-
-
-def test_another_process_was_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = keep_tree(CODE, "pkg")
-    answers = iter([None])
-    monkeypatch.setattr("extract.sources.store.read_listing", lambda digest: next(answers, before[1]))
-    assert keep_tree(CODE, "pkg") == before
     assert not list(store_folder("work").iterdir())
 
 
@@ -106,28 +94,6 @@ def test_changed_bytes_are_noticed(install: Make) -> None:
     with pytest.raises(DamagedError, match="damaged, and dropped; run again"):
         again.read(again.files[1])
     assert open_source("pkg@1.0").read(again.files[1]) == b"y = 1\n"
-
-
-TEXTS = read_files(__file__, "store.md")
-KILLED = TEXTS["KILLED"]
-
-
-def test_a_killed_run_leaves_nothing_half(install: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    site = install("pkg", "1.0", {f"pkg/m{number}.py": f"x = {number}\n" for number in range(3)})
-    monkeypatch.setenv("PYTHONPATH", str(site))
-    for writes in (0, 2, 3, 4):  # files of the tree, its listing, the record
-        done = subprocess.run([sys.executable, "-c", KILLED, str(writes), "pkg@1.0"], capture_output=True)
-        assert done.returncode == -signal.SIGKILL, done.stderr
-        for tree in store_folder("trees").iterdir():
-            assert (
-                len(json.loads((tree / "listing.json").read_bytes())) == len(list((tree / "files").rglob("*.py"))) == 3
-            )
-    assert len(list(store_folder("work").iterdir())) == 1
-    with workspace() as mine:
-        assert list(store_folder("work").iterdir()) == [mine]
-        with workspace():
-            assert mine.is_dir()  # in use, by this process
-    assert not list(store_folder("work").iterdir())
 
 
 def test_two_processes_at_once(install: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,14 +5,11 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any, ClassVar
 
-import hypothesis
 import pytest
 import torch
-from hypothesis import strategies as st
 from torch import nn
 
 from extract.standins import attention, frameworks, pretrained, settings
-from extract.standins.experts import grouped_mm_fallback
 from tests.builders.suites import table
 
 
@@ -166,6 +163,15 @@ def test_rotary_settings_are_gathered() -> None:
     assert scaled.rope_parameters["original_max_position_embeddings"] == 8
 
 
+def test_an_encoder_and_a_decoder_in_flat_settings() -> None:
+    config = Text(is_encoder_decoder=True, encoder_layers=3, decoder_layers=2, decoder_width=7)
+    assert config.get_text_config() is config
+    assert (config.get_text_config(decoder=True).num_hidden_layers, config.decoder_layers) == (2, 2)
+    assert (config.get_text_config(decoder=True).hidden_size, config.hidden_size) == (7, 4)
+    with pytest.raises(TypeError, match="Lacking needs 'size'"):
+        type("Lacking", (settings.PreTrainedConfig,), {"__annotations__": {"size": int}})()
+
+
 def test_a_field_may_be_called_like_a_common_setting() -> None:
     class Labelled(settings.PreTrainedConfig):
         num_labels: int = 5
@@ -297,27 +303,3 @@ def test_what_is_absent_says_so() -> None:
         frameworks.load_checkpoint(nn.Linear(2, 2), "w.pth", strict=True)
     assert frameworks.requires(backends=("x",))(len) is len
     frameworks.requires_backends(None, ["x"])
-
-
-# --- grouped products -------------------------------------------------------------------------------------------------
-
-
-@hypothesis.given(st.integers(0, 2**31), st.lists(st.integers(0, 5), min_size=1, max_size=5), st.integers(0, 3))
-@hypothesis.settings(max_examples=40, deadline=None)
-def test_each_group_times_its_matrix(seed: int, counts: list[int], rest: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    offs = torch.tensor(counts).cumsum(0)
-    rows = torch.randn(sum(counts) + rest, 4, generator=generator)
-    weight = torch.randn(len(counts), 4, 3, generator=generator)
-    expected, start = torch.zeros(len(rows), 3), 0
-    for place, end in enumerate(offs.tolist()):
-        torch.mm(rows[start:end], weight[place], out=expected[start:end])
-        start = end
-    assert torch.equal(grouped_mm_fallback(rows, weight, offs), expected)
-
-
-def test_gradients_reach_rows_and_matrices() -> None:
-    rows = torch.randn(5, 4, dtype=torch.double, requires_grad=True)
-    weight = torch.randn(3, 4, 2, dtype=torch.double, requires_grad=True)
-    offs = torch.tensor([2, 2, 5])
-    assert torch.autograd.gradcheck(lambda x, w: grouped_mm_fallback(x, w, offs), (rows, weight))
