@@ -3,15 +3,21 @@
 Every removed record is near a kept one, so raising the support of a prefix means choosing another maximal independent
 set, not adding to the present one. The records chosen here move to the front of the order, and all records are decided
 again, so that all guarantees hold as before.
+
+Source of the farthest-first order: Gonzalez 1985, "Clustering to minimize the maximum intercluster distance".
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from curate.model.features import FeatureTable
 from lemur_core.similarity.index import Verdict
+from lemur_core.similarity.minhash import jaccard
 
 #: Decides codes in order.
 Select = Callable[[Sequence[int]], dict[int, Verdict]]
+
+_FARTHEST = 50  # members to order farthest first; the rest follow, best first
 
 
 @dataclass(slots=True)
@@ -35,10 +41,10 @@ class Support:
     label: str  # for the report, for example "prefix ast"
     members: tuple[int, ...]  # codes, best first
     minimum: int
-    kind: str  # "prefix" or "topup"
+    kind: str  # "prefix": best first; "topup": farthest first
 
 
-def rescue(order: Sequence[int], supports: Sequence[Support], select: Select) -> Rescue:
+def rescue(order: Sequence[int], supports: Sequence[Support], features: FeatureTable, select: Select) -> Rescue:
     """Select, then raise each support to its minimum as far as its members allow.
 
     Args: order: codes, best first. select: decides codes in order; used on the whole order and on trial subsets.
@@ -54,7 +60,9 @@ def rescue(order: Sequence[int], supports: Sequence[Support], select: Select) ->
             break
         for support in short:
             taken = [code_index for head in heads.values() for code_index in head]
-            candidates = sorted(support.members, key=lambda code_index: code_index not in kept)  # kept ones, then best
+            own = [code_index for code_index in support.members if code_index in kept]
+            more = [code_index for code_index in support.members if code_index not in kept]
+            candidates = [*own, *(_order_farthest_first(own, more, features) if support.kind == "topup" else more)]
             heads[support.label] = _take_independent(taken, candidates, support.minimum, select)
         seeds = list(dict.fromkeys(code_index for head in heads.values() for code_index in head))
         chosen = set(seeds)
@@ -76,6 +84,25 @@ def rescue(order: Sequence[int], supports: Sequence[Support], select: Select) ->
 
 def _count(support: Support, kept: set[int]) -> int:
     return sum(code_index in kept for code_index in support.members)
+
+
+def _order_farthest_first(own: Sequence[int], more: Sequence[int], features: FeatureTable) -> list[int]:
+    """Order `more` by decreasing distance from `own` and from those before; equal distances stay in order."""
+
+    def compare(one: int, other: int) -> float:
+        """Return the larger of the lexical and the structural Jaccard similarity."""
+        shingles = (features.shingles(int(features.shingle_set[code_index])) for code_index in (one, other))
+        elements = (features.elements[int(features.fingerprint[code_index])] for code_index in (one, other))
+        return max(jaccard(*shingles), jaccard(*elements))
+
+    nearest = {code_index: max((compare(code_index, other) for other in own), default=0.0) for code_index in more}
+    order: list[int] = []
+    while nearest and len(order) < _FARTHEST:
+        order.append(min(nearest, key=nearest.__getitem__))
+        del nearest[order[-1]]
+        for code_index in nearest:
+            nearest[code_index] = max(nearest[code_index], compare(code_index, order[-1]))
+    return [*order, *nearest]
 
 
 def _take_independent(taken: Sequence[int], candidates: Iterable[int], wanted: int, select: Select) -> list[int]:

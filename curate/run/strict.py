@@ -49,7 +49,7 @@ def curate_strict(
         return growing.select(order, near, () if tracer is None else name_computations(tracer.known))
 
     while True:  # ends: each pass traces a code that was unknown, or leaves one out
-        chosen = rescue(records.order, _list_supports(records, options), decide)
+        chosen = rescue(records.order, _list_supports(records, options), corpus.features, decide)
         representatives = {code_index: records.representatives[code_index] for code_index in chosen.kept}
         if tracer is not None and not representatives.keys() <= tracer.known.keys():
             tracer.trace(representatives)

@@ -598,3 +598,17 @@ def test_pretrained_ranks_after_scratch(pool: Pool, curated: Any) -> None:
     rows = [{"nn": "a", "nn_code": loaded, "accuracy": 0.9}, {"nn": "b", "nn_code": scratch, "accuracy": 0.1}]
     assert curated(rows).kept == [scratch]
     assert curated([{**rows[0]}], from_scratch=True).decisions[0].stage == "filter"
+
+
+def test_a_top_up_takes_what_is_farthest(curated: Callable[..., Any], network: Callable[..., str]) -> None:
+    """Of two removed ones that would raise a prefix: the better scored is like its kept one, the other is not."""
+    kept = [n % 12 for n in range(20)]
+    near, far = [*kept[:10], *[0, 1, 2] * 4], [9, 10, 11, 3] * 5
+    codes = {"ga-0": network(kept), "alt-1": network(near), "alt-2": network(far)}
+    codes |= {"ga-1": network(near, variable="h"), "ga-2": network(far, variable="h")}
+    facts = {"task": "t", "dataset": "d", "metric": "acc", "epoch": 1}
+    rows = [{"nn": nn, "nn_code": codes[nn], "accuracy": 0.9 - n / 10, **facts} for n, nn in enumerate(codes)]
+    assert curated(rows, prefer=("alt",)).kept_names() == ["alt-1", "alt-2", "ga-0"]
+    topped_up = curated(rows, prefer=("alt",), topup_prefix=("ga",), topup_per_prefix=2)
+    assert set(topped_up.kept_names()) == {"alt-1", "ga-0", "ga-2"}
+    assert [decision.rescued for decision in topped_up.decisions] == [None, None, None, None, "topup"]
