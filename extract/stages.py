@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 from extract.arguments.hints import HintFinder
 from extract.arguments.messages import NAME, CompanionCode
 from extract.emit.emit import Emitted
-from extract.minimize.stage import MinimizedFile, make_minimized_columns, minimize_all, write_header
+from extract.minimize.stage import MinimizedFile, minimize_all
 from extract.model.categories import find_category
 from extract.model.results import Result, RunFacts, at_least, code_columns, sort_by_size
 from extract.proofs.rebuild import REBUILD, count_rebuilt, is_sampled, make_request, rebuild_all
@@ -119,7 +119,11 @@ class PendingBlock:
             dynamic="\n".join(emitted.dynamic) or None if emitted else None,
             arguments=verdict.arguments,
             observed=verdict.observed,
-            **make_minimized_columns(self.minimized),
+            **(
+                self.minimized.columns()
+                if isinstance(self.minimized, MinimizedFile)
+                else {"lean_error": self.minimized}
+            ),
             graph=self.graphs["graph"] if self.graphs else None,
             graph_widths=self.graphs["graph_widths"] if self.graphs else None,
             arguments_from=self.arguments_from,
@@ -463,15 +467,10 @@ def rebuild(blocks: Sequence[PendingBlock], context: StageContext) -> None:
 
 def minimize(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     """Minimize the visited blocks to the code they execute."""
-    visited = {block.target.block: block for block in blocks if block.visit is not None}
-    visits = [block.visit for block in visited.values() if block.visit is not None]
-    for cut in minimize_all(visits, context.index, **context.sandbox):
-        block = visited[cut.block]
-        if cut.minimized is None:
-            block.minimized = cut.error or ""
-        else:
-            assert block.emitted is not None
-            block.minimized = write_header(cut, block.emitted, context.pair(block).arguments)
+    visited = {block.visit.block: block for block in blocks if block.visit is not None}
+    work = [(block.visit, block.emitted) for block in visited.values() if block.visit and block.emitted]
+    for key, minimized in minimize_all(work, context.index, **context.sandbox):
+        visited[key].minimized = minimized
 
 
 #: The stages by the name of their lap in the report.

@@ -57,21 +57,14 @@ class BlockGraphs:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
-    """An error of a step: its message, its lines in the file (innermost first), and the missing name."""
-
-    message: str
-    lines: tuple[int, ...]
-    name: str | None
-    step: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Signed:
-    """The results of a block in every known way: by step, the digest of all tensors, or the type of the error."""
+    """The results of a block in every known way: by step, the digest of all tensors, or the type of the error.
+
+    Args: errors: the message of each step that raised one.
+    """
 
     steps: Mapping[str, str]
-    stops: tuple[Stop, ...]
+    errors: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +72,6 @@ class Stopped:
     """Why a block cannot be constructed."""
 
     error: str
-    stops: tuple[Stop, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +82,6 @@ class Watched:
     # Functions that were called, by first line and name; `used`: those called after the file was loaded.
     entered: frozenset[tuple[int, str]]
     used: frozenset[tuple[int, str]]
-    classes: frozenset[str]  # that had instances
-    bound: frozenset[str]  # methods that override one of another class ("Class.method")
 
 
 @dataclass(frozen=True, slots=True)
