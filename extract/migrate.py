@@ -19,7 +19,8 @@ from extract.arguments.messages import BlockInPlace, CallTexts
 from extract.minimize.stage import difference
 from extract.model.blocks import find_block
 from extract.proofs.runtime import PROVIDED, runtime_for
-from extract.proofs.visit import Signed, list_sizes
+from extract.proofs.uses import list_sizes
+from extract.proofs.visit import Signed
 from extract.sources import PackageSource, read_folder, walk
 from extract.sources.contents import MAX_FILE_BYTES
 from extract.sources.metadata import is_text

@@ -22,17 +22,16 @@ from extract.emit.emit import Emitted
 from extract.minimize.stage import MinimizedFile, minimize_all
 from extract.model.categories import find_category
 from extract.model.results import Result, RunFacts, at_least, code_columns, sort_by_size
+from extract.proofs.equivalence import BlockWithOriginal, EquivalenceResult, compare_all
 from extract.proofs.rebuild import REBUILD, count_rebuilt, is_sampled, make_request, rebuild_all
 from extract.proofs.runtime import BlockRuntime, extra_folders, original_folders, runtime_for
 from extract.proofs.sdists import fetch_tests
 from extract.proofs.validate import (
     EXECUTE,
+    SEARCH_AND_VISIT,
     BlockVerdict,
-    BlockWithOriginal,
     Candidate,
-    EquivalenceResult,
     check_text,
-    compare_all,
     validate_all,
 )
 from extract.proofs.visit import SIGN, VISIT, BlockVisit, RunnableBlock, visit_all
@@ -330,7 +329,7 @@ def _find_origin(block: PendingBlock, context: StageContext) -> ArgumentsFrom:
     return find_origin(block.verdict.arguments, context.hints(block.target))
 
 
-_PROOFS = (RECORD_SOURCE, VISIT, REBUILD, SIGN)
+_PROOFS = (RECORD_SOURCE, SEARCH_AND_VISIT, VISIT, REBUILD, SIGN)
 
 
 def _add_calls_of_sources(blocks: Mapping[str, PendingBlock], context: StageContext) -> dict[str, str]:
@@ -424,10 +423,22 @@ def compare(blocks: Sequence[PendingBlock], context: StageContext) -> None:
 
 
 def visit(blocks: Sequence[PendingBlock], context: StageContext) -> None:
-    """Visit the blocks that reach `forward`: their graphs, and what every known call of them executes and returns."""
+    """Visit the blocks that reach `forward`: their graphs, and what every known call of them executes and returns.
+
+    Below the level `backward` nothing is visited: that would cost as much as all levels.
+    """
     running = _reaching(blocks, "forward")
+    if context.facts.options.level != "backward":
+        for block in running.values():
+            block.minimized = "only `--level backward` minimizes"
+        return
     work = [
-        RunnableBlock(context.pair(block), json.loads(block.verdict.observed or "{}"), context.hints(block.target))
+        RunnableBlock(
+            context.pair(block),
+            json.loads(block.verdict.observed or "{}"),
+            context.hints(block.target),
+            block.verdict.visit,
+        )
         for block in running.values()
     ]
     for item in visit_all(work, context.index, **context.sandbox):

@@ -18,9 +18,15 @@ from torch import nn
 
 from extract.arguments.constructing import Arguments, Constructor
 from extract.arguments.forwarding import Forward, ForwardCall, evaluate, run
-from extract.arguments.messages import BlockUses, CallsToRun, CallTexts
+from extract.arguments.messages import NAME, BlockRun, BlockUses, CallsToRun, CallTexts
 from extract.arguments.probe import MODULE_NAME, hide, load
-from extract.arguments.search_guest import describe_inputs, describe_outputs, disable_denied, namespace
+from extract.arguments.search_guest import (
+    describe_inputs,
+    describe_outputs,
+    disable_denied,
+    namespace,
+    search_arguments,
+)
 from extract.arguments.target import construct
 from extract.arguments.trials import (
     AttemptError,
@@ -37,6 +43,7 @@ from extract.arguments.values.inputs import change_nested, flatten, has_shape, l
 from extract.arguments.values.names import read_parameters
 from extract.proofs.equivalence_guest import digest
 from extract.proofs.trace_guest import trace
+from extract.proofs.uses import make_uses
 from lemur_core.graphs.serialization import fix_sizes
 from lemur_core.sandbox.server.foreign import name_type, one_line
 from lemur_core.sandbox.server.jobs import Failure
@@ -49,6 +56,20 @@ _MOST_WORK = 1_000_000_000  # multiply-adds of all runs at further sizes, and of
 _FILE = f"{MODULE_NAME}.py"
 
 Inputs = tuple[list[Any], dict[str, Any]]
+
+
+def search_and_visit(payload: dict[str, Any]) -> dict[str, Any]:
+    """Validate a block as `search_arguments` does, and visit it if it runs, with its answer as `visit`."""
+    found = search_arguments(payload)
+    arguments = found.get("arguments")
+    if found["level"] not in ("forward", "backward") or arguments is None:
+        return found
+    hints = payload.get("hints") or {}
+    words = set(NAME.findall(str(arguments)))
+    named = [item for item in hints.get("companions", ()) if item["name"] in words]
+    run = BlockRun(payload["code"], payload["name"], payload["origin"], payload["folders"], arguments, named)
+    gc.collect()
+    return found | {"visit": visit_block(make_uses(run, found["observed"], hints))}
 
 
 def visit_block(request: BlockUses) -> dict[str, object]:

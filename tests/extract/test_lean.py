@@ -16,8 +16,9 @@ from extract.kinds import verify
 from extract.minimize.stage import MinimizedFile, list_requirements, minimize_all
 from extract.model.blocks import load_block
 from extract.model.results import Result
-from extract.proofs.validate import BlockWithOriginal
-from extract.proofs.visit import RunnableBlock, list_sizes, visit_all
+from extract.proofs.equivalence import BlockWithOriginal
+from extract.proofs.uses import list_sizes
+from extract.proofs.visit import RunnableBlock, visit_all
 from extract.resolve.index import FactsIndex
 from manifests.publish.staged import stage_files
 from tests.builders import extractions

@@ -59,7 +59,8 @@ def judged(index: FactsIndex) -> Iterator[list[tuple[Candidate, BlockVerdict]]]:
     """Outcomes of all blocks in the real sandbox, with limits that stop a hanging one soon."""
     with pytest.MonkeyPatch.context() as patch:
         limits = Limits(wall_seconds=60, cpu_seconds=6, memory_bytes=2**31)
-        patch.setattr(validate, "SEARCH", dataclasses.replace(validate.SEARCH, limits=limits))
+        for stage in ("SEARCH_AND_VISIT", "SEARCH"):
+            patch.setattr(validate, stage, dataclasses.replace(getattr(validate, stage), limits=limits))
         patch.setattr(cached, "time", SimpleNamespace(sleep=lambda _seconds: None))
         yield list(validate_all(candidates(), index, "backward", jobs=1))
 
@@ -130,7 +131,7 @@ class Answers:
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
         for job in jobs:
-            self.ran.append((job.key, job.payload["goal"]))
+            self.ran.append((job.key, "visit" if job.payload["visit"] else job.payload["goal"]))
             if job.payload["goal"] == "executed" and not job.key.startswith("low"):
                 yield Outcome(job.key, Status.OK, {"level": "executed", "kind": None, "error": None}, seconds=0.5)
                 continue
@@ -184,7 +185,7 @@ def test_a_search_that_ends_the_process_says_nothing_of_the_rungs_below(
 ) -> None:
     answers.prepared["a"] = [said("a", status=status)]
     (verdict,) = verdicts_of("a", fresh)
-    assert answers.ran == [("a", "backward")] * runs + [("a", "executed")]
+    assert answers.ran == [("a", "visit"), *[("a", "backward")] * runs, ("a", "executed")]
     assert (verdict.level, verdict.kind, verdict.error) == ("executed", status.value, f"{status} of it")
     assert pauses == [1.0, 2.0][: runs - 1]
 
@@ -196,7 +197,8 @@ def test_a_file_that_dies_at_once_is_not_executed(
     answers.prepared["low"] = [said("low", status=Status.DENIED)]
     (verdict,) = verdicts_of(["low"], fresh, goal)
     assert (verdict.level, verdict.kind) == ("compiled", "denied")
-    assert answers.ran == list(dict.fromkeys([("low", goal), ("low", "executed")]))
+    first = [("low", "visit"), ("low", "backward")] if goal == "backward" else []
+    assert answers.ran == [*first, ("low", "executed")]
 
 
 def test_only_failures_run_again_when_asked(answers: Answers, fresh: FactsIndex) -> None:
