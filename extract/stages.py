@@ -116,8 +116,8 @@ class PendingBlock:
             digest=source.digest,
             resolutions=emitted.resolutions if emitted else (),
             dynamic="\n".join(emitted.dynamic) or None if emitted else None,
-            arguments=verdict.arguments,
-            observed=verdict.observed,
+            arguments=verdict.arguments_text,
+            observed=verdict.observed_text,
             **(
                 self.minimized.columns()
                 if isinstance(self.minimized, MinimizedFile)
@@ -126,7 +126,7 @@ class PendingBlock:
             graph=self.graphs["graph"] if self.graphs else None,
             graph_widths=self.graphs["graph_widths"] if self.graphs else None,
             arguments_from=self.arguments_from,
-            not_shown="\n".join(list_not_shown(verdict.observed)) or None,
+            not_shown="\n".join(list_not_shown(verdict.observed_text)) or None,
         )
         return Result(row, emitted.files if emitted else (), self.graphs)
 
@@ -249,7 +249,7 @@ class StageContext:
         """Return the companions that the arguments of a block name."""
         if block.verdict.arguments is None:
             return ()  # its hints were perhaps never searched for, which reads every file
-        words = set(NAME.findall(block.verdict.arguments))
+        words = set(NAME.findall(str(block.verdict.arguments_text)))
         return tuple(item for item in self.hints(block.target)["companions"] if item["name"] in words)
 
     def named(self, block: PendingBlock) -> tuple[CompanionCode, ...]:
@@ -268,7 +268,7 @@ class StageContext:
     def pair(self, block: PendingBlock) -> BlockWithOriginal:
         """Return how to run a block that reaches `forward`, and its original, without the folders of the latter."""
         if block.pair is None:
-            target, arguments = block.target, block.verdict.arguments
+            target, arguments = block.target, block.verdict.arguments_text
             assert arguments is not None
             block.pair = BlockWithOriginal(
                 block=target.block,
@@ -320,13 +320,8 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
         facts.notes += [f"{name}: its own models were not run: {unshown[name]}" for name in unshown if name in stopped]
     _define(ready, context, context.companions)
     for block in ready.values():
-        if block.verdict.arguments is not None:
-            block.arguments_from = _find_origin(block, context)
-
-
-def _find_origin(block: PendingBlock, context: StageContext) -> ArgumentsFrom:
-    assert block.verdict.arguments is not None
-    return find_origin(block.verdict.arguments, context.hints(block.target))
+        if arguments := block.verdict.arguments_text:
+            block.arguments_from = find_origin(arguments, context.hints(block.target))
 
 
 _PROOFS = (RECORD_SOURCE, SEARCH_AND_VISIT, VISIT, REBUILD, SIGN)
@@ -435,7 +430,7 @@ def visit(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     work = [
         RunnableBlock(
             context.pair(block),
-            json.loads(block.verdict.observed or "{}"),
+            block.verdict.observed or {},
             context.hints(block.target),
             block.verdict.visit,
         )
@@ -444,9 +439,8 @@ def visit(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     for item in visit_all(work, context.index, **context.sandbox):
         block = running[item.block]
         block.visit = item
-        observed = json.loads(block.verdict.observed or "{}")
-        observed |= {"calls": item.describe_calls(), "own_lines": item.count_statements()}
-        block.verdict = replace(block.verdict, observed=json.dumps(observed, ensure_ascii=False))
+        more = {"calls": item.describe_calls(), "own_lines": item.count_statements()}
+        block.verdict = replace(block.verdict, observed={**(block.verdict.observed or {}), **more})
     errors = (block.visit.no_graphs for block in running.values() if block.visit is not None)
     context.facts.details["no_graph"] = sort_by_size(Counter(error for error in errors if error is not None))
 

@@ -35,6 +35,7 @@ _ASKS = re.compile(
     rb"|^(?:\S.*)?\b(?:vars|dir|locals)\(\)",
     re.MULTILINE,
 )
+_POSTPONED = re.compile(rb"^from __future__ import annotations\b", re.MULTILINE)
 _DOCUMENTATION = re.compile(rb"__doc__|\bgetdoc\(")
 #: A docstring with the terms of a license, or an origin, stays.
 _TERMS = re.compile(rb"(?i)copyright|licen[cs]e|\b(?:adapted|borrowed|copied|modified|taken) from")
@@ -66,6 +67,10 @@ class _Cut:
     def covers(self, use: Use) -> bool:
         """Return whether a name is read in the replaced text."""
         return self.edit.start <= max(use.start, use.inside) < self.edit.end
+
+    def overlaps(self, other: "_Cut") -> bool:
+        """Return whether both replace some text."""
+        return self.edit.start < other.edit.end and other.edit.start < self.edit.end
 
 
 @dataclass(slots=True)
@@ -136,30 +141,26 @@ def cut_file(code: str, name: str, watched: Watched, needed: Iterable[str] = ())
             cut["definition"] += not unit.is_import and not unit.binds <= left
             lines = max(lines, blank)  # as many blank lines as before or behind what goes
             continue
-        cuts = [*unit.active(live, defined), *(() if documented else unit.docstrings)]
-        outer = [
-            one for one in cuts if not any(one is not other and _is_inside(one.edit, other.edit) for other in cuts)
-        ]
-        for one in outer:
+        functions, texts = unit.active(live, defined), [] if documented else unit.docstrings
+        cuts = [*functions, *(text for text in texts if not any(map(text.overlaps, functions)))]
+        for one in cuts:
             cut[one.kind] += 1
         aliases = [alias for alias in unit.statements[0].aliases if alias.bound in live]
         if unit.is_import and len(aliases) < len(unit.statements[0].aliases) and b"torch.ops" not in text:
             pieces.append("\n".join(import_section(Import(a.module, a.name, a.whole, a.bound) for a in aliases)) + "\n")
         else:
-            pieces.append(apply(text, unit.start, unit.end, [one.edit for one in outer]))
+            pieces.append(apply(text, unit.start, unit.end, [one.edit for one in cuts]))
         pieces[-1] = "\n" * lines * (len(pieces) > 2) + pieces[-1].strip("\n") + "\n"
         lines = blank
-    return MinimizedText("".join(pieces), cut, frozenset(left))
+    # Not a statement of its own: the compiler reads it.
+    head = "from __future__ import annotations\n\n" if _POSTPONED.search(text) else ""
+    return MinimizedText(head + "".join(pieces), cut, frozenset(left))
 
 
 def _asks(text: bytes, unit: _Unit) -> bool:
     """Return whether a statement asks which names its module has, outside of what is cut from it."""
     asked = [match.end() - 1 for match in _ASKS.finditer(text, unit.start, unit.end)]
     return any(not any(cut.edit.start <= at < cut.edit.end for cut in unit.functions) for at in asked)
-
-
-def _is_inside(inner: Edit, outer: Edit) -> bool:
-    return outer.start <= inner.start and inner.end <= outer.end
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -182,7 +183,9 @@ def _read_units(text: bytes, tree: ast.Module, name: str, watched: Watched) -> l
     caught = _list_caught(tree)
     for node in tree.body:
         at = lines.start(first_line(node))
-        unit = next(unit for unit in ordered if unit.start <= at < unit.end)
+        unit = next((unit for unit in ordered if unit.start <= at < unit.end), None)
+        if unit is None:  # what imports skip, such as a main block
+            continue
         unit.text_only &= _is_docstring(node)
         unit.functions += _cut_functions(lines, [node], "", watched, caught)
         for item in list_nodes(node):
@@ -208,7 +211,8 @@ def _cut_functions(
                 label = f"{owner}.{node.name}".lstrip(".")
                 error = f"raise NotImplementedError({json.dumps(f'{LEFT_OUT}: {label}', ensure_ascii=False)})"
                 first = next(item for item in node.body if not _is_docstring(item) or len(node.body) == 1)
-                start, end = lines.span(node.body[0])[0], lines.span(node.body[-1])[1]
+                start = lines.offset(first_line(node.body[0]), node.body[0].col_offset)
+                end = lines.span(node.body[-1])[1]
                 size = lines.number(end) - first_line(first) + 1
                 yield _Cut("function", Edit(start, end, error), size <= _SHORT)
         elif isinstance(node, ast.ClassDef):

@@ -54,8 +54,8 @@ class ReportedCalls:
 
 
 @dataclass(frozen=True, slots=True)
-class SearchAnswer:
-    """The level that a file reached; `kind` and `error` if it stopped before the goal.
+class BlockVerdict:
+    """The level that a file reached; `kind` and `error` if it stopped before the goal: the guest's answer.
 
     From `constructed` on, with the arguments that work, and the observations as an Observed record; of a block that
     runs with what its visit shows, if that was asked for.
@@ -77,8 +77,21 @@ class SearchAnswer:
         if at_least(self.level, "forward") and (self.arguments is None or self.arguments.forward is None):
             raise ValueError(f"{self.level} without a call of forward")
 
+    @property
+    def arguments_text(self) -> str | None:
+        """The arguments that work, as JSON."""
+        if self.arguments is None:
+            return None
+        calls = {name: call for name, call in asdict(self.arguments).items() if call is not None}
+        return json.dumps(calls, ensure_ascii=False)
 
-EXECUTE = SandboxStage[SearchAnswer]("extract.arguments.search_guest:search_arguments", SearchAnswer, LIMITS)
+    @property
+    def observed_text(self) -> str | None:
+        """The observations as JSON."""
+        return None if self.observed is None else json.dumps(self.observed, ensure_ascii=False)
+
+
+EXECUTE = SandboxStage[BlockVerdict]("extract.arguments.search_guest:search_arguments", BlockVerdict, LIMITS)
 SEARCH = replace(EXECUTE, limits=_SEARCH_LIMITS)
 #: Nothing is repeated: where it ends its process, the search is run alone.
 SEARCH_AND_VISIT = replace(
@@ -87,19 +100,6 @@ SEARCH_AND_VISIT = replace(
     limits=replace(_SEARCH_LIMITS, cpu_seconds=60),
     retries=Retries.NONE,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class BlockVerdict:
-    """The level that a file reached."""
-
-    level: Level
-    kind: str | None = None  # category of the error that stopped it before the goal
-    error: str | None = None
-    arguments: str | None = None  # those that work, as JSON
-    observed: str | None = None  # an Observed record as JSON
-    visit: Visit | None = None
-    reused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ def validate_all(
             again: list[Candidate] = []
 
             def jobs(
-                stage: SandboxStage[SearchAnswer] = stage, waiting: Iterable[Candidate] = waiting
+                stage: SandboxStage[BlockVerdict] = stage, waiting: Iterable[Candidate] = waiting
             ) -> Iterator[Job]:
                 for candidate in waiting:
                     known[candidate.key] = candidate
@@ -175,20 +175,14 @@ def validate_all(
                     again.append(candidate)
                     ended[reply.key] = verdict
                 else:
-                    search = ended.get(reply.key) if stage is EXECUTE else None
-                    yield candidate, _join(search, verdict) if search else verdict
+                    if stage is EXECUTE and verdict.level == "executed" and reply.key in ended:
+                        verdict = replace(ended[reply.key], level="executed")
+                    yield candidate, verdict
             waiting = again
 
 
-def _join(search: BlockVerdict, alone: BlockVerdict) -> BlockVerdict:
-    """Combine the verdicts on a file whose search ended the process, and that was then executed alone."""
-    if alone.level != "executed":
-        return alone
-    return replace(search, level="executed", reused=search.reused and alone.reused)
-
-
 def _request(
-    candidate: Candidate, runtime: Sequence[Path], stage: SandboxStage[SearchAnswer], goal: Level
+    candidate: Candidate, runtime: Sequence[Path], stage: SandboxStage[BlockVerdict], goal: Level
 ) -> SearchRequest:
     goal = "executed" if stage is EXECUTE else goal
     return SearchRequest(
@@ -202,13 +196,5 @@ def _request(
     )
 
 
-def _judge(reply: Reply[SearchAnswer]) -> BlockVerdict:
-    answer, outcome = reply.answer, reply.outcome
-    if answer is None:
-        error = reply.reason(_MAX_ERROR)
-        return BlockVerdict("compiled", outcome.status.value, error, reused=outcome.reused)
-    calls = answer.arguments and {name: call for name, call in asdict(answer.arguments).items() if call is not None}
-    arguments, observed = (
-        None if value is None else json.dumps(value, ensure_ascii=False) for value in (calls, answer.observed)
-    )
-    return BlockVerdict(answer.level, answer.kind, answer.error, arguments, observed, answer.visit, outcome.reused)
+def _judge(reply: Reply[BlockVerdict]) -> BlockVerdict:
+    return reply.answer or BlockVerdict("compiled", reply.outcome.status.value, reply.reason(_MAX_ERROR))

@@ -276,7 +276,8 @@ def _in_all_modes(
             if not number:
                 note = partial(seen.__setitem__, mode)
                 step(f"{mode}, inputs {number}", partial(_forward_backward, module, inputs, note, backward=backward))
-            step(f"state after {mode}, inputs {number}", lambda: _state(module))
+            if not number or mode == "train":
+                step(f"state after {mode}, inputs {number}", lambda: _state(module))
 
 
 def _count_elements(shapes: Sequence[Sequence[int]]) -> int:

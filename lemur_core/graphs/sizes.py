@@ -161,7 +161,7 @@ class _Runs:
         if self.trained is None or self.trained == self.evaluated:
             return Sized(evaluated, self.trained and evaluated, _distinct(symbols))
         # Runs in train mode are not shared with eval mode: take all only if a number of the few has no formula.
-        few = [0, *range(max(len(points) - 2, 1), len(points))]
+        few = [0, len(points) - 1]
         for some in (few, list(range(len(points)))):
             runs = [self.at(points[index], train=True) if index else self.trained for index in some]
             trained = merge_runs([run for run in runs if run is not None]) if None not in runs else None
