@@ -183,17 +183,17 @@ def _read_units(text: bytes, tree: ast.Module, name: str, watched: Watched) -> l
     caught = _list_caught(tree)
     for node in tree.body:
         at = lines.start(first_line(node))
-        unit = next((unit for unit in ordered if unit.start <= at < unit.end), None)
-        if unit is None:  # what imports skip, such as a main block
+        around = next((unit for unit in ordered if unit.start <= at < unit.end), None)
+        if around is None:  # what imports skip, such as a main block
             continue
-        unit.text_only &= _is_docstring(node)
-        unit.functions += _cut_functions(lines, [node], "", watched, caught)
+        around.text_only &= _is_docstring(node)
+        around.functions += _cut_functions(lines, [node], "", watched, caught)
         for item in list_nodes(node):
             if isinstance(item, _FUNCTIONS):
-                unit.entered |= (first_line(item), item.name) in watched.used
+                around.entered |= (first_line(item), item.name) in watched.used
             if isinstance(item, (*_FUNCTIONS, ast.ClassDef)) and _is_docstring(item.body[0]):
-                is_block = item is node and name in unit.binds
-                unit.docstrings += _cut_docstring(lines, item, summary=is_block or len(item.body) == 1)
+                is_block = item is node and name in around.binds
+                around.docstrings += _cut_docstring(lines, item, summary=is_block or len(item.body) == 1)
     return ordered
 
 
