@@ -3,7 +3,8 @@
 Three kinds of cut, all of them over the whole file:
 
 - *statement*: a module-level statement goes if nothing that is kept needs it.
-- *function*: a function or method that was never entered keeps its header, and raises when it is called.
+- *function*: a function or method that was never entered keeps its header, and raises when it is called. Of a class
+  whose own constructor is among them, and which nothing derives from, only the constructor stays: no instance exists.
 - *docstring*: documentation goes, but for the summary of the block.
 
 What a cut function names is not needed by it, so that statements go with it.
@@ -180,6 +181,8 @@ def _read_units(text: bytes, tree: ast.Module, name: str, watched: Watched) -> l
     for block in blocks:
         units[blocks[block.path[0][0]].start if block.path else block.start].uses += block.uses
     ordered = sorted(units.values(), key=lambda unit: unit.start)
+    bases = (part for item in list_nodes(tree) if isinstance(item, ast.ClassDef) for part in item.bases)
+    derived = {part.id for base in bases for part in list_nodes(base) if isinstance(part, ast.Name)}
     caught = _list_caught(tree)
     for node in tree.body:
         at = lines.start(first_line(node))
@@ -187,7 +190,7 @@ def _read_units(text: bytes, tree: ast.Module, name: str, watched: Watched) -> l
         if around is None:  # what imports skip, such as a main block
             continue
         around.text_only &= _is_docstring(node)
-        around.functions += _cut_functions(lines, [node], "", watched, caught)
+        around.functions += _cut_functions(lines, [node], "", watched, caught, derived)
         for item in list_nodes(node):
             if isinstance(item, _FUNCTIONS):
                 around.entered |= (first_line(item), item.name) in watched.used
@@ -198,11 +201,18 @@ def _read_units(text: bytes, tree: ast.Module, name: str, watched: Watched) -> l
 
 
 def _cut_functions(
-    lines: Lines, body: Iterable[ast.AST], owner: str, watched: Watched, caught: Collection[str]
+    lines: Lines,
+    body: Iterable[ast.AST],
+    owner: str,
+    watched: Watched,
+    caught: Collection[str],
+    derived: Collection[str],
 ) -> Iterator[_Cut]:
     """Yield the cuts of functions that were never entered, but of none inside of functions.
 
-    Args: caught: names of functions and classes whose errors a handler may take for those of the author's code.
+    Args:
+        caught: names of functions and classes whose errors a handler may take for those of the author's code.
+        derived: names of classes that others derive from.
     """
     for node in body:
         if isinstance(node, _FUNCTIONS):
@@ -216,10 +226,45 @@ def _cut_functions(
                 size = lines.number(end) - first_line(first) + 1
                 yield _Cut("function", Edit(start, end, error), size <= _SHORT)
         elif isinstance(node, ast.ClassDef):
-            if node.name not in caught:
-                yield from _cut_functions(lines, node.body, f"{owner}.{node.name}".lstrip("."), watched, caught)
+            if not owner and _is_never_made(node, watched, {*caught, *derived}):
+                yield from _cut_methods(lines, node)
+            elif node.name not in caught:
+                yield from _cut_functions(
+                    lines, node.body, f"{owner}.{node.name}".lstrip("."), watched, caught, derived
+                )
         elif isinstance(node, ast.If | ast.Try | ast.With | ast.ExceptHandler):
-            yield from _cut_functions(lines, ast.iter_child_nodes(node), owner, watched, caught)
+            yield from _cut_functions(lines, ast.iter_child_nodes(node), owner, watched, caught, derived)
+
+
+def _is_never_made(node: ast.ClassDef, watched: Watched, kept: Collection[str]) -> bool:
+    """Return whether no function of a class was entered, its own constructor among them, and none is needed."""
+    functions = [item for item in node.body if isinstance(item, _FUNCTIONS)]
+    names = {item.name for item in functions}
+    others = [part for item in node.body if not isinstance(item, _FUNCTIONS) for part in list_nodes(item)]
+    return (
+        "__init__" in names
+        and not any((first_line(item), item.name) in watched.entered for item in functions)
+        and node.name not in kept
+        and not node.decorator_list
+        and not node.keywords
+        and not any(isinstance(part, ast.Name) and part.id in names for part in others)
+        and not any(isinstance(part, ast.ClassDef) for part in others)
+    )
+
+
+def _cut_methods(lines: Lines, node: ast.ClassDef) -> Iterator[_Cut]:
+    """Yield the cuts of all methods of a class but the constructor, which raises."""
+    indent = " " * node.body[0].col_offset
+    error = json.dumps(f"{LEFT_OUT}: {node.name}", ensure_ascii=False)
+    text = f"{indent}def __init__(self, *_, **__):\n{indent}    raise NotImplementedError({error})\n"
+    for item in node.body:
+        if isinstance(item, _FUNCTIONS):
+            assert item.end_lineno is not None
+            after = item.end_lineno + 1
+            while item.name != "__init__" and after < node.end_lineno and not lines.line(after).strip():  # type: ignore[operator]
+                after += 1
+            edit = Edit(lines.start(first_line(item)), lines.start(after), text if item.name == "__init__" else "")
+            yield _Cut("function", edit)
 
 
 def _cut_docstring(lines: Lines, node: Function | ast.ClassDef, *, summary: bool) -> Iterator[_Cut]:

@@ -91,7 +91,7 @@ def test_a_file_says_what_it_is_good_for(found: dict[str, MinimizedFile | str]) 
     assert "beta" not in head
     assert "swish_2" not in head
     assert "in eval and train mode, for (8)(torch.randn(2, 8, 6, 6)); elsewhere it stops with an error." in head
-    assert head.endswith("Cut: 3 definitions, 3 functions, 4 docstrings.")
+    assert head.endswith("Cut: 3 definitions, 4 functions, 4 docstrings.")
     assert (
         "for (8)(torch.randn(2, 8, 6, 6)), (8, deep=True)(x=torch.randn(2, 8, 6, 6)),"
         " (4, act='relu', fail=True)(x=torch.randn(1, 4, 3, 3)); elsewhere it stops"
