@@ -6,9 +6,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
-from extract.arguments.messages import MOST_CHARACTERS, BlockUses, CallsToRun, CallTexts, join_arguments
+from extract.arguments.messages import MOST_CHARACTERS, BlockUses, CallsToRun, CallTexts, join_arguments, make_uses
 from extract.proofs.equivalence import BlockWithOriginal
-from extract.proofs.uses import make_uses
 from lemur_core.describe.facts import count_tensors
 from lemur_core.graphs.serialization import restore
 from lemur_core.sandbox import Failure, Limits

@@ -18,7 +18,7 @@ from torch import nn
 
 from extract.arguments.constructing import Arguments, Constructor
 from extract.arguments.forwarding import Forward, ForwardCall, evaluate, run
-from extract.arguments.messages import NAME, BlockRun, BlockUses, CallsToRun, CallTexts
+from extract.arguments.messages import NAME, BlockRun, BlockUses, CallsToRun, CallTexts, make_uses
 from extract.arguments.probe import MODULE_NAME, hide, load
 from extract.arguments.search_guest import (
     describe_inputs,
@@ -43,7 +43,6 @@ from extract.arguments.values.inputs import change_nested, flatten, has_shape, l
 from extract.arguments.values.names import read_parameters
 from extract.proofs.equivalence_guest import digest
 from extract.proofs.trace_guest import trace
-from extract.proofs.uses import make_uses
 from lemur_core.graphs.serialization import fix_sizes
 from lemur_core.sandbox.server.foreign import name_type, one_line
 from lemur_core.sandbox.server.jobs import Failure

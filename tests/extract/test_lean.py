@@ -11,13 +11,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extract.arguments.messages import list_sizes
 from extract.emit.emit import Emitted
 from extract.kinds import verify
 from extract.minimize.stage import MinimizedFile, list_requirements, minimize_all
 from extract.model.blocks import load_block
 from extract.model.results import Result
 from extract.proofs.equivalence import BlockWithOriginal
-from extract.proofs.uses import list_sizes
 from extract.proofs.visit import RunnableBlock, visit_all
 from extract.resolve.index import FactsIndex
 from manifests.publish.staged import stage_files
