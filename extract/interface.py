@@ -154,7 +154,7 @@ class LibraryBlock:
 
     @property
     def minimized(self) -> str | None:
-        """Return the file cut down to the statements that the known arguments reach; None if there is none."""
+        """Return the file cut down to the functions that the known arguments enter; None if there is none."""
         return self.row.lean_code
 
     @cached_property

@@ -15,11 +15,11 @@ from pathlib import Path, PurePosixPath
 
 from packaging.requirements import Requirement
 
-from extract.arguments.messages import BlockInPlace, CallTexts
+from extract.arguments.messages import BlockInPlace, CallTexts, list_sizes
 from extract.minimize.stage import difference
 from extract.model.blocks import find_block
 from extract.proofs.runtime import PROVIDED, runtime_for
-from extract.proofs.visit import Signed, list_sizes
+from extract.proofs.visit import Signed
 from extract.sources import PackageSource, read_folder, walk
 from extract.sources.contents import MAX_FILE_BYTES
 from extract.sources.metadata import is_text

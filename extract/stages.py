@@ -19,20 +19,19 @@ from packaging.utils import canonicalize_name
 from extract.arguments.hints import HintFinder
 from extract.arguments.messages import NAME, CompanionCode
 from extract.emit.emit import Emitted
-from extract.minimize.stage import MinimizedFile, make_minimized_columns, minimize_all, write_header
+from extract.minimize.stage import MinimizedFile, minimize_all
 from extract.model.categories import find_category
 from extract.model.results import Result, RunFacts, at_least, code_columns, sort_by_size
+from extract.proofs.equivalence import BlockWithOriginal, EquivalenceResult, compare_all
 from extract.proofs.rebuild import REBUILD, count_rebuilt, is_sampled, make_request, rebuild_all
 from extract.proofs.runtime import BlockRuntime, extra_folders, original_folders, runtime_for
 from extract.proofs.sdists import fetch_tests
 from extract.proofs.validate import (
     EXECUTE,
+    SEARCH_AND_VISIT,
     BlockVerdict,
-    BlockWithOriginal,
     Candidate,
-    EquivalenceResult,
     check_text,
-    compare_all,
     validate_all,
 )
 from extract.proofs.visit import SIGN, VISIT, BlockVisit, RunnableBlock, visit_all
@@ -117,13 +116,17 @@ class PendingBlock:
             digest=source.digest,
             resolutions=emitted.resolutions if emitted else (),
             dynamic="\n".join(emitted.dynamic) or None if emitted else None,
-            arguments=verdict.arguments,
-            observed=verdict.observed,
-            **make_minimized_columns(self.minimized),
+            arguments=verdict.arguments_text,
+            observed=verdict.observed_text,
+            **(
+                self.minimized.columns()
+                if isinstance(self.minimized, MinimizedFile)
+                else {"lean_error": self.minimized}
+            ),
             graph=self.graphs["graph"] if self.graphs else None,
             graph_widths=self.graphs["graph_widths"] if self.graphs else None,
             arguments_from=self.arguments_from,
-            not_shown="\n".join(list_not_shown(verdict.observed)) or None,
+            not_shown="\n".join(list_not_shown(verdict.observed_text)) or None,
         )
         return Result(row, emitted.files if emitted else (), self.graphs)
 
@@ -246,7 +249,7 @@ class StageContext:
         """Return the companions that the arguments of a block name."""
         if block.verdict.arguments is None:
             return ()  # its hints were perhaps never searched for, which reads every file
-        words = set(NAME.findall(block.verdict.arguments))
+        words = set(NAME.findall(str(block.verdict.arguments_text)))
         return tuple(item for item in self.hints(block.target)["companions"] if item["name"] in words)
 
     def named(self, block: PendingBlock) -> tuple[CompanionCode, ...]:
@@ -265,7 +268,7 @@ class StageContext:
     def pair(self, block: PendingBlock) -> BlockWithOriginal:
         """Return how to run a block that reaches `forward`, and its original, without the folders of the latter."""
         if block.pair is None:
-            target, arguments = block.target, block.verdict.arguments
+            target, arguments = block.target, block.verdict.arguments_text
             assert arguments is not None
             block.pair = BlockWithOriginal(
                 block=target.block,
@@ -317,16 +320,11 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
         facts.notes += [f"{name}: its own models were not run: {unshown[name]}" for name in unshown if name in stopped]
     _define(ready, context, context.companions)
     for block in ready.values():
-        if block.verdict.arguments is not None:
-            block.arguments_from = _find_origin(block, context)
+        if arguments := block.verdict.arguments_text:
+            block.arguments_from = find_origin(arguments, context.hints(block.target))
 
 
-def _find_origin(block: PendingBlock, context: StageContext) -> ArgumentsFrom:
-    assert block.verdict.arguments is not None
-    return find_origin(block.verdict.arguments, context.hints(block.target))
-
-
-_PROOFS = (RECORD_SOURCE, VISIT, REBUILD, SIGN)
+_PROOFS = (RECORD_SOURCE, SEARCH_AND_VISIT, VISIT, REBUILD, SIGN)
 
 
 def _add_calls_of_sources(blocks: Mapping[str, PendingBlock], context: StageContext) -> dict[str, str]:
@@ -420,18 +418,29 @@ def compare(blocks: Sequence[PendingBlock], context: StageContext) -> None:
 
 
 def visit(blocks: Sequence[PendingBlock], context: StageContext) -> None:
-    """Visit the blocks that reach `forward`: their graphs, and what every known call of them executes and returns."""
+    """Visit the blocks that reach `forward`: their graphs, and what every known call of them executes and returns.
+
+    Below the level `backward` nothing is visited: that would cost as much as all levels.
+    """
     running = _reaching(blocks, "forward")
+    if context.facts.options.level != "backward":
+        for block in running.values():
+            block.minimized = "only `--level backward` minimizes"
+        return
     work = [
-        RunnableBlock(context.pair(block), json.loads(block.verdict.observed or "{}"), context.hints(block.target))
+        RunnableBlock(
+            context.pair(block),
+            block.verdict.observed or {},
+            context.hints(block.target),
+            block.verdict.visit,
+        )
         for block in running.values()
     ]
     for item in visit_all(work, context.index, **context.sandbox):
         block = running[item.block]
         block.visit = item
-        observed = json.loads(block.verdict.observed or "{}")
-        observed |= {"calls": item.describe_calls(), "own_lines": item.count_statements()}
-        block.verdict = replace(block.verdict, observed=json.dumps(observed, ensure_ascii=False))
+        more = {"calls": item.describe_calls(), "own_lines": item.count_statements()}
+        block.verdict = replace(block.verdict, observed={**(block.verdict.observed or {}), **more})
     errors = (block.visit.no_graphs for block in running.values() if block.visit is not None)
     context.facts.details["no_graph"] = sort_by_size(Counter(error for error in errors if error is not None))
 
@@ -463,15 +472,10 @@ def rebuild(blocks: Sequence[PendingBlock], context: StageContext) -> None:
 
 def minimize(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     """Minimize the visited blocks to the code they execute."""
-    visited = {block.target.block: block for block in blocks if block.visit is not None}
-    visits = [block.visit for block in visited.values() if block.visit is not None]
-    for cut in minimize_all(visits, context.index, **context.sandbox):
-        block = visited[cut.block]
-        if cut.minimized is None:
-            block.minimized = cut.error or ""
-        else:
-            assert block.emitted is not None
-            block.minimized = write_header(cut, block.emitted, context.pair(block).arguments)
+    visited = {block.visit.block: block for block in blocks if block.visit is not None}
+    work = [(block.visit, block.emitted) for block in visited.values() if block.visit and block.emitted]
+    for key, minimized in minimize_all(work, context.index, **context.sandbox):
+        visited[key].minimized = minimized
 
 
 #: The stages by the name of their lap in the report.

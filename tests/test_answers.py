@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from curate.chat import build
 from curate.compute import behavior, graphs, runs
 from extract import migrate
-from extract.proofs import rebuild, validate, visit
+from extract.proofs import equivalence, rebuild, validate, visit
 from lemur.synthesis import confirm
 from lemur_core.files.errors import UserError
 from lemur_core.graphs.graph import Graph, Node, Ref, TensorType, pack, unpack
@@ -78,6 +78,7 @@ BLOCK = {
 #: Right answers that the type alone does not show.
 SAMPLES: dict[str, list[Any]] = {
     validate.EXECUTE.guest: [SEARCHED],
+    validate.SEARCH_AND_VISIT.guest: [SEARCHED | {"visit": {"graphs": BLOCK, "uses": {"error": "no"}}}],
     graphs.TRACE.guest: [NET],
     visit.TRACE.guest: [BLOCK],
     visit.VISIT.guest: [{"graphs": BLOCK, "uses": {"error": "no"}}],
@@ -86,7 +87,7 @@ STAGES: dict[str, SandboxStage[Any]] = {
     stage.guest: stage
     for stage in (
         *(runs.RUN, graphs.TRACE, behavior.MEASURE, build.MEASURE),
-        *(validate.EXECUTE, validate.SIGN_BLOCK, validate.SIGN_ORIGINALS),
+        *(validate.EXECUTE, validate.SEARCH_AND_VISIT, equivalence.SIGN_BLOCK, equivalence.SIGN_ORIGINALS),
         *(visit.TRACE, visit.VISIT, rebuild.REBUILD, visit.SIGN),
         *(migrate.IMPORT, migrate.SIGN, confirm.CONFIRM),
         *(candidates.PROBE, candidates.NETWORK, check.CHECK),
@@ -119,6 +120,7 @@ USES: dict[str, Callable[[Reply[Any]], object]] = {
     graphs.TRACE.guest: use_network_graphs,
     visit.TRACE.guest: use_block_graphs,
     validate.EXECUTE.guest: validate._judge,
+    validate.SEARCH_AND_VISIT.guest: validate._judge,
     check.CHECK.guest: use_check,
 }
 

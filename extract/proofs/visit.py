@@ -1,24 +1,22 @@
 """One visit of each block that runs, in the sandbox: its graphs, and what every known call executes and returns."""
 
 import ast
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
-from extract.arguments.messages import BlockUses, CallsToRun, CallTexts, join_arguments
-from extract.proofs.validate import BlockWithOriginal, WorkingCall
+from extract.arguments.messages import MOST_CHARACTERS, BlockUses, CallsToRun, CallTexts, join_arguments, make_uses
+from extract.proofs.equivalence import BlockWithOriginal
 from lemur_core.describe.facts import count_tensors
 from lemur_core.graphs.serialization import restore
 from lemur_core.sandbox import Failure, Limits
-from lemur_core.sandbox.cached import CachedSandbox, Store
+from lemur_core.sandbox.cached import Store
 from lemur_core.sandbox.server.foreign import one_line
-from lemur_core.sandbox.stage import Reply, Retries, SandboxOptions, SandboxStage, open_sandbox
+from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
+from lemur_core.source.text import parse_expression
 
 _CHARACTERS = 300  # of an error
-_SHAPE = re.compile(r"\w+ (\d+(?:x\d+)*)")
-_RUN_BACKWARD = re.compile(r"\bbackward\b|hook\b")  # Python that runs backward, not forward
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +55,14 @@ class BlockGraphs:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
-    """An error of a step: its message, its lines in the file (innermost first), and the missing name."""
-
-    message: str
-    lines: tuple[int, ...]
-    name: str | None
-    step: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Signed:
-    """The results of a block in every known way: by step, the digest of all tensors, or the type of the error."""
+    """The results of a block in every known way: by step, the digest of all tensors, or the type of the error.
+
+    Args: errors: the message of each step that raised one.
+    """
 
     steps: Mapping[str, str]
-    stops: tuple[Stop, ...]
+    errors: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +70,6 @@ class Stopped:
     """Why a block cannot be constructed."""
 
     error: str
-    stops: tuple[Stop, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +80,26 @@ class Watched:
     # Functions that were called, by first line and name; `used`: those called after the file was loaded.
     entered: frozenset[tuple[int, str]]
     used: frozenset[tuple[int, str]]
-    classes: frozenset[str]  # that had instances
-    bound: frozenset[str]  # methods that override one of another class ("Class.method")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkingCall:
+    """The arguments of one call, as Python expressions."""
+
+    args: list[str]
+    kwargs: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        """Raise ValueError unless each argument is an expression, and each keyword an identifier."""
+        for text in (*self.args, *self.kwargs.values()):
+            if len(text) > MOST_CHARACTERS:
+                raise ValueError(f"an argument has more than {MOST_CHARACTERS:,} characters")
+            try:
+                parse_expression(text)
+            except SyntaxError:
+                raise ValueError("an argument is not an expression") from None
+        if not all(map(str.isidentifier, self.kwargs)):
+            raise ValueError("an argument has no name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,35 +160,11 @@ class RunnableBlock:
     observed: Mapping[str, Any] = field(default_factory=dict)  # an `Observed` record
     # Calls found in the corpus, in the format of `extract.arguments.hints.Hints.to_json`.
     hints: Mapping[str, Any] = field(default_factory=dict)
+    visit: "Visit | None" = None  # that of its search
 
     def request(self, runtime: Sequence[Path]) -> BlockUses:
         """Return the request for the guest."""
-        others = {name: self.hints.get(name, []) for name in ("init", "forward", "inputs")}
-        own = {companion["name"] for companion in self.pair.companions}
-        text = str(others)
-        hinted = self.hints.get("companions", ())
-        more = [item for item in hinted if item["name"] not in own and item["name"] in text]
-        run = self.pair.run(runtime)
-        return BlockUses(
-            run.code,
-            run.name,
-            run.origin,
-            run.folders,
-            run.arguments,
-            [*run.companions, *more],
-            list_sizes(self.observed),
-            others,
-            _RUN_BACKWARD.search(run.code) is not None,
-        )
-
-
-def list_sizes(observed: Mapping[str, Any]) -> list[list[list[int]]]:
-    """Return the input shapes of each further call that was observed to work."""
-    cases = []
-    for case in observed.get("cases", ())[1:]:
-        shapes = [_SHAPE.fullmatch(text) for text in case["inputs"].values()]
-        cases.append([[int(size) for size in shape[1].split("x")] for shape in shapes if shape is not None])
-    return [shapes for shapes in cases if shapes]
+        return make_uses(self.pair.run(runtime), self.observed, self.hints)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,36 +221,32 @@ def visit_all(
 ) -> Iterator[BlockVisit]:
     """Visit blocks; outcomes are cached by content. Raises: UserError if no sandbox is available."""
     requests = {block.pair.block: block.request(sandbox.get("runtime", ())) for block in blocks}
+    visited = {block.pair.block: block.visit for block in blocks if block.visit is not None}
+    yield from (_read(key, requests[key], visit) for key, visit in visited.items())
     with open_sandbox(store, [VISIT], sandbox) as box:
         ended: dict[str, Failure] = {}
-        for reply in VISIT.run(box, requests):
+        for reply in VISIT.run(box, {key: request for key, request in requests.items() if key not in visited}):
             if reply.answer is None:
                 ended[reply.key] = reply.failure(_CHARACTERS)
             else:
-                yield _read(reply, requests[reply.key], reply.answer)
-        yield from _visit_without_graphs(box, {key: requests[key] for key in ended}, ended)
+                yield _read(reply.key, requests[reply.key], reply.answer, reused=reply.outcome.reused)
+        # Those that ended their process, mostly while their graphs were recorded, are visited without these.
+        alone = {key: replace(requests[key], graphs=False) for key in ended}
+        for reply in replace(VISIT, label="", limits=LIMITS).run(box, alone):
+            uses = reply.answer.uses if reply.answer else reply.failure(_CHARACTERS)
+            yield _read(reply.key, requests[reply.key], Visit(ended[reply.key], uses), reused=reply.outcome.reused)
 
 
-def _visit_without_graphs(
-    box: CachedSandbox, requests: Mapping[str, BlockUses], ended: Mapping[str, Failure]
-) -> Iterator[BlockVisit]:
-    """Visit the blocks again that ended their process, mostly while their graphs were recorded."""
-    alone = {key: replace(request, graphs=False) for key, request in requests.items()}
-    for reply in replace(VISIT, label="", limits=LIMITS).run(box, alone):
-        uses = reply.answer.uses if reply.answer else reply.failure(_CHARACTERS)
-        yield _read(reply, requests[reply.key], Visit(ended[reply.key], uses))
-
-
-def _read(reply: Reply[Visit], request: BlockUses, answer: Visit) -> BlockVisit:
+def _read(block: str, request: BlockUses, answer: Visit, *, reused: bool = False) -> BlockVisit:
     graphs, uses = answer.graphs, answer.uses
     return BlockVisit(
-        reply.key,
+        block,
         request,
         graphs=None if isinstance(graphs, Failure) else graphs.to_json(),
         no_graphs=one_line(graphs.error, _CHARACTERS) if isinstance(graphs, Failure) else None,
         uses=None if isinstance(uses, Failure) else uses,
         no_uses=one_line(uses.error, _CHARACTERS) if isinstance(uses, Failure) else None,
-        reused=reply.outcome.reused,
+        reused=reused,
     )
 
 

@@ -18,9 +18,15 @@ from torch import nn
 
 from extract.arguments.constructing import Arguments, Constructor
 from extract.arguments.forwarding import Forward, ForwardCall, evaluate, run
-from extract.arguments.messages import BlockUses, CallsToRun, CallTexts
+from extract.arguments.messages import NAME, BlockRun, BlockUses, CallsToRun, CallTexts, make_uses
 from extract.arguments.probe import MODULE_NAME, hide, load
-from extract.arguments.search_guest import describe_inputs, describe_outputs, disable_denied, namespace
+from extract.arguments.search_guest import (
+    describe_inputs,
+    describe_outputs,
+    disable_denied,
+    namespace,
+    search_arguments,
+)
 from extract.arguments.target import construct
 from extract.arguments.trials import (
     AttemptError,
@@ -49,6 +55,20 @@ _MOST_WORK = 1_000_000_000  # multiply-adds of all runs at further sizes, and of
 _FILE = f"{MODULE_NAME}.py"
 
 Inputs = tuple[list[Any], dict[str, Any]]
+
+
+def search_and_visit(payload: dict[str, Any]) -> dict[str, Any]:
+    """Validate a block as `search_arguments` does, and visit it if it runs, with its answer as `visit`."""
+    found = search_arguments(payload)
+    arguments = found.get("arguments")
+    if found["level"] not in ("forward", "backward") or arguments is None:
+        return found
+    hints = payload.get("hints") or {}
+    words = set(NAME.findall(str(arguments)))
+    named = [item for item in hints.get("companions", ()) if item["name"] in words]
+    run = BlockRun(payload["code"], payload["name"], payload["origin"], payload["folders"], arguments, named)
+    gc.collect()
+    return found | {"visit": visit_block(make_uses(run, found["observed"], hints))}
 
 
 def visit_block(request: BlockUses) -> dict[str, object]:
@@ -88,10 +108,8 @@ def _watch(request: BlockUses) -> dict[str, object]:
             request = replace(request, sets=_further_sets(request))
             with watch.watching():
                 cls, names = _load(request)
-                watch.begin_use()
-                sizes = [] if wanted else request.sizes  # these runs are not watched
-                signature = exercise(cls, replace(request, sizes=sizes), names, watch)
-        bound = sorted(_list_overrides())
+                watch.using = True
+                signature = exercise(cls, request, names, watch)
         if wanted or "ScriptModule" in request.code:
             cls, names = _load(request)
             signature = exercise(cls, request, names)
@@ -101,8 +119,6 @@ def _watch(request: BlockUses) -> dict[str, object]:
         "lines": sorted(watch.lines),
         "entered": sorted([line, name] for line, name in watch.entered),
         "used": sorted([line, name] for line, name in watch.used),
-        "classes": sorted(watch.classes),
-        "bound": bound,
     }
     calls = [request.arguments, *request.sets]
     cases = [
@@ -117,15 +133,15 @@ def sign_results(request: BlockUses) -> dict[str, object]:
 
     Args: request: with the `sets` that `visit_block` returned.
 
-    Returns: `{"error", "stops"}`, or `steps`: step -> digest of all tensors, or the type of the error; and `stops`:
-        for each error its message, its lines in the file (innermost first), and the missing name.
+    Returns: `{"error"}`, or `steps`: step -> digest of all tensors, or the type of the error; and `errors`: their
+        messages by step.
     """
     _prepare(request)
     try:
         cls, names = _load(request)
         return exercise(cls, request, names)
     except AttemptError as failure:
-        return {"error": failure.message, "stops": [_stop(failure)]}
+        return {"error": failure.message}
 
 
 def _prepare(request: BlockUses) -> None:
@@ -170,26 +186,25 @@ def exercise(
 
     Args:
         request: its `arguments` are run at all `sizes`.
-        watch: records what runs, but at further sizes: they rarely reach other lines, and if so, the proof finds out.
+        watch: notes what each call takes and returns.
     Returns: as `sign_results`.
     Raises: AttemptError if the block cannot be constructed.
     """
     steps: dict[str, str] = {}
-    stops: list[dict[str, object]] = []
+    errors: dict[str, str] = {}
     for number, arguments in enumerate([request.arguments, *request.sets]):
         about = f"arguments {number}, " if number else ""
         called = ForwardCall(tuple(arguments["forward"]["args"]), tuple(arguments["forward"]["kwargs"].items()))
         seen: dict[str, Any] = {}
         if watch:
             seen = watch.begin_case(called, names)
-            watch.resume()
 
         def step(name: str, action: Callable[[], str], about: str = about) -> None:
             try:
                 steps[about + name] = attempt(action, _SECONDS)
             except AttemptError as failure:
                 steps[about + name] = f"raises {name_type(failure.cause)}"
-                stops.append({"step": about + name, **_stop(failure)})
+                errors[about + name] = f"{name_type(failure.cause)}: {one_line(failure.message, 200)}"
 
         try:
             module = _construct(cls, arguments["init"], names)
@@ -201,10 +216,8 @@ def exercise(
         sizes = [] if number else request.sizes
         # Backward takes most of the time. Where nothing in it is Python, the operators of forward decide what it does.
         backward = not number or request.backward
-        _in_all_modes(
-            module, called, names, sizes, step, watch.pause if watch else lambda: None, seen, backward=backward
-        )
-    return {"steps": steps, "stops": stops}
+        _in_all_modes(module, called, names, sizes, step, seen, backward=backward)
+    return {"steps": steps, "errors": errors}
 
 
 def _fail(failure: AttemptError) -> str:
@@ -224,7 +237,6 @@ def _in_all_modes(
     names: BlockNamespace,
     sizes: Sequence[Sequence[Sequence[int]]],
     step: Callable[[str, Callable[[], str]], None],
-    before_sizes: Callable[[], None],
     seen: dict[str, Any],
     *,
     backward: bool,
@@ -263,9 +275,8 @@ def _in_all_modes(
             if not number:
                 note = partial(seen.__setitem__, mode)
                 step(f"{mode}, inputs {number}", partial(_forward_backward, module, inputs, note, backward=backward))
-            step(f"state after {mode}, inputs {number}", lambda: _state(module))
-        if not number:
-            before_sizes()
+            if not number or mode == "train":
+                step(f"state after {mode}, inputs {number}", lambda: _state(module))
 
 
 def _count_elements(shapes: Sequence[Sequence[int]]) -> int:
@@ -392,29 +403,20 @@ def _resize(inputs: Inputs, shapes: Sequence[Sequence[int]]) -> Inputs:
     return args, kwargs
 
 
-def _stop(failure: AttemptError) -> dict[str, object]:
-    cause = failure.cause
-    name = getattr(cause, "name", None) if isinstance(cause, NameError | AttributeError | ImportError) else None
-    if isinstance(cause, KeyError) and cause.args:
-        name = str(cause.args[0])
-    message = f"{name_type(cause)}: {one_line(failure.message, 200)}"
-    return {"message": message, "lines": list(failure.numbers[::-1]), "name": name if type(name) is str else None}
-
-
 # -- executed lines ----------------------------------------------------------------------------------------------------
 
 
 class _Watch:
-    """Recorder of the executed lines of the block's file."""
+    """Recorder of the executed lines of the block's file, and of what each call takes and returns."""
 
     def __init__(self) -> None:
         self.lines: set[int] = set()
         self.entered: set[tuple[int, str]] = set()
         self.used: set[tuple[int, str]] = set()  # entered after the file's own statements had run
-        self.classes: set[str] = set()  # that had instances
-        self._kinds: set[type] = set()
-        self._left: dict[CodeType, set[int]] = {}
-        self._using = False
+        # By the id of a code object, which is kept for it (its hash takes long), the lines that are left to run: once
+        # all have run, the function is no longer traced, which costs most of the time.
+        self._left: dict[int, tuple[CodeType, set[int] | None]] = {}
+        self.using = False
         self.cases: list[dict[str, Any]] = []
 
     def begin_case(self, called: ForwardCall, names: BlockNamespace) -> dict[str, Any]:
@@ -426,26 +428,11 @@ class _Watch:
         self.cases.append({"inputs": inputs, "eval": None, "train": None})
         return self.cases[-1]
 
-    def begin_use(self) -> None:
-        """Mark the end of loading: functions called from now on count as used."""
-        self._using = True
-
-    def resume(self) -> None:
-        """Record what runs from now on."""
-        sys.settrace(self._enter)
-
-    def pause(self) -> None:
-        """Record the file's classes that have instances, including instances of subclasses, and no further lines."""
-        sys.settrace(None)
-        # Every living object: an instance may be held by a container, a closure or a C extension.
-        kinds = {base for kind in {*map(type, gc.get_objects()), *self._kinds} for base in kind.__mro__}
-        self.classes |= {kind.__qualname__ for kind in kinds if getattr(kind, "__module__", "") == MODULE_NAME}
-
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Record the lines of this thread; autograd on the CPU runs backward in it as well."""
         before = sys.gettrace()
-        self.resume()
+        sys.settrace(self._enter)
         try:
             yield
         finally:
@@ -453,45 +440,23 @@ class _Watch:
 
     def _enter(self, frame: FrameType, _event: str, _argument: object) -> Any:
         code = frame.f_code
-        # Lines that are left to run: once all have run, the function is no longer traced, which costs most of the time.
-        left = self._left.get(code)
+        known = self._left.get(id(code))
+        if known is None:
+            own = code.co_filename.endswith(_FILE)
+            lines = {line for _, _, line in code.co_lines() if line is not None} - {frame.f_lineno} if own else None
+            known = self._left[id(code)] = code, lines
+            if own:
+                self.entered.add((code.co_firstlineno, code.co_name))
+        left = known[1]
         if left is None:
-            if not code.co_filename.endswith(_FILE):
-                left = set()
-            else:
-                left = {line for _, _, line in code.co_lines() if line is not None} - {frame.f_lineno}
-            self._left[code] = left
-        if code.co_filename.endswith(_FILE):
-            name = (code.co_firstlineno, code.co_name)
-            self.entered.add(name)
-            if self._using:
-                self.used.add(name)
-            if code.co_name == "__init__" and code.co_varnames[:1] == ("self",):
-                self._kinds.add(type(frame.f_locals["self"]))  # it may be gone before `pause`
+            return None
+        if self.using:
+            self.used.add((code.co_firstlineno, code.co_name))
         return self._line if left else None
 
     def _line(self, frame: FrameType, event: str, _argument: object) -> Any:
         if event == "line":
             line = frame.f_lineno
             self.lines.add(line)
-            self._left[frame.f_code].discard(line)
+            self._left[id(frame.f_code)][1].discard(line)  # type: ignore[union-attr]
         return self._line
-
-
-def _list_overrides() -> Iterator[str]:
-    """Yield attributes of the file's classes that override one of another class ("Class.name")."""
-    overrides: set[str] = set()
-    waiting = [value for value in vars(sys.modules[MODULE_NAME]).values() if isinstance(value, type)]
-    seen: set[type] = set()
-    while waiting:
-        kind = waiting.pop()
-        if kind in seen or kind.__module__ != MODULE_NAME:
-            continue
-        seen.add(kind)
-        waiting += [value for value in vars(kind).values() if isinstance(value, type)]
-        order = kind.__mro__
-        for index, owner in enumerate(order):
-            if owner.__module__ == MODULE_NAME:
-                later = [vars(other) for other in order[index + 1 :]]
-                overrides |= {f"{owner.__qualname__}.{name}" for name in vars(owner) if any(name in o for o in later)}
-    yield from overrides

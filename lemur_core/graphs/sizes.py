@@ -1,7 +1,7 @@
 """Determine which dimensions of a module's inputs are free, and combine its graphs at several sizes into one.
 
-Dimensions are changed one at a time, then all together, to sizes that differ from each other; each formula derived
-from these runs is checked at one more size of every dimension.
+All dimensions are changed at once, or all but one, to sizes that differ from each other; only where that fails, one at
+a time first. Each formula derived from these runs is checked at one more size of every dimension.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,6 +50,8 @@ def trace_sizes(go: Go, own: Sequence[Shape], evaluated: Graph, trained: Graph |
     Returns: the graphs with formulas, or the graphs passed here, with the reason, if no size can change.
     """
     runs = _Runs(go, tuple(own), evaluated, trained)
+    if (sized := runs.at_once()) is not None:
+        return sized
     free = runs.free()
     # Dimensions that can change alone may not change together: give up the last ones first.
     for number in range(len(free), 0, -1):
@@ -94,8 +96,7 @@ class _Runs:
         """Return the dimensions that can be changed alone."""
         free = []
         for group in _groups(self.own):
-            size = self.own[group[0][0]][group[0][1]]
-            proposed = _propose_sizes(size)
+            proposed = _propose_sizes(self._size(group))
             sizes = (other for other in proposed if self.at(_change_size(self.own, group, other)) is not None)
             taken = list(islice(sizes, _SIZES_PER_DIMENSION))
             # With the module's own size, three points: two would fit any linear formula.
@@ -103,26 +104,52 @@ class _Runs:
                 free.append((group, taken))
         return free
 
+    def at_once(self) -> Sized | None:
+        """Combine runs in which every dimension but at most one changes; None if the module rejects all such."""
+        groups = _groups(self.own)
+        for fixed in (None, *reversed(groups)):
+            free = [
+                (group, _propose_sizes(self._size(group))[:_SIZES_PER_DIMENSION]) for group in groups if group != fixed
+            ]
+            # Each run pairs other sizes, its own among them: a number that two dimensions decide fits no one of them.
+            points = [self.own] * (_SIZES_PER_DIMENSION + 1)
+            for number, (group, taken) in enumerate(free):
+                sizes = [*taken, self._size(group)]
+                points = [
+                    _change_size(shapes, group, sizes[(turn + number) % len(sizes)])
+                    for turn, shapes in enumerate(points)
+                ]
+            if free and self.at(points[0]) is not None:
+                return self._combine(free, points)
+        return None
+
     def together(self, free: _Free) -> Sized | None:
         """Combine all runs; None if the module rejects these sizes together, or a formula does not hold."""
-        # `mixed` changes all dimensions at once, for formulas of several; the others are for the check.
-        mixed = further = recombined = self.own
+        mixed = self.own  # changes all dimensions at once, for formulas of several
         for number, (group, taken) in enumerate(free):
-            size = self.own[group[0][0]][group[0][1]]
             mixed = _change_size(mixed, group, taken[-1 - number % len(taken)])
-            further = _change_size(further, group, _further(size, taken, number))
-            recombined = _change_size(recombined, group, taken[(number + 1) % len(taken)])
-        points = [self.own, *(_change_size(self.own, group, size) for group, taken in free for size in taken), mixed]
-        points = list(dict.fromkeys(points))
-        for check in (further, recombined):  # formulas that fail at the further sizes are fitted to these, too
+        return self._combine(
+            free, [*(_change_size(self.own, group, size) for group, taken in free for size in taken), mixed]
+        )
+
+    def _combine(self, free: _Free, points: Sequence[tuple[Shape, ...]]) -> Sized | None:
+        """Combine the runs at some shapes; None if the module rejects one, or a formula does not hold elsewhere."""
+        points = list(dict.fromkeys((self.own, *points)))
+        for turn in range(2):
+            check = self.own
+            for number, (group, taken) in enumerate(free):
+                check = _change_size(check, group, _further(self._size(group), taken, number + turn * len(free)))
             graphs = [self.at(shapes) for shapes in points]
             if None in graphs:
                 return None
             sized = self._name_sizes(free, points, [graph for graph in graphs if graph is not None])
             if sized is not None and self._holds(sized, free, check):
                 return sized
-            points.append(further)
+            points.append(check)  # formulas that fail there are fitted to it, too
         return None
+
+    def _size(self, group: _Group) -> int:
+        return self.own[group[0][0]][group[0][1]]
 
     def _name_sizes(self, free: _Free, points: list[tuple[Shape, ...]], graphs: list[Graph]) -> Sized | None:
         joined = merge_runs(graphs)
@@ -134,7 +161,7 @@ class _Runs:
         if self.trained is None or self.trained == self.evaluated:
             return Sized(evaluated, self.trained and evaluated, _distinct(symbols))
         # Runs in train mode are not shared with eval mode: take all only if a number of the few has no formula.
-        few = [0, *range(max(len(points) - 2, 1), len(points))]
+        few = [0, len(points) - 1]
         for some in (few, list(range(len(points)))):
             runs = [self.at(points[index], train=True) if index else self.trained for index in some]
             trained = merge_runs([run for run in runs if run is not None]) if None not in runs else None

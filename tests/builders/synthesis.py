@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from extract.model.results import Result, code_columns
-from extract.proofs.validate import BlockWithOriginal
+from extract.proofs.equivalence import BlockWithOriginal
 from extract.proofs.visit import RunnableBlock, visit_all
 from extract.resolve.index import FactsIndex
 from tests.builders import extractions

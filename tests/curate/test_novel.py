@@ -16,7 +16,7 @@ from curate.published.novel import novel
 from curate.run.pipeline import curate
 from curate.sources import open_source
 from extract.model.results import Result, code_columns
-from extract.proofs.validate import BlockWithOriginal
+from extract.proofs.equivalence import BlockWithOriginal
 from extract.proofs.visit import RunnableBlock, visit_all
 from extract.resolve.index import FactsIndex
 from lemur_core.files.errors import NoSandboxError, UsageError, UserError

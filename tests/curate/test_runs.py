@@ -27,7 +27,7 @@ from curate.compute.runs import (
 )
 from curate.interface import Snapshot, curate
 from curate.model.options import CurateOptions
-from extract.proofs.validate import MissingOriginal
+from extract.proofs.equivalence import MissingOriginal
 from lemur_core.sandbox import Limits, cached
 from lemur_core.sandbox.server.foreign import one_line, read_missing
 from tests.builders.suites import read_files, read_table, table

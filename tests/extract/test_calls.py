@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from extract.kinds import verify
-from extract.minimize.stage import MinimizedFile, make_minimized_columns
+from extract.minimize.stage import MinimizedFile
 from extract.model.results import Result, code_columns
 from extract.specs.printed import print_call
 from manifests.records import Block
@@ -37,7 +37,7 @@ def made(folder: Path, *init: str, lean: str = BODY, trains: bool = True) -> Blo
         arguments=json.dumps(calls),
         observed=json.dumps(OBSERVED | ({"train_differs": False} if trains else {})),
         **code_columns(head + BODY + "\n# More.\n"),
-        **make_minimized_columns(MinimizedFile(head + lean, (), source.license)) | {"lean_error": None},
+        **MinimizedFile(head + lean, (), source.license).columns() | {"lean_error": None},
     )
 
 

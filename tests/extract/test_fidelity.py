@@ -11,9 +11,7 @@ import pytest
 import torch
 
 from extract.extractor import BlockExtractor
-from extract.proofs.equivalence_guest import digest
-from extract.proofs.runtime import original_folders
-from extract.proofs.validate import (
+from extract.proofs.equivalence import (
     BlockWithOriginal,
     EquivalenceResult,
     MissingOriginal,
@@ -21,6 +19,8 @@ from extract.proofs.validate import (
     compare,
     compare_all,
 )
+from extract.proofs.equivalence_guest import digest
+from extract.proofs.runtime import original_folders
 from extract.resolve.index import FactsIndex
 from extract.sources import open_source
 from lemur_core.files.errors import UserError

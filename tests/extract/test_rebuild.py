@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from extract.proofs.equivalence import BlockWithOriginal
 from extract.proofs.rebuild import RebuildAnswer, count_rebuilt, make_request, rebuild_all, rebuild_to
-from extract.proofs.validate import BlockWithOriginal
 from extract.proofs.visit import RunnableBlock, visit_all
 from extract.resolve.index import FactsIndex
 from extract.specs.algorithm import add_rebuild_outcome, build_algorithm, store_graphs

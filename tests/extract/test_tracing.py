@@ -10,7 +10,7 @@ import pytest
 from extract.kinds import verify
 from extract.model.blocks import read_blocks
 from extract.model.results import Result, code_columns
-from extract.proofs.validate import BlockWithOriginal
+from extract.proofs.equivalence import BlockWithOriginal
 from extract.proofs.visit import BlockVisit, RunnableBlock, visit_all
 from extract.resolve.index import FactsIndex
 from extract.search.alike import (

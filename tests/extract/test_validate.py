@@ -59,7 +59,8 @@ def judged(index: FactsIndex) -> Iterator[list[tuple[Candidate, BlockVerdict]]]:
     """Outcomes of all blocks in the real sandbox, with limits that stop a hanging one soon."""
     with pytest.MonkeyPatch.context() as patch:
         limits = Limits(wall_seconds=60, cpu_seconds=6, memory_bytes=2**31)
-        patch.setattr(validate, "SEARCH", dataclasses.replace(validate.SEARCH, limits=limits))
+        for stage in ("SEARCH_AND_VISIT", "SEARCH"):
+            patch.setattr(validate, stage, dataclasses.replace(getattr(validate, stage), limits=limits))
         patch.setattr(cached, "time", SimpleNamespace(sleep=lambda _seconds: None))
         yield list(validate_all(candidates(), index, "backward", jobs=1))
 
@@ -78,7 +79,6 @@ def test_how_far_a_block_comes(verdicts: dict[str, BlockVerdict], name: str) -> 
     assert said in (verdict.error or "")
     assert "\n" not in (verdict.error or "")
     assert (verdict.error is None) == (level == "backward")
-    assert not verdict.reused
 
 
 @pytest.mark.slow
@@ -86,11 +86,11 @@ def test_arguments_and_observations_are_kept_from_constructed_on(verdicts: dict[
     for name, (_, level, _, _) in BLOCKS.items():
         assert (verdicts[name].arguments is not None) == (level in ("constructed", "forward", "backward")), name
         assert (verdicts[name].observed is not None) == (verdicts[name].arguments is not None)
-    assert json.loads(verdicts["good"].arguments or "") == {
+    assert json.loads(verdicts["good"].arguments_text or "") == {
         "init": {"args": [], "kwargs": {}},
         "forward": {"args": [], "kwargs": {"x": "torch.randn((2, 12, 8))"}},
     }
-    assert json.loads(verdicts["good"].observed or "")["parameters"] == 72
+    assert (verdicts["good"].observed or {})["parameters"] == 72
 
 
 @pytest.mark.slow
@@ -104,7 +104,7 @@ def test_a_second_time_nothing_runs(
     again = list(validate_all(reversed(candidates()), index, "backward", jobs=1))
     assert sorted(found.key for found, _ in again) == sorted(BLOCKS)
     for found, verdict in again:
-        assert verdict == dataclasses.replace(verdicts[found.key], reused=True)
+        assert verdict == verdicts[found.key]
 
 
 # --- with a sandbox that answers as it is told ------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class Answers:
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
         for job in jobs:
-            self.ran.append((job.key, job.payload["goal"]))
+            self.ran.append((job.key, "visit" if job.payload["visit"] else job.payload["goal"]))
             if job.payload["goal"] == "executed" and not job.key.startswith("low"):
                 yield Outcome(job.key, Status.OK, {"level": "executed", "kind": None, "error": None}, seconds=0.5)
                 continue
@@ -184,7 +184,7 @@ def test_a_search_that_ends_the_process_says_nothing_of_the_rungs_below(
 ) -> None:
     answers.prepared["a"] = [said("a", status=status)]
     (verdict,) = verdicts_of("a", fresh)
-    assert answers.ran == [("a", "backward")] * runs + [("a", "executed")]
+    assert answers.ran == [("a", "visit"), *[("a", "backward")] * runs, ("a", "executed")]
     assert (verdict.level, verdict.kind, verdict.error) == ("executed", status.value, f"{status} of it")
     assert pauses == [1.0, 2.0][: runs - 1]
 
@@ -196,7 +196,8 @@ def test_a_file_that_dies_at_once_is_not_executed(
     answers.prepared["low"] = [said("low", status=Status.DENIED)]
     (verdict,) = verdicts_of(["low"], fresh, goal)
     assert (verdict.level, verdict.kind) == ("compiled", "denied")
-    assert answers.ran == list(dict.fromkeys([("low", goal), ("low", "executed")]))
+    first = [("low", "visit"), ("low", "backward")] if goal == "backward" else []
+    assert answers.ran == [*first, ("low", "executed")]
 
 
 def test_only_failures_run_again_when_asked(answers: Answers, fresh: FactsIndex) -> None:
@@ -204,12 +205,11 @@ def test_only_failures_run_again_when_asked(answers: Answers, fresh: FactsIndex)
     answers.prepared = {key: [said(key, level, "why")] for key, level in levels.items()}
     first = verdicts_of(list(levels), fresh)
     answers.ran.clear()
-    assert verdicts_of(list(levels), fresh) == [dataclasses.replace(v, reused=True) for v in first]
+    assert verdicts_of(list(levels), fresh) == first
     assert answers.ran == []
     answers.prepared["d"] = [said("d")]
     again = verdicts_of(list(levels), fresh, retry_failed=True)
     assert [key for key, _ in answers.ran] == ["b", "d"]
-    assert [verdict.reused for verdict in again] == [True, False, True, False]
     assert again[3].level == "backward"
 
 

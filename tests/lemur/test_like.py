@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from extract.model.results import Result, code_columns
-from extract.proofs.validate import BlockWithOriginal
+from extract.proofs.equivalence import BlockWithOriginal
 from extract.proofs.visit import RunnableBlock, visit_all
 from extract.resolve.index import FactsIndex
 from extract.search.index import Filters

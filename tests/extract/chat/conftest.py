@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from extract.minimize.stage import MinimizedFile, make_minimized_columns
+from extract.minimize.stage import MinimizedFile
 from extract.model.results import Result, code_columns
 from lemur_core.graphs.identity import compute_identities
 from lemur_core.graphs.serialization import store
@@ -92,7 +92,7 @@ def rows_of(source: Any, count: int = 5) -> list[Block]:
         observed = read_observed(place, width, parameters + (width if place else 0))
         if name == "GatedA":
             observed |= {
-                **make_minimized_columns(MinimizedFile(f"{code}# Lean.\n", (), source.license)),
+                **MinimizedFile(f"{code}# Lean.\n", (), source.license).columns(),
                 "lean_error": None,
             }
         TRACED[block.block] = trace_of(place, width)

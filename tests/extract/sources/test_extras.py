@@ -30,6 +30,7 @@ def test_a_package_of_an_extra(
         row = extractor.extract_single_block("Twice").row
     if available:
         assert (row.level, row.error_kind, row.requires) == ("forward", None, ("tinyops",))
+        assert (row.graph, row.lean_error) == (None, "only `--level backward` minimizes")
     else:
         assert row.level in {"executed", "constructed"}
         assert (row.error_kind, row.requires) == ("missing_extra: image", ())

@@ -1,7 +1,7 @@
 """Modules written from their graphs alone: each equals its original, in both modes, at sizes that were never traced."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -176,6 +176,23 @@ def difference(original: nn.Module, made: Rebuilt, shape: Shape, *, train: bool)
     ours = trial.run(constructed(made, original), made.mapping, made.takes)
     theirs = trial.run(copy.deepcopy(original))
     return find_difference(theirs, ours, made.mapping)
+
+
+def test_sizes_are_changed_at_once_where_the_module_takes_that() -> None:
+    """A fixed width costs a run that fails for each dimension in front of it; nothing is run for one size alone."""
+    torch.manual_seed(0)
+    module, shape, ran = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.Dropout()), (2, 4, 6, 6), []
+
+    def go(shapes: Sequence[Shape], train: bool) -> Graph:
+        ran.append(shapes[0])
+        return traced(lambda: module, shapes[0], train=train)
+
+    sized = trace_sizes(go, [shape], *(traced(lambda: module, shape, train=train) for train in (False, True)))
+    assert sized.sizes.keys() == {"B", "H", "W"}
+    assert all(len(values) >= 4 for values in sized.sizes.values())
+    taken = [shapes for shapes in ran if shapes[1] == 4]
+    assert len(taken) <= 10
+    assert not any(sum(one != own for one, own in zip(shapes, shape, strict=True)) == 1 for shapes in taken)
 
 
 @pytest.mark.parametrize("name", CASES)
