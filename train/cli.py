@@ -12,7 +12,7 @@ from lemur_core.files.atomic import check_writable
 from lemur_core.files.errors import UsageError
 from lemur_core.files.markdown import plural
 from manifests.options.parameters import RuntimeOption, takes_options
-from train.options import UNSAFE, Resources
+from train.runs.resources import UNSAFE, Resources
 
 app = typer.Typer()
 _train = typer.Typer(

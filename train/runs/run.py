@@ -21,10 +21,10 @@ from manifests.folders.manifest import Stopwatch
 from manifests.records import TrainingRecord
 from train.data import Cifar10, count_images
 from train.model.recipe import Network, Recipe
-from train.options import LIBRARIES
-from train.options import Resources as Resources
 from train.runs.job import TrainingJob, TrainingReport, read_history, read_progress, watching
 from train.runs.register import LEMUR, REAL_IMAGES, check_storable, read_training_values, why_refused, write_lemur_files
+from train.runs.resources import LIBRARIES
+from train.runs.resources import Resources as Resources
 from train.runs.run_folder import (
     FINAL,
     canonical_json,
