@@ -27,6 +27,7 @@ _SEQUENTIAL = {
     "forward": (SpecArgument(name="input", kind="positional"),),
 }
 _NOT_BUILT = re.compile(r"(Error|Exception|Warning|Parameter|Tensor|Size|OrderedDict|Variable|Counter)$|^Path$")
+_CAPITAL = re.compile(r"_?[A-Z]\w*")
 _CAMEL = re.compile(r"_?[A-Z]\w*[a-z]\w*|GELU|GLU|RNN|LSTM|GRU|ELU")
 
 
@@ -37,7 +38,7 @@ class ClassStatement:
     name: str
     bases: tuple[str, ...]
     methods: Mapping[str, tuple[SpecArgument, ...]]  # METHODS that it defines -> arguments without self
-    builds: Mapping[str, int]  # names of the classes that its methods construct -> number of calls
+    calls: Mapping[str, int]  # capitalized names that its methods call -> number of calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,18 @@ class SpecOutline:
                 yield facts
                 # Bases before the siblings of the class: nearly the order in which Python looks methods up.
                 waiting = [*facts.bases, *waiting]
+
+    def builds(self, name: str) -> dict[str, int]:
+        """Return the classes that the methods of a class construct, with the number of calls.
+
+        A name that the file does not define is one of a class if it is spelled like one.
+        """
+        statement = self.classes.get(name)
+        return {
+            called: number
+            for called, number in (statement.calls if statement else {}).items()
+            if called in self.classes or (called not in self.functions and _CAMEL.fullmatch(called))
+        }
 
     def method(self, name: str, method: str) -> tuple[SpecArgument, ...]:
         """Return the arguments of a method: its own, inherited in the file, or from `nn.Sequential`; else empty."""
@@ -130,8 +143,8 @@ def _class(node: ast.ClassDef) -> ClassStatement:
     bases = tuple(name for base in node.bases if (name := last_part(base.func if isinstance(base, ast.Call) else base)))
     kept = {name: methods[name] for name in METHODS if name in methods}
     calls = (last_part(item.func) for item in list_nodes(node) if isinstance(item, ast.Call))
-    builds = Counter(name for name in calls if _CAMEL.fullmatch(name) and not _NOT_BUILT.search(name))
-    return ClassStatement(node.name, bases, MappingProxyType(kept), MappingProxyType(dict(sorted(builds.items()))))
+    called = Counter(name for name in calls if _CAPITAL.fullmatch(name) and not _NOT_BUILT.search(name))
+    return ClassStatement(node.name, bases, MappingProxyType(kept), MappingProxyType(dict(sorted(called.items()))))
 
 
 def _arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[SpecArgument, ...]:
