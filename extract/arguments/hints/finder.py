@@ -7,14 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from extract.arguments.hints.companions import Companions
-from extract.arguments.hints.interpreter import CallSite
 from extract.arguments.hints.model import Hints, ObservedCall, Signature
+from extract.arguments.hints.sites import ROOTS, CallSite
 from extract.arguments.hints.usage import Ancestor, Usage
 from extract.emit.emit import Emitter
 from extract.resolve.discover import Hierarchy, TargetClass, follow
 from extract.resolve.index import FactsIndex
 from extract.resolve.modules import FOUNDATION, CorpusIndex, Definition, Module
-from lemur_core.source.values import ROOTS
 
 _MAX_CALLS = 8
 _MAX_NAMING = 4  # calls whose names are resolved

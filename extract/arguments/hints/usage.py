@@ -9,15 +9,15 @@ from typing import NamedTuple
 from pydantic import TypeAdapter
 
 from extract.arguments.hints.docstrings import list_documented_shapes
-from extract.arguments.hints.interpreter import CallSite, call_sites
 from extract.arguments.hints.model import Signature, find_method, read_signature
+from extract.arguments.hints.sites import CallSite, call_sites
 from extract.resolve.discover import find_class_facts, follow
 from extract.resolve.index import UNREADABLE, FactsIndex
 from extract.resolve.modules import CorpusIndex, Definition, Module
 from extract.sources import PackageSource, SourceFile
 from lemur_core.source.text import parse_code
 
-USAGE_VERSION = 18
+USAGE_VERSION = 19
 _CLASS, _WORD = re.compile(rb"\bclass\s+(\w+)"), re.compile(rb"[^\W\d]\w+")
 
 Shape = tuple[str, tuple[str, ...]]  # an argument and its dimensions

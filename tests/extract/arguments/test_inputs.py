@@ -224,8 +224,6 @@ def test_meanings_can_be_evaluated(names: Any, load: Any) -> None:
     ("name", "annotation", "layers", "expected"),
     [
         ("x", "", NOTHING, [Tensor((2, 6, 16, 16))]),
-        ("feats", "", NOTHING, [pyramid(6, 3, 16), Tensor((2, 6, 16, 16))]),
-        ("feats", "Union[Tensor, list[Tensor]]", NOTHING, [pyramid(6, 3, 16), Tensor((2, 6, 16, 16))]),
         ("x", "list[Tensor]", NOTHING, [pyramid(6, 3, 16), Tensor((2, 6, 16, 16))]),
         ("input_ids", "", NOTHING, [Tensor((2, 16), INDEX), Tensor((2,), INDEX), Tensor((2, 6, 16, 16))]),
     ],
