@@ -57,7 +57,8 @@ def main() -> None:
         with Sandbox(readable=runtime.folders, preload=PRELOAD, entries=[_ENTRY]) as box:
             answers = [outcome.value for outcome in box.run(jobs) if outcome.status is Status.OK]
     ran = [answer for answer in answers if isinstance(answer, dict) and at_least(answer["level"], "forward")]
-    print(f"{len(ran)} of {len(jobs)} blocks run forward; {sum(a['seconds'] for a in answers):.0f} CPU seconds")  # type: ignore[index,call-overload]
+    seconds = sum(answer["seconds"] for answer in answers if isinstance(answer, dict))
+    print(f"{len(ran)} of {len(jobs)} blocks run forward; {seconds:.0f} CPU seconds")
     for label, ways in (
         ("start", [answer["way"][:1] for answer in ran]),
         ("edit", [answer["way"][1:] for answer in ran]),

@@ -2,8 +2,10 @@
 
 import time
 from typing import Any
+from unittest import mock
 
-from extract.arguments import search_guest as entry
+from extract.arguments import search_guest
+from extract.arguments.forwarding import Search
 
 
 def search(payload: dict[str, Any]) -> dict[str, Any]:
@@ -12,9 +14,10 @@ def search(payload: dict[str, Any]) -> dict[str, Any]:
     Returns: `level`; `way`, the start and the edits of the call that counts; `seconds` of CPU time.
     """
     ways: list[tuple[object, tuple[str, ...]]] = []
-    confirm, searches = entry._confirm_refined, []
+    searches: list[Search] = []
+    confirm = search_guest._confirm_refined
 
-    class Watched(entry.Search):
+    class Watched(Search):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             searches.append(self)
@@ -24,7 +27,7 @@ def search(payload: dict[str, Any]) -> dict[str, Any]:
         ways.append((result["arguments"], searches[0].way))
         return result
 
-    entry.Search, entry._confirm_refined = Watched, confirmed  # type: ignore[misc]
-    result = entry.search_arguments(payload)
+    with mock.patch.multiple(search_guest, Search=Watched, _confirm_refined=confirmed):
+        result = search_guest.search_arguments(payload)
     way = next((way for arguments, way in ways if arguments == result.get("arguments")), ())
     return {"level": result["level"], "way": list(way), "seconds": time.process_time()}

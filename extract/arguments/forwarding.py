@@ -82,7 +82,7 @@ class Search:
     """The search for a call: constructor and forward together, the attempt with the most progress first.
 
     Args:
-        hints: recorded calls of forward, and documented shapes.
+        hints: recorded calls of forward.
         only: the module to run, if no other is constructed.
         patience: tries in a row that get no further, after which another start is taken.
         forward: run forward; else any module that can be constructed is yielded, with a call without arguments.
@@ -203,7 +203,7 @@ class Search:
         for call in sorted(self.hints.get("forward", ()), key=lambda call: call.get("init") != own):
             named = name_inputs(call["args"], call["kwargs"], parameters)
             yield State(state.arguments, ForwardCall(*named, guessed=False), (*state.way, "recorded"))
-        starts = FirstInputs(built.module, parameters, self.hints, self.constructor.companions()).list_all()
+        starts = FirstInputs(built.module, parameters, self.constructor.companions()).list_all()
         for inputs in starts:
             if _is_small(inputs, _MAX_AT_START):
                 yield State(state.arguments, inputs, (*state.way, "inputs"))
@@ -285,7 +285,6 @@ class FirstInputs(NamedTuple):
 
     module: nn.Module
     parameters: Mapping[str, inspect.Parameter]
-    hints: Mapping[str, Any]
     companions: Mapping[str, Sequence[str]]
 
     def list_all(self) -> Iterator[Inputs]:
@@ -310,28 +309,17 @@ class FirstInputs(NamedTuple):
             if not self._needs_input():
                 yield ()
             names = [first]
-        shapes_by_name = {name: tuple(dims) for name, dims in self.hints.get("inputs", ())}
-        documented = {name: len(dims) for name, dims in shapes_by_name.items()}
-        ranks = [documented[names[0]]] if names[0] in documented else []
         channels = layers.channels or (32, 3)
         parameter = self.parameters.get(names[0].lstrip("*"))
         annotation = annotation_text(parameter.annotation) if parameter is not None else ""
-        shapes = layouts(layers, [2] if graph else ranks or ([2] if loss else []), names[0])
+        shapes = layouts(layers, names[0], rows=graph or loss)
         for position, layout in enumerate(shapes[:1] if graph else shapes):
             for size in channels[: 2 if position < 2 else 1]:
                 values = main_values(names[0], annotation, layout(size), size, layers)
                 for value in itertools.chain(map(Literal, self.companions.get(names[0], ())), values):
                     main: Value = graph_main(size) if graph and isinstance(value, Tensor) else value
                     tensor = next(tensors_in(main), Tensor((2, size, 16, 16)))
-                    choices = [
-                        self._as_documented(
-                            self._values(name, tensor, loss=loss),
-                            shapes_by_name.get(name),
-                            shapes_by_name.get(names[0], ()),
-                            tensor,
-                        )
-                        for name in names[1:]
-                    ]
+                    choices = [self._values(name, tensor, loss=loss) for name in names[1:]]
                     likeliest = [(name, values[0]) for name, values in zip(names[1:], choices, strict=True)]
                     yield ((names[0], main), *likeliest)
                     if loss or len(choices) == 1:
@@ -350,24 +338,6 @@ class FirstInputs(NamedTuple):
             by_annotation.insert(0, Literal("None"))
         plain = meaning(name) is None or annotation in ("int", "Optional[int]", "typing.Optional[int]")
         return [*by_annotation, *by_name] if plain else [*by_name, *by_annotation]
-
-    @staticmethod
-    def _as_documented(
-        values: Sequence[Value], dims: Sequence[str] | None, main_dims: Sequence[str], main: Tensor
-    ) -> list[Value]:
-        """Return the values with those of the documented rank first, or with one that is made for it.
-
-        Args: dims, main_dims: the documented names of the dimensions, of this argument and of the main one.
-        """
-        if dims is None:
-            return list(values)
-        ranked = sorted(values, key=lambda value: not (isinstance(value, Tensor) and len(value.shape) == len(dims)))
-        first = ranked[0]
-        sizes = dict(zip(main_dims, main.shape, strict=False)) if len(main_dims) == len(main.shape) else {}
-        shape = [main.shape[0] if dims == ("?",) else sizes.get(dim, 0) for dim in dims]
-        if isinstance(first, Tensor) and len(first.shape) != len(dims) and all(shape):
-            return [first.with_shape(tuple(shape)), *ranked]
-        return ranked
 
     def _needs_input(self) -> bool:
         return all(p.default is None for p in self.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD)

@@ -282,8 +282,8 @@ def _confirm(constructor: Constructor, built: Constructed, called: ForwardCall, 
     observed["constant"] = is_drawn and all(same(first, other) for other in others)
     # A call that was recorded in a model whose own arguments were guessed is a guess, too.
     own = [call for call in constructor.hints.get("forward", ()) if call.get("way") in ("call", "recorded")]
-    about = {"guessed": called.guessed or not own, "documented": bool(constructor.hints.get("inputs"))}
-    result["observe_signs"] = functools.partial(_observe_signs, module, called, names, **about)
+    guessed = called.guessed or not own
+    result["observe_signs"] = functools.partial(_observe_signs, module, called, names, guessed=guessed)
     result = result if goal == "forward" else _backward(module, called, names, result)
     _compare_modes(constructor, built, called, result)
     # No parameter takes part, or no mode computes anything: the input has a form that the class passes on.
@@ -293,7 +293,7 @@ def _confirm(constructor: Constructor, built: Constructed, called: ForwardCall, 
 
 
 def _observe_signs(
-    module: nn.Module, called: ForwardCall, names: BlockNamespace, *, guessed: bool, documented: bool
+    module: nn.Module, called: ForwardCall, names: BlockNamespace, *, guessed: bool
 ) -> dict[str, Any]:
     """Return what is doubtful about a call. Raises: AttemptError if its inputs are foreign kinds of tensors."""
 
@@ -311,7 +311,7 @@ def _observe_signs(
     def observe() -> dict[str, Any]:
         module.eval()
         inputs = _draw_inputs(called, names), _draw_inputs(called, names, seed=1)
-        return observe_signs(run_changed, *inputs, dict(called.kwargs), guessed=guessed, documented=documented)
+        return observe_signs(run_changed, *inputs, dict(called.kwargs), guessed=guessed)
 
     signs: dict[str, Any] = attempt(observe)
     return signs

@@ -60,14 +60,12 @@ class HintFinder:
     def hints_for(self, block: TargetClass) -> Hints:
         """Return how the corpus constructs and calls a class."""
         init = self._usage.find_definer(block.module, block.name, "__init__")
-        forward = self._usage.find_definer(block.module, block.name, "forward")
         rated = best(self._rate_sites(block, init))
         named = [(item.place, item.free_names) for item in rated if item.place is not None][:_MAX_NAMING]
         return Hints(
             tuple(item.call for item in rated),
             (),
             (*self.companions.list_for(block.module, block.name), *self.companions.list_named(named, block)),
-            tuple(_shapes(forward)),
         )
 
     def list_naming(self, blocks: Sequence[TargetClass]) -> list[Module]:
@@ -108,16 +106,6 @@ class HintFinder:
             return site.name == name and module.name.startswith("torch.nn.modules.")
         target = follow(self._library, caller, chain)
         return isinstance(target, Definition) and target.module is module and target.name == name
-
-
-def _shapes(definer: Definer) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the documented shape of each argument of forward, preferring the shape with the most named dimensions."""
-    for parameter in definer[1] if definer is not None else ():
-        assert definer is not None
-        own = [dims for name, dims in definer[0].usage.shapes if name == parameter.name]
-        if own:
-            same = [dims for dims in own if len(dims) == len(own[0])]
-            yield parameter.name, min(same, key=lambda dims: dims.count("?"))
 
 
 def _distance(caller: Module, module: Module) -> int:

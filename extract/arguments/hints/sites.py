@@ -127,16 +127,15 @@ class _Reader:
         methods = [item for item in node.body if isinstance(item, Definition)]
         # Attributes are those of the class and those that its constructor sets, as its scope reads them.
         attributes = _Scope(None)
-        for item in node.body:
-            if isinstance(item, ast.Assign):
-                attributes.bind(item.targets[0], item.value)
+        for assigned in (item for item in node.body if isinstance(item, ast.Assign)):
+            attributes.bind(assigned.targets[0], assigned.value)
         for method in (item for item in methods if item.name == "__init__"):
             local = _make_scope(method, scope)
             list(self.list_calls(method.body, local))  # binds its names
-            for item in ast.walk(method):
-                if isinstance(item, ast.Assign) and isinstance(item.targets[0], ast.Attribute):
-                    value = self._try_expand(item.value, local)
-                    attributes.bind(ast.Name(item.targets[0].attr), value)
+            for assigned in (item for item in ast.walk(method) if isinstance(item, ast.Assign)):
+                if isinstance(assigned.targets[0], ast.Attribute):
+                    value = self._try_expand(assigned.value, local)
+                    attributes.bind(ast.Name(assigned.targets[0].attr), value)
         for method in methods:
             local = _make_scope(method, scope)
             local.own = attributes.values

@@ -5,10 +5,11 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 _MAX_VALUES = 6
+_TABLES = (dict, list, tuple, set, frozenset)
 
 
 def list_fitting(constants: tuple[str, ...], annotation: str) -> tuple[str, ...]:
@@ -64,6 +65,6 @@ def _list_constants(node: ast.expr, space: Mapping[str, Any], *, tables: bool) -
     elif isinstance(node, ast.Name | ast.Attribute):
         name = _find_name(node)
         holders = (vars(kind) for kind in space.values() if isinstance(kind, type) and not isinstance(node, ast.Name))
-        kinds = dict | list | tuple | set | frozenset
-        value = next((held[name] for held in (space, *holders) if isinstance(held.get(name), kinds)), ())
+        tables_held = (held[name] for held in (space, *holders) if isinstance(held.get(name), _TABLES))
+        value: Iterable[Any] = next(tables_held, ())
         yield from sorted(repr(key) for key in value if isinstance(key, str))

@@ -244,12 +244,13 @@ _IMAGES = re.compile(r"pixel_values|imgs?|images?|feat(ure)?s?|fmap")
 Layout = Callable[[int], tuple[int, ...]]
 
 
-def layouts(layers: Layers, documented: Sequence[int], name: str) -> list[Layout]:
-    """Return layouts to try for the main input, most likely first."""
+def layouts(layers: Layers, name: str, *, rows: bool) -> list[Layout]:
+    """Return layouts to try for the main input, most likely first. Args: rows: one for each node or prediction."""
     by_name = [4] if _IMAGES.fullmatch(name.lower()) else [3] if _SEQUENCES.fullmatch(name.lower()) else []
-    first = [2, 3] if layers.embeds else []
-    ranks = dict.fromkeys([*documented, *first, *by_name, *layers.ranks, 4, 3, 2, 5, 1])
-    return [layout for rank in ranks for layout in _LAYOUTS.get(rank, ())]
+    first = [2] if rows else [2, 3] if layers.embeds else []
+    return [
+        layout for rank in dict.fromkeys([*first, *by_name, *layers.ranks, 4, 3, 2, 5, 1]) for layout in _LAYOUTS[rank]
+    ]
 
 
 # -- facts from the names of arguments ------------------------------------------------------------------------------

@@ -251,12 +251,6 @@ def test_recorded_calls_come_first_those_of_the_same_module_before_others(search
     ]
 
 
-def test_documented_shapes(search: MakeSearch) -> None:
-    block = text("x, y", "return x.sum() + y.sum()")
-    assert values(search(block))["x"] == (2, 32, 16, 16)
-    assert values(search(block, inputs=[("x", ("b", "n", "c"))]))["x"] == (2, 16, 32)
-
-
 # --- meta tensors -----------------------------------------------------------------------------------------------------
 
 
