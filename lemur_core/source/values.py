@@ -1,8 +1,7 @@
 """The one evaluator of Python expressions that runs nothing: a value as far as the text decides it, else UNKNOWN.
 
 `[width] * len(STAGES) if deep else None` is `[32, 32]` where `width`, `STAGES` and `deep` are known. What a name, an
-attribute or a call stands for is the affair of a subclass, such as one that follows a file statement by statement
-(`extract.arguments.hints.interpreter`).
+attribute or a call stands for is the affair of a subclass (`extract.sources.layout`).
 """
 
 import ast

@@ -55,7 +55,7 @@ class HintFinder:
         self._usage = Usage(library, index)
         self.emitter = emitter
         self._hierarchy = Hierarchy(library)
-        self.companions = Companions(self._usage, emitter, self._hierarchy)
+        self.companions = Companions(self._usage, emitter)
 
     def hints_for(self, block: TargetClass) -> Hints:
         """Return how the corpus constructs and calls a class."""

@@ -26,7 +26,6 @@ class ClassUsage(NamedTuple):
     name: str
     init: Signature | None  # None: inherited
     forward: Signature | None
-    fields: tuple[tuple[str, str], ...] = ()  # annotated class attributes: names and annotations
 
 
 class FileUsage(NamedTuple):
@@ -160,9 +159,4 @@ def _read_class(node: ast.ClassDef) -> ClassUsage:
         node.name,
         read_signature(init) if init is not None else None,
         read_signature(forward) if forward is not None else None,
-        tuple(
-            (item.target.id, ast.unparse(item.annotation))
-            for item in node.body
-            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
-        ),
     )
