@@ -339,6 +339,8 @@ def propose_like_main(name: str, main: Tensor, *, loss: bool) -> list[Value]:
             Tensor((rows[0], 1, tokens, tokens)),
             Tensor((tokens, tokens), MASK),
         ]
+    if lower.startswith("edge"):  # features of the edges of the small graph
+        return [Tensor((_EDGES, main.shape[-1])), Tensor((_EDGES,)), Literal("None")]
     if _INDEX.fullmatch(lower):
         return [Tensor((rows[0], tokens), INDEX), Tensor(rows, INDEX), main, Literal("None")]
     return [main, Literal("None"), Literal("1"), Tensor((rows[0], tokens), INDEX)]
