@@ -158,14 +158,6 @@ def resize(at: FailedCall, stated: re.Match[str]) -> Iterator[Inputs]:
             yield from _change_sizes(at, size, size + want - have)
 
 
-def index_further(at: FailedCall, stated: re.Match[str]) -> Iterator[Inputs]:
-    """Use a dimension with as many items as the message's index needs: five numbers a box, six if it is rotated."""
-    yield from _change_sizes(at, int(stated["have"]), int(stated["index"]) + 1)
-    for name, value in at.inputs:
-        if isinstance(value, Literal) and value.text.startswith("torch.tensor("):
-            yield with_value(at.inputs, name, Tensor((2, int(stated["index"]) + 1), POSITIVE))
-
-
 def view(at: FailedCall, stated: re.Match[str]) -> Iterator[Inputs]:
     """Use the shape that a tensor could not be viewed in, or another size of one of its axes, so that it can be."""
     shape = tuple(map(int, stated[1].split(",")))
@@ -506,7 +498,6 @@ EDITS: tuple[Edit, ...] = (
     Edit(r"normalized_shape=\[(?P<want>\d+)\].*of size ?(?:torch\.Size\()?\[(?:\d+, )*(?P<have>\d+)\]", resize),
     Edit(r"[Ee]xpected (?:size )?(?P<want>\d+),? (?:but )?got:? (?:size )?(?P<have>\d+)", resize),
     Edit(r"tensor to be: \[\d+, (?P<have>\d+)\] but got: \[\d+, (?P<want>\d+)\]", resize),
-    Edit(r"index (?P<index>\d+) is out of bounds for dimension \d+ with size (?P<have>\d+)", index_further),
     Edit(r"shape '\[([\d, ]+)\]' is invalid for input of size (\d+)", view),
     Edit(r"too (small|short)|can't be greater|should be less than|at least|must be (greater|larger)|is empty", grow),
     Edit(
