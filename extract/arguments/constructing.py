@@ -165,6 +165,8 @@ class Constructor:
         yield from (("call site", self.fill(item)) for way, item in hinted if way == "call")
         if self.required:
             guessed = {name: self.choices(name)[0] for name in self.required}
+            if stated := dict(self.hints.get("values", ())):
+                yield "values of the file", order_arguments(self.parameters, {**guessed, **stated})
             defaults = {name: p.default for name, p in self.parameters.items() if p.default is not p.empty}
             yield "names", order_arguments(self.parameters, {**guessed, **shrunk_arguments(defaults)})
 

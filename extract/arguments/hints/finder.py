@@ -1,5 +1,6 @@
 """Find the hints for one class in every file of the library."""
 
+import ast
 import builtins
 import re
 from collections import Counter
@@ -66,6 +67,7 @@ class HintFinder:
             tuple(item.call for item in rated),
             (),
             (*self.companions.list_for(block.module, block.name), *self.companions.list_named(named, block)),
+            tuple(self._list_values(block.module, init)),
         )
 
     def list_naming(self, blocks: Sequence[TargetClass]) -> list[Module]:
@@ -82,6 +84,18 @@ class HintFinder:
                 listed.setdefault(id(module), module)
             names = sorted({user.name for module in naming for user in self._hierarchy.list_modules(module)})
         return list(listed.values())
+
+    def _list_values(self, module: Module, init: Definer) -> Iterator[tuple[str, str]]:
+        """Yield the required parameters with the values that other classes and calls of the file give to that name."""
+        usage = self._usage.read(module)
+        signatures = [signature for item in usage.classes.values() for signature in (item.init, item.forward)]
+        defaults = [(item.name, item.default) for signature in signatures for item in signature or ()]
+        stated = [*defaults, *(pair for site in usage.sites for pair in site.kwargs)]
+        for parameter in init[1] if init is not None else ():
+            texts = (text for name, text in stated if name == parameter.name and text not in (None, "None"))
+            for text in (text for text in texts if parameter.default is None and _is_literal(text or "")):
+                yield parameter.name, text or ""
+                break
 
     # -- calls of the class --------------------------------------------------------------------------------------
 
@@ -106,6 +120,14 @@ class HintFinder:
             return site.name == name and module.name.startswith("torch.nn.modules.")
         target = follow(self._library, caller, chain)
         return isinstance(target, Definition) and target.module is module and target.name == name
+
+
+def _is_literal(text: str) -> bool:
+    try:
+        ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return False
+    return True
 
 
 def _distance(caller: Module, module: Module) -> int:

@@ -35,6 +35,7 @@ class Hints:
     init: tuple[ObservedCall, ...] = ()  # best first, distinct
     forward: tuple[ObservedCall, ...] = ()  # none; recorded calls are added
     companions: tuple[Companion, ...] = ()
+    values: tuple[tuple[str, str], ...] = ()  # of required parameters, that the class's own file gives to that name
 
     def to_json(self) -> dict[str, Any]:
         """Return the hints as JSON values."""

@@ -90,15 +90,16 @@ class Base(nn.Module):
 
 
 def test_starts_are_tried_in_order_of_what_they_prove(search: MakeSearch) -> None:
-    """Recorded, default, recorded but never called, call sites with their free names filled, then names."""
+    """Recorded, default, recorded but never called, call sites with free names filled, values of the file, names."""
     hints = {
+        "values": [("dim", "96")],
         "init": [call(("7",), "recorded"), call(("9",), "recorded"), call(("width * 2",)), call((), dim="24")],
         "forward": [{"args": [], "kwargs": [], "init": {"args": ["9"], "kwargs": {}}}],
     }
     starts = [start for _, start in search(made("dim", "self.dim = dim"), **hints).constructor.starts()]
     assert starts == [
         *(Arguments((text,)) for text in ("9", "7", "32 * 2")),
-        *(Arguments(kwargs=(("dim", text),)) for text in ("24", "32")),
+        *(Arguments(kwargs=(("dim", text),)) for text in ("24", "96", "32")),
     ]
     block = made("embed_dim=768, act='x'", "self.dim = embed_dim")
     starts = [start for _, start in search(block, init=[call((), embed_dim="act")]).constructor.starts()]

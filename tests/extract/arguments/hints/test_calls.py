@@ -66,3 +66,18 @@ def test_arguments_that_do_not_fit_are_no_hint(hints_for) -> None:
 def test_what_is_large_to_compute_is_left_out(hints_for) -> None:
     code = "m = Mlp([1] * 100_000_000)\nn = Mlp(9 ** 9 ** 9)\no = Mlp(3)\nd = d + 1\np = Mlp(d)"
     assert [call.args for call in hints_for("Mlp", a=f"{BLOCK}\n{code}\n").init] == [("3",)]
+
+
+def test_values_that_the_file_gives_to_the_name_of_a_required_parameter(hints_for) -> None:
+    others = """
+class Need(nn.Module):
+    def __init__(self, dim, hidden, kind, depth=3):
+        super().__init__()
+    def forward(self, x):
+        return x
+class Other(nn.Module):
+    def __init__(self, hidden=None, dim=96, kind=KIND, depth=5):
+        super().__init__()
+m = Mlp(8, hidden=24)
+"""
+    assert hints_for("Need", a=BLOCK + others).values == (("dim", "96"), ("hidden", "24"))
