@@ -292,9 +292,7 @@ def _confirm(constructor: Constructor, built: Constructed, called: ForwardCall, 
     return result
 
 
-def _observe_signs(
-    module: nn.Module, called: ForwardCall, names: BlockNamespace, *, guessed: bool
-) -> dict[str, Any]:
+def _observe_signs(module: nn.Module, called: ForwardCall, names: BlockNamespace, *, guessed: bool) -> dict[str, Any]:
     """Return what is doubtful about a call. Raises: AttemptError if its inputs are foreign kinds of tensors."""
 
     def run_changed(change: Callable[[torch.Tensor], torch.Tensor], other: Mapping[str, str]) -> list[torch.Tensor]:

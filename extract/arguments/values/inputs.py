@@ -1,6 +1,6 @@
 """Inputs of forward: values that can be varied and written as expressions, and which of them to try.
 
-The choice follows from the names of the arguments, the documented shapes, and the layers of the module.
+The choice follows from the names and annotations of the arguments, and the layers of the module.
 """
 
 import inspect

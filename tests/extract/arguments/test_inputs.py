@@ -154,7 +154,7 @@ def test_value_text(value: object, text: str) -> None:
     assert value_text(value) == text
 
 
-# --- what layers, names and documented ranks say ----------------------------------------------------------------------
+# --- what layers and names say -----------------------------------------------------------------------------------
 
 IMAGE, TOKENS, ROWS = Tensor((2, 32, 16, 16)), Tensor((2, 16, 32)), Tensor((2, 32))
 NOTHING = Layers((), (), embeds=False)
