@@ -506,6 +506,7 @@ EDITS: tuple[Edit, ...] = (
     ),
     Edit(r"object is not callable|must be Tensor, not [A-Z]|forward\(\) (takes|got an unexpected)", use_function),
     Edit(r"input\.dim\(\) = (?P<have>\d+) is not equal to len\(dims\) = (?P<want>\d+)", change_ranks),
+    Edit(r"in the equation \((?P<want>\d+)\) does not match the number of dimensions \((?P<have>\d+)\)", change_ranks),
     Edit(r"same number of dimensions: got (?P<have>\d+) and (?P<want>\d+)", change_ranks),
     Edit(r"\(expected (?:at least )?(?P<want>\d+), got (?P<have>\d+)\)", change_ranks),
     Edit(r"[Ww]rong shape: expected (?P<want>\d+) dims\. Received (?P<have>\d+)-dim", change_ranks),
