@@ -5,26 +5,24 @@ import inspect
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from extract.arguments.constructing import META_SHAPES, Constructed, Constructor, fails_only_on_meta
+from extract.arguments.constructing import META_SHAPES, Arguments, Constructed, Constructor, fails_only_on_meta
+from extract.arguments.edits import FailedCall, list_edits
 from extract.arguments.messages import join_arguments
-from extract.arguments.repairs import is_module_fault, repairs
-from extract.arguments.resizing import FailedCall
-from extract.arguments.settings import is_unlike_module
 from extract.arguments.trials import SEED, AttemptError, BlockNamespace, TimeBudget, attempt, counting_work, seed_all
-from extract.arguments.values.compared import Compared, read_compared
+from extract.arguments.values.compared import list_fitting, read_compared
 from extract.arguments.values.inputs import (
     RECORD,
     Inputs,
-    Layers,
     ListOfValues,
     Literal,
     Tensor,
@@ -45,18 +43,18 @@ from extract.arguments.values.inputs import (
 )
 from extract.arguments.values.names import annotation_text
 
-_MAX_TRIES = 70  # for one module
+_MAX_TRIES = 70  # from one start
+_OTHER_TURNS = 4  # of so many tries, one has another module where inputs may be wrong, too
 _SECONDS = 1.0  # of CPU time for one attempt
 _MAX_ELEMENTS = 500_000  # in all inputs together, after a repair
 _MAX_AT_START = 8_000_000
-_MAX_REPAIRS = 16  # taken from one failure
+_MAX_EDITS = 16  # of the arguments, and of the inputs, after one failure
 _RAN = 10**6  # progress of a call that ended, and whose output shows nothing
 #: Of a class or decorator whose call names the arguments of forward otherwise.
 _OTHER_NAMES = re.compile(r"multiple values for argument|__call__\(\) (?:missing|got an unexpected)")
-_MAX_STUCK = 4  # failures that no input can repair, before another module is tried
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ForwardCall:
     """A call of forward that works."""
 
@@ -69,94 +67,236 @@ class ForwardCall:
         return {"args": list(self.args), "kwargs": dict(self.kwargs)}
 
 
+class State(NamedTuple):
+    """A call to try, and the edits that led to it.
+
+    Args: inputs: of forward; None: construct the module, a ForwardCall: try it as it is.
+    """
+
+    arguments: Arguments
+    inputs: Inputs | ForwardCall | None
+    way: tuple[str, ...]
+
+
+class Search:
+    """The search for a call: constructor and forward together, the attempt with the most progress first.
+
+    Args:
+        hints: recorded calls of forward.
+        only: the module to run, if no other is constructed.
+        patience: tries in a row that get no further, after which another start is taken.
+        forward: run forward; else any module that can be constructed is yielded, with a call without arguments.
+    """
+
+    def __init__(
+        self,
+        constructor: Constructor,
+        hints: Mapping[str, Any] | None = None,
+        only: Constructed | None = None,
+        patience: int = _MAX_TRIES,
+        *,
+        forward: bool = True,
+    ) -> None:
+        self.constructor = constructor
+        self.hints = constructor.hints if hints is None else hints
+        self.best: Constructed | None = None  # that got furthest
+        self.best_failure: tuple[AttemptError, str] | None = None
+        self.rejected: str | None = None  # why the last call counts for nothing, once whoever asked for it knows
+        self.work = 0  # multiply-adds of the last call that worked
+        self.way: tuple[str, ...] = ()  # to the last call that worked
+        self._only = only
+        self._patience = patience
+        self._forward = forward
+        self._built = {only.arguments: only} if only is not None else {}
+        self._refused: dict[Arguments, AttemptError] = {}
+        self._furthest: tuple[int, ...] | None = None
+        self._seen: set[tuple[Arguments, Inputs | ForwardCall | None]] = set()
+        self._by_position = False  # once names are refused
+
+    def calls(self) -> Iterator[tuple[Constructed, ForwardCall]]:
+        """Yield modules with calls of forward that work."""
+        starts = self.constructor.starts()
+        if self._only is not None:
+            starts = iter([("", self._only.arguments)])
+            try:
+                attempt(self._only.module.eval)  # it may compute
+            except AttemptError as failure:
+                self.best_failure = (failure, "no arguments")
+                return
+        for name, arguments in starts:
+            yield from self._explore(State(arguments, None, (name,)))
+            if self.constructor.budget.late():
+                return
+
+    def _explore(self, start: State) -> Iterator[tuple[Constructed, ForwardCall]]:
+        # Of equal ranks, the earliest is tried first; states themselves are never compared.
+        counter = itertools.count()
+        heap: list[tuple[tuple[int, ...], int, State]] = [((0,), next(counter), start)]
+        others: list[tuple[tuple[int, ...], int, State]] = []
+        fresh: Iterator[State] = iter(())  # first inputs of the module that got furthest
+        current: Arguments | None = None
+        idle = 0
+        for turn in range(_MAX_TRIES):
+            # Every third try is a new start, so that edits of a bad one cannot use up all tries.
+            state = next(fresh, None) if turn % 3 == 0 or not heap else None
+            queue = others if others and (not heap or turn % _OTHER_TURNS == 1) else heap
+            state = heapq.heappop(queue)[2] if state is None and queue else state
+            if state is None or idle > self._patience or self._is_spent():
+                return
+            if state[:2] in self._seen:
+                continue
+            self._seen.add(state[:2])
+            failure, called = self._try(state)
+            if failure is None and called is not None:
+                self.rejected, self.way = None, state.way
+                yield self._built[state.arguments], called
+                if self.rejected is None:
+                    continue
+                failure = AttemptError(ValueError(self.rejected), _RAN)
+            if failure is None and not self._forward:
+                yield self._built[state.arguments], ForwardCall((), ())
+                return
+            if failure is None:  # constructed
+                fresh, current, idle = self._list_starts(state), state.arguments, 0
+                continue
+            built = self._built.get(state.arguments)
+            rank = (built is None, *failure.rank)
+            further = self._furthest is None or rank < self._furthest
+            idle = 0 if further else idle + 1
+            if further:
+                self._furthest, self.best = rank, built or self.best
+                text = call_text(called) if called is not None else _init_text(state.arguments)
+                self.best_failure = failure, text
+                if built is not None and state.arguments != current:
+                    fresh, current = self._list_starts(state), state.arguments
+            for item in self._edit(state, failure, built):
+                constructs = built is not None and item.arguments != state.arguments
+                heapq.heappush(others if constructs else heap, (rank, next(counter), item))
+
+    def _is_spent(self) -> bool:
+        budget = self.constructor.budget
+        return budget.forwards <= 0 or budget.constructions <= 0 or budget.late()
+
+    def _edit(self, state: State, failure: AttemptError, built: Constructed | None) -> Iterator[State]:
+        """Yield other calls to try after a failure."""
+        inputs = state.inputs if isinstance(state.inputs, tuple) else ()
+        module = built.module if built is not None else nn.Identity()
+        parameters = forward_parameters(module) if built is not None else {}
+        loss = is_loss(list(parameters), type(module).__name__)
+        at = FailedCall(failure, self.constructor, state.arguments, inputs, parameters, read_layers(module), loss)
+        counts = Counter[type]()
+        for name, item in list_edits(at):
+            if counts[type(item)] < _MAX_EDITS and (self._only is None or not isinstance(item, Arguments)):
+                if isinstance(item, Arguments):
+                    fresh = State(item, state.inputs, (*state.way, name))
+                elif _is_small(item):
+                    fresh = State(state.arguments, item, (*state.way, name))
+                else:
+                    continue
+                counts[type(item)] += fresh[:2] not in self._seen
+                yield fresh
+
+    def _list_starts(self, state: State) -> Iterator[State]:
+        """Yield the recorded calls of a module, one of the same arguments first, then those that are guessed."""
+        built = self._built[state.arguments]
+        own, parameters = built.arguments.as_json(), forward_parameters(built.module)
+        for call in sorted(self.hints.get("forward", ()), key=lambda call: call.get("init") != own):
+            named = name_inputs(call["args"], call["kwargs"], parameters)
+            yield State(state.arguments, ForwardCall(*named, guessed=False), (*state.way, "recorded"))
+        starts = FirstInputs(built.module, parameters, self.constructor.companions()).list_all()
+        for inputs in starts:
+            if _is_small(inputs, _MAX_AT_START):
+                yield State(state.arguments, inputs, (*state.way, "inputs"))
+
+    def _try(self, state: State) -> tuple[AttemptError | None, ForwardCall | None]:
+        """Try a call. Returns: why it failed, or None; and the call of forward, unless there is none."""
+        try:
+            built = self._construct(state.arguments)
+        except AttemptError as refused:
+            return refused, None
+        if state.inputs is None:
+            return None, None
+        for by_position in (self._by_position, True):
+            given, parameters = state.inputs, forward_parameters(built.module)
+            called = given if isinstance(given, ForwardCall) else as_call(given, parameters, by_position=by_position)
+            failure = self._run(built, called)
+            if failure is None or by_position or not _OTHER_NAMES.search(str(failure)):
+                break
+            self._by_position = True
+        return failure, called
+
+    def _construct(self, arguments: Arguments) -> Constructed:
+        if arguments in self._refused:
+            raise self._refused[arguments]
+        if arguments not in self._built:
+            try:
+                built = self.constructor.make(arguments)
+                attempt(built.module.eval)  # it may compute
+            except AttemptError as failure:
+                self._refused[arguments] = failure
+                raise
+            self._built[arguments] = built
+            self.best = self.best or built
+        return self._built[arguments]
+
+    def _run(self, built: Constructed, called: ForwardCall) -> AttemptError | None:
+        self.constructor.budget.forwards -= 1
+        names = self.constructor.names
+        try:
+            try:
+                with counting_work() as counted:
+                    run(built.module, called, names, on_meta=built.on_meta, seconds=_SECONDS)
+            except AttemptError as failure:
+                if not built.on_meta or not (fails_only_on_meta(failure) or _VAGUE in str(failure)):
+                    raise
+                # Real tensors: the failure is due to meta tensors and not to the call, or its message lacks the sizes.
+                built = self._built[built.arguments] = self.constructor.make(built.arguments, real=True)
+                built.module.eval()
+                with counting_work() as counted:
+                    run(built.module, called, names, seconds=_SECONDS)
+        except AttemptError as failure:
+            return failure
+        self.work = counted[0]
+        return None
+
+
 @dataclass(slots=True)
 class Forward:
-    """Search for inputs of one module; keeps the failure with the most progress."""
+    """The search for inputs of one module; keeps the failure with the most progress."""
 
     built: Constructed
     constructor: Constructor
     names: BlockNamespace
     hints: Mapping[str, Any]
     budget: TimeBudget
+    patience: int = _MAX_TRIES
     best_failure: tuple[AttemptError, str] | None = None
-    parameters: dict[str, inspect.Parameter] = field(default_factory=dict)
-    work: int = 0  # multiply-adds of the last call that worked
-    rejected: str | None = None  # why that call counts for nothing, once whoever asked for it knows
-    by_position: bool = False  # once names are refused
-    patience: int = _MAX_TRIES  # tries in a row that get no further, after which the search ends
-
-    def __post_init__(self) -> None:
-        self.parameters = forward_parameters(self.built.module)
 
     def search(self) -> Iterator[ForwardCall]:
         """Yield calls of forward that work."""
-        try:
-            attempt(self.built.module.eval)  # it may compute
-        except AttemptError as failure:
-            self.best_failure = (failure, "no arguments")
-            return
-        own = self.built.arguments.as_json()
-        # A recorded call of the same module first.
-        for call in sorted(self.hints.get("forward", ()), key=lambda call: call.get("init") != own):
-            called = ForwardCall(*name_inputs(call["args"], call["kwargs"], self.parameters), guessed=False)
-            if self._try(called) is None:
-                yield called
-        yield from self._explore()
+        search = Search(self.constructor, self.hints, self.built, self.patience)
+        for _, called in search.calls():
+            yield called
+        self.best_failure = search.best_failure
 
-    def _explore(self) -> Iterator[ForwardCall]:
-        layers = read_layers(self.built.module)
-        loss = is_loss(list(self.parameters), type(self.built.module).__name__)
-        # Of equal ranks, the earliest is tried first; inputs themselves are never compared.
-        counter = itertools.count()
-        graph = is_graph(list(self.parameters))
-        starts = self._initial_inputs(layers, loss, graph=graph)
-        # What has the names of a graph may take something else; this is tried once nothing is left to repair.
-        others = self._initial_inputs(layers, loss, graph=False) if graph else iter(())
-        heap: list[tuple[tuple[int, ...], int, Inputs]] = []
-        seen: set[Inputs] = set()
 
-        def is_new(start: Inputs) -> bool:
-            return start not in seen and _is_small(start, _MAX_AT_START)
+class FirstInputs(NamedTuple):
+    """The inputs to start from: by the names and annotations of forward's parameters, and the layers of a module."""
 
-        stuck = idle = 0
-        for turn in range(self.built.tries or _MAX_TRIES):
-            if self.budget.forwards <= 0 or self.budget.late():
-                return
-            inputs = None
-            # Every third try is a new start, so that repairs of a bad one cannot use up all tries.
-            if turn % 3 == 0 or not heap:
-                inputs = next(filter(is_new, starts), None)
-            while inputs is None and heap:
-                inputs = heapq.heappop(heap)[2]
-                inputs = None if inputs in seen else inputs
-            if inputs is None:
-                inputs = next(filter(is_new, others), None)
-            if inputs is None:
-                return
-            seen.add(inputs)
-            called = as_call(inputs, self.parameters, by_position=self.by_position)
-            failure = self._try(called)
-            if failure is not None and not self.by_position and _OTHER_NAMES.search(str(failure)):
-                self.by_position = True
-                called = as_call(inputs, self.parameters, by_position=True)
-                failure = self._try(called)
-            if failure is None:
-                self.rejected = None
-                yield called
-                if self.rejected is None:
-                    continue
-                failure = AttemptError(ValueError(self.rejected), _RAN)
-            idle = 0 if self.best_failure is not None and self.best_failure[0] is failure else idle + 1
-            failed = FailedCall(failure, inputs, self.parameters, layers, loss)
-            stuck += _MAX_STUCK if is_unlike_module(failure) else is_module_fault(failed)
-            if stuck >= _MAX_STUCK or idle == self.patience:
-                return
-            fresh = (item for item in repairs(failed) if item not in seen and _is_small(item))
-            for item in itertools.islice(fresh, _MAX_REPAIRS):
-                heapq.heappush(heap, (failure.rank, next(counter), item))
+    module: nn.Module
+    parameters: Mapping[str, inspect.Parameter]
+    companions: Mapping[str, Sequence[str]]
 
-    def _initial_inputs(self, layers: Layers, loss: bool, *, graph: bool) -> Iterator[Inputs]:
+    def list_all(self) -> Iterator[Inputs]:
+        """Yield the inputs to start from, most likely first."""
+        yield from self._list_inputs(graph=(graph := is_graph(list(self.parameters))))
+        # What has the names of a graph may take something else.
+        yield from self._list_inputs(graph=False) if graph else ()
+
+    def _list_inputs(self, *, graph: bool) -> Iterator[Inputs]:
         """Yield initial inputs, one for each layout and number of channels; of a graph, one for each number."""
+        layers = read_layers(self.module)
+        loss = is_loss(list(self.parameters), type(self.module).__name__)
         # A forward of `*inputs` alone has no required parameter, but takes at least one input.
         names = list_required(self.parameters) or [
             f"*{name}" for name, parameter in self.parameters.items() if parameter.kind is parameter.VAR_POSITIONAL
@@ -169,44 +309,29 @@ class Forward:
             if not self._needs_input():
                 yield ()
             names = [first]
-        shapes_by_name = {name: tuple(dims) for name, dims in self.hints.get("inputs", ())}
-        documented = {name: len(dims) for name, dims in shapes_by_name.items()}
-        ranks = [documented[names[0]]] if names[0] in documented else []
         channels = layers.channels or (32, 3)
         parameter = self.parameters.get(names[0].lstrip("*"))
         annotation = annotation_text(parameter.annotation) if parameter is not None else ""
-        shapes = layouts(layers, [2] if graph else ranks or ([2] if loss else []), names[0])
+        shapes = layouts(layers, names[0], rows=graph or loss)
         for position, layout in enumerate(shapes[:1] if graph else shapes):
             for size in channels[: 2 if position < 2 else 1]:
                 values = main_values(names[0], annotation, layout(size), size, layers)
-                for value in itertools.chain(map(Literal, self._companions(names[0])), values):
+                for value in itertools.chain(map(Literal, self.companions.get(names[0], ())), values):
                     main: Value = graph_main(size) if graph and isinstance(value, Tensor) else value
                     tensor = next(tensors_in(main), Tensor((2, size, 16, 16)))
-                    choices = [
-                        self._as_documented(
-                            self._values(name, tensor, loss=loss),
-                            shapes_by_name.get(name),
-                            shapes_by_name.get(names[0], ()),
-                            tensor,
-                        )
-                        for name in names[1:]
-                    ]
+                    choices = [self._values(name, tensor, loss=loss) for name in names[1:]]
                     likeliest = [(name, values[0]) for name, values in zip(names[1:], choices, strict=True)]
                     yield ((names[0], main), *likeliest)
                     if loss or len(choices) == 1:
                         for alternative in choices[0][1:3] if choices else ():
                             yield ((names[0], main), (names[1], alternative), *likeliest[1:])
 
-    def _companions(self, name: str) -> Sequence[str]:
-        """Return expressions for an argument that takes an instance of a class of the corpus."""
-        return self.constructor.companions().get(name, ())
-
     def _values(self, name: str, main: Tensor, *, loss: bool) -> list[Value]:
         """Return values for a further argument, from its annotation and its name."""
         parameter = self.parameters.get(name)
         annotation = annotation_text(parameter.annotation) if parameter is not None else ""
-        compared = read_compared(type(self.built.module).__module__).get(name, Compared())
-        constants = [Literal(text) for text in (*self._companions(name), *compared.list_fitting(annotation))]
+        compared = list_fitting(read_compared(type(self.module).__module__).get(name, ()), annotation)
+        constants = [Literal(text) for text in (*self.companions.get(name, ()), *compared)]
         by_annotation = values_from_annotation(annotation, main)
         by_name = [*constants, *propose_like_main(name, main, loss=loss)]
         if re.search(r"\bNone\b|Optional\[", annotation) and "Tensor" not in annotation:
@@ -214,47 +339,8 @@ class Forward:
         plain = meaning(name) is None or annotation in ("int", "Optional[int]", "typing.Optional[int]")
         return [*by_annotation, *by_name] if plain else [*by_name, *by_annotation]
 
-    @staticmethod
-    def _as_documented(
-        values: Sequence[Value], dims: Sequence[str] | None, main_dims: Sequence[str], main: Tensor
-    ) -> list[Value]:
-        """Return the values with those of the documented rank first, or with one that is made for it.
-
-        Args: dims, main_dims: the documented names of the dimensions, of this argument and of the main one.
-        """
-        if dims is None:
-            return list(values)
-        ranked = sorted(values, key=lambda value: not (isinstance(value, Tensor) and len(value.shape) == len(dims)))
-        first = ranked[0]
-        sizes = dict(zip(main_dims, main.shape, strict=False)) if len(main_dims) == len(main.shape) else {}
-        shape = [main.shape[0] if dims == ("?",) else sizes.get(dim, 0) for dim in dims]
-        if isinstance(first, Tensor) and len(first.shape) != len(dims) and all(shape):
-            return [first.with_shape(tuple(shape)), *ranked]
-        return ranked
-
     def _needs_input(self) -> bool:
         return all(p.default is None for p in self.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD)
-
-    def _try(self, called: ForwardCall) -> AttemptError | None:
-        self.budget.forwards -= 1
-        try:
-            try:
-                with counting_work() as counted:
-                    run(self.built.module, called, self.names, on_meta=self.built.on_meta, seconds=_SECONDS)
-            except AttemptError as failure:
-                if not self.built.on_meta or not (fails_only_on_meta(failure) or _VAGUE in str(failure)):
-                    raise
-                # Real tensors: the failure is due to meta tensors and not to the call, or its message lacks the sizes.
-                self.built = self.constructor.make(self.built.arguments, real=True)
-                self.built.module.eval()
-                with counting_work() as counted:
-                    run(self.built.module, called, self.names, seconds=_SECONDS)
-        except AttemptError as failure:
-            if self.best_failure is None or failure.progress > self.best_failure[0].progress:
-                self.best_failure = (failure, call_text(called))
-            return failure
-        self.work = counted[0]
-        return None
 
 
 #: A convolution of other channels, on meta tensors. Its message on the CPU says how many channels it expects.
@@ -367,3 +453,7 @@ def as_call(
 def call_text(called: ForwardCall) -> str:
     """Return the arguments of a call in one line."""
     return join_arguments(called.args, dict(called.kwargs)).replace(RECORD, "Record")[:200] or "no arguments"
+
+
+def _init_text(arguments: Arguments) -> str:
+    return join_arguments(arguments.args, dict(arguments.kwargs))[:160]

@@ -4,16 +4,14 @@ import ast
 import functools
 import importlib.util
 import inspect
-import itertools
 import math
 import mimetypes
-import re
 import sys
 import types
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +22,8 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from extract.arguments.constructing import TOO_LARGE, Arguments, Constructed, Constructor, confirm
-from extract.arguments.forwarding import Forward, ForwardCall, call_text, evaluate, run
-from extract.arguments.messages import CompanionCode, join_arguments
+from extract.arguments.forwarding import ForwardCall, Search, call_text, evaluate, run
+from extract.arguments.messages import CompanionCode
 from extract.arguments.probe import MODULE_NAME, classify_error, hide, load, one_line
 from extract.arguments.refine import WorkingCalls, refine, vary
 from extract.arguments.trials import (
@@ -43,9 +41,7 @@ from extract.arguments.values.annotations import list_misfits_of_calls
 from extract.arguments.values.inputs import change_nested, flatten, has_shape, value_text
 from extract.arguments.values.signs import observe_signs
 
-_MAX_VARIANTS = 12
 _MOST_OUTPUTS = 32  # tensors that are described
-_LIKELY = 2  # variants, tried at once
 _MORE_SEEDS = (1, 2)  # under which a call must work, too
 _OTHER_DRAWS = 1000  # added to a seed
 _MAX_BACKWARD_TRIES = 3  # calls to try until one also runs backward
@@ -180,79 +176,30 @@ def _search(cls: type[nn.Module], payload: dict[str, Any]) -> dict[str, Any]:
     )
     # Where an argument is a class, those that are named as blocks are tried before helpers.
     blocks = tuple(sorted(others, key=lambda name: not name.lower().endswith(("block", "bottleneck", "layer"))))
-    budget = TimeBudget()
-    constructor = Constructor(cls, names, hints, budget, blocks)
-    best: dict[str, Any] | None = None
+    constructor = Constructor(cls, names, hints, TimeBudget(), blocks)
     goal = payload["goal"]
-    for plan in _plans(constructor):
+    search = Search(constructor, forward=goal != "constructed")
+    best: dict[str, Any] | None = None
+    for number, (built, called) in enumerate(search.calls(), 1):
         if goal == "constructed":
-            return _start_result(plan.built) | {"kind": None, "error": None}
-        result, failure = _run(constructor, plan.built, goal)
+            return _start_result(built) | {"kind": None, "error": None}
+        result = _confirm_refined(constructor, built, called, goal, search.work)
+        if result["kind"] == "no_result":
+            search.rejected = result["error"].rpartition("): ")[2]
         best = _pick_better(best, result)
-        if best["level"] in ("forward", "backward"):
+        enough = number >= _MAX_BACKWARD_TRIES and not best["doubtful"] and best["kind"] != "no_result"
+        if (best["level"] == goal and not best["doubtful"]) or enough or number >= _MAX_DOUBTFUL_TRIES:
             break
-        plan.failure = failure
-    if best is not None:
+    if best is not None and best["level"] != "constructed":
         return best
-    if constructor.best_failure is None:
-        return {"level": "executed", "kind": "no_arguments", "error": "there are no constructor arguments to try"}
-    failure, arguments = constructor.best_failure
-    text = join_arguments(arguments.args, dict(arguments.kwargs))[:160]
-    return {
-        "level": "executed",
-        "kind": failure.kind,
-        "error": f"{cls.__name__}({text}): {failure.message}{failure.where()}",
-    }
-
-
-@dataclass(slots=True)
-class _FailedModule:
-    """A module to try, and its failure."""
-
-    built: Constructed
-    failure: AttemptError | None = None
-
-
-def _plans(constructor: Constructor) -> Iterator[_FailedModule]:
-    """Yield modules to try: each plan, followed by the variants that its failure suggests."""
-    for built in constructor.plans():
-        waiting = [built]
-        for _ in range(_MAX_VARIANTS + 1):
-            if not waiting:
-                break
-            plan = _FailedModule(waiting.pop())
-            yield plan
-            if plan.failure is not None and built.tries is None:
-                message = str(plan.failure)
-                fresh = list(itertools.islice(constructor.variants(plan.built, plan.failure), _MAX_VARIANTS))[::-1]
-                if plan.built is built:  # each variant makes more progress than the last
-                    waiting += fresh
-                elif re.search("object is not callable|positional arguments but|unexpected keyword", message):
-                    waiting = [*fresh[:-_LIKELY], *waiting, *fresh[-_LIKELY:]]  # a layer is more likely
-        if constructor.budget.late():
-            return
-
-
-def _run(constructor: Constructor, built: Constructed, goal: str) -> tuple[dict[str, Any], AttemptError | None]:
-    """Return the best result of one module and, if it does not run forward, the failure with the most progress."""
-    forward = Forward(built, constructor, constructor.names, constructor.hints, constructor.budget)
-    best = _start_result(built)
-    for number, called in enumerate(itertools.islice(forward.search(), _MAX_DOUBTFUL_TRIES)):
-        if number >= _MAX_BACKWARD_TRIES and best["kind"] != "no_result" and not best["doubtful"]:
-            break
-        confirmed = _confirm_refined(constructor, built, called, goal, forward.work)
-        if confirmed["kind"] == "no_result":
-            forward.rejected = confirmed["error"].rpartition("): ")[2]
-        best = confirmed if best["kind"] == "no_inputs" else _pick_better(best, confirmed)
-        if best["level"] == goal and not best["doubtful"]:
-            return best, None
-    if best["level"] != "constructed" or forward.best_failure is None:
-        return best, None
-    failure, tried = forward.best_failure
-    if best["kind"] == "no_inputs":
-        error = f"forward({tried}): {failure.message}{failure.where()}"
-        best |= {"kind": failure.kind, "error": error, "progress": failure.progress}
-    return best, failure
+    if search.best_failure is None:
+        nothing = {"level": "executed", "kind": "no_arguments", "error": "there are no constructor arguments to try"}
+        return best or (_start_result(search.best) if search.best is not None else nothing)
+    failure, text = search.best_failure
+    stopped = {"kind": failure.kind, "error": f"({text}): {failure.message}{failure.where()}"}
+    if search.best is None:
+        return {"level": "executed", **stopped, "error": f"{cls.__name__}{stopped['error']}"}
+    return best or (_start_result(search.best) | stopped | {"error": f"forward{stopped['error']}"})
 
 
 def _confirm_refined(
@@ -335,8 +282,8 @@ def _confirm(constructor: Constructor, built: Constructed, called: ForwardCall, 
     observed["constant"] = is_drawn and all(same(first, other) for other in others)
     # A call that was recorded in a model whose own arguments were guessed is a guess, too.
     own = [call for call in constructor.hints.get("forward", ()) if call.get("way") in ("call", "recorded")]
-    about = {"guessed": called.guessed or not own, "documented": bool(constructor.hints.get("inputs"))}
-    result["observe_signs"] = functools.partial(_observe_signs, module, called, names, **about)
+    guessed = called.guessed or not own
+    result["observe_signs"] = functools.partial(_observe_signs, module, called, names, guessed=guessed)
     result = result if goal == "forward" else _backward(module, called, names, result)
     _compare_modes(constructor, built, called, result)
     # No parameter takes part, or no mode computes anything: the input has a form that the class passes on.
@@ -345,9 +292,7 @@ def _confirm(constructor: Constructor, built: Constructed, called: ForwardCall, 
     return result
 
 
-def _observe_signs(
-    module: nn.Module, called: ForwardCall, names: BlockNamespace, *, guessed: bool, documented: bool
-) -> dict[str, Any]:
+def _observe_signs(module: nn.Module, called: ForwardCall, names: BlockNamespace, *, guessed: bool) -> dict[str, Any]:
     """Return what is doubtful about a call. Raises: AttemptError if its inputs are foreign kinds of tensors."""
 
     def run_changed(change: Callable[[torch.Tensor], torch.Tensor], other: Mapping[str, str]) -> list[torch.Tensor]:
@@ -364,7 +309,7 @@ def _observe_signs(
     def observe() -> dict[str, Any]:
         module.eval()
         inputs = _draw_inputs(called, names), _draw_inputs(called, names, seed=1)
-        return observe_signs(run_changed, *inputs, dict(called.kwargs), guessed=guessed, documented=documented)
+        return observe_signs(run_changed, *inputs, dict(called.kwargs), guessed=guessed)
 
     signs: dict[str, Any] = attempt(observe)
     return signs

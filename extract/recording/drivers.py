@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from extract.arguments.constructing import Arguments, Constructed, Constructor
-from extract.arguments.forwarding import Forward
+from extract.arguments.forwarding import Forward, Search
 from extract.arguments.search_guest import namespace
 from extract.arguments.trials import AttemptError, TimeBudget, attempt, count_elements, quiet, seed_all
 from extract.arguments.values.inputs import is_variadic, list_required
@@ -131,7 +131,7 @@ def _run_class(cls: type[nn.Module], accepted: Sequence[tuple[str, type]], on_me
                 _run_forward(attempt(cls, _SECONDS))
                 return
         with guessing(cls):
-            for built in constructor.plans():
+            for built, _ in Search(constructor, forward=False).calls():
                 try:
                     _run_forward(built.module, constructor, built.arguments)
                 except AttemptError as error:

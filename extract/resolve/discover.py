@@ -86,14 +86,6 @@ class Hierarchy:
                 classes[facts.name] = TargetClass(module, facts.name, "forward" in facts.methods)
         return [*classes.values(), *self._find_nested(module)]
 
-    def is_abstract(self, module: Module, name: str) -> bool:
-        """Return whether a class is an nn.Module without a `forward`, or with one that is abstract."""
-        facts = find_class_facts(Definition(module, name))
-        if facts is None:
-            return False
-        is_module, has_forward, abstract = self._classify(module, facts)
-        return is_module and (abstract or not has_forward)
-
     def explain_absence(self, modules: Iterable[Module], name: str) -> str:
         """Return why a name, bare or qualified or a block's id, is of no class that can become a block."""
         for module in modules:

@@ -1,23 +1,20 @@
 """Companions: the classes that a class's parameters expect, each as a self-contained file."""
 
 import ast
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from extract.arguments.hints.model import Companion, Parameter, read_dotted_name
-from extract.arguments.hints.usage import Ancestor, Usage
+from extract.arguments.hints.model import Companion, read_dotted_name
+from extract.arguments.hints.usage import Usage
 from extract.arguments.messages import CompanionCode
 from extract.emit.emit import Emitted, Emitter
-from extract.resolve.discover import Hierarchy, TargetClass, find_class_facts, follow
+from extract.resolve.discover import TargetClass, find_class_facts, follow
 from extract.resolve.modules import Definition, Module
 from lemur_core.source.facts import CLASS, FUNCTION
 from lemur_core.source.text import parse_expression
 
 _TRANSPARENT = frozenset({"Optional", "Union", "Annotated", "Final"})
 _CLASS_OF = frozenset({"type", "Type"})
-_MAX_INFERRED = 2  # classes inferred for a parameter without an annotation
-_MAX_CONCRETE = 3  # subclasses of a class that cannot run
 _CONTAINERS = frozenset({"list", "List", "dict", "Dict", "tuple", "Tuple", "Callable", "Literal"})
 
 
@@ -32,9 +29,8 @@ class Wanted(NamedTuple):
 class Companions:
     """Find companions and emit each class once."""
 
-    def __init__(self, usage: Usage, emitter: Emitter, hierarchy: Hierarchy) -> None:
+    def __init__(self, usage: Usage, emitter: Emitter) -> None:
         self._usage = usage
-        self._hierarchy = hierarchy
         self._emitter = emitter
         self._emitted: dict[tuple[int, str], Emitted | None] = {}
         self._definitions: dict[tuple[str, str], Definition] = {}  # by name and qualified name
@@ -45,10 +41,10 @@ class Companions:
             definer = self._usage.find_definer(module, name, method)
             for parameter in definer[1] if definer is not None else ():
                 assert definer is not None
-                unannotated = parameter.annotation is None and parameter.default is None and method == "__init__"
-                inferred = self._infer_from_names(module, name, parameter.name) if unannotated else []
-                for wanted in inferred or self._list_annotated(module, name, definer[0], parameter):
-                    yield from self._emit_companion(wanted, parameter.name)
+                for chain, wants_class in class_names(parameter.annotation):
+                    wanted = self._resolve_class(definer[0].module, chain, wants_class)
+                    if wanted is not None and not (wanted.module is module and wanted.name == name):
+                        yield from self._emit_companion(wanted, parameter.name)
 
     def emit_for(self, block: TargetClass) -> Iterator[Emitted]:
         """Yield the files of the companions of a class, which need packages of their own."""
@@ -101,49 +97,6 @@ class Companions:
             self._definitions[wanted.name, block.qualname] = Definition(wanted.module, wanted.name)
             yield Companion(parameter, wanted.name, block.qualname, emitted.code, wanted.wants_class)
 
-    def _list_annotated(self, module: Module, name: str, definer: Ancestor, parameter: Parameter) -> list[Wanted]:
-        chains = list(class_names(parameter.annotation))
-        named = [self._resolve_class(definer.module, chain, wants_class) for chain, wants_class in chains]
-        classes = dict.fromkeys(item for item in named if item is not None)
-        concrete = dict.fromkeys(other for item in classes for other in self._list_concrete(item))
-        return [item for item in concrete if not (item.module is module and item.name == name)]
-
-    def _list_concrete(self, wanted: Wanted) -> Iterator[Wanted]:
-        """Yield a class, or subclasses where it is a module that cannot run: those of its own file first."""
-        if not self._hierarchy.is_abstract(wanted.module, wanted.name):
-            yield wanted
-            return
-        naming = [module for module in self._usage.list_naming(wanted.name) if module.source is wanted.module.source]
-        naming.sort(key=lambda module: module is not wanted.module)
-        below = (
-            Wanted(module, item.name, wanted.wants_class)
-            for module in naming
-            for item in self._hierarchy.list_modules(module)
-            if not item.outer
-            and any(
-                above.module is wanted.module and above.usage.name == wanted.name
-                for above in self._usage.lineage(module, item.name)
-            )
-        )
-        yield from itertools.islice(below, _MAX_CONCRETE)
-
-    def _infer_from_names(self, module: Module, name: str, parameter: str) -> list[Wanted]:
-        """Infer the class of a parameter from annotations of the same name in base classes and in the same file.
-
-        Classes that share the longest name prefix with `name` come first.
-        """
-        lineage = [(item.module, item.usage) for item in self._usage.lineage(module, name)]
-        scopes = [*lineage, *((module, usage) for usage in self._usage.read(module).classes.values())]
-        named: dict[Wanted, None] = {}
-        for owner, usage in scopes:
-            annotations = [text for field, text in usage.fields if field == parameter]
-            annotations += [item.annotation or "" for item in usage.init or () if item.name == parameter]
-            for text in annotations:
-                classes = [self._resolve_class(owner, chain, wants_class) for chain, wants_class in class_names(text)]
-                named |= dict.fromkeys(item for item in classes if item is not None)
-        ranked = sorted(named, key=lambda item: -_common_prefix_length(item.name, name))
-        return [item for item in ranked if not (item.module is module and item.name == name)][:_MAX_INFERRED]
-
     def _resolve_class(self, module: Module, chain: tuple[str, ...], wants_class: bool) -> Wanted | None:
         """Return the class behind a name, or the stub that replaces it in emitted files."""
         target = follow(self._usage.library, module, chain)
@@ -151,11 +104,6 @@ class Companions:
             return None
         symbol = self._emitter.graph.symbol(target)
         return Wanted(symbol.module, symbol.name, wants_class) if isinstance(symbol, Definition) else None
-
-
-def _common_prefix_length(first: str, second: str) -> int:
-    """Return the length of the common prefix."""
-    return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))))
 
 
 def class_names(annotation: str | None) -> Iterator[tuple[tuple[str, ...], bool]]:

@@ -1,5 +1,6 @@
 """Find the hints for one class in every file of the library."""
 
+import ast
 import builtins
 import re
 from collections import Counter
@@ -7,14 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from extract.arguments.hints.companions import Companions
-from extract.arguments.hints.interpreter import CallSite
 from extract.arguments.hints.model import Hints, ObservedCall, Signature
+from extract.arguments.hints.sites import ROOTS, CallSite
 from extract.arguments.hints.usage import Ancestor, Usage
 from extract.emit.emit import Emitter
 from extract.resolve.discover import Hierarchy, TargetClass, follow
 from extract.resolve.index import FactsIndex
 from extract.resolve.modules import FOUNDATION, CorpusIndex, Definition, Module
-from lemur_core.source.values import ROOTS
 
 _MAX_CALLS = 8
 _MAX_NAMING = 4  # calls whose names are resolved
@@ -56,19 +56,18 @@ class HintFinder:
         self._usage = Usage(library, index)
         self.emitter = emitter
         self._hierarchy = Hierarchy(library)
-        self.companions = Companions(self._usage, emitter, self._hierarchy)
+        self.companions = Companions(self._usage, emitter)
 
     def hints_for(self, block: TargetClass) -> Hints:
         """Return how the corpus constructs and calls a class."""
         init = self._usage.find_definer(block.module, block.name, "__init__")
-        forward = self._usage.find_definer(block.module, block.name, "forward")
         rated = best(self._rate_sites(block, init))
         named = [(item.place, item.free_names) for item in rated if item.place is not None][:_MAX_NAMING]
         return Hints(
             tuple(item.call for item in rated),
             (),
             (*self.companions.list_for(block.module, block.name), *self.companions.list_named(named, block)),
-            tuple(_shapes(forward)),
+            tuple(self._list_values(block.module, init)),
         )
 
     def list_naming(self, blocks: Sequence[TargetClass]) -> list[Module]:
@@ -85,6 +84,18 @@ class HintFinder:
                 listed.setdefault(id(module), module)
             names = sorted({user.name for module in naming for user in self._hierarchy.list_modules(module)})
         return list(listed.values())
+
+    def _list_values(self, module: Module, init: Definer) -> Iterator[tuple[str, str]]:
+        """Yield the required parameters with the values that other classes and calls of the file give to that name."""
+        usage = self._usage.read(module)
+        signatures = [signature for item in usage.classes.values() for signature in (item.init, item.forward)]
+        defaults = [(item.name, item.default) for signature in signatures for item in signature or ()]
+        stated = [*defaults, *(pair for site in usage.sites for pair in site.kwargs)]
+        for parameter in init[1] if init is not None else ():
+            texts = (text for name, text in stated if name == parameter.name and text not in (None, "None"))
+            for text in (text for text in texts if parameter.default is None and _is_literal(text or "")):
+                yield parameter.name, text or ""
+                break
 
     # -- calls of the class --------------------------------------------------------------------------------------
 
@@ -111,14 +122,12 @@ class HintFinder:
         return isinstance(target, Definition) and target.module is module and target.name == name
 
 
-def _shapes(definer: Definer) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the documented shape of each argument of forward, preferring the shape with the most named dimensions."""
-    for parameter in definer[1] if definer is not None else ():
-        assert definer is not None
-        own = [dims for name, dims in definer[0].usage.shapes if name == parameter.name]
-        if own:
-            same = [dims for dims in own if len(dims) == len(own[0])]
-            yield parameter.name, min(same, key=lambda dims: dims.count("?"))
+def _is_literal(text: str) -> bool:
+    try:
+        ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return False
+    return True
 
 
 def _distance(caller: Module, module: Module) -> int:

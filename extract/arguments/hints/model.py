@@ -1,4 +1,4 @@
-"""Hints for a class: calls as source text, input shapes, companion classes, signatures."""
+"""Hints for a class: calls as source text, companion classes, signatures."""
 
 import ast
 from dataclasses import asdict, dataclass
@@ -35,7 +35,7 @@ class Hints:
     init: tuple[ObservedCall, ...] = ()  # best first, distinct
     forward: tuple[ObservedCall, ...] = ()  # none; recorded calls are added
     companions: tuple[Companion, ...] = ()
-    inputs: tuple[tuple[str, tuple[str, ...]], ...] = ()  # documented shapes of forward's arguments; "?": unnamed
+    values: tuple[tuple[str, str], ...] = ()  # of required parameters, that the class's own file gives to that name
 
     def to_json(self) -> dict[str, Any]:
         """Return the hints as JSON values."""

@@ -1,4 +1,4 @@
-"""Read hints from each file of a library: calls of classes; signatures and shapes of its own classes."""
+"""Read hints from each file of a library: calls of classes, and signatures of its own classes."""
 
 import ast
 import re
@@ -8,19 +8,16 @@ from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
-from extract.arguments.hints.docstrings import list_documented_shapes
-from extract.arguments.hints.interpreter import CallSite, call_sites
 from extract.arguments.hints.model import Signature, find_method, read_signature
+from extract.arguments.hints.sites import CallSite, call_sites
 from extract.resolve.discover import find_class_facts, follow
 from extract.resolve.index import UNREADABLE, FactsIndex
 from extract.resolve.modules import CorpusIndex, Definition, Module
 from extract.sources import PackageSource, SourceFile
 from lemur_core.source.text import parse_code
 
-USAGE_VERSION = 18
+USAGE_VERSION = 20
 _CLASS, _WORD = re.compile(rb"\bclass\s+(\w+)"), re.compile(rb"[^\W\d]\w+")
-
-Shape = tuple[str, tuple[str, ...]]  # an argument and its dimensions
 
 
 class ClassUsage(NamedTuple):
@@ -29,8 +26,6 @@ class ClassUsage(NamedTuple):
     name: str
     init: Signature | None  # None: inherited
     forward: Signature | None
-    shapes: tuple[Shape, ...]  # of forward's arguments
-    fields: tuple[tuple[str, str], ...] = ()  # annotated class attributes: names and annotations
 
 
 class FileUsage(NamedTuple):
@@ -160,17 +155,8 @@ def _walk_classes(body: list[ast.stmt]) -> Iterator[ast.ClassDef]:
 
 def _read_class(node: ast.ClassDef) -> ClassUsage:
     init, forward = find_method(node, "__init__"), find_method(node, "forward")
-    parameters = read_signature(forward) if forward is not None else ()
-    names = [parameter.name for parameter in parameters]
-    texts = [ast.get_docstring(item) or "" for item in (forward, node) if item is not None]
     return ClassUsage(
         node.name,
         read_signature(init) if init is not None else None,
-        parameters if forward is not None else None,
-        tuple(dict.fromkeys(shape for text in texts for shape in list_documented_shapes(text, names))),
-        tuple(
-            (item.target.id, ast.unparse(item.annotation))
-            for item in node.body
-            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
-        ),
+        read_signature(forward) if forward is not None else None,
     )

@@ -1,6 +1,6 @@
 """Inputs of forward: values that can be varied and written as expressions, and which of them to try.
 
-The choice follows from the names of the arguments, the documented shapes, and the layers of the module.
+The choice follows from the names and annotations of the arguments, and the layers of the module.
 """
 
 import inspect
@@ -16,8 +16,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 #: Kinds of tensors, by the use of their numbers.
-FLOAT, INDEX, POSITIVE, BYTE, COMPLEX = "float", "index", "positive", "byte", "complex"
-MASK, UNMASKED = "mask", "unmasked"  # where True leaves an element, and where it takes one out
+FLOAT, INDEX, POSITIVE, MASK = "float", "index", "positive", "mask"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +35,6 @@ class Tensor:
             return f"torch.randint(0, {self.below}, {shape})"
         if self.kind == MASK:
             return f"torch.ones({shape}, dtype=torch.bool)"
-        if self.kind == UNMASKED:
-            return f"torch.zeros({shape}, dtype=torch.bool)"
-        if self.kind == BYTE:
-            return f"torch.randint(0, 256, {shape}, dtype=torch.uint8)"
-        if self.kind == COMPLEX:
-            return f"torch.randn({shape}, dtype=torch.complex64)"
         if self.kind == POSITIVE:
             return f"torch.rand({shape})"
         return f"torch.randn({shape})"
@@ -251,35 +244,30 @@ _IMAGES = re.compile(r"pixel_values|imgs?|images?|feat(ure)?s?|fmap")
 Layout = Callable[[int], tuple[int, ...]]
 
 
-def layouts(layers: Layers, documented: Sequence[int], name: str) -> list[Layout]:
-    """Return layouts to try for the main input, most likely first."""
+def layouts(layers: Layers, name: str, *, rows: bool) -> list[Layout]:
+    """Return layouts to try for the main input, most likely first. Args: rows: one for each node or prediction."""
     by_name = [4] if _IMAGES.fullmatch(name.lower()) else [3] if _SEQUENCES.fullmatch(name.lower()) else []
-    first = [2, 3] if layers.embeds else []
-    ranks = dict.fromkeys([*documented, *first, *by_name, *layers.ranks, 4, 3, 2, 5, 1])
-    return [layout for rank in ranks for layout in _LAYOUTS.get(rank, ())]
+    first = [2] if rows else [2, 3] if layers.embeds else []
+    return [
+        layout for rank in dict.fromkeys([*first, *by_name, *layers.ranks, 4, 3, 2, 5, 1]) for layout in _LAYOUTS[rank]
+    ]
 
 
 # -- facts from the names of arguments ------------------------------------------------------------------------------
 
 _INDEX = re.compile(r".*(ids|labels?|indices|index|idx|timesteps?|token)|t|y|texts?|words")
 _MASK = re.compile(r".*mask.*|valid.*")
-_LISTS = re.compile(r"inputs|feats|features|xs|hidden_states_list|feature_(maps|list)|laterals")
-_TENSORS = re.compile(r"(typing\.)?[tT]uple\[(torch\.)?Tensor(, ?(torch\.)?Tensor)+\]")  # as many as it states
-_DICTS = re.compile(r"(typing\.)?((list|sequence|iterable)\[(typing\.)?)?(dict|(mutable)?mapping)\b", re.IGNORECASE)
-_POSITIONS = re.compile(r"_*(pos(itions?)?|coord(inate)?s?|xyz|points|r|r_ij|rij|offsets?|vec(tors?)?)")
-_LENGTHS = re.compile(r"(.*_)?(len(gth)?s?|seqlens?)")
+_DICTS = re.compile(r"(?i)(typing\.)?(dict|(mutable)?mapping)\b")
 _TARGETS = re.compile(r"targets?|labels?|gt|y_true")
 
 #: Values of arguments with the same meaning everywhere, for the small graph or for a 4 x 4 feature map.
 MEANINGS: tuple[tuple[str, Value], ...] = (
     (r"edge_index.*|adj_t|edge_label_index|edges", Tensor((2, _EDGES), INDEX, _NODES)),
     (r"batch(_idx)?|index", Tensor((_NODES,), INDEX, 1)),
-    (r"ptr", Literal(f"torch.arange({_NODES + 1})")),  # each node is a graph
     (
         r"(box|bbox)(es)?|rois|proposals|anchors",
         Literal("torch.tensor([[0.0, 1.0, 1.0, 6.0, 6.0], [1.0, 2.0, 2.0, 7.0, 7.0]])"),
     ),
-    (r"hw|size|shape|(\w+_)?(shapes?|size|resolution)", Literal("(4, 4)")),
 )
 
 
@@ -343,9 +331,6 @@ def propose_like_main(name: str, main: Tensor, *, loss: bool) -> list[Value]:
     if loss and (_TARGETS.fullmatch(lower) or lower in {"y", "input2", "x2"}):
         positions = Tensor((rows[0], *main.shape[2:]), INDEX)
         return [main, Tensor(main.shape, POSITIVE), Tensor(rows, INDEX), positions, Tensor(rows)]
-    if lower in {"position_embeddings", "rotary_pos_emb", "rope"}:
-        pair = Tensor((main.shape[0], 8) if len(main.shape) == 2 else (1, tokens, 8))
-        return [ListOfValues((pair, pair), is_tuple=True), main, Literal("None")]
     if _MASK.fullmatch(lower):
         masks = [(rows[0], tokens), main.shape, (rows[0], *main.shape[2:])]
         return [
@@ -354,61 +339,25 @@ def propose_like_main(name: str, main: Tensor, *, loss: bool) -> list[Value]:
             Tensor((rows[0], 1, tokens, tokens)),
             Tensor((tokens, tokens), MASK),
         ]
-    if _LENGTHS.fullmatch(lower):  # of sequences, each of which has one token or more
-        return [Literal(f"torch.arange({rows[0]}, 0, -1)"), Literal("4"), main]
+    if lower.startswith("edge"):  # features of the edges of the small graph
+        return [Tensor((_EDGES, main.shape[-1])), Tensor((_EDGES,)), Literal("None")]
     if _INDEX.fullmatch(lower):
         return [Tensor((rows[0], tokens), INDEX), Tensor(rows, INDEX), main, Literal("None")]
     return [main, Literal("None"), Literal("1"), Tensor((rows[0], tokens), INDEX)]
 
 
-def guess_field(name: str, main: Tensor, *, loss: bool) -> Value:
-    """Return a value for an item or attribute of an argument, by its name; `main`: the other tensors of the call.
-
-    Rows come first: each item has one for each node, word or user.
-    """
-    plain = name.lower().strip("_")
-    value = meaning(plain)
-    if value is not None and plain.startswith("edge"):
-        return value
-    if _POSITIONS.fullmatch(plain):
-        return Tensor((main.shape[0], 3))
-    if re.fullmatch(r"(.*_)?weights?", plain):
-        return Tensor(main.shape[:1], POSITIVE)
-    if _INDEX.fullmatch(plain) or re.match(r"(n|num|idx|index|len)_|.*_(len|lengths?|n|i|j|m)$", plain):
-        return Tensor(main.shape[:1], INDEX)
-    return propose_like_main(plain, main, loss=loss)[0]
-
-
-def fit_graph(record: FieldValues) -> FieldValues:
-    """Return a record of a graph with one row for each node or edge of the small graph; any other as it is."""
-    edges = any(name.startswith("edge_index") for name, _ in record.fields)
-    if not edges and "ptr" not in dict(record.fields):
-        return record
-
-    def fit(name: str, value: Value) -> Value:
-        if not isinstance(value, Tensor) or name.startswith("edge_index") or meaning(name) is not None:
-            return value
-        rows = _EDGES if edges and (name.lower().startswith("e") or "edge" in name) else _NODES
-        return value.with_shape((rows,) if value.kind == INDEX or len(value.shape) == 1 else (rows, value.shape[-1]))
-
-    return replace(record, fields=tuple((name, fit(name, value)) for name, value in record.fields))
-
-
 def main_values(name: str, annotation: str, shape: tuple[int, ...], channels: int, layers: Layers) -> Iterator[Value]:
     """Yield values for the first argument in one layout."""
     lower = name.lower()
-    if _TENSORS.fullmatch(annotation):
-        tensor = Tensor((BATCH, _TOKENS), INDEX) if layers.embeds else Tensor(shape, FLOAT)
-        yield ListOfValues((tensor,) * annotation.count("Tensor"), is_tuple=True)
     value = meaning(name)
     if value is not None:
         yield value
     if _INDEX.fullmatch(lower) or (layers.embeds and len(shape) in (2, 3)):
         indices = [Tensor((BATCH, _TOKENS), INDEX), Tensor((BATCH,), INDEX)]
         yield from reversed(indices) if len(shape) == 1 else indices
-    if dicts := _DICTS.match(annotation):
-        yield ListOfValues((FieldValues(),) * BATCH) if dicts[2] else FieldValues()
-    if _LISTS.fullmatch(lower) or re.match(r"(list|tuple|sequence)", annotation.lower()):
+    if _DICTS.match(annotation):
+        yield FieldValues()
+    if re.match(r"(list|tuple|sequence)", annotation.lower()):
         yield pyramid(channels, 3, max(8, shape[-1] if len(shape) == 4 else 16))
     yield Tensor(shape, FLOAT)
 

@@ -22,15 +22,13 @@ class NameRule(NamedTuple):
 
 
 NAMES: tuple[NameRule, ...] = (
-    NameRule(r".*(token_id|token_index|pad_idx|padding_idx)", "1|0|None|32"),
-    NameRule(r"(.*_)?name", "'x'|32"),
     NameRule(
         r".*heads?|head_num|(output|out|roi|pool(ed|ing)?|patch|tubelet|grid|cell|win(dow)?)_?(size|shape)|ps|ws"
         r"|(.*_)?(ratio|factor|reduction)",
         "4|(4, 4)|2|1|7|(2, 4, 4)|0.25",
     ),
     NameRule(r"kernel(_sizes?|s)?|ksize|ks|(num_)?anchors?|na", "3|(3, 3)|[3, 5]|[3, 3]"),
-    NameRule(r"strides?|s|padding|pad|p|dilations?|d", "1|2|0|(1, 1)|[1, 2, 2, 2]|[4, 8, 16]"),
+    NameRule(r"strides?|s|padding|pad|p|dilations?|d", "1|2|(1, 1)|[1, 2, 2, 2]|[4, 8, 16]"),
     NameRule(
         r"((num|n)_)?(hidden_)?(layers?|blocks|stages|levels|convs|stacks|depth)|depths|repeats?"
         r"|((up|down)_?)?(scales?|sample|rate)(_factor)?",
@@ -39,10 +37,8 @@ NAMES: tuple[NameRule, ...] = (
     NameRule(r"(num|n)?_?class(es)?|nc|(num|n)_(labels|outputs?)", "10|4"),
     NameRule(r".*drop(out)?(_?(prob|rate|path|p|ratio|out))?s?|prob|dpr|(.*_)?eps", "0.1|[0.1, 0.1]|0.0|1e-05"),
     NameRule(r"(act(ivation)?|norm|conv|attn|block|layer)_?(class|cls)", "nn.ReLU|nn.Identity|@block|nn.BatchNorm2d"),
-    NameRule(r"(.*_)?(loss|criterion)(_?(fn|fcn|func|function))?", "nn.MSELoss()|nn.BCEWithLogitsLoss()"),
     NameRule(r"(is|use|add|with|has|return|output|enable|tie)_.*|_?apply_.*", "False|True"),
     NameRule(r"(.*_)?act(ivation)?(_?(fn|func|function))?", "'relu'|nn.ReLU()|nn.ReLU"),
-    NameRule(r"(.*_)?device", "'cpu'|torch.device('cpu')"),
 )
 ANNOTATIONS: tuple[NameRule, ...] = (
     NameRule(r"bool", "False|True"),

@@ -25,7 +25,7 @@ Run = Callable[[Callable[[torch.Tensor], torch.Tensor], Mapping[str, str]], _Ten
 
 
 def observe_signs(
-    run: Run, inputs: _Tensors, others: _Tensors, kwargs: Mapping[str, str], *, guessed: bool, documented: bool
+    run: Run, inputs: _Tensors, others: _Tensors, kwargs: Mapping[str, str], *, guessed: bool
 ) -> dict[str, Any]:
     """Return the fields of an Observed record that say what is doubtful about a call; none if its inputs are large.
 
@@ -33,7 +33,6 @@ def observe_signs(
         others: the same inputs, drawn again.
         kwargs: the arguments by name, as expressions.
         guessed: nobody wrote this call, or passed its values in a model of the source.
-        documented: the authors state the shapes of the inputs.
     """
     size = sum(tensor.numel() for tensor in inputs)
     if not inputs or size > _MOST_ELEMENTS:
@@ -44,8 +43,8 @@ def observe_signs(
         return signs
     signs |= {"mixes_samples": _mixes_samples(run, output, inputs, others)}
     if guessed:
-        ranks = () if documented else _list_other_ranks(run, output, inputs[0].dim())
-        signs |= {"other_ranks": list(ranks), "open_numbers": list(_list_open_numbers(run, output, kwargs))}
+        ranks = list(_list_other_ranks(run, output, inputs[0].dim()))
+        signs |= {"other_ranks": ranks, "open_numbers": list(_list_open_numbers(run, output, kwargs))}
     return signs
 
 

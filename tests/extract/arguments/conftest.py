@@ -1,10 +1,9 @@
 """Blocks written by tests, loaded as the sandbox loads them; and what the search keeps of the process is put back."""
 
-import inspect
 import linecache
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,9 @@ from torch import nn
 
 from extract.arguments import search_guest as entry
 from extract.arguments.constructing import Arguments, Constructor
-from extract.arguments.forwarding import Forward, as_call, run
-from extract.arguments.repairs import repairs
-from extract.arguments.resizing import FailedCall
-from extract.arguments.trials import AttemptError, BlockNamespace, TimeBudget
+from extract.arguments.forwarding import Search
+from extract.arguments.trials import BlockNamespace, TimeBudget
 from extract.arguments.values.compared import read_compared
-from extract.arguments.values.inputs import Inputs, read_layers
 
 IMPORTS = """\
 import torch
@@ -62,28 +58,18 @@ def names() -> Callable[..., BlockNamespace]:
 
 
 @pytest.fixture
-def constructor(load: Any, names: Any) -> Callable[..., Constructor]:
-    """A constructor of the class in a block's text."""
+def search(load: Any, names: Any) -> Callable[..., Search]:
+    """The search for calls of the class in a block's text. Args: only: arguments of the one module to run. construct: no forward."""
 
-    def made(text: str, name: str = "A", **hints: Any) -> Constructor:
+    def made(
+        text: str, name: str = "A", *, only: Arguments | None = None, construct: bool = False, **hints: Any
+    ) -> Search:
         cls = load(text, name)
-        others = [
-            key
-            for key, value in vars(sys.modules["block"]).items()
-            if isinstance(value, type) and value.__module__ == "block" and value is not cls
-        ]
-        return Constructor(cls, names(hints.get("companions", ())), hints, TimeBudget(), tuple(others))
-
-    return made
-
-
-@pytest.fixture
-def forward(constructor: Any) -> Callable[..., Forward]:
-    """A search of inputs for the class in a block's text, constructed with given arguments."""
-
-    def made(text: str, arguments: Arguments | None = None, **hints: Any) -> Forward:
-        maker = constructor(text, **hints)
-        return Forward(maker.make(arguments or Arguments()), maker, maker.names, maker.hints, maker.budget)
+        block = vars(sys.modules["block"]).items()
+        others = [key for key, value in block if isinstance(value, type) and value.__module__ == "block"]
+        known = names(hints.get("companions", ()))
+        constructor = Constructor(cls, known, hints, TimeBudget(), tuple(key for key in others if key != name))
+        return Search(constructor, only=constructor.make(only) if only is not None else None, forward=not construct)
 
     return made
 
@@ -99,43 +85,3 @@ def climb() -> Callable[..., dict[str, Any]]:
         )
 
     return climbed
-
-
-@pytest.fixture
-def fails(load: Any, names: Any) -> Callable[..., tuple[nn.Module, FailedCall]]:
-    """Runs a block's class on inputs that it does not take.
-
-    Returns: the module, and the situation after the failure.
-    """
-
-    def failed(text: str, inputs: Inputs, *, loss: bool = False) -> tuple[nn.Module, FailedCall]:
-        module: nn.Module = load(text)().eval()
-        with pytest.raises(AttemptError) as caught:
-            run(module, as_call(inputs), names())
-        parameters: Mapping[str, inspect.Parameter] = inspect.signature(module.forward).parameters
-        return module, FailedCall(caught.value, inputs, parameters, read_layers(module), loss)
-
-    return failed
-
-
-@pytest.fixture
-def first_repair(names: Any) -> Callable[..., tuple[int, Inputs]]:
-    """The place of the first repair that works among those that the search would try, and the repair."""
-
-    def found(module: nn.Module, at: FailedCall, most: int = 16) -> tuple[int, Inputs]:
-        tried: list[Inputs] = []
-        for item in repairs(at):
-            if item in tried:
-                continue
-            if len(tried) == most:
-                break
-            tried.append(item)
-            try:
-                run(module, as_call(item), names())
-            except AttemptError:
-                continue
-            return len(tried) - 1, item
-        shown = "\n".join(str(as_call(item).kwargs) for item in tried)
-        raise AssertionError(f"{at.failure.message}: none of {len(tried)} repairs works:\n{shown}")
-
-    return found

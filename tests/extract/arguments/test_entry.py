@@ -241,7 +241,7 @@ class A(nn.Module):
     [
         (text("return self.a(x) * x.log().sum()", "self.a = nn.Linear(32, 4)"), "torch.rand("),
         (text("return x * self.a.keep", "dim.eval()\nself.a = dim\ndim.keep = 2", signature="dim"), "nn.Identity()"),
-        (text("return x + self.a(x)", "self.a = a", signature="a: type"), "nn.Identity()"),
+        (text("return x + self.a(x)", "self.a = a", signature="a: type"), "F.relu"),
         (
             text(
                 "return x * self.rate",

@@ -15,37 +15,25 @@ from torch import nn
 
 from extract.arguments.settings import configuration_expressions
 from extract.arguments.values import names as values
-from extract.arguments.values.compared import read_compared
+from extract.arguments.values.compared import list_fitting, read_compared
 from extract.arguments.values.names import candidates, shrunk, shrunk_arguments
 from extract.standins.frameworks import NotInstalled
 from tests.builders.suites import table
 
 #: A file that compares its parameters.
 COMPARES = """
-import enum, fractions, numbers
-Kind = enum.Enum("Kind", ["FLAT", "DEEP"])
 SCALES = {"small": 1, "large": 2, 3: 4}
 class A:
     sizes = NotImplemented
-    def __init__(self, mode, scale, space, size):
+    def __init__(self, mode, scale, size):
         self.mode = mode
         assert mode.lower() in ("mean", "max")
         self.scale = SCALES[scale]
         self.size = self.sizes[size]
-        self.deep = [one for one in space if space.kinds[one] == Kind.DEEP]
-        if isinstance(space, (fractions.Fraction, numbers.Real, int)) or isinstance(mode, str):
-            pass
     def forward(self, x):
         return x if self.mode == "none" else x.mean()
 class B(A):
     sizes = {"wide": 1}
-class Registry:
-    tables = {"parts": {"deep": 1, "flat": 2}, "others": {}}
-    @classmethod
-    def find_part(cls, key):
-        return cls.tables["parts"][key]
-def choose(chosen):
-    return Registry().find_part(chosen)
 """
 EMPTY = inspect.Parameter.empty
 
@@ -174,14 +162,9 @@ def test_what_a_parameter_is_compared_with(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.syspath_prepend(str(tmp_path))
     importlib.import_module("compares_things")
     read = read_compared("compares_things")
-    assert read["mode"].constants == ("'mean'", "'max'", "'none'")
-    assert read["scale"].constants == ("'large'", "'small'")
-    assert read["size"].constants == ("'wide'",)
-    assert read["kinds"].constants == ("Kind.DEEP",)  # of its items
-    assert read["space"].classes == ("fractions.Fraction",)
-    assert read["chosen"].constants == ("'deep'", "'flat'")  # by what a function looks up
-    assert read["mode"].list_fitting("int") == ()
-    assert read["mode"].list_fitting("Optional[str]") == read["mode"].constants
+    assert read == {"mode": ("'mean'", "'max'", "'none'"), "scale": ("'large'", "'small'"), "size": ("'wide'",)}
+    assert list_fitting(read["mode"], "int") == ()
+    assert list_fitting(read["mode"], "Optional[str]") == list_fitting(read["mode"], "") == read["mode"]
     assert read_compared("no_such_module") == {}
 
 

@@ -2,7 +2,6 @@
 
 import ast
 import io
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,6 @@ from hypothesis import strategies as st
 from lemur_core.files.errors import UserError
 from lemur_core.source.quality import code_quality
 from lemur_core.source.text import MAX_DEPTH, parse_code, parse_expression
-from lemur_core.source.values import UNKNOWN, Comprehension, Evaluator
-from tests.builders.suites import table
 
 DEEP = {
     "minus signs": "-" * 100_000 + "1",
@@ -60,36 +57,6 @@ def test_any_text(text: str) -> None:
     except SyntaxError:
         return
     ast.parse(text)
-
-
-# The evaluator of expressions: what the text decides is known, all else is UNKNOWN.
-
-Names = dict[str, object]
-
-
-class Plain(Evaluator[Names]):
-    """Knows names alone, and takes the last of several options."""
-
-    def name(self, name: str, scope: Names) -> object:
-        return scope.get(name, UNKNOWN)
-
-    def attribute(self, node: ast.Attribute, scope: Names) -> object:
-        return UNKNOWN
-
-    def call(self, node: ast.Call, scope: Names) -> object:
-        return UNKNOWN
-
-    def comprehension(self, node: Comprehension, scope: Names) -> object:
-        return UNKNOWN
-
-    def choose(self, options: Sequence[Callable[[], object]]) -> object:
-        return options[-1]()
-
-
-@table(__file__, "evaluator.md", "Values", globals())
-def test_values(text: str, expected: object) -> None:
-    names: Names = {"w": 32, "kind": "conv", "sizes": [2, 4]}
-    assert Plain().value(ast.parse(text, mode="eval").body, names) == expected
 
 
 # LEMUR's score of a file's code: what counts, and what its messages cost.

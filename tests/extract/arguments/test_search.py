@@ -1,0 +1,416 @@
+"""The search for calls of a class: constructor and forward together."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from extract.arguments.constructing import Arguments, confirm, fails_only_on_meta, instances
+from extract.arguments.forwarding import ForwardCall, Search, as_call, call_text, evaluate, run
+from extract.arguments.trials import AttemptError, BlockNamespace, TimeBudget
+from extract.arguments.values.inputs import Inputs, ListOfValues, Literal, Tensor
+from tests.builders.suites import table
+
+MakeSearch = Callable[..., Search]
+
+
+def text(arguments: str, forward: str, init: str = "pass", signature: str = "", more: str = "") -> str:
+    body, lines = "\n        ".join(init.split("\n")), "\n        ".join(forward.split("\n"))
+    return f"""
+{more}
+class A(nn.Module):
+    def __init__(self{", " + signature if signature else ""}):
+        super().__init__()
+        {body}
+
+    def forward(self, {arguments}):
+        {lines}
+"""
+
+
+def made(signature: str, init: str = "pass", more: str = "") -> str:
+    return text("x", "return x * 1", init, signature, more)
+
+
+def first(search: Search) -> tuple[Arguments, ForwardCall]:
+    """The first call that works."""
+    found = next(search.calls(), None)
+    assert found is not None, search.best_failure
+    return found[0].arguments, found[1]
+
+
+def init(search: Search) -> dict[str, str]:
+    return dict(first(search)[0].kwargs)
+
+
+def values(search: Search) -> dict[str, Any]:
+    """The first inputs that work, by argument: the shapes of tensors."""
+    args, kwargs = evaluate(first(search)[1], search.constructor.names)
+    named = [*((f"*{place}", value) for place, value in enumerate(args)), *kwargs.items()]
+    return {name: tuple(value.shape) if isinstance(value, torch.Tensor) else value for name, value in named}
+
+
+def call(args: tuple[str, ...], way: str = "call", **kwargs: str) -> dict[str, Any]:
+    return {"args": args, "kwargs": tuple(kwargs.items()), "way": way}
+
+
+# --- the constructor --------------------------------------------------------------------------------------------------
+
+
+@table(__file__, "search.md", "Arguments by name", globals())
+def test_arguments_by_name(search: MakeSearch, signature: str, body: str, kwargs: dict[str, str]) -> None:
+    arguments, _ = first(search(made(signature, body), construct=True))
+    assert dict(arguments.kwargs) == kwargs
+    assert arguments.args == (("32",) if "/" in signature else ())
+
+
+@pytest.mark.parametrize(
+    ("base", "body"),
+    [
+        ("nn.Conv2d", "super().__init__(*args, **kwargs)"),
+        ("Base", "super().__init__(**kwargs)"),
+        ("Base", "super().__init__(width=4, **kwargs)"),
+    ],
+)
+def test_arguments_that_are_passed_on(search: MakeSearch, base: str, body: str) -> None:
+    """`*args, **kwargs`: what the constructor of a base says that it lacks is given by name."""
+    above = """
+class Base(nn.Module):
+    def __init__(self, dim, *, num_heads, width=2):
+        super().__init__()
+        self.a = nn.MultiheadAttention(dim, num_heads)
+
+"""
+    block = f"{above}class A({base}):\n    def __init__(self, *args, **kwargs):\n        {body}\n"
+    wanted = {"dim", "num_heads"} if base == "Base" else {"in_channels", "out_channels", "kernel_size"}
+    assert set(init(search(block, construct=True))) == wanted
+
+
+def test_starts_are_tried_in_order_of_what_they_prove(search: MakeSearch) -> None:
+    """Recorded, default, recorded but never called, call sites with free names filled, values of the file, names."""
+    hints = {
+        "values": [("dim", "96")],
+        "init": [call(("7",), "recorded"), call(("9",), "recorded"), call(("width * 2",)), call((), dim="24")],
+        "forward": [{"args": [], "kwargs": [], "init": {"args": ["9"], "kwargs": {}}}],
+    }
+    starts = [start for _, start in search(made("dim", "self.dim = dim"), **hints).constructor.starts()]
+    assert starts == [
+        *(Arguments((text,)) for text in ("9", "7", "32 * 2")),
+        *(Arguments(kwargs=(("dim", text),)) for text in ("24", "96", "32")),
+    ]
+    block = made("embed_dim=768, act='x'", "self.dim = embed_dim")
+    starts = [start for _, start in search(block, init=[call((), embed_dim="act")]).constructor.starts()]
+    assert starts == [Arguments(), Arguments(kwargs=(("embed_dim", "32"),))]
+
+
+def test_edits_start_from_a_recorded_constructor_that_failed(search: MakeSearch) -> None:
+    block = made("dim, mult=None", "self.a = nn.Linear(dim, int(dim * mult))")
+    assert init(search(block, init=[call((), "recorded", dim="32")]))["mult"] == "32"
+
+
+def test_an_optional_argument_that_an_error_names(search: MakeSearch) -> None:
+    found = init(search(made("dim, groups=5", "self.a = nn.Conv2d(dim, dim, 1, groups=groups)")))
+    assert found["dim"] == "32"
+    assert 32 % int(found["groups"]) == 0
+
+
+def test_another_constructor_where_no_inputs_help(search: MakeSearch) -> None:
+    body = "if self.window != 4: raise ValueError('window_size')\nreturn x * 2"
+    assert init(search(text("x", body, "self.window = window_size", "window_size=5"))) == {"window_size": "4"}
+
+
+def test_a_class_of_the_file(search: MakeSearch) -> None:
+    basic = "class Basic(nn.Module):\n    def __init__(self, width):\n        super().__init__()\n"
+    block = made("block_type, width", "self.a = block_type(width)\nassert issubclass(block_type, Basic)", basic)
+    assert init(search(block))["block_type"] == "Basic"
+
+
+CONFIG = """
+class SmallConfig:
+    def __init__(self, hidden_size=768, layers=12):
+        self.hidden_size, self.layers = hidden_size, layers
+"""
+
+
+def companion(code: str, parameter: str, name: str, **more: Any) -> dict[str, Any]:
+    return {"parameter": parameter, "name": name, "qualname": f"lib.{name}", "code": code, "wants_class": False, **more}
+
+
+@pytest.mark.parametrize(
+    ("signature", "body", "more", "code", "name", "expected"),
+    [
+        ("config", "self.a = config.hidden_size", "", CONFIG, "SmallConfig", "SmallConfig(hidden_size=32, layers=2)"),
+        (
+            "config: SmallConfig",
+            "self.a = config.hidden_size",
+            "SmallConfig = object",
+            CONFIG,
+            "SmallConfig",
+            "SmallConfig(hidden_size=32, layers=2)",
+        ),
+        ("config", "self.a = config.hidden_size", CONFIG, "raise 1", "SmallConfig", "SmallConfig(hidden_size=32, layers=2)"),
+        ("config", "self.a = config + 1", "", "raise SystemExit(1)", "Missing", "32"),
+        ("config", "self.a = config + 1", "", "import absent_package", "Missing", "32"),
+        ("config", "self.a = config + 1", "", ")", "Missing", "32"),
+        (
+            "model",
+            "self.model = model",
+            "",
+            "from torch import nn\nclass Hub(nn.Module):\n    def __init__(self): raise OSError('no file')\n",
+            "Hub",
+            "nn.Identity()",
+        ),
+    ],
+)  # fmt: skip
+def test_a_companion(
+    search: MakeSearch, signature: str, body: str, more: str, code: str, name: str, expected: str
+) -> None:
+    """The class that a parameter takes; the file's own is preferred, and one that fails is left out or replaced."""
+    parameter = signature.partition(":")[0]
+    assert init(search(made(signature, body, more), companions=[companion(code, parameter, name)])) == {
+        parameter: expected
+    }
+
+
+def test_a_class_is_wanted_not_an_instance(search: MakeSearch) -> None:
+    code = "from torch import nn\nclass Gate(nn.Linear):\n    def __init__(self, n):\n        super().__init__(n, n)\n"
+    found = search(made("gate", "self.a = gate(4)"), companions=[companion(code, "gate", "Gate", wants_class=True)])
+    assert init(found) == {"gate": "Gate"}
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "expected"),
+    [
+        ("Gate", "class Gate:\n    def __init__(self, dim, eps=1): pass", ["Gate(dim=32)"]),
+        ("make", "def make(): pass", ["make"]),
+        ("Plain", "class Plain: pass", ["Plain()"]),
+        (
+            "Point",
+            "import dataclasses\n@dataclasses.dataclass\nclass Point:\n    dim: int\n    depth: int = 24",
+            ["Point(depth=2, dim=32)", "Point(dim=32)"],
+        ),
+    ],
+)
+def test_instances(name: str, code: str, expected: list[str]) -> None:
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert instances(name, names[name]) == expected
+
+
+def test_construction_is_the_same_each_time(search: MakeSearch) -> None:
+    block = made("dim", "self.a = nn.Linear(dim, dim)\nself.b = nn.Parameter(torch.empty(dim))")
+    constructor = search(block).constructor
+    (one, unset), (two, _) = (confirm(constructor, Arguments(kwargs=(("dim", "5"),))) for _ in range(2))
+    assert unset == ["b"]
+    assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True))
+    assert all(bool(torch.isfinite(p).all()) for p in one.parameters())
+    with pytest.raises(AttemptError):
+        confirm(constructor, Arguments())
+
+
+# --- inputs -----------------------------------------------------------------------------------------------------------
+
+
+@table(__file__, "search.md", "Inputs that work", globals())
+def test_inputs_that_work(search: MakeSearch, block: str, expected: dict[str, Any]) -> None:
+    assert values(search(block)) == expected
+
+
+@table(__file__, "search.md", "Edits of inputs", globals())
+def test_edits_of_inputs(search: MakeSearch, block: str) -> None:
+    found = search(block)
+    first(found)
+    assert len(found.way) > 2, "the first inputs work"
+
+
+def test_a_model_that_computes_gradients_runs_with_them(search: MakeSearch) -> None:
+    body = "x.requires_grad_(True)\nreturn torch.autograd.grad(self.a(x).sum(), x)[0]"
+    assert values(search(text("x", body, "self.a = nn.Linear(6, 6)")))
+
+
+def test_an_argument_that_a_class_of_the_corpus_annotates_is_an_instance_of_it(search: MakeSearch) -> None:
+    code = "class Operator:\n    def __init__(self, scale=2.0):\n        self.scale = scale\n"
+    block = text("x, physics: 'Operator'", "return self.a(x) * physics.scale", "self.a = nn.Linear(6, 6)")
+    _, called = first(search(block, companions=[companion(code, "physics", "Operator")]))
+    assert dict(called.kwargs)["physics"] == "Operator()"
+
+
+def test_recorded_calls_come_first_those_of_the_same_module_before_others(search: MakeSearch) -> None:
+    def recorded(side: int, dim: int) -> dict[str, Any]:
+        own = {"args": [], "kwargs": {"dim": str(dim)}}
+        return {"args": [f"torch.randn((2, {side}))"], "kwargs": [], "way": "recorded", "init": own}
+
+    block = text("x", "return x * 2", signature="dim")
+    found = search(block, only=Arguments(kwargs=(("dim", "24"),)))
+    found.hints = {"forward": [recorded(5, 8), recorded(7, 24), {"args": ["absent(3)"], "kwargs": []}]}
+    assert [called.kwargs for (_, called), _ in zip(found.calls(), range(2), strict=False)] == [
+        (("x", "torch.randn((2, 7))"),),
+        (("x", "torch.randn((2, 5))"),),
+    ]
+
+
+# --- meta tensors -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("forward", "init", "on_meta"),
+    [
+        ("return self.a(x)", "self.a = nn.Linear(1024, 1024)", True),
+        ("return self.a(x) * (1 if x.sum() > 0 else 2)", "self.a = nn.Linear(1024, 1024)", False),
+        ("return self.a(x)", "self.a = nn.Linear(8, 8)", False),
+        ("return x * self.a", "self.a = nn.Parameter(torch.zeros(int(torch.ones(()).item())))", False),
+    ],
+)
+def test_a_large_module_is_searched_on_meta_unless_values_are_read(
+    search: MakeSearch, forward: str, init: str, on_meta: bool
+) -> None:
+    found = search(text("x", forward, init))
+    arguments, _ = first(found)
+    assert found.constructor.make(arguments).on_meta == ("1024" in init)
+    assert found.best is not None
+    built, _ = next(search(text("x", forward, init)).calls())
+    assert built.on_meta == on_meta
+
+
+def test_channels_that_a_large_module_expects(search: MakeSearch) -> None:
+    layers = "self.first = nn.Conv3d(5, 64, 3, padding=1)\nself.second = nn.Conv3d(64, 300, 3, padding=1)"
+    found = search(text("x", "return self.second(self.first(x.transpose(1, 2)))", layers))
+    assert values(found), "more than 400,000 parameters: on meta tensors no message says that it is 5"
+
+
+@pytest.mark.parametrize(
+    ("error", "only"),
+    [
+        (NotImplementedError("Cannot copy out of meta tensor; no data!"), True),
+        (RuntimeError("Tensor.item() cannot be called on meta tensors"), True),
+        (ValueError("dims must be positive"), False),
+        (TypeError("missing 1 required positional argument"), False),
+    ],
+)
+def test_only_on_meta(error: Exception, only: bool) -> None:
+    assert fails_only_on_meta(AttemptError(error)) == only
+
+
+# --- failures, and the end --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("block", "message", "shown"),
+    [
+        (
+            text("x", "y = self.a(x)\nraise ValueError('never')", "self.a = nn.Conv2d(3, 8, 3)"),
+            "ValueError: never",
+            "x=torch.randn((2, 3, 16, 16))",
+        ),
+        (
+            made("kind: int", "assert kind == 4, 'kind'\nself.a = nn.Linear(2, 2)(torch.ones(2, 2))\nraise ValueError('further')"),
+            "ValueError: further",
+            "kind=4",
+        ),
+        (
+            "class A(nn.Module):\n    def __new__(cls):\n        return 3\n",
+            "TypeError: the constructor returned a int, not a module",
+            "",
+        ),
+    ],
+)  # fmt: skip
+def test_the_failure_that_came_furthest_is_kept(search: MakeSearch, block: str, message: str, shown: str) -> None:
+    found = search(block)
+    assert list(found.calls()) == []
+    assert found.best_failure is not None
+    assert found.best_failure[0].message == message
+    assert found.best_failure[1] == shown
+
+
+def test_no_call_is_tried_twice(search: MakeSearch, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[object] = []
+    failure = AttemptError(RuntimeError("mat1 and mat2 shapes cannot be multiplied (32x16 and 8000x4)"))
+    monkeypatch.setattr(Search, "_run", lambda _, built, called: tried.append((built.arguments, called)) or failure)
+    assert list(search(made("alpha, beta"), init=[call(("1", "2")), call(("1", "2"))]).calls()) == []
+    assert 20 < len(tried) == len(set(tried))
+
+
+def test_the_search_ends_with_its_budget_or_once_it_gets_no_further(search: MakeSearch) -> None:
+    def count(lines: str, **limits: Any) -> int:
+        found = search(text("x", lines))
+        for name, value in limits.items():
+            setattr(found.constructor.budget, name, value)
+        assert list(found.calls()) == []
+        return TimeBudget().forwards - found.constructor.budget.forwards
+
+    never = "raise ValueError(x.shape)"
+    assert count(never, seconds=-1.0) == 0
+    assert 10 < count(never) < 100
+    found = search(text("x", never))
+    found.constructor.budget.forwards = 3
+    assert list(found.calls()) == []
+    assert found.constructor.budget.forwards == 0
+
+
+# --- one call ---------------------------------------------------------------------------------------------------------
+
+NAMES = BlockNamespace({"torch": torch})
+
+
+class Module(nn.Module):
+    def __init__(self, action: Callable[..., Any]) -> None:
+        super().__init__()
+        self.action = action
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.action(*args, **kwargs)
+
+
+@pytest.mark.parametrize("output", [None, 3, "text", [], {}, ((),)])
+def test_an_output_without_a_tensor_is_no_success(output: object) -> None:
+    with pytest.raises(AttemptError) as caught:
+        run(Module(lambda: output), ForwardCall((), ()), NAMES)
+    assert caught.value.message.startswith("ValueError: no_output")
+    assert caught.value.progress[0] > 1000  # it came as far as can be
+
+
+def test_forward_runs_without_gradients_and_seeded() -> None:
+    called = ForwardCall(("torch.randn(3)",), ())
+    module = Module(lambda x: x + torch.rand(3) + (1 if torch.is_grad_enabled() else 0))
+    assert torch.equal(run(module, called, NAMES), run(module, called, NAMES))
+    assert float(run(module, called, NAMES).max()) < 5
+
+
+@pytest.mark.parametrize(
+    ("inputs", "args", "kwargs"),
+    [
+        ((("x", Tensor((2,))),), (), {"x": "torch.randn((2,))"}),
+        (
+            (("*x", ListOfValues((Tensor((2,)), Literal("1")))), ("y", Literal("2"))),
+            ("torch.randn((2,))", "1"),
+            {"y": "2"},
+        ),
+        ((("*x", Tensor((2,))),), ("torch.randn((2,))",), {}),
+        ((), (), {}),
+    ],
+)
+def test_as_call(inputs: Inputs, args: tuple[str, ...], kwargs: dict[str, str]) -> None:
+    called = as_call(inputs)
+    assert (called.args, dict(called.kwargs), called.guessed) == (args, kwargs, True)
+    assert called.as_json() == {"args": list(args), "kwargs": kwargs}
+
+
+def test_only_leading_inputs_go_by_position() -> None:
+    parameters = inspect.signature(lambda a, b, c: None).parameters
+
+    def by_position(*names: str) -> tuple[tuple[str, ...], list[str]]:
+        called = as_call(tuple((name, Literal(name)) for name in names), parameters, by_position=True)
+        return called.args, [name for name, _ in called.kwargs]
+
+    assert by_position("a", "b", "c") == (("a", "b", "c"), [])
+    assert by_position("a", "c") == (("a",), ["c"])
+    assert by_position("c", "b") == ((), ["c", "b"])
+
+
+def test_told_call() -> None:
+    assert call_text(ForwardCall(("1",), (("y", "2"),))) == "1, y=2"
+    assert call_text(ForwardCall((), ())) == "no arguments"
+    assert len(call_text(ForwardCall(("1" * 999,), ()))) == 200
