@@ -58,7 +58,7 @@ TrainDiffers = Annotated[
     bool | None, Field(description="train and eval mode give different outputs, with drawn weights")
 ]
 IdentityInEval = Annotated[
-    bool | None, Field(description="eval mode returns its first input unchanged, with drawn weights")
+    bool | None, Field(description="eval mode returns its first input alone, unchanged, with drawn weights")
 ]
 Gradients = Annotated[
     int | None, Field(ge=0, description="parameters that finite gradients reached; inputs, if there are none")

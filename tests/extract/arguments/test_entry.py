@@ -122,6 +122,7 @@ def test_arguments_and_what_was_seen(climb: Climb) -> None:
     [
         ("return x", "pass", False, True),
         ("return x, x * 2", "pass", False, False),
+        ("return x, x", "pass", False, True),
         ("return self.a(x)", "self.a = nn.Dropout(0.3)", True, True),
         ("return self.a(x)", "self.a = nn.Dropout(0.0)", False, True),
         ("return self.a(x)", "self.a = nn.BatchNorm2d(32)", True, False),
