@@ -1,13 +1,14 @@
 """Cut a closed file to what its known calls reach. Works on text only, without side effects.
 
-Three kinds of cut, all of them over the whole file:
+Four kinds of cut, all of them over the whole file:
 
 - *statement*: a module-level statement goes if nothing that is kept needs it.
 - *function*: a function or method that was never entered keeps its header, and raises when it is called. Of a class
   whose own constructor is among them, and which nothing derives from, only the constructor stays: no instance exists.
+- *suite*: outside of the block's own class, a branch, a loop or a handler that never ran raises where it begins.
 - *docstring*: documentation goes, but for the summary of the block.
 
-What a cut function names is not needed by it, so that statements go with it.
+What is cut names nothing that is needed, so that statements go with it.
 """
 
 import ast
@@ -28,6 +29,7 @@ LEFT_OUT = "left out of the lean form"
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_DECIDING = (ast.Global, ast.Nonlocal, ast.Yield, ast.YieldFrom, ast.Await)
 _SHORT = 2  # lines of a body that stays if everything that it names stays anyway
 
 #: Code that may depend on whether a module-level name exists.
@@ -134,7 +136,7 @@ def cut_file(code: str, name: str, watched: Watched, needed: Iterable[str] = ())
             live |= defined if _asks(text, unit) else set()
     kept = [unit for unit in units if unit.is_kept(live)]
     documented = any(_DOCUMENTATION.search(text, unit.start, unit.end) for unit in kept)
-    pieces, cut = [""], {"definition": 0, "function": 0, "docstring": 0}
+    pieces, cut = [""], {"definition": 0, "function": 0, "suite": 0, "docstring": 0}
     lines, left = 0, {bound for unit in kept for bound in unit.binds}
     for unit, after in zip(units, [*(unit.start for unit in units[1:]), len(text)], strict=True):
         blank = text.count(b"\n", unit.end, after)
@@ -190,7 +192,7 @@ def _read_units(text: bytes, tree: ast.Module, name: str, watched: Watched) -> l
         if around is None:  # what imports skip, such as a main block
             continue
         around.text_only &= _is_docstring(node)
-        around.functions += _cut_functions(lines, [node], "", watched, caught, derived)
+        around.functions += _cut_functions(lines, [node], "", watched, caught, derived, own=name)
         for item in list_nodes(node):
             if isinstance(item, _FUNCTIONS):
                 around.entered |= (first_line(item), item.name) in watched.used
@@ -207,18 +209,23 @@ def _cut_functions(
     watched: Watched,
     caught: Collection[str],
     derived: Collection[str],
+    *,
+    own: str,
 ) -> Iterator[_Cut]:
-    """Yield the cuts of functions that were never entered, but of none inside of functions.
+    """Yield the cuts of functions that were never entered, and of suites of the others that never ran.
 
     Args:
+        own: the block's class, of which no suite is cut.
         caught: names of functions and classes whose errors a handler may take for those of the author's code.
         derived: names of classes that others derive from.
     """
     for node in body:
         if isinstance(node, _FUNCTIONS):
             entered = (first_line(node), node.name) in watched.entered
-            if not entered and node.name not in caught and not all(map(_does_nothing, node.body)):
-                label = f"{owner}.{node.name}".lstrip(".")
+            label = f"{owner}.{node.name}".lstrip(".")
+            if entered and owner.partition(".")[0] != own:
+                yield from _cut_suites(lines, node.body, label, watched)
+            elif not entered and node.name not in caught and not all(map(_does_nothing, node.body)):
                 error = f"raise NotImplementedError({json.dumps(f'{LEFT_OUT}: {label}', ensure_ascii=False)})"
                 first = next(item for item in node.body if not _is_docstring(item) or len(node.body) == 1)
                 start = lines.offset(first_line(node.body[0]), node.body[0].col_offset)
@@ -229,11 +236,39 @@ def _cut_functions(
             if not owner and _is_never_made(node, watched, {*caught, *derived}):
                 yield from _cut_methods(lines, node)
             elif node.name not in caught:
-                yield from _cut_functions(
-                    lines, node.body, f"{owner}.{node.name}".lstrip("."), watched, caught, derived
-                )
+                inner = f"{owner}.{node.name}".lstrip(".")
+                yield from _cut_functions(lines, node.body, inner, watched, caught, derived, own=own)
         elif isinstance(node, ast.If | ast.Try | ast.With | ast.ExceptHandler):
-            yield from _cut_functions(lines, ast.iter_child_nodes(node), owner, watched, caught, derived)
+            yield from _cut_functions(lines, ast.iter_child_nodes(node), owner, watched, caught, derived, own=own)
+
+
+def _cut_suites(lines: Lines, body: Iterable[ast.stmt], label: str, watched: Watched) -> Iterator[_Cut]:
+    """Yield the cuts of the suites in some statements of a function that never ran."""
+    for node in body:
+        if isinstance(node, ast.Try | ast.TryStar) and any(map(_may_catch, node.handlers)):
+            suites = [handler.body for handler in node.handlers]  # a handler takes the error of a cut for its own
+        else:
+            suites = [getattr(node, part, []) for part in ("body", "orelse", "finalbody")]
+            suites += [part.body for name in ("handlers", "cases") for part in getattr(node, name, ())]
+        for suite in suites if not isinstance(node, (*_FUNCTIONS, ast.ClassDef)) else ():
+            if not suite:
+                continue
+            first = first_line(suite[0])
+            start, end = lines.offset(first, suite[0].col_offset), lines.span(suite[-1])[1]
+            last = lines.number(end)
+            if any(line in watched.lines for line in range(first, last + 1)):
+                yield from _cut_suites(lines, suite, label, watched)
+            elif not all(map(_does_nothing, suite)) and not any(map(_decides, suite)):
+                error = f"raise NotImplementedError({json.dumps(f'{LEFT_OUT}: {label}', ensure_ascii=False)})"
+                if lines.text[start : start + 4] == b"elif":
+                    error = f"else:\n{' ' * suite[0].col_offset}    {error}"
+                if lines.text[lines.start(first) : start].isspace():
+                    yield _Cut("suite", Edit(start, end, error), last - first < _SHORT)
+
+
+def _decides(node: ast.stmt) -> bool:
+    """Return whether a statement makes its function a generator, or one that binds names outside of it."""
+    return any(isinstance(part, _DECIDING) for part in list_nodes(node))
 
 
 def _is_never_made(node: ast.ClassDef, watched: Watched, kept: Collection[str]) -> bool:

@@ -353,13 +353,15 @@ def _find_residual(facts: Facts, index: int, node: Node) -> Motif | None:
 
 
 def _find_gate(facts: Facts, index: int, node: Node) -> Motif | None:
-    """`x * sigmoid(f(y))` with parameters in f; `x * sigmoid(x)` is an activation."""
+    """`x * sigmoid(f(y))` with parameters in f; `x * sigmoid(x)` is an activation, a softmax over one element is 1."""
     if node.op != "mul" or len(node.inputs) != 2:
         return None
     for gated, gate in (sorted(node.inputs), sorted(node.inputs, reverse=True)):  # a gate is computed from the gated
         bounded = facts.origin(gate.node)
         behind = facts.graph.nodes[bounded]
         if behind.op not in _BOUNDED or not {bounded, gated.node} <= facts.live:
+            continue
+        if behind.op == "_softmax" and behind.outputs[0].shape[behind.get("dim")] == 1:
             continue
         before = facts.origin(behind.inputs[0].node)
         inputs = [ref.node for ref in facts.graph.nodes[before].inputs]

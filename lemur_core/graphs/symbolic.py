@@ -316,7 +316,9 @@ def _find_in_one_size(values: tuple[int, ...], atoms: Atoms) -> str | None:
         pairs = sorted({(int(size), value) for size, value in zip(atom, values, strict=True)})
         # Otherwise one size has two values: this is not a function of the size.
         if len({size for size, _ in pairs}) >= max(2, len(pairs)):
-            text = _affine(pairs, name) or _remainders(pairs, name) or _floors(pairs, name)
+            # A quotient of multiples is a remainder of another divisor, too: 7, 14 and 21 give 1, 2 and 3 by `n // 7` and
+            # by `n % 6`.
+            text = _affine(pairs, name) or _floors(pairs, name) or _remainders(pairs, name)
             if text is not None:
                 return text
     return None
@@ -360,8 +362,9 @@ def _floors(pairs: _Pairs, name: str) -> str | None:
             if (n1 + b) // k * factor + c == v1 and all((n + b) // k * factor + c == v for n, v in others):
                 base = f"{name} // {k}" if not b else f"({_sum(name, b)}) // {k}"
                 text = _sum(base if factor == 1 else f"{base} * {factor}", c)
-                candidates.append(((bool(c), b not in (0, k - 1), abs(b), k), text))
-    # Prefer plain rounding down or up: of the formulas that fit, these generalize best.
+                rounds = any((n + b) % k for n, _ in pairs)
+                candidates.append(((bool(c), b not in (0, k - 1), abs(b), rounds, k), text))
+    # Prefer plain rounding down or up, and none: of the formulas that fit, these generalize best.
     return min(candidates)[1] if candidates else None
 
 

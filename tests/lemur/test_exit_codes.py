@@ -84,7 +84,7 @@ def test_what_goes_wrong_is_one_line(
     before = state(place)
     done = lemur_here(*shlex.split(line), cwd=place)
     assert done.returncode == status, done.stderr
-    (told,) = [text for text in done.stderr.splitlines() if not text.startswith("features: ")]
+    (told,) = [text for text in done.stderr.splitlines() if not text.startswith("token sets and fingerprints: ")]
     assert told.startswith("lemur: ")
     assert told.isprintable()
     assert "Error(" not in told

@@ -110,6 +110,11 @@ HEIGHTS, WIDTHS = (17, 19, 22, 17, 17, 24), (33, 33, 33, 35, 38, 40)
 ATOMS = {"H": HEIGHTS, "W": WIDTHS}
 
 
+def test_a_quotient_of_multiples_is_no_remainder() -> None:
+    """7 % 6, 14 % 6, 21 % 6 are 1, 2, 3, as well."""
+    assert find_formula([1, 2, 3, 4], {"H": (7, 14, 21, 28)}) == "H // 7"
+
+
 @table(__file__, "symbolic.md", "A formula holds at sizes that it was not made from", globals())
 def test_a_formula_holds_at_sizes_that_it_was_not_made_from(text: str) -> None:
     seen = [evaluate_formula(text, {"H": height, "W": width}) for height, width in zip(HEIGHTS, WIDTHS, strict=True)]
