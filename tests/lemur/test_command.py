@@ -87,7 +87,11 @@ Done = subprocess.CompletedProcess[str]
 
 def assert_one_line(done: Done, status: int, *parts: str) -> None:
     """Failed as promised: the status, one line on stderr that says what, where and what to do, nothing on stdout."""
-    lines = [line for line in done.stderr.splitlines() if not line.startswith(("features:", "graphs:", "reading "))]
+    lines = [
+        line
+        for line in done.stderr.splitlines()
+        if not line.startswith(("token sets and fingerprints:", "graphs:", "reading "))
+    ]
     assert done.returncode == status, done.stderr
     assert len(lines) == 1, done.stderr
     assert lines[0].startswith("lemur: ")

@@ -30,8 +30,8 @@ NET = (
 def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     codes = {"a-one": NET.format(*range(1, 7)), "a-two": "# a comment\n" + NET.format(*range(1, 7))}
-    codes["b-<script>"] = "def other():\n    return '</script>\u202e'\n" + "\n".join(
-        f"y{n} = {n} + {n}" for n in range(40)
+    codes["b-<script>"] = "from torch import nn\n\nclass Net(nn.Module):\n    text = '</script>\u202e'\n" + "".join(
+        f"    y{n} = {n} + {n}\n" for n in range(40)
     )
     rows = [{"nn": name, "nn_code": code, "accuracy": 0.5, "task": "t", "dataset": "d", "metric": "acc", "epoch": 1}
             for name, code in codes.items()]  # fmt: skip

@@ -137,7 +137,9 @@ def test_a_command_names_the_set_that_is_not_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lemur_here: Callable[..., Any]
 ) -> None:
     monkeypatch.setitem(NAMED_SETS, "some-nets", {"nothing": "nothing-such"})  # type: ignore[arg-type]
-    (tmp_path / "rows.jsonl").write_text(json.dumps({"nn": "a", "nn_code": "import torch\n"}) + "\n")
+    (tmp_path / "rows.jsonl").write_text(
+        json.dumps({"nn": "a", "nn_code": "from torch import nn\n\n\nclass Net(nn.Module):\n    pass\n"}) + "\n"
+    )
     done = lemur_here("curate", "rows.jsonl", "--runtime", "some-nets", "--out", "out", cwd=tmp_path)
     assert (done.returncode, (tmp_path / "out").exists()) == (1, False)
     assert done.stderr.splitlines()[-1] == (
