@@ -316,8 +316,7 @@ def _find_in_one_size(values: tuple[int, ...], atoms: Atoms) -> str | None:
         pairs = sorted({(int(size), value) for size, value in zip(atom, values, strict=True)})
         # Otherwise one size has two values: this is not a function of the size.
         if len({size for size, _ in pairs}) >= max(2, len(pairs)):
-            # A quotient of multiples is a remainder of another divisor, too: 7, 14 and 21 give 1, 2 and 3 by `n // 7` and
-            # by `n % 6`.
+            # A quotient of multiples is a remainder, too: 7, 14 and 21 give 1, 2 and 3 by `n // 7` and by `n % 6`.
             text = _affine(pairs, name) or _floors(pairs, name) or _remainders(pairs, name)
             if text is not None:
                 return text
