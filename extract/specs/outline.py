@@ -26,6 +26,9 @@ _SEQUENTIAL = {
     "__init__": (SpecArgument(name="args", kind="more positional"),),
     "forward": (SpecArgument(name="input", kind="positional"),),
 }
+#: Stated where a base outside of the file defines the method.
+_INHERITED = (SpecArgument(name="args", kind="more positional"), SpecArgument(name="kwargs", kind="more keyword"))
+_WITHOUT_ARGUMENTS = frozenset({"Module", "object", "ABC", "Generic", "Protocol"})
 _NOT_BUILT = re.compile(r"(Error|Exception|Warning|Parameter|Tensor|Size|OrderedDict|Variable|Counter)$|^Path$")
 _CAPITAL = re.compile(r"_?[A-Z]\w*")
 _CAMEL = re.compile(r"_?[A-Z]\w*[a-z]\w*|GELU|GLU|RNN|LSTM|GRU|ELU")
@@ -73,12 +76,15 @@ class SpecOutline:
         }
 
     def method(self, name: str, method: str) -> tuple[SpecArgument, ...]:
-        """Return the arguments of a method: its own, inherited in the file, or from `nn.Sequential`; else empty."""
+        """Return the arguments of a method: its own, inherited in the file, or any if a base outside of it has them."""
         lineage = list(self.lineage(name))
         arguments = next((facts.methods[method] for facts in lineage if method in facts.methods), None)
         if arguments is not None:
             return arguments
-        return _SEQUENTIAL[method] if any("Sequential" in facts.bases for facts in lineage) else ()
+        outside = {base for facts in lineage for base in facts.bases if base not in self.classes} - _WITHOUT_ARGUMENTS
+        if "Sequential" in outside:
+            return _SEQUENTIAL[method]
+        return _INHERITED if outside else ()
 
 
 def read_outline(code: str) -> SpecOutline:
