@@ -39,6 +39,11 @@ def file_of(text: str) -> str:
 
 def pair(case: Case) -> tuple[str, str]:
     """Return the two files of a case."""
+    if "from" in case.files:
+        one = case.files.get("one") or case.files["plain"]
+        before, after = (case.files[name].rstrip("\n") for name in ("from", "to"))
+        assert one.count(before) == 1
+        return file_of(one), file_of(one.replace(before, after))
     if "one" not in case.files:
         return file_of(case.files["plain"]), file_of(case.code)
     one, other = (case.files[name] for name in ("one", "other"))
