@@ -127,12 +127,6 @@ def test_a_name_that_is_not_installed() -> None:
         find_runtime(("nothing-such",))
 
 
-def test_a_named_set_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(NAMED_SETS, "lemur-nets", {"nothing": "nothing-such"})  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"pip install 'lemur-curator\[lemur-nets\]'"):
-        find_runtime(("lemur-nets",))
-
-
 def test_a_command_names_the_set_that_is_not_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lemur_here: Callable[..., Any]
 ) -> None:
