@@ -17,13 +17,24 @@ from lemur_core.sandbox import Job, Sandbox
 from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.link import prepare_interpreter
 from lemur_core.sandbox.runtime import DECLARED, NAMED_SETS, expand_sets, find_runtime
-from tests.builders.suites import read_files
 
 ENTRY = "lemur_core.sandbox.loader:run_text"
 
 #: Which of these names a job can import, and which distributions it sees.
-TEXTS = read_files(__file__, "runtime.md")
-LOOK = TEXTS["LOOK"]
+LOOK = """
+import importlib, importlib.metadata, pkgutil
+answer = {"imported": [], "found": [], "listed": sorted({module.name for module in pkgutil.iter_modules()})}
+for name in ("numpy", "torch", "torchvision", "sympy", "PIL", "pytest", "hypothesis", "pydantic"):
+    try:
+        importlib.import_module(name)
+        answer["imported"].append(name)
+    except ModuleNotFoundError:
+        pass
+    if importlib.util.find_spec(name):
+        answer["found"].append(name)
+answer["distributions"] = sorted({d.metadata["Name"].lower() for d in importlib.metadata.distributions()})
+answer["leaves"] = callable(exit) and callable(quit)
+"""
 
 
 def look(**options: object) -> dict[str, list[str]]:
