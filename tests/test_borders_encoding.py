@@ -261,22 +261,7 @@ def test_synthesize(lemur_here: Command, library: Path, tmp_path: Path) -> None:
 # --- values become no code --------------------------------------------------------------------------------------------
 
 #: What ends a line for Python, for some editors, or for a terminal.
-CONTROLS = [
-    "\r",
-    "\n",
-    "\r\n",
-    "\x0b",
-    "\x0c",
-    "\x1c",
-    "\x1d",
-    "\x1e",
-    "\x85",
-    "\u2028",
-    "\u2029",
-    "\0",
-    "\x1b",
-    "\x7f",
-]
+CONTROLS = ["\r\n", *"\r\n\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\0\x1b\x7f"]
 FIELDS = [
     *(
         (Block, name)

@@ -10,7 +10,6 @@ from extract.extractor import BlockExtractor, extract_to
 from extract.model.results import Options
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import read_manifest
-from tests.builders.suites import table
 
 TINY = Path(__file__).parents[2] / "fixtures" / "extract" / "tinyvision"
 
@@ -21,7 +20,16 @@ def corpus(folder: Path, **changes: Any) -> str:
     return str(path)
 
 
-@table(__file__, "corpus_symbols.md", "Symbols choose", globals())
+@pytest.mark.parametrize(
+    ("symbols", "names"),
+    [
+        ([], ["SqueezeExcite", "TokenMixer", "LostNet", "TinyNet"]),
+        (["*Net"], ["LostNet", "TinyNet"]),
+        (["tinyvision.layers.*"], ["SqueezeExcite", "TokenMixer"]),
+        (["Squeeze*", "TinyNet"], ["SqueezeExcite", "TinyNet"]),
+        (["*net"], []),
+    ],
+)
 def test_symbols_choose(tmp_path: Path, symbols: list[str], names: list[str]) -> None:
     with BlockExtractor(corpus(tmp_path, symbols=symbols), level="discovered", jobs=1) as extractor:
         assert [found.name for found in extractor.warm_index_once()] == names

@@ -20,8 +20,30 @@ FORWARD = "    def forward(self, x): return x\n"
 
 @suite(__file__, "discovery.md", verbs=("finds",))
 def test_classes_of_a_file(corpus: Any, case: Case) -> None:
-    expected = case.one("finds").replace("nothing", "")
-    assert " ".join(found.name for found in corpus(case.files).found) == expected
+    assert " ".join(found.name for found in corpus(case.files).found) == case.one("finds")
+
+
+@pytest.mark.parametrize(
+    ("imports", "base"),
+    [
+        ("import torch", "torch.nn.Module"),
+        ("import torch.nn", "torch.nn.Module"),
+        ("import torch\nimport torch.utils.checkpoint", "torch.nn.Module"),
+        ("import torch.nn.functional\nimport torch", "torch.nn.Module"),
+        ("import torch as th", "th.nn.Module"),
+        ("import torch.nn as N", "N.Module"),
+        ("from torch.nn import Module as M", "M"),
+        ("from torch.nn.modules.module import Module", "Module"),
+        ("from torch.nn import *", "Module"),
+    ],
+)
+def test_ways_to_import_the_base(corpus: Any, imports: str, base: str) -> None:
+    assert corpus(f"--- p/a.py\n{imports}\nclass A({base}):\n{FORWARD}").names() == ["p.a.A"]
+
+
+def test_a_forward_of_torchvision(corpus: Any) -> None:
+    text = "--- p/a.py\nfrom torchvision.models import ResNet\nclass A(ResNet): pass\n"
+    assert corpus(text).names() == ["p.a.A"]
 
 
 TEXTS = read_files(__file__, "discovery_cases.md")

@@ -12,10 +12,22 @@ from extract.resolve.discover import TargetClass
 from extract.resolve.modules import Definition
 from extract.sources import PackageSource
 from lemur_core.files.cache import seal
-from tests.builders.suites import read_files
 
-TEXTS = read_files(__file__, "emissions.md")
-TEXT = TEXTS["TEXT"]
+TEXT = """
+    --- lib/__init__.py
+    --- lib/gates.py
+    import numpy, torch, importlib
+    from torch import nn
+    from .missing import nothing
+    def half(x): return x / 2
+    class Gate(nn.Module):
+        def forward(self, x: 'Absent'): return half(importlib.import_module(x.name)(x)) + undefined
+    class Lost(nn.Module):
+        def forward(self, x): return nothing(x)
+    class Outer(Gate):
+        class Inner(nn.Module):
+            def forward(self, x): return numpy.abs(x)
+"""
 
 
 @pytest.fixture

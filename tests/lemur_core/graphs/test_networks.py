@@ -12,20 +12,41 @@ from textwrap import indent
 
 import pytest
 
-from tests.builders.suites import Case, read_files, read_suite, read_table
+from tests.builders.suites import Case, read_suite
 
 pytestmark = pytest.mark.slow
 
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\n"
-TEXTS = read_files(__file__, "networks_cases.md")
-CHAIN = TEXTS["CHAIN"]
-CASE = read_table(__file__, "networks_cases.md", "Case", globals())
+CHAIN = """class Net(nn.Module):
+    def __init__(self, in_shape, out_shape, prm, device):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.head = nn.Linear(8, out_shape[0])
+{init}
+    def forward(self, x):
+        x = self.stem(x)
+{forward}
+        return self.head(x.mean((2, 3)))
+"""
+SHAPES = {"in_shape": [2, 3, 16, 16], "out_shape": [5], "output": [2, 5]}
+CASE = {**SHAPES, "dtype": "float32", "values": [0.0, 1.0], "words": 0}
 PRM = {"lr": 0.01, "momentum": 0.9, "dropout": 0.2, "batch": 2, "width": 8}
 PAGES = ("networks.md", "spellings.md", "values.md", "widths.md")
 CASES = {
     f"{page}: {case.title}": case for page in PAGES for case in read_suite(Path(__file__).with_name(page), ("same",))
 }
-_TRACE = TEXTS["_TRACE"]
+_TRACE = """
+import json, sys
+from lemur_core.graphs.networks.behavior import measure_behavior
+from lemur_core.graphs.networks.trace import trace_network
+given = json.load(sys.stdin)
+answers = [trace_network({"code": code, "prm": given["prm"], "cases": [given["case"]]}) for code in given["codes"]]
+for code, answer in zip(given["codes"], answers, strict=True):
+    if code in given["measured"]:
+        answer |= measure_behavior({**answer, "code": code, "prm": given["prm"], "cases": [given["case"]]})
+names = ("graph", "graph_widths", "error", "behavior")
+json.dump([{name: answer.get(name) for name in names} for answer in answers], sys.stdout)
+"""
 
 
 def file_of(text: str) -> str:
@@ -39,6 +60,11 @@ def file_of(text: str) -> str:
 
 def pair(case: Case) -> tuple[str, str]:
     """Return the two files of a case."""
+    if "from" in case.files:
+        one = case.files.get("one") or case.files["plain"]
+        before, after = (case.files[name].rstrip("\n") for name in ("from", "to"))
+        assert one.count(before) == 1
+        return file_of(one), file_of(one.replace(before, after))
     if "one" not in case.files:
         return file_of(case.files["plain"]), file_of(case.code)
     one, other = (case.files[name] for name in ("one", "other"))

@@ -28,29 +28,9 @@ def _numbers(high: int, *shape: int) -> Callable[[], list[Any]]:
 
 
 ACTIVATIONS = [
-    "ELU",
-    "Hardshrink",
-    "Hardsigmoid",
-    "Hardtanh",
-    "Hardswish",
-    "LeakyReLU",
-    "LogSigmoid",
-    "PReLU",
-    "ReLU",
-    "ReLU6",
-    "RReLU",
-    "SELU",
-    "CELU",
-    "GELU",
-    "Sigmoid",
-    "SiLU",
-    "Mish",
-    "Softplus",
-    "Softshrink",
-    "Softsign",
-    "Tanh",
-    "Tanhshrink",
-    "Softmax2d",
+    *("ELU", "Hardshrink", "Hardsigmoid", "Hardtanh", "Hardswish", "LeakyReLU", "LogSigmoid", "PReLU"),
+    *("ReLU", "ReLU6", "RReLU", "SELU", "CELU", "GELU", "Sigmoid", "SiLU"),
+    *("Mish", "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink", "Softmax2d"),
 ]
 
 CASES: dict[str, tuple[Build, Callable[[], list[Any]]]] = {

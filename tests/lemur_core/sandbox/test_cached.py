@@ -19,7 +19,6 @@ from lemur_core.sandbox.cached import (
     read_code,
     workers_within_memory,
 )
-from tests.builders.suites import table
 
 ENTRY = "lemur_core.sandbox.net:run_network"
 
@@ -121,7 +120,16 @@ def test_what_is_not_usable_any_more_runs_again(answers: Answers) -> None:
     assert ask("b")[0].status is Status.OK  # the better outcome has taken the place of the first
 
 
-@table(__file__, "cached.md", "What an outcome is kept by", globals())
+@pytest.mark.parametrize(
+    ("changes", "differs"),
+    [
+        ({"key": "another"}, False),
+        ({"payload": {"code": "y"}}, True),
+        ({"entry": "curate.chat.probe:measure"}, True),
+        ({"limits": Limits(cpu_seconds=1)}, True),
+        ({"limits": Limits()}, False),
+    ],
+)
 def test_what_an_outcome_is_kept_by(changes: dict[str, Any], differs: bool) -> None:
     job = Job("a", ENTRY, {"code": "x"})
     with CachedSandbox() as box:

@@ -81,7 +81,16 @@ def test_the_other_end_is_gone() -> None:
     sender.close()
 
 
-@table(__file__, "protocol.md", "Unreadable reports have crashed", globals())
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("", "JSONDecodeError"),
+        ("[" * 100_000, "RecursionError"),
+        ("[]", "TypeError"),
+        ("{}", "KeyError"),
+        ('{"status": "fine", "value": 1, "error": ""}', "ValueError"),
+    ],
+)
 def test_unreadable_reports_have_crashed(text: str, kind: str) -> None:
     assert read_report(text) == (Status.CRASHED, None, f"invalid answer: the report cannot be read ({kind})")
 

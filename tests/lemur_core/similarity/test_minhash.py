@@ -16,7 +16,6 @@ from lemur_core.similarity.minhash import (
     signature,
 )
 from lemur_core.similarity.views import LEXICAL, STRUCTURAL, Distinct, count_distinct, decide
-from tests.builders.suites import read_files
 
 GOLDEN_START = [155363496, 153058444, 225001600, 104049505]
 GOLDEN_DIGEST = "815761c83d7a1038"
@@ -100,8 +99,18 @@ def test_band_keys_are_equal_just_where_bands_are() -> None:
 
 # How many of some codes are distinct: stage after stage, by the stages and thresholds of curation.
 
-TEXTS = read_files(__file__, "distinct.md")
-NET = TEXTS["NET"]
+NET = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Conv2d(3, 8, kernel_size=3)
+        self.b = nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.b(self.a(x).relu().mean((2, 3)))
+"""
 REMARKED = NET.replace("        return", "        # the head\n        return")
 RENAMED = NET.replace("self.a", "self.stem")
 SPLIT = NET.replace(

@@ -31,10 +31,14 @@ def read(text: str, when: int) -> str:
     return " ".join(sorted({use.name for use in uses_of(text) if use.when == when}))
 
 
+@table(__file__, "reads.md", "Of one line or two", {})
+def test_reads(text: str, runs: str, called: str, annotations: str) -> None:
+    assert [read(text, when) for when in (AT_DEFINITION, AT_CALL, IN_ANNOTATION)] == [runs, called, annotations]
+
+
 @suite(__file__, "reads.md", verbs=("runs", "called", "annotations"))
-def test_reads(case: Case) -> None:
-    expected = ["".join(case.all(verb)) for verb in ("runs", "called", "annotations")]
-    assert [read(case.code, when) for when in (AT_DEFINITION, AT_CALL, IN_ANNOTATION)] == expected
+def test_reads_of_more_lines(case: Case) -> None:
+    test_reads(case.code, *("".join(case.all(verb)) for verb in ("runs", "called", "annotations")))
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="not its syntax")
@@ -59,11 +63,16 @@ def test_a_class_body_reads_the_outer_name_until_it_has_its_own(text: str) -> No
     assert read(text, AT_DEFINITION) == CLASS_READS[text]
 
 
-@suite(__file__, "binds.md", verbs=("binds", "late", "touches"))
-def test_binds(case: Case) -> None:
-    (statement,) = facts_of(case.code).statements
+@table(__file__, "binds.md", "Of one line or two", {})
+def test_binds(text: str, binds: str, late: str, touches: str) -> None:
+    (statement,) = facts_of(text).statements
     names = (statement.binds, statement.late, statement.touches)
-    assert [" ".join(sorted(part)) for part in names] == ["".join(case.all(v)) for v in ("binds", "late", "touches")]
+    assert [" ".join(sorted(part)) for part in names] == [binds, late, touches]
+
+
+@suite(__file__, "binds.md", verbs=("binds", "late", "touches"))
+def test_binds_of_more_lines(case: Case) -> None:
+    test_binds(case.code, *("".join(case.all(verb)) for verb in ("binds", "late", "touches")))
 
 
 CALLED: dict[str, str] = read_table(__file__, "scopes.md", "Called", globals())
