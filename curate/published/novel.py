@@ -186,12 +186,12 @@ class NoveltyChecker:
             return self._index
 
     def _start(self, runtime: tuple[str, ...], *, unsafe: bool) -> tuple[ThreadPoolExecutor, NetworkTracer]:
-        """Return a thread with a tracer: a sandbox's server ends with the thread that started it."""
+        """Return a thread with its tracer: a sandbox's server and its cache belong to the thread that opened them."""
         with self._lock:
             if (runtime, unsafe) not in self._tracers:
                 thread = ThreadPoolExecutor(1, initializer=hide_in_thread)
-                tracer = NetworkTracer(jobs=1, runtime=runtime, unsafe=unsafe)
-                self._tracers[runtime, unsafe] = thread, thread.submit(tracer.__enter__).result()
+                tracer = thread.submit(NetworkTracer, jobs=1, runtime=runtime, unsafe=unsafe).result()
+                self._tracers[runtime, unsafe] = thread, tracer
                 weakref.finalize(self, _stop, thread, tracer)
             return self._tracers[runtime, unsafe]
 

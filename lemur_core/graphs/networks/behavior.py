@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from lemur_core.graphs.composites import PlainDispatchMode
 from lemur_core.graphs.graph import RANDOM, Graph, unpack
@@ -147,6 +148,10 @@ class _Measured:
         sizes = tuples(case["in_shape"]), tuples(case["out_shape"])
         with _FastFills():  # type: ignore[no-untyped-call]
             self._net = construct(module, *sizes, dict(payload["prm"])).double()
+        if any(map(is_lazy, [*self._net.parameters(), *self._net.buffers()])):  # they have no sizes before a run
+            with step("forward_failed", "before lazy modules have sizes"), torch.no_grad():
+                self._net.eval()(_inputs(case, _SMALL[0]))
+            self._net.double()
         self._initial = {name: tensor.clone() for name, tensor in self._net.named_buffers()}
         self._filled: int | None = None  # the seed of its parameters' values
 
