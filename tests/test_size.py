@@ -15,13 +15,13 @@ ROOT = Path(__file__).parents[1]
 PRODUCT = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
 #: What each measure may be. A change that makes one smaller lowers the number here.
 MOST = {
-    "lines of code": 53_493,
-    "files of code": 365,
-    "lines of tests and their cases": 61_608,
-    "lines of benchmarks": 6_704,
-    "words of documents": 23_389,
+    "lines of code": 49_662,
+    "files of code": 360,
+    "lines of tests and their cases": 55_275,
+    "lines of benchmarks": 5_865,
+    "words of documents": 15_950,
     "commands": 25,
-    "options": 146,
+    "options": 145,
 }
 #: Written by commands, from the parsers and records.
 GENERATED = {ROOT / "docs" / name for name in ("commands.md", "columns.md", "api.md")}
