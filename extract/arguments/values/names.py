@@ -28,7 +28,9 @@ NAMES: tuple[NameRule, ...] = (
         "4|(4, 4)|2|1|7|(2, 4, 4)|0.25",
     ),
     NameRule(r"kernel(_sizes?|s)?|ksize|ks|(num_)?anchors?|na", "3|(3, 3)|[3, 5]|[3, 3]"),
-    NameRule(r"strides?|s|padding|pad|p|dilations?|d", "1|2|(1, 1)|[1, 2, 2, 2]|[4, 8, 16]"),
+    NameRule(
+        r"strides?|s|padding|pad|p|dilations?|d|.*(token_id|pad(ding)?_idx)", "1|2|(1, 1)|[1, 2, 2, 2]|[4, 8, 16]"
+    ),
     NameRule(
         r"((num|n)_)?(hidden_)?(layers?|blocks|stages|levels|convs|stacks|depth)|depths|repeats?"
         r"|((up|down)_?)?(scales?|sample|rate)(_factor)?",
