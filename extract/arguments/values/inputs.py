@@ -257,6 +257,7 @@ def layouts(layers: Layers, name: str, *, rows: bool) -> list[Layout]:
 
 _INDEX = re.compile(r".*(ids|labels?|indices|index|idx|timesteps?|token)|t|y|texts?|words")
 _MASK = re.compile(r".*mask.*|valid.*")
+_TENSORS = re.compile(r"(typing\.)?[tT]uple\[(torch\.)?Tensor(, ?(torch\.)?Tensor)+\]")  # as many as it states
 _DICTS = re.compile(r"(?i)(typing\.)?(dict|(mutable)?mapping)\b")
 _TARGETS = re.compile(r"targets?|labels?|gt|y_true")
 
@@ -349,6 +350,9 @@ def propose_like_main(name: str, main: Tensor, *, loss: bool) -> list[Value]:
 def main_values(name: str, annotation: str, shape: tuple[int, ...], channels: int, layers: Layers) -> Iterator[Value]:
     """Yield values for the first argument in one layout."""
     lower = name.lower()
+    if _TENSORS.fullmatch(annotation):
+        tensor = Tensor((BATCH, _TOKENS), INDEX) if layers.embeds else Tensor(shape, FLOAT)
+        yield ListOfValues((tensor,) * annotation.count("Tensor"), is_tuple=True)
     value = meaning(name)
     if value is not None:
         yield value
