@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 PRODUCT = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
 #: What each measure may be. A change that makes one smaller lowers the number here.
 MOST = {
-    "lines of code": 49_662,
+    "lines of code": 49_668,
     "files of code": 360,
     "lines of tests and their cases": 55_275,
     "lines of benchmarks": 5_865,
