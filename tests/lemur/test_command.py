@@ -501,7 +501,7 @@ def curating(place: Path, many_rows: Path) -> Iterator[subprocess.Popen[str]]:
             stderr=stderr, text=True, start_new_session=True,
             preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # ignored, where nohup runs the tests
         )  # fmt: skip
-    wait_for(lambda: "features: " in log.read_text() or run.poll() is not None)
+    wait_for(lambda: "token sets and fingerprints: " in log.read_text() or run.poll() is not None)
     assert run.poll() is None, log.read_text()
     assert any(path.suffix == ".part" for path in place.iterdir()), "not in the middle of the work"
     yield run
@@ -530,7 +530,11 @@ def test_interrupted(place: Path, curating: subprocess.Popen[str], number: signa
         os.killpg(curating.pid, number)
     stdout, _ = curating.communicate(timeout=30)
     took = time.monotonic() - started
-    lines = [line for line in (place.parent / "stderr").read_text().splitlines() if not line.startswith("features:")]
+    lines = [
+        line
+        for line in (place.parent / "stderr").read_text().splitlines()
+        if not line.startswith("token sets and fingerprints:")
+    ]
     assert curating.returncode == status
     assert lines == ["lemur: interrupted; no partial output was written, finished work is cached: run again to resume"]
     assert stdout == ""

@@ -37,8 +37,10 @@ CASES = {
 }
 _TRACE = """
 import json, sys
+import torch
 from lemur_core.graphs.networks.behavior import measure_behavior
 from lemur_core.graphs.networks.trace import trace_network
+torch.set_num_threads(1)
 given = json.load(sys.stdin)
 answers = [trace_network({"code": code, "prm": given["prm"], "cases": [given["case"]]}) for code in given["codes"]]
 for code, answer in zip(given["codes"], answers, strict=True):
