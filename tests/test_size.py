@@ -17,7 +17,7 @@ PRODUCT = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
 MOST = {
     "lines of code": 49_668,
     "files of code": 360,
-    "lines of tests and their cases": 55_275,
+    "lines of tests and their cases": 55_278,
     "lines of benchmarks": 5_865,
     "words of documents": 15_950,
     "commands": 25,
