@@ -42,7 +42,7 @@ def make_empty_cache(work: Path, kept: Sequence[str] = ("sources", "runtime")) -
 def measure(command: Sequence[str], env: Mapping[str, str]) -> Cost:
     """Run to the end; its output goes to stderr. Exits when the command fails."""
     started = time.monotonic()
-    before = _children_cpu()
+    before = children_cpu()
     process = psutil.Popen(command, env=dict(env), stdout=sys.stderr)
     peak = 0
     while process.poll() is None:
@@ -50,7 +50,7 @@ def measure(command: Sequence[str], env: Mapping[str, str]) -> Cost:
         time.sleep(_SAMPLE_SECONDS)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
-    return Cost(time.monotonic() - started, _children_cpu() - before, peak / 2**20)
+    return Cost(time.monotonic() - started, children_cpu() - before, peak / 2**20)
 
 
 def _tree_memory(process: psutil.Popen) -> int:
@@ -63,6 +63,7 @@ def _tree_memory(process: psutil.Popen) -> int:
     return total
 
 
-def _children_cpu() -> float:
+def children_cpu() -> float:
+    """Return the CPU seconds of all processes that this one started and that ended."""
     times = psutil.Process().cpu_times()
     return float(times.children_user + times.children_system)

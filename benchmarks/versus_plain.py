@@ -14,10 +14,8 @@ from importlib.metadata import version
 from pathlib import Path
 from subprocess import run
 
-import psutil
-
 from benchmarks.environment import make_environment
-from benchmarks.measure import make_empty_cache, measure
+from benchmarks.measure import children_cpu, make_empty_cache, measure
 from extract.model.blocks import read_blocks
 
 _SOURCES = ("timm@1.0.30", "kornia@0.9.0", "vit-pytorch@1.26.11", "x-transformers@2.31.10", "monai@1.6.1")
@@ -47,12 +45,11 @@ def main() -> None:
         python = make_environment("plain", [packages], ", ".join(packages))
         asked = {f"{name.rpartition('.')[0].partition('::')[2]}:{name.rpartition('.')[2]}": name for name in drawn}
         names.write_text(json.dumps(list(asked)), encoding="utf-8")
-        before = psutil.Process().cpu_times()
+        before = children_cpu()
         imported = sorted({name.partition(".")[0] for name in asked})
         done = run([str(python), "-P", _SCRIPT, str(names), *imported], capture_output=True, text=True, check=True)
-        after = psutil.Process().cpu_times()
+        cpu = children_cpu() - before
     plain = {asked[name] for name in json.loads(done.stdout.splitlines()[-1])}
-    cpu = after.children_user + after.children_system - before.children_user - before.children_system
     print(f"{len(drawn)} classes, seed {given.seed}, torch {version('torch')}")
     print(f"lemur  {len(running):3} run  {ours.cpu:6.1f} CPU s")
     print(f"plain  {len(plain):3} run  {cpu:6.1f} CPU s; {len(plain - running)} that lemur does not run")

@@ -8,7 +8,6 @@ settings; other settings need `--force`, or another folder.
 import errno
 import itertools
 import json
-import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +27,7 @@ from extract.model.results import Options
 from lemur.folders import DEMO, verify_folder
 from lemur_core.files import Json
 from lemur_core.files.atomic import check_ours, own, remove_dead, write_text
-from lemur_core.files.cache import cache_folder
+from lemur_core.files.cache import cache_folder, remove_path
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note
@@ -189,9 +188,7 @@ def _remove(path: Path) -> None:
     """Remove an output of a stage. Raises: UserError if it is a folder with files that lemur did not write."""
     if path.is_dir() and not path.is_symlink():
         check_ours(path)
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+    remove_path(path)
 
 
 def make_blocks(plan: Plan, out: Path) -> None:

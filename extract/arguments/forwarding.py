@@ -18,7 +18,7 @@ from torch import nn
 from extract.arguments.constructing import META_SHAPES, Arguments, Constructed, Constructor, fails_only_on_meta
 from extract.arguments.edits import FailedCall, list_edits
 from extract.arguments.messages import join_arguments
-from extract.arguments.trials import SEED, AttemptError, BlockNamespace, TimeBudget, attempt, counting_work, seed_all
+from extract.arguments.trials import SEED, AttemptError, BlockNamespace, attempt, counting_work, seed_all
 from extract.arguments.values.compared import list_fitting, read_compared
 from extract.arguments.values.inputs import (
     RECORD,
@@ -258,26 +258,6 @@ class Search:
             return failure
         self.work = counted[0]
         return None
-
-
-@dataclass(slots=True)
-class Forward:
-    """The search for inputs of one module; keeps the failure with the most progress."""
-
-    built: Constructed
-    constructor: Constructor
-    names: BlockNamespace
-    hints: Mapping[str, Any]
-    budget: TimeBudget
-    patience: int = _MAX_TRIES
-    best_failure: tuple[AttemptError, str] | None = None
-
-    def search(self) -> Iterator[ForwardCall]:
-        """Yield calls of forward that work."""
-        search = Search(self.constructor, self.hints, self.built, self.patience)
-        for _, called in search.calls():
-            yield called
-        self.best_failure = search.best_failure
 
 
 class FirstInputs(NamedTuple):

@@ -174,7 +174,7 @@ def make_uses(run: BlockRun, observed: Mapping[str, Any], hints: Mapping[str, An
         observed: an `Observed` record of the call in `run`.
         hints: calls found in the corpus, in the format of `extract.arguments.hints.Hints.to_json`.
     """
-    others = {name: hints.get(name, []) for name in ("init", "forward", "inputs")}
+    others = {name: hints.get(name, []) for name in ("init", "forward")}
     own = {companion["name"] for companion in run.companions}
     words = set(NAME.findall(str(others)))
     more = [item for item in hints.get("companions", ()) if item["name"] in words - own]

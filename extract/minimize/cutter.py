@@ -226,12 +226,11 @@ def _cut_functions(
             if entered and owner.partition(".")[0] != own:
                 yield from _cut_suites(lines, node.body, label, watched)
             elif not entered and node.name not in caught and not all(map(_does_nothing, node.body)):
-                error = f"raise NotImplementedError({json.dumps(f'{LEFT_OUT}: {label}', ensure_ascii=False)})"
                 first = next(item for item in node.body if not _is_docstring(item) or len(node.body) == 1)
                 start = lines.offset(first_line(node.body[0]), node.body[0].col_offset)
                 end = lines.span(node.body[-1])[1]
                 size = lines.number(end) - first_line(first) + 1
-                yield _Cut("function", Edit(start, end, error), size <= _SHORT)
+                yield _Cut("function", Edit(start, end, _raise_left_out(label)), size <= _SHORT)
         elif isinstance(node, ast.ClassDef):
             if not owner and _is_never_made(node, watched, {*caught, *derived}):
                 yield from _cut_methods(lines, node)
@@ -259,11 +258,16 @@ def _cut_suites(lines: Lines, body: Iterable[ast.stmt], label: str, watched: Wat
             if any(line in watched.lines for line in range(first, last + 1)):
                 yield from _cut_suites(lines, suite, label, watched)
             elif not all(map(_does_nothing, suite)) and not any(map(_decides, suite)):
-                error = f"raise NotImplementedError({json.dumps(f'{LEFT_OUT}: {label}', ensure_ascii=False)})"
+                error = _raise_left_out(label)
                 if lines.text[start : start + 4] == b"elif":
                     error = f"else:\n{' ' * suite[0].col_offset}    {error}"
                 if lines.text[lines.start(first) : start].isspace():
                     yield _Cut("suite", Edit(start, end, error), last - first < _SHORT)
+
+
+def _raise_left_out(label: str) -> str:
+    """Return the statement that replaces what is cut."""
+    return f"raise NotImplementedError({json.dumps(f'{LEFT_OUT}: {label}', ensure_ascii=False)})"
 
 
 def _decides(node: ast.stmt) -> bool:
@@ -290,8 +294,7 @@ def _is_never_made(node: ast.ClassDef, watched: Watched, kept: Collection[str]) 
 def _cut_methods(lines: Lines, node: ast.ClassDef) -> Iterator[_Cut]:
     """Yield the cuts of all methods of a class but the constructor, which raises."""
     indent = " " * node.body[0].col_offset
-    error = json.dumps(f"{LEFT_OUT}: {node.name}", ensure_ascii=False)
-    text = f"{indent}def __init__(self, *_, **__):\n{indent}    raise NotImplementedError({error})\n"
+    text = f"{indent}def __init__(self, *_, **__):\n{indent}    {_raise_left_out(node.name)}\n"
     for item in node.body:
         if isinstance(item, _FUNCTIONS):
             assert item.end_lineno is not None

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from extract.arguments.constructing import Arguments, Constructor
-from extract.arguments.forwarding import Forward, ForwardCall, evaluate, run
+from extract.arguments.forwarding import ForwardCall, Search, evaluate, run
 from extract.arguments.messages import NAME, BlockRun, BlockUses, CallsToRun, CallTexts, make_uses
 from extract.arguments.probe import MODULE_NAME, hide, load
 from extract.arguments.search_guest import (
@@ -300,7 +300,7 @@ def _further_sets(request: BlockUses) -> list[CallsToRun]:
         if len(sets) == _MOST_SETS or init in (own["init"], *(calls["init"] for calls in sets)):
             continue
         budget = TimeBudget(constructions=4, forwards=_FORWARDS, seconds=_SECONDS)
-        constructor = Constructor(cls, names, {"forward": inputs, "inputs": others["inputs"]}, budget, ())
+        constructor = Constructor(cls, names, {"forward": inputs}, budget, ())
         arguments = Arguments(tuple(init["args"]), tuple(init["kwargs"].items()))
         try:
             built = constructor.make(arguments)
@@ -308,9 +308,10 @@ def _further_sets(request: BlockUses) -> list[CallsToRun]:
                 built = constructor.make(arguments, real=True)
             if built.on_meta:  # large
                 continue
-            way = next(Forward(built, constructor, names, constructor.hints, budget).search(), None)
-            if way is None:
+            found = next(Search(constructor, only=built).calls(), None)
+            if found is None:
                 continue
+            way = found[1]
             with counting_work() as counted:
                 first = digest(run(built.module, way, names))
             if (init == default or counted[0] <= _MOST_WORK) and first == digest(run(built.module, way, names)):

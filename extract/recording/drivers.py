@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from extract.arguments.constructing import Arguments, Constructed, Constructor
-from extract.arguments.forwarding import Forward, Search
+from extract.arguments.forwarding import Search
 from extract.arguments.search_guest import namespace
 from extract.arguments.trials import AttemptError, TimeBudget, attempt, count_elements, quiet, seed_all
 from extract.arguments.values.inputs import is_variadic, list_required
@@ -149,9 +149,9 @@ def _run_forward(model: nn.Module, constructor: Constructor | None = None, argum
     constructor = constructor or Constructor(cls, names, {"companions": ()}, budget, ())
     built = Constructed(arguments or Arguments(), model, count_elements(model), on_meta=False)
     hints = {"companions": (), "forward": list(_list_images(model))}
-    forward = Forward(built, constructor, names, hints, budget, patience=_PATIENCE)
-    if next(forward.search(), None) is None:
-        raise forward.best_failure[0] if forward.best_failure else AttemptError(ValueError("no inputs"))
+    search = Search(constructor, hints, built, _PATIENCE)
+    if next(search.calls(), None) is None:
+        raise search.best_failure[0] if search.best_failure else AttemptError(ValueError("no inputs"))
 
 
 def _list_images(model: nn.Module) -> Iterator[dict[str, Any]]:

@@ -8,7 +8,7 @@ from extract.specs.behavior import name_input, read_shape
 from lemur_core.describe.facts import Facts, list_draws
 from lemur_core.graphs.graph import DRAWS, Graph
 from lemur_core.graphs.identity import compute_identities
-from lemur_core.graphs.serialization import deserialize, fix_sizes, load_graphs, restore
+from lemur_core.graphs.serialization import deserialize, evaluate_modes, fix_sizes, restore
 from lemur_core.graphs.sizes import Sized
 from lemur_core.graphs.symbolic import Size, evaluate_graph
 from manifests.records import Algorithm, Case, Spec
@@ -117,7 +117,8 @@ def algorithm_faults(spec: Spec, graph_widths: str | None) -> Iterator[str]:
     if spec.algorithm is None:
         return
     try:
-        forms = load_graphs(dict(spec.algorithm))
+        sized = restore(graphs_in_spec(spec.algorithm))
+        forms = evaluate_modes(sized)
         identities = compute_identities(forms)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         yield f"its graph cannot be read: {error}"
@@ -125,7 +126,7 @@ def algorithm_faults(spec: Spec, graph_widths: str | None) -> Iterator[str]:
     if (identities["graph"], identities["graph_widths"]) != (spec.graph, graph_widths):
         yield "its graph has other identities than the table states"
     seen = {name: getattr(spec.algorithm, name) for name in (*_SEEN, "hidden")}
-    wanted = _read_facts(restore(graphs_in_spec(spec.algorithm)), seen, spec.cases)
+    wanted = _read_facts(sized, seen, spec.cases)
     stated = spec.algorithm.model_dump(mode="json", include=set(wanted), exclude_none=True)
     if json.loads(json.dumps(wanted)) != stated:
         yield "its operations or motifs do not follow from its graph"
@@ -133,14 +134,13 @@ def algorithm_faults(spec: Spec, graph_widths: str | None) -> Iterator[str]:
     if not drawn <= {(mode, name) for mode, names in spec.algorithm.draws.items() for name in names}:
         yield "its graph draws what it does not name"
     if spec.algorithm.rebuilds is True:
-        yield from _unwritable(spec.algorithm)
+        yield from _find_unwritable(sized)
 
 
-def _unwritable(algorithm: Algorithm) -> Iterator[str]:
+def _find_unwritable(sized: Sized) -> Iterator[str]:
     from lemur_core.rebuild.operators import RebuildError  # here, because they load torch
     from lemur_core.rebuild.rebuild import rebuild
 
-    sized = restore(graphs_in_spec(algorithm))
     try:
         rebuild(sized.evaluated, sized.trained)
     except RebuildError as error:

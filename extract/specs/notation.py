@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 
 from lemur_core.graphs.symbolic import evaluate_formula
+from lemur_core.source.scopes import last_name
 from lemur_core.source.text import parse_expression
 
 #: The maximum characters of a value and of a type, and tokens of a text; anything longer is only described.
@@ -34,7 +35,7 @@ def format_value(node: ast.expr) -> str:
         case ast.Dict():
             return f"mapping of {len(node.keys)} keys"
         case ast.Call():
-            return last_part(node.func) or "computed"
+            return last_name(node.func) or "computed"
     return "computed"
 
 
@@ -44,11 +45,6 @@ def format_expression(expression: str) -> str:
         return format_value(parse_expression(expression))
     except SyntaxError:
         return _text(expression)
-
-
-def last_part(node: ast.expr) -> str:
-    """Return the last part of a dotted name; empty for anything else."""
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def _text(value: str) -> str:
@@ -97,9 +93,9 @@ def _value(node: ast.expr) -> str:
             return _call(node)
         case ast.Lambda():
             return "a function"
-        case ast.Attribute(attr="name" | "value") if last_part(node.value):  # of a member of an enumeration
-            return f"{last_part(node.value)}.{node.attr}"
-    return last_part(node) or "computed"
+        case ast.Attribute(attr="name" | "value") if last_name(node.value):  # of a member of an enumeration
+            return f"{last_name(node.value)}.{node.attr}"
+    return last_name(node) or "computed"
 
 
 def _mapping(pairs: Iterable[tuple[str, ast.expr]]) -> str:
@@ -107,7 +103,7 @@ def _mapping(pairs: Iterable[tuple[str, ast.expr]]) -> str:
 
 
 def _call(node: ast.Call) -> str:
-    name, args = last_part(node.func), list(node.args)
+    name, args = last_name(node.func), list(node.args)
     named = [(keyword.arg or "all of", keyword.value) for keyword in node.keywords]
     if name in _EMPTY and not args:
         return _mapping(named) if named else _EMPTY[name]
@@ -161,7 +157,7 @@ def _spell_type(node: ast.expr) -> str:
         case ast.List():
             return f"[{', '.join(map(_spell_type, node.elts))}]"
         case ast.Subscript():
-            name = last_part(node.value)
+            name = last_name(node.value)
             inner = list(node.slice.elts) if isinstance(node.slice, ast.Tuple) else [node.slice]
             if name in ("Optional", "Union"):
                 return _join_types(*inner, *([ast.Constant(None)] if name == "Optional" else []))
@@ -169,7 +165,7 @@ def _spell_type(node: ast.expr) -> str:
                 return _spell_type(inner[0])
             parts = map(ast.unparse if name == "Literal" else _spell_type, inner)
             return f"{_SPELLINGS.get(name, name)}[{', '.join(parts)}]"
-    return _SPELLINGS.get(last_part(node), last_part(node))
+    return _SPELLINGS.get(last_name(node), last_name(node))
 
 
 def _join_types(*nodes: ast.expr) -> str:

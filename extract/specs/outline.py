@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 
-from extract.specs.notation import format_type, format_value, infer_type, last_part
+from extract.specs.notation import format_type, format_value, infer_type
+from lemur_core.source.scopes import last_name
 from lemur_core.source.text import list_nodes, parse_code
 from manifests.records import SpecArgument
 
@@ -144,11 +145,11 @@ def _class(node: ast.ClassDef) -> ClassStatement:
             methods[item.name] = _arguments(item)
         elif isinstance(item, ast.Assign) and isinstance(item.value, ast.Name) and item.value.id in methods:
             for target in item.targets:
-                if name := last_part(target):
+                if name := last_name(target):
                     methods[name] = methods[item.value.id]
-    bases = tuple(name for base in node.bases if (name := last_part(base.func if isinstance(base, ast.Call) else base)))
+    bases = tuple(name for base in node.bases if (name := last_name(base.func if isinstance(base, ast.Call) else base)))
     kept = {name: methods[name] for name in METHODS if name in methods}
-    calls = (last_part(item.func) for item in list_nodes(node) if isinstance(item, ast.Call))
+    calls = (last_name(item.func) for item in list_nodes(node) if isinstance(item, ast.Call))
     called = Counter(name for name in calls if _CAPITAL.fullmatch(name) and not _NOT_BUILT.search(name))
     return ClassStatement(node.name, bases, MappingProxyType(kept), MappingProxyType(dict(sorted(called.items()))))
 
@@ -158,7 +159,7 @@ def _arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[SpecArgume
     signature = node.args
     positional = [*signature.posonlyargs, *signature.args]
     defaults: list[ast.expr | None] = [None] * (len(positional) - len(signature.defaults)) + list(signature.defaults)
-    if not any(last_part(decorator) == "staticmethod" for decorator in node.decorator_list):
+    if not any(last_name(decorator) == "staticmethod" for decorator in node.decorator_list):
         positional, defaults = positional[1:], defaults[1:]
     items = {
         "positional": zip(positional, defaults, strict=True),

@@ -294,7 +294,11 @@ def load_graphs(stored: Mapping[str, Any]) -> dict[str, Graph]:
     Returns: `eval`, and `train` unless there is no train mode.
     Raises: ValueError as `deserialize` does.
     """
-    sized = restore(stored)
+    return evaluate_modes(restore(stored))
+
+
+def evaluate_modes(sized: Sized) -> dict[str, Graph]:
+    """Return the graphs by mode at the sizes of the first run."""
     forms = {"eval": evaluate_graph(sized.evaluated)}
     if sized.trained is not None:
         forms["train"] = forms["eval"] if sized.trained is sized.evaluated else evaluate_graph(sized.trained)

@@ -16,22 +16,10 @@ from extract.arguments.probe import MODULE_NAME
 from extract.arguments.search_guest import describe, describe_case, further_cases, same
 from extract.arguments.trials import BlockNamespace
 from extract.arguments.values.inputs import INDEX, Inputs, ListOfValues, Literal, Tensor
+from tests.builders.class_text import class_text as text
 from tests.builders.suites import table
 
 Climb = Callable[..., dict[str, Any]]
-
-
-def text(forward: str, init: str = "pass", arguments: str = "x", signature: str = "") -> str:
-    body, lines = "\n        ".join(init.split("\n")), "\n        ".join(forward.split("\n"))
-    return f"""
-class A(nn.Module):
-    def __init__(self{", " + signature if signature else ""}):
-        super().__init__()
-        {body}
-
-    def forward(self, {arguments}):
-        {lines}
-"""
 
 
 LINEAR = text("return self.a(x)", "self.a = nn.Linear(dim, 2)", signature="dim")

@@ -12,23 +12,14 @@ from extract.arguments.constructing import Arguments, confirm, fails_only_on_met
 from extract.arguments.forwarding import ForwardCall, Search, as_call, call_text, evaluate, run
 from extract.arguments.trials import AttemptError, BlockNamespace, TimeBudget
 from extract.arguments.values.inputs import Inputs, ListOfValues, Literal, Tensor
+from tests.builders.class_text import class_text
 from tests.builders.suites import table
 
 MakeSearch = Callable[..., Search]
 
 
 def text(arguments: str, forward: str, init: str = "pass", signature: str = "", more: str = "") -> str:
-    body, lines = "\n        ".join(init.split("\n")), "\n        ".join(forward.split("\n"))
-    return f"""
-{more}
-class A(nn.Module):
-    def __init__(self{", " + signature if signature else ""}):
-        super().__init__()
-        {body}
-
-    def forward(self, {arguments}):
-        {lines}
-"""
+    return f"\n{more}{class_text(forward, init, arguments, signature)}"
 
 
 def made(signature: str, init: str = "pass", more: str = "") -> str:
