@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -518,7 +519,7 @@ class HardestImages:
 
 
 def evaluate(
-    net: nn.Module, images: Tensor, labels: Tensor, *, pixels: Pixels, context: DeviceContext, tick: Callable[[], None]
+    net: nn.Module, images: Tensor, labels: Tensor, *, pixels: Pixels, context: DeviceContext, tick: Callable[[], Any]
 ) -> tuple[float, float]:
     """Evaluate a network in eval mode on images (N, 3, H, W) uint8, then restore its mode; ticks before each batch.
 
@@ -556,11 +557,13 @@ class TimeIsUpError(Exception):
 
 def train(job: TrainingJob) -> Json:
     """Train, evaluate, and return the fields of a `TrainingReport`; results are written to the working folder."""
-    faulthandler.dump_traceback_later(job.step_limit, exit=True, file=_STDERR)
+    # Ends the process if no step finishes within the limit, even in a deadlock.
+    tick = partial(faulthandler.dump_traceback_later, job.step_limit, exit=True, file=_STDERR)
+    tick()
     loop: Loop | None = None
     status, error, results = "ok", None, {}
     try:
-        loop = Loop(job, Path.cwd())
+        loop = Loop(job, Path.cwd(), tick)
         loop.build()
         loop.train()
         results = loop.finish()
@@ -582,9 +585,10 @@ def train(job: TrainingJob) -> Json:
 
 
 class Loop:
-    """The state of a run. A run is `build`, `train`, `finish`; benchmarks time `step` alone."""
+    """The state of a run, which is `build`, `train`, `finish`, with a `tick` before each step."""
 
-    def __init__(self, job: TrainingJob, folder: Path) -> None:
+    def __init__(self, job: TrainingJob, folder: Path, tick: Callable[[], Any] = lambda: None) -> None:
+        self._tick = tick
         self._started = self._told = time.monotonic()
         self._job, self._folder, self._recipe = job, folder, Recipe.model_validate_json(job.recipe)
         training = self._training = self._recipe.training
@@ -871,10 +875,6 @@ class Loop:
             words = f"{kept} whole epoch{'s' if kept != 1 else ''} of {self._training.epochs} are kept"
             more = "" if kept > self._kept_before else ", and the next needs a longer limit"
             raise TimeIsUpError(f"stopped after {limit:g} s; {words}{more}")
-
-    def _tick(self) -> None:
-        """Restart the watchdog that ends the process if nothing finishes within the limit, even in a deadlock."""
-        faulthandler.dump_traceback_later(self._job.step_limit, exit=True, file=_STDERR)
 
     def _write_history(self) -> None:
         """Write the figures of all epochs so far, one per line, and restart the pace, which excludes validation."""
