@@ -223,9 +223,11 @@ def _cut_functions(
         if isinstance(node, _FUNCTIONS):
             entered = (first_line(node), node.name) in watched.entered
             label = f"{owner}.{node.name}".lstrip(".")
+            if node.name in caught:
+                continue
             if entered and owner.partition(".")[0] != own:
                 yield from _cut_suites(lines, node.body, label, watched)
-            elif not entered and node.name not in caught and not all(map(_does_nothing, node.body)):
+            elif not entered and not all(map(_does_nothing, node.body)):
                 first = next(item for item in node.body if not _is_docstring(item) or len(node.body) == 1)
                 start = lines.offset(first_line(node.body[0]), node.body[0].col_offset)
                 end = lines.span(node.body[-1])[1]
@@ -325,14 +327,25 @@ def _cut_docstring(lines: Lines, node: Function | ast.ClassDef, *, summary: bool
 
 
 def _list_caught(tree: ast.Module) -> set[str]:
-    """Return the names in `try` bodies with a handler that would catch the error of a cut."""
-    caught: set[str] = set()
+    """Return the names in `try` bodies with a handler that would catch the error of a cut, and in what they name."""
+    named: dict[str, set[str]] = {}
+    found: set[str] = set()
     for node in list_nodes(tree):
-        if isinstance(node, ast.Try | ast.TryStar) and any(map(_may_catch, node.handlers)):
-            inner = [part for item in node.body for part in list_nodes(item)]
-            caught |= {part.id for part in inner if isinstance(part, ast.Name)}
-            caught |= {part.attr for part in inner if isinstance(part, ast.Attribute)}
+        if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
+            named.setdefault(node.name, set()).update(_list_names(node.body))
+        elif isinstance(node, ast.Try | ast.TryStar) and any(map(_may_catch, node.handlers)):
+            found |= _list_names(node.body)
+    caught: set[str] = set()
+    while found:
+        caught |= found
+        found = set().union(*(named.get(name, ()) for name in found)) - caught
     return caught
+
+
+def _list_names(body: Iterable[ast.stmt]) -> set[str]:
+    nodes = [part for item in body for part in list_nodes(item)]
+    names = {part.id for part in nodes if isinstance(part, ast.Name)}
+    return names | {part.attr for part in nodes if isinstance(part, ast.Attribute)}
 
 
 def _may_catch(handler: ast.ExceptHandler) -> bool:
