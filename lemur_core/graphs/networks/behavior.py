@@ -141,7 +141,6 @@ class _Measured:
     def __init__(
         self, payload: Mapping[str, Any], case: Mapping[str, Any], order: Sequence[str], state: Sequence[str]
     ) -> None:
-        self.order, self.state = order, state
         install_vocabulary(case["words"])
         seed_all(0)
         module = execute(payload["code"])
@@ -152,6 +151,9 @@ class _Measured:
             with step("forward_failed", "before lazy modules have sizes"), torch.no_grad():
                 self._net.eval()(_inputs(case, _SMALL[0]))
             self._net.double()
+        # Frozen values take no place in the order: they may be buffers in the other network.
+        frozen = {name for name, tensor in self._net.named_parameters() if not tensor.requires_grad}
+        self.order, self.state = [name for name in order if name not in frozen], state
         self._initial = {name: tensor.clone() for name, tensor in self._net.named_buffers()}
         self._filled: int | None = None  # the seed of its parameters' values
 
@@ -174,15 +176,15 @@ class _Measured:
 
 
 def fill(net: nn.Module, order: Sequence[str], seed: int) -> None:
-    """Fill trainable parameters by position: equal computations get equal values under any names.
+    """Fill parameters by position: equal computations get equal values under any names.
 
-    Args: order: names of the parameters, as the graph meets them; the others, which nothing reads, are left.
+    Args: order: names of trainable parameters, as the graph meets them; the others, which nothing reads, are left.
     """
     parameters = dict(net.named_parameters())
     with torch.no_grad():
         for position, name in enumerate(order):
             tensor = parameters.get(name)
-            if tensor is None or not tensor.requires_grad or not tensor.numel():
+            if tensor is None or not tensor.numel():
                 continue
             # A weight keeps the scale of what it is applied to; a scale or shift is of one sign for most channels.
             sizes = [size for size in tensor.shape if size > 1]
