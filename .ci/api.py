@@ -68,7 +68,10 @@ def signature(node: ast.FunctionDef, *, own: bool = False) -> str:
     missing: list[ast.expr | None] = [None] * (len(node.args.args) - len(node.args.defaults))
     parts = list(map(_argument, node.args.args, [*missing, *node.args.defaults]))[1 if own else 0 :]
     keywords = list(map(_argument, node.args.kwonlyargs, node.args.kw_defaults))
-    parts += ["*", *keywords] if keywords else []
+    if node.args.vararg:
+        parts += [f"*{ast.unparse(node.args.vararg)}", *keywords]
+    elif keywords:
+        parts += ["*", *keywords]
     returns = (ast.unparse(node.returns) if node.returns else "None").strip("'")
     text = f"def {node.name}({', '.join(parts)}) -> {returns}"
     if own:

@@ -38,6 +38,7 @@ _PAGES = {
     **dict.fromkeys(("extract", "list", "migrate", "show"), "extraction"),
     "search": "specs",
     **dict.fromkeys(("rebuild", "novel"), "graphs"),
+    "diff": "gate",
     "curate": "sources",
     "train": "training",
     "synthesize": "synthesis",

@@ -24,9 +24,9 @@ from typer.core import TyperGroup
 
 import curate.cli
 import extract.cli
+import lemur.desk.cli
 import lemur.experts.cli
 import lemur.export.cli
-import lemur.gate.cli
 import lemur.synthesis.cli
 import manifests.cli
 import train.cli
@@ -65,7 +65,7 @@ _WORDS = (
 
 #: The commands in the order of --help: as a newcomer would use them.
 _ORDER = (
-    *("demo", "extract", "show", "search", "rebuild", "migrate", "curate", "novel", "gate"),
+    *("demo", "extract", "show", "search", "rebuild", "migrate", "curate", "novel", "gate", "diff"),
     *("train", "synthesize", "experts", "verify", "open", "list", "export"),
     *("publish", "pull", "doctor", "cache"),
 )
@@ -88,7 +88,7 @@ app = typer.Typer(
 )
 app.add_typer(extract.cli.app)
 app.add_typer(curate.cli.app)
-app.add_typer(lemur.gate.cli.app)
+app.add_typer(lemur.desk.cli.app)
 app.add_typer(train.cli.app)
 app.add_typer(lemur.synthesis.cli.app)
 app.add_typer(lemur.export.cli.app)

@@ -8,6 +8,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lemur.desk.diff import Difference
+from lemur.desk.diff import diff as compare_corpora
+from lemur.desk.gate import GateReport
+from lemur.desk.gate import gate as check_contribution
 from lemur.folders import show as show_item
 from lemur.folders import verify_folder
 from lemur.synthesis.folder import ModelCounts
@@ -75,6 +79,72 @@ def show(wanted: PathLike, *folders: PathLike) -> FoundItem:
         ```
     """
     return show_item(os.fspath(wanted), list(map(Path, folders)))
+
+
+def gate(
+    paths: PathLike | Sequence[PathLike],
+    *,
+    against: Sequence[PathLike] = ("lemur",),
+    runtime: Sequence[str] = (),
+    jobs: int | None = None,
+    unsafe_no_sandbox: bool = False,
+) -> GateReport:
+    """Check a contribution to LEMUR: contract, names, statistics, runs, what is new, secrets, licenses.
+
+    Args:
+        paths: one or more files, folders, or ranges of commits `A..B` of the repository in the working folder.
+        against: snapshots, or sources of records such as `lemur` and `lemur-db`.
+        runtime: packages that the networks can import in addition to the declared runtime.
+        jobs: worker processes; all cores by default.
+        unsafe_no_sandbox: run the networks without the sandbox; only for code that you trust.
+
+    Returns:
+        The findings by file; none if there is nothing to check.
+
+    Raises:
+        UserError: if a path or a reference cannot be read, or no sandbox is available.
+
+    Example:
+        ```python
+        from lemur import gate
+
+        report = gate("network.py", against=["snapshot"])
+        print(report.passed)
+        ```
+    """
+    with hide_progress():
+        return check_contribution(
+            [os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)],
+            against=[os.fspath(name) for name in against],
+            jobs=jobs,
+            unsafe=unsafe_no_sandbox,
+            runtime=runtime,
+        )
+
+
+def diff(before: PathLike, after: PathLike) -> Difference:
+    """Compare two corpora or snapshots, network by network.
+
+    Args:
+        before: a snapshot, or a source of records such as `lemur@2.0.6`.
+        after: another one.
+
+    Returns:
+        Changes of names, codes and results; `counts()`, `to_json()` and `to_markdown()` state them.
+
+    Raises:
+        UserError: if one of them cannot be read.
+
+    Example:
+        ```python
+        from lemur import diff
+
+        difference = diff("snapshot", "snapshot")
+        assert not difference.changes
+        ```
+    """
+    with hide_progress():
+        return compare_corpora(os.fspath(before), os.fspath(after))
 
 
 def publish(

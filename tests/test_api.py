@@ -153,7 +153,7 @@ def test_arguments_after_the_first_are_keywords(path: str) -> None:
     function = definition(path)
     assert isinstance(function, ast.FunctionDef)
     further = [one.arg for one in function.args.args[1:]]
-    assert further == (["library"] if function.name in ("assemble", "ablate") else [])
+    assert further == {"assemble": ["library"], "ablate": ["library"], "diff": ["after"]}.get(function.name, [])
 
 
 @pytest.mark.parametrize("package", [*PACKAGES, "lemur_core"])

@@ -15,13 +15,13 @@ ROOT = Path(__file__).parents[1]
 PRODUCT = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
 #: What each measure may be. A change that makes one smaller lowers the number here.
 MOST = {
-    "lines of code": 49_668,
-    "files of code": 360,
-    "lines of tests and their cases": 55_278,
+    "lines of code": 49_910,
+    "files of code": 361,
+    "lines of tests and their cases": 55_420,
     "lines of benchmarks": 5_865,
-    "words of documents": 15_950,
-    "commands": 25,
-    "options": 145,
+    "words of documents": 16_200,
+    "commands": 26,
+    "options": 146,
 }
 #: Written by commands, from the parsers and records.
 GENERATED = {ROOT / "docs" / name for name in ("commands.md", "columns.md", "api.md")}

@@ -16,7 +16,7 @@ from curate.published.reference_corpus import ReferenceCorpus
 from curate.run.pipeline import curate
 from curate.sources import open_source
 from curate.sources.services import REPOSITORY
-from lemur.gate.gate import gate
+from lemur.desk.gate import gate
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.similarity.minhash import SCHEME

@@ -19,7 +19,7 @@ import yaml
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from curate.sources import open_source
-from lemur.gate.checks import (
+from lemur.desk.checks import (
     RULES,
     Refusal,
     find_untrained,
@@ -28,7 +28,7 @@ from lemur.gate.checks import (
     read_contribution,
     read_trials,
 )
-from lemur.gate.gate import GateReport, build_json, build_sarif, build_table, gate
+from lemur.desk.gate import GateReport, build_json, build_sarif, build_table, gate
 from lemur_core.files.errors import UserError
 from tests.builders.commands import LEMUR, environment
 from tests.builders.suites import read_files, read_table, table

@@ -19,8 +19,8 @@ from curate.published.novelty import Novelty, NoveltyIndex, Query
 from curate.published.reference_corpus import ReferenceCorpus
 from curate.sources import open_source
 from curate.sources.rows import RecordSource
-from lemur.gate.certificate_guest import Certificate, CodeToCertify
-from lemur.gate.checks import (
+from lemur.desk.certificate_guest import Certificate, CodeToCertify
+from lemur.desk.checks import (
     RULES,
     Contribution,
     Inspection,
@@ -47,7 +47,7 @@ from train.model.contract import lemur_digest
 
 #: LEMUR's own file computes the certificate by which its head names networks.
 CERTIFY = SandboxStage[Certificate](
-    "lemur.gate.certificate_guest:certify", Certificate, Limits(), label="certificates", unit="networks"
+    "lemur.desk.certificate_guest:certify", Certificate, Limits(), label="certificates", unit="networks"
 )
 _CHUNK = 16  # files in one message to a worker
 _MEASURED = ("accuracy", "duration", "uid")  # in a trial besides its hyperparameters

@@ -1,17 +1,18 @@
-"""The command `lemur gate`: it parses, calls and prints."""
+"""The commands `lemur gate` and `lemur diff`: they parse, call and print."""
 
+import csv
 import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from lemur_core.files.atomic import check_new_file, write_text
+from lemur_core.files.atomic import atomic_file, check_new_file, write_text
 from manifests.options.colors import paint_outcomes
 from manifests.options.parameters import RuntimeOption
 
 app = typer.Typer()
-_PANEL = "LEMUR: contributions"
+_PANEL = "LEMUR: contributions and releases"
 
 
 @app.command(rich_help_panel=_PANEL)
@@ -45,8 +46,8 @@ def gate(
       lemur gate origin/main..HEAD
       lemur gate new/ --against snapshot --sarif findings.sarif
     """
-    from lemur.gate.gate import build_json, build_sarif, build_table
-    from lemur.gate.gate import gate as check  # loads the networks
+    from lemur.desk.gate import build_json, build_sarif, build_table
+    from lemur.desk.gate import gate as check  # loads the networks
 
     if sarif is not None:
         check_new_file(sarif, "--sarif", force=True)
@@ -58,3 +59,34 @@ def gate(
     print(json.dumps(build_json(report), indent=2) if as_json else paint_outcomes("\n".join(build_table(report))))
     if not report.passed:
         raise typer.Exit(3)
+
+
+@app.command(rich_help_panel=_PANEL)
+def diff(
+    before: Annotated[str, typer.Argument(metavar="A", help="A snapshot, or a SOURCE of lemur curate.")],
+    after: Annotated[str, typer.Argument(metavar="B", help="Another one, later.")],
+    out: Annotated[
+        Path | None, typer.Option("--table", metavar="FILE.csv", help="Also write all changes as a table.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE.csv when it exists.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
+) -> None:
+    """Compare two corpora or snapshots: networks that are new, gone, renamed or changed, and results that moved.
+
+    Examples:
+      lemur diff lemur@2.0.6 lemur@2.1.0
+      lemur diff snapshot-2.0 snapshot-2.1 --table changes.csv
+    """
+    from lemur.desk.diff import Change
+    from lemur.desk.diff import diff as compare
+
+    if out is not None:
+        check_new_file(out, "--table", force=force)
+    difference = compare(before, after)
+    if out is not None:
+        with atomic_file(out) as part, part.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerows([Change._fields, *difference.changes])
+    print(
+        json.dumps(difference.to_json(), indent=2) if as_json else difference.to_markdown(), end="\n" if as_json else ""
+    )

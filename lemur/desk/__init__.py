@@ -1,0 +1,1 @@
+"""The desk of who maintains LEMUR: the gate for contributions, and the difference of two releases."""
