@@ -15,9 +15,9 @@ ROOT = Path(__file__).parents[1]
 PRODUCT = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
 #: What each measure may be. A change that makes one smaller lowers the number here.
 MOST = {
-    "lines of code": 49_910,
-    "files of code": 361,
-    "lines of tests and their cases": 55_420,
+    "lines of code": 50_090,
+    "files of code": 362,
+    "lines of tests and their cases": 55_500,
     "lines of benchmarks": 5_865,
     "words of documents": 16_200,
     "commands": 26,

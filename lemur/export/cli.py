@@ -17,6 +17,12 @@ def export(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.")],
     form: Annotated[ExportForm, typer.Option("--format", help="The form to write.")],
     out: Annotated[Path, typer.Option("--out", metavar="OUT", help="The folder to write.")],
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", metavar="N", min=1, help="Worker processes; default: all cores.")
+    ] = None,
+    unsafe_no_sandbox: Annotated[
+        bool, typer.Option("--unsafe-no-sandbox", help="Run blocks without a sandbox. Only for code you trust.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace OUT when it exists.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
@@ -28,7 +34,7 @@ def export(
     """
     from lemur.export.command import export_folder  # loads the tables
 
-    report = export_folder(folder, form, out, force=force)
+    report = export_folder(folder, form, out, force=force, jobs=jobs, unsafe=unsafe_no_sandbox)
     if as_json:
         print(json.dumps(report.to_json(), indent=2))
         return

@@ -24,7 +24,7 @@ from manifests.folders.manifest import (
 from manifests.folders.reading import reading
 from manifests.folders.tables import write_tables
 from manifests.provenance import TABLE
-from manifests.publish.staged import Staged, stage_files
+from manifests.publish.staged import stage_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +49,25 @@ class ExportReport:
         return {"folder": str(self.folder), **facts}
 
 
-def _from_blocks(folder: Path, staged: Staged) -> ExportContents:
-    return export_kernelbench(folder, staged.files[TABLE])
-
-
 #: How each form is made from each kind of folder that has it.
-_EXPORTERS: Mapping[ExportForm, Mapping[str, Callable[[Path, Staged], ExportContents]]] = {
-    "kernelbench": {"extraction": _from_blocks},
+_EXPORTERS: Mapping[ExportForm, Mapping[str, Callable[..., ExportContents]]] = {
+    "kernelbench": {"extraction": lambda folder, staged, **run: export_kernelbench(folder, staged.files[TABLE], **run)},
     "prompt-completion": {
-        "snapshot": lambda folder, _: export_completions(folder, "snapshot"),
-        "extraction": lambda folder, _: export_completions(folder, "extraction"),
+        "snapshot": lambda folder, _staged, **_: export_completions(folder, "snapshot"),
+        "extraction": lambda folder, _staged, **_: export_completions(folder, "extraction"),
     },
 }
 
 
-def export_folder(folder: Path, form: ExportForm, out: Path, *, force: bool = False) -> ExportReport:
+def export_folder(
+    folder: Path,
+    form: ExportForm,
+    out: Path,
+    *,
+    force: bool = False,
+    jobs: int | None = None,
+    unsafe: bool = False,
+) -> ExportReport:
     """Write a finished folder in another form, without code whose license forbids redistribution.
 
     Args:
@@ -71,6 +75,7 @@ def export_folder(folder: Path, form: ExportForm, out: Path, *, force: bool = Fa
         form: the form.
         out: the folder to write; it is written completely or not at all.
         force: replace a folder that exists.
+        jobs, unsafe: worker processes that run problems, and whether without the sandbox.
     Raises: UserError if the folder is of another kind or damaged, has nothing to export, or may not be redistributed.
     """
     watch = Stopwatch()
@@ -82,7 +87,7 @@ def export_folder(folder: Path, form: ExportForm, out: Path, *, force: bool = Fa
     check_free(out, force=force)
     try:
         with reading(folder, manifest.kind), stage_files(folder) as staged:
-            contents = exporters[manifest.kind](folder, staged)
+            contents = exporters[manifest.kind](folder, staged, jobs=jobs, unsafe=unsafe)
             withheld = sum(item.blocks for item in staged.withheld)
     except UserError as error:
         raise UserError(str(error).replace("nothing was published", "nothing was exported")) from error

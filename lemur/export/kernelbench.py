@@ -10,11 +10,12 @@
             return self.block(x)
 
     _CALLS = (lambda: [torch.randn((2, 8, 16, 16))], lambda: [torch.randn((3, 8, 20, 24))])
-    def get_inputs(case=0): return _CALLS[case]()
+    def get_inputs(case=0): ...                  # a call, with values in two ranges, in both memory layouts
     def get_init_inputs(): return [8]
 
 KernelBench calls `get_inputs()` without a case, compares one tensor, and converts all inputs to one type: `Model`
-converts indices and masks back. Its module stays in eval mode, in which blocks are known to run and to repeat.
+converts indices and masks back. Its module stays in eval mode, in which blocks are known to run and to repeat. Each
+problem was attacked in the sandbox: where a trivial answer passes, it has no file.
 
 Source: https://github.com/ScalingIntelligence/KernelBench
 """
@@ -27,20 +28,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from extract.model.results import at_least
+from extract.proofs.runtime import runtime_for
 from extract.specs.make import StatedArguments, positional_names, read_arguments, read_observed, read_specs
 from extract.specs.printed import list_definitions, print_call
+from lemur.export.attack_guest import RANDOM, TOLERANCE, Attacked, Problem
 from lemur.export.records import ExportContents, KernelProblem
+from lemur_core.files.workers import available_cores
+from lemur_core.sandbox import Limits
+from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
 from manifests.folders.tables import read_rows
 from manifests.records import Block, Case
 
 _TENSOR = re.compile(r"(\w+) (\d+(?:x\d+)*|scalar)")
 _CREATORS = frozenset({"randn", "rand", "ones", "zeros", "randint"})
 #: Names that the file must not define itself.
-_OWN = ("Model", "get_inputs", "get_init_inputs", "_CALLS")
+_OWN = ("Model", "get_inputs", "get_init_inputs", "_CALLS", "_FACTORS", "_vary")
+_LEAST_CALLS = 2  # shapes
 
 _TAIL = '''
 
-# In KernelBench's form. get_inputs(case) also builds inputs of other shapes, for case in range({cases}).
+# In KernelBench's form. get_inputs(case) also builds other shapes, ranges and layouts, for case in range({cases}).
 {imports}
 
 class Model(nn.Module):
@@ -57,10 +64,20 @@ class Model(nn.Module):
 _CALLS = (
 {calls}
 )
+_FACTORS = {factors}  # of floating-point inputs
 
 
 def get_inputs(case=0):
-    return _CALLS[case]()
+    case, call = divmod(case, len(_CALLS))
+    layout, case = divmod(case, len(_FACTORS))
+    return [_vary(value, _FACTORS[case], layout) for value in _CALLS[call]()]
+
+
+def _vary(value, factor, channels_last):
+    if not (isinstance(value, torch.Tensor) and value.is_floating_point()):
+        return value
+    image = channels_last and value.dim() == 4
+    return (value * factor).contiguous(memory_format=torch.channels_last if image else torch.contiguous_format)
 
 
 def get_init_inputs():
@@ -101,12 +118,43 @@ class _Parameters:
         return "".join(f", {name}" for name in self.names)
 
 
-def export_kernelbench(folder: Path, table: Path) -> ExportContents:
-    """Return a problem for each block that runs forward and gives one tensor.
+#: CPU time and memory are the limits that matter, so that a busy machine changes no result.
+ATTACK = SandboxStage[Attacked | str](
+    "lemur.export.attack_guest:attack",
+    Attacked | str,
+    Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=6 * 2**30),
+    Retries.NONE,
+    label="trivial answers",
+)
 
-    Args: folder: an extraction folder. table: its table of blocks, without the code that may not be redistributed.
+
+@dataclass(frozen=True, slots=True)
+class ProblemText:
+    """The text of a problem: the block's file, what follows it, and the calls that can be built, as texts."""
+
+    code: str
+    tail: Mapping[str, str]
+    calls: Sequence[str]
+
+    def render(self, calls: Sequence[int] | None = None, factors: Sequence[float] = (1.0,), layouts: int = 1) -> str:
+        """Return the file with some of the calls."""
+        shown = self.calls if calls is None else [self.calls[number] for number in calls]
+        cases = len(shown) * len(factors) * layouts
+        lines = "\n".join(f"    lambda: [{values}]," for values in shown)
+        return (
+            self.code.rstrip("\n") + "\n" + _TAIL.format(**self.tail, cases=cases, calls=lines, factors=tuple(factors))
+        )
+
+
+def export_kernelbench(folder: Path, table: Path, *, jobs: int | None = None, unsafe: bool = False) -> ExportContents:
+    """Return a problem for each block that runs forward and gives one tensor; one that can be cheated has no file.
+
+    Args:
+        folder: an extraction folder.
+        table: its table of blocks, without the code that may not be redistributed.
+        jobs, unsafe: worker processes that run the problems, and whether without the sandbox.
+    Raises: UserError if no sandbox is available.
     """
-    problems: list[KernelProblem] = []
     skipped: Counter[str] = Counter()
     signatures = {
         spec.block: CallSignature(
@@ -116,38 +164,66 @@ def export_kernelbench(folder: Path, table: Path) -> ExportContents:
         )
         for spec in read_specs(folder)
     }
+    texts: dict[str, tuple[Block, ProblemText]] = {}
     for row in read_rows([table], Block):
         if row.code is None and row.code_sha256 is not None:
             continue  # counted as withheld
         try:
-            code, cases = build_problem(row, signatures.get(row.block, CallSignature()))
+            texts[row.block] = row, build_problem(row, signatures.get(row.block, CallSignature()))
         except RefusedError as refusal:
             skipped[str(refusal)] += 1
-            continue
-        number = len(problems) + 1
-        problems.append(
-            KernelProblem(
-                problem_id=number,
-                name=f"{number}_{row.name}.py",
-                level=1,
-                code=code,
-                cases=cases,
-                **{name: getattr(row, name) for name in ("requires", "block", "swhid", "license", "code_sha256")},
-            )
-        )
+    problems = list(_attack(texts, skipped, jobs, unsafe=unsafe))
     about = (
         "Each block is one problem: a closed file below which `Model` constructs the block with arguments that are"
         " known to work, in eval mode, and `get_inputs()` builds inputs that it accepts; `get_inputs(case)` builds them"
-        " in other shapes, `cases` in all.",
+        " in other shapes, ranges of values and memory layouts, `cases` in all. Trivial answers (zeros, the input,"
+        " means, the output for other inputs) were compared with the block's in the sandbox, with KernelBench's"
+        " tolerance: where one passes whatever the range, `hackable` says which, and the problem has no file.",
         "`level1/` has the files, as KernelBench's `LocalKernelBenchDataset` reads them (`base_path` is this folder);"
         " the table has the columns of its data set. The headers of the files name their origin and license.",
     )
-    files = {f"level1/{problem.name}": problem.code for problem in problems}
+    files = {f"level1/{problem.name}": problem.code for problem in problems if problem.hackable is None}
     return ExportContents({"problems": {"test": problems}}, skipped, about, files)
 
 
-def build_problem(row: Block, signature: CallSignature) -> tuple[str, int]:
-    """Return a block as the text of a problem, and the number of calls that it can build.
+def _attack(
+    texts: Mapping[str, tuple[Block, ProblemText]], skipped: Counter[str], jobs: int | None, *, unsafe: bool
+) -> Iterator[KernelProblem]:
+    """Yield the problems in the order of their blocks, with what withstands trivial answers."""
+    requires = sorted({name for row, _ in texts.values() for name in row.requires})
+    runtime = runtime_for(requires, known=sorted({row.source.partition("@")[0] for row, _ in texts.values()}))
+    folders = [str(path) for path in runtime.folders]
+    payloads = {key: Problem(text.render(), len(text.calls), folders) for key, (_, text) in texts.items()}
+    options: SandboxOptions = {"jobs": jobs or available_cores(), "runtime": runtime.folders, "unsafe": unsafe}
+    with open_sandbox(None, [ATTACK], options) as box:
+        replies = {reply.key: reply for reply in ATTACK.run(box, payloads)}
+    number = 0
+    for key, (row, text) in texts.items():
+        found = replies[key].answer
+        if found is None or isinstance(found, str):
+            skipped["does not run in this form"] += 1
+            continue
+        hackable = None
+        if not found.factors:
+            hackable = RANDOM if RANDOM in found.passed else f"within {TOLERANCE:g}: {', '.join(found.passed)}"
+        elif len(found.calls) < _LEAST_CALLS:
+            hackable = "one shape alone"
+        number += 1
+        layouts = 1 + found.channels_last
+        factors = found.factors or (1.0,)
+        yield KernelProblem(
+            problem_id=number,
+            name=f"{number}_{row.name}.py",
+            level=1,
+            code=text.render(found.calls or None, factors, layouts),
+            cases=len(found.calls or text.calls) * len(factors) * layouts,
+            hackable=hackable,
+            **{name: getattr(row, name) for name in ("requires", "block", "swhid", "license", "code_sha256")},
+        )
+
+
+def build_problem(row: Block, signature: CallSignature) -> ProblemText:
+    """Return a block as the text of a problem.
 
     Args: row, signature: the block, with its code, and what its spec says.
     Raises: RefusedError if it does not run forward, or not in this form.
@@ -171,18 +247,16 @@ def build_problem(row: Block, signature: CallSignature) -> tuple[str, int]:
     imports += [
         text for name, text in (("torch", "import torch"), ("nn", "from torch import nn")) if name not in defined
     ]
-    tail = _TAIL.format(
-        cases=len(inputs),
-        imports="".join(f"{line}\n" for line in sorted(set(imports))),
-        name=row.name,
-        init_parameters=init.declared,
-        init_call=init.passed({}),
-        forward_parameters=forward.declared,
-        forward_call=forward.passed(_conversions(forward, observed.cases[0])),
-        calls="\n".join(f"    lambda: [{', '.join(values)}]," for values in inputs),
-        init_values=", ".join(init.values),
-    )
-    return row.code.rstrip("\n") + "\n" + tail, len(inputs)
+    tail = {
+        "imports": "".join(f"{line}\n" for line in sorted(set(imports))),
+        "name": row.name,
+        "init_parameters": init.declared,
+        "init_call": init.passed({}),
+        "forward_parameters": forward.declared,
+        "forward_call": forward.passed(_conversions(forward, observed.cases[0])),
+        "init_values": ", ".join(init.values),
+    }
+    return ProblemText(row.code, tail, [", ".join(values) for values in inputs])
 
 
 def _parameters(stated: StatedArguments, names: Sequence[str], other: str) -> _Parameters:

@@ -34,7 +34,12 @@ class KernelProblem(ExportedRow):
     name: str = Field(min_length=1, description="name of the file in level1")
     level: int = Field(ge=1, description="always 1: blocks are not sorted into KernelBench's levels")
     code: str = Field(min_length=1, description="the file")
-    cases: int = Field(ge=1, description="calls that get_inputs(case) builds, each with other shapes")
+    cases: int = Field(
+        ge=1, description="inputs that get_inputs(case) builds: shapes, ranges of values, memory layouts"
+    )
+    hackable: str | None = Field(
+        description="why a trivial answer would pass, for which the problem has no file; null for one that has"
+    )
     requires: tuple[str, ...] = Field(description="PEP 508: what it imports besides the declared runtime")
     block: str = Field(min_length=1, description="id in the extraction, SOURCE::QUALNAME")
     swhid: str = Field(description="swh:1:cnt: of the file that defines it")
@@ -101,7 +106,7 @@ def derive(folder: Folder, made: Path) -> Json:
     """Write the files of the problems again, and count the rows; see `Derive`."""
     rows = list(_rows(folder.path))
     for _, row in rows:
-        if isinstance(row, KernelProblem):
+        if isinstance(row, KernelProblem) and row.hackable is None:
             (made / "level1").mkdir(exist_ok=True)
             (made / "level1" / row.name).write_text(row.code, encoding="utf-8", newline="\n")
     present = dict.fromkeys(folder.manifest.counts["rows"], 0) | Counter(name for name, _ in rows)

@@ -53,12 +53,15 @@ def load(code: str) -> Row:
 
 def test_a_problem_runs_as_the_block_does(tmp_path: Path) -> None:
     row = scale(extractions.source(tmp_path))
-    code, cases = build_problem(row, CallSignature(("channels",)))
+    problem = build_problem(row, CallSignature(("channels",)))
+    code = problem.render(factors=(1.0, 16.0), layouts=2)
     assert code.startswith(row.code or "-")
-    assert cases == 2
     names = load(code)
-    inputs = [names["get_inputs"](case) for case in range(cases)]
-    assert [tuple(x.shape) for x, _ in inputs] == [(2, 8, 4, 4), (3, 8, 6, 4)]
+    inputs = [names["get_inputs"](case) for case in range(8)]
+    assert [tuple(x.shape) for x, _ in inputs] == [(2, 8, 4, 4), (3, 8, 6, 4)] * 4
+    assert [x.is_contiguous(memory_format=torch.channels_last) for x, _ in inputs] == [False] * 4 + [True] * 4
+    assert [bool(x.abs().max() > 8) for x, _ in inputs] == [False, False, True, True] * 2
+    assert all(places.max() < 4 for _, places in inputs), "indices stay what they are"
     assert names["get_init_inputs"]() == [8, torch.nn.ReLU]
     torch.manual_seed(0)
     model = names["Model"](*names["get_init_inputs"]())
@@ -84,6 +87,29 @@ def test_what_has_no_such_form(tmp_path: Path, case: str) -> None:
         build_problem(scale(extractions.source(tmp_path), **changes), CallSignature())
     with pytest.raises(RefusedError, match=r"^its file defines Model$"):
         build_problem(block(extractions.source(tmp_path), "Taken", cases=[({}, ["float32 2"])]), CallSignature())
+
+
+def test_a_trivial_answer_does_not_pass(tmp_path: Path) -> None:
+    of = extractions.source(tmp_path, "alpha@1.0")
+    names = ("Small", "Same", "Draws", "Constant")
+    cases = [({"x": f"float32 {n}x4"}, [f"float32 {n}x1024"]) for n in (2, 3)]
+    call = {"forward": {"kwargs": {"x": "torch.randn((2, 4))"}}, "cases": cases}
+    results = [Result(row, ((row.source, row.path),)) for row in (block(of, name, **call) for name in names)]
+    extractions.write(tmp_path / "out", results, [of])
+    export_folder(tmp_path / "out", "kernelbench", tmp_path / "problems")
+    rows = pq.read_table(tmp_path / "problems" / "data" / "problems").to_pylist()
+    found = {row["block"].rpartition(".")[2]: row for row in rows}
+    assert found["Same"]["hackable"] == "within 0.01: the input"
+    assert found["Draws"]["hackable"] == "draws at random"
+    assert "another output" in found["Constant"]["hackable"]
+    assert found["Small"]["hackable"] is None
+    assert [path.name for path in (tmp_path / "problems" / "level1").iterdir()] == [found["Small"]["name"]]
+    problem = load(found["Small"]["code"])
+    model = problem["Model"](*problem["get_init_inputs"]())
+    for case in range(found["Small"]["cases"]):
+        output = model(*problem["get_inputs"](case))
+        assert not torch.allclose(output, torch.zeros(()), atol=0.01, rtol=0.01)
+        assert not torch.allclose(output, model(*problem["get_inputs"](case)), atol=0.01, rtol=0.01)
 
 
 @pytest.fixture(scope="module")
