@@ -10,7 +10,6 @@ COMMANDS = (
     ["benchmarks.quality"],
     ["benchmarks.versus_nndup"],
     ["benchmarks.graphs"],
-    ["benchmarks.planted"],
     ["benchmarks.growth"],
     ["benchmarks.sandbox"],
     ["benchmarks.training"],
