@@ -18,7 +18,7 @@ MOST = {
     "lines of code": 50_090,
     "files of code": 362,
     "lines of tests and their cases": 55_500,
-    "lines of benchmarks": 5_290,
+    "lines of benchmarks": 5_345,
     "words of documents": 15_850,
     "commands": 26,
     "options": 146,
