@@ -264,7 +264,7 @@ def read_words(spec: SpecLine, code: str) -> dict[str, str]:
     """Return the words of a block by column, from its spec and the class in its file."""
     algorithm = spec.get("algorithm") or {}
     names = [item["name"] for group in ("constructor", "forward") for item in spec[group]]
-    names += [*spec["builds"], *(spec["layers"] or {}), *spec["dependencies"], *spec["bases"]]
+    names += [*(spec["layers"] or {}), *spec["dependencies"], *spec["bases"]]
     names += [line.partition(") ")[2].partition(" ")[0] for line in algorithm.get("operations", ())]
     names += [motif["kind"] for motif in algorithm.get("motifs", ())]
     told = ""

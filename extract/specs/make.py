@@ -46,7 +46,7 @@ SHARED += ("swhid", "license", "code_sha256", "file", "graph")
 _OBSERVED = ("parameters", "train_differs", "identity_in_eval", "gradients", "tensors", "layers", "uninitialized")
 
 #: Fields that can be withheld, in the order in which they are tried -> the empty value.
-_OPTIONAL: dict[str, Any] = {"algorithm": None, "arguments": None, "cases": (), "dependencies": {}, "builds": {}}
+_OPTIONAL: dict[str, Any] = {"algorithm": None, "arguments": None, "cases": (), "dependencies": {}}
 _OPTIONAL |= {"layers": None, "summary": "", "bases": ()}
 
 
@@ -87,7 +87,6 @@ def make_spec(row: Block, answer: Mapping[str, Any] | None = None) -> Spec:
         forward=forward,
         arguments=arguments,
         cases=cases,
-        builds=outline.builds(row.name),
         dependencies={other: "class" if other in outline.classes else "function" for other in others},
         algorithm=algorithm,
         summary=summarize(row.name, observed, algorithm),

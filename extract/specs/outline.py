@@ -7,7 +7,6 @@ each piece are cached.
 import ast
 import contextlib
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -15,7 +14,7 @@ from types import MappingProxyType
 
 from extract.specs.notation import format_type, format_value, infer_type
 from lemur_core.source.scopes import last_name
-from lemur_core.source.text import list_nodes, parse_code
+from lemur_core.source.text import parse_code
 from manifests.records import SpecArgument
 
 METHODS = ("__init__", "forward")
@@ -30,9 +29,6 @@ _SEQUENTIAL = {
 #: Stated where a base outside of the file defines the method.
 _INHERITED = (SpecArgument(name="args", kind="more positional"), SpecArgument(name="kwargs", kind="more keyword"))
 _WITHOUT_ARGUMENTS = frozenset({"Module", "object", "ABC", "Generic", "Protocol"})
-_NOT_BUILT = re.compile(r"(Error|Exception|Warning|Parameter|Tensor|Size|OrderedDict|Variable|Counter)$|^Path$")
-_CAPITAL = re.compile(r"_?[A-Z]\w*")
-_CAMEL = re.compile(r"_?[A-Z]\w*[a-z]\w*|GELU|GLU|RNN|LSTM|GRU|ELU")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +38,6 @@ class ClassStatement:
     name: str
     bases: tuple[str, ...]
     methods: Mapping[str, tuple[SpecArgument, ...]]  # METHODS that it defines -> arguments without self
-    calls: Mapping[str, int]  # capitalized names that its methods call -> number of calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +58,6 @@ class SpecOutline:
                 yield facts
                 # Bases before the siblings of the class: nearly the order in which Python looks methods up.
                 waiting = [*facts.bases, *waiting]
-
-    def builds(self, name: str) -> dict[str, int]:
-        """Return the classes that the methods of a class construct, with the number of calls.
-
-        A name that the file does not define is one of a class if it is spelled like one.
-        """
-        statement = self.classes.get(name)
-        return {
-            called: number
-            for called, number in (statement.calls if statement else {}).items()
-            if called in self.classes or (called not in self.functions and _CAMEL.fullmatch(called))
-        }
 
     def method(self, name: str, method: str) -> tuple[SpecArgument, ...]:
         """Return the arguments of a method: its own, inherited in the file, or any if a base outside of it has them."""
@@ -149,9 +132,7 @@ def _class(node: ast.ClassDef) -> ClassStatement:
                     methods[name] = methods[item.value.id]
     bases = tuple(name for base in node.bases if (name := last_name(base.func if isinstance(base, ast.Call) else base)))
     kept = {name: methods[name] for name in METHODS if name in methods}
-    calls = (last_name(item.func) for item in list_nodes(node) if isinstance(item, ast.Call))
-    called = Counter(name for name in calls if _CAPITAL.fullmatch(name) and not _NOT_BUILT.search(name))
-    return ClassStatement(node.name, bases, MappingProxyType(kept), MappingProxyType(dict(sorted(called.items()))))
+    return ClassStatement(node.name, bases, MappingProxyType(kept))
 
 
 def _arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[SpecArgument, ...]:

@@ -35,7 +35,7 @@ HELD_OUT: tuple[tuple[Split, float], ...] = (("test", 0.10), ("validation", 0.10
 
 _DIGITS = 16
 _NOT_DESIGN = frozenset({"level", "fidelity", "category", "summary", "withheld", "graph", "algorithm"})
-_NAMING = _NOT_DESIGN | {"bases", "builds", "dependencies"}
+_NAMING = _NOT_DESIGN | {"bases", "dependencies"}
 _CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
 
 
@@ -173,7 +173,6 @@ def spec_row(spec: Spec, assignment: SplitAssignment) -> dict[str, Any]:
     facts["layers"] = None if facts["layers"] is None else _counts(facts["layers"])
     if facts["algorithm"] is not None:
         facts["algorithm"] = json.dumps(facts["algorithm"], sort_keys=True, ensure_ascii=False)
-    facts["builds"] = _counts(facts["builds"])
     facts["dependencies"] = _values(facts["dependencies"])
     for name, key in (("init", "init"), ("call", "forward")):
         facts[name] = None if worked[key] is None else _values(worked[key])

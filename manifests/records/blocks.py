@@ -269,9 +269,9 @@ class Spec(SpecFacts):
         description="number of submodules that it built, by class name; null if not constructed"
     )
     algorithm: Algorithm | None = Field(default=None, description="null if unknown or not published")
-    builds: dict[str, int] = Field(description="names of the classes that its own methods call, with counts")
     dependencies: dict[str, Literal["class", "function"]] = Field(
-        description="other definitions in its file, except modules that compute nothing here"
+        description="other definitions in its minimized file (its closed file where there is none), except modules"
+        " that compute nothing here"
     )
 
 
@@ -305,8 +305,7 @@ class SpecRow(SpecFacts):
     cases: tuple[SpecCase, ...] = Field(description="calls in eval mode, the first with the arguments that worked")
     layers: tuple[SpecCount, ...] | None = Field(description="number of submodules that it built, by class name")
     algorithm: str | None = Field(default=None, description="as in the line, JSON")
-    builds: tuple[SpecCount, ...] = Field(description="names of the classes that its own methods call, with counts")
-    dependencies: tuple[SpecValue, ...] = Field(description="other definitions in its file, with their kind")
+    dependencies: tuple[SpecValue, ...] = Field(description="other definitions in its minimized file, with their kind")
     split: Split = Field(description="train, validation or test; a group is never divided")
     cluster: str = Field(description="group that must be in one split: 16 digits of its first member's digest")
 

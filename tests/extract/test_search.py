@@ -44,7 +44,7 @@ def blocks() -> list[Block]:
 
 
 def write(folder: Path, lines: Sequence[str], kind: str = "extraction") -> Path:
-    """A folder with specs and a manifest, the only files that search reads."""
+    """A folder with specs and a manifest, the only files that search needs."""
     folder.mkdir(exist_ok=True)
     specs = folder / "specs.jsonl"
     specs.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -56,7 +56,12 @@ def write(folder: Path, lines: Sequence[str], kind: str = "extraction") -> Path:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(tmp_path_factory.mktemp("search") / "out", [to_line(make_spec(row)) for row in blocks()])
+    out = write(tmp_path_factory.mktemp("search") / "out", [to_line(make_spec(row)) for row in blocks()])
+    for row in blocks():
+        path = out / (row.file or "-")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(row.code or "", encoding="utf-8")
+    return out
 
 
 def found(folder: Path, query: str = "", limit: int | None = 10, **filters: Any) -> SearchResult:

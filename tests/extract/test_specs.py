@@ -37,13 +37,6 @@ def test_types_have_one_spelling(annotation: str, told: str) -> None:
     assert format_type(ast.parse(annotation, mode="eval").body) == told
 
 
-def test_what_a_class_builds() -> None:
-    """Classes of the file, whatever their letters, and what is spelled like a class elsewhere; never a function."""
-    code = "def Sequential(*parts): ...\nclass FSQ: ...\nclass A:\n    def __init__(self):\n"
-    code += "        self.a, self.b = FSQ(), Sequential(nn.Linear(2, 2), nn.LSTM(2, 2), EPS(1))\n"
-    assert read_outline(code).builds("A") == {"FSQ": 1, "LSTM": 1, "Linear": 1}
-
-
 def test_what_is_read_off_the_code() -> None:
     spec = make_spec(sample_blocks.block())
     assert spec.bases == ("Module",)
@@ -58,7 +51,6 @@ def test_what_is_read_off_the_code() -> None:
         ("x", "Tensor", None),
         ("mask", None, "none"),
     ]
-    assert spec.builds == {"Conv2d": 2, "Gate": 1}
     assert spec.dependencies == {"Gate": "class", "make_divisible": "function"}
     assert spec.arguments is spec.layers is spec.parameters is spec.keeps_shape is None
     assert spec.summary == "Squeeze: not run"
