@@ -76,10 +76,16 @@ def build_algorithm(answer: Mapping[str, Any], names: Sequence[str], cases: Sequ
 def _pair_sizes(graph: Graph, cases: Sequence[Case]) -> Iterator[tuple[int, list[tuple[object, int]]]]:
     """Yield, of each case whose inputs have the graph's dimensions, its number from 1, and stated with found sizes."""
     inputs = {node.scope: node.outputs[0].shape for node in graph.nodes if node.op == "input"}
+    outputs = [graph.type_of(ref).shape for ref in graph.outputs]
     for number, case in enumerate(cases, 1):
-        found = {name: read_shape(case.inputs.get(name, "")) or () for name in inputs}
-        if all(len(found[name]) == len(shape) for name, shape in inputs.items()):
-            yield number, [pair for name, shape in inputs.items() for pair in zip(shape, found[name], strict=True)]
+        stated = [*inputs.values(), *outputs]
+        found = [read_shape(text) or () for text in (*(case.inputs.get(name, "") for name in inputs), *case.outputs)]
+        if len(found) != len(stated):
+            stated = stated[: len(inputs)]
+        shapes = list(zip(stated, found, strict=False))
+        if all(len(one) == len(other) for one, other in shapes[: len(inputs)]):
+            same = (pair for pair in shapes if len(pair[0]) == len(pair[1]))
+            yield number, [pair for shape, sizes in same for pair in zip(shape, sizes, strict=True)]
 
 
 def _is_refuted(sizes: Sequence[tuple[object, int]]) -> bool:

@@ -9,10 +9,10 @@
     (6) mul of x, (5) -> N×512×H×W
     returns (6)
 
-An operand is the number of an operation, the name of an argument, a number, `learned` (a parameter that is trained),
-`fixed` (what the constructor made: a buffer, a frozen parameter, another tensor), or `given` (a tensor that no
-operation computed: written in the code, or from outside PyTorch). Sizes that vary with the input are letters; equal
-letters were equal in all runs, and a setting without a letter of its own `varies`.
+An operand is the number of an operation, the name of an argument, a number, `learned` (a parameter that is trained; one
+that an earlier operation reads `as in (1)`), `fixed` (what the constructor made: a buffer, a frozen parameter, another
+tensor), or `given` (a tensor that no operation computed: written in the code, or from outside PyTorch). Sizes that vary
+with the input are letters; equal letters were equal in all runs, and a setting without a letter of its own `varies`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -150,7 +150,7 @@ class Facts:
             lines.append("; ".join(filter(None, [named and f"inputs {named}", alone])))
         for index, number in self.numbers.items():
             node = nodes[index]
-            operands, settings = ", ".join(self._operands(node)), ", ".join(self._settings(node))
+            operands, settings = ", ".join(self._operands(index, node)), ", ".join(self._settings(node))
             gives = ", ".join(self._type(Ref(index, output)) for output in range(len(node.outputs)))
             text = f"{node.op.strip('_')}{f' of {operands}' if operands else ''}{f'; {settings}' if settings else ''}"
             lines.append(f"({number}) {'in backward: ' if index in self.backward else ''}{text} -> {gives}")
@@ -172,7 +172,7 @@ class Facts:
 
         return ", ".join(map(write, self.returns)) if isinstance(self.returns, list) else write(self.returns)
 
-    def _operands(self, node: Node) -> Iterator[str]:
+    def _operands(self, index: int, node: Node) -> Iterator[str]:
         """Yield the values that an operation reads, with the names of their arguments but for the first ones."""
         for name, value in node.arguments:
             refs = [item for item in _flat(value) if isinstance(item, Ref)]
@@ -180,7 +180,10 @@ class Facts:
                 yield self._literal(value)
             for place, ref in enumerate(refs):
                 named = name not in ("input", "other", "tensors", "mask") and not place and len(node.arguments) > 1
-                yield f"{name} {self._operand(ref)}" if named else self._operand(ref)
+                text = f"{name} {self._operand(ref)}" if named else self._operand(ref)
+                first = next((one for one in self.readers[ref.node] if one in self.numbers), index)
+                again = self.graph.nodes[ref.node].op == "parameter" and first < index
+                yield f"{text} as in ({self.numbers[first]})" if again else text
 
     def _operand(self, ref: Ref) -> str:
         node = self.graph.nodes[ref.node]

@@ -168,12 +168,21 @@ class TraceResult:
 
 
 def used_parameters(forms: Mapping[str, Graph]) -> set[str]:
-    """Return the names of the parameters that lead to a result.
+    """Return the full names of the parameters that lead to a result.
+
+    Scale and shift of a batch norm of which only the running statistics are used lead to none.
 
     Args: forms: canonical graphs by mode.
-    Returns: full names.
     """
-    return {node.scope for form in forms.values() for node in form.nodes if node.op == "parameter"}
+    used: set[str] = set()
+    for form in forms.values():
+        read = {*form.results, *(ref for node in form.nodes for ref in node.inputs)}
+        for index, node in enumerate(form.nodes):
+            idle = node.op == "batch_norm" and Ref(index) not in read
+            refs = (ref for ref in node.inputs if not (idle and ref in (node.get("weight"), node.get("bias"))))
+            used.update(form.nodes[ref.node].scope for ref in refs if form.nodes[ref.node].op == "parameter")
+        used.update(form.nodes[ref.node].scope for ref in form.results if form.nodes[ref.node].op == "parameter")
+    return used
 
 
 def initial_values(recorder: Recorder, module: nn.Module) -> dict[str, Ref]:

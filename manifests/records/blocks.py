@@ -193,8 +193,8 @@ class Algorithm(Record):
     )
     train_error: str | None = Field(description="why there is no graph of train mode")
     sizes: dict[str, tuple[int | float, ...]] = Field(
-        description="free input sizes by letter: the values it was traced at, its own first; and numbers"
-        " U1, U2, ... without a formula"
+        description="free input sizes by their names in the formulas of eval and train (operations have letters of"
+        " their own): the values it was traced at, its own first; and numbers U1, U2, ... without a formula"
     )
     fixed: str | None = Field(description="why no size is free, if none is")
     rebuilds: bool | None = Field(

@@ -141,6 +141,12 @@ def test_a_recorded_case_refutes_sizes_that_were_varied_together(traced: dict[st
     gate = build_algorithm(answer(traced["gate"]), ["image"], [Case(inputs={"image": "float32 2×32×6×6"}, outputs=())])
     assert gate.operations[0].endswith("; of this run alone: sizes"), "a case has 32 channels instead of 64"
     assert build_algorithm(found, ["image", "boxes"], [wider]).operations[0] == "inputs image N×L, boxes N×L2"
+    returns = Case(inputs={"image": "float32 2×64×9×9"}, outputs=("float32 2×64×9×8", "float32 2×64×1×1"))
+    gate = build_algorithm(answer(traced["gate"]), ["image"], [returns])
+    assert gate.fixed == "sizes that were varied together differ in case 1", "H was 9 at first, W 9 and 8"
+    returns = Case(inputs={"image": "float32 2×64×9×9"}, outputs=("float32 2×64×9×9", "float32 2×64×1×2"))
+    gate = build_algorithm(answer(traced["gate"]), ["image"], [returns])
+    assert gate.operations[0].endswith("; of this run alone: sizes"), "a case returns 2 where the graph has 1"
     refuted = build_algorithm(found, ["image", "boxes"], [same, other])
     assert refuted.fixed == "sizes that were varied together differ in case 2"
     assert refuted.operations[0] == "inputs image 2×3, boxes 2×5; of this run alone: sizes"

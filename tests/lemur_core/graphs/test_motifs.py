@@ -1,6 +1,7 @@
 """Facts of graphs: their operations in lines, the motifs that structure proves, and parts of networks."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import identities
 from lemur_core.graphs.serialization import deserialize, serialize
 from lemur_core.graphs.symbolic import Symbols, merge_runs
+from lemur_core.graphs.trace import used_parameters
 from tests.builders.graphs import trace
 from tests.builders.suites import read_table, table
 
@@ -229,3 +231,11 @@ def test_small_modules_are_left_out() -> None:
     assert {"stem.0", "joined.norm"} <= parts(whole, least=1).keys()
     assert not parts(whole, least=100)
     assert parts(canonical(Graph((), ()))) == {}
+
+
+def test_a_norm_of_which_only_the_statistics_are_used_has_idle_parameters() -> None:
+    for forward, idle in ((lambda n, x: (n.bn(n.a(x)), n.a(x))[1], True), (lambda n, x: n.bn(n.a(x)), False)):
+        form = graph(partial(Net, forward, a=nn.Conv2d(4, 4, 1), bn=nn.BatchNorm2d(4)), (2, 4, 8, 8), train=True)
+        assert {node.op for node in form.nodes} >= {"batch_norm"}
+        own = set() if idle else {"bn.weight", "bn.bias"}
+        assert used_parameters({"train": form}) == {"a.weight", "a.bias"} | own
