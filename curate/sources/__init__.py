@@ -94,7 +94,38 @@ def open_source(spec: str, of_files: Mapping[str, str] = {}) -> RecordSource:
         from curate.sources.services import HubDataset, LemurDatabase
 
         return HubDataset(spec) if name != "lemur-db" else LemurDatabase(version if at else None)
-    return _open_path(spec, of_files)
+    path, shown = Path(spec), spec if spec and spec.isprintable() else repr(spec)
+    try:
+        if not spec:
+            raise FileNotFoundError
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # ValueError: a NUL byte in the name
+        near = difflib.get_close_matches(name, ("lemur", "lemur-db"), 1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UserError(f"{shown}: no such file or folder; {hint}{_FORMS}") from error
+    except OSError as error:
+        raise UserError(f"{shown}: cannot be read: {error.strerror}; {_FORMS}") from error
+    check_plain(path, inside=False)
+    check_name(path.resolve() if path.is_dir() else path)
+    source = _open_folder(path, of_files) if path.is_dir() else _open_file(path)
+    if source is None:
+        none = "holds no .py files (hidden folders and __pycache__ are not searched)"
+        raise UserError(f"{shown}: {none if path.is_dir() else 'unknown kind of file'}; {_FORMS}")
+    return source
+
+
+def _open_file(path: Path) -> RecordSource | None:
+    if (table := open_table(path)) is not None:
+        return table
+    return DatabaseFile(path) if path.name.lower().endswith(_DATABASE) or is_database(path) else None
+
+
+def _open_folder(folder: Path, of_files: Mapping[str, str]) -> RecordSource | None:
+    if is_extraction(folder):
+        return ExtractionFolder(folder)
+    if (folder / FILE_NAME).is_file() and (folder / RECORDS).is_dir():  # a finished folder: only its records
+        return ParquetFolder(folder / RECORDS, folder.resolve().name)
+    return next((source for source in (PythonFolder(folder, of_files), ParquetFolder(folder)) if source.files()), None)
 
 
 def open_sources(specs: Sequence[str], of_files: Mapping[str, str] = {}) -> RecordSource:
@@ -109,43 +140,6 @@ def open_sources(specs: Sequence[str], of_files: Mapping[str, str] = {}) -> Reco
     if "prm" in of_files and not any(isinstance(source, PythonFolder) for source in sources):
         raise UsageError("--prm: is for the files of a folder, and no SOURCE is one; leave it out")
     return join_sources(sources)
-
-
-def _open_path(spec: str, of_files: Mapping[str, str]) -> RecordSource:
-    path = Path(spec)
-    shown = spec if spec and spec.isprintable() else repr(spec)
-    try:
-        if not spec:
-            raise FileNotFoundError
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # ValueError: a NUL byte in the name
-        near = difflib.get_close_matches(spec.partition("@")[0], ("lemur", "lemur-db"), 1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise UserError(f"{shown}: no such file or folder; {hint}{_FORMS}") from error
-    except OSError as error:
-        raise UserError(f"{shown}: cannot be read: {error.strerror}; {_FORMS}") from error
-    if path.is_dir():
-        check_name(path.resolve())
-        return _open_folder(path, of_files)
-    check_plain(path)
-    check_name(path)
-    name = path.name.lower()
-    if (table := open_table(path)) is not None:
-        return table
-    if name.endswith(_DATABASE) or is_database(path):
-        return DatabaseFile(path)
-    raise UserError(f"{shown}: unknown kind of file; {_FORMS}")
-
-
-def _open_folder(folder: Path, of_files: Mapping[str, str]) -> RecordSource:
-    if is_extraction(folder):
-        return ExtractionFolder(folder)
-    if (folder / FILE_NAME).is_file() and (folder / RECORDS).is_dir():  # a finished folder: only its records
-        return ParquetFolder(folder / RECORDS, folder.resolve().name)
-    for source in (PythonFolder(folder, of_files), ParquetFolder(folder)):
-        if source.files():
-            return source
-    raise UserError(f"{folder}: holds no .py files (hidden folders and __pycache__ are not searched); {_FORMS}")
 
 
 def find_source_parents(source: RecordSource) -> list[Parent]:
@@ -170,9 +164,8 @@ def _lists(folder: Path, files: list[Path]) -> bool:
         return False
     stated = {item.path: item.sha256 for item in manifest.outputs}
     listed = {file: name for file in files if (name := file.relative_to(folder).as_posix()) in stated}
-    wrong = next(
-        (name for file, name in listed.items() if not file.is_file() or sha256_file(file) != stated[name]), None
-    )
-    if wrong is not None:
-        note(f"{folder}: {wrong} differs from its {FILE_NAME}; the folder is not named as a parent")
-    return bool(listed) and wrong is None
+    for file, name in listed.items():
+        if not file.is_file() or sha256_file(file) != stated[name]:
+            note(f"{folder}: {name} differs from its {FILE_NAME}; the folder is not named as a parent")
+            return False
+    return bool(listed)

@@ -8,16 +8,17 @@ Source: `ab/nn/util/{ZST.py,db/{Init,Write,Read}.py}` of https://github.com/ABra
 """
 
 import hashlib
+import itertools
 import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from curate.sources.files import FileSource, read_errors
-from curate.sources.rows import MeasuredFacts, SourceRow, read_row, read_tables
+from curate.sources.rows import MeasuredFacts, SourceRow, read_row
 from lemur_core.files.atomic import atomic_file, sha256_file
 from lemur_core.files.cache import cache_folder, drop_damaged, is_cached
 from lemur_core.files.errors import DamagedError, UserError
@@ -32,17 +33,23 @@ _TABLES = {
     "nn": ("name", "code"),
     "prm": ("uid", "name", "value"),
 }
+#: The tables of measurements besides training, by the column that names the network or a training run of it.
+_MEASURED = {
+    "run": "model_name",
+    "tflite": "model_name",
+    "prun": "model_name",
+    "nn_stat": "nn_name",
+    **dict.fromkeys(("train_stat", "layer_stat", "per_layer_stat"), "stat_id"),
+}
 
+_CONFIGURATION = ("task", "dataset", "metric", "nn", "epoch")
+_NEEDED = ("accuracy", *_CONFIGURATION)
 #: The best runs of each configuration come first; ties in the order of the index that LEMUR's query uses.
-_NEEDED = ("accuracy", "task", "dataset", "metric", "nn", "epoch")
 _RUNS = f"""
-    SELECT task, dataset, metric, nn, epoch, duration, prm, accuracy FROM stat
+    SELECT {", ".join(_CONFIGURATION)}, duration, prm, accuracy FROM stat
     WHERE {" AND ".join(f"{name} IS NOT NULL" for name in _NEEDED)}
-    ORDER BY task, dataset, metric, nn, epoch, accuracy DESC, transform, duration, id
+    ORDER BY {", ".join(_CONFIGURATION)}, accuracy DESC, transform, duration, id
 """
-
-
-_CONFIGURATION = 5  # columns that tell a network's benchmark
 
 _SQLITE, _ZSTANDARD = b"SQLite format 3\x00", b"\x28\xb5\x2f\xfd"
 _SORT_KIB = 1 << 16  # memory for sorting runs; more uses a temporary file
@@ -62,70 +69,45 @@ def read_database(path: Path, where: str) -> Iterator[SourceRow]:
     """Yield the rows of a database, opened read-only.
 
     Args: where: its name in messages.
-    Raises: UserError if it is not a SQLite database, not one of LEMUR, or locked; or if it has runs, but a column is
-        null in all of them, or one in each.
+    Raises: UserError if it is not a SQLite database, not one of LEMUR, or locked; or if none of its runs is a row.
     """
     rows = 0
-    with _database_errors(path, where), closing(_connect(path)) as connection:
+    with _open(path, where) as connection, progress("reading LEMUR's runs", None, "best runs") as advance:
         columns = _check_tables(connection, where)
-        code_of, parameters_of = _code_reader(connection, columns), _parameter_reader(connection)
-        with progress("reading LEMUR's runs", None, "best runs") as advance:
-            for run in _best_runs(connection):
-                code, arch_uid = code_of(run["nn"])
-                prm = parameters_of(run["prm"])
-                yield read_row({**run, "nn_code": code, "arch_uid": arch_uid, "prm": prm})
+        read_code, read_parameters = _code_reader(connection, columns), _parameter_reader(connection)
+        runs = connection.execute(_RUNS)
+        names = [name for name, *_ in runs.description]
+        for _, same in itertools.groupby(runs, lambda run: run[: len(_CONFIGURATION)]):
+            best = None
+            for run in same:
+                row = dict(zip(names, run, strict=True))
+                best = row["accuracy"] if best is None else best
+                if row["accuracy"] != best:
+                    break
+                code, arch_uid = read_code(row["nn"])
+                yield read_row({**row, "nn_code": code, "arch_uid": arch_uid, "prm": read_parameters(row["prm"])})
                 rows += 1
                 advance(1)
-        if not rows:
-            _check_runs(connection, where)
+        total = connection.execute("SELECT COUNT(*) FROM stat").fetchone()[0]
+    if total and not rows:
+        none = f"of {plural(total, 'run')} none has a value in each of the columns {', '.join(_NEEDED)}"
+        raise UserError(f"{where}: {none}, so there are no rows")
 
 
 def read_measured(path: Path, where: str) -> Iterator[MeasuredFacts]:
-    """Yield the measurements in a database. Raises: UserError if it cannot be read."""
-    with _database_errors(path, where):
-        yield from read_tables(path)
-
-
-def _check_runs(connection: sqlite3.Connection, where: str) -> None:
-    values = ", ".join(f"COUNT({name})" for name in _NEEDED)
-    total, *counts = connection.execute(f"SELECT COUNT(*), {values} FROM stat").fetchone()
-    if total:
-        empty = next((name for name, count in zip(_NEEDED, counts, strict=True) if not count), None)
-        columns = f"column {empty}" if empty else f"each of the columns {', '.join(_NEEDED)}"
-        raise UserError(f"{where}: of {plural(total, 'run')} none has a value in {columns}, so there are no rows")
-
-
-def _best_runs(connection: sqlite3.Connection) -> Iterator[dict[str, Any]]:
-    """Yield the best runs by column of `_RUNS`; SQLite keeps texts as bytes, and any value in any column."""
-    configuration, best = None, None
-    runs = connection.execute(_RUNS)
-    names = [name for name, *_ in runs.description]
-    for run in runs:
-        accuracy = run[-1]
-        if run[:_CONFIGURATION] != configuration:
-            configuration, best = run[:_CONFIGURATION], accuracy
-        if accuracy == best:
-            yield dict(zip(names, run, strict=True))
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-    connection.text_factory = bytes  # a file may claim falsely that its text is UTF-8
-    connection.execute(f"PRAGMA cache_size = -{_SORT_KIB}")
-    return connection
-
-
-@contextmanager
-def _database_errors(path: Path, where: str) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the rest of the bits are details
-        message = f"{where}: cannot be read as a SQLite database: {error}"
-        if code in _ADVICE or not is_cached(path):
-            raise UserError(f"{message}; {_ADVICE.get(code, 'write or fetch it again')}") from error
-        drop_damaged(path)
-        raise DamagedError(f"{message}; write or fetch it again") from error
+    """Yield the measurements in a database, table by table. Raises: UserError if it cannot be read."""
+    with _open(path, where) as connection:
+        connection.text_factory = lambda value: value.decode("utf-8", "backslashreplace")
+        for table, column in _MEASURED.items():
+            columns = _columns(connection, table)
+            if column not in columns:
+                continue
+            nn = f"own.{column}" if column != "stat_id" else "(SELECT nn FROM stat WHERE stat.id = own.stat_id)"
+            order = ", ".join(f"own.{name}" for name in ("id", "stat_id") if name in columns) or "own.rowid"
+            for name, *values in connection.execute(f"SELECT {nn}, own.* FROM {table} AS own ORDER BY {order}"):
+                facts = {key: value for key, value in zip(columns, values, strict=True) if value is not None}
+                place = "/".join(str(facts[key]) for key in ("stat_id", "id") if key in facts)
+                yield MeasuredFacts(str(name or ""), table, place, facts)
 
 
 #: Advice for errors that leave the file sound.
@@ -143,40 +125,59 @@ _ADVICE = {
 }
 
 
-def _check_tables(connection: sqlite3.Connection, where: str) -> set[str]:
+@contextmanager
+def _open(path: Path, where: str) -> Iterator[sqlite3.Connection]:
+    """Yield a read-only connection; report errors of SQLite in the block as one line."""
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            connection.text_factory = bytes  # a file may claim falsely that its text is UTF-8
+            connection.execute(f"PRAGMA cache_size = -{_SORT_KIB}")
+            yield connection
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the rest of the bits are details
+        message = f"{where}: cannot be read as a SQLite database: {error}"
+        if code in _ADVICE or not is_cached(path):
+            raise UserError(f"{message}; {_ADVICE.get(code, 'write or fetch it again')}") from error
+        drop_damaged(path)
+        raise DamagedError(f"{message}; write or fetch it again") from error
+
+
+def _check_tables(connection: sqlite3.Connection, where: str) -> list[str]:
     """Return the columns of table `nn`, if all required ones are present."""
-    tables = sorted(_names(connection, "SELECT name FROM sqlite_master WHERE type='table'"))
+    tables = sorted(_names(connection, "SELECT name FROM sqlite_master WHERE type = 'table'"))
     for table, wanted in _TABLES.items():
         if table not in tables:
             known = ", ".join(tables) or "none"
             raise UserError(f"{where}: no table {table!r}, so not a LEMUR database; it has {known}")
-        columns = _names(connection, f"SELECT name FROM pragma_table_info('{table}')")
-        missing = next((name for name in wanted if name not in columns), None)
-        if missing is not None:
-            raise UserError(f"{where}: table {table!r} has no column {missing!r}, so not a LEMUR database")
-    return _names(connection, "SELECT name FROM pragma_table_info('nn')")
+        if missing := [name for name in wanted if name not in _columns(connection, table)]:
+            raise UserError(f"{where}: table {table!r} has no column {missing[0]!r}, so not a LEMUR database")
+    return _columns(connection, "nn")
 
 
-def _names(connection: sqlite3.Connection, query: str) -> set[str]:
-    return {name.decode() for (name,) in connection.execute(query)}
+def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
+    return _names(connection, f"SELECT name FROM pragma_table_info('{table}')")
+
+
+def _names(connection: sqlite3.Connection, query: str) -> list[str]:
+    return [str(_text(name)) for (name,) in connection.execute(query)]
+
+
+def _text(value: Any) -> Any:
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
 
 
 def _code_reader(
-    connection: sqlite3.Connection, columns: set[str]
+    connection: sqlite3.Connection, columns: list[str]
 ) -> Callable[[bytes], tuple[bytes | None, str | None]]:
     """Return a function from a network's name to its code and `arch_uid`."""
     identity = "arch_uid" if "arch_uid" in columns else "id" if "id" in columns else "NULL"
 
     @lru_cache(maxsize=_CODES)
     def read(name: bytes) -> tuple[bytes | None, str | None]:
-        values = connection.execute(f"SELECT code, {identity} FROM nn WHERE name = CAST(? AS TEXT)", (name,)).fetchone()
-        if values is None:
-            return None, None
-        code, uid = values
-        if isinstance(uid, bytes):
-            uid = uid.decode("utf-8", "backslashreplace")
-        stated = isinstance(uid, str) and isinstance(code, bytes)
-        return code, parse_arch_uid(code.decode("utf-8", "replace"), uid) if stated else None
+        query = f"SELECT code, {identity} FROM nn WHERE name = CAST(? AS TEXT)"
+        code, uid = connection.execute(query, (name,)).fetchone() or (None, None)
+        stated = isinstance(uid, bytes) and isinstance(code, bytes)
+        return code, parse_arch_uid(code.decode("utf-8", "replace"), _text(uid)) if stated else None
 
     return read
 
@@ -208,22 +209,15 @@ def _parameter_reader(connection: sqlite3.Connection) -> Callable[[object], str]
         query = f"SELECT name, MAX(value) FROM {table} WHERE uid = CAST(? AS TEXT) GROUP BY name"
         values = {_text(name): _text(value) for name, value in connection.execute(query, (uid,))}
         own = drop_outcomes(values)
-        if len(own) < len(values) and _is_shared(connection, uid):
-            values = own
-        return json.dumps(values, sort_keys=True)
+        return json.dumps(own if len(own) < len(values) and is_shared(uid) else values, sort_keys=True)
+
+    def is_shared(uid: object) -> bool:
+        """Return whether several runs have a parameter id; the first call scans the runs."""
+        connection.execute("CREATE TEMP TABLE IF NOT EXISTS runs AS SELECT CAST(prm AS TEXT) AS uid FROM stat")
+        connection.execute("CREATE INDEX IF NOT EXISTS temp.runs_of_uid ON runs (uid)")
+        return len(connection.execute("SELECT 1 FROM runs WHERE uid = CAST(? AS TEXT) LIMIT 2", (uid,)).fetchall()) > 1
 
     return read
-
-
-def _is_shared(connection: sqlite3.Connection, uid: object) -> bool:
-    """Return whether several runs have a parameter id; the first call scans the runs."""
-    connection.execute("CREATE TEMP TABLE IF NOT EXISTS runs AS SELECT CAST(prm AS TEXT) AS uid FROM stat")
-    connection.execute("CREATE INDEX IF NOT EXISTS temp.runs_of_uid ON runs (uid)")
-    return len(connection.execute("SELECT 1 FROM runs WHERE uid = CAST(? AS TEXT) LIMIT 2", (uid,)).fetchall()) > 1
-
-
-def _text(value: Any) -> Any:
-    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
 
 
 #: Bytes decompressed at a time: Zstandard writes 128 KiB of one byte as four, so this gives 64 MiB at most.
@@ -241,13 +235,12 @@ def unpack(packed: Path, target: Path, where: str) -> None:
         import zstandard
     except ImportError as error:
         raise UserError(f"{where}: needs zstandard to decompress: pip install 'lemur-curator[lemur-db]'") from error
-    with read_errors(packed), packed.open("rb") as file, atomic_file(target) as part, part.open("wb") as out:
+    with read_errors(where), packed.open("rb") as file, atomic_file(target) as part, part.open("wb") as out:
         frame, begun, size, packed_size = None, b"", 0, 0
         try:
             while chunk := file.read(_CHUNK):
                 packed_size += len(chunk)
-                # A file may be a sequence of frames, and each needs a decompressor of its own.
-                while chunk:
+                while chunk:  # a file may be a sequence of frames, and each needs a decompressor of its own
                     frame = frame or zstandard.ZstdDecompressor().decompressobj()
                     piece = frame.decompress(chunk)
                     begun += piece[: max(0, len(_SQLITE) - len(begun))]
@@ -256,7 +249,11 @@ def unpack(packed: Path, target: Path, where: str) -> None:
                         raise UserError(f"{where}: holds no SQLite database; name LEMUR's ab.nn.db or ab.nn.zst")
                     size += len(piece)
                     check_growth(where, packed_size, size)
-                    _write(out, piece, target)
+                    try:
+                        out.write(piece)
+                    except OSError as error:
+                        advice = "free space, or set LEMUR_CURATOR_CACHE"
+                        raise UserError(f"{target.parent}: {error.strerror}; {advice}") from error
                     chunk = frame.unused_data if frame.eof else b""
                     frame = None if frame.eof else frame
         except zstandard.ZstdError as error:
@@ -265,37 +262,25 @@ def unpack(packed: Path, target: Path, where: str) -> None:
             raise UserError(f"{where}: ends before its content does, after {size:,} bytes of it; fetch it again")
 
 
-def _write(out: BinaryIO, piece: bytes, target: Path) -> None:
-    try:
-        out.write(piece)
-    except OSError as error:
-        raise UserError(f"{target.parent}: {error.strerror}; free space, or set LEMUR_CURATOR_CACHE") from error
-
-
 class DatabaseFile(FileSource):
     """A LEMUR database on this machine. A compressed one is decompressed once, into the cache."""
 
-    def read_rows(self) -> Iterator[SourceRow]:
-        """Yield the rows that the LEMUR API returns for it.
-
-        Raises: UserError as `unpack` and `read_database` do.
-        """
-        yield from read_database(self._find_database(), self.where)
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, lambda path, where: read_database(_find_plain(path, where), where))
 
     def measurements(self) -> Iterator[MeasuredFacts]:
         """Yield the measurements of the database. Raises: UserError as `read_rows` does."""
-        return read_measured(self._find_database(), self.where)
+        return read_measured(_find_plain(self._path, self.where), self.where)
 
-    def _find_database(self) -> Path:
-        with read_errors(self._path), self._path.open("rb") as file:
-            packed = file.read(len(_ZSTANDARD)) == _ZSTANDARD
-        return self._find_unpacked() if packed else self._path
 
-    def _find_unpacked(self) -> Path:
-        with read_errors(self._path):
-            digest = sha256_file(self._path)
-        target = cache_folder("lemur-db") / f"{digest[:16]}.db"
-        if not target.is_file():
-            note(f"{self.where}: decompressing into {target.parent}")
-            unpack(self._path, target, self.where)
-        return target
+def _find_plain(path: Path, where: str) -> Path:
+    """Return the database itself, or if it is compressed, its plain form in the cache."""
+    with read_errors(where), path.open("rb") as file:
+        if file.read(len(_ZSTANDARD)) != _ZSTANDARD:
+            return path
+        digest = sha256_file(path)
+    target = cache_folder("lemur-db") / f"{digest[:16]}.db"
+    if not target.is_file():
+        note(f"{where}: decompressing into {target.parent}")
+        unpack(path, target, where)
+    return target

@@ -4,13 +4,14 @@ import errno
 import hashlib
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar
 from urllib.parse import unquote
 
-from curate.sources.files import ParquetFile, describe_file, open_table
+from curate.sources.files import describe_file, open_table, read_parquet
 from curate.sources.rows import COLUMNS, MAX_RECORD_BYTES, RowSource, SourceRow, build_broken_row, read_row
+from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import locate_inside
 from lemur_core.files.markdown import plural
@@ -26,9 +27,9 @@ from manifests.records import LEVELS, Block
 
 
 class FolderSource(RowSource):
-    """Base class of the sources that read the files of a folder with one suffix, by their relative paths."""
+    """Base class of the sources that read the files of a folder with one suffix, in the order of their paths."""
 
-    suffix: str
+    suffix: ClassVar[str]
 
     def __init__(self, folder: Path, name: str | None = None) -> None:
         super().__init__(name or folder.resolve().name, str(folder))
@@ -38,9 +39,12 @@ class FolderSource(RowSource):
         """Return the folder as one input: its digest covers the sorted relative paths and their contents."""
         digest, size = hashlib.sha256(), 0
         for path in self.files():
-            content, length = self._describe(path)
-            relative = os.fsencode(path.relative_to(self._folder).as_posix())
-            digest.update(relative + b"\0" + content.encode() + b"\n")
+            try:
+                target = locate_inside(self._folder, path)
+                content, length = sha256_file(target), target.stat().st_size
+            except OSError:  # its row says so
+                content, length = "unread", 0
+            digest.update(os.fsencode(self._relative(path)) + b"\0" + content.encode() + b"\n")
             size += length
         return [Input(name=self.name, sha256=digest.hexdigest(), bytes=size)]
 
@@ -61,10 +65,15 @@ class FolderSource(RowSource):
             paths += [Path(inside, name) for name in names if name.endswith(self.suffix)]
         return sorted(paths, key=Path.as_posix)
 
-    def _describe(self, path: Path) -> tuple[str, int]:
-        """Return the SHA-256 and size of a file."""
-        described = describe_file(path)
-        return described.sha256, described.bytes
+    def _relative(self, path: Path) -> str:
+        return path.relative_to(self._folder).as_posix()
+
+    def _locate_table(self, path: Path) -> Path:
+        """Return the table behind a path. Raises: UserError if it is a link that leaves the folder, or no file."""
+        try:
+            return locate_inside(self._folder, path)
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read: {error.strerror}; copy the file, or name it itself") from error
 
 
 #: The table of a folder of Python files that states the columns of its rows.
@@ -92,7 +101,8 @@ class PythonFolder(FolderSource):
         Raises: UserError if a folder cannot be listed, or the table cannot be read.
         """
         evaluations = self._read_table()
-        for row in self._read_files():
+        for path in self.files():
+            row = self._read_file(path)
             for evaluation in evaluations.pop(row["nn"], None) or [{}]:
                 yield {**row, **self._stated, **evaluation}
         if evaluations:
@@ -102,8 +112,7 @@ class PythonFolder(FolderSource):
     def inputs(self) -> list[Input]:
         """Return the folder as one input, and its table as another."""
         table = self._find_table()
-        described = [] if table is None else [describe_file(self._folder / table)]
-        own = [Input(name=f"{self.name}/{item.name}", sha256=item.sha256, bytes=item.bytes) for item in described]
+        own = [] if table is None else [describe_file(self._folder / table, f"{self.name}/{table}")]
         return [*super().inputs(), *own]
 
     def _find_table(self) -> str | None:
@@ -115,41 +124,28 @@ class PythonFolder(FolderSource):
     def _read_table(self) -> dict[str, list[Mapping[str, object]]]:
         """Return the facts in the table, by file name."""
         evaluations: dict[str, list[Mapping[str, object]]] = defaultdict(list)
-        if (table := self._find_table()) is not None:
-            try:
-                path = locate_inside(self._folder, self._folder / table)
-            except OSError as error:
-                raise UserError(f"{self._folder / table}: cannot be read: {error.strerror}; copy the file") from error
-            source = open_table(path, required=("nn",))
+        if (name := self._find_table()) is not None:
+            path = self._folder / name
+            source = open_table(self._locate_table(path), str(path), required=("nn",))
             assert source is not None
             for batch in source.batches():
                 for row in batch.to_pylist():
-                    stated = {name: row[name] for name in COLUMNS if name not in ("nn", "nn_code")}
-                    known = {name: value for name, value in stated.items() if value is not None}
+                    about = {name: row[name] for name in COLUMNS if name not in ("nn", "nn_code")}
+                    known = {name: value for name, value in about.items() if value is not None}
                     evaluations[row["nn"].removesuffix(".py")].append(known)
         return evaluations
 
-    def _read_files(self) -> Iterator[SourceRow]:
-        for path in self.files():
-            relative = path.relative_to(self._folder).as_posix().removesuffix(".py")
-            name = os.fsencode(relative).decode("utf-8", "backslashreplace")
-            try:
-                yield _read_file(name, self._read(path))
-            except OSError as error:
-                yield build_broken_row(f"cannot be read: {error.strerror}", name)
-
-    def _describe(self, path: Path) -> tuple[str, int]:
+    def _read_file(self, path: Path) -> SourceRow:
+        name = os.fsencode(self._relative(path).removesuffix(".py")).decode("utf-8", "backslashreplace")
         try:
-            content = self._read(path)
-        except OSError:
-            return "unread", 0
-        return hashlib.sha256(content).hexdigest(), len(content)
-
-    def _read(self, file: Path) -> bytes:
-        target = locate_inside(self._folder, file)
-        if target.stat().st_size > MAX_RECORD_BYTES:
-            raise OSError(errno.EFBIG, f"it has more than {MAX_RECORD_BYTES >> 20} MiB", str(file))
-        return target.read_bytes()
+            target = locate_inside(self._folder, path)
+            if target.stat().st_size > MAX_RECORD_BYTES:
+                raise OSError(errno.EFBIG, f"it has more than {MAX_RECORD_BYTES >> 20} MiB")
+            return read_row({"nn": name, "nn_code": decode_python(target.read_bytes())})
+        except OSError as error:
+            return build_broken_row(f"cannot be read: {error.strerror}", name)
+        except SyntaxError as error:
+            return build_broken_row(str(error.msg), name)
 
 
 #: Where finished folders hold their networks.
@@ -165,47 +161,23 @@ class ParquetFolder(FolderSource):
 
     suffix = ".parquet"
 
-    def files(self) -> list[Path]:
-        """Return the files, as every folder does.
-
-        Raises: UserError if a folder cannot be listed, or a file is a link that leaves the folder.
-        """
-        paths = super().files()
-        for path in paths:
-            try:
-                locate_inside(self._folder, path)
-            except OSError as error:
-                raise UserError(
-                    f"{path}: cannot be read: {error.strerror}; copy the file, or name it itself"
-                ) from error
-        return paths
-
     def read_rows(self) -> Iterator[SourceRow]:
         """Yield the rows of all files, each in its order.
 
-        Raises: UserError if a file cannot be read or lacks a required column.
+        Raises: UserError if a file cannot be read, is a link that leaves the folder, or lacks a required column.
         """
         for path in self.files():
-            parts = [part.partition("=") for part in path.relative_to(self._folder).parent.parts]
+            parts = [part.partition("=") for part in Path(self._relative(path)).parent.parts]
             stated = {name: unquote(value) for name, equals, value in parts if equals and value != _NULL}
             constants = {name: value for name, value in stated.items() if name in COLUMNS}
-            yield from ParquetFile(path, constants=constants).read_rows()
+            yield from read_parquet(self._locate_table(path), str(path), constants=constants)
 
-
-def _read_file(name: str, content: bytes) -> SourceRow:
-    try:
-        return read_row({"nn": name, "nn_code": decode_python(content)})
-    except SyntaxError as error:
-        return build_broken_row(str(error.msg), name)
-
-
-T = TypeVar("T")
 
 #: The prefix of a block's record name, so that `--include block` selects all of them.
 PREFIX = "block"
 
-_COLUMNS = ("block", "level", "error_kind", "license", "lean_license", "code", "lean_code")
-_TEXTS = ("code", "lean_code")
+_ABOUT = ("block", "level", "error_kind", "license", "lean_license")
+_CODES = ("code", "lean_code")
 _RUNS = LEVELS.index("executed")
 
 
@@ -221,16 +193,15 @@ class ExtractionFolder(RowSource):
         self._folder = folder
 
     def read_rows(self) -> Iterator[SourceRow]:
-        """Yield a row for each block.
-
-        Raises: UserError if a table cannot be read.
-        """
-        return self._blocks(list(_COLUMNS), _build_row)
+        """Yield a row for each block. Raises: UserError if a table cannot be read."""
+        for block, licenses, problem in self._blocks((*_ABOUT, *_CODES)):
+            name = f"{PREFIX}-{block.block}"
+            record = {"nn": name, "nn_code": block.lean_code or block.code, "license": combine_licenses(licenses)}
+            yield build_broken_row(problem, name) if problem else read_row(record)
 
     def inputs(self) -> list[Input]:
         """Return the two files that are read."""
-        described = [describe_file(path) for path in self.files()]
-        return [Input(name=f"{self.name}/{item.name}", sha256=item.sha256, bytes=item.bytes) for item in described]
+        return [describe_file(path, f"{self.name}/{path.name}") for path in self.files()]
 
     def files(self) -> list[Path]:
         """Return the two files that are read."""
@@ -241,19 +212,15 @@ class ExtractionFolder(RowSource):
 
         Raises: UserError if a table cannot be read.
         """
-        about = [name for name in _COLUMNS if name not in _TEXTS]
-        licenses = self._blocks(
-            about, lambda block, parts: set() if _find_problem(block, parts) else _licenses(block, parts)
-        )
-        return combine_licenses(set().union(*licenses))
+        return combine_licenses(set().union(*(own for _, own, problem in self._blocks(_ABOUT) if not problem)))
 
-    def _blocks(self, columns: list[str], read: Callable[[Block, Parts], T]) -> Iterator[T]:
-        """Yield the row of each block, in the order of the table."""
-        parts = read_parts(self._folder)
-        path = self._folder / TABLE
+    def _blocks(self, columns: Sequence[str]) -> Iterator[tuple[Block, set[str], str | None]]:
+        """Yield each block with the licenses of its parts, and why it gets no code."""
+        parts, path = read_parts(self._folder), self._folder / TABLE
         try:
             for block in read_rows([path], Block, columns):
-                yield read(block, parts)
+                own = parts.licenses(block.block, block.license) if block.lean_license is None else {block.lean_license}
+                yield block, own, _find_problem(block, own, parts)
         except READ_ERRORS as error:
             raise UserError(f"{path}: cannot be read as blocks: {describe(error)}; extract it again") from error
 
@@ -263,25 +230,11 @@ def is_extraction(folder: Path) -> bool:
     return (folder / TABLE).is_file() and (folder / REQUIREMENTS).is_file()
 
 
-def _build_row(block: Block, parts: Parts) -> SourceRow:
-    name = f"{PREFIX}-{block.block}"
-    if problem := _find_problem(block, parts):
-        return build_broken_row(problem, name)
-    license_ = combine_licenses(_licenses(block, parts))
-    return read_row({"nn": name, "nn_code": block.lean_code or block.code, "license": license_})
-
-
-def _licenses(block: Block, parts: Parts) -> set[str]:
-    """Return the licenses of the parts of a block."""
-    return parts.licenses(block.block, block.license) if block.lean_license is None else {block.lean_license}
-
-
-def _find_problem(block: Block, parts: Parts) -> str | None:
-    """Return why a block gets no code."""
+def _find_problem(block: Block, licenses: set[str], parts: Parts) -> str | None:
     if LEVELS.index(block.level) < _RUNS:
         return f"the block came to {block.level} only: {block.error_kind or 'not asked further'}"
     if block.block not in parts.block_sources:
         raise ValueError(f"{REQUIREMENTS} says nothing of {block.block}")
-    if wrong := find_blocking_licenses(_licenses(block, parts)):
+    if wrong := find_blocking_licenses(licenses):
         return f"the license of the block does not permit redistribution: {', '.join(wrong)}"
     return None

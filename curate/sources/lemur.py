@@ -1,10 +1,7 @@
 """Rows of a released LEMUR corpus, read straight from the `nn-dataset` wheel, which is never installed or imported.
 
 A folder `ab/nn/stat/train/TASK_DATASET_METRIC_NN` holds one `EPOCH.json` per epoch: a list of trials. The API loads
-them all into SQLite and returns, for each (task, dataset, metric, nn, epoch), every trial that reaches the maximum
-accuracy. Three effects of that database show in its rows and are reproduced here: ties are in the order of the index
-that SQLite builds for the query (transform, duration, trial id); hyperparameters belong to a `uid` (the union over its
-trials, with the greatest value of each); and its numeric columns turn 1.0 into 1.
+them all into SQLite; so is done here, once, in tables like its own, and the rows are those of that database.
 
 Source: `ab/nn/util/db/{Write,Read}.py` of https://github.com/ABrain-One/nn-dataset
 """
@@ -13,49 +10,39 @@ import email
 import functools
 import hashlib
 import json
+import re
+import sqlite3
 import zipfile
 from collections.abc import Iterator
-from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from contextlib import closing
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from packaging.version import InvalidVersion, Version
 
-from curate.sources.rows import BATCH_ROWS, ROW_SCHEMA, TRAINING, MeasuredFacts, RecordSource, read_release
-from lemur_core.files import Json
-from lemur_core.files.atomic import atomic_file
+from curate.sources.database import DatabaseFile
+from curate.sources.rows import BATCH_ROWS, ROW_SCHEMA, MeasuredFacts, RecordSource
+from lemur_core.files.atomic import atomic_file, scratch_folder
 from lemur_core.files.cache import cache_folder, read_cached
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.pip import DEFAULT_VERSION, fetch_release, list_releases
 from lemur_core.files.progress import progress
 from lemur_core.files.python import decode_python
-from lemur_core.files.workers import map_items
 from manifests.folders.manifest import Input
 from manifests.provenance.licenses import license_of_fields
-from manifests.records import drop_outcomes
 
-_CODES = "ab/nn/nn/"
-_PARTS = 16
-_COLUMNS = {
-    **dict.fromkeys(("nn", "task", "dataset", "metric"), pa.string()),
-    "epoch": pa.int64(),
-    "accuracy": pa.float64(),
-    "duration": pa.float64(),
-}
-
-
-class _Best(NamedTuple):
-    task: str
-    dataset: str
-    metric: str
-    nn: str
-    epoch: int
-    tie: tuple[str, bool, float, str]  # order among the trials of one file with the same accuracy
-    accuracy: float
-    duration: float | None
-    uid: str
+_CODES, _STAT = "ab/nn/nn/", "ab/nn/stat/"
+#: Statistics of training, which are rows of networks. Up to release 2.0.6 the folders were in `stat/` itself.
+_TRAINING = re.compile(rf"{_STAT}(?:train/)?([^/_]+)_([^/_]+)_([^/_]+)_([^/_]+)/(\d+)\.json")
+#: What is read of LEMUR's tables, with the types that it declares: they turn a hyperparameter 1.0 into 1.
+_TABLES = """
+    CREATE TABLE nn (name TEXT PRIMARY KEY, code TEXT);
+    CREATE TABLE prm (uid TEXT, name TEXT, value NUMERIC);
+    CREATE TABLE stat (id TEXT, accuracy REAL, epoch INTEGER, duration INTEGER, task TEXT, dataset TEXT, metric TEXT,
+        nn TEXT, transform TEXT, prm TEXT);
+"""
 
 
 def read_codes(archive: zipfile.ZipFile) -> dict[str, bytes]:
@@ -70,101 +57,45 @@ def read_codes(archive: zipfile.ZipFile) -> dict[str, bytes]:
 
 def stat_files(archive: zipfile.ZipFile) -> list[str]:
     """Return the files of training statistics, sorted."""
-    return sorted(name for name in archive.namelist() if TRAINING.fullmatch(name))
+    return sorted(name for name in archive.namelist() if _TRAINING.fullmatch(name))
 
 
-def read_stats(wheel: Path, files: list[str], codes: dict[str, bytes]) -> tuple[pa.Table, pa.Table]:
-    """Return rows without code (column `code` is an index) and the table of codes (column `code`), one per name."""
-    best: list[_Best] = []
-    parameters: dict[str, Json] = {}
-    step = -(-len(files) // _PARTS) if files else 1
-    parts = [files[i : i + step] for i in range(0, len(files), step)]
-    with progress("reading LEMUR statistics", len(files), "files") as advance:
-        for part, (rows, part_parameters) in zip(parts, map_items(partial(_read_part, wheel), parts), strict=True):
-            best += rows
-            for uid, values in part_parameters.items():
-                _merge(parameters, uid, values)
-            advance(len(part))
-    best.sort(key=lambda row: row[:6])
-    names = sorted({row.nn for row in best})
-    index = {name: i for i, name in enumerate(names)}
-    # The outcomes of trials that share a uid are mixed, and belong to none of them.
-    prm = {uid: json.dumps(drop_outcomes(values), sort_keys=True) for uid, values in parameters.items()}
-    columns: dict[str, list[Any]] = {name: [getattr(row, name) for row in best] for name in _COLUMNS}
-    columns |= {"prm": [prm[row.uid] for row in best], "code": [index[row.nn] for row in best]}
-    rows_table = pa.table(columns, schema=pa.schema([*_COLUMNS.items(), ("prm", pa.string()), ("code", pa.int32())]))
-    texts = [_read_text(codes.get(name)) for name in names]
-    return rows_table, pa.table({"code": pa.array(texts, pa.large_string())})
+def _write_database(archive: zipfile.ZipFile, codes: dict[str, bytes], path: Path) -> None:
+    """Write codes and trials of a wheel into a new database."""
+    files = stat_files(archive)
+    with closing(sqlite3.connect(path)) as database, progress("reading LEMUR statistics", len(files), "files") as done:
+        database.executescript(_TABLES)
+        database.executemany("INSERT INTO nn VALUES (?, ?)", ((name, _as_text(code)) for name, code in codes.items()))
+        for file in files:
+            match = _TRAINING.fullmatch(file)
+            assert match is not None
+            configuration = (*match.groups()[:4], int(match[5]))
+            for index, trial in enumerate(json.loads(archive.read(file))):
+                accuracy, duration = trial.pop("accuracy", None), trial.pop("duration", None)
+                uid, transform = trial.pop("uid", None) or f"{file}#{index}", trial.get("transform", "")
+                # LEMUR's id of a trial is the MD5 of the printed values without white space.
+                printed = "".join(str([transform, uid, *configuration, duration, accuracy]).split())
+                trial_id = hashlib.md5(printed.encode(), usedforsecurity=False).hexdigest()
+                task, dataset, metric, nn, epoch = configuration
+                row = (trial_id, accuracy, epoch, duration, task, dataset, metric, nn, transform, uid)
+                database.execute("INSERT INTO stat VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+                database.executemany("INSERT INTO prm VALUES (?, ?, ?)", ((uid, *item) for item in trial.items()))
+            done(1)
+        database.execute("CREATE INDEX of_uid ON prm (uid, name, value)")
+        database.commit()
 
 
-def _read_text(code: bytes | None) -> str | None:
+def _as_text(code: bytes) -> str | bytes:
+    """Return code as Python reads it; the bytes where that fails, as the row then says."""
     try:
-        return None if code is None else decode_python(code)
+        return decode_python(code)
     except SyntaxError:
-        return None
-
-
-def _read_part(wheel: Path, files: list[str]) -> tuple[list[_Best], dict[str, Json]]:
-    best: list[_Best] = []
-    parameters: dict[str, Json] = {}
-    archive = _archive(wheel)
-    for file in files:
-        match = TRAINING.fullmatch(file)
-        assert match is not None
-        task, dataset, metric, nn, epoch = match.groups()
-        trials = json.loads(archive.read(file))
-        highest = max((t["accuracy"] for t in trials if t.get("accuracy") is not None), default=None)
-        config = (task, dataset, metric, nn, int(epoch))
-        for index, trial in enumerate(trials):
-            accuracy, duration = trial.pop("accuracy", None), trial.pop("duration", None)
-            uid = trial.pop("uid", None) or f"{file}#{index}"
-            _merge(parameters, uid, trial)
-            if accuracy is not None and accuracy == highest:
-                transform = trial.get("transform", "")
-                trial_id = _trial_id([transform, uid, *config, duration, accuracy])
-                tie = (transform, duration is not None, duration or 0, trial_id)
-                best.append(_Best(*config, tie, float(accuracy), duration, uid))
-    return best, {
-        uid: {name: _store_value(value) for name, value in values.items()} for uid, values in parameters.items()
-    }
-
-
-@functools.cache
-def _archive(wheel: Path) -> zipfile.ZipFile:
-    """Open the wheel once per worker: reading its directory, a hundred thousand names, takes a second."""
-    return zipfile.ZipFile(wheel)
-
-
-def _trial_id(values: list[Any]) -> str:
-    """Return the id that LEMUR gives a trial: the MD5 of the printed values without white space."""
-    return hashlib.md5("".join(str(values).split()).encode(), usedforsecurity=False).hexdigest()
-
-
-def _merge(parameters: dict[str, Json], uid: str, values: Json) -> None:
-    """Add a trial's hyperparameters to those of its uid; of two values, keep the one that SQLite orders last."""
-    known = parameters.setdefault(uid, values)
-    if known is values or known == values:
-        return
-    for name, value in values.items():
-        if name not in known or _sqlite_order(value) > _sqlite_order(known[name]):
-            known[name] = value
-
-
-def _sqlite_order(value: Any) -> tuple[bool, Any]:
-    stored = _store_value(value)
-    return isinstance(stored, str), stored
-
-
-def _store_value(value: Any) -> Any:
-    """Convert a value as SQLite's NUMERIC affinity does: integral floats and booleans become integers."""
-    if isinstance(value, bool) or (isinstance(value, float) and value.is_integer() and abs(value) < 2**51):
-        return int(value)
-    return value
+        return code
 
 
 #: In the names of the cached tables, so that code that reads wheels differently does not use tables of older code.
-_TABLES_FORMAT = 3
-_METADATA = b"METADATA"  # key in the schema of the table of codes
+_TABLES_FORMAT = 4
+_METADATA = b"METADATA"  # key in the schema of the table
 
 
 class LemurRelease(RecordSource):
@@ -185,22 +116,10 @@ class LemurRelease(RecordSource):
 
         Raises: UserError if the release does not exist, has no codes, or its digest is wrong.
         """
-        of_codes, of_rows = self._files()
-        with read_cached(of_codes):
-            codes = pq.read_table(of_codes).column("code").combine_chunks()
-        with read_cached(of_rows):
-            rows = pq.read_table(of_rows)
-        for start in range(0, rows.num_rows, BATCH_ROWS):
-            part = rows.slice(start, BATCH_ROWS).combine_chunks()
-            columns = [
-                codes.take(part.column("code").combine_chunks())
-                if field.name == "nn_code"
-                else pa.nulls(part.num_rows, field.type)
-                if field.name in ("arch_uid", "outcomes", "license", "problem")
-                else part.column(field.name).combine_chunks().cast(field.type)
-                for field in ROW_SCHEMA
-            ]
-            yield pa.RecordBatch.from_arrays(columns, schema=ROW_SCHEMA)
+        path = self._table()
+        with read_cached(path), pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(BATCH_ROWS):
+                yield batch.replace_schema_metadata(None)
 
     def measurements(self) -> Iterator[MeasuredFacts]:
         """Yield the measurements of the release, by the names of their files."""
@@ -215,32 +134,30 @@ class LemurRelease(RecordSource):
 
         Source: https://packaging.python.org/specifications/core-metadata/
         """
-        of_codes, _ = self._files()
-        with read_cached(of_codes):
-            fields = email.message_from_bytes(pq.read_schema(of_codes).metadata[_METADATA])
+        path = self._table()
+        with read_cached(path):
+            fields = email.message_from_bytes(pq.read_schema(path).metadata[_METADATA])
         texts = (fields.get("License-Expression") or "", fields.get("License") or "")
         return license_of_fields(*texts, fields.get_all("Classifier") or [])
 
-    def _files(self) -> tuple[Path, Path]:
-        """Return the tables of codes, with the release's metadata in the schema, and of rows; build them if missing."""
+    def _table(self) -> Path:
+        """Return the table of the rows, with the release's metadata in its schema; build it if it is missing."""
         wheel, given = self._wheel
-        key = f"{given.sha256[:16]}-v{_TABLES_FORMAT}"
-        codes_file, rows_file = self._folder / f"codes-{key}.parquet", self._folder / f"rows-{key}.parquet"
-        if not (rows_file.is_file() and codes_file.is_file()):
-            with zipfile.ZipFile(wheel) as archive:  # its directory alone takes half a second to read
-                codes, files = read_codes(archive), stat_files(archive)
-                (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-                metadata = archive.read(name)
+        target = self._folder / f"rows-{given.sha256[:16]}-v{_TABLES_FORMAT}.parquet"
+        if target.is_file():
+            return target
+        with zipfile.ZipFile(wheel) as archive, scratch_folder("lemur") as scratch:
+            codes = read_codes(archive)
             if not codes:
-                raise UserError(
-                    f"nn-dataset {self.version} contains no code of networks; releases that do:"
-                    f" {', '.join(list_releases())}"
-                )
-            rows, texts = read_stats(wheel, files, codes)
-            for file, table in ((codes_file, texts.replace_schema_metadata({_METADATA: metadata})), (rows_file, rows)):
-                with atomic_file(file) as part:
-                    pq.write_table(table, part, compression="zstd")
-        return codes_file, rows_file
+                known = ", ".join(list_releases())
+                raise UserError(f"nn-dataset {self.version} contains no code of networks; releases that do: {known}")
+            _write_database(archive, codes, scratch / "ab.nn.db")
+            (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+            schema = ROW_SCHEMA.with_metadata({_METADATA: archive.read(name)})
+            with atomic_file(target) as part, pq.ParquetWriter(part, schema, compression="zstd") as writer:
+                for batch in DatabaseFile(scratch / "ab.nn.db").batches():
+                    writer.write_batch(batch.replace_schema_metadata(schema.metadata))
+        return target
 
     @functools.cached_property
     def _wheel(self) -> tuple[Path, Input]:
@@ -253,3 +170,28 @@ def _safe(version: str) -> str:
         return str(Version(version))
     except InvalidVersion as error:
         raise UsageError(f"lemur@{version}: not a version; for example lemur@{DEFAULT_VERSION}") from error
+
+
+def read_release(wheel: Path) -> Iterator[MeasuredFacts]:
+    """Yield the measurements besides training in a wheel of nn-dataset, by the names of their files.
+
+    2.1.0 has 2,476 files `ab/nn/stat/run/TASK_NN/DEVICE.json`; later ones a folder for each format.
+    """
+    with zipfile.ZipFile(wheel) as archive:
+        for name in sorted(archive.namelist()):
+            if not (name.startswith(_STAT) and name.endswith(".json")) or _TRAINING.fullmatch(name):
+                continue
+            path = PurePosixPath(name.removeprefix(_STAT))
+            of_folder = "_" in path.parent.name  # else the file is named by the network
+            folder, network = (path.parent.parent, path.parent.name) if of_folder else (path.parent, path.stem)
+            kind, place = folder.as_posix(), path.relative_to(folder).as_posix()
+            data = archive.read(name)
+            try:
+                value: Any = json.loads(data)
+            except (ValueError, RecursionError):
+                value = {"unreadable": data.decode("utf-8", "backslashreplace")}
+            for number, item in enumerate(value if isinstance(value, list) else [value]):
+                facts = item if isinstance(item, dict) else {"value": item}
+                stated = facts.get("model_name")
+                nn = stated if isinstance(stated, str) else network.rpartition("_")[2]
+                yield MeasuredFacts(nn, kind, place + (f"#{number}" if number else ""), facts)

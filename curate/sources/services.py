@@ -8,7 +8,7 @@ Source: `ab/nn/util/{Const.py,hf/{DB_from_HF,HF}.py}` of https://github.com/ABra
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -72,9 +72,8 @@ class HubDataset(RowSource):
         for file in files:
             where = f"{self.name}/{file.path}"
             path = Path(self._hub.call(where, partial(fetch, file.path), again=_AGAIN))
-            table = open_table(path)
+            table = open_table(path, where)
             assert table is not None
-            table.where = where
             yield table, _check_download(path, file, where, where)
 
     def _list_tables(self) -> tuple[str, list[RepoFile]]:
@@ -96,7 +95,7 @@ _PREFIX = "ab.nn.zst-"
 _PATIENCE = 10.0  # seconds for an answer of the Hub, where the cache has one
 
 
-class _DatabaseFacts(Record):
+class _Facts(Record):
     """The facts about a cached version. They are written last, so that their presence means a complete database."""
 
     version: str
@@ -104,11 +103,7 @@ class _DatabaseFacts(Record):
     license: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Listing:
-    commit: str
-    license: str
-    files: dict[str, RepoFile]  # by version
+_DATABASE, _FACTS = "ab.nn.db", "facts.json"
 
 
 class LemurDatabase(RowSource):
@@ -118,13 +113,14 @@ class LemurDatabase(RowSource):
     """
 
     def __init__(self, version: str | None = None, *, hub: Hub | None = None) -> None:
-        if version is not None and not _is_version(version):
+        parsed = None if version is None else _parse_version(version)
+        if version is not None and parsed is None:
             raise UsageError(
                 f"lemur-db@{version}: not a version; for example lemur-db@2.2.11, or lemur-db for the newest"
             )
-        self._version = None if version is None else str(Version(version))
+        self._version = parsed
         self._hub = hub or Hub()
-        super().__init__("lemur-db" if self._version is None else f"lemur-db@{self._version}")
+        super().__init__("lemur-db" if parsed is None else f"lemur-db@{parsed}")
 
     def read_rows(self) -> Iterator[SourceRow]:
         """Yield the rows of the cached database; fetch it first if necessary.
@@ -132,7 +128,7 @@ class LemurDatabase(RowSource):
         Raises: RetryableError if the Hub cannot be reached; UserError if it has no such version, if a file differs from
             the Hub's listing, or from `unpack` and `read_database`.
         """
-        yield from read_database(self._database[0], self.name)
+        return read_database(self._database[0], self.name)
 
     def measurements(self) -> Iterator[MeasuredFacts]:
         """Yield the measurements of the database. Raises: UserError as `read_rows` does."""
@@ -144,90 +140,82 @@ class LemurDatabase(RowSource):
 
     def license(self, stated: str | None) -> str:
         """Return the license on the repository's card, else the one stated by the user."""
-        stated_license = self._database[1].license
-        return stated_license if stated_license != NOASSERTION else super().license(stated)
+        on_card = self._database[1].license
+        return on_card if on_card != NOASSERTION else super().license(stated)
 
     @cached_property
-    def _database(self) -> tuple[Path, _DatabaseFacts]:
+    def _database(self) -> tuple[Path, _Facts]:
+        cached = [found for folder in cache_folder("lemur-db").glob("*-*") if (found := _find_cached(folder))]
+        cached.sort(key=lambda item: item[0].stat().st_mtime_ns)  # of two copies of a version, the newer one
         with self._hub.session():
-            path, facts = self._find_or_fetch()
+            path, facts = self._find_or_fetch({Version(item[1].version): item for item in cached})
         self.name = self.where = f"lemur-db@{facts.version}"
         return path, facts
 
-    def _find_or_fetch(self) -> tuple[Path, _DatabaseFacts]:
-        known = _list_cached()
-        cached = [item for item in known if self._version in (None, item[1].version)]
-        # A copy in the cache is better than waiting: the Hub has one attempt to state that it holds another one.
-        if cached:
-            self._hub = replace(self._hub, delays=(), answer_seconds=min(_PATIENCE, self._hub.answer_seconds))
+    def _find_or_fetch(self, cached: dict[Version, tuple[Path, _Facts]]) -> tuple[Path, _Facts]:
+        copy = cached.get(self._version or max(cached, default=Version("0")))
+        hub = self._hub
+        if copy is not None:  # it is better than waiting: the Hub has one attempt to state that it holds another one
+            hub = replace(hub, delays=(), answer_seconds=min(_PATIENCE, hub.answer_seconds))
         try:
-            listing = self._hub.call(REPOSITORY, self._list_versions, again=_AGAIN)
+            commit, license_, files = hub.call(REPOSITORY, partial(_list_versions, hub), again=_AGAIN)
         except RetryableError as error:
-            if cached:
-                path, facts = max(cached, key=lambda item: (Version(item[1].version), item[0].stat().st_mtime_ns))
-                copy = (
-                    f"lemur-db@{facts.version}, the newest in the cache,"
-                    if self._version is None
-                    else "the copy in the cache"
-                )
-                digest = facts.packed.sha256[:16]
-                note(f"{self.name}: the Hub cannot be reached; {copy} is read ({digest}…)")
-                return path, facts
-            names = sorted({facts.version for _, facts in known}, key=Version)
-            others = f"lemur-db@{', lemur-db@'.join(names)} (in the cache), " if names else ""
-            raise RetryableError(f"{error}; without the Hub there are {others}lemur and files") from error
-        version = self._choose_version(listing)
-        file = listing.files[version]
-        folder = cache_folder("lemur-db", f"{version}-{(file.lfs.sha256 if file.lfs else file.blob_id)[:16]}")
-        return _find_cached(folder) or self._fetch(version, listing, folder)
-
-    def _list_versions(self) -> _Listing:
-        api = self._hub.api()
-        about = api.model_info(REPOSITORY, timeout=self._hub.answer_seconds)
-        assert about.sha is not None
-        tree = api.list_repo_tree(REPOSITORY, revision=about.sha, repo_type=_REPO_TYPE)
-        names = {item.path.removeprefix(_PREFIX): item for item in tree if isinstance(item, RepoFile)}
-        files = {name: item for name, item in names.items() if item.path != name and _is_version(name)}
-        stated = getattr(about.card_data, "license", None)
-        return _Listing(about.sha, license_of_fields(stated if isinstance(stated, str) else "", "", []), files)
-
-    def _choose_version(self, listing: _Listing) -> str:
-        if not listing.files:
+            if copy is None:
+                known = ", ".join(f"lemur-db@{version}" for version in sorted(cached))
+                others = f"{known} (in the cache), " if known else ""
+                raise RetryableError(f"{error}; without the Hub there are {others}lemur and files") from error
+            newest = f"lemur-db@{copy[1].version}, the newest in the cache,"
+            which = newest if self._version is None else "the copy in the cache"
+            note(f"{self.name}: the Hub cannot be reached; {which} is read ({copy[1].packed.sha256[:16]}…)")
+            return copy
+        if not files:
             raise UserError(
                 f"{REPOSITORY}: holds no file {_PREFIX}VERSION; curate a release instead: lemur curate lemur"
             )
-        versions = {Version(name): name for name in listing.files}
-        version = max(versions) if self._version is None else Version(self._version)
-        if version not in versions:
-            known = ", ".join(versions[version] for version in sorted(versions))
+        version = self._version or max(files)
+        if version not in files:
+            known = ", ".join(files[version].path.removeprefix(_PREFIX) for version in sorted(files))
             raise UserError(f"{self.name}: no such version; {REPOSITORY} has {known}")
-        return versions[version]
-
-    def _fetch(self, version: str, listing: _Listing, folder: Path) -> tuple[Path, _DatabaseFacts]:
-        file, what = listing.files[version], f"lemur-db@{version}"
+        file = files[version]
+        name = file.path.removeprefix(_PREFIX)
+        folder = cache_folder("lemur-db", f"{name}-{(file.lfs.sha256 if file.lfs else file.blob_id)[:16]}")
+        if (found := _find_cached(folder)) is not None:
+            return found
+        what = f"lemur-db@{name}"
         note(f"fetching {file.path} ({file.size / 1e6:,.0f} MB) from {REPOSITORY}")
         with scratch_folder("download", parent=folder) as scratch:
-            fetch = self._hub.api().hf_hub_download
-            options: Json = {"repo_type": _REPO_TYPE, "revision": listing.commit, "local_dir": scratch}
-            packed = Path(self._hub.call(what, lambda: fetch(REPOSITORY, file.path, **options), again=_AGAIN))
-            checked = _check_download(packed, file, what, file.path)
-            facts = _DatabaseFacts(version=version, packed=checked, license=listing.license)
+            about: Json = {"repo_type": _REPO_TYPE, "revision": commit, "local_dir": scratch}
+            fetch = partial(hub.api().hf_hub_download, REPOSITORY, file.path, **about)
+            packed = Path(hub.call(what, fetch, again=_AGAIN))
+            facts = _Facts(version=name, packed=_check_download(packed, file, what, file.path), license=license_)
             unpack(packed, folder / _DATABASE, what)
         write_text(folder / _FACTS, facts.model_dump_json() + "\n")
         return folder / _DATABASE, facts
 
 
-_DATABASE, _FACTS = "ab.nn.db", "facts.json"
+def _list_versions(hub: Hub) -> tuple[str, str, dict[Version, RepoFile]]:
+    """Return the newest commit of LEMUR's repository, the license on its card, and its databases by version."""
+    api = hub.api()
+    about = api.model_info(REPOSITORY, timeout=hub.answer_seconds)
+    assert about.sha is not None
+    tree = api.list_repo_tree(REPOSITORY, revision=about.sha, repo_type=_REPO_TYPE)
+    packed = [item for item in tree if isinstance(item, RepoFile) and item.path.startswith(_PREFIX)]
+    files = {version: item for item in packed if (version := _parse_version(item.path.removeprefix(_PREFIX)))}
+    stated = getattr(about.card_data, "license", None)
+    return about.sha, license_of_fields(stated if isinstance(stated, str) else "", "", []), files
 
 
-def _list_cached() -> list[tuple[Path, _DatabaseFacts]]:
-    """Return the databases in the cache, complete ones only."""
-    return [item for folder in cache_folder("lemur-db").glob("*-*") if (item := _find_cached(folder)) is not None]
-
-
-def _find_cached(folder: Path) -> tuple[Path, _DatabaseFacts] | None:
+def _parse_version(text: str) -> Version | None:
     try:
-        facts = _DatabaseFacts.model_validate_json((folder / _FACTS).read_text(encoding="utf-8"))
+        return Version(text)
+    except InvalidVersion:
+        return None
+
+
+def _find_cached(folder: Path) -> tuple[Path, _Facts] | None:
+    """Return the database in a folder of the cache, if it is complete."""
+    try:
+        facts = _Facts.model_validate_json((folder / _FACTS).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, ValidationError):
         return None
     return (folder / _DATABASE, facts) if (folder / _DATABASE).is_file() else None
@@ -241,11 +229,3 @@ def _check_download(packed: Path, file: RepoFile, what: str, name: str) -> Input
     if size != file.size or not same:
         raise UserError(f"{what}: {size:,} bytes, not those that the Hub states ({file.size:,}); run again")
     return Input(name=name, sha256=digest, bytes=size)
-
-
-def _is_version(text: str) -> bool:
-    try:
-        Version(text)
-    except InvalidVersion:
-        return False
-    return True

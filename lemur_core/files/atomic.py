@@ -284,9 +284,8 @@ def check_writable(out: Path, option: str = "--out") -> None:
 
 
 def check_new_file(out: Path, option: str = "--out", *, force: bool = False) -> None:
-    """Check, before minutes of work, that an output file can be put in place afterwards.
+    """Check, before minutes of work, that an output file can be put in place afterwards; `force` accepts an older one.
 
-    Args: option: the option that named it, for messages. force: accept an existing file.
     Raises: UserError if it is a folder, exists, or cannot be created.
     """
     if out.is_dir() or (out.exists() and not force):

@@ -25,22 +25,14 @@ def quiet() -> bool:
 
 @contextlib.contextmanager
 def hide_progress(*, unless: bool = False) -> Iterator[None]:
-    """Hide progress until the end of the block, then restore the setting.
-
-    Args: unless: change nothing.
-    Returns: a context manager; processes that are started in the block inherit the setting.
-    """
-    if unless:
-        yield
-        return
+    """Hide progress until the end of the block, also that of processes started in it; with `unless`, change nothing."""
     before = os.environ.get(QUIET)
-    os.environ[QUIET] = "1"
+    os.environ[QUIET] = "1" if not unless else before or ""
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[QUIET]
-        else:
+        os.environ.pop(QUIET)
+        if before is not None:
             os.environ[QUIET] = before
 
 
@@ -89,22 +81,10 @@ def progress(label: str, total: int | None, unit: str) -> Iterator[Callable[[int
     label = make_visible(label)
     if quiet():
         yield lambda _count: None
-    elif sys.stderr.isatty():
-        with _bar(label, total, unit) as advance:
-            yield advance
-    else:
-        with _lines(label, total, unit) as advance:
-            yield advance
-
-
-@contextlib.contextmanager
-def _display(display: Callable[[str], None]) -> Iterator[None]:
-    """Use this function to show the longest-running item until the block ends."""
-    _DISPLAYS.append(display)
-    try:
-        yield
-    finally:
-        _DISPLAYS.remove(display)
+        return
+    shown = _bar if sys.stderr.isatty() else _lines
+    with shown(label, total, unit) as (advance, display), _display(display):
+        yield advance
 
 
 @contextlib.contextmanager
@@ -123,33 +103,42 @@ def show_steps(label: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _bar(label: str, total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
+def _display(display: Callable[[str], None]) -> Iterator[None]:
+    """Use this function to show the longest-running item until the block ends."""
+    _DISPLAYS.append(display)
+    try:
+        yield
+    finally:
+        _DISPLAYS.remove(display)
+
+
+#: A function that is told how many items were done, and one that is told the longest-running item.
+_Shown = Iterator[tuple[Callable[[int], None], Callable[[str], None]]]
+
+
+@contextlib.contextmanager
+def _bar(label: str, total: int | None, unit: str) -> _Shown:
     # Here, because most processes show no bar: workers, guests, and commands without a terminal.
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(unit),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TextColumn(unit))
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bar:
         task = bar.add_task(label, total=total)
-
-        def advance(count: int) -> None:
-            bar.update(task, advance=count, description=label)
-
-        with _display(lambda longest: bar.update(task, description=f"{label} ({longest})")):
-            yield advance
+        yield (
+            lambda count: bar.update(task, advance=count, description=label),
+            lambda longest: bar.update(task, description=f"{label} ({longest})"),
+        )
 
 
 @contextlib.contextmanager
-def _lines(label: str, total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
+def _lines(label: str, total: int | None, unit: str) -> _Shown:
     started = last = moved = time.monotonic()
     done = 0
-    one = unit.removesuffix("es") if unit.endswith("sses") else unit.removesuffix("s")
+
+    def name(number: int) -> str:
+        one = unit.removesuffix("es") if unit.endswith("sses") else unit.removesuffix("s")
+        return f"{number:,} {one if number == 1 else unit}"
 
     def advance(count: int, longest: str = "") -> None:
         nonlocal done, last, moved
@@ -159,10 +148,8 @@ def _lines(label: str, total: int | None, unit: str) -> Iterator[Callable[[int],
         # The longer nothing happens, the less often a line is printed.
         if now - last >= max(_LINE_EVERY_SECONDS, (now - moved) / 4):
             last = now
-            of = f" of {total:,}" if total is not None else ""
-            noun = one if (done if total is None else total) == 1 else unit
-            note(f"{label}: {done:,}{of} {noun}" + (f"; {longest}" if longest else ""))
+            so_far = name(done) if total is None else f"{done:,} of {name(total)}"
+            note(f"{label}: {so_far}" + (f"; {longest}" if longest else ""))
 
-    with _display(lambda longest: advance(0, longest)):
-        yield advance
-    note(f"{label}: {done:,} {one if done == 1 else unit} in {time.monotonic() - started:.1f} s")
+    yield advance, lambda longest: advance(0, longest)
+    note(f"{label}: {name(done)} in {time.monotonic() - started:.1f} s")

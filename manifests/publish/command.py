@@ -11,6 +11,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible, plural
 from lemur_core.files.progress import note
 from manifests.folders.manifest import read_manifest
+from manifests.publish.hub import check_names
 from manifests.publish.publishing import PublishReport, publish, pull
 
 _LISTED = 20  # files of each kind before a question; a dry run and --json list all of them
@@ -24,6 +25,7 @@ def run_publish(
     Args: options: additional arguments of `publish`.
     Raises: UserError if confirmation is needed but there is no terminal, and as `publish` does.
     """
+    check_names(repo_id, options.get("revision"), options.get("tag"))
     read_manifest(folder)  # reject an invalid folder before the check for a terminal
     if not (dry_run or yes or sys.stdin.isatty()):
         raise UserError("publish: no terminal to confirm on; add --yes, or --dry-run to see what would change")
@@ -35,11 +37,9 @@ def run_publish(
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
     def show(plan: PublishReport) -> None:
-        if as_json:
-            print(json.dumps(_summary(plan), indent=2))
-        else:
-            for line in _describe_plan(plan, every=dry_run):
-                print(make_visible(line))
+        lines = [json.dumps(_summary(plan), indent=2)] if as_json else _describe_plan(plan, every=dry_run)
+        for line in lines:
+            print(line if as_json else make_visible(line))
 
     done = publish(folder, repo_id, dry_run=dry_run, confirm=None if yes or dry_run else confirm, show=show, **options)
     if as_json or dry_run or yes:
@@ -84,33 +84,33 @@ def _list_created(plan: PublishReport) -> list[str]:
 
 
 def _describe_outcome(done: PublishReport, *, dry_run: bool) -> str:
-    where, changes = f"{done.repo_id} at {done.revision}", done.changes
+    changes, outcome = str(done.changes), "nothing was published" + " (dry run)" * dry_run
     if done.unread is not None:
-        size = f"{plural(len(changes.added), 'file')}, {_format_size(sum(done.sizes.values()))}"
-        return f"{where}: {size}; not compared with what is there: {done.unread}; nothing was published (dry run)"
-    if not done.makes:
-        return f"{where}: nothing to publish, all {plural(len(changes.same), 'file')} there are the same"
-    if done.commit is not None:
+        size = f"{plural(len(done.changes.added), 'file')}, {_format_size(sum(done.sizes.values()))}"
+        changes = f"{size}; not compared with what is there: {done.unread}"
+    elif not done.makes:
+        changes = f"nothing to publish, all {plural(len(done.changes.same), 'file')} there are the same"
+        return f"{done.repo_id} at {done.revision}: {changes}"
+    elif done.commit is not None:
         created = " and ".join(_list_created(done))
-        return f"{where}: {changes}; commit {done.commit}" + (f"; created {created}" if created else "")
-    if not dry_run:
-        return f"{where}: nothing was published"
-    creates = "; the repository would be created" if done.created else ""
-    return f"{where}: {changes}{creates}; nothing was published (dry run)"
+        outcome = f"commit {done.commit}" + (f"; created {created}" if created else "")
+    elif not dry_run:
+        return f"{done.repo_id} at {done.revision}: {outcome}"
+    elif done.created:
+        changes += "; the repository would be created"
+    return f"{done.repo_id} at {done.revision}: {changes}; {outcome}"
 
 
 def _summary(done: PublishReport) -> dict[str, object]:
+    facts = asdict(done)
     return {
-        **{name: getattr(done, name) for name in ("repo_id", "revision", "commit", "created")},
+        **{name: facts[name] for name in ("repo_id", "revision", "commit", "created")},
         "branch_made": done.creates_branch,
         "tag_made": done.tag,
-        **asdict(done.changes),
+        **facts["changes"],
         "same": len(done.changes.same),
         "withheld": [item.entry for item in done.withheld],
-        "notes": done.notes,
-        "refused": done.refused,
-        "unread": done.unread,
-        "sizes": dict(done.sizes),
+        **{name: facts[name] for name in ("notes", "refused", "unread", "sizes")},
     }
 
 

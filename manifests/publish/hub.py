@@ -26,44 +26,46 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import logging as hub_logging
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # exported lazily
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
-from pyarrow import ArrowException
 
 from lemur_core.files.errors import RetryableError, UsageError, UserError
 from lemur_core.files.progress import note
 
 _TEMPORARY = frozenset({408, 425, 429})
 _LOGIN = "run `hf auth login` with a token that may write there"
+#: Errors without an answer of the server, of whichever HTTP library this release of the client uses.
+_TRANSPORT = (*(kind for kind in HfHubHTTPError.__bases__ if kind is not OSError), ConnectionError, TimeoutError)
 
 
-def find_status(error: BaseException) -> int | None:
+def _causes(error: BaseException) -> list[BaseException]:
+    """Return an error and its causes."""
+    return [error, *(_causes(error.__cause__) if error.__cause__ else [])]
+
+
+def _find_status(error: BaseException) -> int | None:
     """Return the HTTP status of an error, or of one of its causes."""
-    statuses = (getattr(getattr(item, "response", None), "status_code", None) for item in _chain(error))
+    statuses = (getattr(getattr(item, "response", None), "status_code", None) for item in _causes(error))
     return next((status for status in statuses if isinstance(status, int)), None)
 
 
-def is_temporary(error: BaseException) -> bool:
+def _is_temporary(error: BaseException) -> bool:
     """Return whether a retry may succeed: there was no connection, or the server is busy or broken."""
-    status = find_status(error)
+    status, causes = _find_status(error), _causes(error)
     if status is not None:
         return status in _TEMPORARY or status >= 500
-    chain = list(_chain(error))
-    if any(isinstance(item, OfflineModeIsEnabled) for item in chain):
+    if any(isinstance(item, OfflineModeIsEnabled) for item in causes):
         return False
-    # The transport errors of whichever HTTP library this release of the client uses.
-    transport = tuple(kind for kind in HfHubHTTPError.__bases__ if kind is not OSError)
-    return any(isinstance(item, (*transport, ConnectionError, TimeoutError)) for item in chain) or (
-        "Consistency check failed" in str(error)  # how the client reports a truncated download
-    )
+    # The second is how the client reports a truncated download.
+    return any(isinstance(item, _TRANSPORT) for item in causes) or "Consistency check failed" in str(error)
 
 
-def translate_error(what: str, error: Exception, again: str) -> UserError:
-    """Convert an error of the client about `what` into a UserError: one line with advice."""
-    status, detail = find_status(error), describe_error(error)
-    if any(isinstance(item, OfflineModeIsEnabled) for item in _chain(error)):
+def _translate(what: str, error: Exception, again: str) -> UserError:
+    """Convert an error of the client about `what` into one line with advice."""
+    status, detail = _find_status(error), _describe(error)
+    if any(isinstance(item, OfflineModeIsEnabled) for item in _causes(error)):
         return RetryableError(
             f"{what}: the Hub's client is offline by its settings; unset HF_HUB_OFFLINE, and run again"
         )
-    if is_temporary(error):
+    if _is_temporary(error):
         where = "" if status else "the Hub cannot be reached: "
         return RetryableError(f"{what}: {where}{detail}; run the same command again: {again}")
     if isinstance(error, RevisionNotFoundError):
@@ -82,61 +84,17 @@ def translate_error(what: str, error: Exception, again: str) -> UserError:
     return UserError(f"{what}: {detail}")
 
 
-def describe_error(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     """Return the server's message about an error, or else the client's, as one line without the token."""
-    deepest = list(_chain(error))[-1] if find_status(error) is None else error
-    text = next((m for item in _chain(error) if (m := getattr(item, "server_message", None))), None) or str(deepest)
+    causes = _causes(error)
+    deepest = causes[-1] if _find_status(error) is None else error
+    text = next((m for item in causes if (m := getattr(item, "server_message", None))), None) or str(deepest)
     line = " ".join((text.strip() or type(deepest).__name__).splitlines()[:2])
     try:
         token = get_token()
     except Exception:  # noqa: BLE001 (whatever fails while a job of CI exchanges its identity, there is no token)
         token = None
     return line.replace(token, "…") if token else line
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and its causes."""
-    current: BaseException | None = error
-    while current is not None:
-        yield current
-        current = current.__cause__
-
-
-@contextlib.contextmanager
-def hub_errors(spec: str, advice: str) -> Iterator[None]:
-    """Convert errors of the client or of `datasets` in the `with` block into one line about `spec`.
-
-    The two lines that the client prints about each of its retries are one line, at the first.
-
-    Args: spec: what is read, as the user wrote it; the message begins with it. advice: what to do if a retry may help.
-    Raises: RetryableError if the Hub cannot be reached; UserError if it refuses the request.
-    """
-    from datasets.exceptions import DatasetsError
-
-    noted = False
-
-    def keep(record: logging.LogRecord) -> bool:
-        nonlocal noted
-        if not re.search("thrown while requesting|Retrying in|before retry", record.getMessage()):
-            return True
-        if not noted:
-            note(f"{spec}: the Hub does not answer; trying again for half a minute")
-        noted = True
-        return False
-
-    logger = logging.getLogger("huggingface_hub.utils._http")
-    logger.addFilter(keep)
-    content = (DatasetsError, ArrowException, ValueError, RuntimeError)
-    try:
-        yield
-    except (*content, OSError, EOFError, *HfHubHTTPError.__bases__) as error:
-        line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        if isinstance(error, content) or (find_status(error) is not None and not is_temporary(error)):
-            advice = "check the name, the revision, and that `hf auth login` was done"
-            raise UserError(f"{spec}: {line}; {advice}") from error
-        raise RetryableError(f"{spec}: the Hub cannot be read: {line}; {advice}") from error
-    finally:
-        logger.removeFilter(keep)
 
 
 T = TypeVar("T")
@@ -181,9 +139,9 @@ class Hub:
             except UserError:
                 raise
             except Exception as error:
-                if delay is None or not is_temporary(error):
-                    raise translate_error(what, error, again) from error
-                note(f"{what}: the Hub: {describe_error(error)}; next try in {delay:.0f} s")
+                if delay is None or not _is_temporary(error):
+                    raise _translate(what, error, again) from error
+                note(f"{what}: the Hub: {_describe(error)}; next try in {delay:.0f} s")
                 self.sleep(delay)
         raise AssertionError("the last attempt returns or raises")
 

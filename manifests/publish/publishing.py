@@ -1,10 +1,15 @@
 """Publish a finished folder after checks, screening and comparison, in one commit; fetch one as a whole."""
 
+import hashlib
+import re
 import shutil
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+from huggingface_hub.errors import RepositoryNotFoundError
 from huggingface_hub.hf_api import RepoFile
 
 from lemur_core.files import Json
@@ -16,11 +21,230 @@ from manifests.folders.checks import check_files
 from manifests.folders.kinds import Verifier
 from manifests.folders.manifest import FILE_NAME, INDEX, SHARDS, Manifest, foreign_files, is_of_page, read_manifest
 from manifests.publish.hub import COMMIT, Hub, check_names
-from manifests.publish.repository import KIND, Changes, LocalFile, Remote, Repository, compare
 from manifests.publish.secrets import check_digests, check_findings, list_refused, screen
 from manifests.publish.staged import ATTRIBUTES, IGNORES, Staged, Withheld, stage_files
 
+_KIND = "dataset"
 _BRIEF = 10.0  # seconds that a dry run waits for an answer of the Hub, once
+_CHUNK = 1 << 20
+#: Smaller files are sent from memory: the client would read those outside the large-file store twice.
+_IN_MEMORY = 16 << 20
+#: The first line of our commits; `Changes` follows.
+_TITLE = re.compile(r"Publish (?P<kind>[\w-]+): \d")
+
+
+# --- two lists of files, and what differs -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFile:
+    """One file of a folder, with both digests by which the Hub may know it."""
+
+    path: Path
+    size: int
+    sha256: str
+    blob: str  # its SHA-1 as a git blob
+
+    @classmethod
+    def read(cls, path: Path) -> "LocalFile":
+        """Return size and digests of a file, which is read once."""
+        size = path.stat().st_size
+        sha256, blob = hashlib.sha256(), hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                sha256.update(chunk)
+                blob.update(chunk)
+        return cls(path, size, sha256.hexdigest(), blob.hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Paths, sorted; those in `same` do not change."""
+
+    added: tuple[str, ...]
+    changed: tuple[str, ...]
+    removed: tuple[str, ...]
+    same: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.changed or self.removed)
+
+    def __str__(self) -> str:
+        counts = {"added": self.added, "changed": self.changed, "removed": self.removed, "same": self.same}
+        return ", ".join(f"{len(names):,} {label}" for label, names in counts.items())
+
+
+def compare(local: Mapping[str, LocalFile], remote: Mapping[str, RepoFile]) -> Changes:
+    """Return the changes that make the files of the Hub equal to the local ones.
+
+    Source: https://git-scm.com/book/en/v2/Git-Internals-Git-Objects and
+    https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md (which digest names which file)
+    """
+
+    def is_same(name: str) -> bool:
+        here, there = local[name], remote[name]
+        return here.sha256 == there.lfs.sha256 if there.lfs else here.blob == there.blob_id
+
+    both = sorted(local.keys() & remote.keys())
+    return Changes(
+        added=tuple(sorted(local.keys() - remote.keys())),
+        changed=tuple(name for name in both if not is_same(name)),
+        removed=tuple(sorted(remote.keys() - local.keys())),
+        same=tuple(name for name in both if is_same(name)),
+    )
+
+
+# --- a repository of the Hub --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Remote:
+    """A repository, and the files at the head of one branch; if the branch does not exist, where it would start."""
+
+    exists: bool = True
+    has_branch: bool = False
+    head: str | None = None
+    private: bool | None = None
+    files: dict[str, RepoFile] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Repository:
+    """A dataset repository of the Hub, and the branch to publish on or to fetch."""
+
+    hub: Hub
+    repo_id: str
+    branch: str
+
+    def look(self) -> _Remote:
+        """Return its current state. Raises: UserError if it cannot be read, or the branch is a tag."""
+        return self.hub.call(self.repo_id, self._look, again="nothing has been changed yet")
+
+    def _look(self) -> _Remote:
+        api = self.hub.api()
+        try:
+            refs = api.list_repo_refs(self.repo_id, repo_type=_KIND)
+        except RepositoryNotFoundError:
+            return _Remote(exists=False)
+        branches = {item.name: item.target_commit for item in refs.branches}
+        tags = {item.name: item.target_commit for item in refs.tags}
+        if self.branch in tags and self.branch not in branches:
+            raise UserError(f"{self.repo_id}: {self.branch} is a tag, which cannot move; name a branch")
+        head = branches.get(self.branch) or branches.get("main")
+        private = api.repo_info(self.repo_id, repo_type=_KIND, timeout=self.hub.answer_seconds).private
+        return _Remote(True, self.branch in branches, head, private, self.list_files(head) if head else {}, tags)
+
+    def list_files(self, commit: str) -> dict[str, RepoFile]:
+        """Return the files of one commit, except the Hub's own; errors are the client's."""
+        listed = self.hub.api().list_repo_tree(self.repo_id, recursive=True, revision=commit, repo_type=_KIND)
+        return {item.path: item for item in listed if isinstance(item, RepoFile) and item.path != ATTRIBUTES}
+
+    def check_conflicts(self, remote: _Remote, kind: str, *, force: bool) -> None:
+        """Check that the Hub would leave out no file, and that the last commit is of a folder of the same kind.
+
+        Raises: UserError otherwise; of the second nothing with `force`.
+        """
+        head, api = remote.head, self.hub.api()
+        if ignores := [name for name in remote.files if name.split("/")[-1] == IGNORES]:
+            raise UserError(
+                f"{self.repo_id}: contains {ignores[0]}, with which the Hub ignores files; remove it there first"
+            )
+        if force or not remote.files or head is None:
+            return
+        log = partial(api.list_repo_commits, self.repo_id, repo_type=_KIND, revision=head)
+        title = self.hub.call(self.repo_id, log, again="nothing has been changed yet")[0].title
+        ours = _TITLE.match(title)
+        if ours is not None and ours["kind"] == kind:
+            return
+        conflict = f"commit {head[:12]} there, {title!r}, is not one of lemur"
+        if ours is not None:
+            conflict = f"it holds a folder of kind {ours['kind']}, this one is of kind {kind}"
+        raise UserError(
+            f"{self.repo_id}: somebody else changed it: {conflict}; nothing was published; choose another --repo-id or"
+            " --revision, or add --force to overwrite"
+        )
+
+    def check_private(self, remote: _Remote, *, private: bool) -> None:
+        """Raise UserError if the repository should be private, and is not."""
+        if private and remote.private is False:
+            raise UserError(f"{self.repo_id}: is public already; make it private on the Hub first, or omit --private")
+
+    def prepare(self, remote: _Remote, *, private: bool) -> _Remote:
+        """Create the repository and the branch where they do not exist, and return the state with the branch."""
+        api, again = self.hub.api(), "what exists already is kept"
+        if not remote.exists:
+            create = partial(api.create_repo, self.repo_id, repo_type=_KIND, private=private or None, exist_ok=True)
+            self.hub.call(self.repo_id, create, again=again)
+            remote = self.look()
+            self.check_private(remote, private=private)  # somebody else may have created it meanwhile
+            if remote.files:
+                raise UserError(f"{self.repo_id}: somebody else created it meanwhile; run again to compare")
+        if not remote.has_branch and remote.head is not None:
+            about: Json = {"branch": self.branch, "revision": remote.head, "repo_type": _KIND, "exist_ok": True}
+            self.hub.call(self.repo_id, partial(api.create_branch, self.repo_id, **about), again=again)
+        return remote
+
+    def commit(self, remote: _Remote, changes: Changes, local: Mapping[str, LocalFile], kind: str) -> str:
+        """Make the changes in one commit, and return it.
+
+        The Hub refuses the commit if the branch has moved from `remote.head`, so that a further attempt is safe. If it
+        fails in any way, the head of the branch tells whether it has arrived.
+
+        Raises: UserError if a file no longer matches `local`, another commit came first, or the Hub refuses or leaves
+            out a file; RetryableError if it cannot be reached.
+        """
+
+        def attempt() -> str:
+            # Made anew for each attempt: the client stores its progress in them.
+            operations: list[CommitOperationAdd | CommitOperationDelete] = [
+                *(CommitOperationDelete(name, is_folder=False) for name in changes.removed),
+                *(_add(name, local[name]) for name in (*changes.added, *changes.changed)),
+            ]
+            message = f"Publish {kind}: {changes}"
+            about: Json = {"repo_type": _KIND, "revision": self.branch, "parent_commit": remote.head}
+            try:
+                return self.hub.api().create_commit(self.repo_id, operations, commit_message=message, **about).oid
+            except Exception as error:
+                head = self.look().head
+                if head is None or head == remote.head:
+                    raise
+                if compare(local, self.list_files(head)):
+                    raise UserError(
+                        f"{self.repo_id}: another commit, {head[:12]}, came in between; run again to compare"
+                    ) from error
+                return head
+
+        again = "large files that have arrived are not sent again"
+        commit = self.hub.call(self.repo_id, attempt, again=again)
+        # The Hub leaves out files that a `.gitignore` names, and says nothing.
+        if left := compare(local, self.hub.call(self.repo_id, partial(self.list_files, commit), again=again)):
+            names = ", ".join((*left.added, *left.changed, *left.removed)[:3])
+            raise UserError(
+                f"{self.repo_id}: commit {commit[:12]} is not what was sent ({left}: {names}); is there a {IGNORES}?"
+            )
+        return commit
+
+    def tag(self, name: str, commit: str) -> None:
+        """Tag a commit. Raises: UserError if the tag exists on another commit."""
+        what, about = f"{self.repo_id}: tag {name}", {"revision": commit, "repo_type": _KIND}
+        create = partial(self.hub.api().create_tag, self.repo_id, tag=name, exist_ok=True, **about)
+        self.hub.call(what, create, again="the commit exists and will be tagged")
+        tagged = self.look().tags.get(name)
+        if tagged != commit:
+            raise UserError(f"{what} is on another commit, {str(tagged)[:12]}; choose another --tag")
+
+
+def _add(name: str, file: LocalFile) -> CommitOperationAdd:
+    """Return a file to send, after checking its bytes again. Raises: UserError if they have changed."""
+    in_memory = file.size <= _IN_MEMORY and file.path.suffix != ".parquet"  # tables are always stored as large files
+    addition = CommitOperationAdd(name, file.path.read_bytes() if in_memory else str(file.path))
+    if addition.upload_info.sha256.hex() != file.sha256:
+        raise UserError(f"{file.path}: was changed during publishing; nothing was published, run again")
+    return addition
+
+
+# --- publish ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,45 +317,45 @@ def publish(
         raise UserError(f"{folder}: {failed.name}: {failed.detail}; see `lemur verify`; create the folder again")
     with stage_files(folder, page=page) as ready, hub.session():
         local = _read_unchanged(folder, manifest, ready)  # everything below refers to these bytes
-        patience = replace(hub, delays=(), answer_seconds=min(hub.answer_seconds, _BRIEF)) if dry_run else hub
-        repository = Repository(patience, repo_id, revision)
+        if dry_run:
+            hub = replace(hub, delays=(), answer_seconds=min(hub.answer_seconds, _BRIEF))
+        repository = _Repository(hub, repo_id, revision)
 
-        def plan(remote: Remote, **more: object) -> PublishReport:
+        def plan(remote: _Remote, **more: object) -> PublishReport:
             changes = compare(local, remote.files)
-            sizes = {name: local[name].size for name in (*changes.added, *changes.changed)}
-            sizes |= {name: remote.files[name].size for name in changes.removed}
             facts: Json = {
                 "created": not remote.exists,
                 "creates_branch": remote.exists and not remote.has_branch,
+                "changes": changes,
+                "sizes": {name: local[name].size for name in (*changes.added, *changes.changed)}
+                | {name: remote.files[name].size for name in changes.removed},
+                "withheld": ready.withheld,
                 "tag": None if tag in remote.tags else tag,
                 **more,
             }
-            return PublishReport(
-                repo_id, revision, commit=None, changes=changes, sizes=sizes, withheld=ready.withheld, **facts
-            )
+            return PublishReport(repo_id, revision, commit=None, **facts)
 
+        nothing = partial(plan, _Remote(exists=False))
         findings = screen(ready.files, folder)
         if dry_run and show is not None and (refused := list_refused(findings, not_secret)):
-            show(plan(Remote(exists=False), refused=tuple(map(str, refused)), unread="it was not asked"))
+            show(nothing(refused=tuple(map(str, refused)), unread="it was not asked"))
         notes = tuple(check_findings(folder, findings, not_secret))
         try:
             remote = repository.look()
         except RetryableError as error:
             if not dry_run:
                 raise
-            return plan(Remote(exists=False), notes=notes, created=False, unread=str(error).partition("; ")[0])
+            return nothing(notes=notes, created=False, unread=str(error).partition("; ")[0])
         planned = plan(remote, notes=notes)
         repository.check_private(remote, private=private)
         if tag in remote.tags and (planned.changes or remote.tags[tag] != remote.head):
             raise UserError(f"{repo_id}: tag {tag} is on another commit, {remote.tags[tag][:12]}; choose another --tag")
         if planned.changes:
-            _check_conflicts(repository, remote, manifest.kind, force=force)
+            repository.check_conflicts(remote, manifest.kind, force=force)
         if dry_run or (planned.makes and confirm is not None and not confirm(planned)):
             return planned
         remote = repository.prepare(remote, private=private)
-        done = remote.head
-        if planned.changes:
-            done = repository.commit(remote, planned.changes, local, manifest.kind)
+        done = repository.commit(remote, planned.changes, local, manifest.kind) if planned.changes else remote.head
         assert done is not None, "a branch with nothing to change has a commit"
         if tag is not None:
             repository.tag(tag, done)
@@ -149,20 +373,7 @@ def _read_unchanged(folder: Path, manifest: Manifest, ready: Staged) -> dict[str
     return local
 
 
-def _check_conflicts(repository: Repository, remote: Remote, kind: str, *, force: bool) -> None:
-    """Raise UserError if the Hub would leave files out, or publishing would overwrite what somebody else did."""
-    if ignores := [name for name in remote.files if name.split("/")[-1] == IGNORES]:
-        raise UserError(
-            f"{repository.repo_id}: contains {ignores[0]}, with which the Hub ignores files; remove it there first"
-        )
-    if not force and (conflict := repository.find_conflict(remote, kind)) is not None:
-        raise UserError(
-            f"{repository.repo_id}: somebody else changed it: {conflict}; nothing was published; choose another"
-            " --repo-id or --revision, or add --force to overwrite"
-        )
-
-
-_AGAIN = "finished downloads are kept"
+# --- pull ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,27 +397,26 @@ def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False
     hub = hub or Hub()
     check_names(repo_id, None if COMMIT.fullmatch(revision) else revision, None)
     check_free(out, force=force)
-    repository, api = Repository(hub, repo_id, revision), hub.api()
+    ask, api = partial(hub.call, repo_id, again="finished downloads are kept"), hub.api()
 
     def list_head() -> tuple[str, dict[str, RepoFile]]:
-        commit = api.repo_info(repo_id, repo_type=KIND, revision=revision, timeout=hub.answer_seconds).sha
+        commit = api.repo_info(repo_id, repo_type=_KIND, revision=revision, timeout=hub.answer_seconds).sha
         if commit is None:
             raise UserError(f"{repo_id}: has no commit at {revision}")
-        # A foreign page is not fetched: `open` builds our own.
-        files = repository.list_files(commit)
-        return commit, {name: files[name] for name in sorted(files) if not is_of_page(name)}
+        files = _Repository(hub, repo_id, revision).list_files(commit)
+        return commit, {name: files[name] for name in sorted(files) if not is_of_page(name)}  # `open` builds our own
 
     with hub.session():
-        commit, listed = hub.call(repo_id, list_head, again=_AGAIN)
+        commit, listed = ask(list_head)
         if FILE_NAME not in listed:
             raise UserError(
                 f"{repo_id}: has no {FILE_NAME} at {revision}; only folders published by lemur can be pulled"
             )
-        about: Json = {"repo_type": KIND, "revision": commit}
+        about: Json = {"repo_type": _KIND, "revision": commit}
         wrong = UserError(f"{repo_id}: its {FILE_NAME} at {revision} is not one that lemur wrote")
         if listed[FILE_NAME].size > FLOOR_BYTES:
             raise wrong
-        path = hub.call(repo_id, lambda: api.hf_hub_download(repo_id, FILE_NAME, **about), again=_AGAIN)
+        path = ask(partial(api.hf_hub_download, repo_id, FILE_NAME, **about))
         try:
             manifest = read_manifest(Path(path).parent)
         except UserError as error:
@@ -217,7 +427,7 @@ def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False
                 " --revision, or ask its owner to publish it again"
             )
         about["ignore_patterns"] = [ATTRIBUTES, INDEX, f"{SHARDS}*"]
-        cached = Path(hub.call(repo_id, lambda: api.snapshot_download(repo_id, **about), again=_AGAIN))
+        cached = Path(ask(partial(api.snapshot_download, repo_id, **about)))
     with atomic_folder(out, force=force) as part:
         try:
             for name in listed:  # copied, not linked: editing a file must not damage the cache

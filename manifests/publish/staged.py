@@ -10,7 +10,7 @@ incomplete. Unchanged files are taken from the folder itself, changed ones from 
 import contextlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -182,31 +182,26 @@ def _find_blocked_codes(folder: Path, manifest: Manifest) -> dict[str, tuple[str
 
 
 def _rewrite(source: Path, target: Path, change: Callable[[Json], Json]) -> bool:
-    """Write a table with other rows. Returns: whether one changed."""
+    """Write a table, or lines of JSON, with other rows; a line that does not change stays as it is.
+
+    Returns: whether one changed.
+    """
     changed = False
     target.parent.mkdir(parents=True, exist_ok=True)
+    if source.suffix != ".parquet":
+        with source.open(encoding="utf-8") as lines, target.open("w", encoding="utf-8", newline="\n") as out:
+            for line in lines:
+                facts = json.loads(line)
+                if (after := change(facts)) != facts:
+                    line, changed = json.dumps(after, sort_keys=True, ensure_ascii=False) + "\n", True
+                out.write(line)
+        return changed
     with pq.ParquetFile(source) as file, open_writer(target, file.schema_arrow) as writer:
         for batch in file.iter_batches(batch_size=_ROWS):
             before = batch.to_pylist()
-            after = [change(row) for row in before]
-            changed = changed or after != before
-            writer.write_table(pa.Table.from_pylist(after, file.schema_arrow))
-    return changed
-
-
-def _empty(without: Collection[str], emptied: Json, row: Json) -> Json:
-    return row | emptied if row["id"] in without else row
-
-
-def _rewrite_lines(source: Path, target: Path, change: Callable[[Json], Json]) -> bool:
-    """Write lines of JSON with other facts; a line that does not change stays as it is."""
-    changed = False
-    with source.open(encoding="utf-8") as lines, target.open("w", encoding="utf-8", newline="\n") as out:
-        for line in lines:
-            facts = json.loads(line)
-            if (after := change(facts)) != facts:
-                line, changed = json.dumps(after, sort_keys=True, ensure_ascii=False) + "\n", True
-            out.write(line)
+            rows = [change(row) for row in before]
+            changed = changed or rows != before
+            writer.write_table(pa.Table.from_pylist(rows, file.schema_arrow))
     return changed
 
 
@@ -215,6 +210,9 @@ def _stage_without(
 ) -> Staged:
     """Return the files without what may not be redistributed, with the manifest and `croissant.json` of these."""
     gone: set[str] = set()
+
+    def empty(emptied: Json, row: Json) -> Json:
+        return row | emptied if row["id"] in without else row
 
     def drop_code(row: Json) -> Json:
         """Remove the code of a block, and lines of it that errors quote, and note the names of its code files.
@@ -239,33 +237,28 @@ def _stage_without(
         motifs = (json.loads(algorithm) if isinstance(algorithm, str) else algorithm)["motifs"]
         return facts | {"algorithm": None, "summary": str(summary).rpartition("; ")[0] if motifs else summary}
 
+    changes: dict[str, Callable[[Json], Json]]
     if manifest.kind == "snapshot":
-        noun, rewritten = "code", set[str]()
+        noun, changes = "code", {}
         for pattern, emptied in _EMPTIED.items():
-            for path in sorted(folder.glob(pattern)):
-                name = path.relative_to(folder).as_posix()
-                if _rewrite(path, scratch / name, partial(_empty, without, emptied)):
-                    rewritten.add(name)
-        if not rewritten:  # of those staged above
-            return Staged(manifest.kind, files, ())
+            tables = (path.relative_to(folder).as_posix() for path in folder.glob(pattern))
+            changes |= dict.fromkeys(tables, partial(empty, emptied))
     else:
-        noun, rewritten = "block", {TABLE}
-        _rewrite(folder / TABLE, scratch / TABLE, drop_code)
-        if SPECS in files and _rewrite_lines(folder / SPECS, scratch / SPECS, drop_algorithm):
-            rewritten.add(SPECS)
-        tables = (name for name in files if name.startswith(SPEC_TABLES))
-        rewritten |= {name for name in tables if _rewrite(folder / name, scratch / name, drop_algorithm)}
-    kept = {name: scratch / name if name in rewritten else path for name, path in files.items() if name not in gone}
+        specs = (name for name in files if name == SPECS or name.startswith(SPEC_TABLES))
+        noun, changes = "block", {TABLE: drop_code, **dict.fromkeys(specs, drop_algorithm)}
+    rewritten = [name for name, change in changes.items() if _rewrite(folder / name, scratch / name, change)]
+    if not rewritten:
+        return Staged(manifest.kind, files, ())
+    kept = {name: path for name, path in files.items() if name not in gone}
     outputs = {item.path: item for item in manifest.outputs if item.path in kept}
 
     def restate(name: str) -> Output:
-        path = scratch / name
+        kept[name] = path = scratch / name
         return outputs[name].model_copy(update={"sha256": sha256_file(path), "bytes": path.stat().st_size})
 
     outputs |= {name: restate(name) for name in rewritten}
     if CROISSANT in outputs:
-        kept[CROISSANT] = scratch / CROISSANT
-        restate_croissant(folder / CROISSANT, kept[CROISSANT], [outputs[name] for name in rewritten])
+        restate_croissant(folder / CROISSANT, scratch / CROISSANT, [outputs[name] for name in rewritten])
         outputs[CROISSANT] = restate(CROISSANT)
     kept[FILE_NAME] = scratch / FILE_NAME
     counts = sorted(Counter(without.values()).items())

@@ -17,7 +17,7 @@ import pytest
 
 from curate import CurateOptions, Snapshot, curate
 from curate.sources import open_sources
-from curate.sources.rows import read_release
+from curate.sources.lemur import read_release
 from lemur_core.describe.cost import count_multiply_adds, count_parameters
 from lemur_core.graphs.graph import Graph, Node, Ref, TensorType
 from tests.curate.test_sources_database import make, packed, run

@@ -28,35 +28,82 @@ from tests.builders.fake_hub import FakeHub, Fault
 from tests.builders.source_rows import error_of, read, rows_of
 from tests.builders.suites import table
 
-# --- what is opened ---------------------------------------------------------------------------------------------
+# --- what is opened, and what is refused in one line --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("spec", "arguments"), [("lemur", ()), ("lemur@2.0.5", ("2.0.5",)), ("lemur@", ("",))])
 def test_lemur_release(monkeypatch: pytest.MonkeyPatch, spec: str, arguments: tuple[str, ...]) -> None:
-    seen: list[tuple[str, ...]] = []
-    monkeypatch.setattr(curate.sources, "LemurRelease", lambda *given: seen.append(given) or "release")
-    assert open_source(spec) == "release"
-    assert seen == [arguments]
+    monkeypatch.setattr(curate.sources, "LemurRelease", lambda *given: ("release", *given))
+    assert open_source(spec) == ("release", *arguments)
 
 
-@pytest.mark.parametrize("spec", ["missing", "missing.parquet", "", "a\0b", "x/y.csv", "notes.txt/inside.csv"])
-def test_no_such_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "notes.txt").touch()
-    assert error_of(spec).endswith(
-        ": no such file or folder; SOURCE is lemur[@VERSION], lemur-db[@VERSION], a .parquet/.json/.jsonl/.csv/.db/.zst file, "
-        "a folder of .py files, or hf://datasets/OWNER/NAME"
-    )
+FILES = {
+    **dict.fromkeys(("notes.txt", "rows.yaml", "rows", "model.py", "rows.parquet.gz"), b"x = 1"),
+    "none/.git/a.py": b"x",
+    "nets/a.py": b"a = 1",
+    "nets/networks.csv": b"name,task\na,t\n",
+    **{f"columns.{end}": b"nn,code\na,x\n" for end in ("csv", "parquet")},
+    "columns.jsonl": b'{"nn": "a", "code": "x"}\n',
+    "columns.json": b'[{"nn": "a", "code": "x"}]',
+    "twice.csv": b"nn,nn_code,nn_code\na,x,y\n",
+    "header.csv": b"nn,nn_code\n",
+    "blank.jsonl": b"\n \n",
+    "empty.json": b"[]",
+    "cut.json": b'[{"nn": "a"',
+    "deep.json": b"[" * 200_000,
+    "digits.json": b"[" + b"9" * 5000 + b"]",
+    "half.jsonl.gz": gzip.compress(b'{"nn": "a"}')[:-9],
+    "plain.csv.gz": b"plain",
+    "noise.parquet": b"nn,nn_code",
+}
+NO_COLUMN = ": no column 'nn_code'; it has nn, code; rename the column that holds it to 'nn_code'"
+FORMS = (
+    "SOURCE is lemur[@VERSION], lemur-db[@VERSION], a .parquet/.json/.jsonl/.csv/.db/.zst file, a folder of .py files,"
+    " or hf://datasets/OWNER/NAME"
+)
+REFUSED = {
+    **dict.fromkeys(
+        ("missing", "missing.parquet", "", "a\0b", "x/y.csv", "notes.txt/inside.csv"),
+        f": no such file or folder; {FORMS}",
+    ),
+    "x" * 5000: ": cannot be read: File name too long; SOURCE is ",
+    **dict.fromkeys(
+        ("notes.txt", "rows.yaml", "rows", "model.py", "rows.parquet.gz"), ": unknown kind of file; SOURCE"
+    ),
+    "none": "none: holds no .py files (hidden folders and __pycache__ are not searched)",
+    "nets": "networks.csv: no column 'nn'; it has name, task;",
+    **{f"columns.{end}": f"columns.{end}{NO_COLUMN}" for end in ("csv", "parquet", "jsonl", "json")},
+    **{f"twice.{end}": "column 'nn_code' is there 2 times; keep one of them" for end in ("csv", "parquet")},
+    **dict.fromkeys(("header.csv", "header.parquet", "blank.jsonl", "empty.json"), ": holds no rows; name a SOURCE"),
+    **dict.fromkeys(("cut.json", "deep.json", "digits.json"), ".json: not a JSON array: "),
+    **dict.fromkeys(("half.jsonl.gz", "plain.csv.gz"), ".gz: not a whole gzip file: "),
+    "noise.parquet": "noise.parquet: cannot be read as Parquet: ",
+    **{
+        f"pipe{end}": f"pipe{end}: is a pipe, a socket or a device"
+        for end in ("", ".jsonl", ".csv.gz", ".parquet", ".db")
+    },
+    **dict.fromkeys(
+        ("hf://owner/name", "hf://datasets/name", "hf://datasets/owner/name/file.parquet", "hf://datasets/o/n@"),
+        ": not a dataset on the Hub; write hf://datasets/OWNER/NAME",
+    ),
+}
 
 
-def test_path_that_cannot_be_looked_at() -> None:
-    assert ": cannot be read: File name too long; SOURCE is " in error_of("x" * 5000)
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = fill(tmp_path_factory.mktemp("place"), FILES)
+    for name, columns in (("columns", ["nn", "code"]), ("twice", ["nn", "nn_code", "nn_code"])):
+        pq.write_table(pa.Table.from_arrays([pa.array(["x"])] * len(columns), columns), folder / f"{name}.parquet")
+    pq.write_table(pa.table({"nn": pa.array([], pa.string()), "nn_code": []}), folder / "header.parquet")
+    for end in ("", ".jsonl", ".csv.gz", ".parquet", ".db"):
+        os.mkfifo(folder / f"pipe{end}")
+    return folder
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "rows.yaml", "rows", "model.py", "rows.parquet.gz"])
-def test_unknown_suffix(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text("x = 1")
-    assert ": unknown kind of file; SOURCE is lemur[@VERSION]" in error_of(tmp_path / name)
+@pytest.mark.parametrize(("spec", "said"), REFUSED.items())
+def test_what_is_refused_is_one_line(place: Path, monkeypatch: pytest.MonkeyPatch, spec: str, said: str) -> None:
+    monkeypatch.chdir(place)
+    assert said in error_of(spec)
 
 
 # --- a folder of .py files --------------------------------------------------------------------------------------
@@ -81,6 +128,7 @@ def test_folder_rows(tmp_path: Path) -> None:
             "a/y/x.py": b" \n\t",
             "bom.py": b"\xef\xbb\xbfx = 1\r\ny = 2\rz = 3\n",
             "latin.py": b"# caf\xe9\n",
+            "caf\udce9.py": b"c = 1\n",
             ".hidden/c.py": b"c = 1\n",
             "__pycache__/d.py": b"d = 1\n",
             "README.md": b"text",
@@ -94,14 +142,9 @@ def test_folder_rows(tmp_path: Path) -> None:
         ("a/z", "z = 1\n", None),
         ("b", "b = 1\n", None),
         ("bom", "x = 1\ny = 2\nz = 3\n", None),
+        ("caf\\xe9", "c = 1\n", None),
         ("latin", None, "invalid UTF-8 at byte 5"),
     ]
-
-
-def test_folder_order_is_that_of_the_paths(tmp_path: Path) -> None:
-    names = ["a.py", "a/b.py", "a-/c.py", "a0/d.py", "a/b/c.py", "a.b/e.py", "Z.py", "é/f.py", "a b/g.py"]
-    found = [row["nn"] + ".py" for row in read(fill(tmp_path, dict.fromkeys(names, b"x = 1")))]
-    assert found == sorted(names)
 
 
 def test_folder_links(tmp_path: Path) -> None:
@@ -123,41 +166,12 @@ def test_folder_links(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.csv.gz", "a.parquet", "a.db", "a"])
-def test_what_is_not_a_file_is_not_waited_for(tmp_path: Path, name: str) -> None:
-    os.mkfifo(tmp_path / name)
-    with pytest.raises(UserError, match=f"{name}: is a pipe, a socket or a device, not a file"):
-        open_source(str(tmp_path / name))
-
-
 def test_a_folder_of_tables_is_not_left_by_links(tmp_path: Path) -> None:
-    inside = fill(tmp_path / "inside", {"a.parquet": b""})
+    inside = fill(tmp_path / "inside", {})
+    inside.mkdir()
     (inside / "b.parquet").symlink_to(fill(tmp_path / "outside", {"b.parquet": b""}) / "b.parquet")
     with pytest.raises(UserError, match=r"b\.parquet: cannot be read: a link that leaves the folder is not followed"):
-        open_source(str(inside))
-
-
-def test_folder_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(tmp_path, {"a.py": b"a = 1", "b.py": b"b = 1"})
-    plain = Path.read_bytes
-
-    def refuse(path: Path) -> bytes:
-        if path.name == "a.py":
-            raise PermissionError(13, "Permission denied")
-        return plain(path)
-
-    monkeypatch.setattr(Path, "read_bytes", refuse)
-    assert [row["problem"] for row in read(tmp_path)] == ["cannot be read: Permission denied", None]
-
-
-def test_folder_name_that_is_not_utf8(tmp_path: Path) -> None:
-    (tmp_path / "caf\udce9.py").write_bytes(b"x = 1")
-    assert [row["nn"] for row in read(tmp_path)] == ["caf\\xe9"]
-
-
-def test_folder_without_code(tmp_path: Path) -> None:
-    fill(tmp_path, {".git/a.py": b"x", "readme.txt": b"x"})
-    assert error_of(tmp_path).startswith(f"{tmp_path}: holds no .py files (hidden folders and __pycache__ are not")
+        rows_of(open_source(str(inside)))
 
 
 def test_folder_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,11 +214,6 @@ def test_files_are_what_the_table_of_the_folder_and_the_options_say(
     (folder / "networks.csv").write_text("nn\n")
     with pytest.raises(UserError, match=r"has two tables, networks\.csv and networks\.jsonl; keep one of them"):
         rows_of(source)
-
-
-def test_a_table_of_a_folder_names_the_files(tmp_path: Path) -> None:
-    folder = fill(tmp_path / "nets", {"a.py": b"a = 1", "networks.csv": b"name,task\na,t\n"})
-    assert error_of(folder).startswith(f"{folder / 'networks.csv'}: no column 'nn'; it has name, task;")
 
 
 def test_hyperparameters_of_files_need_files(tmp_path: Path) -> None:
@@ -258,26 +267,15 @@ def test_hub_rows(hub: FakeHub) -> None:
     assert hub.requests["download"] == 2
 
 
-def test_hub_revision(hub: FakeHub) -> None:
-    repo = hub.make("o/n")
-    first = repo.edit(**{"a.jsonl.gz": gzip.compress(line(nn="old", nn_code="x = 1"))})
-    repo.edit(**{"a.jsonl.gz": gzip.compress(line(nn="new", nn_code="x = 1"))})
-    assert [row["nn"] for row in rows_of(open_hub(hub, "hf://datasets/o/n"))] == ["new"]
-    assert [row["nn"] for row in rows_of(open_hub(hub, f"hf://datasets/o/n@{first}"))] == ["old"]
-
-
-def test_hub_finished_folder(hub: FakeHub) -> None:
+def test_hub_revision_and_finished_folder(hub: FakeHub) -> None:
+    first = hub.make("o/old").edit(**{"a.jsonl.gz": gzip.compress(line(nn="old", nn_code="x = 1"))})
+    hub.repos["o/old"].edit(**{"a.jsonl.gz": gzip.compress(line(nn="new", nn_code="x = 1"))})
+    for spec, name in (("o/old", "new"), (f"o/old@{first}", "old")):
+        assert [row["nn"] for row in rows_of(open_hub(hub, f"hf://datasets/{spec}"))] == [name]
     rows = parquet({"nn": "a", "nn_code": "a = 1"})
     files = {"manifest.json": b"{}", "decisions.parquet": parquet({"x": 1}), "data/records/train-0.parquet": rows}
     hub.make("o/n").edit(**files)
     assert [row["nn"] for row in rows_of(open_hub(hub, "hf://datasets/o/n"))] == ["a"]
-
-
-@pytest.mark.parametrize(
-    "spec", ["hf://owner/name", "hf://datasets/name", "hf://datasets/owner/name/file.parquet", "hf://datasets/o/n@"]
-)
-def test_hub_spec(spec: str) -> None:
-    assert error_of(spec).startswith(f"{spec}: not a dataset on the Hub; write hf://datasets/OWNER/NAME")
 
 
 @pytest.mark.parametrize(
@@ -410,12 +408,9 @@ def test_rows_of_several_stand_in_the_order_of_the_sources(blocks: Path, lines: 
     one, two = open_source(str(lines)), open_source(str(blocks))
     both = open_sources([str(lines), str(blocks)])
     assert both.name == "rows.jsonl + blocks"
+    assert type(open_sources([str(lines)])) is type(one), "one source stays itself"
     assert rows_of(both) == rows_of(both) == [*rows_of(one), *rows_of(two)]
     assert both.inputs() == [*one.inputs(), *two.inputs()]
-
-
-def test_one_source_stays_itself(lines: Path) -> None:
-    assert type(open_sources([str(lines)])) is type(open_source(str(lines)))
 
 
 def test_sources_of_one_name_are_refused(lines: Path, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from PIL import Image, UnidentifiedImageError
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
-from manifests.publish.hub import hub_errors, parse_dataset
+from manifests.publish.hub import Hub, parse_dataset
 from train.data.arrays import SHAPE, SPLITS, Arrays
 
 #: Names of the data in records. Results on the JPEG copy are compared only with each other.
@@ -144,12 +144,12 @@ def _download(spec: str) -> Path:
 
     Raises: RetryableError if the Hub cannot be reached; UserError if the dataset does not exist.
     """
-    from huggingface_hub import snapshot_download
-
     repo, revision = parse_dataset(spec)
     files = [f"{place}{split}*.parquet" for place in ("", "*/") for split in SPLITS]
-    with hub_errors(spec, "check the network and run again, or pass a folder"):
-        return Path(snapshot_download(repo, repo_type="dataset", revision=revision, allow_patterns=files))
+    hub = Hub(delays=())  # the client itself tries a download again
+    fetch = partial(hub.api().snapshot_download, repo, repo_type="dataset", revision=revision, allow_patterns=files)
+    with hub.session():
+        return Path(hub.call(spec, fetch, again="finished downloads are kept; or pass a folder"))
 
 
 def _open_parquet(folder: Path, name: str) -> ImageSource:
