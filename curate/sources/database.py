@@ -53,7 +53,7 @@ _RUNS = f"""
 
 _SQLITE, _ZSTANDARD = b"SQLite format 3\x00", b"\x28\xb5\x2f\xfd"
 _SORT_KIB = 1 << 16  # memory for sorting runs; more uses a temporary file
-_CODES, _PARAMETERS = 256, 4_096  # networks and runs whose code and hyperparameters are cached: neighbors share them
+_CODES, _PARAMETERS = 128, 4_096  # networks and runs whose code and hyperparameters are cached: neighbors share them
 
 
 def is_database(path: Path) -> bool:
@@ -176,8 +176,9 @@ def _code_reader(
     def read(name: bytes) -> tuple[bytes | None, str | None]:
         query = f"SELECT code, {identity} FROM nn WHERE name = CAST(? AS TEXT)"
         code, uid = connection.execute(query, (name,)).fetchone() or (None, None)
-        stated = isinstance(uid, bytes) and isinstance(code, bytes)
-        return code, parse_arch_uid(code.decode("utf-8", "replace"), _text(uid)) if stated else None
+        if not (isinstance(uid, bytes) and isinstance(code, bytes)):
+            return code, None
+        return code, parse_arch_uid(code.decode("utf-8", "replace"), _text(uid))
 
     return read
 

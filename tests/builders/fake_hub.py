@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
+from types import SimpleNamespace as Namespace
 from typing import Any
 
 import httpx2 as httpx
@@ -87,6 +87,22 @@ def refuse(status: int, message: str, kind: type[HfHubHTTPError] = HfHubHTTPErro
     return kind(f"{status} Client Error\n\n{message}", response=response, server_message=message)
 
 
+#: The kind of each call of the client; those of `_WRITES` need the right to write.
+_CALLS = {
+    "list_repo_refs": "refs",
+    "list_repo_tree": "tree",
+    "list_repo_commits": "commits",
+    **dict.fromkeys(("repo_info", "dataset_info", "model_info"), "info"),
+    "create_repo": "create",
+    "create_branch": "branch",
+    "create_commit": "commit",
+    "create_tag": "tag",
+    "hf_hub_download": "download",
+    "snapshot_download": "snapshot",
+}
+_WRITES = ("create", "branch", "commit", "tag")
+
+
 class FakeHub:
     """Repositories; `requests` counts the calls by kind. With a `store`, what is written is there for other processes."""
 
@@ -110,34 +126,35 @@ class FakeHub:
         """A call of the client: checked against its signature, counted, and broken where that is ordered."""
         if name not in _CALLS:
             raise AttributeError(name)
-        kind, writes = _CALLS[name]
 
         def call(*arguments: Any, **named: Any) -> Any:
             given = inspect.signature(getattr(HfApi, name)).bind(None, *arguments, **named).arguments
+            absent = dict.fromkeys(("revision", "local_dir", "parent_commit", "private"))
             with self.lock:
-                self.requests[kind] += 1
-                count = self.requests[kind]
-                due = (fault for fault in self.faults if fault.kind == kind)
-                what = next((fault.what for fault in due if fault.nth <= count < fault.nth + fault.times), None)
-                if callable(what):
-                    what()
-                elif isinstance(what, int):
-                    raise refuse(what, self.message)
-                elif what == "drop":
-                    raise httpx.ConnectError("the connection was dropped")
-                if writes and self.rights != "write":
-                    status, told = (403, "You don't have the rights to do this") if self.rights else (401, "who?")
-                    raise refuse(status, told)
-                answer = getattr(self, f"_{kind}")(SimpleNamespace(**{**_DEFAULTS, **given}))
-                if writes and self.store is not None:
-                    new = self.store.with_suffix(".new")  # no name that a killed command would leave
-                    new.write_bytes(pickle.dumps(self.repos))
-                    new.replace(self.store)
-                if what == "lose":
-                    raise httpx.ReadError("the answer was lost")
-            return answer
+                return self._answer(_CALLS[name], Namespace(**{**absent, **given}))
 
         return call
+
+    def _answer(self, kind: str, given: Any) -> Any:
+        self.requests[kind] += 1
+        due = (fault for fault in self.faults if fault.kind == kind)
+        what = next((f.what for f in due if f.nth <= self.requests[kind] < f.nth + f.times), None)
+        if callable(what):
+            what()
+        elif isinstance(what, int):
+            raise refuse(what, self.message)
+        elif what == "drop":
+            raise httpx.ConnectError("the connection was dropped")
+        if kind in _WRITES and self.rights != "write":
+            raise refuse(*((403, "You don't have the rights to do this") if self.rights else (401, "who?")))
+        answer = getattr(self, f"_{kind}")(given)
+        if kind in _WRITES and self.store is not None:
+            new = self.store.with_suffix(".new")  # no name that a killed command would leave
+            new.write_bytes(pickle.dumps(self.repos))
+            new.replace(self.store)
+        if what == "lose":
+            raise httpx.ReadError("the answer was lost")
+        return answer
 
     def _find(self, given: Any) -> tuple[Repo, str]:
         repo = self.repos.get(given.repo_id)
@@ -150,15 +167,13 @@ class FakeHub:
         return repo, oid
 
     def _refs(self, given: Any) -> Any:
-        def told(refs: dict[str, str]) -> list[Any]:
-            return [SimpleNamespace(name=name, target_commit=oid) for name, oid in refs.items()]
-
         repo, _ = self._find(given)
-        return SimpleNamespace(branches=told(repo.branches), tags=told(repo.tags))
+        refs = {"branches": repo.branches, "tags": repo.tags}
+        return Namespace(**{k: [Namespace(name=n, target_commit=c) for n, c in ref.items()] for k, ref in refs.items()})
 
     def _info(self, given: Any) -> Any:
         repo, oid = self._find(given)
-        return SimpleNamespace(sha=oid, private=repo.private, card_data=SimpleNamespace(**repo.card))
+        return Namespace(sha=oid, private=repo.private, card_data=Namespace(**repo.card))
 
     def _tree(self, given: Any) -> Iterator[RepoFile]:
         repo, oid = self._find(given)
@@ -166,7 +181,7 @@ class FakeHub:
 
     def _commits(self, given: Any) -> list[Any]:
         repo, oid = self._find(given)
-        return [SimpleNamespace(commit_id=oid, title=repo.titles[oid])]
+        return [Namespace(commit_id=oid, title=repo.titles[oid])]
 
     def _create(self, given: Any) -> None:
         if given.repo_id not in self.repos:
@@ -192,7 +207,7 @@ class FakeHub:
             elif not name.endswith(IGNORED):
                 with operation.as_file() as file:
                     tree[name] = File(file.read(), name.endswith(LFS))
-        return SimpleNamespace(oid=repo.commit(given.revision, tree, given.commit_message))
+        return Namespace(oid=repo.commit(given.revision, tree, given.commit_message))
 
     def _download(self, given: Any) -> str:
         repo, oid = self._find(given)
@@ -205,23 +220,5 @@ class FakeHub:
         repo, oid = self._find(given)
         for name in repo.trees[oid]:
             with contextlib.suppress(ValueError):  # a name that no folder can hold
-                self._download(SimpleNamespace(**{**vars(given), "filename": name}))
+                self._download(Namespace(**{**vars(given), "filename": name}))
         return str(self.folder / oid)
-
-
-_DEFAULTS = dict.fromkeys(("revision", "local_dir", "parent_commit", "private"))
-#: By method of the client its kind, and whether it needs the right to write.
-_CALLS = {
-    "list_repo_refs": ("refs", False),
-    "repo_info": ("info", False),
-    "dataset_info": ("info", False),
-    "model_info": ("info", False),
-    "list_repo_tree": ("tree", False),
-    "list_repo_commits": ("commits", False),
-    "create_repo": ("create", True),
-    "create_branch": ("branch", True),
-    "create_commit": ("commit", True),
-    "create_tag": ("tag", True),
-    "hf_hub_download": ("download", False),
-    "snapshot_download": ("snapshot", False),
-}

@@ -175,11 +175,11 @@ def test_synthetic_is_the_same_everywhere(tmp_path: Path, curator_cache: Path) -
 def test_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[object] = []
 
-    def download(repo: str, **named: object) -> str:
+    def download(_api: object, repo: str, **named: object) -> str:
         asked.append((repo, named["repo_type"], named["revision"]))
         return str(tmp_path / repo)
 
-    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    monkeypatch.setattr("huggingface_hub.HfApi.snapshot_download", download)
     cifar_files.write_parquet(tmp_path / "uoft-cs" / "cifar10" / "plain_text", MADE)
     for _ in range(2):
         data = load_cifar10("hf://datasets/uoft-cs/cifar10@main", cache=tmp_path / "cache")
