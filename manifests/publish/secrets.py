@@ -296,7 +296,7 @@ _BETWEEN = b"\0\n"  # no pattern goes over it
 def find_in_table(path: Path, search: Callable[[bytes], Iterable[Hit]]) -> Iterator[tuple[str, int, Hit]]:
     """Yield what a search finds in the texts of a table, with column and row, and in what it says of itself.
 
-    The texts of a column are searched as one, and those with a hit then alone.
+    The texts of a column are searched as one.
 
     Raises: OSError or pyarrow.ArrowInvalid if it is not a Parquet file.
     """
@@ -308,12 +308,12 @@ def find_in_table(path: Path, search: Callable[[bytes], Iterable[Hit]]) -> Itera
         for batch in file.iter_batches(batch_size=_ROWS):
             for name, column in zip(batch.schema.names, batch.columns, strict=True):
                 if not pa.types.is_primitive(column.type):
-                    texts = ["\n".join(_strings(value)).encode() for value in column.to_pylist()]
+                    texts = [_unescape("\n".join(_strings(value)).encode()) for value in column.to_pylist()]
                     columns.append((name, row, texts))
             for name, first, texts in columns:
                 ends = list(accumulate(len(text) + len(_BETWEEN) for text in texts))
-                for index in sorted({bisect_right(ends, hit.at) for hit in search(_BETWEEN.join(texts))}):
-                    yield from ((name, first + index, hit) for hit in search(texts[index]))
+                for hit in search(_BETWEEN.join(texts)):
+                    yield name, first + bisect_right(ends, hit.at), hit
             columns = []
             row += batch.num_rows
 

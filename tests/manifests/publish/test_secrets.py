@@ -318,6 +318,7 @@ def test_a_secret_behind_an_escaped_sign(tmp_path: Path) -> None:
         (tmp_path / f"a{number}.jsonl").write_text(json.dumps({"error": text}))
         (tmp_path / f"b{number}.jsonl").write_text(json.dumps({"prm": json.dumps({"error": text})}))
     (tmp_path / "c.py").write_text(f"x = '\\x0a{GITHUB}'")
+    pq.write_table(pa.table({"error": ["none", json.dumps(f"bad:\n{GITHUB}")]}), tmp_path / "d.parquet")
     assert [item.file for item in found(tmp_path)] == sorted(path.name for path in tmp_path.iterdir())
 
 
