@@ -1,7 +1,7 @@
 """The rows of one JSON, JSONL, CSV or Parquet file: every record is a row, whatever it holds.
 
-CSV is read by Python's reader, every column as text: that of pyarrow drops records with other numbers of fields, and
-refuses a file with a record longer than its block.
+CSV is read by Python's reader, every column as text: that of pyarrow refuses the whole file for a record that is longer
+than its block or has another number of fields, or for a byte that is not UTF-8.
 """
 
 import contextlib

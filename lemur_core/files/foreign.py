@@ -3,7 +3,6 @@
 import errno
 import io
 import os
-from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, Any, BinaryIO
@@ -68,24 +67,18 @@ def check_plain(path: Path, *, inside: bool = True) -> None:
         inside: look into a folder, too.
     Raises: SpecialFileError if it is something else, or a folder holds something else.
     """
-    special = next(_list_special(path, inside), None)
+    try:
+        is_folder = path.is_dir()
+        special = path if path.exists() and not is_folder and not path.is_file() else None
+    except (OSError, ValueError):  # too long, or not a path at all, as reading it will say
+        return
+    if is_folder and inside:
+        children = (Path(above, name) for above, _, names in os.walk(path) for name in names)
+        special = next((child for child in children if child.exists() and not child.is_file()), None)
     if special is not None:
         raise SpecialFileError(
             f"{make_visible(str(special))}: is a pipe, a socket or a device, not a file; name a file"
         )
-
-
-def _list_special(path: Path, inside: bool) -> Iterator[Path]:
-    try:
-        is_folder = path.is_dir()
-        if not is_folder and path.exists() and not path.is_file():
-            yield path
-    except (OSError, ValueError):  # too long, or not a path at all, as reading it will say
-        return
-    if not is_folder or not inside:
-        return
-    for above, _, names in os.walk(path):
-        yield from (child for name in names if (child := Path(above, name)).exists() and not child.is_file())
 
 
 #: Content may have this many times the bytes that were read of its compressed form. Code shrinks to a quarter or a

@@ -11,7 +11,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -220,10 +220,20 @@ def fetch_release(version: str = DEFAULT_VERSION) -> tuple[Path, str]:
         cannot be downloaded.
     Source: https://github.com/ABrain-One/nn-dataset
     """
-    folder = cache_folder("lemur", version)
-    wheels = sorted(folder.glob("*.whl"))
-    wheel = wheels[0] if wheels else _download(version, folder)
-    return wheel, _check_digest(wheel, version)
+    folder, facts = cache_folder("lemur", version), _read_releases().get(version, {})
+    wheel = next(iter(sorted(folder.glob("*.whl"))), None) or _download(version, folder, facts)
+    digest, seen = sha256_file(wheel), wheel.with_suffix(".sha256")
+    recorded = seen.read_text().strip() if seen.is_file() else digest
+    expected = str(facts.get("sha256") or recorded)
+    if digest != expected:
+        wheel.unlink()
+        raise UserError(
+            f"{wheel.name}: SHA-256 is {digest[:16]}…, expected {expected[:16]}…; the damaged file was removed "
+            "from the cache: run again to download it"
+        )
+    if not seen.is_file():
+        write_text(seen, digest + "\n")
+    return wheel, digest
 
 
 def _read_releases() -> dict[str, dict[str, str | int]]:
@@ -239,29 +249,10 @@ def list_releases() -> list[str]:
     return [version for version, facts in _read_releases().items() if facts["codes"]]
 
 
-def _check_digest(wheel: Path, version: str) -> str:
-    digest = sha256_file(wheel)
-    seen = wheel.with_suffix(".sha256")
-    expected = _read_releases().get(version, {}).get("sha256") or (
-        seen.read_text().strip() if seen.is_file() else digest
-    )
-    if digest != expected:
-        wheel.unlink()
-        raise UserError(
-            f"{wheel.name}: SHA-256 is {digest[:16]}…, expected {str(expected)[:16]}…; the damaged file was removed "
-            "from the cache: run again to download it"
-        )
-    if not seen.is_file():
-        write_text(seen, digest + "\n")
-    return digest
-
-
-def _download(version: str, folder: Path) -> Path:
-    facts = _read_releases().get(version)
-    if facts is not None and not facts["codes"]:
-        raise UserError(
-            f"nn-dataset {version} carries no network codes; releases that do: {', '.join(list_releases())}"
-        )
+def _download(version: str, folder: Path, facts: Mapping[str, str | int]) -> Path:
+    known = ", ".join(list_releases())
+    if facts and not facts["codes"]:
+        raise UserError(f"nn-dataset {version} carries no network codes; releases that do: {known}")
     size = f" ({int(facts['bytes']) / 1e6:.0f} MB)" if facts else ""
     note(f"fetching nn-dataset {version}{size} with pip download")
     with scratch_folder("download", parent=folder) as part:
@@ -269,10 +260,8 @@ def _download(version: str, folder: Path) -> Path:
             wheel = download("nn-dataset", f"=={version}", part)
         except UserError as error:
             if isinstance(error, AbsentError) and error.versions:
-                known = ", ".join(list_releases())
-                lacking = f"nn-dataset {version}: no such release; releases with network codes: {known}"
-                raise UserError(lacking) from error
+                raise UserError(
+                    f"nn-dataset {version}: no such release; releases with network codes: {known}"
+                ) from error
             raise RetryableError(f"nn-dataset {version} could not be fetched with pip: {error}") from error
-        target = folder / wheel.name
-        wheel.replace(target)
-        return target
+        return wheel.replace(folder / wheel.name)
