@@ -69,17 +69,23 @@ def _write_database(archive: zipfile.ZipFile, codes: dict[str, bytes], path: Pat
         for file in files:
             match = _TRAINING.fullmatch(file)
             assert match is not None
-            configuration = (*match.groups()[:4], int(match[5]))
-            for index, trial in enumerate(json.loads(archive.read(file))):
+            task, dataset, metric, nn, epoch = *match.groups()[:4], int(match[5])
+            trials = json.loads(archive.read(file))
+            # A trial that is not among the best is no row, but its hyperparameters count.
+            best = max((trial["accuracy"] for trial in trials if trial.get("accuracy") is not None), default=None)
+            runs: list[tuple[object, ...]] = []
+            parameters: list[tuple[object, ...]] = []
+            for index, trial in enumerate(trials):
                 accuracy, duration = trial.pop("accuracy", None), trial.pop("duration", None)
                 uid, transform = trial.pop("uid", None) or f"{file}#{index}", trial.get("transform", "")
-                # LEMUR's id of a trial is the MD5 of the printed values without white space.
-                printed = "".join(str([transform, uid, *configuration, duration, accuracy]).split())
-                trial_id = hashlib.md5(printed.encode(), usedforsecurity=False).hexdigest()
-                task, dataset, metric, nn, epoch = configuration
-                row = (trial_id, accuracy, epoch, duration, task, dataset, metric, nn, transform, uid)
-                database.execute("INSERT INTO stat VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
-                database.executemany("INSERT INTO prm VALUES (?, ?, ?)", ((uid, *item) for item in trial.items()))
+                parameters += ((uid, *item) for item in trial.items())
+                if accuracy is not None and accuracy == best:
+                    # LEMUR's id of a trial is the MD5 of the printed values without white space.
+                    printed = str([transform, uid, task, dataset, metric, nn, epoch, duration, accuracy])
+                    key = hashlib.md5("".join(printed.split()).encode(), usedforsecurity=False).hexdigest()
+                    runs.append((key, accuracy, epoch, duration, task, dataset, metric, nn, transform, uid))
+            database.executemany("INSERT INTO stat VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", runs)
+            database.executemany("INSERT INTO prm VALUES (?, ?, ?)", parameters)
             done(1)
         database.execute("CREATE INDEX of_uid ON prm (uid, name, value)")
         database.commit()
