@@ -56,7 +56,7 @@ _SPDX = re.compile(r"SPDX-License-Identifier[ \t]*[:=]?[ \t]*([^\n]*)", re.IGNOR
 _AFTER_SPDX = re.compile(r"\*/.*|-->.*|[\"'`;,].*|[ \t]{2,}.*|[^\w+)]+$")
 
 #: Licenses that are not permissive, as `plain_text` writes them; what is matched is taken out before the next line.
-_NAMED: tuple[tuple[str, str], ...] = (
+_NOT_PERMISSIVE: tuple[tuple[str, str], ...] = (
     (r"\bagpl\w*|affero general public licen[cs]e", "AGPL-3.0"),
     (r"\blgpl\w*|(?:lesser|library) (?:gnu )?general public licen[cs]e", "LGPL-3.0"),
     (r"\bgpl(?:v?[23]\w*)?\b|gnu (?:general )?public licen[cs]e|gnu gpl|general public licen[cs]e", "GPL-3.0"),
@@ -73,20 +73,16 @@ _NAMED: tuple[tuple[str, str], ...] = (
     (r"\bcc by nd\b|licenses by nd\b|attribution no ?deriv\w*", "CC-BY-ND-4.0"),
     (r"\bcc by sa\b|licenses by sa\b|attribution share ?alike", "CC-BY-SA-4.0"),
 )
-_NOT_PERMISSIVE = tuple((re.compile(pattern), name) for pattern, name in _NAMED)
 #: Licenses of which every version is permissive, by a loose name; the one that asks most counts.
-_PERMISSIVE = tuple(
-    (re.compile(pattern), name)
-    for pattern, name in (
-        (r"\bapache\b", "Apache-2.0"),
-        (r"\b(?:bsd 2|2 clause|simplified bsd|freebsd)\b", "BSD-2-Clause"),
-        (r"\bbsd\b", "BSD-3-Clause"),
-        (r"\b(?:mit|expat)\b", "MIT"),
-        (r"\bisc\b", "ISC"),
-        (r"\bcc0\b", "CC0-1.0"),
-        (r"\bcc by\b|creative commons attribution", "CC-BY-4.0"),
-        (r"\bunlicense\b", "Unlicense"),
-    )
+_PERMISSIVE = (
+    (r"\bapache\b", "Apache-2.0"),
+    (r"\b(?:bsd 2|2 clause|simplified bsd|freebsd)\b", "BSD-2-Clause"),
+    (r"\bbsd\b", "BSD-3-Clause"),
+    (r"\b(?:mit|expat)\b", "MIT"),
+    (r"\bisc\b", "ISC"),
+    (r"\bcc0\b", "CC0-1.0"),
+    (r"\bcc by\b|creative commons attribution", "CC-BY-4.0"),
+    (r"\bunlicense\b", "Unlicense"),
 )
 _ELSEWHERE = frozenset({"the", "this", "that", "same", "the same", "a", "following", "the following", "above"})
 _NEGATED = re.compile(r"\b(?:not|no|non|without|instead of|unlike|avoid\w*)(?: \w+){0,3} $")
@@ -201,10 +197,10 @@ def _find_named_licenses(lines: str, plain: str) -> Iterator[str]:
         yield known
     rest = plain
     for pattern, name in _NOT_PERMISSIVE:
-        for match in pattern.finditer(rest):
+        for match in re.finditer(pattern, rest):
             if not _NEGATED.search(rest, max(0, match.start() - 60), match.start()):
                 yield _with_version(name, rest[match.start() : match.end() + 100])
-        rest = pattern.sub("", rest)
+        rest = re.sub(pattern, "", rest)
     yield from _find_explicit_licenses(lines, plain)
 
 
@@ -222,7 +218,7 @@ def _license_of_name(name: str) -> str:
         return known
     name = f"{name} license"
     for pattern, license_ in (*_NOT_PERMISSIVE, *_PERMISSIVE):
-        if pattern.search(name):
+        if re.search(pattern, name):
             return _with_version(license_, name)
     return NOASSERTION
 
