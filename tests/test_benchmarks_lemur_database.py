@@ -19,7 +19,6 @@ from lemur_core.files.errors import RetryableError
 from manifests.folders.manifest import read_manifest
 from tests.builders.fake_hub import FakeHub, File
 
-COLUMNS = ["nn", "task", "dataset", "metric", "epoch", "accuracy", "duration", "prm"]
 
 
 def chosen(name: str) -> bool:
