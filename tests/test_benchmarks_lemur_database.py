@@ -20,7 +20,6 @@ from manifests.folders.manifest import read_manifest
 from tests.builders.fake_hub import FakeHub, File
 
 
-
 def chosen(name: str) -> bool:
     """A hundredth of the folders of statistics, and all of the networks of a few tasks."""
     return zlib.crc32(name.rpartition("/")[0].encode()) % 100 == 0
