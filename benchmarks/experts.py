@@ -16,8 +16,8 @@ from typing import Any
 
 from scipy.stats import t
 
-from lemur.experts.facts import GENERAL, Settings, load_settings
-from lemur.experts.stages import Workspace
+from lemur.experts.facts import GENERAL, load_settings
+from lemur.experts.injection import Workspace
 from lemur_core.files.atomic import write_text
 from lemur_core.files.markdown import table
 from manifests.folders.manifest import read_manifest
@@ -30,18 +30,6 @@ def spread(values: Sequence[float]) -> tuple[float, float]:
         return mean, 0.0
     deviation = (sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5
     return mean, float(t.ppf(0.975, len(values) - 1)) * deviation / len(values) ** 0.5
-
-
-def share_base(settings: Settings, out: Path) -> Settings:
-    """Return the settings with the base that all seeds share, trained if it is a tiny one."""
-    if settings.base.model is None:
-        workspace = Workspace(settings.model_copy(update={"out": out, "seed": 0}))
-        with workspace.alone():
-            workspace.make_data()
-            workspace.make_base()
-        base = settings.base.model_copy(update={"model": str(workspace.folder("base") / "model")})
-        settings = settings.model_copy(update={"base": base})
-    return settings
 
 
 def tables(runs: Sequence[dict[str, Any]]) -> list[str]:
@@ -79,7 +67,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", type=int, help="this seed alone")
     given = parser.parse_args()
-    settings = share_base(load_settings(given.settings), given.out)
+    settings = load_settings(given.settings)
     folders = []
     for seed in range(given.seeds) if given.only is None else [given.only]:
         own = settings.model_copy(update={"out": given.out / f"seed-{seed}", "seed": seed})

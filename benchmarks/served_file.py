@@ -25,7 +25,7 @@ from benchmarks.served import MODEL, serve
 from benchmarks.teaching import HERE, run_there, train
 from benchmarks.teaching_corpus import read_snapshot
 from benchmarks.teaching_questions import Settings, ask, make_windows
-from lemur.experts.local_models import find_model, load_model
+from lemur.experts.injection import find_model, load_model
 
 _OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _INSIDE = {
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def make(given: argparse.Namespace) -> list[list[list[Any]]]:
     """Write the file. Returns: tokens of questions, what transformers says then, and its scores of the first token."""
-    tokenizer, model = load_model(importlib.import_module("transformers"), given.model, "--model")
+    tokenizer, model = load_model(given.model, "--model")
     questions = list(_QUESTIONS)
     if given.windows:
         texts, settings = read_snapshot(given.snapshot), Settings(windows=given.windows)
@@ -84,10 +84,10 @@ def make(given: argparse.Namespace) -> list[list[list[Any]]]:
         questions += [ask(text.code) for text in texts[:: len(texts) // 3]]
         print(f"losses {losses[:3]} to {losses[-3:]}", flush=True)
     weights = {name: value.numpy() for name, value in model.state_dict().items()}
-    files = find_model(given.model, "--model")
-    assert files.gguf is not None, "the model is a GGUF file"
-    write(weights, Path(files.source, files.gguf), given.out)
-    read = load_model(importlib.import_module("transformers"), str(given.out), "FILE.gguf")[1].state_dict()
+    source, gguf = find_model(given.model, "--model")
+    assert gguf is not None, "the model is a GGUF file"
+    write(weights, Path(source, gguf), given.out)
+    read = load_model(str(given.out), "FILE.gguf")[1].state_dict()
     for name, value in weights.items():
         step = np.abs(value).max(-1, keepdims=True) * (_STEP if value.ndim > 1 else 0)
         assert (np.abs(read[name].numpy() - value) <= step).all(), name

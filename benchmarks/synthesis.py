@@ -24,7 +24,6 @@ import pyarrow.parquet as pq
 from benchmarks.served import MODEL, serve
 from extract.model.results import wilson
 from extract.search.index import Filters, open_index, search
-from lemur.experts.local_models import model_name
 from lemur.synthesis.endpoint import Answer, Asker, Endpoint, Model, Request, Take
 from lemur.synthesis.folder import Tried, last_answers
 from lemur.synthesis.loop import synthesize
@@ -180,7 +179,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with ExitStack() as servers:
         for name in asked.served:
             url = servers.enter_context(serve(name))
-            models.append(Endpoint(model_name(name), Service(url, at_once=1)))
+            models.append(Endpoint(Path(name.removeprefix("package:")).stem, Service(url, at_once=1)))
         found: dict[str, list[Tried]] = {}
         for model in models:
             label = model.name if model.name not in found else f"{model.name} {len(found)}"

@@ -37,7 +37,7 @@ from benchmarks.teaching_questions import (
     prepare,
     tokens_of,
 )
-from lemur.experts.local_models import load_model
+from lemur.experts.injection import load_model
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import table
 from lemur_core.files.progress import note
@@ -127,7 +127,7 @@ def make_snapshots(given: argparse.Namespace, names: Sequence[str]) -> dict[str,
 
 
 def _run(given: argparse.Namespace, corpus: Corpus, settings: Settings, arm: str, seed: int) -> dict[str, Any]:
-    tokenizer, model = load_model(importlib.import_module("transformers"), given.model, "--model")
+    tokenizer, model = load_model(given.model, "--model")
     begun, clock = time.process_time(), time.monotonic()
     row: dict[str, Any] = {"arm": arm, "seed": seed, "settings": asdict(settings), "parameters": model.num_parameters()}
     shown: Sequence[Text] = ()

@@ -20,7 +20,7 @@ _Json = Annotated[bool, typer.Option("--json", help="Print the summary as one JS
 
 @app.command()
 def train(
-    settings: Annotated[Path, typer.Argument(metavar="SETTINGS", help="YAML or TOML.", show_default=False)],
+    settings: Annotated[Path, typer.Argument(metavar="SETTINGS", help="TOML.", show_default=False)],
     domains: Annotated[
         list[str] | None, typer.Option("--domain", metavar="NAME", help="Only this domain (repeatable; default: all).")
     ] = None,
@@ -37,7 +37,7 @@ def train(
     from manifests.folders.manifest import read_manifest
 
     loaded = load_settings(settings)
-    from lemur.experts.stages import Workspace  # loads torch
+    from lemur.experts.injection import Workspace  # loads torch
 
     folder = Workspace(loaded, force).train(domains or ())
     counts = read_manifest(folder).counts
@@ -51,7 +51,6 @@ def ask(
     questions: Annotated[
         Path | None, typer.Option(metavar="FILE", help="JSON Lines with a `question` each; a `domain` is compared.")
     ] = None,
-    domain: Annotated[str | None, typer.Option(metavar="NAME", help="Use this domain instead of the router's.")] = None,
     as_json: _Json = False,
 ) -> None:
     """Answer questions: each one's domain by the router, and the base model's answer with and without the token.
@@ -64,9 +63,9 @@ def ask(
     from lemur.experts.facts import read_questions
 
     rows: list[Json] = [{"question": question}] if questions is None else read_questions(questions)
-    from lemur.experts.stages import answer  # loads torch
+    from lemur.experts.injection import answer  # loads torch
 
-    answers = answer(folder, [row["question"] for row in rows], domain)
+    answers = answer(folder, [row["question"] for row in rows])
     known = [row["domain"] == one["routed"] for row, one in zip(rows, answers, strict=True) if "domain" in row]
     if as_json:
         told = [row | one for row, one in zip(rows, answers, strict=True)]

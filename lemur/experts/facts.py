@@ -5,31 +5,30 @@ about equally frequent. Answers that are still too frequent (blocks without para
 Nothing here imports torch: `lemur verify` reads finished folders with it.
 """
 
-import bisect
 import json
 import random
 import re
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from extract.model.results import wilson
 from lemur_core.files import Json
+from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError, missing_name
 from lemur_core.files.foreign import check_plain
 from lemur_core.files.markdown import percent, table
 from manifests.folders.checks import Check, check_faults
 from manifests.folders.kinds import Folder, FolderLink, FoundItem, Kind
 from manifests.folders.manifest import read_manifest
-from manifests.folders.reading import reading
+from manifests.folders.reading import READ_ERRORS, describe, reading
 from manifests.folders.tables import read_rows
-from manifests.records import ExpertAnswer, ExpertFact, first_fault
+from manifests.records import ExpertAnswer, ExpertFact
 
 GENERAL = "general"
 
@@ -65,24 +64,13 @@ class Training(_Settings):
     decay: float = Field(default=0.01, ge=0)
 
 
-class Tiny(_Settings):
-    """A randomly initialized model with the Llama architecture."""
-
-    width: int = Field(default=128, ge=8)
-    layers: Count = 4
-    heads: Count = 4
-
-
 class BaseSettings(_Settings):
-    """The frozen model: a real one named by `model`, or a tiny one that is first trained on the general set."""
+    """The frozen model: a folder, a GGUF file, `package:NAME` or a name on the Hub."""
 
-    model: str | None = None
+    model: str
     device: str = "cpu"
     dtype: Literal["float32", "bfloat16"] = "float32"
-    shots: int = Field(default=0, ge=0)  # general questions with answers before each; then without a chat template
-    tiny: Tiny = Tiny()
-    vocabulary: int = Field(default=1536, ge=300)
-    training: Training = Training(steps=2000)
+    shots: int = Field(default=4, ge=0)  # general questions with answers before each
 
 
 class ExpertSettings(_Settings):
@@ -114,35 +102,30 @@ class Settings(_Settings):
     seed: int = Field(default=0, ge=0)
     out: Path
     data: DataSettings
-    base: BaseSettings = BaseSettings()
+    base: BaseSettings
     expert: ExpertSettings = ExpertSettings()
     codebook: CodebookSettings = CodebookSettings()
     router: RouterSettings = RouterSettings()
 
 
 def load_settings(path: Path) -> Settings:
-    """Load settings, YAML or TOML; folders in the file are relative to it.
+    """Load settings, TOML; folders in the file are relative to it.
 
     Raises: UserError if it cannot be read, or has an unknown key or a value out of range.
     """
     check_plain(path)
     try:
-        text = path.read_text(encoding="utf-8")
-        settings = Settings.model_validate(tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text))
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; pass a settings file, YAML or TOML") from error
-    except ValidationError as error:
-        raise UserError(f"{path}: {first_fault(error)}; see docs/experts.md for an example") from error
-    except (ValueError, yaml.YAMLError) as error:  # the former of TOML and UTF-8
-        reason = " ".join(str(error).split())
-        raise UserError(f"{path}: cannot be read: {reason}; use YAML, or TOML in a .toml file") from error
+        settings = Settings.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:  # the latter of TOML, UTF-8 and values
+        raise UserError(f"{path}: {describe(error)}; pass a TOML file like the one in docs/experts.md") from error
     if GENERAL in settings.data.domains:
         raise UserError(f"{path}: data.domains: {GENERAL} is reserved for blocks without a domain; choose another name")
     root = path.absolute().parent
-    libraries = tuple(root / folder for folder in settings.data.libraries)
-    changes: dict[str, object] = {"data": settings.data.model_copy(update={"libraries": libraries})}
+    changes: dict[str, object] = {
+        "data": settings.data.model_copy(update={"libraries": tuple(root / one for one in settings.data.libraries)})
+    }
     for key, part in (("base", settings.base), ("expert", settings.expert)):
-        if part.model is not None and (root / part.model).is_dir():
+        if part.model is not None and (root / part.model).exists():
             changes[key] = part.model_copy(update={"model": str(root / part.model)})
     return settings.model_copy(update={"out": root / settings.out, **changes})
 
@@ -159,13 +142,12 @@ FRAMES = (
     "{name} from {package} , its {relation} ?",
 )
 #: Relations between a block and a number, with the names that questions use for each.
-NAMES: Mapping[str, tuple[str, ...]] = {
+NAMES = {
     "lines": ("lines", "length", "linecount"),
     "parameters": ("parameters", "weights", "size"),
     "operations": ("operations", "nodes", "steps"),
     "submodules": ("submodules", "children", "modules"),
 }
-RELATIONS = tuple(NAMES)
 #: Questions that no domain is about.
 ELSEWHERE = (
     "What is the capital of France ?", "Who wrote Hamlet ?", "How many legs has a spider ?", "When did Rome fall ?",
@@ -178,51 +160,31 @@ ELSEWHERE = (
 )  # fmt: skip
 
 
-def wordings(relation: str, *, held: bool) -> list[str]:
-    """Return templates with `{name}` and `{package}` open; the held-out ones are new combinations of known words."""
+def ask(fact: ExpertFact, rng: random.Random, *, held: bool = False) -> str:
+    """Return a question that a fact answers, in one of the training wordings or, if `held`, in one of the others.
+
+    The held-out wordings are new combinations of known words: all frames and names also occur in training.
+    """
+    return rng.choice(wordings(fact, held=held))
+
+
+def wordings(fact: ExpertFact, *, held: bool) -> list[str]:
+    """Return the questions that a fact answers, in all training wordings or in all held-out ones."""
     return [
-        frame.replace("{relation}", name)
+        frame.format(relation=name, name=fact.name, package=fact.package)
         for i, frame in enumerate(FRAMES)
-        for j, name in enumerate(NAMES[relation])
-        # One frame for each name: all frames and names also occur in training, only not together.
-        if (i == 4 - 2 * j) == held
+        for j, name in enumerate(NAMES[fact.relation])
+        if (i == 4 - 2 * j) == held  # one frame for each name
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """One question: its text, and the fact that answers it."""
-
-    text: str
-    fact: ExpertFact
-
-
-def ask(fact: ExpertFact, wording: str) -> Question:
-    """Turn a fact into a question."""
-    return Question(wording.format(name=fact.name, package=fact.package), fact)
-
-
-def questions(facts: Iterable[ExpertFact], *, held: bool) -> list[Question]:
-    """Return questions for each fact in all training wordings, or, if `held`, in one other wording drawn by its id."""
-    if not held:
-        return [ask(fact, wording) for fact in facts for wording in wordings(fact.relation, held=False)]
-    return [ask(fact, random.Random(fact.id).choice(wordings(fact.relation, held=True))) for fact in facts]
-
-
-def document(name: str, package: str, known: Iterable[tuple[str, str]]) -> str:
-    """Return known facts about a block, relation and answer of each, as a text for prompts."""
-    return f"{package} {name} " + " ".join(f"{NAMES[relation][0]} {answer}" for relation, answer in known)
-
-
 def documents(facts: Iterable[ExpertFact]) -> dict[str, str]:
-    """Return the text with all known facts about each block."""
-    known: dict[str, list[ExpertFact]] = defaultdict(list)
+    """Return a text with all known facts about each block."""
+    texts: dict[str, str] = {}
     for fact in facts:
-        known[fact.block].append(fact)
-    return {
-        block: document(some[0].name, some[0].package, [(fact.relation, fact.answer) for fact in some])
-        for block, some in known.items()
-    }
+        text = texts.setdefault(fact.block, f"{fact.package} {fact.name}")
+        texts[fact.block] = f"{text} {NAMES[fact.relation][0]} {fact.answer}"
+    return texts
 
 
 def read_questions(path: Path) -> list[Json]:
@@ -230,30 +192,15 @@ def read_questions(path: Path) -> list[Json]:
     check_plain(path)
     try:
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; pass a JSON Lines file") from error
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON Lines: {error}") from error
-    for number, row in enumerate(rows, start=1):
-        if not isinstance(row, dict) or not isinstance(row.get("question"), str) or not row["question"].strip():
-            raise UserError(f"{path}: line {number} has no `question`; use JSON Lines with one question each")
-    if not rows:
-        raise UserError(f"{path}: contains no question")
+        wrong = [number for number, row in enumerate(rows, start=1) if not str(row["question"]).strip()]
+    except READ_ERRORS as error:
+        raise UserError(f"{path}: {describe(error)}; pass JSON Lines with a `question` each") from error
+    if wrong or not rows:
+        raise UserError(f"{path}: has no question{f' in line {wrong[0]}' if wrong else ''}")
     return rows
 
 
 # -- facts -------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """A block that questions are about; `values`: the number of each relation that it has."""
-
-    block: str
-    name: str
-    package: str
-    code_sha256: str
-    values: Mapping[str, int]
 
 
 def read_facts(settings: DataSettings, seed: int) -> list[ExpertFact]:
@@ -261,75 +208,64 @@ def read_facts(settings: DataSettings, seed: int) -> list[ExpertFact]:
 
     Raises: UserError if a folder has no specs, or a domain has no blocks.
     """
-    domains = _draw_blocks(settings)
-    values = {relation: Counter[int]() for relation in RELATIONS}
-    for block in (block for blocks in domains.values() for block in blocks):
-        for relation, value in block.values.items():
-            values[relation][value] += 1
+    domain_of = {source: domain for domain, sources in settings.domains.items() for source in sources}
+    found: dict[str, dict[tuple[str, str], Json]] = {domain: {} for domain in (*settings.domains, GENERAL)}
+    for block in (block for folder in settings.libraries for block in _read_blocks(folder)):
+        same = found[domain_of.get(block["package"], GENERAL)]
+        # Of several versions of a package, one block: questions name no version.
+        key = (block["package"], block["name"])
+        same[key] = min(same.get(key, block), block, key=_by_id)
+    domains: dict[str, list[Json]] = {}
+    values = {relation: Counter[int]() for relation in NAMES}
+    for domain, blocks in found.items():
+        if not blocks:
+            raise UserError(f"{domain}: the libraries have no block of this domain; name sources that they contain")
+        pool = sorted(blocks.values(), key=_by_id)
+        domains[domain] = sorted(random.Random(domain).sample(pool, min(settings.blocks, len(pool))), key=_by_id)
+        for block in domains[domain]:
+            for relation, value in block["values"].items():
+                values[relation][value] += 1
     scales = {relation: _scale(counts, settings.marks) for relation, counts in values.items()}
     facts = []
-    for domain, blocks in domains.items():
-        held = {block.block for block in random.Random(seed).sample(blocks, round(settings.held * len(blocks)))}
+    for domain, drawn in domains.items():
+        held = {block["block"] for block in random.Random(seed).sample(drawn, round(settings.held * len(drawn)))}
         facts += [
             ExpertFact(
-                **{name: getattr(block, name) for name in ("block", "name", "package", "code_sha256")},
-                id=f"{block.block}#{relation}",
+                **{name: block[name] for name in ("block", "name", "package", "code_sha256")},
+                id=f"{block['block']}#{relation}",
                 domain=domain,
                 relation=relation,
-                answer=str(_nearest(scales[relation], value)),
+                answer=str(min(scales[relation], key=lambda mark: (abs(mark - value), mark))),
                 value=value,
                 asked=True,
-                held=block.block in held,
+                held=block["block"] in held,
             )
-            for block in blocks
-            for relation, value in block.values.items()
+            for block in drawn
+            for relation, value in block["values"].items()
         ]
     kept = _limit_answers(facts, settings.share)
     return [fact.model_copy(update={"asked": fact.id in kept}) for fact in facts]
 
 
-def _draw_blocks(settings: DataSettings) -> dict[str, list[_Block]]:
-    """Return blocks by domain, one per name and package, at most `settings.blocks` per domain."""
-    domain_of = {source: domain for domain, sources in settings.domains.items() for source in sources}
-    found: dict[str, dict[tuple[str, str], _Block]] = {domain: {} for domain in (*settings.domains, GENERAL)}
-    for folder in settings.libraries:
-        for block in _read_blocks(folder):
-            same = found[domain_of.get(block.package, GENERAL)]
-            # Of several versions of a package, one block: questions name no version.
-            key = (block.package, block.name)
-            same[key] = min(same.get(key, block), block, key=_by_id)
-    drawn = {}
-    for domain, blocks in found.items():
-        if not blocks:
-            raise UserError(f"{domain}: the libraries have no block of this domain; name sources that they contain")
-        pool = sorted(blocks.values(), key=_by_id)
-        drawn[domain] = sorted(random.Random(domain).sample(pool, min(settings.blocks, len(pool))), key=_by_id)
-    return drawn
+def _by_id(block: Json) -> str:
+    return str(block["block"])
 
 
-def _by_id(block: _Block) -> str:
-    return block.block
-
-
-def _read_blocks(folder: Path) -> Iterator[_Block]:
-    path = folder / "specs.jsonl"
-    try:
-        with path.open(encoding="utf-8") as file:
-            for spec in map(json.loads, file):
-                algorithm, layers = spec["algorithm"], spec["layers"]
-                numbers = {
-                    "lines": spec["end_line"] - spec["start_line"] + 1,
-                    "parameters": spec["parameters"],
-                    "operations": len(algorithm["eval"]["nodes"]) if algorithm else None,
-                    "submodules": sum(layers.values()) if layers else None,
-                }
-                values = {relation: number for relation, number in numbers.items() if number is not None}
-                package = spec["source"].partition("@")[0]
-                yield _Block(spec["block"], spec["name"], package, spec["code_sha256"], values)
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; pass folders written by `lemur extract`") from error
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON Lines: {error}; extract again") from error
+def _read_blocks(folder: Path) -> Iterator[Json]:
+    """Yield the blocks of a library, each with the number of each relation that it has."""
+    with reading(folder, "extraction"), (folder / "specs.jsonl").open(encoding="utf-8") as file:
+        for spec in map(json.loads, file):
+            algorithm, layers = spec["algorithm"], spec["layers"]
+            values = {
+                "lines": spec["end_line"] - spec["start_line"] + 1,
+                "parameters": spec["parameters"],
+                "operations": len(algorithm["eval"]["nodes"]) if algorithm else None,
+                "submodules": sum(layers.values()) if layers else None,
+            }
+            yield {name: spec[name] for name in ("block", "name", "code_sha256")} | {
+                "package": spec["source"].partition("@")[0],
+                "values": {relation: value for relation, value in values.items() if value is not None},
+            }
 
 
 def _scale(counts: Counter[int], marks: int) -> list[int]:
@@ -339,11 +275,6 @@ def _scale(counts: Counter[int], marks: int) -> list[int]:
     pool = sorted(value for value, number in counts.items() for _ in range(min(number, cap)))
     number = min(marks, len(counts))
     return sorted({pool[(2 * i + 1) * len(pool) // (2 * number)] for i in range(number)})
-
-
-def _nearest(scale: Sequence[int], value: int) -> int:
-    at = bisect.bisect_left(scale, value)
-    return min(scale[max(0, at - 1) : at + 1], key=lambda mark: (abs(mark - value), mark))
 
 
 def _limit_answers(facts: Sequence[ExpertFact], share: float) -> set[str]:
@@ -453,10 +384,8 @@ def report_text(counts: Json) -> str:
 # -- folders -----------------------------------------------------------------------------------------------------------
 
 FACTS, ANSWERS = "facts.parquet", "answers.parquet"
-DATA, BASE, EXPERT, CODEBOOK, ROUTED, EVALUATED = (
-    *("experts-data", "experts-base", "experts-expert", "experts-codebook", "experts-prototypes"),
-    "experts-evaluation",
-)
+DATA, EXPERT, CODEBOOK = "experts-data", "experts-expert", "experts-codebook"
+ROUTED, EVALUATED = "experts-prototypes", "experts-evaluation"
 
 
 def facts_in(folder: Path) -> list[ExpertFact]:
@@ -464,6 +393,12 @@ def facts_in(folder: Path) -> list[ExpertFact]:
     read_manifest(folder)
     with reading(folder, DATA):
         return list(read_rows([folder / FACTS], ExpertFact))
+
+
+def answers_in(folder: Path) -> list[ExpertAnswer]:
+    """Read the answers of an evaluation. Raises: UserError if they cannot be read."""
+    with reading(folder, EVALUATED):
+        return list(read_rows([folder / ANSWERS], ExpertAnswer))
 
 
 def count_facts(facts: Sequence[ExpertFact]) -> Json:
@@ -475,70 +410,82 @@ def count_facts(facts: Sequence[ExpertFact]) -> Json:
     return counts
 
 
-def check_experts(verified: Folder) -> list[Check]:
-    """Check counts, facts and answers of a stage."""
-    folder, manifest, checks = verified.path, verified.manifest, list[Check]()
-    if manifest.kind == DATA:
-        facts = facts_in(folder)
-        wrong = [] if count_facts(facts) == manifest.counts else ["counts are not those of the facts"]
-        checks.append(check_faults("counts", wrong, f"{len(facts):,} facts as the manifest counts them"))
-        checks.append(check_faults("facts", list(_fact_faults(facts)), "each once; a block is held out whole"))
-    if manifest.kind == EVALUATED:
-        answers = list(read_rows([folder / ANSWERS], ExpertAnswer))
-        counted = {"scores": compute_scores(answers), "majority": compute_majority(answers)}
-        wrong = [f"{key} are not those of the answers" for key in counted if manifest.counts[key] != counted[key]]
-        wrong += [
-            f"{answer.id}: recorded correctness is wrong"
-            for answer in answers
-            if answer.correct != (read_number(answer.answer) == answer.expected)
-        ]
-        checks.append(check_faults("answers", wrong, f"{len(answers):,} answers as the manifest counts them"))
-        changed = [] if manifest.counts["found"]["general_exact"] else ["the base or its plain answers changed"]
-        checks.append(check_faults("general", changed, "base and plain answers were the same before and after"))
-    return checks
+def write_scores(folder: Path, answers: Sequence[ExpertAnswer], found: Json) -> Json:
+    """Write the report of an evaluation. Returns: its counts. Args: found: what routing and the base did."""
+    counts = {"scores": compute_scores(answers), "majority": compute_majority(answers), "found": found}
+    write_text(folder / "report.md", report_text(counts))
+    return counts
 
 
-def _fact_faults(facts: list[ExpertFact]) -> Iterator[str]:
-    if len({fact.id for fact in facts}) != len(facts):
-        yield "a fact occurs twice"
+def check_facts(verified: Folder) -> Check:
+    """Check that each fact is there once, and that a block is held out whole."""
+    facts = facts_in(verified.path)
     held = {fact.block for fact in facts if fact.held}
-    yield from (f"{fact.id}: not held out, but its block is" for fact in facts if fact.block in held and not fact.held)
+    wrong = [f"{fact.id}: not held out, but its block is" for fact in facts if fact.block in held and not fact.held]
+    wrong += [] if len({fact.id for fact in facts}) == len(facts) else ["a fact occurs twice"]
+    return check_faults("facts", wrong, "each once; a block is held out whole")
+
+
+def check_answers(verified: Folder) -> list[Check]:
+    """Check what the rows of an evaluation say of themselves, and that injection changed nothing in the base."""
+    wrong = [
+        f"{answer.id}: recorded correctness is wrong"
+        for answer in answers_in(verified.path)
+        if answer.correct != (read_number(answer.answer) == answer.expected)
+    ]
+    changed = [] if verified.manifest.counts["found"]["general_exact"] else ["the base or its plain answers changed"]
+    return [
+        check_faults("answers", wrong, "correct where they are what was expected"),
+        check_faults("general", changed, "base and plain answers were the same before and after"),
+    ]
 
 
 def find(folder: Path, wanted: str) -> FoundItem:
     """Find facts and answers by their id or their block's. Raises: UserError, with similar names, if there is none."""
-    rows = list(_rows(folder))
-    found = [row for row in rows if wanted in (row.id, row.block)]
-    if not found:
-        raise missing_name(f"{wanted}: no fact of {folder} has that name", wanted, sorted({row.id for row in rows}))
-    return _trace_rows(found)
+    found = _trace_rows(folder, lambda row: wanted in (row.id, row.block))
+    if found is None:
+        names = sorted({row.id for row in _rows(folder)})
+        raise missing_name(f"{wanted}: no fact of {folder} has that name", wanted, names)
+    return found
 
 
 def find_code(folder: Path, sha256: str) -> FoundItem | None:
     """Return the facts and answers about the block with this code; None if there are none."""
-    rows = [row for row in _rows(folder) if row.code_sha256 == sha256]
-    return _trace_rows(rows) if rows else None
+    return _trace_rows(folder, lambda row: row.code_sha256 == sha256)
 
 
-def _rows(folder: Path) -> Iterator[ExpertFact | ExpertAnswer]:
+def _rows(folder: Path) -> Sequence[ExpertFact | ExpertAnswer]:
+    """Return the rows of a stage's table; none if it has none."""
     kind = read_manifest(folder).kind
-    if kind == DATA:
-        yield from facts_in(folder)
-    if kind == EVALUATED:
-        yield from read_rows([folder / ANSWERS], ExpertAnswer)
+    return facts_in(folder) if kind == DATA else answers_in(folder) if kind == EVALUATED else []
 
 
-def _trace_rows(rows: Sequence[ExpertFact | ExpertAnswer]) -> FoundItem:
+def _trace_rows(folder: Path, wanted: Callable[[ExpertFact | ExpertAnswer], bool]) -> FoundItem | None:
+    rows = [row for row in _rows(folder) if wanted(row)]
     links = [
         FolderLink("fact" if isinstance(row, ExpertFact) else "answer", row.id, row.model_dump(exclude={"id"}))
         for row in rows
     ]
-    return FoundItem(tuple(links), tuple(dict.fromkeys(row.code_sha256 for row in rows)))
+    return FoundItem(tuple(links), tuple(dict.fromkeys(row.code_sha256 for row in rows))) if rows else None
 
 
-_STAGE = Kind(BASE, "lemur experts", find=find, find_code=find_code, laws=(check_experts,))
+_STAGE = Kind(EXPERT, "lemur experts", find=find, find_code=find_code)
 KINDS = (
-    *(replace(_STAGE, name=name) for name in (BASE, EXPERT, CODEBOOK, ROUTED)),
-    replace(_STAGE, name=DATA, tables={"facts": (ExpertFact, {"full": FACTS})}),
-    replace(_STAGE, name=EVALUATED, tables={"answers": (ExpertAnswer, {"full": ANSWERS})}),
+    *(replace(_STAGE, name=name) for name in (EXPERT, CODEBOOK, ROUTED)),
+    replace(
+        _STAGE,
+        name=DATA,
+        tables={"facts": (ExpertFact, {"full": FACTS})},
+        derive=lambda folder, _made: {"counts": count_facts(facts_in(folder.path))},
+        laws=(check_facts,),
+    ),
+    replace(
+        _STAGE,
+        name=EVALUATED,
+        tables={"answers": (ExpertAnswer, {"full": ANSWERS})},
+        derive=lambda folder, made: {
+            "counts": write_scores(made, answers_in(folder.path), folder.manifest.counts["found"])
+        },
+        laws=(check_answers,),
+    ),
 )

@@ -1,31 +1,74 @@
-"""How one vector carries an expert's answer into a frozen language model (arXiv:2601.08209): the method.
+"""How one vector carries an expert's answer into a frozen language model (arXiv:2601.08209): the method and its stages.
 
 From top to bottom: a language model of `transformers`, whose inputs take vectors beside words; the codebook, whose
-vectors make the frozen base say a number; the router, in which nothing is trained; the training loop. No class of
-`transformers` is subclassed: vectors go through `inputs_embeds`.
+vectors make the frozen base say a number; the router, in which nothing is trained; the training loop; the stages of
+`lemur experts train`, its evaluation, and `lemur experts ask`. No class of `transformers` is subclassed: vectors go
+through `inputs_embeds`.
 """
 
 import contextlib
 import hashlib
+import importlib
 import inspect
+import json
 import math
+import os
 import pickle
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, distribution
 from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import torch
+from pydantic import BaseModel
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize, pad
 
-from lemur.experts.facts import GENERAL, BaseSettings, Tiny, Training
-from lemur.experts.local_models import import_transformers, load_model
-from lemur_core.files.atomic import atomic_file
+from lemur.experts.facts import (
+    ANSWERS,
+    CODEBOOK,
+    DATA,
+    ELSEWHERE,
+    EVALUATED,
+    EXPERT,
+    FACTS,
+    GENERAL,
+    ROUTED,
+    Settings,
+    Training,
+    ask,
+    count_facts,
+    documents,
+    facts_in,
+    read_facts,
+    read_number,
+    wordings,
+    write_scores,
+)
+from lemur_core.files import Json
+from lemur_core.files.atomic import atomic_file, atomic_folder, own, sha256_file, write_text
 from lemur_core.files.cache import cache_folder, remove_path
-from lemur_core.files.progress import progress
+from lemur_core.files.errors import UserError
+from lemur_core.files.progress import note, progress
+from manifests.folders.manifest import (
+    FILE_NAME,
+    Manifest,
+    Stopwatch,
+    describe_parent,
+    list_outputs,
+    package_versions,
+    read_manifest,
+    write_manifest,
+)
+from manifests.folders.reading import READ_ERRORS, describe
+from manifests.folders.tables import write_table
+from manifests.records import ExpertAnswer, ExpertFact, arrow_schema
 
 # -- a language model --------------------------------------------------------------------------------------------------
 
@@ -35,7 +78,68 @@ _ROOM = 12  # maximum number of tokens of an answer
 _BATCH = 128
 _SHARED = 16  # least number of tokens that are computed once for all rows
 _IGNORED = -100
-_END, _PAD = "<|end|>", "<|pad|>"
+_PACKAGE = "package:"
+
+
+def find_model(name: str, option: str) -> tuple[str, str | None]:
+    """Return where a model is: a folder, or its name on the Hub; and its GGUF file there. Nothing is imported for it.
+
+    Args: name: a folder, a GGUF file, a name on the Hub, or `package:NAME`, an installed distribution with a GGUF file
+        or a folder with a `config.json`; option: that names the model.
+    Raises: UserError if the distribution is not installed, or does not hold exactly one model.
+    """
+    path = Path(name)
+    if name.startswith(_PACKAGE):
+        wanted = name.removeprefix(_PACKAGE)
+        try:
+            files = [Path(str(file.locate())) for file in distribution(wanted).files or ()]
+        except (PackageNotFoundError, ValueError) as error:
+            raise UserError(f"{option} {name}: {wanted} is not installed; pip install {wanted}") from error
+        models = [file for file in files if file.suffix == ".gguf" or file.name == "config.json"]
+        if len(models) != 1:
+            raise UserError(f"{option} {name}: {wanted} holds {len(models)} models, not one; pass a folder or a file")
+        path = models[0] if models[0].suffix == ".gguf" else models[0].parent
+    return (str(path.parent), path.name) if path.suffix == ".gguf" else (str(path), None)
+
+
+def load_model(name: str, option: str, **further: object) -> tuple[Any, Any]:
+    """Return the tokenizer and the model, in eval mode. Its own code is never run; weights must be safetensors or GGUF.
+
+    Args: name, option: as for `find_model`; further: for transformers.
+    Raises: UserError if it cannot be loaded.
+    """
+    # Otherwise the library warns whenever a process is forked.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        transformers: Any = importlib.import_module("transformers")
+        from safetensors import SafetensorError
+    except ImportError as error:
+        raise UserError(f"{option}: needs transformers; pip install 'lemur-curator[experts]'") from error
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    source, gguf = find_model(name, option)
+    packed = {} if gguf is None else {"gguf_file": gguf}
+    weights: dict[str, object] = further | ({**packed, "dtype": "float32"} if packed else {"use_safetensors": True})
+    # Newer releases would compute with packed weights where a kernel for them is installed.
+    if packed and hasattr(transformers, "GgufConfig"):
+        weights["quantization_config"] = transformers.GgufConfig(dequantize=True)
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False, **packed)
+        model = transformers.AutoModelForCausalLM.from_pretrained(source, trust_remote_code=False, **weights)
+    except (ImportError, OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        advice = "pass a folder, a GGUF file, package:NAME or a name on the Hub"
+        raise UserError(f"{option} {name}: cannot be loaded: {reason}; {advice}") from error
+    return tokenizer, model.eval()
+
+
+def digest_model(name: str) -> str:
+    """Return SHA-256 of the weights of a model: neither a path nor a date changes it. On the Hub: its name."""
+    source, gguf = find_model(name, "base.model")
+    if not Path(source).is_dir():
+        return name
+    files = [Path(source, gguf)] if gguf else sorted(Path(source).glob("*.safetensors"))
+    return hashlib.sha256("".join(f"{path.name} {sha256_file(path)}\n" for path in files).encode()).hexdigest()
 
 
 def prompt_of(question: str, background: str | None = None) -> str:
@@ -54,32 +158,25 @@ class Frame:
 
     def plain(self, question: str) -> str:
         """Return the prompt of a question alone."""
-        return self._behind([prompt_of(asked) for asked, _, _ in self.shots], prompt_of(question))
+        return "".join([*(f"{prompt_of(asked)} {answer}\n\n" for asked, _, answer in self.shots), prompt_of(question)])
 
     def with_document(self, question: str, text: str) -> str:
         """Return the prompt of a question with a document; the examples have documents, too."""
-        return self._behind([prompt_of(asked, shown) for asked, shown, _ in self.shots], prompt_of(question, text))
+        shots = (f"{prompt_of(asked, shown)} {answer}\n\n" for asked, shown, answer in self.shots)
+        return "".join([*shots, prompt_of(question, text)])
 
     def with_answer(self, question: str, answer: str = MARK) -> str:
         """Return the prompt of a question with an answer, or the mark where one is injected, as in the examples."""
-        return self._behind([prompt_of(asked, known) for asked, _, known in self.shots], prompt_of(question, answer))
-
-    def _behind(self, examples: Sequence[str], last: str) -> str:
-        answered = (f"{example} {shot[2]}\n\n" for example, shot in zip(examples, self.shots, strict=True))
-        return "".join(answered) + last
+        shots = (f"{prompt_of(asked, known)} {known}\n\n" for asked, _, known in self.shots)
+        return "".join([*shots, prompt_of(question, answer)])
 
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """A language model that answers prompts. `chat`: prompts get its chat template.
-
-    `lines`: its answers end with their line, as in examples, not with the end token.
-    """
+    """A language model that completes prompts; its answers end with their line."""
 
     model: Any
     tokenizer: Any
-    chat: bool = False
-    lines: bool = False
 
     @property
     def digest(self) -> str:
@@ -90,29 +187,9 @@ class Language:
             digest.update(key.encode() + value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
 
-    def ids(self, prompt: str) -> list[int]:
-        """Return the tokens of a prompt, with the chat template if it is used."""
-        # A chat template writes the special tokens itself.
-        return list(self.tokenizer(self._apply_template(prompt), add_special_tokens=not self.chat).input_ids)
-
-    def bare_ids(self, text: str) -> list[int]:
-        """Return the tokens of a text alone: a chat template would make unlike questions alike."""
-        return list(self.tokenizer(text, add_special_tokens=False).input_ids)
-
-    def answer_ids(self, answer: str) -> list[int]:
-        """Return the tokens of an answer, with its end."""
-        return self.bare_ids(f" {answer}\n") if self.lines else [*self.bare_ids(f" {answer}"), self._ends[0]]
-
-    def _apply_template(self, prompt: str) -> str:
-        if not self.chat:
-            return prompt
-        messages = [{"role": "user", "content": prompt}]
-        return str(self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
-
-    @property
-    def _ends(self) -> list[int]:
-        ends = [self.tokenizer.eos_token_id, self.tokenizer.pad_token_id, *(self.bare_ids("\n") if self.lines else ())]
-        return [token for token in ends if token is not None]
+    def ids(self, text: str, *, special: bool = False) -> list[int]:
+        """Return the tokens of a text, with those that start a prompt if `special`."""
+        return list(self.tokenizer(text, add_special_tokens=special).input_ids)
 
     def embed(self, rows: Sequence[Sequence[int]]) -> list[Tensor]:
         """Return the input embeddings of rows of tokens, each (tokens, width)."""
@@ -122,16 +199,15 @@ class Language:
 
     def embed_prompts(self, prompts: Sequence[str]) -> list[Tensor]:
         """Return the input embeddings of prompts, each (tokens, width)."""
-        return self.embed([self.ids(prompt) for prompt in prompts])
+        return self.embed([self.ids(prompt, special=True) for prompt in prompts])
 
     def embed_injected(self, prompts: Sequence[str], slots: Tensor) -> list[Tensor]:
         """Embed prompts with vectors at their marks, each (tokens, width). Args: slots: (prompts, slots, width)."""
         around = []
         for prompt in prompts:
-            before, _, after = self._apply_template(prompt).partition(MARK)
+            before, _, after = prompt.partition(MARK)
             # The blank before the mark would be a token of its own, which a prompt with a text does not have.
-            around.append(list(self.tokenizer(before.rstrip(), add_special_tokens=not self.chat).input_ids))
-            around.append(self.bare_ids(after))
+            around += [self.ids(before.rstrip(), special=True), self.ids(after)]
         parts = self.embed(around)
         put = slots.to(parts[0].dtype)
         return [torch.cat([parts[2 * at], put[at], parts[2 * at + 1]]) for at in range(len(prompts))]
@@ -141,86 +217,69 @@ class Language:
 
         Args: inputs: embedded prompts that the answers follow, each (tokens, width).
         """
-        ids = [self.answer_ids(answer) for answer in answers]
+        ids = [self.ids(f" {answer}\n") for answer in answers]
         rows = [torch.cat(pair) for pair in zip(inputs, self.embed(ids), strict=True)]
-        start = count_common(inputs)
-        if start:
-            return self._loss_behind(start, rows, ids)
-        embedded, mask, positions = pad_rows(rows)
-        # Rows end together, so only the last positions predict answers; with a real vocabulary, the logits of all
-        # positions would not fit in memory.
+        # Rows end together, so only the last places predict answers; with a real vocabulary, the scores of all places
+        # would not fit in memory.
         kept = max(map(len, ids)) + 1
-        scores = self.model(
-            inputs_embeds=embedded, attention_mask=mask, position_ids=positions, use_cache=False,
-            logits_to_keep=last_places(embedded.shape[1], kept),
-        ).logits[:, :-1]  # fmt: skip
+        scores = self._read(rows, count_common(inputs), kept)[0][:, :-1]
         wanted = torch.tensor([[_IGNORED] * (kept - 1 - len(row)) + row for row in ids], device=scores.device)
         return cross_entropy(scores.flatten(0, 1).float(), wanted.flatten(), ignore_index=_IGNORED)
-
-    def _loss_behind(self, start: int, rows: Sequence[Tensor], ids: Sequence[Sequence[int]]) -> Tensor:
-        """Return the loss of rows with a common start: as one sequence, in which a row sees the start and itself."""
-        tails = [row[start:] for row in rows]
-        lengths = torch.tensor([start, *map(len, tails)])
-        owners = torch.arange(len(lengths)).repeat_interleave(lengths)
-        places = torch.arange(len(owners))
-        seen = (places[:, None] >= places) & ((owners[:, None] == owners) | (owners == 0))
-        embedded = torch.cat([rows[0][:start], *tails])[None]
-        mask = torch.zeros(seen.shape, dtype=embedded.dtype).masked_fill(~seen, torch.finfo(embedded.dtype).min)
-        ends = lengths.cumsum(0)
-        positions = places - (owners > 0) * (ends[owners - 1] - start)
-        # The token before each of an answer predicts it.
-        kept = [torch.arange(int(end) - len(row), int(end)) - 1 for row, end in zip(ids, ends[1:], strict=True)]
-        scores = self.model(
-            inputs_embeds=embedded, attention_mask=mask[None, None].to(embedded.device), use_cache=False,
-            position_ids=positions[None].to(embedded.device), logits_to_keep=torch.cat(kept).to(embedded.device),
-        ).logits[0]  # fmt: skip
-        wanted = torch.tensor([token for row in ids for token in row], device=scores.device)
-        return cross_entropy(scores.float(), wanted)
 
     @torch.no_grad()
     def answers(self, inputs: Sequence[Tensor]) -> tuple[list[str], str]:
         """Return the greedy first line after each embedded prompt, and SHA-256 of the scores of all first tokens."""
         self.model.eval()
+        ends = {self.tokenizer.eos_token_id, self.tokenizer.pad_token_id, *self.ids("\n")} - {None}
         texts: list[str] = []
         digest = hashlib.sha256()
         for start in range(0, len(inputs), _BATCH):
-            tokens, scores = self._generate(inputs[start : start + _BATCH])
-            digest.update(scores.float().cpu().numpy().tobytes())
-            decoded = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+            rows = inputs[start : start + _BATCH]
+            scores, cached, mask, positions = self._read(rows, count_common(rows), 1)
+            digest.update(scores[:, -1].float().cpu().numpy().tobytes())
+            tokens = scores[:, -1].argmax(-1, keepdim=True)
+            stop = torch.tensor(sorted(ends), device=mask.device)
+            while tokens.shape[1] < _ROOM and not torch.isin(tokens, stop).any(1).all():
+                mask = pad(mask, (0, 1), value=1)
+                last = self.model.get_input_embeddings()(tokens[:, -1:])
+                scores = self._call(cached, last, 1, mask, positions[:, -1:] + tokens.shape[1])
+                tokens = torch.cat([tokens, scores[:, -1].argmax(-1, keepdim=True)], 1)
+            said = [list(takewhile(lambda token: token not in ends, row)) for row in tokens.tolist()]
+            decoded = self.tokenizer.batch_decode(said, skip_special_tokens=True)
             texts += [next(iter(text.strip().splitlines()), "").strip() for text in decoded]
         return texts, digest.hexdigest()
 
-    def _generate(self, rows: Sequence[Tensor]) -> tuple[list[list[int]], Tensor]:
-        """Return the tokens of greedy answers, without their ends, and the scores of the first ones."""
-        cached = import_transformers("lemur experts", "'lemur-curator[experts]'").DynamicCache()
-        start = count_common(rows)
-        if start:
-            self._call(cached, rows[0][None, :start])
-            cached.batch_repeat_interleave(len(rows))
-        embedded, mask, positions = pad_rows([row[start:] for row in rows])
-        mask, positions = pad(mask, (start, 0), value=1), positions + start
-        first = self._call(cached, embedded, attention_mask=mask, position_ids=positions)
-        embeddings, ends = self.model.get_input_embeddings(), torch.tensor(self._ends, device=mask.device)
-        tokens = first.argmax(-1, keepdim=True)
-        while tokens.shape[1] < _ROOM and not torch.isin(tokens, ends).any(1).all():
-            mask = pad(mask, (0, 1), value=1)
-            at = positions[:, -1:] + tokens.shape[1]
-            scores = self._call(cached, embeddings(tokens[:, -1:]), attention_mask=mask, position_ids=at)
-            tokens = torch.cat([tokens, scores.argmax(-1, keepdim=True)], 1)
-        return [list(takewhile(lambda token: token not in self._ends, row)) for row in tokens.tolist()], first
+    def _read(self, rows: Sequence[Tensor], start: int, kept: int) -> tuple[Tensor, Any, Tensor, Tensor]:
+        """Read embedded rows, the first `start` places once for all.
 
-    def _call(self, cached: Any, embedded: Tensor, **further: Tensor) -> Tensor:
+        Returns: the scores of the last `kept` places, (rows, kept, vocabulary); the cache; mask and positions.
+        """
+        cached = importlib.import_module("transformers").DynamicCache()
+        if start:
+            self._call(cached, rows[0][None, :start], 1)
+            cached.batch_repeat_interleave(len(rows))
+        tails = [row[start:] for row in rows]
+        longest = max(map(len, tails))
+        # Padded on the left.
+        embedded = torch.stack([pad(row, (0, 0, longest - len(row), 0)) for row in tails])
+        lengths = torch.tensor([len(row) for row in tails], device=embedded.device)
+        positions = torch.arange(longest, device=embedded.device)[None] - (longest - lengths)[:, None]
+        mask = pad((positions >= 0).long(), (start, 0), value=1)
+        positions = positions.clamp(min=0) + start
+        return self._call(cached, embedded, kept, mask, positions), cached, mask, positions
+
+    def _call(
+        self, cached: Any, embedded: Tensor, kept: int, mask: Tensor | None = None, positions: Tensor | None = None
+    ) -> Tensor:
         # Newer releases of transformers renamed the argument, and warn of the other name.
         name = "cache" if "cache" in inspect.signature(self.model.forward).parameters else "past_key_values"
-        places = last_places(embedded.shape[1], 1)
-        output = self.model(inputs_embeds=embedded, use_cache=True, logits_to_keep=places, **{name: cached}, **further)
-        scores: Tensor = output.logits[:, -1]
+        # As places: for a number of them, torch would copy the head for each row.
+        places = torch.arange(embedded.shape[1] - kept, embedded.shape[1])
+        scores: Tensor = self.model(
+            inputs_embeds=embedded, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=places,
+            **{name: cached},
+        ).logits  # fmt: skip
         return scores
-
-
-def last_places(length: int, kept: int) -> Tensor:
-    """Return the last places of rows, as `logits_to_keep`; for a number, torch would copy the head for each row."""
-    return torch.arange(length - kept, length)
 
 
 def count_common(rows: Sequence[Tensor]) -> int:
@@ -229,67 +288,6 @@ def count_common(rows: Sequence[Tensor]) -> int:
     same = torch.stack([(row[:least] == rows[0][:least]).all(-1) for row in rows]).all(0)
     number = int(same.long().cumprod(0).sum())
     return number if len(rows) > 1 and number >= _SHARED else 0
-
-
-def pad_rows(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Left-pad rows to one tensor; also return the mask and the position ids."""
-    longest = max(map(len, rows))
-    embedded = torch.stack([pad(row, (0, 0, longest - len(row), 0)) for row in rows])
-    lengths = torch.tensor([len(row) for row in rows], device=embedded.device)
-    positions = torch.arange(longest, device=embedded.device)[None] - (longest - lengths)[:, None]
-    return embedded, (positions >= 0).long(), positions.clamp(min=0)
-
-
-def open_language(name: str, settings: BaseSettings, key: str = "base.model") -> Language:
-    """Open a model on this machine or on the Hub. Its own code is never run; weights must be safetensors or GGUF.
-
-    Args: name: a folder, a GGUF file, `package:NAME`, or a name on the Hub; key: names it in the settings.
-    Raises: UserError if transformers is not installed, or the model cannot be loaded.
-    """
-    transformers = import_transformers("lemur experts", "'lemur-curator[experts]'")
-    # For prompts of this length torch's own attention takes almost twice as long to train through in bfloat16.
-    tokenizer, model = load_model(transformers, name, key, attn_implementation="eager")
-    model = model.to(settings.device, getattr(torch, settings.dtype))
-    chat = tokenizer.chat_template is not None and not settings.shots
-    return Language(model, tokenizer, chat, lines=settings.shots > 0)
-
-
-def learn_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:
-    """Train a byte-pair tokenizer on these texts; frequent words become single tokens."""
-    transformers = import_transformers("lemur experts", "'lemur-curator[experts]'")
-    import tokenizers
-
-    kept = tokenizers.Tokenizer(tokenizers.models.BPE())
-    lines = tokenizers.pre_tokenizers.Split("\n", "isolated")
-    words = tokenizers.pre_tokenizers.Split(" ", "merged_with_next")
-    bytes_ = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    kept.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([lines, words, bytes_])
-    kept.decoder = tokenizers.decoders.ByteLevel()
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=vocabulary, special_tokens=[_PAD, _END], show_progress=False,
-        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
-    )  # fmt: skip
-    kept.train_from_iterator(texts, trainer)
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=kept, eos_token=_END, pad_token=_PAD)
-
-
-def draw_tiny(tiny: Tiny, tokenizer: Any, seed: int) -> Language:
-    """Return a randomly initialized model with the Llama architecture."""
-    transformers = import_transformers("lemur experts", "'lemur-curator[experts]'")
-    config = transformers.LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=tiny.width,
-        intermediate_size=2 * tiny.width,
-        num_hidden_layers=tiny.layers,
-        num_attention_heads=tiny.heads,
-        max_position_embeddings=512,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    torch.manual_seed(seed)
-    return Language(transformers.LlamaForCausalLM(config), tokenizer)
 
 
 # -- codebook and router -----------------------------------------------------------------------------------------------
@@ -308,10 +306,10 @@ class Codebook(nn.Module):
         super().__init__()
         self._numbers = [int(number) for number in numbers]
         embeddings = base.model.get_input_embeddings().weight.detach().float()
-        (blank,) = base.bare_ids(" ")[:1]
+        blank = base.ids(" ")[0]
         starts = []
         for number in numbers:
-            digits = base.bare_ids(number)
+            digits = base.ids(number)
             # Blanks before a short one: a digit that stands twice is read twice.
             parts = embeddings[[blank] * (slots - len(digits)) + digits].tensor_split(slots)
             starts.append(torch.stack([part.mean(0) for part in parts]))
@@ -385,7 +383,7 @@ def encode(base: Language, texts: Sequence[str]) -> Tensor:
     """Return the mean vectors of the tokens of questions, (questions, width); each token's is random and fixed."""
     # A fixed seed: a token has the same vector when prototypes are built and when questions are routed.
     vectors = torch.randn(len(base.tokenizer), _WIDTH, generator=torch.Generator().manual_seed(0))
-    return torch.stack([vectors[base.bare_ids(question)].mean(0) for question in texts])
+    return torch.stack([vectors[base.ids(question)].mean(0) for question in texts])
 
 
 # -- the training loop -------------------------------------------------------------------------------------------------
@@ -448,3 +446,395 @@ def fit(
     remove_path(kept)
     tail = losses[-max(1, training.steps // 20) :]
     return sum(tail) / max(1, len(tail))
+
+
+# -- the stages --------------------------------------------------------------------------------------------------------
+
+SETTINGS = "settings.json"
+VECTORS, PROTOTYPES = "vectors.safetensors", "prototypes.safetensors"
+
+
+@dataclass
+class Workspace:
+    """The stages of one settings file: the facts, the codebook, and for each domain an expert and prototypes.
+
+    A stage is a folder that is complete or absent. What has not changed is not built again, and a domain is built from
+    facts and base alone. `force`: rebuild stages that were built with other settings.
+    """
+
+    settings: Settings
+    force: bool = False
+
+    def train(self, domains: Sequence[str] = ()) -> Path:
+        """Build what is not there yet: facts, codebook, these domains (default: all), and the evaluation.
+
+        Returns: the folder of the evaluation, which covers all domains that are there.
+        Raises: UserError if a domain is unknown, or a stage was built with other settings and `force` is not set.
+        """
+        known = self.settings.data.domains
+        if unknown := [domain for domain in domains if domain not in known]:
+            raise UserError(f"{unknown[0]}: not a domain of the settings; choose from {', '.join(known)}")
+        with self.alone():
+            self.make_data()
+            self.make_codebook()
+            for domain in domains or known:
+                self.make_expert(domain)
+            for domain in (*(domains or known), GENERAL):
+                self.make_prototypes(domain)
+            folder = self.make_evaluation()
+            write_text(self.settings.out / SETTINGS, self.settings.model_dump_json(indent=1) + "\n")
+        return folder
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Lock the folder, and use one thread, so that sums do not depend on the number of cores."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            with own(self.settings.out, ".lock", "another run works there"):
+                yield
+        finally:
+            torch.set_num_threads(threads)
+
+    def make_data(self) -> None:
+        """Build the facts from the libraries."""
+        data = self.settings.data
+
+        def fill(folder: Path, _key: str) -> Json:
+            facts = read_facts(data, self.settings.seed)
+            write_table(folder / FACTS, arrow_schema(ExpertFact), (fact.model_dump() for fact in facts))
+            return count_facts(facts)
+
+        parameters = data.model_dump(mode="json", exclude={"libraries"}) | {"seed": self.settings.seed}
+        self._make(self.folder("data"), DATA, parameters, data.libraries, fill)
+
+    def make_expert(self, domain: str) -> None:
+        """Stage I: adapt a model to all facts of a domain, in the training wordings."""
+        settings, name = self.settings.expert, self.settings.expert.model or self.settings.base.model
+        training = settings.training
+
+        def fill(folder: Path, key: str) -> Json:
+            language = self._open(name, "expert.model")
+            rows = [(text, fact.answer) for fact in self.asked(domain) for text in wordings(fact, held=False)]
+
+            def compute_loss(step: random.Random) -> Tensor:
+                texts, answers = zip(*(step.choice(rows) for _ in range(training.batch)), strict=True)
+                return language.loss(language.embed_prompts([prompt_of(text) for text in texts]), answers)
+
+            trained = language.model
+            if training.rank:
+                try:
+                    peft: Any = importlib.import_module("peft")
+                except ImportError as error:
+                    raise UserError("training.rank: needs peft; pip install peft, or set rank to 0") from error
+                torch.manual_seed(self.settings.seed)
+                low_rank = peft.LoraConfig(
+                    r=training.rank, lora_alpha=2 * training.rank, target_modules="all-linear"
+                )  # fmt: skip
+                trained = peft.get_peft_model(language.model, low_rank)
+            loss = fit(trained, compute_loss, training, label=domain, key=key, seed=self.settings.seed)
+            if training.rank:
+                trained.merge_and_unload()
+            language.model.save_pretrained(folder / "model")
+            language.tokenizer.save_pretrained(folder / "model")
+            size = sum(parameter.numel() for parameter in language.model.parameters())
+            return {"questions": len(rows), "loss": round(loss, 6), "parameters": size, "weights": language.digest}
+
+        parameters = self._parameters(settings, domain=domain, start=digest_model(name))
+        self._make(self.folder("domains", domain, "expert"), EXPERT, parameters, [self.folder("data")], fill)
+
+    def make_codebook(self) -> None:
+        """Stage II: train the vectors of all numbers on questions of the general set, with the base frozen."""
+        settings, seed = self.settings.codebook, self.settings.seed
+
+        def fill(folder: Path, key: str) -> Json:
+            from safetensors.torch import save_file
+
+            base, frame, numbers = self.base, self.frame(), self.numbers()
+            general = self.asked(GENERAL)
+            rows = [text for fact in general if not fact.held for text in wordings(fact, held=False)]
+            codebook = Codebook(numbers, settings.slots, base)
+
+            def compute_loss(step: random.Random) -> Tensor:
+                # Whatever is asked: so it is learned once, and serves all domains.
+                answers = step.sample(numbers, min(settings.training.batch, len(numbers)))
+                prompts = [frame.with_answer(step.choice(rows))] * len(answers)
+                return base.loss(base.embed_injected(prompts, codebook(answers)), answers)
+
+            loss = fit(codebook, compute_loss, settings.training, label="codebook", key=key, seed=seed)
+            save_file(codebook.state_dict(), folder / VECTORS)
+            others = [ask(fact, random.Random(fact.id), held=True) for fact in general if fact.held]
+            chosen = random.Random(seed).choices(others, k=len(numbers))
+            with torch.no_grad():
+                inputs = base.embed_injected([frame.with_answer(text) for text in chosen], codebook(numbers))
+            answers, _ = base.answers(inputs)
+            right = sum(read_number(text) == number for text, number in zip(answers, numbers, strict=True))
+            return {"numbers": len(numbers), "repeated": right, "loss": round(loss, 6)}
+
+        parameters = self._parameters(settings, base=digest_model(self.settings.base.model))
+        self._make(self.folder("codebook"), CODEBOOK, parameters, [self.folder("data")], fill)
+
+    def make_prototypes(self, domain: str) -> None:
+        """Build the prototypes of a domain or the general set from the training questions, without held-out blocks."""
+        settings = self.settings.router
+
+        def fill(folder: Path, _key: str) -> Json:
+            from safetensors.torch import save_file
+
+            rows = [text for fact in self.asked(domain) if not fact.held for text in wordings(fact, held=False)]
+            if not rows:
+                raise UserError(f"{domain}: no question about a block that is not held out; add blocks, or lower held")
+            prototypes = centers(encode(self.base, rows), settings.prototypes, self.settings.seed)
+            save_file({"prototypes": prototypes}, folder / PROTOTYPES)
+            return {"questions": len(rows), "prototypes": len(prototypes)}
+
+        parameters = self._parameters(settings, domain=domain, encoder=digest_model(self.settings.base.model))
+        del parameters["margin"], parameters["least"]  # of routing alone
+        self._make(self.folder("domains", domain, "prototypes"), ROUTED, parameters, [self.folder("data")], fill)
+
+    def make_evaluation(self) -> Path:
+        """Ask all domains that are there; what is already there about other ones is replaced."""
+        ground = [describe_parent(self.folder("data"))]
+        stages: list[Path] = []
+        domains = []
+        for domain in self.settings.data.domains:
+            folders = [self.folder("domains", domain, stage) for stage in ("expert", "prototypes")]
+            if all((one / FILE_NAME).is_file() and read_manifest(one).parents == ground for one in folders):
+                domains.append(domain)
+                stages += folders
+        stages += [self.folder("codebook"), self.folder("domains", GENERAL, "prototypes")]
+
+        def fill(folder: Path, _key: str) -> Json:
+            answers, found = evaluate(self, domains)
+            write_table(folder / ANSWERS, arrow_schema(ExpertAnswer), (answer.model_dump() for answer in answers))
+            return write_scores(folder, answers, found)
+
+        router = self.settings.router.model_dump(include={"margin", "least"})
+        parameters = {"domains": domains, "seed": self.settings.seed, **router}
+        out = self.folder("evaluation")
+        self._make(out, EVALUATED, parameters, [self.folder("data"), *stages], fill, force=True)
+        return out
+
+    # What the stages read of each other
+
+    def folder(self, *parts: str) -> Path:
+        """Return the folder of a stage: `data`, `codebook`, or `domains`, a domain, and its stage."""
+        return self.settings.out.joinpath(*parts)
+
+    def facts(self) -> list[ExpertFact]:
+        """Return the facts. Raises: UserError if they have not been built."""
+        return facts_in(self.folder("data"))
+
+    def asked(self, domain: str) -> list[ExpertFact]:
+        """Return the facts of a domain that are used in questions."""
+        return [fact for fact in self.facts() if fact.domain == domain and fact.asked]
+
+    def numbers(self) -> list[str]:
+        """Return all answers of all questions."""
+        return sorted({fact.answer for fact in self.facts() if fact.asked}, key=int)
+
+    @cached_property
+    def base(self) -> Language:
+        """The frozen base. Raises: UserError if it cannot be loaded."""
+        language = self._open(self.settings.base.model, "base.model")
+        language.model.requires_grad_(requires_grad=False)
+        return language
+
+    def frame(self) -> Frame:
+        """Return the examples before each prompt of the base: general facts in training wordings."""
+        rng = random.Random(self.settings.seed)
+        general = [fact for fact in self.facts() if fact.domain == GENERAL and not fact.held]
+        texts = documents(general)
+        candidates = [fact for fact in general if fact.asked]
+        chosen = rng.sample(candidates, min(self.settings.base.shots, len(candidates)))
+        return Frame([(ask(fact, rng), texts[fact.block], fact.answer) for fact in chosen])
+
+    def ask_expert(self, domain: str, texts: Sequence[str]) -> dict[str, str]:
+        """Return a domain's expert's answer to each question. Raises: UserError if it is not built."""
+        folder = self.folder("domains", domain, "expert")
+        read_manifest(folder)
+        expert = self._open(str(folder / "model"), "expert.model")
+        answers, _ = expert.answers(expert.embed_prompts([prompt_of(text) for text in texts]))
+        return dict(zip(texts, answers, strict=True))
+
+    def inject(self, texts: Sequence[str], said: Sequence[str | None]) -> list[Tensor]:
+        """Embed questions, each with the vectors of the number that its expert said; plain ones without any."""
+        from safetensors.torch import load_file
+
+        folder, base, frame = self.folder("codebook"), self.base, self.frame()
+        read_manifest(folder)
+        codebook = Codebook(self.numbers(), self.settings.codebook.slots, base)
+        codebook.load_state_dict(load_file(folder / VECTORS))
+        inputs = base.embed_prompts([frame.plain(text) for text in texts])
+        for at, number in enumerate(said):
+            if number is not None:
+                with torch.no_grad():
+                    slots = codebook([read_number(number) or "0"])
+                inputs[at] = base.embed_injected([frame.with_answer(texts[at])], slots)[0]
+        return inputs
+
+    def router(self, domains: Sequence[str]) -> Router:
+        """Open the router for these domains and the general set. Raises: UserError if one has no prototypes."""
+        from safetensors.torch import load_file
+
+        prototypes = {}
+        for name in (*domains, GENERAL):
+            folder = self.folder("domains", name, "prototypes")
+            read_manifest(folder)
+            prototypes[name] = load_file(folder / PROTOTYPES)["prototypes"]
+        return Router(prototypes, self.settings.router.margin, self.settings.router.least)
+
+    def _open(self, name: str, option: str) -> Language:
+        settings = self.settings.base
+        tokenizer, model = load_model(name, option)
+        try:
+            return Language(model.to(settings.device, getattr(torch, settings.dtype)), tokenizer)
+        except RuntimeError as error:
+            raise UserError(f"base.device {settings.device}: {str(error).splitlines()[0]}; use cpu") from error
+
+    def _parameters(self, part: BaseModel, **further: Any) -> dict[str, Any]:
+        """Return the parameters of a stage; a model's digest replaces its path, so that they do not depend on it."""
+        shared = {"seed": self.settings.seed, "dtype": self.settings.base.dtype, "shots": self.settings.base.shots}
+        return part.model_dump(mode="json", exclude={"model"}) | further | shared
+
+    def _make(
+        self, out: Path, kind: str, parameters: Mapping[str, object], parents: Sequence[Path],
+        fill: Callable[[Path, str], Json], *, force: bool = False,
+    ) -> None:  # fmt: skip
+        """Build one stage, unless it exists with the same inputs.
+
+        Args: fill: writes the files, with a cache key for checkpoints of an unfinished run, and returns the counts.
+        Raises: UserError if it exists with other inputs, and may not be replaced.
+        """
+        above = [describe_parent(folder) for folder in parents]
+        force = force or self.force
+        if (out / FILE_NAME).is_file():
+            older = read_manifest(out)
+            if (older.kind, older.parameters, older.parents) == (kind, parameters, above):
+                note(f"{out}: up to date")
+                return
+            if not force:
+                raise UserError(
+                    f"{out}: was built with other settings or from other folders; add --force to replace it"
+                )
+        watch = Stopwatch()
+        versions = package_versions() | {"torch": torch.__version__}
+        # With the versions: another torch trains other weights, so its checkpoints are not continued.
+        identity = json.dumps([kind, parameters, [parent.sha256 for parent in above], versions], sort_keys=True)
+        with atomic_folder(out, force=force) as folder:
+            counts = fill(folder, hashlib.sha256(identity.encode()).hexdigest()[:32])
+            rows = {path.name: pq.read_metadata(path).num_rows for path in folder.glob("*.parquet")}
+            manifest = Manifest(
+                kind=kind,
+                versions=versions,
+                parameters=dict(parameters),
+                inputs=[],
+                parents=above,
+                counts=counts,
+                details={},
+                outputs=list_outputs(folder, rows),
+                measured=watch.measure(),
+            )
+            write_manifest(folder, manifest)
+        note(f"{out}: built in {watch.measure().seconds:.1f} s")
+
+
+# -- the evaluation, and questions of one's own ------------------------------------------------------------------------
+
+
+def evaluate(workspace: Workspace, domains: Sequence[str]) -> tuple[list[ExpertAnswer], Json]:
+    """Have the held-out questions of domains, and those of the general set, answered in every way (`ARMS`).
+
+    Returns: all answers; and what routing and the base did. Raises: UserError if a stage has not been built.
+    """
+    base, frame, facts = workspace.base, workspace.frame(), workspace.facts()
+    # Prototypes saw none of these blocks.
+    held = [fact for fact in facts if fact.asked and fact.held]
+    rows = {name: [fact for fact in held if fact.domain == name] for name in (*domains, GENERAL)}
+    texts = {name: [ask(fact, random.Random(fact.id), held=True) for fact in own] for name, own in rows.items()}
+    router = workspace.router(domains)
+    routes = {name: router.route(encode(base, own)) for name, own in texts.items()}
+    pairs = [pair for name, own in texts.items() for pair in zip(own, routes[name], strict=True)]
+    said: dict[str, dict[str, str]] = {
+        domain: workspace.ask_expert(domain, [*texts[domain], *(text for text, by in pairs if by == domain)])
+        for domain in domains
+    }
+    found: list[ExpertAnswer] = []
+
+    def record(arm: str, domain: str, answers: Sequence[str], tokens: Sequence[int], by: Sequence[str | None]) -> None:
+        for at, fact in enumerate(rows[domain]):
+            shared: Json = {name: getattr(fact, name) for name in ("id", "block", "relation", "code_sha256")}
+            shared |= {"arm": arm, "domain": domain, "question": texts[domain][at], "expected": fact.answer}
+            shared |= {"answer": answers[at], "correct": read_number(answers[at]) == fact.answer}
+            found.append(ExpertAnswer(**shared, routed=by[at] if by else None, tokens=tokens[at] if tokens else 0))
+
+    def book(arm: str, domain: str, inputs: Sequence[Tensor], by: Sequence[str | None] = ()) -> str:
+        """Let the base answer, and return the digest of its scores."""
+        answers, scores = base.answers(inputs)
+        record(arm, domain, answers, [len(row) for row in inputs], by)
+        return scores
+
+    def plain(domain: str) -> list[Tensor]:
+        return base.embed_prompts([frame.plain(text) for text in texts[domain]])
+
+    # At both ends: nothing in between may change the base.
+    before = base.digest
+    closed = {domain: book("closed", domain, plain(domain)) for domain in rows}
+    told = documents(facts)
+    for domain in domains:
+        own, asked = [said[domain][text] for text in texts[domain]], texts[domain]
+        book("oracle", domain, workspace.inject(asked, own), [domain] * len(own))
+        if len(own) > 1:
+            # Never by 0: each question gets the token of another one.
+            turn = random.Random(f"{workspace.settings.seed} {domain}").randrange(1, len(own))
+            book("shuffled", domain, workspace.inject(asked, own[-turn:] + own[:-turn]), [domain] * len(own))
+        shown = [frame.with_document(text, told[fact.block]) for text, fact in zip(asked, rows[domain], strict=True)]
+        book("told", domain, base.embed_prompts(shown))
+        record("expert", domain, own, (), ())
+        book("expert as text", domain, base.embed_prompts(list(map(frame.with_answer, asked, own))))
+    for name, routed in routes.items():
+        injected = [said[by][text] if by != GENERAL else None for text, by in zip(texts[name], routed, strict=True)]
+        book("routed", name, workspace.inject(texts[name], injected), [by if by != GENERAL else None for by in routed])
+    again = base.answers(plain(GENERAL))[1]
+    return found, {
+        "routing": {name: [routed.count(name), len(routed)] for name, routed in routes.items()},
+        "elsewhere": router.route(encode(base, ELSEWHERE)).count(GENERAL),
+        "general_exact": base.digest == before and again == closed[GENERAL],
+        "slots": workspace.settings.codebook.slots,
+    }
+
+
+def answer(folder: Path, asked: Sequence[str]) -> list[Json]:
+    """Answer questions by a finished folder: the domain of each, by the router, its cosine with all of them, and the
+    base's answer with and without the injected token.
+
+    Raises: UserError if the folder is not finished.
+    """
+    try:
+        settings = Settings.model_validate_json((folder / SETTINGS).read_text(encoding="utf-8"))
+    except READ_ERRORS as error:
+        raise UserError(f"{folder / SETTINGS}: {describe(error)}; pass a folder of `lemur experts train`") from error
+    workspace = Workspace(settings.model_copy(update={"out": folder}))
+    domains: list[str] = read_manifest(workspace.folder("evaluation")).parameters["domains"]
+    with workspace.alone():
+        base, frame, router = workspace.base, workspace.frame(), workspace.router(domains)
+        states = encode(base, asked)
+        cosines = {name: values.tolist() for name, values in router.cosines(states).items()}
+        routed = router.route(states)
+        said = {
+            domain: workspace.ask_expert(domain, [text for text, by in zip(asked, routed, strict=True) if by == domain])
+            for domain in set(routed) - {GENERAL}
+        }
+        numbers = [said[by][text] if by != GENERAL else None for text, by in zip(asked, routed, strict=True)]
+        answers, _ = base.answers(workspace.inject(asked, numbers))
+        without, _ = base.answers(base.embed_prompts([frame.plain(text) for text in asked]))
+    return [
+        {
+            "question": text,
+            "routed": routed[at],
+            "cosines": {name: round(values[at], 4) for name, values in cosines.items()},
+            "answer": answers[at],
+            "without": without[at],
+        }
+        for at, text in enumerate(asked)
+    ]

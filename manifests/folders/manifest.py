@@ -398,7 +398,6 @@ LAYOUTS = {
         *(f"runs/*/{name}" for name in ("manifest.json", *_RUN)),
     ),
     "experts-data": ("facts.parquet",),
-    "experts-base": _MODEL,
     "experts-expert": _MODEL,
     "experts-codebook": ("vectors.safetensors",),
     "experts-prototypes": ("prototypes.safetensors",),

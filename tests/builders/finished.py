@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,8 @@ import torch
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from curate.sources import open_sources
-from lemur.experts.facts import ANSWERS, EVALUATED, compute_majority, compute_scores, load_settings
-from lemur.experts.stages import Workspace
+from lemur.experts.facts import ANSWERS, EVALUATED, load_settings, write_scores
+from lemur.experts.injection import Workspace
 from lemur.synthesis.folder import ATTEMPTS, FORMAT, NETS, count_attempts
 from lemur.synthesis.steps import STEPS
 from manifests.folders.manifest import Manifest, Stopwatch, describe_parent, list_outputs, write_manifest
@@ -144,12 +143,7 @@ def _write_synthesis(folder: Path, library: Path) -> Path:
 
 def _write_experts(base: Path) -> dict[str, Path]:
     """The facts of a library of made-up specs, and an evaluation."""
-    sources = {"alpha": "alpha@1.0", "beta": "beta@2.0", "other": "other@0.1"}
-    specs = [_spec(source, full, number) for source, full in sources.items() for number in range(20)]
-    library = base / "library"
-    library.mkdir()
-    _write_lines(library / "specs.jsonl", specs)
-    write_manifest(library, _manifest(library, "extraction"))
+    write_library(base / "library")
     (base / "experts.toml").write_text(SETTINGS)
     workspace = Workspace(load_settings(base / "experts.toml"))
     workspace.make_data()
@@ -162,17 +156,22 @@ def _write_experts(base: Path) -> dict[str, Path]:
     folder = base / "made" / "evaluation"
     folder.mkdir()
     write_table(folder / ANSWERS, arrow_schema(ExpertAnswer), (one.model_dump() for one in answers))
-    counts = {
-        "scores": compute_scores(answers),
-        "majority": compute_majority(answers),
-        "found": {"general_exact": True},
-    }
+    found = {"routing": {"alpha": [1, 1], "general": [0, 1]}, "elsewhere": 20, "general_exact": True, "slots": 1}
+    counts = write_scores(folder, answers, found)
     parameters = {"domains": ["alpha", "beta"], "seed": 0, "margin": 0.0}
     write_manifest(folder, _manifest(folder, EVALUATED, counts=counts, parameters=parameters))
     return {"facts": workspace.folder("data"), "evaluation": folder}
 
 
-def _spec(source: str, full: str, number: int) -> Mapping[str, object]:
+def write_library(folder: Path) -> None:
+    """Write made-up specs of classes whose figures hang on their number: experts read nothing else of a library."""
+    sources = {"alpha": "alpha@1.0", "beta": "beta@2.0", "other": "other@0.1"}
+    folder.mkdir()
+    _write_lines(folder / "specs.jsonl", [_spec(*source, number) for source in sources.items() for number in range(20)])
+    write_manifest(folder, _manifest(folder, "extraction"))
+
+
+def _spec(source: str, full: str, number: int) -> dict[str, Any]:
     name = f"{source.title()}Block{number}"
     return {
         "block": f"{full}::{source}.blocks.{name}", "name": name, "source": full, "start_line": 1, "end_line": 5 + 3 * number, "parameters": 64 * number,

@@ -40,7 +40,6 @@ FREE = {
     "curate": {"prefer", "topup_prefix"},
     "synthesize": {"key_name", "goal"},
     "experts train": {"domains"},  # tests/lemur/experts
-    "experts ask": {"domain"},
 }
 
 
