@@ -65,7 +65,7 @@ def main() -> None:
     specs = [spec for spec in map(Spec.model_validate_json, lines) if spec.algorithm and not spec.identity_in_eval]
     requested = {}
     for spec in specs:
-        requested[spec.block] = RequestedBlock(spec, json.loads(rows[spec.block].arguments or ""), "")
+        requested[spec.block] = RequestedBlock(spec, json.loads(rows[spec.block].arguments or ""))
     without = sum(not spec.algorithm.motifs for spec in specs if spec.algorithm)
     fixed = [spec for spec in specs if not _parameters(spec)]
     print(f"{len(specs)} specs, {without} without patterns, {len(fixed)} without parameters", flush=True)
@@ -83,7 +83,7 @@ def main() -> None:
     outcomes = []
     with Prover([asked.library], jobs=asked.jobs) as prover:
         for (kind, way), codes in groups.items():
-            attempts = [Attempt(0, (requested[spec.block],), "", 0) for spec, _ in codes]
+            attempts = [Attempt(0, requested[spec.block], "", 0) for spec, _ in codes]
             ones = [NetworkProposal(attempt, code) for attempt, (_, code) in zip(attempts, codes, strict=True)]
             prover.check_conformance(ones)
             taken = [one for one in ones if one.step is None]

@@ -198,7 +198,7 @@ def _print(found: dict[str, list[Tried]]) -> None:
     for step in STEPS:
         cells = []
         for tried in found.values():
-            last = last_answers([one.record for one in tried])
+            last = last_answers([record for record, _ in tried])
             through = sum(step in record.passed for record in last)
             low, high = wilson(through, len(last))
             cells.append(f"{through:>4} of {len(last)} ({100 * low:.1f} to {100 * high:.1f} %)")

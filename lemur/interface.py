@@ -14,7 +14,6 @@ from lemur.desk.gate import GateReport
 from lemur.desk.gate import gate as check_contribution
 from lemur.folders import show as show_item
 from lemur.folders import verify_folder
-from lemur.synthesis.folder import ModelCounts
 from lemur.synthesis.loop import run_synthesis
 from lemur.synthesis.options import AttemptOptions, Sampling, Service
 from lemur_core.files import Json
@@ -212,7 +211,7 @@ class Synthesis:
     """
 
     folder: Path
-    counts: ModelCounts = field(repr=False, compare=False)
+    counts: Json = field(repr=False, compare=False)
 
     def __fspath__(self) -> str:
         return str(self.folder)
@@ -220,7 +219,7 @@ class Synthesis:
     @property
     def accepted(self) -> tuple[Json, ...]:
         """Return the rows of the accepted networks, in the columns of a LEMUR record."""
-        return tuple(open_folder(self.folder).rows("records"))
+        return tuple(open_folder(self.folder).rows("networks"))
 
 
 def synthesize(
@@ -230,7 +229,6 @@ def synthesize(
     out: PathLike,
     attempts: int = 8,
     goal: str = "",
-    blocks: int = 1,
     query: str | None = None,
     seed: int = 0,
     sampling: Sampling | None = None,
@@ -250,7 +248,6 @@ def synthesize(
         out: the folder to write.
         attempts: networks to ask for.
         goal: the purpose of the networks, in words.
-        blocks: blocks in each network.
         query: draw the blocks from the results of this search.
         seed: draws blocks and answers.
         sampling: temperature and length of an answer.
@@ -282,7 +279,7 @@ def synthesize(
             Path(library),
             model,
             Path(out),
-            AttemptOptions(attempts, query, goal, blocks, seed),
+            AttemptOptions(attempts, query, goal, seed),
             service or Service(),
             sampling=sampling or Sampling(),
             against=list(map(Path, against)),

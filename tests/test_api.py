@@ -350,12 +350,12 @@ def test_synthesis_hands_on_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(lemur.interface, "run_synthesis", run)
     synthesis = lemur.interface.synthesize(
-        "blocks", model="m", out="out", attempts=3, goal="g", blocks=2, query="q", seed=5, against=["a"], license="MIT", jobs=1, force=True,
+        "blocks", model="m", out="out", attempts=3, goal="g", query="q", seed=5, against=["a"], license="MIT", jobs=1, force=True,
     )  # fmt: skip
     ((library, model, out, ask, service), options), *more = calls
     assert not more
     assert (library, model, out) == (Path("blocks"), "m", Path("out"))
-    assert (ask.query, ask.blocks, ask.goal) == ("q", 2, "g")
+    assert (ask.query, ask.goal) == ("q", "g")
     assert (ask.attempts, ask.seed, options["sampling"].temperature) == (3, 5, 0.7)
     assert service.url == "http://localhost:8000/v1"
     assert (options["against"], options["license_"], options["jobs"], options["force"]) == ([Path("a")], "MIT", 1, True)

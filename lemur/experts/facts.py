@@ -411,8 +411,18 @@ def count_facts(facts: Sequence[ExpertFact]) -> Json:
 
 
 def write_scores(folder: Path, answers: Sequence[ExpertAnswer], found: Json) -> Json:
-    """Write the report of an evaluation. Returns: its counts. Args: found: what routing and the base did."""
-    counts = {"scores": compute_scores(answers), "majority": compute_majority(answers), "found": found}
+    """Write the report of an evaluation. Returns: its counts. Args: found: further facts, of questions of no domain and
+    of the base."""
+    routed: dict[str, list[bool]] = defaultdict(list)
+    for answer in answers:
+        if answer.arm == "routed":
+            routed[answer.domain].append((answer.routed or GENERAL) == answer.domain)
+    routing = {domain: [sum(right), len(right)] for domain, right in routed.items()}
+    counts = {
+        "scores": compute_scores(answers),
+        "majority": compute_majority(answers),
+        "found": found | {"routing": routing},
+    }
     write_text(folder / "report.md", report_text(counts))
     return counts
 

@@ -797,7 +797,6 @@ def evaluate(workspace: Workspace, domains: Sequence[str]) -> tuple[list[ExpertA
         book("routed", name, workspace.inject(texts[name], injected), [by if by != GENERAL else None for by in routed])
     again = base.answers(plain(GENERAL))[1]
     return found, {
-        "routing": {name: [routed.count(name), len(routed)] for name, routed in routes.items()},
         "elsewhere": router.route(encode(base, ELSEWHERE)).count(GENERAL),
         "general_exact": base.digest == before and again == closed[GENERAL],
         "slots": workspace.settings.codebook.slots,

@@ -9,7 +9,7 @@ modes, after few epochs or after many.
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import permutations
 from typing import Any
 
@@ -41,11 +41,11 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def confirm(
-    box: CachedSandbox, codes: Mapping[int, tuple[str, Sequence[str]]], prm: Mapping[str, Any]
+    box: CachedSandbox, codes: Mapping[int, tuple[str, str]], prm: Mapping[str, Any]
 ) -> dict[int, tuple[str, str]]:
     """Return the networks that do not learn, by their number, with the step that they fail and the reason.
 
-    Args: box: knows the guest of `CONFIRM`. codes: the networks, with the classes that have to learn. prm:
+    Args: box: knows the guest of `CONFIRM`. codes: the networks, with the class that has to learn. prm:
         hyperparameters.
     Raises: UserError if no sandbox is available.
     """
@@ -67,9 +67,7 @@ def confirm(
     return refused | {number: ("learns", unmoved) for number, _ in waiting}
 
 
-def _draw(
-    code: str, names: Sequence[str], run: int, prm: Mapping[str, Any], epochs: int
-) -> tuple[LearningTask, list[int]]:
+def _draw(code: str, name: str, run: int, prm: Mapping[str, Any], epochs: int) -> tuple[LearningTask, list[int]]:
     """Draw the images for one run. Returns: also the labels of the unseen images."""
     digest = hashlib.sha256(f"{run} {code}".encode()).digest()
     generator = np.random.default_rng(list(digest))
@@ -88,7 +86,7 @@ def _draw(
     unseen, unseen_labels = draw_images(_UNSEEN)
     seed = int.from_bytes(digest[:4], "big")
     task = LearningTask(
-        code, names, prm, seed, CLASSES, list(IN_SHAPE), images, image_labels, unseen, batch=_BATCH, epochs=epochs
+        code, name, prm, seed, CLASSES, list(IN_SHAPE), images, image_labels, unseen, batch=_BATCH, epochs=epochs
     )
     return task, unseen_labels
 

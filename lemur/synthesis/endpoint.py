@@ -18,10 +18,9 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Protocol, Self
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 import httpx2
-from pydantic import BaseModel, Field, ValidationError
 
 from lemur.synthesis.options import Sampling, Service
 from lemur.synthesis.request import Message
@@ -30,6 +29,7 @@ from lemur_core.files.progress import progress
 from lemur_core.sandbox.cached import OutcomeStore
 from lemur_core.sandbox.server.foreign import one_line
 from lemur_core.sandbox.server.received import clean_text
+from manifests.folders.reading import describe
 
 #: Characters of an answer. The longest network of LEMUR 2.1.0 has 178,375.
 MAX_ANSWER = 1 << 20
@@ -85,11 +85,11 @@ def read_answer(text: str, prompt_tokens: object = None, answer_tokens: object =
     """Return an answer with what an endpoint reports about it; counts that count nothing, and reasons that are not a
     word, are left out."""
     reason = finish if isinstance(finish, str) and _FINISH.fullmatch(finish) else None
-    return Answer(clean_text(text), _read_count(prompt_tokens), _read_count(answer_tokens), reason)
-
-
-def _read_count(number: object) -> int | None:
-    return number if type(number) is int and 0 <= number < _MAX_TOKENS else None
+    counts = (
+        number if type(number) is int and 0 <= number < _MAX_TOKENS else None
+        for number in (prompt_tokens, answer_tokens)
+    )
+    return Answer(clean_text(text), *counts, reason)
 
 
 class Asker:
@@ -165,22 +165,6 @@ class _Passing(Exception):  # noqa: N818 (an outcome, not a fault)
         self.pause = pause
 
 
-class _Message(BaseModel):
-    content: str | None
-
-
-class _AnswerChoice(BaseModel):
-    message: _Message
-    finish_reason: object = None
-
-
-class _Completion(BaseModel):
-    """The part of a chat completion that is used. What is only reported may have any type here: the answer counts."""
-
-    choices: list[_AnswerChoice] = Field(min_length=1)
-    usage: object = None
-
-
 class Endpoint:
     """A model by its name at an endpoint.
 
@@ -189,10 +173,9 @@ class Endpoint:
     """
 
     def __init__(self, name: str, service: Service, pause: float = 1.0) -> None:
-        parts, url = check_url(service.url, service.key_name), service.url.rstrip("/")
-        self.name, self.identity = name, f"{name}@{url}"
-        self._url, self._service, self._pause = url, service, pause
-        self._target = parts._replace(path=_complete_path(parts.path.rstrip("/"))).geturl()
+        self._target, self._url = check_url(service.url, service.key_name), service.url.rstrip("/")
+        self.name, self.identity = name, f"{name}@{self._url}"
+        self._service, self._pause = service, pause
         self._key = os.environ.get(service.key_name) or PLACEHOLDER
         self._answered, self._refusal = False, ""
 
@@ -250,27 +233,22 @@ class Endpoint:
     def _read_completion(self, content: bytes) -> Answer | NoAnswer:
         """Return the answer in a response. Raises: _Passing if it is not a chat completion."""
         try:
-            completion = _Completion.model_validate(
-                json.loads(content, parse_int=lambda digits: int(digits) if len(digits) <= _DIGITS else None),
-                strict=True,
-            )
-        except (ValueError, RecursionError) as error:
-            reason: object = error
-            if isinstance(error, ValidationError):
-                fault = error.errors()[0]
-                reason = f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
-            raise _Passing(f"the response is not a chat completion: {self._clean_message(reason)}") from error
-        text = completion.choices[0].message.content
+            # Python refuses to read very long numbers; the answer was paid for.
+            completion = json.loads(content, parse_int=lambda text: int(text) if len(text) <= _DIGITS else None)
+            choice = completion["choices"][0]
+            text, usage = choice["message"]["content"], completion.get("usage")
+        except (ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
+            raise _Passing(f"the response is not a chat completion: {self._clean_message(describe(error))}") from error
         if text is None:
             return NoAnswer("the endpoint returned a message without text")
+        if not isinstance(text, str):
+            raise _Passing(f"the response is not a chat completion: its content is of type {type(text).__name__}")
         if len(text) > MAX_ANSWER:
             return NoAnswer(f"the answer has {len(text):,} characters; at most {MAX_ANSWER:,} are read")
-        usage = completion.usage if isinstance(completion.usage, dict) else {}
+        usage = usage if isinstance(usage, dict) else {}
+        text = self._without_key(text) if len(self._key) >= _SECRET else text
         return read_answer(
-            self._without_key(text) if len(self._key) >= _SECRET else text,
-            usage.get("prompt_tokens"),
-            usage.get("completion_tokens"),
-            completion.choices[0].finish_reason,
+            text, usage.get("prompt_tokens"), usage.get("completion_tokens"), choice.get("finish_reason")
         )
 
     def _refuse(self, response: httpx2.Response, content: bytes) -> NoAnswer:
@@ -278,17 +256,19 @@ class Endpoint:
         status = response.status_code
         if len(content) > _MAX_MESSAGE:
             content = content[: -len(self._key)]  # which may begin there
-        message = self._clean_message(content.decode("utf-8", "replace") or response.reason_phrase)
+        message = (
+            f"status {status}: {self._clean_message(content.decode('utf-8', 'replace') or response.reason_phrase)}"
+        )
         if status in _PASSING:
-            raise _Passing(f"status {status}: {message}", _seconds(response))
-        if status not in _OURS and not response.has_redirect_location:
-            return NoAnswer(f"status {status}: {message}")
+            raise _Passing(message, _seconds(response))
         if response.has_redirect_location:
             elsewhere = self._clean_message(response.headers["Location"])
             self._refusal = f"status {status}: redirects to {elsewhere}; pass the final address"
-        else:
+        elif status in _OURS:
             key = "is the key right? it is read from" if self._key != PLACEHOLDER else "a key would be read from"
-            self._refusal = f"refuses with status {status}: {message}; {key} {self._service.key_name}"
+            self._refusal = f"refuses with {message}; {key} {self._service.key_name}"
+        else:
+            return NoAnswer(message)
         if not self._answered:
             raise UserError(f"{self._url}: {self._refusal}")
         return NoAnswer(self._refusal)  # what was answered before is worth writing; no further request is sent
@@ -301,8 +281,8 @@ class Endpoint:
         return text if self._key == PLACEHOLDER else text.replace(self._key, "(key)")
 
 
-def check_url(url: str, key_name: str) -> SplitResult:
-    """Return the parts of an endpoint's URL. Raises: UsageError unless it is one."""
+def check_url(url: str, key_name: str) -> str:
+    """Return the address of chat completions of an endpoint, which may lack `/v1`. Raises: UsageError if it is none."""
     try:
         parts = urlsplit(url)
         valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and url.isprintable()
@@ -311,14 +291,10 @@ def check_url(url: str, key_name: str) -> SplitResult:
     if not valid or parts.username or parts.password:
         shown = url if url.isprintable() else repr(url)
         raise UsageError(f"--base-url {shown}: use http://HOST:PORT/v1; set a key in the environment, {key_name}")
-    return parts
-
-
-def _complete_path(path: str) -> str:
-    """Return the path of chat completions below that of an endpoint, which may lack `/v1`."""
-    if path.endswith("/chat/completions"):
-        return path
-    return f"{path}/chat/completions" if path.endswith("/v1") else f"{path}/v1/chat/completions"
+    path = parts.path.rstrip("/")
+    if not path.endswith("/chat/completions"):
+        path = f"{path.removesuffix('/v1')}/v1/chat/completions"
+    return parts._replace(path=path).geturl()
 
 
 async def _read(response: httpx2.Response, limit: int) -> bytes:

@@ -7,9 +7,8 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TypedDict
 
 from curate.compute.runs import PRM
 from curate.sources.folders import RECORDS
@@ -18,7 +17,7 @@ from lemur.synthesis.steps import STEPS, TASK, NetworkProposal
 from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_folder, write_text
 from lemur_core.files.errors import missing_name
-from lemur_core.files.markdown import code_span, count, plain, plural, ratio, table
+from lemur_core.files.markdown import code_span, count, plain, plural, table
 from manifests.folders.cards import SNAPSHOT_DISCLOSURE
 from manifests.folders.checks import Check, check_faults
 from manifests.folders.kinds import Card, Folder, FolderLink, FoundItem, Kind, ListedItem
@@ -31,13 +30,13 @@ from manifests.folders.manifest import (
     write_manifest,
 )
 from manifests.folders.tables import write_table, write_tables
+from manifests.provenance.licenses import NOASSERTION
 from manifests.records import SynthesisAttempt, Synthesized, arrow_schema
 from train.model.contract import check_contract, lemur_name
 
 ATTEMPTS, NETS, PREFIX = "attempts.parquet", "nets", "syn"
 _FAULTS = 12
 _CHARACTERS = 160
-_COPIED = 0.5  # networks with lower originality are listed by name
 
 FORMAT = Kind(
     "synthesis",
@@ -57,31 +56,12 @@ FORMAT = Kind(
     ),
 )
 
-#: What each network is written for; the columns that it shares with its attempt.
-_BENCHMARK: Json = {"task": TASK, "dataset": "cifar-10", "metric": "acc"}
-_OF_ATTEMPT = ("model", "attempt", "round", "blocks", "originality")
-
 #: Hyperparameters for checking a network.
 PARAMETERS: Json = PRM | {"transform": "norm_32_flip", "batch": 64}
 
 
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """One answer and its outcome."""
-
-    record: SynthesisAttempt
-    candidate: NetworkProposal
-
-
-class ModelCounts(TypedDict):
-    """The outcomes of the attempts; `failed`: how many were not repaired, by the step that they fail."""
-
-    attempts: int
-    answers: int
-    accepted: int
-    prompt_tokens: int
-    answer_tokens: int
-    failed: dict[str, int]
+#: One answer and its outcome, and the network that it holds.
+Tried = tuple[SynthesisAttempt, NetworkProposal]
 
 
 def last_answers(records: Sequence[SynthesisAttempt]) -> list[SynthesisAttempt]:
@@ -89,7 +69,7 @@ def last_answers(records: Sequence[SynthesisAttempt]) -> list[SynthesisAttempt]:
     return list({record.attempt: record for record in records}.values())
 
 
-def count_attempts(records: Sequence[SynthesisAttempt]) -> ModelCounts:
+def count_attempts(records: Sequence[SynthesisAttempt]) -> Json:
     """Count attempts, answers, accepted networks, tokens, and failures by the step of the last answer."""
     last = last_answers(records)
     failed = Counter(record.failed for record in last if record.failed is not None)
@@ -112,15 +92,19 @@ def write_synthesis(
     license_: str,
     watch: Stopwatch,
     force: bool,
-) -> ModelCounts:
+) -> Json:
     """Write the folder `out` atomically, and return its counts.
 
     Args: folders: the folders to compare with for novelty, among them the library.
     Raises: UserError if the folder cannot be written.
     """
-    records = [attempt.record for attempt in tried]
+    records = [record for record, _ in tried]
     counts = count_attempts(records)
-    accepted = [_make_row(attempt, license_) for attempt in tried if attempt.record.failed is None]
+    accepted = [
+        make_row(record, candidate.attempt.block.spec.code_sha256, candidate.graph, candidate.widths, license_)
+        for record, candidate in tried
+        if record.failed is None
+    ]
     with atomic_folder(out, force=force) as folder:
         (folder / NETS).mkdir()
         for row in accepted:
@@ -140,7 +124,7 @@ def write_synthesis(
             sources=[(f"{parent.kind} {parent.name}", f"hash://sha256/{parent.sha256}") for parent in parents],
         )
         FORMAT.write_card(folder, rows, card, default="networks" if accepted else "attempts")
-        write_text(folder / "report.md", report_text(records, accepted, parameters))
+        write_text(folder / "report.md", report_text(records, parameters))
         manifest = Manifest(
             kind=FORMAT.name,
             versions=package_versions(),
@@ -156,26 +140,28 @@ def write_synthesis(
     return counts
 
 
-def _make_row(attempt: Tried, license_: str) -> Synthesized:
+def make_row(
+    attempt: SynthesisAttempt, block_code: str, graph: str | None, widths: str | None, license_: str
+) -> Synthesized:
     """Return the row of an accepted network. No two are the same: the step `novel` compares them."""
-    record, candidate = attempt.record, attempt.candidate
-    assert record.nn is not None
-    assert record.code is not None
-    assert candidate.graph is not None
-    assert candidate.widths is not None
+    assert attempt.code is not None
+    assert graph is not None
+    assert widths is not None
     return Synthesized(
-        nn=record.nn,
-        nn_code=record.code,
-        **_BENCHMARK,
+        nn=lemur_name(attempt.code, PREFIX),
+        nn_code=attempt.code,
+        task=TASK,
+        dataset="cifar-10",
+        metric="acc",
         epoch=None,
         accuracy=None,
         duration=None,
         prm=json.dumps(PARAMETERS, sort_keys=True),
-        id=hashlib.sha256(record.code.encode()).hexdigest(),
-        **{name: getattr(record, name) for name in _OF_ATTEMPT},
-        block_codes=tuple(block.spec.code_sha256 for block in candidate.attempt.requested),
-        graph=candidate.graph,
-        graph_widths=candidate.widths,
+        id=hashlib.sha256(attempt.code.encode()).hexdigest(),
+        **{name: getattr(attempt, name) for name in ("model", "attempt", "round", "block")},
+        block_code=block_code,
+        graph=graph,
+        graph_widths=widths,
         license=license_,
     )
 
@@ -183,7 +169,7 @@ def _make_row(attempt: Tried, license_: str) -> Synthesized:
 # -- the texts ---------------------------------------------------------------------------------------------------------
 
 
-def _card_text(model: str, counts: ModelCounts, license_: str) -> str:
+def _card_text(model: str, counts: Json, license_: str) -> str:
     """Return the text of the dataset card about the networks."""
     return "\n\n".join(
         [
@@ -197,16 +183,14 @@ def _card_text(model: str, counts: ModelCounts, license_: str) -> str:
     )
 
 
-def report_text(
-    records: Sequence[SynthesisAttempt], accepted: Sequence[Synthesized], parameters: Mapping[str, object]
-) -> str:
+def report_text(records: Sequence[SynthesisAttempt], parameters: Mapping[str, object]) -> str:
     """Return the report of a synthesis."""
     first, last = [record for record in records if record.round == 0], last_answers(records)
     rows = []
-    for step in STEPS:
+    for number, step in enumerate(STEPS):
         cells = [step]
         for group in (first, last):
-            came = [record for record in group if STEPS.index(step) <= len(record.passed)]
+            came = [record for record in group if number <= len(record.passed)]
             through = sum(step in record.passed for record in came)
             cells += [f"{through} of {len(came)}", _interval(through, len(came))]
         rows.append(cells)
@@ -227,14 +211,6 @@ def report_text(
     if faults:
         cells_of = [[step or "", plain(error), str(number)] for (step, error), number in faults.most_common(_FAULTS)]
         lines += ["The commonest faults of the last answers:", "", *table(["step", "error", "attempts"], cells_of, 2)]
-    if copied := [row for row in accepted if row.originality is not None and row.originality < _COPIED]:
-        lines += [
-            "Networks most of whose 10-token shingles of a requested class are in its hidden source, which the model"
-            " did not see (the share that are not):",
-            "",
-            *(f"- {code_span(row.nn)}: {ratio(row.originality or 0.0)}" for row in copied),
-            "",
-        ]
     return "\n".join([*lines, f"`{json.dumps(dict(parameters), sort_keys=True, ensure_ascii=False)}`", ""])
 
 
@@ -255,7 +231,7 @@ def _interval(part: int, whole: int) -> str:
 
 def derive(folder: Folder, made: Path) -> Json:
     """Write again what follows from the attempts; see `Derive`."""
-    attempts, stored = list(FORMAT.rows(folder.path, SynthesisAttempt)), list(FORMAT.rows(folder.path, Synthesized))
+    stored = {row.nn: row for row in FORMAT.rows(folder.path, Synthesized)}
     attempts = [
         attempt.model_copy(
             update={
@@ -263,66 +239,45 @@ def derive(folder: Folder, made: Path) -> Json:
                 "nn": None if attempt.failed is not None else lemur_name(attempt.code or "", PREFIX),
             }
         )
-        for attempt in attempts
+        for attempt in FORMAT.rows(folder.path, SynthesisAttempt)
     ]
     write_table(made / ATTEMPTS, arrow_schema(SynthesisAttempt), (record.model_dump() for record in attempts))
-    accepted = {record.nn: record for record in reversed(attempts) if record.nn is not None}
-    license_ = folder.manifest.details.get("license")
-    rows = [_derive_row(row, accepted.get(row.nn), license_) for row in stored]
+    license_ = folder.manifest.details.get("license") or NOASSERTION
+    rows = [
+        make_row(attempt, row.block_code, row.graph, row.graph_widths, license_)
+        for attempt in attempts
+        if (row := stored.get(attempt.nn or "")) is not None
+    ]
     (made / NETS).mkdir()
     for row in rows:
         write_text(made / NETS / f"{row.nn}.py", row.nn_code)
     write_tables(made / RECORDS, "train", Synthesized, (row.model_dump() for row in rows), len(rows))
+    write_text(made / "report.md", report_text(attempts, folder.manifest.parameters))
     return {"counts": {attempt.model: count_attempts(attempts) for attempt in attempts[:1]}}
-
-
-def _derive_row(row: Synthesized, attempt: SynthesisAttempt | None, license_: str | None) -> Synthesized:
-    """Return the row of a network with all that follows from its attempt and from the stated license."""
-    if attempt is None:
-        return row
-    code = attempt.code or ""
-    changed = {"nn_code": code, "id": hashlib.sha256(code.encode()).hexdigest(), "license": license_ or row.license}
-    return row.model_copy(update={**changed, **_BENCHMARK, **{name: getattr(attempt, name) for name in _OF_ATTEMPT}})
 
 
 def check_synthesis(folder: Folder) -> list[Check]:
     """Check the outcome of each attempt, and each accepted network."""
     attempts, rows = list(FORMAT.rows(folder.path, SynthesisAttempt)), list(FORMAT.rows(folder.path, Synthesized))
-    networks = f"{len(rows):,} networks: names and contract; each passed all {len(STEPS)} steps"
-    return [
-        check_faults("attempts", list(_attempt_faults(attempts)), f"{len(attempts):,} answers, each with its outcome"),
-        check_faults("networks", list(_network_faults(attempts, rows)), networks),
-    ]
-
-
-def _attempt_faults(attempts: list[SynthesisAttempt]) -> Iterator[str]:
+    wrong = []
     for attempt in attempts:
         where = f"attempt {attempt.attempt}, round {attempt.round} of {attempt.model}"
         failed = attempt.failed
         passed = STEPS if failed is None else STEPS[: STEPS.index(failed)] if failed in STEPS else ()
         if attempt.passed != passed:
-            yield f"{where}: passed {', '.join(attempt.passed) or 'nothing'}, failed {failed}"
+            wrong.append(f"{where}: passed {', '.join(attempt.passed) or 'nothing'}, failed {failed}")
         if (failed is None) != (attempt.nn is not None) or (failed is None) == (attempt.error is not None):
-            yield f"{where}: is neither accepted with a name nor failed with an error"
-        if attempt.code is not None and hashlib.sha256(attempt.code.encode()).hexdigest() != attempt.code_sha256:
-            yield f"{where}: its code has another SHA-256"
-
-
-def _network_faults(attempts: list[SynthesisAttempt], rows: list[Synthesized]) -> Iterator[str]:
-    accepted = {attempt.nn: attempt for attempt in attempts if attempt.nn is not None}
-    if {row.nn for row in rows} != accepted.keys():
-        yield "the table of networks does not hold the accepted ones"
-        return
-    graphs = [row.graph for row in rows]
-    for row in rows:
-        if hashlib.sha256(row.nn_code.encode()).hexdigest() != row.id or lemur_name(row.nn_code, PREFIX) != row.nn:
-            yield f"{row.nn}: its name or id is not that of its code"
-        if not any(attempt.code == row.nn_code and attempt.nn == row.nn for attempt in attempts):
-            yield f"{row.nn}: no attempt has its code"
-        if fault := check_contract(row.nn_code):
-            yield f"{row.nn}: {fault}"
-        if graphs.count(row.graph) > 1:
-            yield f"{row.nn}: another network computes the same"
+            wrong.append(f"{where}: is neither accepted with a name nor failed with an error")
+    faults = [f"{row.nn}: {fault}" for row in rows if (fault := check_contract(row.nn_code))]
+    if sorted(row.nn for row in rows) != sorted(attempt.nn for attempt in attempts if attempt.nn is not None):
+        faults.append("the table of networks does not hold the accepted ones")
+    if len({row.graph for row in rows}) != len(rows):
+        faults.append("two networks compute the same")
+    networks = f"{len(rows):,} networks: names and contract; each passed all {len(STEPS)} steps"
+    return [
+        check_faults("attempts", wrong, f"{len(attempts):,} answers, each with its outcome"),
+        check_faults("networks", faults, networks),
+    ]
 
 
 def find(folder: Path, wanted: str) -> FoundItem:
@@ -347,19 +302,18 @@ def _trace_network(folder: Path, row: Synthesized) -> FoundItem:
         "model": row.model,
         "attempt": f"{row.attempt}, round {row.round}, seed {attempt.seed}",
         "goal": attempt.goal,
-        "specs": list(row.blocks),
-        "originality": row.originality,
+        "spec": row.block,
         "nearest": (json.loads(attempt.facts).get("nearest") or {}).get("name"),
         "license": row.license,
     }
     links = (FolderLink("network", row.nn, facts),)
-    return FoundItem(links, row.block_codes)
+    return FoundItem(links, (row.block_code,))
 
 
 def list_networks(folder: Path) -> Iterator[ListedItem]:
     """Yield the accepted networks."""
     for row in FORMAT.rows(folder, Synthesized):
-        yield ListedItem((row.nn, row.id), {"id": row.id, "model": row.model, "blocks": list(row.blocks)})
+        yield ListedItem((row.nn, row.id), {"id": row.id, "model": row.model, "block": row.block})
 
 
 KINDS = (replace(FORMAT, derive=derive, laws=(check_synthesis,), items=list_networks, find=find, find_code=find_code),)

@@ -1,6 +1,6 @@
 """Sandbox guest: train a network as LEMUR's trainer does, and report how its scores of other images changed.
 
-Before, its scores must have the right shape, and a finite gradient must reach each parameter of the requested blocks;
+Before, its scores must have the right shape, and a finite gradient must reach each parameter of the requested block;
 after, its training must have changed one of them. The labels of the other images never enter this process, so no code
 of a network can forge how its scores follow them.
 """
@@ -29,23 +29,21 @@ def train_briefly(task: LearningTask) -> ScoreChange | BrokenNetwork:
     running = True
     try:
         file, net = _build(task)
-        for name in task.names:
-            if not _find_blocks(file, net, name):
-                raise NetError("builds", f"no {name} is in it once it is constructed")
+        if not _find_blocks(file, net, task.name):
+            raise NetError("builds", f"no {task.name} is in it once it is constructed")
         before = _score(net, unseen, task)
         running = False
         _check_gradients(task, batches[0][0])
-        values = {name: [own.detach().clone() for own in _trainable(file, net, name).values()] for name in task.names}
+        values = [own.detach().clone() for own in _trainable(file, net, task.name).values()]
         with step("train_setup_failed", "in train_setup(prm)"):
             net.train_setup({**task.prm, "batch": task.batch})
         for _ in range(task.epochs):
             with step("learn_failed", f"in learn(train_data), {len(batches)} batches of {task.batch}"):
                 net.train()
                 net.learn(list(batches))
-        for name, old in values.items():
-            pairs = zip(old, _trainable(file, net, name).values(), strict=True)
-            if old and all(torch.equal(one, other.detach()) for one, other in pairs):
-                raise NetError("learns", f"its training does not change any parameter of {name}")
+        pairs = zip(values, _trainable(file, net, task.name).values(), strict=True)
+        if values and all(torch.equal(one, other.detach()) for one, other in pairs):
+            raise NetError("learns", f"its training does not change any parameter of {task.name}")
         after = _score(net, unseen, task)
     except NetError as error:
         if running:
@@ -78,39 +76,33 @@ def _trainable(file: ModuleType, net: nn.Module, name: str) -> dict[str, nn.Para
 
 
 def _check_gradients(task: LearningTask, images: Tensor) -> None:
-    """Check that a finite gradient reaches each trainable parameter of the blocks, and an output of each class."""
+    """Check that a finite gradient reaches each trainable parameter of the blocks, and an output of one."""
     file, net = _build(task)
-    gave: dict[str, list[Tensor]] = {name: [] for name in task.names}
+    gave: list[Tensor] = []
 
-    def keep(outputs: list[Tensor]) -> Any:
-        def hook(_module: nn.Module, _inputs: object, output: Tensor) -> None:
-            if output.requires_grad:
-                output.retain_grad()
-            outputs.append(output)
+    def keep(_module: nn.Module, _inputs: object, output: Tensor) -> None:
+        if output.requires_grad:
+            output.retain_grad()
+        gave.append(output)
 
-        return hook
-
-    for name in task.names:
-        for block in _find_blocks(file, net, name):
-            block.register_forward_hook(keep(gave[name]))
+    for block in _find_blocks(file, net, task.name):
+        block.register_forward_hook(keep)
     with step("gradients", "train mode"):
         outputs = [tensor for tensor in flatten_tensors(net.train()(images)) if tensor.requires_grad]
         # Random weights: with a plain sum, gradients of opposite sign could cancel, as after a softmax.
         generator = torch.Generator().manual_seed(0)
         weights = [torch.randn(tensor.shape, generator=generator) for tensor in outputs]
         torch.autograd.backward(outputs, weights)  # raises if there are no outputs
-    for name in task.names:
-        trained = _trainable(file, net, name)
-        missing = sorted(key for key, parameter in trained.items() if parameter.grad is None)
-        if missing:
-            first = ", ".join(missing[:4])
-            raise NetError("gradients", f"none reaches {first}: {len(missing)} of {len(trained)} parameters of {name}")
-        gradients = {key: parameter.grad for key, parameter in trained.items() if parameter.grad is not None}
-        wrong = sorted(key for key, gradient in gradients.items() if not bool(torch.isfinite(gradient).all()))
-        if wrong:
-            raise NetError("gradients", f"that of {wrong[0]} of {name} is not finite")
-        if all(tensor.grad is None for tensor in gave[name]):
-            raise NetError("gradients", f"none reaches the output of {name}")
+    gradients = {key: parameter.grad for key, parameter in sorted(_trainable(file, net, task.name).items())}
+    missing = [key for key, gradient in gradients.items() if gradient is None]
+    if missing:
+        first = f"{', '.join(missing[:4])}: {len(missing)} of {len(gradients)} parameters of {task.name}"
+        raise NetError("gradients", f"none reaches {first}")
+    for key, gradient in gradients.items():
+        if gradient is not None and not bool(torch.isfinite(gradient).all()):
+            raise NetError("gradients", f"that of {key} of {task.name} is not finite")
+    if all(tensor.grad is None for tensor in gave):
+        raise NetError("gradients", f"none reaches the output of {task.name}")
 
 
 def _score(net: Any, images: Tensor, task: LearningTask) -> tuple[Tensor, Tensor]:

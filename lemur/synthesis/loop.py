@@ -9,19 +9,18 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from textwrap import dedent
 
 from curate.published.reference_corpus import check_graphs
 from lemur.synthesis.endpoint import Answer, Asker, Endpoint, NoAnswer, Request
-from lemur.synthesis.folder import PREFIX, ModelCounts, Tried, write_synthesis
+from lemur.synthesis.folder import PREFIX, Tried, write_synthesis
 from lemur.synthesis.options import AttemptOptions, Sampling, Service
 from lemur.synthesis.request import Attempt, Message, draw, first_messages, repair_messages
 from lemur.synthesis.steps import NetworkProposal, Prover
-from lemur_core.files.atomic import check_free, hold_lock
-from lemur_core.files.cache import cache_folder
+from lemur_core.files import Json
+from lemur_core.files.atomic import check_free
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note
@@ -45,7 +44,7 @@ def run_synthesis(
     jobs: int | None = None,
     unsafe: bool = False,
     force: bool = False,
-) -> ModelCounts:
+) -> Json:
     """Let a model write networks from specs, and keep those that pass every step.
 
     Args: against: snapshots and extractions that a network must differ from, in addition to the library.
@@ -56,29 +55,22 @@ def run_synthesis(
     check_free(out, force=force)
     watch = Stopwatch()
     attempts, pool = draw(library, options)
-    blocks = {block.spec.block for attempt in attempts for block in attempt.requested}
+    blocks = {attempt.block.spec.block for attempt in attempts}
     note(f"{plural(len(attempts), 'attempt')} with {len(blocks)} of {plural(pool, 'eligible block')}")
     references = list(dict.fromkeys([*against, library]))
     for folder in references:
         check_graphs(folder)
     with (
-        lock_output(out),
         Prover(references, jobs=jobs, unsafe=unsafe) as prover,
         Asker(endpoint, sampling) as asker,
     ):
         tried = synthesize(attempts, asker, prover)
-        if all(answer.record.answer is None for answer in tried):
-            raise UserError(f"{model}: returned no answer at all: {tried[-1].record.error}; nothing was written")
+        if all(record.answer is None for record, _ in tried):
+            raise UserError(f"{model}: returned no answer at all: {tried[-1][0].error}; nothing was written")
         if asker.reused:
             note(f"{model}: {plural(asker.reused, 'answer')} from an earlier run")
         parameters = {"model": model, **asdict(options), "sampling": asdict(sampling)}
         return write_synthesis(out, tried, parameters, references, license_=license_, watch=watch, force=force)
-
-
-def lock_output(out: Path) -> AbstractContextManager[None]:
-    """Lock `out` during the block: two runs would request the same answers twice."""
-    name = hashlib.sha256(str(out.absolute()).encode()).hexdigest()[:16]
-    return hold_lock(cache_folder("synthesis") / f"{name}.lock", out, "another run is writing it")
 
 
 def synthesize(attempts: Sequence[Attempt], asker: Asker, prover: Prover, *, repairs: int = 1) -> list[Tried]:
@@ -100,13 +92,13 @@ def synthesize(attempts: Sequence[Attempt], asker: Asker, prover: Prover, *, rep
                 if answer.finish == "length":
                     candidate.fault["error"] += _CUT
                 failed.append((attempt, repair_messages(messages, answer.text, candidate.fault)))
-            results.append(Tried(_record(asker, number, messages, answer, candidate), candidate))
+            results.append((_record(asker, number, messages, answer, candidate), candidate))
         accepted = sum(candidate.step is None for candidate in candidates)
         note(f"{asker.model.name}: round {number}: {accepted} of {len(candidates)} accepted")
         waiting = failed
         if not waiting:
             break
-    return sorted(results, key=lambda result: (result.record.attempt, result.record.round))
+    return sorted(results, key=lambda result: (result[0].attempt, result[0].round))
 
 
 def _read(attempt: Attempt, answer: Answer | NoAnswer) -> NetworkProposal:
@@ -128,7 +120,7 @@ def _record(
         model=asker.model.name,
         attempt=attempt.number,
         round=number,
-        blocks=tuple(block.spec.block for block in attempt.requested),
+        block=attempt.block.spec.block,
         goal=attempt.goal,
         prompt=json.dumps(list(messages), ensure_ascii=False),
         answer=getattr(answer, "text", None),  # like the rest, of an answer; not of a reason for having none
@@ -139,7 +131,6 @@ def _record(
         failed=candidate.step,
         error=(f"line {fault['line']}: " if "line" in fault else "") + fault["error"] if fault else None,
         facts=json.dumps(candidate.facts, ensure_ascii=False),
-        originality=candidate.originality,
         code=code,
         code_sha256=None if code is None else hashlib.sha256(code.encode()).hexdigest(),
         nn=lemur_name(code, PREFIX) if code is not None and candidate.step is None else None,

@@ -10,7 +10,7 @@ class LearningTask:
     """Images to train a network on, and further ones whose labels stay with the caller.
 
     Args:
-        names: the classes in the network that have to learn.
+        name: the class in the network that has to learn.
         seed: the seed of the network's initial values.
         classes: the number of scores per image.
         shape: the shape of one image: channels, height, width.
@@ -22,7 +22,7 @@ class LearningTask:
     """
 
     code: str
-    names: Sequence[str]
+    name: str
     prm: Mapping[str, Any]
     seed: int
     classes: int

@@ -40,5 +40,4 @@ class AttemptOptions:
         str | None, Option("Use the blocks that match this query.", flag="--search", metavar="QUERY", panel=_REQUEST)
     ] = None
     goal: Annotated[str, Option("The purpose of the network.", metavar="TEXT", panel=_REQUEST)] = ""
-    blocks: Annotated[int, Option("Number of blocks per network.", metavar="K", least=1, most=8, panel=_REQUEST)] = 1
     seed: Annotated[int, Option("Seed of blocks and answers.", metavar="N", least=0, panel=_REQUEST)] = 0

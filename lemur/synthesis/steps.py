@@ -6,12 +6,12 @@
 | syntax | it is Python |
 | policy | it uses only what a network needs, and loads no trained weights |
 | closed | every name is defined |
-| contract | it meets LEMUR's contract, checked without running; each requested block is a class in the file |
+| contract | it meets LEMUR's contract, checked without running; the requested block is a class in the file |
 | runs | constructed and called as LEMUR's trainer does, it returns finite scores of the right shape |
-| used | in the graph, each requested block contributes to the scores |
-| learns | in fresh processes, finite gradients reach each parameter of the blocks, its own training changes them and
+| used | in the graph, the requested block contributes to the scores |
+| learns | in fresh processes, finite gradients reach each parameter of the block, its own training changes them and
     moves the scores of images that it has not seen toward their labels |
-| conforms | each requested block, called as its spec states, has the spec's shapes, parameters and half of its motifs;
+| conforms | the requested block, called as its spec states, has the spec's shapes, parameters and half of its motifs;
     without motifs, most of its operations; without parameters, its outputs |
 | novel | by curation's thresholds and by the graph it equals nothing in snapshots, the library or this run |
 
@@ -27,11 +27,9 @@ from math import prod
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
-
 from curate.compute.graphs import NetworkTracer, build_payload
 from curate.compute.runs import BATCH, PRM, TASK_DATASETS
-from curate.model.features import Features, code_features
+from curate.model.features import code_features
 from curate.model.options import CurateOptions
 from curate.published.novel import novel
 from extract.arguments.messages import BlockRun, CallsToRun, SpecRebuild
@@ -40,20 +38,20 @@ from extract.proofs.visit import TRACE
 from extract.specs.algorithm import build_algorithm, graphs_in_spec
 from lemur.synthesis.confirm import CONFIRM, confirm
 from lemur.synthesis.policy import find_forbidden
-from lemur.synthesis.request import Attempt, RequestedBlock
+from lemur.synthesis.request import Attempt
 from lemur_core.describe.facts import MOVES
 from lemur_core.files import Json
-from lemur_core.files.atomic import scratch_folder
 from lemur_core.files.python import decode_python
 from lemur_core.files.workers import available_cores
 from lemur_core.graphs.graph import LEAVES, Graph
-from lemur_core.graphs.identity import similarity, subtrees
+from lemur_core.graphs.identity import similarity
 from lemur_core.graphs.serialization import load_graphs
 from lemur_core.sandbox import Failure
 from lemur_core.sandbox.cached import workers_within_memory
 from lemur_core.sandbox.stage import Retries, open_sandbox
 from lemur_core.similarity.minhash import jaccard
 from lemur_core.source.quality import drop_unevaluated, find_undefined_names
+from manifests.records import Spec
 from train.model.contract import check_contract
 
 STEPS = ("answer", "syntax", "policy", "closed", "contract", "runs", "used", "learns", "conforms", "novel")
@@ -64,6 +62,7 @@ _PARAMETERS = 0.10  # maximum relative difference
 _MOTIFS = 0.5  # required share of the spec's motifs
 _ROUNDING = 1e-4  # of the largest value: the same computation, written otherwise
 _LAYOUT = MOVES - {"slice", "flip", "roll"}
+_ANOTHER = "; make another architecture"
 _OPERATIONS = 0.5  # the share of common operations, of all in both, that has to be exceeded
 
 _TRACE = replace(TRACE, retries=Retries.NONE, label="")
@@ -82,8 +81,6 @@ class NetworkProposal:
     facts: Json = field(default_factory=dict)
     graph: str | None = None
     widths: str | None = None
-    originality: float | None = None
-    features: Features | None = None
 
     def fail(self, step: str, error: str, **more: Any) -> None:
         """Record the failed step; the candidate takes no further steps."""
@@ -136,13 +133,13 @@ class Prover:
                 candidate.fail("runs", traced.error or "does not run")
                 continue
             candidate.graph, candidate.widths = traced.graph, traced.widths
-            dead = [block.name for block in candidate.attempt.requested if block.name in traced.answer["dead_classes"]]
-            if dead:
-                candidate.fail("used", f"nothing that {' and '.join(dead)} computes reaches the scores", blocks=dead)
+            name = candidate.attempt.block.spec.name
+            if name in traced.answer["dead_classes"]:
+                candidate.fail("used", f"nothing that {name} computes reaches the scores")
 
     def _check_learns(self, candidates: Sequence[NetworkProposal]) -> None:
         networks = {
-            number: (candidate.code or "", [block.name for block in candidate.attempt.requested])
+            number: (candidate.code or "", candidate.attempt.block.spec.name)
             for number, candidate in enumerate(candidates)
             if candidate.step is None
         }
@@ -151,81 +148,74 @@ class Prover:
 
     def check_conformance(self, candidates: Sequence[NetworkProposal]) -> None:
         """Run the step `conforms` alone. Raises: UserError if no sandbox is available."""
-        blocks = {
-            f"{index} {number}": (item, block)
-            for index, item in enumerate(candidates)
-            for number, block in enumerate(item.attempt.requested)
-        }
         requests = {
-            key: BlockRun(item.code or "", block.name, (), (), cast(CallsToRun, block.arguments), ())
-            for key, (item, block) in blocks.items()
+            str(number): BlockRun(
+                item.code or "",
+                item.attempt.block.spec.name,
+                (),
+                (),
+                cast(CallsToRun, item.attempt.block.arguments),
+                (),
+            )
+            for number, item in enumerate(candidates)
         }
         results: dict[str, Json] = {}
+        rebuilds: dict[str, SpecRebuild] = {}
         for reply in _TRACE.run(self._box, requests):
             traced, error = (None, reply.ending()) if reply.answer is None else (reply.outcome.value, "")
             if isinstance(reply.answer, Failure):
                 traced, error = None, reply.answer.error
             assert isinstance(traced, dict | None)
-            results[reply.key] = conformance(blocks[reply.key][1], traced, error)
-        # Blocks without parameters: the outputs of a module that is written from the spec decide.
-        rebuilds = {
-            key: SpecRebuild(block.name, "", graphs_in_spec(spec.algorithm), asdict(requests[key]), _ROUNDING)
-            for key, (_, block) in blocks.items()
-            if (spec := block.spec).algorithm is not None
-            and not spec.parameters
-            and results[key]["parameters"] == 0
-            and not results[key]["same"]
-        }
+            spec = candidates[int(reply.key)].attempt.block.spec
+            results[reply.key] = found = conformance(spec, traced, error)
+            # Blocks without parameters: the outputs of a module that is written from the spec decide.
+            if spec.algorithm is not None and not spec.parameters and found["parameters"] == 0 and not found["same"]:
+                graphs, call = graphs_in_spec(spec.algorithm), asdict(requests[reply.key])
+                rebuilds[reply.key] = SpecRebuild(spec.name, "", graphs, call, _ROUNDING)
         for rebuilt in _REBUILD.run(self._box, rebuilds):
             faults = results[rebuilt.key]["faults"]
             if rebuilt.answer is not None and rebuilt.answer.proven:
                 faults.clear()
             elif rebuilt.answer is not None and rebuilt.answer.error.startswith("in eval mode") and not faults:
                 faults.append(f"computes something else: {rebuilt.answer.error}")
-        for index, item in enumerate(candidates):
-            answers = [results[f"{index} {number}"] for number in range(len(item.attempt.requested))]
-            item.facts["conformance"] = answers
-            if wrong := [f"{answer['class']}: {fault}" for answer in answers for fault in answer["faults"]]:
-                item.fail("conforms", "; ".join(wrong))
+        for number, item in enumerate(candidates):
+            found = results[str(number)]
+            item.facts["same"] = found["same"]
+            if found["faults"]:
+                item.fail("conforms", f"{item.attempt.block.spec.name}: {'; '.join(found['faults'])}")
 
     def _check_novelty(self, candidates: Sequence[NetworkProposal]) -> None:
         if candidates and self._folders:
-            with scratch_folder("synthesis") as scratch:
-                # `novel` reads files, as its command does.
-                paths = [scratch / f"{number}.py" for number in range(len(candidates))]
-                for path, candidate in zip(paths, candidates, strict=True):
-                    path.write_text(candidate.code or "", encoding="utf-8")
-                report = novel(paths, self._folders, task=TASK, jobs=self._jobs, unsafe=self._unsafe)
+            codes = {str(number): candidate.code or "" for number, candidate in enumerate(candidates)}
+            report = novel(codes, self._folders, task=TASK, jobs=self._jobs, unsafe=self._unsafe)
             for candidate, facts in zip(candidates, report.facts["files"], strict=True):
                 near = facts["nearest"][0] if facts["nearest"] else None
                 candidate.facts["nearest"] = near and {
                     name: near[name] for name in ("name", "id", "lexical", "structural", "graph", "agreement", "known")
                 }
                 if facts["verdict"] == "known" and near is not None:
-                    reason = f"known: {', '.join(near['known'])}: {near['name']}"
-                    candidate.fail("novel", f"{reason}; make another architecture")
+                    candidate.fail("novel", f"known: {', '.join(near['known'])}: {near['name']}{_ANOTHER}")
         for candidate in candidates:
-            if candidate.step is None and (alike := self._find_alike(candidate)) is not None:
-                reason = f"attempt {alike[0].attempt.number} of this run: {alike[1]}"
-                candidate.fail("novel", f"{reason}; make another architecture")
+            for other in self._kept:
+                if candidate.step is None and (alike := _find_likeness(candidate, other)):
+                    candidate.fail("novel", f"attempt {other.attempt.number} of this run: {alike}{_ANOTHER}")
             if candidate.step is None:
                 self._kept.append(candidate)
 
-    def _find_alike(self, candidate: NetworkProposal) -> tuple[NetworkProposal, str] | None:
-        options = CurateOptions()
-        assert candidate.features is not None
-        for other in self._kept:
-            assert other.features is not None
-            # The cheapest comparison first.
-            if candidate.code == other.code:
-                return other, "the same code"
-            if candidate.graph == other.graph:
-                return other, "computes the same"
-            if jaccard(candidate.features.shingles, other.features.shingles) >= options.lexical_threshold:
-                return other, "near by text"
-            if jaccard(candidate.features.elements, other.features.elements) >= options.structural_threshold:
-                return other, "near by structure"
-        return None
+
+def _find_likeness(candidate: NetworkProposal, other: NetworkProposal) -> str:
+    """Return what makes two networks duplicates of each other by curation's thresholds; empty if nothing does."""
+    if candidate.code == other.code:
+        return "the same code"
+    if candidate.graph == other.graph:
+        return "computes the same"
+    one, two = (code_features(each.code or "") for each in (candidate, other))
+    assert not isinstance(one, str)
+    assert not isinstance(two, str)
+    options = CurateOptions()
+    if jaccard(one.shingles, two.shingles) >= options.lexical_threshold:
+        return "near by text"
+    return "near by structure" if jaccard(one.elements, two.elements) >= options.structural_threshold else ""
 
 
 def _check_statically(candidate: NetworkProposal) -> None:
@@ -247,11 +237,8 @@ def _check_text(candidate: NetworkProposal) -> None:
     tree = ast.parse(text)
     # The parser alone accepts more: `return` outside of a function, for example.
     compile(text, "net.py", "exec", dont_inherit=True)
-    features = code_features(candidate.code)
-    if isinstance(features, str):
-        raise ValueError(features)
-    candidate.features = features
-    candidate.originality = _measure_originality(candidate, tree)
+    if isinstance(fault := code_features(candidate.code), str):
+        raise ValueError(fault)
     if (refused := next(find_forbidden(tree, candidate.code), None)) is not None:
         candidate.fail("policy", refused[1], line=refused[0])
         return
@@ -262,64 +249,38 @@ def _check_text(candidate: NetworkProposal) -> None:
     if fault := check_contract(candidate.code):
         candidate.fail("contract", fault)
         return
-    classes = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
-    missing = [block.name for block in candidate.attempt.requested if block.name not in classes]
-    if missing:
-        candidate.fail("contract", f"the file defines no class {' and no class '.join(missing)}", blocks=missing)
+    name = candidate.attempt.block.spec.name
+    if not any(isinstance(node, ast.ClassDef) and node.name == name for node in tree.body):
+        candidate.fail("contract", f"the file defines no class {name}")
 
 
-def _measure_originality(candidate: NetworkProposal, tree: ast.Module) -> float | None:
-    """Return the minimum share of a class's shingles that its hidden source does not have; None if unknown."""
-    assert candidate.code is not None
-    lines = candidate.code.splitlines()
-    shares = []
-    for block in candidate.attempt.requested:
-        node = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == block.name), None)
-        if node is None:
-            continue
-        own = code_features("\n".join(lines[node.lineno - 1 : node.end_lineno]))
-        hidden = code_features(block.source)
-        if not isinstance(own, str) and not isinstance(hidden, str) and len(own.shingles):
-            shares.append(1 - len(np.intersect1d(own.shingles, hidden.shingles)) / len(own.shingles))
-    return round(min(shares), 4) if shares else None
-
-
-def conformance(requested: RequestedBlock, answer: Mapping[str, Any] | None, error: str) -> Json:
+def conformance(spec: Spec, answer: Mapping[str, Any] | None, error: str) -> Json:
     """Compare a class with the spec that it was written from.
 
-    Args: answer: from `extract.proofs.trace_guest.trace_block` with the spec's arguments; None if it does not run.
-        error: the reason why it does not run.
-    Returns: `class`, `block`; `faults`, empty if it conforms; `parameters`, the relative difference in number;
-        `motifs`, the share of the spec's motifs that it has; `operations`, the share of common operations; `graph`,
-        the share of common subtrees, 1 and `same` if both compute the same; null if it does not run.
+    Args: answer: from the trace of the class with the spec's arguments; None if it does not run. error: the reason.
+    Returns: `faults`, empty if it conforms; `parameters`, their number, null if it does not run; `same`, whether both
+        have the same graph.
     """
-    spec = requested.spec
-    result: Json = {"class": spec.name, "block": spec.block, "faults": []}
-    result |= {"parameters": None, "motifs": None, "operations": None, "graph": None, "same": False}
     if answer is None:
-        return result | {"faults": [f"does not run as its facts state: {error}"]}
+        return {"faults": [f"does not run as its facts state: {error}"], "parameters": None, "same": False}
     assert spec.algorithm is not None
     algorithm = build_algorithm(answer, [argument.name for argument in spec.forward])
     own, theirs = load_graphs(graphs_in_spec(algorithm))["eval"], load_graphs(graphs_in_spec(spec.algorithm))["eval"]
     outputs, wanted = _outputs(own), _outputs(theirs)
     faults = [] if outputs == wanted else [f"gives {', '.join(outputs)} where its facts state {', '.join(wanted)}"]
     parameters, stated = parameters_used(own), parameters_used(theirs)
-    result["parameters"] = round(parameters / stated - 1, 4) if stated else (0.0 if not parameters else None)
-    if result["parameters"] is None or abs(result["parameters"]) > _PARAMETERS:
+    if abs(parameters - stated) > _PARAMETERS * stated:
         faults.append(f"has {parameters:,} parameters where its facts state {stated:,}")
     kinds, motifs = ({motif.kind for motif in item.motifs} for item in (spec.algorithm, algorithm))
-    result["motifs"] = round(len(kinds & motifs) / len(kinds), 4) if kinds else 1.0
-    if result["motifs"] < _MOTIFS:
+    if len(kinds & motifs) < _MOTIFS * len(kinds):
         faults.append(f"lacks {', '.join(sorted(kinds - motifs))}")
     same, operations, required = answer["graph"] == spec.graph, _operations(own), _operations(theirs)
-    result["operations"] = round(similarity(operations, required), 4)
     # Motifs are of several operations: blocks of few have none.
-    if not kinds and not same and result["operations"] <= _OPERATIONS:
+    if not kinds and not same and similarity(operations, required) <= _OPERATIONS:
         lacking = ", ".join(sorted((required - operations).elements())) or "nothing"
         more = ", ".join(sorted((operations - required).elements())) or "nothing"
         faults.append(f"computes something else: lacks {lacking}, has {more}")
-    result["graph"] = round(similarity(subtrees(own), subtrees(theirs)), 4)
-    return result | {"same": same, "faults": faults}
+    return {"faults": faults, "parameters": parameters, "same": same}
 
 
 def _operations(form: Graph) -> Counter[str]:

@@ -65,7 +65,7 @@ class SynthesisAttempt(Record):
     model: str = Field(min_length=1, description="name of the language model")
     attempt: int = Field(ge=0, description="its number in the run")
     round: int = Field(ge=0, description="0, plus one for each answer to an error")
-    blocks: tuple[Line, ...] = Field(description="requested blocks, as in the table of blocks")
+    block: Line = Field(description="the requested block, as in the table of blocks")
     goal: str = Field(description="the text of --goal, in every prompt")
     prompt: str = Field(description="the messages, JSON")
     answer: str | None = Field(description="the model's answer; null if there is none")
@@ -77,10 +77,7 @@ class SynthesisAttempt(Record):
     passed: tuple[str, ...] = Field(description="checks that the code passed, in order")
     failed: str | None = Field(description="the check that it failed; null for an accepted network")
     error: str | None = Field(description="the complete error")
-    facts: JsonObject = Field(description="conformance with each spec, and the nearest known network, JSON")
-    originality: Ratio | None = Field(
-        description="smallest share of 10-token shingles of a requested class that do not occur in its hidden source"
-    )
+    facts: JsonObject = Field(description="whether its block is the same, and the nearest known network, JSON")
     code: str | None = Field(description="the file in the answer; null if there is none")
     code_sha256: Sha256 | None = Field(description="SHA-256 of code, UTF-8")
     nn: Line | None = Field(description="name of the accepted network")
@@ -102,11 +99,8 @@ class Synthesized(Record):
     model: str = Field(description="name of the language model that wrote it")
     attempt: int = Field(ge=0, description="its attempt in the table of attempts")
     round: int = Field(ge=0, description="its round there")
-    blocks: tuple[Line, ...] = Field(description="blocks whose specs it was written from")
-    block_codes: tuple[Sha256, ...] = Field(
-        description="SHA-256 of the files of these blocks, which the model did not see"
-    )
-    originality: Ratio | None = Field(description="as in the table of attempts")
+    block: Line = Field(description="the block whose spec it was written from")
+    block_code: Sha256 = Field(description="SHA-256 of the file of this block, which the model did not see")
     graph: Sha256 = Field(description="what it computes (G0)")
     graph_widths: Sha256 = Field(description="identity of the computation, ignoring widths (G1)")
     license: Line = Field(description="SPDX expression stated by the user, else NOASSERTION")

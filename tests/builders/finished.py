@@ -12,7 +12,7 @@ from curate.run.pipeline import curate
 from curate.sources import open_sources
 from lemur.experts.facts import ANSWERS, EVALUATED, load_settings, write_scores
 from lemur.experts.injection import Workspace
-from lemur.synthesis.folder import ATTEMPTS, FORMAT, NETS, count_attempts
+from lemur.synthesis.folder import ATTEMPTS, FORMAT, NETS, count_attempts, make_row, report_text
 from lemur.synthesis.steps import STEPS
 from manifests.folders.manifest import Manifest, Stopwatch, describe_parent, list_outputs, write_manifest
 from manifests.folders.tables import write_table, write_tables
@@ -117,19 +117,17 @@ def _write_synthesis(folder: Path, library: Path) -> Path:
     """An answer that was accepted, and one that was not."""
     code = synthesis.network("SqueezeGate")
     name, digest = lemur_name(code, "syn"), hashlib.sha256(code.encode()).hexdigest()
-    common: dict[str, Any] = {"model": "m", "round": 0, "blocks": ("alpha@1.0::alpha.blocks.SqueezeGate",),
+    common: dict[str, Any] = {"model": "m", "round": 0, "block": "alpha@1.0::alpha.blocks.SqueezeGate",
               "goal": "g", "prompt": json.dumps([{"role": "user", "content": "x"}]), "finish": "stop", "facts": json.dumps({"nearest": {"name": "a"}}),
-              "prompt_tokens": 3, "answer_tokens": 5, "sampling": "{}", "seed": 0, "originality": 0.5}  # fmt: skip
+              "prompt_tokens": 3, "answer_tokens": 5, "sampling": "{}", "seed": 0}  # fmt: skip
     attempts = [
         SynthesisAttempt(**common, attempt=0, answer=code, passed=STEPS, failed=None, error=None, code=code, code_sha256=digest, nn=name),
         SynthesisAttempt(**common, attempt=1, answer="x", passed=STEPS[:1], failed=STEPS[1], error="no", code=None, code_sha256=None, nn=None),
     ]  # fmt: skip
-    row = Synthesized(
-        nn=name, nn_code=code, task="img-classification", dataset="cifar-10", metric="acc", epoch=None, accuracy=None, duration=None, prm="{}", id=digest,
-        model="m", attempt=0, round=0, blocks=common["blocks"], block_codes=("2" * 64,), originality=0.5, graph="3" * 64, graph_widths="4" * 64, license="MIT",
-    )  # fmt: skip
+    row = make_row(attempts[0], "2" * 64, "3" * 64, "4" * 64, "MIT")
     (folder / NETS).mkdir(parents=True)
     (folder / NETS / f"{name}.py").write_text(code, encoding="utf-8")
+    (folder / "report.md").write_text(report_text(attempts, {}))
     write_table(folder / ATTEMPTS, arrow_schema(SynthesisAttempt), (one.model_dump() for one in attempts))
     write_tables(folder / "data" / "records", "train", Synthesized, iter([row.model_dump()]), 1)
     stated = {
@@ -151,12 +149,12 @@ def _write_experts(base: Path) -> dict[str, Path]:
     shared = {name: getattr(fact, name) for name in ("id", "domain", "block", "relation", "code_sha256")}
     answers = [
         ExpertAnswer(**shared, arm=arm, question="q?", routed=None, expected="1", answer=said, correct=said == "1", tokens=9)
-        for arm, said in (("closed", "1"), ("oracle", "2"))
+        for arm, said in (("closed", "1"), ("oracle", "2"), ("routed", "1"))
     ]  # fmt: skip
     folder = base / "made" / "evaluation"
     folder.mkdir()
     write_table(folder / ANSWERS, arrow_schema(ExpertAnswer), (one.model_dump() for one in answers))
-    found = {"routing": {"alpha": [1, 1], "general": [0, 1]}, "elsewhere": 20, "general_exact": True, "slots": 1}
+    found = {"elsewhere": 20, "general_exact": True, "slots": 1}
     counts = write_scores(folder, answers, found)
     parameters = {"domains": ["alpha", "beta"], "seed": 0, "margin": 0.0}
     write_manifest(folder, _manifest(folder, EVALUATED, counts=counts, parameters=parameters))

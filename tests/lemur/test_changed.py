@@ -42,8 +42,7 @@ GIVEN = {
     ),
     "synthesis": (
         "attempts.parquet *",  # what a model was asked and said
-        *(f"data/records/* {name}" for name in ("epoch", "accuracy", "duration", "prm", "block_codes")),
-        *(f"data/records/* {name}" for name in ("graph", "graph_widths")),
+        *(f"data/records/* {name}" for name in ("block_code", "graph", "graph_widths")),
     ),
     "run": ("inputs.*.bytes",),
     "ablation": ("inputs.*.bytes",),
