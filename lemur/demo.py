@@ -179,7 +179,7 @@ def _make(name: str, make: Callable[[Plan, Path], None], plan: Plan, out: Path) 
             where = f"{error.filename}: " if error.filename else ""
             reason = f"{where}{error.strerror}; fix that, then run the same command again to resume"
             raise UserError(f"stage {name}: {reason}") from error
-        # Ctrl-C and signals, too: what is cached or lies in the partial folder stays.
+        # Ctrl-C and signals, too: what is cached stays.
         note(f"stage {name}: not finished; run the same command again to resume")
         raise
 

@@ -21,7 +21,7 @@ from lemur_core.files.progress import note
 #: The folders of the cache, called rooms, with the number of folder levels between each and its entries.
 ROOMS: Mapping[str, int] = {
     **dict.fromkeys(("cifar10", "experts", "index", "lemur", "lemur-db", "pages", "published", "runtime-links"), 0),
-    **dict.fromkeys(("sandbox", "search", "secrets", "synthesis"), 0),
+    **dict.fromkeys(("sandbox", "search", "secrets", "synthesis", "training"), 0),
     "features": 1,
     "runtime": 2,
     "sources": 2,

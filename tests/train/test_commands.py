@@ -77,13 +77,13 @@ def test_a_file_is_trained_with_its_own_hyperparameters(tmp_path: Path) -> None:
 
 def test_what_became_of_a_run_says_where_it_is_and_what_to_do(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    failed = made_up_record(status="error", error="ended by SIGKILL")
-    assert run_text(failed, out) == f"tiny: error: ended by SIGKILL; see {out}/record.json"
+    failed = made_up_record(status="error", error="KeyError: 'mine'")
+    assert run_text(failed, out) == f"tiny: error: KeyError: 'mine'; see {out}/record.json"
     short = made_up_record(status="out_of_memory", error="no memory")
     assert run_text(short, out) == f"tiny: out_of_memory: no memory; --memory gives it more; see {out}/record.json"
     out.mkdir()  # of an older run, which --force is to replace
-    out.with_name("out.partial").mkdir()
-    assert run_text(failed, out) == f"tiny: ended by SIGKILL; run again to resume from {out}.partial"
+    stopped = made_up_record(status="timeout", error="stopped after 9 s")
+    assert run_text(stopped, out) == "tiny: stopped after 9 s; run the same command again to resume"
 
 
 @pytest.mark.slow

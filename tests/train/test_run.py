@@ -1,5 +1,6 @@
 """Whole training runs in the real sandbox: how each one ends, what it leaves, how it goes on, and that it repeats."""
 
+import hashlib
 import json
 import shutil
 import threading
@@ -20,7 +21,7 @@ from train.model.recipe import Network, Recipe
 from train.runs.job import read_history
 from train.runs.process import weights_digest
 from train.runs.run import Resources, TrainingRun, open_sandbox, train_once
-from train.runs.run_folder import own_folder
+from train.runs.run_folder import canonical_json, own_scratch
 from train.studies.study import Study
 
 pytestmark = pytest.mark.slow
@@ -58,6 +59,13 @@ def run(
 def train_in(box: SharedSandbox | None, training_run: TrainingRun, out: Path, **options: object) -> TrainingRecord:
     """Train in the sandbox of all these tests: each run would start its own, and import torch once more."""
     return train_once(training_run, out, **{"resources": ONE, "quiet": True, "box": box, **options})  # type: ignore[arg-type]
+
+
+def identity_key(data: Cifar10, line: str = "pass  # HERE", recipe: Recipe = RECIPE) -> str:
+    """By which the work of a run is found again."""
+    net = Network("tiny", NET.replace("pass  # HERE", line), {"lr": 0.1})
+    identity = TrainingRun(net, recipe, 0, data, 64).identify("cpu")
+    return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
 
 
 def digest(out: Path) -> str:
@@ -145,7 +153,6 @@ def test_every_end_is_a_record(data: Cifar10, box: SharedSandbox, tmp_path: Path
         assert (record.steps, record.parameters) == (3, 13_050)
     assert TrainingRecord.model_validate_json((tmp_path / "out" / "record.json").read_text()) == record
     assert not (tmp_path / "out" / "weights.pt").exists()
-    assert not (tmp_path / "out.partial").exists()
 
 
 def test_other_networks(data: Cifar10, box: SharedSandbox, tmp_path: Path) -> None:
@@ -195,11 +202,8 @@ def test_a_time_limit_leaves_what_the_next_run_goes_on_from(
     assert str(cut.error).startswith("stopped after 1.6 s; ")
     assert cut.test_accuracy is None
     assert not out.exists()
-    shutil.copytree(tmp_path / "out.partial", tmp_path / "seed.partial")
-    other = run(data, box, tmp_path / "seed", SLOW, seed=5, quiet=False)
-    assert (other.status, other.seed) == ("ok", 5)
-    assert "belongs to another run (another recipe); training starts from scratch" in capsys.readouterr().err
-    shutil.rmtree(tmp_path / "seed")
+    other = run(data, box, tmp_path / "seed", SLOW, recipe=LONGER, quiet=False, resources=limited)
+    assert (other.status, capsys.readouterr().err.count("resuming")) == ("timeout", 0), "of another folder"
     rest = run(data, box, out, SLOW, recipe=LONGER, quiet=False)
     assert (rest.status, rest.epochs, rest.steps) == ("ok", 3, 24)
     assert digest(out) == digest(whole)
@@ -213,12 +217,6 @@ def test_a_time_limit_leaves_what_the_next_run_goes_on_from(
 def test_what_is_no_run_is_left_alone(
     data: Cifar10, tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    notes = tmp_path / "out.partial" / "notes.txt"
-    notes.parent.mkdir()
-    notes.write_text("mine")
-    with pytest.raises(UserError, match=r"out\.partial: is not the folder of an unfinished training run"):
-        run(data, None, tmp_path / "out", SLOW, recipe=LONGER)
-    assert notes.read_text() == "mine"
     (tmp_path / "mounted").mkdir()
     monkeypatch.setattr(Path, "is_mount", lambda path: path.name == "mounted")
     with pytest.raises(UserError, match="mounted: is a mount point"):
@@ -237,7 +235,7 @@ def test_what_is_no_run_is_left_alone(
     with pytest.raises(UserError, match=r"ours: holds notes\.txt, which lemur did not write"):
         run(data, None, tmp_path / "ours", seed=1, force=True)
     assert (tmp_path / "ours" / "notes.txt").read_text() == "mine"
-    with own_folder(tmp_path / "busy"), pytest.raises(UserError, match="another run trains there"):
+    with own_scratch(tmp_path / "busy", identity_key(data)), pytest.raises(UserError, match="another run trains there"):
         run(data, None, tmp_path / "busy")
     for wrong, reason in (
         (Resources(threads=0), "threads: 0; it must be greater than 0"),
@@ -251,7 +249,8 @@ def test_what_is_no_run_is_left_alone(
 
 def test_a_killed_run_goes_on_to_the_same_bits(data: Cifar10, box: SharedSandbox, tmp_path: Path, whole: Path) -> None:
     out = tmp_path / "out"
-    killer = threading.Thread(target=_kill_child, args=(box, tmp_path / "out.partial" / "scratch"), daemon=True)
+    with own_scratch(out, identity_key(data, SLOW, LONGER)) as scratch:
+        killer = threading.Thread(target=_kill_child, args=(box, scratch), daemon=True)
     killer.start()
     killed = run(data, box, out, SLOW, recipe=LONGER)
     killer.join()
@@ -281,16 +280,22 @@ def _wait_for_epoch(scratch: Path) -> None:
 
 
 def test_a_result_that_cannot_be_written_loses_no_epoch(
-    data: Cifar10, box: SharedSandbox, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Cifar10,
+    box: SharedSandbox,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     out = tmp_path / "out"
-    out.with_name("out.partial").mkdir()
-    in_the_way = tmp_path / "out.partial" / "result"
-    in_the_way.with_name("lock").touch()
-    in_the_way.write_text("")
-    with pytest.raises(UserError, match=r"out\.partial: the result cannot be written: File exists; .* again to resume"):
-        run(data, box, out)
-    in_the_way.unlink()
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("train.runs.run.write_result", refuse)
+        with pytest.raises(UserError, match=r"out: the result cannot be written: No space left .* again to resume"):
+            run(data, box, out)
+    assert not out.exists()
     assert run(data, box, out, quiet=False).status == "ok"
     assert "tiny: resuming after epoch 2 of 2" in capsys.readouterr().err
 

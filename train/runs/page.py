@@ -82,7 +82,7 @@ def runs_library(folder: Path, names: Mapping[str, str]) -> EntryLibrary:
 
 def list_finished_runs(folder: Path) -> list[str]:
     """Return the names of a study's finished runs."""
-    return sorted(path.parent.name for path in (folder / RUNS).glob(f"*/{RECORD}") if path.parent.suffix != ".partial")
+    return sorted(path.parent.name for path in (folder / RUNS).glob(f"[!.]*/{RECORD}"))
 
 
 def result_text(record: TrainingRecord) -> str:

@@ -11,11 +11,13 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
 from lemur_core.sandbox import PRELOAD as COMMON
 from lemur_core.sandbox import Job, Limits, Outcome, Status
 from lemur_core.sandbox.cached import SharedSandbox
+from lemur_core.sandbox.server.processes import remove_folder
 from lemur_core.sandbox.stage import Retries, SandboxStage
 from manifests.folders.manifest import Stopwatch
 from manifests.records import TrainingRecord
@@ -26,13 +28,10 @@ from train.runs.register import LEMUR, REAL_IMAGES, check_storable, read_trainin
 from train.runs.resources import LIBRARIES
 from train.runs.resources import Resources as Resources
 from train.runs.run_folder import (
-    FINAL,
+    can_resume,
     canonical_json,
     find_finished,
-    open_scratch,
-    own_folder,
-    put_in_place,
-    remove_leftovers,
+    own_scratch,
     write_result,
     write_run_manifest,
 )
@@ -43,7 +42,6 @@ PRELOAD = (*COMMON, "torchvision.transforms.v2")
 
 _STUCK = re.compile(r"^Timeout \(\d+:\d\d:\d\d", re.MULTILINE)  # faulthandler's first line
 _FRAME = re.compile(r'File "(?:.*/)?net\.py", line (\d+) in (\S+)')
-_ENDED = ("ended by SIGKILL", "ended by SIGTERM", "the sandbox's server died")
 _NOT_RECORDED = ("held_out", "tested", "device")  # the record has the actual device instead
 
 
@@ -123,7 +121,7 @@ def train_once(
 ) -> TrainingRecord:
     """Train a network, validate it after each epoch, and evaluate on the test images once, at the end.
 
-    While it runs, its files are in `OUT.partial`; after an interruption or a time limit the same call resumes there. If
+    While it runs, its files are in the cache; after an interruption or a time limit the same call resumes there. If
     `OUT` already has this run, it is not trained again. `docs/training.md` lists the files of `OUT`.
 
     Args:
@@ -152,14 +150,12 @@ def train_once(
     finished = find_finished(out, identity, force=force, keep_failed=keep_failed)
     if finished is not None:
         tell(f"{out}: already has this run; not trained again")
-        if finished.status in FINAL:
-            remove_leftovers(out, identity)
         return finished
-    with own_folder(out) as partial:
-        scratch = open_scratch(partial, identity, quiet=quiet)
+    key = _sha256(canonical_json(identity))
+    with own_scratch(out, key) as scratch:
         if done := len(read_history(scratch)):
             tell(f"{name}: resuming after epoch {done} of {run.recipe.training.epochs}")
-        payload = asdict(_build_job(run, resources, _sha256(canonical_json(identity))))
+        payload = asdict(_build_job(run, resources, key))
         job = Job(str(out), TRAIN.guest, payload, resources.limits(), scratch=str(scratch.resolve()))
         batch, epochs = min(run.recipe.training.batch_size, run.image_count), run.recipe.training.epochs
         size = (epochs, epochs * (run.image_count // batch), batch)
@@ -173,19 +169,20 @@ def train_once(
         for line in report.notes if report else ():
             tell(f"{name}: {line[:300]}")
         record = _record(run, identity, scratch, outcome, report, resources)
+        if can_resume(record):
+            return record
         try:
-            result = write_result(
-                partial, run.network.code, record, identity, report.weights_sha256 if report else None
-            )
-            history = read_history(result)
-            if not of_study and not why_refused(record, run.network.code, history):
-                write_lemur_files(result / LEMUR, record, run.network.code, history)
-            write_run_manifest(result, record, identity, run.data, library, watch, page=not of_study)
+            with atomic_folder(out, force=True) as result:
+                digest = report.weights_sha256 if report else None
+                write_result(result, scratch, run.network.code, record, identity, digest)
+                history = read_history(result)
+                if not of_study and not why_refused(record, run.network.code, history):
+                    write_lemur_files(result / LEMUR, record, run.network.code, history)
+                write_run_manifest(result, record, identity, run.data, library, watch, page=not of_study)
         except OSError as error:
-            reason = f"{partial}: the result cannot be written: {error.strerror}"
+            reason = f"{out}: the result cannot be written: {error.strerror}"
             raise UserError(f"{reason}; fix that, then run the same command again to resume") from error
-        if not _can_resume(outcome, report):
-            put_in_place(partial, out)
+        remove_folder(scratch)
     return record
 
 
@@ -261,13 +258,6 @@ def _judge(outcome: Outcome, step_limit: float) -> tuple[str, str]:
         location = f", in net.py:{frame[1]} in {frame[2]}" if frame else ""
         return "timeout", f"nothing was finished within {step_limit:g} s{location}"
     return "error", line
-
-
-def _can_resume(outcome: Outcome, report: TrainingReport | None) -> bool:
-    """Return whether the run was stopped by its time limit or a signal, so that it can be resumed."""
-    if report is not None:
-        return report.status == "timeout"
-    return outcome.status == Status.CRASHED and outcome.error.startswith(_ENDED)
 
 
 def _sha256(text: str) -> str:

@@ -1,15 +1,16 @@
-"""The folder of a training run: `OUT.partial` while it runs, `OUT` when finished; the manifest is written last."""
+"""The folder of a finished training run. While it runs, its checkpoint and figures are in the cache."""
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from lemur_core.files.atomic import check_ours, own, write_text
+from lemur_core.files.atomic import check_ours, check_writable, hold_lock
+from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
-from lemur_core.files.markdown import make_visible, plural
+from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note
-from lemur_core.sandbox.server.processes import remove_folder
 from manifests.folders.frame import finish
 from manifests.folders.manifest import (
     FILE_NAME,
@@ -30,11 +31,14 @@ from train.runs.job import HISTORY, WEIGHTS, copy_plain, draw_curves, read_histo
 from train.runs.page import NET, RECORD, percent_text, read_record, run_page
 
 KIND = "run"
-IDENTITY, RECIPE, RESULT, SCRATCH = "run.json", "recipe.json", "result", "scratch"
-_LOCK, _OLDER = "lock", "older"
-_OF_PARTIAL = frozenset({IDENTITY, RESULT, SCRATCH, _LOCK, _OLDER})
+IDENTITY, RECIPE = "run.json", "recipe.json"
 FINAL = ("ok", "diverged")  # running it again would end in the same way
 _MOST_WEIGHTS = 4 * 2**30
+#: How the errors begin of runs that were stopped from outside.
+_STOPPED: dict[str, tuple[str, ...]] = {
+    "timeout": ("stopped after ",),
+    "error": ("ended by SIGKILL", "ended by SIGTERM", "the sandbox's server died"),
+}
 _MORE = {"out_of_memory": "; --memory gives it more", "timeout": "; --step-limit gives it longer"}
 
 
@@ -42,14 +46,6 @@ def read_identity(folder: Path) -> dict[str, object]:
     """Read the identity of a folder's run. Raises: OSError, or ValueError, KeyError, TypeError if it is invalid."""
     identity: dict[str, object] = read_json(folder / IDENTITY)["identity"]
     return identity
-
-
-def _find_identity(folder: Path) -> dict[str, object] | None:
-    """Return the identity of a folder's run; None if there is none that can be read."""
-    try:
-        return read_identity(folder)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def find_finished(
@@ -84,52 +80,33 @@ def find_finished(
 
 
 @contextlib.contextmanager
-def own_folder(out: Path) -> Iterator[Path]:
-    """Lock `OUT.partial` for this run.
+def own_scratch(out: Path, key: str) -> Iterator[Path]:
+    """Yield the folder in the cache that a run with this key works in for `out`; foreign code writes there.
 
-    Raises: UserError if another process trains there, it cannot be created or moved, or it has other content.
+    It keeps the files of an earlier part of the same run; the caller removes it once the result is in place.
+    Raises: UserError if another process trains there, or `out` cannot be put in place afterwards.
     """
+    check_writable(out)
     if out.is_mount():
         raise UserError(f"{out}: is a mount point, which cannot be replaced; choose a folder in it as --out")
-    partial = _partial_folder(out)
-    names = {path.name for path in partial.iterdir()} if partial.is_dir() else {_LOCK}
-    # A process that was killed while it wrote the identity leaves a temporary file of that name.
-    others = sorted(name for name in names - _OF_PARTIAL if not name.startswith(f".{IDENTITY}."))
-    if others or (names and _LOCK not in names):
-        what = f" (it holds {make_visible(others[0], 80)})" if others else ""
-        raise UserError(
-            f"{partial}: is not the folder of an unfinished training run{what}; move it, or choose another --out"
-        )
-    with own(partial, _LOCK, "another run trains there"):
-        yield partial
-
-
-def _partial_folder(out: Path) -> Path:
-    return out.absolute().with_name(f"{out.absolute().name}.partial")
-
-
-def open_scratch(partial: Path, wanted: Mapping[str, object], *, quiet: bool) -> Path:
-    """Return the job's folder, with the files of an earlier part of the same run; those of another run are removed."""
-    scratch, identity = partial / SCRATCH, _find_identity(partial)
-    if identity != dict(wanted):
-        if identity is not None and not quiet:
-            note(f"{partial}: belongs to another run ({_difference(identity, wanted)}); training starts from scratch")
-        remove_folder(scratch)
-        write_text(partial / IDENTITY, canonical_json({"identity": dict(wanted)}) + "\n")
-    scratch.mkdir(mode=0o700, exist_ok=True)
-    return scratch
+    name = hashlib.sha256(f"{key} {out.absolute()}".encode()).hexdigest()[:32]
+    scratch = cache_folder("training") / name
+    with hold_lock(scratch.with_suffix(".lock"), out, "another run trains there"):
+        scratch.mkdir(mode=0o700, exist_ok=True)
+        yield scratch
+    if not scratch.exists():
+        scratch.with_suffix(".lock").unlink(missing_ok=True)
 
 
 def write_result(
-    partial: Path, code: str, record: TrainingRecord, identity: Mapping[str, object], weights_sha256: str | None
-) -> Path:
-    """Write the files of a finished run, except for the manifest, next to its scratch folder.
-
-    Returns: the folder with the files, for `put_in_place`.
-    """
-    result, scratch = partial / RESULT, partial / SCRATCH
-    remove_folder(result)
-    result.mkdir()
+    result: Path,
+    scratch: Path,
+    code: str,
+    record: TrainingRecord,
+    identity: Mapping[str, object],
+    weights_sha256: str | None,
+) -> None:
+    """Write the files of a finished run, except for the manifest, from those of its scratch folder."""
     history = read_history(scratch)[: record.epochs]
     if record.status == "ok" and not copy_plain(scratch, WEIGHTS, result / WEIGHTS, _MOST_WEIGHTS):
         weights_sha256 = None
@@ -144,48 +121,6 @@ def write_result(
         (result / name).write_text(text, encoding="utf-8", newline="\n")
     if history:
         draw_curves(history, f"{record.name}, seed {record.seed}, {record.data}", result / "curves.png")
-    return result
-
-
-def put_in_place(partial: Path, out: Path) -> None:
-    """Move the result to `out`; an old folder there is removed only after that. Remove `partial`.
-
-    Raises: UserError if the old folder holds files that lemur did not write; the result stays in `partial`.
-    """
-    # Moved aside, not removed: whenever the process is killed, one complete run is left.
-    older = partial / _OLDER
-    remove_folder(older)
-    if out.is_dir():
-        check_ours(out)
-    if out.exists() or out.is_symlink():
-        out.rename(older)
-    (partial / RESULT).rename(out)
-    _remove_partial(partial)
-
-
-def remove_leftovers(out: Path, wanted: Mapping[str, object]) -> None:
-    """Remove what a process that was killed right after it had finished this run in `out` left of `OUT.partial`.
-
-    Raises: UserError as `own_folder` does.
-    """
-    partial = _partial_folder(out)
-    if not partial.is_dir():
-        return
-    if _find_identity(partial) == dict(wanted) or {path.name for path in partial.iterdir()} <= {_LOCK}:
-        with own_folder(out):
-            _remove_partial(partial)
-
-
-def _remove_partial(partial: Path) -> None:
-    """Remove the folder of an unfinished run; what marks it as one goes last, since a kill may come."""
-    for path in [path for path in partial.iterdir() if path.name not in (IDENTITY, _LOCK)]:
-        if path.is_dir() and not path.is_symlink():
-            remove_folder(path)
-        else:
-            path.unlink()
-    for name in (IDENTITY, _LOCK):
-        (partial / name).unlink(missing_ok=True)
-    remove_folder(partial)
 
 
 def write_run_manifest(
@@ -289,10 +224,8 @@ def canonical_json(value: object) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def _difference(stored: object, wanted: Mapping[str, object]) -> str:
+def _difference(stored: Mapping[str, object], wanted: Mapping[str, object]) -> str:
     """Describe the first difference."""
-    if not isinstance(stored, dict):
-        return "it cannot be read"
     words = {
         "code_sha256": "another network",
         "recipe_sha256": "another recipe",
@@ -305,14 +238,19 @@ def _difference(stored: object, wanted: Mapping[str, object]) -> str:
     return "the same"
 
 
+def can_resume(record: TrainingRecord) -> bool:
+    """Return whether a run was stopped by its time limit or a signal, so that the same call goes on with it."""
+    return (record.error or "").startswith(_STOPPED.get(record.status, ()))
+
+
 def run_text(record: TrainingRecord, out: Path) -> str:
     """Summarize the result of a run in a few lines.
 
     Args: out: the folder of the run as the user named it.
     Returns: a table of the result; one line with the reason and what to do if training failed.
     """
-    if record.status != "ok" and Path(f"{out}.partial").is_dir():
-        return f"{record.name}: {record.error}; run again to resume from {out}.partial"
+    if record.status != "ok" and can_resume(record):
+        return f"{record.name}: {record.error}; run the same command again to resume"
     if record.status != "ok":
         return f"{record.name}: {record.status}: {record.error}{_MORE.get(record.status, '')}; see {out / RECORD}"
     rows = [

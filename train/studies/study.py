@@ -22,7 +22,7 @@ from train.data import Cifar10
 from train.runs.job import loads_or_none
 from train.runs.page import RUNS, result_text
 from train.runs.run import Resources, TrainingRun, open_sandbox, train_once
-from train.runs.run_folder import images_input, parents_in, torch_versions
+from train.runs.run_folder import can_resume, images_input, parents_in, torch_versions
 
 PLAN = "plan.json"
 
@@ -94,10 +94,10 @@ class Study:
         Args: records: records of all its runs. rows: row counts of its tables. page: builds the page of this kind.
         """
         out = self._out
-        open_runs = sorted(path.stem for path in (out / RUNS).glob("*.partial"))
-        if open_runs:
+        if open_runs := [record for record in records if can_resume(record)]:
             (out / FILE_NAME).unlink(missing_ok=True)
-            note(f"{out}: no {FILE_NAME} yet: {open_runs[0]} can be resumed; run the same command again")
+            first = f"{open_runs[0].name}, seed {open_runs[0].seed}"
+            note(f"{out}: no {FILE_NAME} yet: {first} can be resumed; run the same command again")
             return
         plan = json.loads(json.dumps(self._plan))  # not read from the file, whose keys are sorted: pages keep the order
         manifest = Manifest(
