@@ -39,7 +39,7 @@ from train.compose.assemble import assemble
 from train.data import load_cifar10
 from train.data.sources import open_source
 from train.model.recipe import Network, Recipe, find_recipe
-from train.runs.page import read_record
+from train.runs.job import read_record
 from train.runs.run import Resources, TrainingRun, train_once
 from train.runs.run_folder import run_text
 

@@ -17,12 +17,11 @@ from manifests.records import TrainingRecord
 from train.compose.assemble import assemble as assemble
 from train.data import Cifar10, count_images, open_data
 from train.model.recipe import Network, Recipe, to_recipe
-from train.runs.job import WEIGHTS, EpochFigures, read_history
-from train.runs.page import NET, read_record, result_text
+from train.runs.job import NET, WEIGHTS, EpochFigures, read_history, read_record
 from train.runs.register import RegistrationCounts
 from train.runs.register import register as register_runs
 from train.runs.run import Resources, TrainingRun, train_once
-from train.runs.verify import verify
+from train.runs.run_folder import result_text, verify
 from train.studies.ablation import ablate as ablate
 
 

@@ -14,8 +14,8 @@ from manifests.folders.manifest import FILE_NAME, read_manifest
 from manifests.folders.reading import READ_ERRORS, describe, read_text
 from manifests.provenance import Inlined, find_inlined_blocks
 from manifests.records import Ingredient, TrainingRecord
-from train.runs.page import NET, RUNS, read_record
-from train.runs.verify import RUN
+from train.runs.job import NET, read_record
+from train.runs.run_folder import RUN, RUNS
 from train.studies.ablation import ABLATION
 
 

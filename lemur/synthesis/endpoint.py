@@ -85,11 +85,11 @@ def read_answer(text: str, prompt_tokens: object = None, answer_tokens: object =
     """Return an answer with what an endpoint reports about it; counts that count nothing, and reasons that are not a
     word, are left out."""
     reason = finish if isinstance(finish, str) and _FINISH.fullmatch(finish) else None
-    counts = (
-        number if type(number) is int and 0 <= number < _MAX_TOKENS else None
+    prompt, answered = (
+        number if isinstance(number, int) and not isinstance(number, bool) and 0 <= number < _MAX_TOKENS else None
         for number in (prompt_tokens, answer_tokens)
     )
-    return Answer(clean_text(text), *counts, reason)
+    return Answer(clean_text(text), prompt, answered, reason)
 
 
 class Asker:

@@ -237,8 +237,8 @@ def _check_text(candidate: NetworkProposal) -> None:
     tree = ast.parse(text)
     # The parser alone accepts more: `return` outside of a function, for example.
     compile(text, "net.py", "exec", dont_inherit=True)
-    if isinstance(fault := code_features(candidate.code), str):
-        raise ValueError(fault)
+    if isinstance(features := code_features(candidate.code), str):
+        raise ValueError(features)
     if (refused := next(find_forbidden(tree, candidate.code), None)) is not None:
         candidate.fail("policy", refused[1], line=refused[0])
         return

@@ -21,7 +21,7 @@ from tests.builders import synthesis, training
 from tests.builders.suites import read_files
 from train.data import Cifar10
 from train.model.contract import lemur_name
-from train.runs.page import read_record
+from train.runs.job import read_record
 from train.runs.run import Resources
 from train.runs.run_folder import canonical_json, read_identity, recipe_text, write_run_manifest
 from train.studies.ablation import FULL, ablation_page, folder_name, read_study, write_study

@@ -22,8 +22,7 @@ from train.compose.library import open_library
 from train.data import Cifar10
 from train.model.recipe import Recipe
 from train.model.slots import Filler
-from train.runs.job import EpochFigures
-from train.runs.page import read_record
+from train.runs.job import EpochFigures, read_record
 from train.runs.run import Resources
 from train.runs.run_folder import (
     canonical_json,

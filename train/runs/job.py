@@ -20,12 +20,14 @@ from pydantic import Field, ValidationError
 from lemur_core.files import Json
 from lemur_core.files.figures import BLUE, ORANGE, save_figure
 from lemur_core.files.progress import note, progress
-from manifests.records import Ratio, Record, Seconds
+from manifests.folders.reading import read_bytes
+from manifests.records import Ratio, Record, Seconds, TrainingRecord
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 HISTORY, PROGRESS, WEIGHTS, CHECKPOINT = "history.jsonl", "progress.json", "weights.pt", "checkpoint.pt"
+RECORD, NET = "record.json", "net.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,11 @@ def open_plain(folder: Path, name: str) -> BinaryIO | None:
         os.close(number)
         return None
     return os.fdopen(number, "rb")
+
+
+def read_record(folder: Path) -> TrainingRecord:
+    """Read the record in the folder of a run. Raises: OSError, or ValueError if it is not a record."""
+    return TrainingRecord.model_validate_json(read_bytes(folder / RECORD))
 
 
 def read_history(folder: Path) -> list[EpochFigures]:

@@ -37,8 +37,7 @@ from manifests.folders.manifest import FILE_NAME
 from manifests.folders.reading import CHECK_ERRORS, read_text
 from manifests.records import TrainingRecord, drop_outcomes
 from train.model.contract import check_contract, lemur_digest, lemur_name, transform_module
-from train.runs.job import EpochFigures, read_history
-from train.runs.page import NET, read_record
+from train.runs.job import NET, EpochFigures, read_history, read_record
 
 #: Folder below that of a run: files to copy into a LEMUR checkout unchanged.
 LEMUR = "lemur"

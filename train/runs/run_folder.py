@@ -1,17 +1,22 @@
 """The folder of a finished training run. While it runs, its checkpoint and figures are in the cache."""
 
 import contextlib
+import functools
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from lemur_core.files import Json
 from lemur_core.files.atomic import check_ours, check_writable, hold_lock
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
-from lemur_core.files.markdown import plural
+from lemur_core.files.markdown import count, plural
 from lemur_core.files.progress import note
-from manifests.folders.frame import finish
+from manifests.folders.checks import Check, check_faults
+from manifests.folders.frame import Entry, EntryLibrary, Page, View, curves, facts, finish, link, table
+from manifests.folders.kinds import Folder, Kind, lines_text, verify_folder
 from manifests.folders.manifest import (
     FILE_NAME,
     Input,
@@ -23,15 +28,27 @@ from manifests.folders.manifest import (
     package_versions,
     write_manifest,
 )
-from manifests.folders.reading import read_json
-from manifests.records import TrainingRecord
+from manifests.folders.reading import read_bytes, read_json, read_text
+from manifests.provenance import find_inlined_blocks
+from manifests.records import Ingredient, TrainingRecord
 from train.compose.library import open_library
 from train.data import Cifar10
-from train.runs.job import HISTORY, WEIGHTS, copy_plain, draw_curves, read_history
-from train.runs.page import NET, RECORD, percent_text, read_record, run_page
+from train.runs.job import (
+    HISTORY,
+    NET,
+    RECORD,
+    WEIGHTS,
+    EpochFigures,
+    copy_plain,
+    draw_curves,
+    list_curves,
+    read_history,
+    read_record,
+)
+from train.runs.register import LEMUR, why_refused, write_lemur_files
 
 KIND = "run"
-IDENTITY, RECIPE = "run.json", "recipe.json"
+IDENTITY, RECIPE, CURVES, RUNS = "run.json", "recipe.json", "curves.png", "runs"
 FINAL = ("ok", "diverged")  # running it again would end in the same way
 _MOST_WEIGHTS = 4 * 2**30
 #: How the errors begin of runs that were stopped from outside.
@@ -110,17 +127,30 @@ def write_result(
     history = read_history(scratch)[: record.epochs]
     if record.status == "ok" and not copy_plain(scratch, WEIGHTS, result / WEIGHTS, _MOST_WEIGHTS):
         weights_sha256 = None
+    (result / NET).write_text(code, encoding="utf-8", newline="\n")
+    _write_files(result, record, identity, weights_sha256, history, drawn=bool(history))
+
+
+def _write_files(
+    folder: Path,
+    record: TrainingRecord,
+    identity: Mapping[str, object],
+    weights_sha256: str | None,
+    history: Sequence[EpochFigures],
+    *,
+    drawn: bool,
+) -> None:
+    """Write the files of a run that follow from its record, identity and history."""
     texts = {
-        NET: code,
         RECIPE: recipe_text(record),
         HISTORY: "".join(epoch.model_dump_json() + "\n" for epoch in history),
         IDENTITY: canonical_json({"identity": dict(identity), "weights_sha256": weights_sha256}) + "\n",
         RECORD: record_text(record),
     }
     for name, text in texts.items():
-        (result / name).write_text(text, encoding="utf-8", newline="\n")
-    if history:
-        draw_curves(history, f"{record.name}, seed {record.seed}, {record.data}", result / "curves.png")
+        (folder / name).write_text(text, encoding="utf-8", newline="\n")
+    if drawn:
+        draw_curves(history, f"{record.name}, seed {record.seed}, {record.data}", folder / CURVES)
 
 
 def write_run_manifest(
@@ -138,18 +168,17 @@ def write_run_manifest(
     Args: library: the extraction folder that it was assembled from; not named if it lacks one of the blocks. page:
         write its page too; a study shows its runs on its own page.
     """
+    stated = state_run(record, identity)
     manifest = Manifest(
         kind=KIND,
-        versions=package_versions() | torch_versions(record),
-        parameters=state_parameters(record, identity),
+        versions=package_versions() | stated.pop("versions"),
+        **stated,
         inputs=[
             Input(name=NET, sha256=record.code_sha256, bytes=(folder / NET).stat().st_size),
             Input(name="recipe", sha256=record.recipe_sha256, bytes=len(record.recipe.encode())),
             images_input(data),
         ],
         parents=_parents(library, record),
-        counts=count_run(record),
-        details=describe_run(record),
         outputs=list_outputs(folder, {HISTORY: record.epochs}),
         measured=watch.measure(),
     )
@@ -169,20 +198,15 @@ def record_text(record: TrainingRecord) -> str:
     return record.model_dump_json(indent=1) + "\n"
 
 
-def state_parameters(record: TrainingRecord, identity: Mapping[str, object]) -> dict[str, object]:
-    """Return the parameters that the manifest of a run states."""
+def state_run(record: TrainingRecord, identity: Mapping[str, object]) -> Json:
+    """Return what the manifest of a run states of it, by field."""
     parameters = {name: identity[name] for name in ("seed", "held_out", "train_images", "tested", "device")}
-    return {**parameters, "prm": json.loads(record.prm), "recipe": json.loads(record.recipe)}
-
-
-def count_run(record: TrainingRecord) -> dict[str, object]:
-    """Return the counts that the manifest of a run states."""
-    return {name: getattr(record, name) for name in ("epochs", "steps", "train_images", "parameters")}
-
-
-def describe_run(record: TrainingRecord) -> dict[str, object]:
-    """Return the details that the manifest of a run states."""
-    return {name: getattr(record, name) for name in ("name", "status", "val_accuracy", "test_accuracy")}
+    return {
+        "versions": torch_versions(record),
+        "parameters": parameters | {"prm": json.loads(record.prm), "recipe": json.loads(record.recipe)},
+        "counts": {name: getattr(record, name) for name in ("epochs", "steps", "train_images", "parameters")},
+        "details": {name: getattr(record, name) for name in ("name", "status", "val_accuracy", "test_accuracy")},
+    }
 
 
 def _parents(library: Path | None, record: TrainingRecord) -> list[Parent]:
@@ -268,3 +292,184 @@ def run_text(record: TrainingRecord, out: Path) -> str:
     ]
     lines = [f"{record.name}, seed {record.seed}", *(f"  {name:<17} {value}" for name, value in rows)]
     return "\n".join([*lines, f"-> {out}"])
+
+
+# --- the page of a run, and the list of runs on the page of a study ---------------------------------------------------
+
+
+def run_page(folder: Path, manifest: Manifest) -> Page:
+    """Return the page of one training run."""
+    record = read_record(folder)
+    setup = f"{plural(record.epochs, 'epoch')} of {count(record.train_images)} images, seed {record.seed}"
+    lead = f"{record.data}, {setup}: {result_text(record)}."
+    files = [NET, "recipe.json", HISTORY, RECORD, "manifest.json"]
+    views = [*_views(folder, record), facts("Files", [("as they are", [link(name, name) for name in files])])]
+    return Page(record.name, manifest.kind, lead, views)
+
+
+def runs_library(folder: Path, names: Mapping[str, str]) -> EntryLibrary:
+    """Return the runs of a study, each with its curves.
+
+    Args: names: the label of each run, by the name of its folder.
+    """
+    records = {name: read_record(folder / RUNS / name) for name in names}
+    entries = [
+        Entry(
+            name=name,
+            note=f"{plural(record.epochs, 'epoch')} of {count(record.train_images)} images: {result_text(record)}",
+            facets=(names[name], record.status, f"seed {record.seed}"),
+            numbers=(
+                *(_percent(value) for value in (record.test_accuracy, record.val_accuracy)),
+                round(record.train_seconds),
+                record.parameters,
+            ),
+        )
+        for name, record in records.items()
+    ]
+    views = (_views(folder / RUNS / name, record) for name, record in records.items())
+    numbers = ("test, %", "held out, %", "seconds", "parameters")
+    facets = ("variant", "status", "seed")
+    results: dict[tuple[str, str, str], dict[int, list[tuple[int | None, float]]]] = {}
+    for number, record in enumerate(records.values()):
+        if (accuracy := _percent(record.val_accuracy)) is not None:
+            benchmark = ("img-classification", record.data, "held out, %")
+            results.setdefault(benchmark, {})[number] = [(record.epochs, accuracy)]
+    return EntryLibrary(
+        "Runs",
+        "runs",
+        facets,
+        numbers,
+        entries,
+        views,
+        len(names),
+        RUNS,
+        "held out, %",
+        sizes=("parameters",),
+        results=results,
+    )
+
+
+def list_finished_runs(folder: Path) -> list[str]:
+    """Return the names of a study's finished runs."""
+    return sorted(path.parent.name for path in (folder / RUNS).glob(f"[!.]*/{RECORD}"))
+
+
+def result_text(record: TrainingRecord) -> str:
+    """Summarize the result of a run in a few words."""
+    if record.status != "ok":
+        return f"{record.status}: {record.error}"
+    values = (("test", record.test_accuracy), ("held out", record.val_accuracy))
+    return ", ".join(f"{label} {percent_text(value)}" for label, value in values if value is not None) or "no accuracy"
+
+
+def percent_text(value: float | None) -> str:
+    """Format an accuracy in percent with two decimals; a dash for None."""
+    return "–" if value is None else f"{100 * value:.2f} %"
+
+
+def _percent(value: float | None) -> float | None:
+    return None if value is None else round(100 * value, 2)
+
+
+def _views(folder: Path, record: TrainingRecord) -> list[View]:
+    training = f"{plural(record.epochs, 'epoch')}, {plural(record.steps, 'step')}, {record.train_seconds:,.0f} s"
+    rows: list[tuple[str, Any]] = [
+        ("network", record.name),
+        ("status", record.status if record.status == "ok" else f"{record.status}: {record.error}"),
+        ("test images", None if record.test_accuracy is None else percent_text(record.test_accuracy)),
+        ("held out", None if record.val_accuracy is None else percent_text(record.val_accuracy)),
+        ("data", f"{record.data}, {count(record.train_images)} images to train on"),
+        ("training", training),
+        ("parameters", None if record.parameters is None else count(record.parameters)),
+        ("device", f"{record.device}, {record.precision}, torch {record.torch}"),
+        ("hyperparameters", ", ".join(f"{name} {value}" for name, value in json.loads(record.prm).items())),
+        ("recipe", record.recipe_sha256[:16]),
+    ]
+    return [facts("Run", rows), *_curves(folder), *_blocks(folder, record)]
+
+
+def _curves(folder: Path) -> list[View]:
+    history, charts = read_history(folder), []
+    for kind, factor, unit in (("loss", 1.0, ""), ("accuracy", 100.0, ", %")):
+        points = list_curves(history, kind).items()
+        lines = [(label, [(epoch, factor * value) for epoch, value in curve]) for label, curve in points if curve]
+        charts += [(f"{kind}{unit}", lines)] if lines else []
+    return [curves("Curves", "epoch", charts)] if charts else []
+
+
+def _blocks(folder: Path, record: TrainingRecord) -> list[View]:
+    inlined = {block.slot: block for block in find_inlined_blocks(read_text(folder / NET))}
+    rows = []
+    for part in record.ingredients:
+        lines = f", lines {lines_text(*inlined[part.slot].lines)}" if part.slot in inlined else ""
+        rows.append([part.slot, part.block, f"{part.path}{lines}", part.license])
+    return [table("Blocks in it", ["slot", "block", "from", "license"], rows)] if rows else []
+
+
+# --- what follows from the files of a finished run, and what holds besides; no code in it is executed -----------------
+
+#: What the identity of a run and its record share.
+_SHARED = frozenset(
+    {"code_sha256", "data_sha256", "prm", "recipe_sha256", "seed", "torch", "torchvision", "train_images"}
+)
+
+
+def derive_run(folder: Folder, made: Path) -> Json:
+    """Write again what follows from the network, the history and what only the record says; see `Derive`."""
+    path, stored = folder.path, read_record(folder.path)
+    history = read_history(path)
+    if len(history) != read_bytes(path / HISTORY).count(b"\n"):
+        raise ValueError(f"{HISTORY}: line {len(history) + 1} is not epoch {len(history) + 1}")
+    record = stored.model_copy(update=_derive_record(path, stored))
+    identity = {name: getattr(record, name) if name in _SHARED else v for name, v in read_identity(path).items()}
+    # The digest of the tensors, which only torch reads; that of the file is in the manifest.
+    weights = read_json(path / IDENTITY)["weights_sha256"] if (path / WEIGHTS).is_file() else None
+    _write_files(made, record, identity, weights, history, drawn=(path / CURVES).is_file())
+    if (path / LEMUR).is_dir() and not why_refused(record, read_text(path / NET), history):
+        write_lemur_files(made / LEMUR, record, read_text(path / NET), history)
+    return state_run(record, identity)
+
+
+def _derive_record(folder: Path, stored: TrainingRecord) -> Json:
+    """Return the fields of a record that its network, its recipe and its history state."""
+    code, history = read_bytes(folder / NET), read_history(folder)
+    blocks = find_inlined_blocks(code.decode("utf-8", "replace"))
+    changed: Json = {
+        "code_sha256": hashlib.sha256(code).hexdigest(),
+        "recipe_sha256": hashlib.sha256(stored.recipe.encode()).hexdigest(),
+        "epochs": len(history),
+    }
+    if stored.ingredients:
+        fields = ("slot", "block", "path", "license", "code_sha256")
+        changed["ingredients"] = tuple(
+            Ingredient(
+                **{name: getattr(block, name) for name in fields},
+                source=block.block.partition("::")[0],
+                swhid=block.swhid.partition(";")[0],
+            )
+            for block in blocks
+        )
+    if history:
+        changed |= {name: getattr(history[-1], name) for name in ("train_loss", "val_accuracy")}
+        steps = history[-1].steps
+        changed["steps"] = steps if stored.status == "ok" else max(steps, stored.steps)
+    return changed
+
+
+def check_run(folder: Folder) -> Check:
+    """Check that the inputs of the manifest are those of the record."""
+    record = read_record(folder.path)
+    inputs = {item.name: (item.sha256, item.bytes) for item in folder.manifest.inputs}
+    size = (folder.path / NET).stat().st_size
+    stated = {
+        NET: (record.code_sha256, size),
+        "recipe": (record.recipe_sha256, len(record.recipe.encode())),
+        record.data: (record.data_sha256, inputs.get(record.data, ("", 0))[1]),
+    }
+    wrong = [f"input {name} is not that of the record" for name in sorted(stated) if inputs.get(name) != stated[name]]
+    wrong += [f"input {name} is none of the record" for name in sorted(inputs.keys() - stated.keys())]
+    return check_faults("record", wrong, f"{record.name}, seed {record.seed}, {record.status}")
+
+
+RUN = Kind(KIND, "lemur train run", derive=derive_run, laws=(check_run,), page=run_page)
+verify = functools.partial(verify_folder, RUN)

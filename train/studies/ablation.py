@@ -25,10 +25,9 @@ from train.compose.candidates import open_prober
 from train.data import Cifar10, count_images, open_data
 from train.model.recipe import Recipe, read_changes, to_recipe
 from train.model.slots import BUILT_IN
-from train.runs.page import RUNS, list_finished_runs, read_record, runs_library
+from train.runs.job import read_record
 from train.runs.run import Resources, TrainingRun
-from train.runs.run_folder import torch_versions
-from train.runs.verify import RUN
+from train.runs.run_folder import RUN, RUNS, list_finished_runs, runs_library, torch_versions
 from train.studies.study import PLAN, Study, count_study
 
 if TYPE_CHECKING:

@@ -20,9 +20,8 @@ from manifests.folders.manifest import (
 from manifests.records import TrainingRecord
 from train.data import Cifar10
 from train.runs.job import loads_or_none
-from train.runs.page import RUNS, result_text
 from train.runs.run import Resources, TrainingRun, open_sandbox, train_once
-from train.runs.run_folder import can_resume, images_input, parents_in, torch_versions
+from train.runs.run_folder import RUNS, can_resume, images_input, parents_in, result_text, torch_versions
 
 PLAN = "plan.json"
 
