@@ -90,7 +90,7 @@ def main() -> None:
             outcomes.append([kind, way or "none", f"{len(ones)}", f"{len(taken)}"])
             print(*outcomes[-1], sep=" | ", flush=True)
             for one in taken if kind in _KINDS else [one for one in ones if one not in taken]:
-                print(f"  {one.attempt.requested[0].name}: {one.fault and one.fault['error']}")
+                print(f"  {one.attempt.block.spec.name}: {one.fault and one.fault['error']}")
     print("\n".join(table(["code", "parameters", "specs", "accepted"], outcomes)))
 
 
