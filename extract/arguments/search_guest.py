@@ -176,7 +176,7 @@ def _search(cls: type[nn.Module], payload: dict[str, Any]) -> dict[str, Any]:
     )
     # Where an argument is a class, those that are named as blocks are tried before helpers.
     blocks = tuple(sorted(others, key=lambda name: not name.lower().endswith(("block", "bottleneck", "layer"))))
-    constructor = Constructor(cls, names, hints, TimeBudget(), blocks)
+    constructor = Constructor(cls, names, hints, TimeBudget(construction=1.0), blocks)
     goal = payload["goal"]
     search = Search(constructor, forward=goal != "constructed")
     best: dict[str, Any] | None = None
