@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from extract.arguments.messages import CallTexts
 from extract.arguments.trials import (
     AttemptError,
     BlockNamespace,
@@ -41,6 +42,7 @@ LARGE = 400_000  # elements; for larger modules, inputs are searched on meta ten
 TOO_LARGE = 300_000_000
 #: Python computes most shapes of initializations, milliseconds each, and the layers of a model repeat them.
 META_SHAPES = MetaShapes()
+_SECONDS = 10.0  # of CPU time for one construction
 _STEPS = 200_000  # lines of the block that one construction may run
 
 
@@ -51,7 +53,7 @@ class Arguments:
     args: tuple[str, ...] = ()
     kwargs: tuple[tuple[str, str], ...] = ()
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> CallTexts:
         """Return the arguments as JSON values."""
         return {"args": list(self.args), "kwargs": dict(self.kwargs)}
 
@@ -100,18 +102,19 @@ class Constructor:
 
     # -- one attempt -------------------------------------------------------------------------------------------------
 
-    def make(self, arguments: Arguments, *, real: bool = False) -> Constructed:
+    def make(self, arguments: Arguments, *, real: bool = False, limited: bool = False) -> Constructed:
         """Construct the module on meta tensors to learn its size, then for real unless it is large and `real` is false.
 
+        Args: limited: end after some steps, or a second: guessed numbers may let a constructor run for ever.
         Raises: AttemptError.
         """
         try:
-            return self._make(arguments, real)
+            return self._make(arguments, real, limited)
         except (PermissionError, AttemptError) as failure:
             without = self._without_weights(arguments)
             if without == arguments or not (isinstance(failure, PermissionError) or _UNREACHED.search(str(failure))):
                 raise
-        return self._make(without, real)
+        return self._make(without, real, limited)
 
     def _without_weights(self, arguments: Arguments) -> Arguments:
         """Return the arguments without what loads weights, which are not there."""
@@ -123,32 +126,24 @@ class Constructor:
         }
         return Arguments(arguments.args, tuple({**passed, **loading}.items()))
 
-    def _make(self, arguments: Arguments, real: bool) -> Constructed:
+    def _make(self, arguments: Arguments, real: bool, limited: bool) -> Constructed:
         self.budget.constructions -= 1
         if not real:
             try:
                 with torch.device("meta"), META_SHAPES:
-                    module = self._new(arguments, self.budget.construction)
+                    module = self._new(arguments, limited)
                 if (size := count_elements(module)) > LARGE:
                     return Constructed(arguments, module, size, on_meta=True)
             except AttemptError as failure:
                 # A constructor that reads values fails on meta tensors alone: then it runs for real.
                 if not fails_only_on_meta(failure):
                     raise
-        module = self._new(arguments, 10.0 if real else self.budget.construction)
+        module = self._new(arguments, limited)
         return Constructed(arguments, module, count_elements(module), on_meta=False)
 
-    def _new(self, arguments: Arguments, seconds: float) -> nn.Module:
-        def action() -> Any:
-            args = [self.names.value(text) for text in arguments.args]
-            kwargs = {name: self.names.value(text) for name, text in arguments.kwargs}
-            return self.cls(*args, **kwargs)
-
-        seed_all()
-        module = attempt(action, seconds, steps=_STEPS)
-        if not isinstance(module, nn.Module):
-            raise AttemptError(TypeError(f"the constructor returned a {type(module).__name__}, not a module"))
-        return module
+    def _new(self, arguments: Arguments, limited: bool) -> nn.Module:
+        limits = (self.budget.construction, _STEPS) if limited else (_SECONDS, None)
+        return construct(self.cls, arguments.as_json(), self.names, *limits)
 
     # -- starts ------------------------------------------------------------------------------------------------------
 
@@ -217,6 +212,24 @@ class Constructor:
                 texts += ["nn.Identity()"] if isinstance(cls, type) and issubclass(cls, nn.Module) else []
                 found[parameter] = (*found.get(parameter, ()), *texts)
         return found
+
+
+def construct(
+    cls: type[nn.Module], init: CallTexts, names: BlockNamespace, seconds: float, steps: int | None = None
+) -> nn.Module:
+    """Construct a module with a fixed seed. Raises: AttemptError."""
+
+    def action() -> Any:
+        args = [names.value(text) for text in init["args"]]
+        kwargs = {name: names.value(text) for name, text in init["kwargs"].items()}
+        seed_all()  # again: the arguments may have drawn numbers, as in `torch.randn(3)`
+        return cls(*args, **kwargs)
+
+    seed_all()
+    module = attempt(action, seconds, steps=steps)
+    if not isinstance(module, nn.Module):
+        raise AttemptError(TypeError(f"the constructor returned a {type(module).__name__}, not a module"))
+    return module
 
 
 def instances(name: str, cls: Any) -> list[str]:

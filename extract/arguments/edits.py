@@ -408,20 +408,17 @@ def _rank_variable(node: ast.expr) -> str:
     return (match[1] or match[3]) if match else ""
 
 
-_parse = lru_cache(maxsize=4)(ast.parse)
-
-
 def _find_comparisons(text: str, line: int) -> list[ast.Compare]:
     """Return the comparisons of an assertion, or of the `if` around a raise."""
-    kinds = ast.Assert | ast.If | ast.Expr
-    around = [
-        node
-        for node in ast.walk(_parse(text))
-        if isinstance(node, kinds) and node.lineno <= line <= (node.end_lineno or node.lineno)
-    ]
+    around = [node for node in _list_tests(text) if node.lineno <= line <= (node.end_lineno or node.lineno)]
     innermost = max(around, key=lambda node: node.lineno, default=None)
     tested = innermost.test if isinstance(innermost, ast.Assert | ast.If) else innermost
     return [node for node in ast.walk(tested) if isinstance(node, ast.Compare)] if tested is not None else []
+
+
+@lru_cache(maxsize=4)
+def _list_tests(text: str) -> list[ast.stmt]:
+    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Assert | ast.If | ast.Expr)]
 
 
 def _integers(node: ast.expr, names: dict[str, Any], local: Mapping[str, Any]) -> list[int]:

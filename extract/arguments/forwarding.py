@@ -209,7 +209,7 @@ class Search:
             raise self._refused[arguments]
         if arguments not in self._built:
             try:
-                built = self.constructor.make(arguments)
+                built = self.constructor.make(arguments, limited=not self.constructor.is_stated(arguments))
                 attempt(built.module.eval)  # it may compute
             except AttemptError as failure:
                 self._refused[arguments] = failure

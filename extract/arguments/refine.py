@@ -144,7 +144,7 @@ class WorkingCalls:
 
     def with_defaults(self, parameters: Mapping[str, inspect.Parameter]) -> "WorkingCalls":
         """Return the calls with the constructor's defaults that are integers, or lists of them, as arguments."""
-        known = {*list(parameters)[: len(self.arguments.args)], *(name for name, _ in self.arguments.kwargs)}
+        known = self.arguments.by_name(parameters)
         more = tuple(
             (name, repr(parameter.default))
             for name, parameter in parameters.items()
@@ -154,11 +154,8 @@ class WorkingCalls:
 
     def without_defaults(self, parameters: Mapping[str, inspect.Parameter]) -> "WorkingCalls":
         """Return the calls without arguments of the constructor that are its defaults."""
-        kept = tuple(
-            (name, text)
-            for name, text in self.arguments.kwargs
-            if name not in parameters or repr(parameters[name].default) != text
-        )
+        defaults = {name: repr(parameter.default) for name, parameter in parameters.items()}
+        kept = tuple((name, text) for name, text in self.arguments.kwargs if defaults.get(name) != text)
         return WorkingCalls(Arguments(self.arguments.args, kept), self.called)
 
 
@@ -313,18 +310,17 @@ class Refiner:
 
         That holds for a recorded call, too: models switch dropout off to be small or to run in eval mode.
         """
-        args, kwargs = list(calls.arguments.args), dict(calls.arguments.kwargs)
-        for position, (name, parameter) in enumerate(parameters.items()):
-            if not is_rate(name) or type(parameter.default) is not float:
-                continue
-            if position < len(args):
-                args[position] = RAISED_RATE if args[position] in ZERO_RATES else args[position]
-            elif kwargs.get(name, repr(parameter.default)) in ZERO_RATES:
-                kwargs[name] = RAISED_RATE
-        arguments = Arguments(tuple(args), tuple(kwargs.items()))
-        if arguments == calls.arguments or self.tries <= 0:
+        texts = calls.arguments.by_name(parameters)
+        rates = {
+            name: RAISED_RATE
+            for name, parameter in parameters.items()
+            if is_rate(name)
+            and type(parameter.default) is float
+            and texts.get(name, repr(parameter.default)) in ZERO_RATES
+        }
+        if not rates or self.tries <= 0:
             return calls
-        raised = WorkingCalls(arguments, calls.called)
+        raised = WorkingCalls(calls.arguments.with_texts(parameters, texts | rates), calls.called)
         return raised if self.runs(raised.arguments, raised.called) else calls
 
     # -- smaller calls -----------------------------------------------------------------------------------------------

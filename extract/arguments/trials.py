@@ -158,7 +158,7 @@ def _stop(*_: object) -> None:
 class TimeBudget:
     """The remaining attempts and CPU seconds; only large models use up the seconds.
 
-    Args: construction: CPU seconds of one construction.
+    Args: construction: CPU seconds of one construction with guessed arguments.
     """
 
     constructions: int = 150

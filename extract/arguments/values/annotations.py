@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from extract.arguments.values.inputs import is_variadic
 
@@ -81,15 +80,3 @@ def fits(value: Any, hint: Any) -> bool:
 def _format(hint: Any) -> str:
     text = inspect.formatannotation(hint).replace("typing.", "").replace("torch.", "").replace("collections.abc.", "")
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]} ..."
-
-
-def list_misfits_of_calls(
-    module: nn.Module,
-    parameters: Mapping[str, inspect.Parameter],
-    init: tuple[Sequence[Any], Mapping[str, Any]],
-    forward: tuple[Sequence[Any], Mapping[str, Any]],
-) -> list[str]:
-    """Return the arguments of both calls of a module that do not fit. Args: parameters: of its constructor."""
-    called = type(module).forward
-    names = dict(list(inspect.signature(called).parameters.items())[1:])
-    return [*list_misfits(type(module).__init__, parameters, *init), *list_misfits(called, names, *forward)]
