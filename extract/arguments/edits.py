@@ -46,6 +46,7 @@ _MAX_RANK = 6
 _FEW = 4  # values of a parameter that has a default, or that nothing names
 _SHARED_PREFIX = 3  # letters
 _NONE = Literal("None")
+_LAYERS = ("nn.Identity()", FIRST, "[nn.Identity()]")
 _FACTORS = (4, 16, 2)  # by which the last axes grow
 _SIDES = (32, 64, 8, 7, 14, 224, 56, 128)  # of images
 _LENGTHS = (64, 17, 49, 50, 4, 1)  # numbers of tokens
@@ -115,11 +116,11 @@ class FailedCall:
     def named(self) -> list[str]:
         """Return the parameters of the constructor that the failing lines or the message name; then what is called."""
         pairs = map("_".join, itertools.pairwise(NAME.findall(self.text)))  # "an output size" is `output_size`
-        known = {name for name, parameter in self.constructor.parameters.items() if not is_variadic(parameter)}
-        named = [word for word in dict.fromkeys((*self.words, *pairs)) if word in known | self.texts.keys()]
+        known = [name for name, parameter in self.constructor.parameters.items() if not is_variadic(parameter)]
+        named = [word for word in dict.fromkeys((*self.words, *pairs)) if word in {*known, *self.texts}]
         if "not callable" in self.text:  # an attribute of a name like that of its parameter
             called = re.findall(r"(\w+)(?:\[\w+\])?\(", self.line)
-            named += [name for name in known if any(name[:_SHARED_PREFIX] == word[:_SHARED_PREFIX] for word in called)]
+            named += [name for name in known if any(_may_match(name, word) for word in called)]
         return list(dict.fromkeys(named))
 
     def suspects(self) -> list[str]:
@@ -139,6 +140,11 @@ class FailedCall:
     def all_with(self, change: ChangeTensor) -> Inputs:
         """Return the inputs with all tensors changed."""
         return tuple((name, change_tensors(value, change)) for name, value in self.inputs)
+
+
+def _may_match(name: str, other: str) -> bool:
+    """Return whether an attribute may hold a parameter: one name contains the other, or both start alike."""
+    return name in other or other in name or name[:_SHARED_PREFIX] == other[:_SHARED_PREFIX]
 
 
 # -- sizes -----------------------------------------------------------------------------------------------------------
@@ -360,7 +366,9 @@ def choose_other(at: FailedCall, _: re.Match[str]) -> Iterator[Change]:
         }
     known = {*constructor.required, *at.texts}
     for name in sorted(named, key=lambda name: name not in known):
-        yield from ({name: text} for text in constructor.choices(name)[: None if name in known else _FEW])
+        texts = _LAYERS if "not callable" in at.text else ()
+        texts += constructor.choices(name)[: None if name in known else _FEW]
+        yield from ({name: text} for text in texts)
     for name in (*constructor.companions, *constructor.required):
         yield from ({name: text} for text in constructor.choices(name)[:_FEW] if name in known)
 

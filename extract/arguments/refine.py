@@ -9,6 +9,7 @@ class computes. The integers of the expressions are changed, and each change is 
 
 import ast
 import inspect
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -217,6 +218,13 @@ class Refiner:
         changed = calls.change(values)
         return changed if self.runs(changed.arguments, changed.called) else None
 
+    def _move(
+        self, calls: WorkingCalls, groups: Iterable[Sequence[SizePlace]], sizes: Iterable[int]
+    ) -> WorkingCalls | None:
+        """Return the calls with the first of these sizes that runs in the first group of places; None if none does."""
+        tried = (self._try(calls, dict.fromkeys(group, size)) for size, group in itertools.product(sizes, groups))
+        return next((changed for changed in tried if changed is not None), None)
+
     # -- sizes of their own ----------------------------------------------------------------------------------------
 
     def separate(self, calls: WorkingCalls, *, widths: bool) -> WorkingCalls:
@@ -224,45 +232,32 @@ class Refiner:
 
         Args: widths: also change the integers of the constructor, because they were guessed.
         """
-        at_once = dict(_propose_all(calls))
-        if at_once:
+        if at_once := dict(_propose_all(calls)):
             calls = self._try(calls, at_once) or calls
-        for axis in list(dict.fromkeys(size.axis for size in reversed(calls.inputs))):
+        for axis in list(dict.fromkeys(size.axis for size in reversed(calls.inputs) if size.axis and size.axis[1])):
             calls = self._separate_axis(calls, axis)
         for place in range(len(calls.widths)) if widths else ():
-            calls = self._separate_width(calls, place)
+            width = calls.widths[place]
+            if width.value >= _SMALLEST and width.value in [size.value for size in calls.widths[:place]]:
+                equal = [size for size in calls.inputs if size.value == width.value]
+                others = [size.value for size in calls.sizes if size is not width]
+                groups = [[width], *([width, size] for size in equal[1:])]
+                calls = self._move(calls, groups, _choose(width.value, others)[:1]) or calls
         return calls
 
     def _separate_axis(self, calls: WorkingCalls, axis: tuple[int, int] | None) -> WorkingCalls:
-        for value in dict.fromkeys(size.value for size in calls.inputs if size.axis == axis and axis and axis[1]):
+        for value in dict.fromkeys(size.value for size in calls.inputs if size.axis == axis):
             same = [size for size in calls.inputs if size.axis == axis and size.value == value]
+            equal = [size for size in calls.inputs if size.value == value and size not in same]
             others = [size.value for size in calls.sizes if size not in same and not _is_batch(size)]
             # The only axis of a width is that width: a call that ran without it would run by accident.
-            is_width = all(_is_channels(size) for size in same) and all(
-                size.value != value for size in calls.inputs if size not in same
-            )
+            is_width = all(map(_is_channels, same)) and not equal
             if not _collides(value, others) or (is_width and any(size.value == value for size in calls.widths)):
                 continue
-            elsewhere = [s for s in calls.inputs if s.value == value and s.axis and axis and s.axis[0] != axis[0]]
-            for fresh in _choose(value, others):
-                for moved in [same, [*same, *elsewhere]] if elsewhere else [same]:
-                    changed = self._try(calls, dict.fromkeys(moved, fresh))
-                    if changed is not None:
-                        return changed
-        return calls
-
-    def _separate_width(self, calls: WorkingCalls, place: int) -> WorkingCalls:
-        width = calls.widths[place]
-        before = [size.value for size in calls.widths[:place]]
-        if width.value < _SMALLEST or width.value not in before:
-            return calls
-        others = [size.value for size in calls.sizes if size is not width]
-        for fresh in list(_choose(width.value, others))[:1]:
-            equal = [size for size in calls.inputs if size.value == width.value]
-            for moved in [[width], *([width, size] for size in equal[1:])]:
-                changed = self._try(calls, dict.fromkeys(moved, fresh))
-                if changed is not None:
-                    return changed
+            elsewhere = [size for size in equal if size.axis and axis and size.axis[0] != axis[0]]
+            groups = [same, [*same, *elsewhere]] if elsewhere else [same]
+            if (changed := self._move(calls, groups, _choose(value, others))) is not None:
+                return changed
         return calls
 
     def separate_space(self, calls: WorkingCalls) -> WorkingCalls:
@@ -299,8 +294,9 @@ class Refiner:
             if fresh is None:
                 return calls
             equal = [other for other in (*calls.widths, *calls.inputs) if other.value == size.value]
-            same = [other for other in equal if other.axis in (None, size.axis)]
-            changed = self._try(calls, dict.fromkeys(same, fresh)) or self._try(calls, {size: fresh})
+            changed = self._move(
+                calls, ([other for other in equal if other.axis in (None, size.axis)], [size]), [fresh]
+            )
             if changed is not None:
                 return changed
         return calls

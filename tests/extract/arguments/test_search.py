@@ -1,6 +1,5 @@
 """The search for calls of a class: constructor and forward together."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import nn
 from extract.arguments.constructing import Arguments, confirm, fails_only_on_meta, instances
 from extract.arguments.forwarding import ForwardCall, Search, as_call, call_text, evaluate, run
 from extract.arguments.trials import AttemptError, BlockNamespace, TimeBudget
-from extract.arguments.values.inputs import Inputs, ListOfValues, Literal, Tensor
+from extract.arguments.values.inputs import Inputs, Tensor
 from tests.builders.class_text import class_text
 from tests.builders.suites import table
 
@@ -81,16 +80,16 @@ class Base(nn.Module):
 
 
 def test_starts_are_tried_in_order_of_what_they_prove(search: MakeSearch) -> None:
-    """Recorded, default, recorded but never called, call sites with free names filled, values of the file, names."""
+    """Recorded, default, recorded but never called, call sites with free names filled, values of the file or names."""
     hints = {
         "values": [("dim", "96")],
-        "init": [call(("7",), "recorded"), call(("9",), "recorded"), call(("width * 2",)), call((), dim="24")],
+        "init": [call(("7",), "recorded"), call(("9",), "recorded"), call(("width * 2",)), call((), dim="size")],
         "forward": [{"args": [], "kwargs": [], "init": {"args": ["9"], "kwargs": {}}}],
     }
     starts = [start for _, start in search(made("dim", "self.dim = dim"), **hints).constructor.starts()]
     assert starts == [
         *(Arguments((text,)) for text in ("9", "7", "32 * 2")),
-        *(Arguments(kwargs=(("dim", text),)) for text in ("24", "96", "32")),
+        *(Arguments(kwargs=(("dim", text),)) for text in ("96", "96")),
     ]
     block = made("embed_dim=768, act='x'", "self.dim = embed_dim")
     starts = [start for _, start in search(block, init=[call((), embed_dim="act")]).constructor.starts()]
@@ -172,23 +171,13 @@ def test_a_class_is_wanted_not_an_instance(search: MakeSearch) -> None:
     assert init(found) == {"gate": "Gate"}
 
 
-@pytest.mark.parametrize(
-    ("name", "code", "expected"),
-    [
-        ("Gate", "class Gate:\n    def __init__(self, dim, eps=1): pass", ["Gate(dim=32)"]),
-        ("make", "def make(): pass", ["make"]),
-        ("Plain", "class Plain: pass", ["Plain()"]),
-        (
-            "Point",
-            "import dataclasses\n@dataclasses.dataclass\nclass Point:\n    dim: int\n    depth: int = 24",
-            ["Point(depth=2, dim=32)", "Point(dim=32)"],
-        ),
-    ],
-)
+@table(__file__, "search.md", "Instances", globals())
 def test_instances(name: str, code: str, expected: list[str]) -> None:
     names: dict[str, Any] = {}
     exec(code, names)
     assert instances(name, names[name]) == expected
+    for text in () if "raise" in code else expected:
+        eval(text, names)
 
 
 def test_construction_is_the_same_each_time(search: MakeSearch) -> None:
@@ -220,13 +209,6 @@ def test_edits_of_inputs(search: MakeSearch, block: str) -> None:
 def test_a_model_that_computes_gradients_runs_with_them(search: MakeSearch) -> None:
     body = "x.requires_grad_(True)\nreturn torch.autograd.grad(self.a(x).sum(), x)[0]"
     assert values(search(text("x", body, "self.a = nn.Linear(6, 6)")))
-
-
-def test_an_argument_that_a_class_of_the_corpus_annotates_is_an_instance_of_it(search: MakeSearch) -> None:
-    code = "class Operator:\n    def __init__(self, scale=2.0):\n        self.scale = scale\n"
-    block = text("x, physics: 'Operator'", "return self.a(x) * physics.scale", "self.a = nn.Linear(6, 6)")
-    _, called = first(search(block, companions=[companion(code, "physics", "Operator")]))
-    assert dict(called.kwargs)["physics"] == "Operator()"
 
 
 def test_recorded_calls_come_first_those_of_the_same_module_before_others(search: MakeSearch) -> None:
@@ -374,11 +356,6 @@ def test_forward_runs_without_gradients_and_seeded() -> None:
     ("inputs", "args", "kwargs"),
     [
         ((("x", Tensor((2,))),), (), {"x": "torch.randn((2,))"}),
-        (
-            (("*x", ListOfValues((Tensor((2,)), Literal("1")))), ("y", Literal("2"))),
-            ("torch.randn((2,))", "1"),
-            {"y": "2"},
-        ),
         ((("*x", Tensor((2,))),), ("torch.randn((2,))",), {}),
         ((), (), {}),
     ],
@@ -387,18 +364,6 @@ def test_as_call(inputs: Inputs, args: tuple[str, ...], kwargs: dict[str, str]) 
     called = as_call(inputs)
     assert (called.args, dict(called.kwargs), called.guessed) == (args, kwargs, True)
     assert called.as_json() == {"args": list(args), "kwargs": kwargs}
-
-
-def test_only_leading_inputs_go_by_position() -> None:
-    parameters = inspect.signature(lambda a, b, c: None).parameters
-
-    def by_position(*names: str) -> tuple[tuple[str, ...], list[str]]:
-        called = as_call(tuple((name, Literal(name)) for name in names), parameters, by_position=True)
-        return called.args, [name for name, _ in called.kwargs]
-
-    assert by_position("a", "b", "c") == (("a", "b", "c"), [])
-    assert by_position("a", "c") == (("a",), ["c"])
-    assert by_position("c", "b") == ((), ["c", "b"])
 
 
 def test_told_call() -> None:
