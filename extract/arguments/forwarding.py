@@ -141,8 +141,6 @@ class Search:
                 return
             if failure is None:  # constructed
                 fresh, current, idle = self._list_starts(state), state.arguments, 0
-                heap += [((0,), next(counter), item) for item in itertools.islice(fresh, 1)]  # less than any rank
-                heapq.heapify(heap)
                 continue
             built = self._built.get(state.arguments)
             rank = (built is None, *failure.rank)

@@ -160,9 +160,8 @@ def test_a_companion(
 ) -> None:
     """The class that a parameter takes; the file's own is preferred, and one that fails is left out or replaced."""
     parameter = signature.partition(":")[0]
-    assert init(search(made(signature, body, more), companions=[companion(code, parameter, name)])) == {
-        parameter: expected
-    }
+    found = search(made(signature, body, more), companions=[companion(code, parameter, name)], construct=True)
+    assert init(found) == {parameter: expected}
 
 
 def test_a_class_is_wanted_not_an_instance(search: MakeSearch) -> None:
