@@ -46,9 +46,9 @@ _SECONDS = 10.0  # of CPU time for one construction
 _STEPS = 200_000  # lines of the block that one construction may run
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Arguments:
-    """Constructor arguments as expressions."""
+    """The arguments of a call, by default of the constructor, as expressions."""
 
     args: tuple[str, ...] = ()
     kwargs: tuple[tuple[str, str], ...] = ()

@@ -38,17 +38,11 @@ _MAX_EDITS = 16  # of the arguments, and of the inputs, after one failure
 _RAN = 10**6  # progress of a call that ended, and whose output shows nothing
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardCall:
+@dataclass(frozen=True)
+class ForwardCall(Arguments):
     """A call of forward that works."""
 
-    args: tuple[str, ...]
-    kwargs: tuple[tuple[str, str], ...]
     guessed: bool = True  # by the search; False for a call that somebody wrote or ran
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the call as JSON values."""
-        return {"args": list(self.args), "kwargs": dict(self.kwargs)}
 
 
 class State(NamedTuple):

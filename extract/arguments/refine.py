@@ -12,7 +12,8 @@ import inspect
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from extract.arguments.constructing import Arguments, Constructed, Constructor
 from extract.arguments.forwarding import ForwardCall, run
@@ -34,6 +35,7 @@ _LEAST_SIDE, _MOST_SIDE, _MOST_TOKENS = 8, 64, 256  # that are halved, changed a
 _CREATORS = frozenset({"randn", "rand", "ones", "zeros", "randint", "empty"})
 
 Runs = Callable[[Arguments, ForwardCall], bool]
+Call = TypeVar("Call", Arguments, ForwardCall)
 
 
 def refine(
@@ -135,13 +137,12 @@ class WorkingCalls:
         for size in sorted(values, key=lambda size: -size.start):
             texts[size.text] = texts[size.text][: size.start] + str(values[size]) + texts[size.text][size.end :]
         remaining = iter(texts)
-        first, second = self.arguments, self.called
-        arguments = Arguments(
-            tuple(next(remaining) for _ in first.args), tuple((name, next(remaining)) for name, _ in first.kwargs)
-        )
-        args = tuple(next(remaining) for _ in second.args)
-        kwargs = tuple((name, next(remaining)) for name, _ in second.kwargs)
-        return WorkingCalls(arguments, ForwardCall(args, kwargs, guessed=second.guessed))
+
+        def rewrite(call: Call) -> Call:
+            args = tuple(next(remaining) for _ in call.args)
+            return replace(call, args=args, kwargs=tuple((name, next(remaining)) for name, _ in call.kwargs))
+
+        return WorkingCalls(rewrite(self.arguments), rewrite(self.called))
 
     def with_defaults(self, parameters: Mapping[str, inspect.Parameter]) -> "WorkingCalls":
         """Return the calls with the constructor's defaults that are integers, or lists of them, as arguments."""

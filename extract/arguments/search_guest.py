@@ -68,7 +68,7 @@ def search_arguments(payload: dict[str, Any]) -> dict[str, Any]:
     if "observe_signs" in result:  # of the call that was chosen, since it takes more runs than to confirm it
         with suppress(AttemptError):  # of foreign kinds of tensors
             result["observed"] |= result["observe_signs"]()
-    return {name: value for name, value in result.items() if name not in ("progress", "doubtful", "observe_signs")}
+    return {name: value for name, value in result.items() if name not in ("doubtful", "observe_signs")}
 
 
 def disable_denied() -> None:
@@ -159,7 +159,7 @@ def _search(cls: type[nn.Module], payload: dict[str, Any]) -> dict[str, Any]:
         result = _confirm_refined(constructor, built, called, goal, search.work)
         if result["kind"] == "no_result":
             search.rejected = result["error"].rpartition("): ")[2]
-        best = _pick_better(best, result)
+        best = result if best is None or _rank(result) > _rank(best) else best
         enough = number >= _MAX_BACKWARD_TRIES and not best["doubtful"] and best["kind"] != "no_result"
         if (best["level"] == goal and not best["doubtful"]) or enough or number >= _MAX_DOUBTFUL_TRIES:
             break
@@ -190,17 +190,8 @@ def _confirm_refined(
     return _confirm(constructor, built, called, goal)
 
 
-_ORDER = ("constructed", "forward", "backward")
-
-
-def _pick_better(first: dict[str, Any] | None, second: dict[str, Any]) -> dict[str, Any]:
-    if first is None:
-        return second
-    ranks = [
-        (_ORDER.index(item["level"]), not item["doubtful"], tuple(item.get("progress", (0, 0))))
-        for item in (first, second)
-    ]
-    return second if ranks[1] > ranks[0] else first
+def _rank(result: dict[str, Any]) -> tuple[int, bool]:
+    return ("constructed", "forward", "backward").index(result["level"]), not result["doubtful"]
 
 
 def _start_result(built: Constructed) -> dict[str, Any]:
