@@ -366,8 +366,8 @@ def choose_other(at: FailedCall, _: re.Match[str]) -> Iterator[Change]:
         }
     known = {*constructor.required, *at.texts}
     for name in sorted(named, key=lambda name: name not in known):
-        texts = _LAYERS if "not callable" in at.text else ()
-        texts += constructor.choices(name)[: None if name in known else _FEW]
+        texts = constructor.choices(name)[: None if name in known else _FEW]
+        texts = (*_LAYERS, *texts) if "not callable" in at.text else texts
         yield from ({name: text} for text in texts)
     for name in (*constructor.companions, *constructor.required):
         yield from ({name: text} for text in constructor.choices(name)[:_FEW] if name in known)

@@ -88,8 +88,8 @@ def _walk_classes(body: Sequence[ast.stmt]) -> Iterator[ast.ClassDef]:
 
 def _read_class(node: ast.ClassDef) -> ClassUsage:
     methods = {item.name: item for item in node.body if isinstance(item, Definition)}
-    init, forward = methods.get("__init__"), methods.get("forward")
-    return ClassUsage(node.name, init and read_signature(init), forward and read_signature(forward))
+    signatures = {name: read_signature(methods[name]) for name in ("__init__", "forward") if name in methods}
+    return ClassUsage(node.name, signatures.get("__init__"), signatures.get("forward"))
 
 
 def read_signature(node: Definition) -> Signature:
@@ -243,7 +243,10 @@ class _Reader:
                 return ast.keyword(part.arg, self._expand(part.value, scope, depth))
             return self._expand(part, scope, depth) if isinstance(part, ast.expr) else part
 
-        return type(node)(**{name: expand(value) for name, value in ast.iter_fields(node)})
+        fresh = type(node)()
+        for name, value in ast.iter_fields(node):
+            setattr(fresh, name, expand(value))
+        return fresh
 
     def _expand_attribute(self, node: ast.Attribute, scope: _Scope, depth: int) -> ast.expr:
         """Return `nn.ReLU` and `Mode.MEAN` as they are, `width` for `config.width`, and its value for `self.width`."""
