@@ -36,9 +36,8 @@ from extract.arguments.trials import (
     is_finite,
     seed_all,
 )
-from extract.arguments.values.annotations import list_misfits
 from extract.arguments.values.inputs import change_nested, flatten, has_shape, value_text
-from extract.arguments.values.signs import observe_signs
+from extract.arguments.values.signs import list_misfits, observe_signs
 
 _MOST_OUTPUTS = 32  # tensors that are described
 _MORE_SEEDS = (1, 2)  # under which a call must work, too

@@ -338,7 +338,7 @@ def main_values(name: str, annotation: str, shape: tuple[int, ...], layers: Laye
     if re.match(r"(typing\.)?(dict|(mutable)?mapping)\b", annotation.lower()):
         yield FieldValues()
     if re.match(r"(typing\.)?(list|tuple|sequence)\b", annotation.lower()):
-        yield ListOfValues((Tensor(shape), Tensor(shape)))
+        yield ListOfValues((Tensor(shape), Tensor(shape)), is_tuple="tuple" in annotation.lower())
     yield Tensor(shape)
 
 

@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from extract.arguments.constructing import Arguments, confirm, fails_only_on_meta, instances
-from extract.arguments.forwarding import ForwardCall, Search, as_call, call_text, evaluate, run
+from extract.arguments.constructing import Arguments, confirm, instances
+from extract.arguments.forwarding import ForwardCall, Search, call_text, evaluate, run
 from extract.arguments.trials import AttemptError, BlockNamespace, TimeBudget
-from extract.arguments.values.inputs import Inputs, Tensor
 from tests.builders.class_text import class_text
 from tests.builders.suites import table
 
@@ -253,19 +252,6 @@ def test_channels_that_a_large_module_expects(search: MakeSearch) -> None:
     assert values(found), "more than 400,000 parameters: on meta tensors no message says that it is 5"
 
 
-@pytest.mark.parametrize(
-    ("error", "only"),
-    [
-        (NotImplementedError("Cannot copy out of meta tensor; no data!"), True),
-        (RuntimeError("Tensor.item() cannot be called on meta tensors"), True),
-        (ValueError("dims must be positive"), False),
-        (TypeError("missing 1 required positional argument"), False),
-    ],
-)
-def test_only_on_meta(error: Exception, only: bool) -> None:
-    assert fails_only_on_meta(AttemptError(error)) == only
-
-
 # --- failures, and the end --------------------------------------------------------------------------------------------
 
 
@@ -349,20 +335,6 @@ def test_forward_runs_without_gradients_and_seeded() -> None:
     module = Module(lambda x: x + torch.rand(3) + (1 if torch.is_grad_enabled() else 0))
     assert torch.equal(run(module, called, NAMES), run(module, called, NAMES))
     assert float(run(module, called, NAMES).max()) < 5
-
-
-@pytest.mark.parametrize(
-    ("inputs", "args", "kwargs"),
-    [
-        ((("x", Tensor((2,))),), (), {"x": "torch.randn((2,))"}),
-        ((("*x", Tensor((2,))),), ("torch.randn((2,))",), {}),
-        ((), (), {}),
-    ],
-)
-def test_as_call(inputs: Inputs, args: tuple[str, ...], kwargs: dict[str, str]) -> None:
-    called = as_call(inputs)
-    assert (called.args, dict(called.kwargs), called.guessed) == (args, kwargs, True)
-    assert called.as_json() == {"args": list(args), "kwargs": kwargs}
 
 
 def test_told_call() -> None:
