@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from extract.arguments.messages import CallTexts
+from extract.arguments.probe import MODULE_NAME
 from extract.arguments.trials import (
     AttemptError,
     BlockNamespace,
@@ -142,8 +143,10 @@ class Constructor:
         return Constructed(arguments, module, count_elements(module), on_meta=False)
 
     def _new(self, arguments: Arguments, limited: bool) -> nn.Module:
-        limits = (self.budget.construction, _STEPS) if limited else (_SECONDS, None)
-        return construct(self.cls, arguments.as_json(), self.names, *limits)
+        # The lines of other files are not counted.
+        steps = _STEPS if limited and self.cls.__module__ == MODULE_NAME else None
+        seconds = self.budget.construction if limited else _SECONDS
+        return construct(self.cls, arguments.as_json(), self.names, seconds, steps)
 
     # -- starts ------------------------------------------------------------------------------------------------------
 

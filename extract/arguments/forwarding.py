@@ -298,8 +298,8 @@ def run(
     return output
 
 
-def evaluate(called: ForwardCall, names: BlockNamespace) -> tuple[list[Any], dict[str, Any]]:
-    """Build the inputs of a call.
+def evaluate(called: Arguments, names: BlockNamespace) -> tuple[list[Any], dict[str, Any]]:
+    """Build the arguments of a call.
 
     Raises: AttemptError if an expression cannot be evaluated.
     """

@@ -283,9 +283,8 @@ def _list_misfits(constructor: Constructor, arguments: Arguments, called: Forwar
     names, forward = constructor.names, type(module).forward
 
     def action() -> list[str]:
-        init = [names.value(t) for t in arguments.args], {name: names.value(t) for name, t in arguments.kwargs}
         _, *takes = inspect.signature(forward).parameters.items()
-        misfits = list_misfits(type(module).__init__, constructor.parameters, *init)
+        misfits = list_misfits(type(module).__init__, constructor.parameters, *evaluate(arguments, names))
         return [*misfits, *list_misfits(forward, dict(takes), *evaluate(called, names))]
 
     try:
