@@ -1,4 +1,4 @@
-"""Search for constructor arguments: those the corpus passes, then guesses from names, repaired after each failure."""
+"""Constructor calls: where they start, the values of each parameter, and one attempt at construction."""
 
 import ast
 import builtins
@@ -6,12 +6,14 @@ import inspect
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import nn
 
-from extract.arguments.settings import configuration_expressions
+from extract.arguments.messages import CallTexts
+from extract.arguments.probe import MODULE_NAME
 from extract.arguments.trials import (
     AttemptError,
     BlockNamespace,
@@ -22,13 +24,13 @@ from extract.arguments.trials import (
     seed_all,
     unset_is_nan,
 )
-from extract.arguments.values.compared import list_fitting, read_compared
 from extract.arguments.values.inputs import is_variadic, list_required
 from extract.arguments.values.names import (
     BLOCK,
-    annotation_text,
     candidates,
     format_call,
+    format_dict,
+    list_compared,
     read_parameters,
     shrunk_arguments,
 )
@@ -37,21 +39,22 @@ from lemur_core.graphs.composites import MetaShapes
 #: Parameters that say whether weights are loaded, and messages of what cannot load them.
 _WEIGHTS = re.compile(r"(.*_)?(pre_?trained|weights|checkpoint|ckpt|download)(_.*)?")
 _UNREACHED = re.compile(r"(?i)urlopen|name resolution|download|connection|offline|huggingface|No such file")
-_LAYER = "nn.Identity()"
 LARGE = 400_000  # elements; for larger modules, inputs are searched on meta tensors
 TOO_LARGE = 300_000_000
 #: Python computes most shapes of initializations, milliseconds each, and the layers of a model repeat them.
 META_SHAPES = MetaShapes()
+_SECONDS = 10.0  # of CPU time for one construction
+_STEPS = 200_000  # lines of the block that one construction may run
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Arguments:
-    """Constructor arguments as expressions."""
+    """The arguments of a call, by default of the constructor, as expressions."""
 
     args: tuple[str, ...] = ()
     kwargs: tuple[tuple[str, str], ...] = ()
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> CallTexts:
         """Return the arguments as JSON values."""
         return {"args": list(self.args), "kwargs": dict(self.kwargs)}
 
@@ -78,7 +81,7 @@ class Constructed:
     on_meta: bool
 
 
-@dataclass(slots=True)
+@dataclass
 class Constructor:
     """Constructs one class, and knows the arguments to start from."""
 
@@ -87,9 +90,8 @@ class Constructor:
     hints: Mapping[str, Any]
     budget: TimeBudget
     blocks: tuple[str, ...]  # names of other module classes in the block's file
-    parameters: dict[str, inspect.Parameter] = field(default_factory=dict)
-    required: list[str] = field(default_factory=list)
-    _expressions: dict[str, tuple[str, ...]] | None = None
+    parameters: dict[str, inspect.Parameter] = field(init=False)
+    required: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
         self.parameters = read_parameters(self.cls)
@@ -99,18 +101,21 @@ class Constructor:
         """Return whether the corpus passes these arguments, or nothing at all is passed."""
         return arguments == Arguments() or any(read_call(call) == arguments for call in self.hints.get("init", ()))
 
-    def make(self, arguments: Arguments, *, real: bool = False) -> Constructed:
+    # -- one attempt -------------------------------------------------------------------------------------------------
+
+    def make(self, arguments: Arguments, *, real: bool = False, limited: bool = False) -> Constructed:
         """Construct the module on meta tensors to learn its size, then for real unless it is large and `real` is false.
 
+        Args: limited: end after some steps, or a second: guessed numbers may let a constructor run for ever.
         Raises: AttemptError.
         """
         try:
-            return self._make(arguments, real)
+            return self._make(arguments, real, limited)
         except (PermissionError, AttemptError) as failure:
             without = self._without_weights(arguments)
             if without == arguments or not (isinstance(failure, PermissionError) or _UNREACHED.search(str(failure))):
                 raise
-        return self._make(without, real)
+        return self._make(without, real, limited)
 
     def _without_weights(self, arguments: Arguments) -> Arguments:
         """Return the arguments without what loads weights, which are not there."""
@@ -122,34 +127,26 @@ class Constructor:
         }
         return Arguments(arguments.args, tuple({**passed, **loading}.items()))
 
-    def _make(self, arguments: Arguments, real: bool) -> Constructed:
+    def _make(self, arguments: Arguments, real: bool, limited: bool) -> Constructed:
         self.budget.constructions -= 1
-        size = 0
         if not real:
             try:
                 with torch.device("meta"), META_SHAPES:
-                    module = self._new(arguments)
-                size = count_elements(module)
-                if size > LARGE:
+                    module = self._new(arguments, limited)
+                if (size := count_elements(module)) > LARGE:
                     return Constructed(arguments, module, size, on_meta=True)
             except AttemptError as failure:
                 # A constructor that reads values fails on meta tensors alone: then it runs for real.
                 if not fails_only_on_meta(failure):
                     raise
-        module = self._new(arguments)
+        module = self._new(arguments, limited)
         return Constructed(arguments, module, count_elements(module), on_meta=False)
 
-    def _new(self, arguments: Arguments) -> nn.Module:
-        def action() -> Any:
-            args = [self.names.value(text) for text in arguments.args]
-            kwargs = {name: self.names.value(text) for name, text in arguments.kwargs}
-            return self.cls(*args, **kwargs)
-
-        seed_all()
-        module = attempt(action)
-        if not isinstance(module, nn.Module):
-            raise AttemptError(TypeError(f"the constructor returned a {type(module).__name__}, not a module"))
-        return module
+    def _new(self, arguments: Arguments, limited: bool) -> nn.Module:
+        # The lines of other files are not counted.
+        steps = _STEPS if limited and self.cls.__module__ == MODULE_NAME else None
+        seconds = self.budget.construction if limited else _SECONDS
+        return construct(self.cls, arguments.as_json(), self.names, seconds, steps)
 
     # -- starts ------------------------------------------------------------------------------------------------------
 
@@ -164,11 +161,9 @@ class Constructor:
         yield from (("recorded, not called", item) for item in recorded if item.as_json() not in ran)
         yield from (("call site", self.fill(item)) for way, item in hinted if way == "call")
         if self.required:
-            guessed = {name: self.choices(name)[0] for name in self.required}
-            if stated := dict(self.hints.get("values", ())):
-                yield "values of the file", order_arguments(self.parameters, {**guessed, **stated})
+            chosen = {name: self.choices(name)[0] for name in self.required}
             defaults = {name: p.default for name, p in self.parameters.items() if p.default is not p.empty}
-            yield "names", order_arguments(self.parameters, {**guessed, **shrunk_arguments(defaults)})
+            yield "values by name", order_arguments(self.parameters, {**chosen, **shrunk_arguments(defaults)})
 
     def fill(self, arguments: Arguments) -> Arguments:
         """Return arguments with values for the names in them that mean nothing here."""
@@ -187,39 +182,84 @@ class Constructor:
             node.id = next(value for value in candidates(node.id) if value != BLOCK)  # written as it is
         return ast.unparse(tree) if free else text
 
+    # -- values of one parameter ---------------------------------------------------------------------------------------
+
     def choices(self, name: str) -> tuple[str, ...]:
-        """Return expressions to try for a parameter, most likely first."""
+        """Return expressions to try for a parameter, in order of what they prove.
+
+        These are classes that its annotation names, what the source gives to a parameter of this name, texts that the
+        file compares it with, and usual values by its name and annotation.
+        """
         parameter = self.parameters.get(name)
         annotation = parameter.annotation if parameter is not None else inspect.Parameter.empty
-        compared = read_compared(self.cls.__module__).get(name, ())
-        texts = [*self.companions().get(name, ()), *list_fitting(compared, annotation_text(annotation))]
+        given = [text for known, text in self.hints.get("values", ()) if known == name]
+        texts = [*self.companions.get(name, ()), *given, *list_compared(self.cls.__module__, name, annotation)]
         for text in candidates(name, annotation):
             texts += self.blocks[:4] if text == BLOCK else [text]
         return tuple(dict.fromkeys(texts))
 
-    def companions(self) -> dict[str, tuple[str, ...]]:
-        """Return expressions for parameters that take a class of the corpus, or an instance of one."""
-        if self._expressions is None:
-            self._expressions = {}
-            for item in self.hints.get("companions", ()):
-                if item["parameter"] and item["name"] in self.names.names:
-                    cls, known = self.names.names[item["name"]], self._expressions.get(item["parameter"], ())
-                    texts = [item["name"]] if item["wants_class"] else instances(item["name"], cls)
-                    # One that cannot be made here, such as a model of a hub, is replaced.
-                    texts += [_LAYER] if isinstance(cls, type) and issubclass(cls, nn.Module) else []
-                    self._expressions[item["parameter"]] = (*known, *texts)
-        return self._expressions
+    def plain(self, name: str) -> str:
+        """Return a number, a text or a container for what code reads by a name."""
+        return next(text for text in (*self.choices(name), "None") if not text.startswith(("nn.", "F.")))
+
+    @cached_property
+    def companions(self) -> Mapping[str, tuple[str, ...]]:
+        """The expressions for parameters that take a class of the corpus, or an instance of one."""
+        found: dict[str, tuple[str, ...]] = {}
+        for item in self.hints.get("companions", ()):
+            name, parameter = item["name"], item["parameter"]
+            if parameter and name in self.names.names:
+                cls = self.names.names[name]
+                texts = [name] if item["wants_class"] else instances(name, cls)
+                # One that cannot be made here, such as a model of a hub, is replaced.
+                texts += ["nn.Identity()"] if isinstance(cls, type) and issubclass(cls, nn.Module) else []
+                found[parameter] = (*found.get(parameter, ()), *texts)
+        return found
+
+
+def construct(
+    cls: type[nn.Module], init: CallTexts, names: BlockNamespace, seconds: float, steps: int | None = None
+) -> nn.Module:
+    """Construct a module with a fixed seed. Raises: AttemptError."""
+
+    def action() -> Any:
+        args = [names.value(text) for text in init["args"]]
+        kwargs = {name: names.value(text) for name, text in init["kwargs"].items()}
+        seed_all()  # again: the arguments may have drawn numbers, as in `torch.randn(3)`
+        return cls(*args, **kwargs)
+
+    seed_all()
+    module = attempt(action, seconds, steps=steps)
+    if not isinstance(module, nn.Module):
+        raise AttemptError(TypeError(f"the constructor returned a {type(module).__name__}, not a module"))
+    return module
 
 
 def instances(name: str, cls: Any) -> list[str]:
-    """Return expressions that construct a companion class."""
+    """Return expressions that construct a companion class; of a configuration with small values first."""
     if not isinstance(cls, type):
         return [name]
-    if name.endswith(("Config", "Configuration", "Args", "Settings")) or hasattr(cls, "__dataclass_fields__"):
-        return configuration_expressions(name, cls)
     parameters = read_parameters(cls)
     chosen = {key: candidates(key, parameters[key].annotation)[0] for key in list_required(parameters)}
-    return [format_call(name, {key: text for key, text in chosen.items() if not text.startswith("@")})]
+    needed = {key: text for key, text in chosen.items() if text != BLOCK}
+    if not (name.endswith(("Config", "Configuration", "Args", "Settings")) or hasattr(cls, "__dataclass_fields__")):
+        return [format_call(name, needed)]
+    known = {key: parameter.default for key, parameter in parameters.items()}
+    try:
+        # An instance has the fields that the constructor derives; the signature has not.
+        made = {key: value for key, value in vars(attempt(cls)).items() if not key.startswith("_")}
+    except (AttemptError, TypeError):  # fall back to the signature
+        pass
+    else:
+        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+        known, needed = {key: value for key, value in made.items() if takes_any or key in parameters}, {}
+    small = needed | shrunk_arguments(known)
+    for key, value in known.items():
+        if key.endswith("_config"):
+            fields = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+            inner = shrunk_arguments({key: item for key, item in fields.items() if not key.startswith("_")})
+            small |= {key: format_dict(dict(sorted(inner.items())))} if inner else {}
+    return list(dict.fromkeys([format_call(name, small), format_call(name, needed)]))
 
 
 def confirm(constructor: Constructor, arguments: Arguments) -> tuple[nn.Module, list[str]]:
@@ -247,10 +287,6 @@ def order_arguments(parameters: Mapping[str, inspect.Parameter], texts: Mapping[
 
 def fails_only_on_meta(failure: AttemptError) -> bool:
     """Return whether a failure is due to meta tensors, which hold no data."""
-    text = str(failure)
-    return (
-        isinstance(failure.cause, NotImplementedError | UnboundLocalError)  # the latter: its own handler passed over it
-        or "meta" in text.lower()
-        or "_local_scalar_dense" in text
-        or "numpy" in text
-    )
+    # An UnboundLocalError: its own handler passed over the cause.
+    is_kind = isinstance(failure.cause, NotImplementedError | UnboundLocalError)
+    return is_kind or re.search(r"(?i)meta|_local_scalar_dense|numpy", str(failure)) is not None

@@ -1,10 +1,9 @@
-"""Search for inputs of forward: recorded calls, then guesses from names and layers, repaired after failures."""
+"""The search for a call of a class: constructor and forward together, edited after failures; and one such call."""
 
 import heapq
 import inspect
 import itertools
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -19,29 +18,16 @@ from extract.arguments.constructing import META_SHAPES, Arguments, Constructed, 
 from extract.arguments.edits import FailedCall, list_edits
 from extract.arguments.messages import join_arguments
 from extract.arguments.trials import SEED, AttemptError, BlockNamespace, attempt, counting_work, seed_all
-from extract.arguments.values.compared import list_fitting, read_compared
 from extract.arguments.values.inputs import (
     RECORD,
     Inputs,
-    ListOfValues,
-    Literal,
-    Tensor,
-    Value,
     change_nested,
     flatten,
-    graph_main,
-    is_graph,
     is_loss,
-    layouts,
-    list_required,
-    main_values,
-    meaning,
-    propose_like_main,
-    read_layers,
+    list_first_inputs,
     tensors_in,
-    values_from_annotation,
 )
-from extract.arguments.values.names import annotation_text
+from extract.arguments.values.names import list_compared
 
 _MAX_TRIES = 70  # from one start
 _OTHER_TURNS = 4  # of so many tries, one has another module where inputs may be wrong, too
@@ -50,21 +36,13 @@ _MAX_ELEMENTS = 500_000  # in all inputs together, after a repair
 _MAX_AT_START = 8_000_000
 _MAX_EDITS = 16  # of the arguments, and of the inputs, after one failure
 _RAN = 10**6  # progress of a call that ended, and whose output shows nothing
-#: Of a class or decorator whose call names the arguments of forward otherwise.
-_OTHER_NAMES = re.compile(r"multiple values for argument|__call__\(\) (?:missing|got an unexpected)")
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardCall:
+@dataclass(frozen=True)
+class ForwardCall(Arguments):
     """A call of forward that works."""
 
-    args: tuple[str, ...]
-    kwargs: tuple[tuple[str, str], ...]
     guessed: bool = True  # by the search; False for a call that somebody wrote or ran
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the call as JSON values."""
-        return {"args": list(self.args), "kwargs": dict(self.kwargs)}
 
 
 class State(NamedTuple):
@@ -111,7 +89,6 @@ class Search:
         self._refused: dict[Arguments, AttemptError] = {}
         self._furthest: tuple[int, ...] | None = None
         self._seen: set[tuple[Arguments, Inputs | ForwardCall | None]] = set()
-        self._by_position = False  # once names are refused
 
     def calls(self) -> Iterator[tuple[Constructed, ForwardCall]]:
         """Yield modules with calls of forward that work."""
@@ -180,10 +157,9 @@ class Search:
     def _edit(self, state: State, failure: AttemptError, built: Constructed | None) -> Iterator[State]:
         """Yield other calls to try after a failure."""
         inputs = state.inputs if isinstance(state.inputs, tuple) else ()
-        module = built.module if built is not None else nn.Identity()
-        parameters = forward_parameters(module) if built is not None else {}
-        loss = is_loss(list(parameters), type(module).__name__)
-        at = FailedCall(failure, self.constructor, state.arguments, inputs, parameters, read_layers(module), loss)
+        parameters = forward_parameters(built.module) if built is not None else {}
+        loss = is_loss(parameters, self.constructor.cls.__name__)
+        at = FailedCall(failure, self.constructor, state.arguments, inputs, parameters, loss)
         counts = Counter[type]()
         for name, item in list_edits(at):
             if counts[type(item)] < _MAX_EDITS and (self._only is None or not isinstance(item, Arguments)):
@@ -203,8 +179,8 @@ class Search:
         for call in sorted(self.hints.get("forward", ()), key=lambda call: call.get("init") != own):
             named = name_inputs(call["args"], call["kwargs"], parameters)
             yield State(state.arguments, ForwardCall(*named, guessed=False), (*state.way, "recorded"))
-        starts = FirstInputs(built.module, parameters, self.constructor.companions()).list_all()
-        for inputs in starts:
+        compared = partial(list_compared, self.constructor.cls.__module__)
+        for inputs in list_first_inputs(built.module, parameters, compared):
             if _is_small(inputs, _MAX_AT_START):
                 yield State(state.arguments, inputs, (*state.way, "inputs"))
 
@@ -216,21 +192,16 @@ class Search:
             return refused, None
         if state.inputs is None:
             return None, None
-        for by_position in (self._by_position, True):
-            given, parameters = state.inputs, forward_parameters(built.module)
-            called = given if isinstance(given, ForwardCall) else as_call(given, parameters, by_position=by_position)
-            failure = self._run(built, called)
-            if failure is None or by_position or not _OTHER_NAMES.search(str(failure)):
-                break
-            self._by_position = True
-        return failure, called
+        given = state.inputs
+        called = given if isinstance(given, ForwardCall) else as_call(given, forward_parameters(built.module))
+        return self._run(built, called), called
 
     def _construct(self, arguments: Arguments) -> Constructed:
         if arguments in self._refused:
             raise self._refused[arguments]
         if arguments not in self._built:
             try:
-                built = self.constructor.make(arguments)
+                built = self.constructor.make(arguments, limited=not self.constructor.is_stated(arguments))
                 attempt(built.module.eval)  # it may compute
             except AttemptError as failure:
                 self._refused[arguments] = failure
@@ -258,69 +229,6 @@ class Search:
             return failure
         self.work = counted[0]
         return None
-
-
-class FirstInputs(NamedTuple):
-    """The inputs to start from: by the names and annotations of forward's parameters, and the layers of a module."""
-
-    module: nn.Module
-    parameters: Mapping[str, inspect.Parameter]
-    companions: Mapping[str, Sequence[str]]
-
-    def list_all(self) -> Iterator[Inputs]:
-        """Yield the inputs to start from, most likely first."""
-        yield from self._list_inputs(graph=(graph := is_graph(list(self.parameters))))
-        # What has the names of a graph may take something else.
-        yield from self._list_inputs(graph=False) if graph else ()
-
-    def _list_inputs(self, *, graph: bool) -> Iterator[Inputs]:
-        """Yield initial inputs, one for each layout and number of channels; of a graph, one for each number."""
-        layers = read_layers(self.module)
-        loss = is_loss(list(self.parameters), type(self.module).__name__)
-        # A forward of `*inputs` alone has no required parameter, but takes at least one input.
-        names = list_required(self.parameters) or [
-            f"*{name}" for name, parameter in self.parameters.items() if parameter.kind is parameter.VAR_POSITIONAL
-        ]
-        if not names:
-            first = next(iter(self.parameters), None)
-            if first is None:
-                yield ()
-                return
-            if not self._needs_input():
-                yield ()
-            names = [first]
-        channels = layers.channels or (32, 3)
-        parameter = self.parameters.get(names[0].lstrip("*"))
-        annotation = annotation_text(parameter.annotation) if parameter is not None else ""
-        shapes = layouts(layers, names[0], rows=graph or loss)
-        for position, layout in enumerate(shapes[:1] if graph else shapes):
-            for size in channels[: 2 if position < 2 else 1]:
-                values = main_values(names[0], annotation, layout(size), size, layers)
-                for value in itertools.chain(map(Literal, self.companions.get(names[0], ())), values):
-                    main: Value = graph_main(size) if graph and isinstance(value, Tensor) else value
-                    tensor = next(tensors_in(main), Tensor((2, size, 16, 16)))
-                    choices = [self._values(name, tensor, loss=loss) for name in names[1:]]
-                    likeliest = [(name, values[0]) for name, values in zip(names[1:], choices, strict=True)]
-                    yield ((names[0], main), *likeliest)
-                    if loss or len(choices) == 1:
-                        for alternative in choices[0][1:3] if choices else ():
-                            yield ((names[0], main), (names[1], alternative), *likeliest[1:])
-
-    def _values(self, name: str, main: Tensor, *, loss: bool) -> list[Value]:
-        """Return values for a further argument, from its annotation and its name."""
-        parameter = self.parameters.get(name)
-        annotation = annotation_text(parameter.annotation) if parameter is not None else ""
-        compared = list_fitting(read_compared(type(self.module).__module__).get(name, ()), annotation)
-        constants = [Literal(text) for text in (*self.companions.get(name, ()), *compared)]
-        by_annotation = values_from_annotation(annotation, main)
-        by_name = [*constants, *propose_like_main(name, main, loss=loss)]
-        if re.search(r"\bNone\b|Optional\[", annotation) and "Tensor" not in annotation:
-            by_annotation.insert(0, Literal("None"))
-        plain = meaning(name) is None or annotation in ("int", "Optional[int]", "typing.Optional[int]")
-        return [*by_annotation, *by_name] if plain else [*by_name, *by_annotation]
-
-    def _needs_input(self) -> bool:
-        return all(p.default is None for p in self.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD)
 
 
 #: A convolution of other channels, on meta tensors. Its message on the CPU says how many channels it expects.
@@ -390,8 +298,8 @@ def run(
     return output
 
 
-def evaluate(called: ForwardCall, names: BlockNamespace) -> tuple[list[Any], dict[str, Any]]:
-    """Build the inputs of a call.
+def evaluate(called: Arguments, names: BlockNamespace) -> tuple[list[Any], dict[str, Any]]:
+    """Build the arguments of a call.
 
     Raises: AttemptError if an expression cannot be evaluated.
     """
@@ -407,23 +315,13 @@ def _is_small(inputs: Inputs, limit: int = _MAX_ELEMENTS) -> bool:
     return sum(math.prod(tensor.shape) for _, value in inputs for tensor in tensors_in(value)) <= limit
 
 
-def as_call(
-    inputs: Inputs, parameters: Mapping[str, inspect.Parameter] | None = None, *, by_position: bool = False
-) -> ForwardCall:
-    """Return inputs by name as a call; `*name` and positional-only parameters are passed by position.
-
-    Args: by_position: pass the first ones by position, too, as long as none is left out.
-    """
-    pairs = zip(parameters or (), inputs, strict=False) if by_position else ()
-    leading = {name for name, _ in itertools.takewhile(lambda pair: pair[0] == pair[1][0], pairs)}
+def as_call(inputs: Inputs, parameters: Mapping[str, inspect.Parameter] | None = None) -> ForwardCall:
+    """Return inputs by name as a call; `*name` and positional-only parameters are passed by position."""
     args: list[str] = []
     kwargs: list[tuple[str, str]] = []
     for name, value in inputs:
         parameter = (parameters or {}).get(name)
-        if name.startswith("*"):
-            items = value.values if isinstance(value, ListOfValues) else (value,)
-            args += [item.expression() for item in items]
-        elif name in leading or (parameter is not None and parameter.kind is parameter.POSITIONAL_ONLY):
+        if name.startswith("*") or (parameter is not None and parameter.kind is parameter.POSITIONAL_ONLY):
             args.append(value.expression())
         else:
             kwargs.append((name, value.expression()))

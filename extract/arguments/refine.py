@@ -9,9 +9,11 @@ class computes. The integers of the expressions are changed, and each change is 
 
 import ast
 import inspect
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from extract.arguments.constructing import Arguments, Constructed, Constructor
 from extract.arguments.forwarding import ForwardCall, run
@@ -33,6 +35,7 @@ _LEAST_SIDE, _MOST_SIDE, _MOST_TOKENS = 8, 64, 256  # that are halved, changed a
 _CREATORS = frozenset({"randn", "rand", "ones", "zeros", "randint", "empty"})
 
 Runs = Callable[[Arguments, ForwardCall], bool]
+Call = TypeVar("Call", Arguments, ForwardCall)
 
 
 def refine(
@@ -134,17 +137,16 @@ class WorkingCalls:
         for size in sorted(values, key=lambda size: -size.start):
             texts[size.text] = texts[size.text][: size.start] + str(values[size]) + texts[size.text][size.end :]
         remaining = iter(texts)
-        first, second = self.arguments, self.called
-        arguments = Arguments(
-            tuple(next(remaining) for _ in first.args), tuple((name, next(remaining)) for name, _ in first.kwargs)
-        )
-        args = tuple(next(remaining) for _ in second.args)
-        kwargs = tuple((name, next(remaining)) for name, _ in second.kwargs)
-        return WorkingCalls(arguments, ForwardCall(args, kwargs, guessed=second.guessed))
+
+        def rewrite(call: Call) -> Call:
+            args = tuple(next(remaining) for _ in call.args)
+            return replace(call, args=args, kwargs=tuple((name, next(remaining)) for name, _ in call.kwargs))
+
+        return WorkingCalls(rewrite(self.arguments), rewrite(self.called))
 
     def with_defaults(self, parameters: Mapping[str, inspect.Parameter]) -> "WorkingCalls":
         """Return the calls with the constructor's defaults that are integers, or lists of them, as arguments."""
-        known = {*list(parameters)[: len(self.arguments.args)], *(name for name, _ in self.arguments.kwargs)}
+        known = self.arguments.by_name(parameters)
         more = tuple(
             (name, repr(parameter.default))
             for name, parameter in parameters.items()
@@ -154,11 +156,8 @@ class WorkingCalls:
 
     def without_defaults(self, parameters: Mapping[str, inspect.Parameter]) -> "WorkingCalls":
         """Return the calls without arguments of the constructor that are its defaults."""
-        kept = tuple(
-            (name, text)
-            for name, text in self.arguments.kwargs
-            if name not in parameters or repr(parameters[name].default) != text
-        )
+        defaults = {name: repr(parameter.default) for name, parameter in parameters.items()}
+        kept = tuple((name, text) for name, text in self.arguments.kwargs if defaults.get(name) != text)
         return WorkingCalls(Arguments(self.arguments.args, kept), self.called)
 
 
@@ -220,6 +219,13 @@ class Refiner:
         changed = calls.change(values)
         return changed if self.runs(changed.arguments, changed.called) else None
 
+    def _move(
+        self, calls: WorkingCalls, groups: Iterable[Sequence[SizePlace]], sizes: Iterable[int]
+    ) -> WorkingCalls | None:
+        """Return the calls with the first of these sizes that runs in the first group of places; None if none does."""
+        tried = (self._try(calls, dict.fromkeys(group, size)) for size, group in itertools.product(sizes, groups))
+        return next((changed for changed in tried if changed is not None), None)
+
     # -- sizes of their own ----------------------------------------------------------------------------------------
 
     def separate(self, calls: WorkingCalls, *, widths: bool) -> WorkingCalls:
@@ -227,45 +233,32 @@ class Refiner:
 
         Args: widths: also change the integers of the constructor, because they were guessed.
         """
-        at_once = dict(_propose_all(calls))
-        if at_once:
+        if at_once := dict(_propose_all(calls)):
             calls = self._try(calls, at_once) or calls
-        for axis in list(dict.fromkeys(size.axis for size in reversed(calls.inputs))):
+        for axis in list(dict.fromkeys(size.axis for size in reversed(calls.inputs) if size.axis and size.axis[1])):
             calls = self._separate_axis(calls, axis)
         for place in range(len(calls.widths)) if widths else ():
-            calls = self._separate_width(calls, place)
+            width = calls.widths[place]
+            if width.value >= _SMALLEST and width.value in [size.value for size in calls.widths[:place]]:
+                equal = [size for size in calls.inputs if size.value == width.value]
+                others = [size.value for size in calls.sizes if size is not width]
+                groups = [[width], *([width, size] for size in equal[1:])]
+                calls = self._move(calls, groups, _choose(width.value, others)[:1]) or calls
         return calls
 
     def _separate_axis(self, calls: WorkingCalls, axis: tuple[int, int] | None) -> WorkingCalls:
-        for value in dict.fromkeys(size.value for size in calls.inputs if size.axis == axis and axis and axis[1]):
+        for value in dict.fromkeys(size.value for size in calls.inputs if size.axis == axis):
             same = [size for size in calls.inputs if size.axis == axis and size.value == value]
+            equal = [size for size in calls.inputs if size.value == value and size not in same]
             others = [size.value for size in calls.sizes if size not in same and not _is_batch(size)]
             # The only axis of a width is that width: a call that ran without it would run by accident.
-            is_width = all(_is_channels(size) for size in same) and all(
-                size.value != value for size in calls.inputs if size not in same
-            )
+            is_width = all(map(_is_channels, same)) and not equal
             if not _collides(value, others) or (is_width and any(size.value == value for size in calls.widths)):
                 continue
-            elsewhere = [s for s in calls.inputs if s.value == value and s.axis and axis and s.axis[0] != axis[0]]
-            for fresh in _choose(value, others):
-                for moved in [same, [*same, *elsewhere]] if elsewhere else [same]:
-                    changed = self._try(calls, dict.fromkeys(moved, fresh))
-                    if changed is not None:
-                        return changed
-        return calls
-
-    def _separate_width(self, calls: WorkingCalls, place: int) -> WorkingCalls:
-        width = calls.widths[place]
-        before = [size.value for size in calls.widths[:place]]
-        if width.value < _SMALLEST or width.value not in before:
-            return calls
-        others = [size.value for size in calls.sizes if size is not width]
-        for fresh in list(_choose(width.value, others))[:1]:
-            equal = [size for size in calls.inputs if size.value == width.value]
-            for moved in [[width], *([width, size] for size in equal[1:])]:
-                changed = self._try(calls, dict.fromkeys(moved, fresh))
-                if changed is not None:
-                    return changed
+            elsewhere = [size for size in equal if size.axis and axis and size.axis[0] != axis[0]]
+            groups = [same, [*same, *elsewhere]] if elsewhere else [same]
+            if (changed := self._move(calls, groups, _choose(value, others))) is not None:
+                return changed
         return calls
 
     def separate_space(self, calls: WorkingCalls) -> WorkingCalls:
@@ -302,8 +295,9 @@ class Refiner:
             if fresh is None:
                 return calls
             equal = [other for other in (*calls.widths, *calls.inputs) if other.value == size.value]
-            same = [other for other in equal if other.axis in (None, size.axis)]
-            changed = self._try(calls, dict.fromkeys(same, fresh)) or self._try(calls, {size: fresh})
+            changed = self._move(
+                calls, ([other for other in equal if other.axis in (None, size.axis)], [size]), [fresh]
+            )
             if changed is not None:
                 return changed
         return calls
@@ -313,18 +307,17 @@ class Refiner:
 
         That holds for a recorded call, too: models switch dropout off to be small or to run in eval mode.
         """
-        args, kwargs = list(calls.arguments.args), dict(calls.arguments.kwargs)
-        for position, (name, parameter) in enumerate(parameters.items()):
-            if not is_rate(name) or type(parameter.default) is not float:
-                continue
-            if position < len(args):
-                args[position] = RAISED_RATE if args[position] in ZERO_RATES else args[position]
-            elif kwargs.get(name, repr(parameter.default)) in ZERO_RATES:
-                kwargs[name] = RAISED_RATE
-        arguments = Arguments(tuple(args), tuple(kwargs.items()))
-        if arguments == calls.arguments or self.tries <= 0:
+        texts = calls.arguments.by_name(parameters)
+        rates = {
+            name: RAISED_RATE
+            for name, parameter in parameters.items()
+            if is_rate(name)
+            and type(parameter.default) is float
+            and texts.get(name, repr(parameter.default)) in ZERO_RATES
+        }
+        if not rates or self.tries <= 0:
             return calls
-        raised = WorkingCalls(arguments, calls.called)
+        raised = WorkingCalls(calls.arguments.with_texts(parameters, texts | rates), calls.called)
         return raised if self.runs(raised.arguments, raised.called) else calls
 
     # -- smaller calls -----------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import ast
 import functools
-import importlib.util
 import inspect
 import math
 import mimetypes
@@ -37,9 +36,8 @@ from extract.arguments.trials import (
     is_finite,
     seed_all,
 )
-from extract.arguments.values.annotations import list_misfits_of_calls
 from extract.arguments.values.inputs import change_nested, flatten, has_shape, value_text
-from extract.arguments.values.signs import observe_signs
+from extract.arguments.values.signs import list_misfits, observe_signs
 
 _MOST_OUTPUTS = 32  # tensors that are described
 _MORE_SEEDS = (1, 2)  # under which a call must work, too
@@ -69,7 +67,7 @@ def search_arguments(payload: dict[str, Any]) -> dict[str, Any]:
     if "observe_signs" in result:  # of the call that was chosen, since it takes more runs than to confirm it
         with suppress(AttemptError):  # of foreign kinds of tensors
             result["observed"] |= result["observe_signs"]()
-    return {name: value for name, value in result.items() if name not in ("progress", "doubtful", "observe_signs")}
+    return {name: value for name, value in result.items() if name not in ("doubtful", "observe_signs")}
 
 
 def disable_denied() -> None:
@@ -101,65 +99,39 @@ def define(payload: dict[str, Any]) -> tuple[type[nn.Module] | None, dict[str, A
 
 def namespace(block: dict[str, Any], companions: Sequence[CompanionCode]) -> BlockNamespace:
     """Return the names that expressions may use: the usual ones, then the block's, then its companions'."""
-    names: dict[str, Any] = {}
-    for index, item in enumerate(companions):
-        loaded = _load_companion(item, index)
-        if loaded is not None:
-            names[item["name"]] = loaded
+    loaded = {item["name"]: _load_companion(item, index) for index, item in enumerate(companions)}
+    names = {name: value for name, value in loaded.items() if value is not None}
     # The block's own names win over companions: its file has the class that it really uses.
     names |= {name: value for name, value in block.items() if not name.startswith("__") and value is not object}
-    usual: dict[str, Any] = {
-        "torch": torch,
-        "nn": nn,
-        "F": nn.functional,
-        "np": np,
-        "numpy": np,
-        "math": math,
-        "functools": functools,
-    }
-    usual |= {"partial": functools.partial, "types": types, "OrderedDict": OrderedDict}
+    usual: dict[str, Any] = {"torch": torch, "nn": nn, "F": nn.functional, "np": np, "numpy": np, "math": math}
+    usual |= {"functools": functools, "partial": functools.partial, "types": types, "OrderedDict": OrderedDict}
     return BlockNamespace(names | usual)
 
 
 def _load_companion(item: CompanionCode, index: int) -> Any:
-    existing = vars(sys.modules[MODULE_NAME]).get(item["name"], object)
-    if existing is not object or not item["code"]:  # `object` is a placeholder for names in annotations
+    block, code = sys.modules[MODULE_NAME], item["code"]
+    if vars(block).get(item["name"], object) is not object or not code:  # `object`: a placeholder of annotations
         return None
     path = Path(f"companion_{index}.py").resolve()
-    code, shared = _share_classes(item["code"])
     path.write_text(code, encoding="utf-8")
-    specification = importlib.util.spec_from_file_location(path.stem, path)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[path.stem] = module
-    vars(module).update(shared)
+    module = sys.modules[path.stem] = types.ModuleType(path.stem)
+    module.__file__ = str(path)
+
+    def execute() -> None:
+        tree, text = ast.parse(code), inspect.getsource(block)
+        for node in list(tree.body):
+            # An instance of a class is not one of another class with the same text.
+            known = vars(block).get(node.name) if isinstance(node, ast.ClassDef) else None
+            if isinstance(known, type) and (ast.get_source_segment(code, node) or code) in text:
+                tree.body.remove(node)
+                setattr(module, known.__name__, known)
+        exec(compile(tree, str(path), "exec", dont_inherit=True), vars(module))  # noqa: S102 - inside the sandbox
+
     try:
-        attempt(lambda: specification.loader.exec_module(module))  # type: ignore[union-attr]
+        attempt(execute)
     except AttemptError:
         return None
     return getattr(module, item["name"], None)
-
-
-def _share_classes(code: str) -> tuple[str, dict[str, Any]]:
-    """Return a companion's file without the classes that are also in the block's file, and these classes.
-
-    An instance of a class is not one of another class with the same text.
-    """
-    block = sys.modules[MODULE_NAME]
-    text, lines = inspect.getsource(block), code.splitlines()
-    shared: dict[str, Any] = {}
-    try:
-        tree = ast.parse(code)
-    except SyntaxError:
-        return code, shared
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef) and isinstance(vars(block).get(node.name), type):
-            first = min([node.lineno, *(part.lineno for part in node.decorator_list)]) - 1
-            if "\n".join(lines[first : node.end_lineno]) in text:
-                shared[node.name] = vars(block)[node.name]
-                lines[first : node.end_lineno] = [""] * len(lines[first : node.end_lineno])
-    return "\n".join(lines), shared
 
 
 def _search(cls: type[nn.Module], payload: dict[str, Any]) -> dict[str, Any]:
@@ -176,7 +148,7 @@ def _search(cls: type[nn.Module], payload: dict[str, Any]) -> dict[str, Any]:
     )
     # Where an argument is a class, those that are named as blocks are tried before helpers.
     blocks = tuple(sorted(others, key=lambda name: not name.lower().endswith(("block", "bottleneck", "layer"))))
-    constructor = Constructor(cls, names, hints, TimeBudget(), blocks)
+    constructor = Constructor(cls, names, hints, TimeBudget(construction=1.0), blocks)
     goal = payload["goal"]
     search = Search(constructor, forward=goal != "constructed")
     best: dict[str, Any] | None = None
@@ -186,7 +158,7 @@ def _search(cls: type[nn.Module], payload: dict[str, Any]) -> dict[str, Any]:
         result = _confirm_refined(constructor, built, called, goal, search.work)
         if result["kind"] == "no_result":
             search.rejected = result["error"].rpartition("): ")[2]
-        best = _pick_better(best, result)
+        best = result if best is None or _rank(result) > _rank(best) else best
         enough = number >= _MAX_BACKWARD_TRIES and not best["doubtful"] and best["kind"] != "no_result"
         if (best["level"] == goal and not best["doubtful"]) or enough or number >= _MAX_DOUBTFUL_TRIES:
             break
@@ -217,17 +189,8 @@ def _confirm_refined(
     return _confirm(constructor, built, called, goal)
 
 
-_ORDER = ("constructed", "forward", "backward")
-
-
-def _pick_better(first: dict[str, Any] | None, second: dict[str, Any]) -> dict[str, Any]:
-    if first is None:
-        return second
-    ranks = [
-        (_ORDER.index(item["level"]), not item["doubtful"], tuple(item.get("progress", (0, 0))))
-        for item in (first, second)
-    ]
-    return second if ranks[1] > ranks[0] else first
+def _rank(result: dict[str, Any]) -> tuple[int, bool]:
+    return ("constructed", "forward", "backward").index(result["level"]), not result["doubtful"]
 
 
 def _start_result(built: Constructed) -> dict[str, Any]:
@@ -317,11 +280,12 @@ def _observe_signs(module: nn.Module, called: ForwardCall, names: BlockNamespace
 
 def _list_misfits(constructor: Constructor, arguments: Arguments, called: ForwardCall, module: nn.Module) -> list[str]:
     """Return the arguments of both calls that do not fit their annotations; none if foreign types cannot be asked."""
-    names = constructor.names
+    names, forward = constructor.names, type(module).forward
 
     def action() -> list[str]:
-        init = [names.value(t) for t in arguments.args], {name: names.value(t) for name, t in arguments.kwargs}
-        return list_misfits_of_calls(module, constructor.parameters, init, evaluate(called, names))
+        _, *takes = inspect.signature(forward).parameters.items()
+        misfits = list_misfits(type(module).__init__, constructor.parameters, *evaluate(arguments, names))
+        return [*misfits, *list_misfits(forward, dict(takes), *evaluate(called, names))]
 
     try:
         misfits: list[str] = attempt(action)

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from extract.arguments.constructing import construct
 from extract.arguments.forwarding import ForwardCall, evaluate
-from extract.arguments.messages import BlockRun, CallTexts
+from extract.arguments.messages import BlockRun
 from extract.arguments.probe import MODULE_NAME, hide
 from extract.arguments.search_guest import define, disable_denied, namespace
-from extract.arguments.trials import SEED, AttemptError, BlockNamespace, attempt, fill_unset, seed_all
+from extract.arguments.trials import SEED, AttemptError, attempt, fill_unset, seed_all
 from extract.arguments.values.inputs import change_nested, flatten, has_shape
 
 Shape = tuple[int, ...]
@@ -88,21 +89,6 @@ class Target:
     def shapes(self) -> list[Shape]:
         """Return the shapes of the tensors passed to forward. Raises: AttemptError."""
         return [tuple(tensor.shape) for tensor in flatten(list(self.inputs()))]
-
-
-def construct(cls: type[nn.Module], init: CallTexts, names: BlockNamespace, seconds: float) -> nn.Module:
-    """Construct a module with a fixed seed. Raises: AttemptError."""
-
-    def action() -> nn.Module:
-        args = [names.value(text) for text in init["args"]]
-        kwargs = {name: names.value(text) for name, text in init["kwargs"].items()}
-        # Again: the arguments may have drawn numbers, as in `torch.randn(3)`.
-        seed_all()
-        return cls(*args, **kwargs)
-
-    seed_all()
-    module: nn.Module = attempt(action, seconds)
-    return module
 
 
 def resize_tensor(tensor: Tensor, shape: Shape) -> Tensor:

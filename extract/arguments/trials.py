@@ -3,12 +3,14 @@
 import linecache
 import random
 import signal
+import sys
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,10 @@ _MAX_LINES = 20
 _MAX_FRAMES = 4  # in the measure of progress
 
 
+class TooManyStepsError(RuntimeError):
+    """An action ran too many lines of the block."""
+
+
 class AttemptError(Exception):
     """A failed attempt.
 
@@ -37,11 +43,7 @@ class AttemptError(Exception):
     def __init__(self, cause: BaseException, finished: int = 0) -> None:
         super().__init__(read_message(cause))
         self.cause = cause
-        frames = [
-            frame
-            for frame in traceback.extract_tb(read_traceback(cause))
-            if frame.filename.endswith(f"{MODULE_NAME}.py") or "companion_" in frame.filename
-        ]
+        frames = [frame for frame in traceback.extract_tb(read_traceback(cause)) if _is_of_block(frame.filename)]
         self.lines = tuple(_statement(frame) for frame in frames)
         self.numbers = tuple(frame.lineno or 0 for frame in frames)
         self.progress = (finished, *(self.numbers[:_MAX_FRAMES] or (0,)))
@@ -64,6 +66,10 @@ class AttemptError(Exception):
     def where(self) -> str:
         """Return the innermost line of the block's file, in parentheses, or ""."""
         return f" (line {self.numbers[-1]}: {self.lines[-1][:120]})" if self.lines else ""
+
+
+def _is_of_block(file: str) -> bool:
+    return file.endswith(f"{MODULE_NAME}.py") or "companion_" in file
 
 
 def _statement(frame: traceback.FrameSummary) -> str:
@@ -90,10 +96,34 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def attempt(action: Callable[[], Any], seconds: float = 10.0) -> Any:
+@contextmanager
+def limit_steps(most: int) -> Iterator[None]:
+    """Raise TooManyStepsError once more lines of the block's files have run: the same on every machine."""
+    left = most
+
+    def count(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal left
+        if event == "call":
+            return count if _is_of_block(frame.f_code.co_filename) else None
+        left -= event == "line"
+        if left < 0:
+            raise TooManyStepsError(f"more than {most:,} lines ran")
+        return count
+
+    previous = sys.gettrace()
+    sys.settrace(count)
+    try:
+        yield
+    finally:
+        sys.settrace(previous)
+
+
+def attempt(action: Callable[[], Any], seconds: float = 10.0, *, steps: int | None = None) -> Any:
     """Run an action of foreign code and return its result.
 
-    Args: seconds: CPU time after which it is stopped, at the next line of Python.
+    Args:
+        seconds: CPU time after which it is stopped, at the next line of Python.
+        steps: lines of the block after which it is stopped.
     Raises: AttemptError wrapping any exception, except MemoryError, PermissionError and KeyboardInterrupt.
     """
     finished = 0
@@ -107,7 +137,7 @@ def attempt(action: Callable[[], Any], seconds: float = 10.0) -> Any:
     # CPU time, so that the result does not depend on the load of the machine.
     signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
     try:
-        with quiet():
+        with quiet(), limit_steps(steps) if steps else nullcontext():
             return action()
     except (MemoryError, PermissionError, KeyboardInterrupt):
         # The sandbox or the user raised these, not the action.
@@ -126,11 +156,15 @@ def _stop(*_: object) -> None:
 
 @dataclass(slots=True)
 class TimeBudget:
-    """The remaining attempts and CPU seconds; only large models use up the seconds."""
+    """The remaining attempts and CPU seconds; only large models use up the seconds.
+
+    Args: construction: CPU seconds of one construction with guessed arguments.
+    """
 
     constructions: int = 150
     forwards: int = 320
     seconds: float = 2.5
+    construction: float = 3.0
     started: float = field(default_factory=time.process_time)
 
     def late(self) -> bool:

@@ -152,6 +152,8 @@ def validate_all(
     stages = [*([SEARCH_AND_VISIT] * (goal == "backward")), *([SEARCH] * (goal != "executed")), EXECUTE]
 
     def usable(job: Job, outcome: Outcome) -> bool:
+        if isinstance(outcome.value, dict) and outcome.value.get("kind") == "timeout_error":
+            return False  # what a clock ended may come further another time
         return not retry_failed or _judge(EXECUTE.read(outcome)).level == job.payload["goal"]
 
     runtime, pause = sandbox.get("runtime", ()), _BACK_OFF_SECONDS

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from extract.arguments.constructing import Arguments, Constructor
+from extract.arguments.constructing import Arguments, Constructor, construct
 from extract.arguments.forwarding import ForwardCall, Search, evaluate, run
 from extract.arguments.messages import NAME, BlockRun, BlockUses, CallsToRun, CallTexts, make_uses
 from extract.arguments.probe import MODULE_NAME, hide, load
@@ -27,7 +27,6 @@ from extract.arguments.search_guest import (
     namespace,
     search_arguments,
 )
-from extract.arguments.target import construct
 from extract.arguments.trials import (
     AttemptError,
     BlockNamespace,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from extract import BlockLibrary, extract
-from extract.arguments.values.annotations import fits
+from extract.arguments.values.signs import fits
 from tests.builders.shown import show_block
 
 SOURCE = """\
@@ -161,7 +161,7 @@ EXPECTED = {
     "Masked": "its output is the same for other inputs\nall gradients are zero",
     "Frozen": "train mode fails: RuntimeError: train the head alone",
     "Unpacks": None,
-    "UnpacksByAccident": "a value does not fit its annotation: inputs: Tensor for Tuple[Tensor, float]",
+    "UnpacksByAccident": "a value does not fit its annotation: inputs: tuple for Tuple[Tensor, float]",
     "Halves": "no call shows how many dimensions are meant: with 2 or 4 it runs, too, and computes otherwise",
     "Distances": "its output grows without bound where its input nears zero",
     "Compresses": "no call shows which number is meant: factor",

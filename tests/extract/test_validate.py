@@ -213,6 +213,12 @@ def test_only_failures_run_again_when_asked(answers: Answers, fresh: FactsIndex)
     assert again[3].level == "backward"
 
 
+def test_what_a_clock_ended_is_run_again(answers: Answers, fresh: FactsIndex) -> None:
+    answers.prepared = {"a": [said("a", "constructed", "timeout_error"), said("a")]}
+    assert [verdicts_of("a", fresh)[0].kind for _ in range(3)] == ["timeout_error", None, None]
+    assert len(answers.ran) == 2
+
+
 # --- without execution ------------------------------------------------------------------------------------------------
 
 

@@ -1,20 +1,19 @@
-"""Read the calls of classes in one file, with the values that its text gives to the names in their arguments.
+"""Read one file: the signatures of its classes, and its calls of classes with the values that its text gives to names.
 
     def build(dim=48, ratio=4.0):
         hidden = int(dim * ratio)
         return Mlp(dim, hidden, act=self.act)        # Mlp(48, int(48 * 4.0), act=act): `act` stays free
 
-A name that is bound once stands for what it is bound to, a parameter for its default, a loop's name for the first item.
+A name that is bound once stands for what it is bound to, and a parameter for its default.
 """
 
 import ast
 import builtins
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from extract.arguments.hints.model import Definition, read_dotted_name
+Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
 #: Roots of dotted names that mean the same in every file.
 ROOTS: Final = frozenset({"torch", "nn", "F", "math", "np", "numpy", "functools"})
@@ -24,6 +23,26 @@ _DEEPEST = 6  # names in the values of names
 _LONGEST = 400  # characters of an argument
 _LARGEST = 10**6  # larger integers are seeds and lengths of lists
 _MOST_SITES = 24  # of one class
+
+
+class Parameter(NamedTuple):
+    """One parameter of a method."""
+
+    name: str
+    annotation: str | None
+    default: str | None
+    kind: str  # "plain", "keyword" (only by keyword), "args", "kwargs"
+
+
+Signature = tuple[Parameter, ...]
+
+
+class ClassUsage(NamedTuple):
+    """The facts that a file states about one of its classes."""
+
+    name: str
+    init: Signature | None  # None: inherited
+    forward: Signature | None
 
 
 class CallSite(NamedTuple):
@@ -36,45 +55,101 @@ class CallSite(NamedTuple):
     opened: bool  # there are further, unknown arguments
 
 
-@dataclass(slots=True)
-class _Scope:
-    """The names of a module or function. Args: values: None for a name that is bound in several ways."""
+class FileUsage(NamedTuple):
+    """The calls and classes in one file."""
 
-    outer: "_Scope | None"
-    values: dict[str, ast.expr | None] = field(default_factory=dict)
-    own: Mapping[str, ast.expr | None] = field(default_factory=dict)  # attributes of `self`, by name
+    sites: tuple[CallSite, ...]
+    classes: dict[str, ClassUsage]
 
-    def bind(self, target: ast.expr, value: ast.expr | None) -> None:
-        if isinstance(target, ast.Name):
-            self.values[target.id] = None if target.id in self.values else value
-        elif isinstance(target, ast.Tuple | ast.List):
-            whole = isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts)
-            for number, item in enumerate(target.elts):
-                self.bind(item, value.elts[number] if whole else None)  # type: ignore[union-attr]
 
-    def find(self, name: str) -> "tuple[ast.expr, _Scope] | None":
-        """Return what a name is bound to, and where."""
-        if name in self.values or self.outer is None:
-            value = self.values.get(name)
-            return (value, self) if value is not None else None
-        return self.outer.find(name)
+def read_tree(tree: ast.Module) -> FileUsage:
+    """Return the calls in a file that construct objects, and its classes."""
+    reader = _Reader(tree)
+    counts = Counter[str]()
+    sites: dict[CallSite, None] = {}
+    for call, scope in reader.list_calls(tree.body, _Scope(None)):
+        site = reader.read(call, scope)
+        if site is not None and counts[site.target] < _MOST_SITES and site not in sites:
+            counts[site.target] += 1
+            sites[site] = None
+    return FileUsage(tuple(sites), {node.name: _read_class(node) for node in _walk_classes(tree.body)})
+
+
+# -- classes -----------------------------------------------------------------------------------------------------------
+
+
+def _walk_classes(body: Sequence[ast.stmt]) -> Iterator[ast.ClassDef]:
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            yield node
+        elif isinstance(node, ast.If | ast.Try):
+            yield from _walk_classes([*node.body, *node.orelse])
+
+
+def _read_class(node: ast.ClassDef) -> ClassUsage:
+    methods = {item.name: item for item in node.body if isinstance(item, Definition)}
+    signatures = {name: read_signature(methods[name]) for name in ("__init__", "forward") if name in methods}
+    return ClassUsage(node.name, signatures.get("__init__"), signatures.get("forward"))
+
+
+def read_signature(node: Definition) -> Signature:
+    """Return the parameters of a method, without `self`."""
+    args, defaults = node.args, _read_defaults(node)
+    listed = [(arg, "plain") for arg in [*args.posonlyargs, *args.args][1:]]
+    listed += [(args.vararg, "args")] if args.vararg else []
+    listed += [(arg, "keyword") for arg in args.kwonlyargs]
+    listed += [(args.kwarg, "kwargs")] if args.kwarg else []
+    return tuple(
+        Parameter(arg.arg, _spell(arg.annotation), _spell(defaults.get(arg.arg)), kind) for arg, kind in listed
+    )
+
+
+def _spell(node: ast.expr | None) -> str | None:
+    return ast.unparse(node) if node is not None else None
+
+
+def _read_defaults(node: Definition) -> dict[str, ast.expr | None]:
+    """Return the parameters of a function with their defaults; None for those without one."""
+    args = node.args
+    plain = [*args.posonlyargs, *args.args]
+    defaults: dict[str, ast.expr | None] = {arg.arg: None for arg in plain}
+    defaults |= {arg.arg: value for arg, value in zip(plain[::-1], args.defaults[::-1], strict=False)}
+    return defaults | {arg.arg: value for arg, value in zip(args.kwonlyargs, args.kw_defaults, strict=True)}
+
+
+def read_dotted_name(node: ast.expr) -> str:
+    """Return `a.b.c` as text, or "" for other expressions."""
+    if isinstance(node, ast.Name):
+        return node.id
+    before = read_dotted_name(node.value) if isinstance(node, ast.Attribute) else ""
+    return f"{before}.{node.attr}" if before and isinstance(node, ast.Attribute) else ""
+
+
+# -- calls -------------------------------------------------------------------------------------------------------------
 
 
 class _UnreadableError(Exception):
     """An argument holds what the text does not decide."""
 
 
-def call_sites(tree: ast.Module) -> list[CallSite]:
-    """Return the calls in a file that construct objects."""
-    reader = _Reader(tree)
-    counts: dict[str, int] = {}
-    sites: dict[CallSite, None] = {}
-    for call, scope in reader.list_calls(tree.body, _Scope(None)):
-        site = reader.read(call, scope)
-        if site is not None and counts.setdefault(site.target, 0) < _MOST_SITES and site not in sites:
-            counts[site.target] += 1
-            sites[site] = None
-    return list(sites)
+class _Scope:
+    """The names of a module, class or function; None for what is bound in several ways, or by no plain assignment."""
+
+    def __init__(self, outer: "_Scope | None", values: dict[str, ast.expr | None] | None = None) -> None:
+        self._outer = outer
+        self._values = values or {}
+
+    def bind(self, target: ast.expr, value: ast.expr | None) -> None:
+        for name in (node.id for node in ast.walk(target) if isinstance(node, ast.Name)):
+            known = name in self._values or not isinstance(target, ast.Name)
+            self._values[name] = None if known else value
+
+    def find(self, name: str) -> "tuple[ast.expr, _Scope] | None":
+        """Return what a name is bound to, and where."""
+        if name in self._values or self._outer is None:
+            value = self._values.get(name)
+            return (value, self) if value is not None else None
+        return self._outer.find(name)
 
 
 class _Reader:
@@ -106,46 +181,23 @@ class _Reader:
             if isinstance(node, ast.Assign):
                 for target in node.targets:
                     scope.bind(target, node.value)
-            elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            elif isinstance(node, ast.AnnAssign):
                 scope.bind(node.target, node.value)
-            elif isinstance(node, ast.AugAssign):
+            elif isinstance(node, ast.AugAssign | ast.For):
                 scope.bind(node.target, None)
-                scope.bind(node.target, None)
-            elif isinstance(node, ast.For):
-                scope.bind(*_take_first(node))
-            if isinstance(node, ast.Call):
+            elif isinstance(node, ast.Call):
                 calls.append(node)
             waiting += ast.iter_child_nodes(node)
         yield from ((call, scope) for call in calls)
         for item in inner:
-            if isinstance(item, ast.ClassDef):
-                yield from self._list_calls_of_class(item, scope)
-            elif isinstance(item, Definition):
-                yield from self.list_calls(item.body, _make_scope(item, scope))
-
-    def _list_calls_of_class(self, node: ast.ClassDef, scope: _Scope) -> Iterator[tuple[ast.Call, _Scope]]:
-        methods = [item for item in node.body if isinstance(item, Definition)]
-        # Attributes are those of the class and those that its constructor sets, as its scope reads them.
-        attributes = _Scope(None)
-        for assigned in (item for item in node.body if isinstance(item, ast.Assign)):
-            attributes.bind(assigned.targets[0], assigned.value)
-        for method in (item for item in methods if item.name == "__init__"):
-            local = _make_scope(method, scope)
-            list(self.list_calls(method.body, local))  # binds its names
-            for assigned in (item for item in ast.walk(method) if isinstance(item, ast.Assign)):
-                if isinstance(assigned.targets[0], ast.Attribute):
-                    value = self._try_expand(assigned.value, local)
-                    attributes.bind(ast.Name(assigned.targets[0].attr), value)
-        for method in methods:
-            local = _make_scope(method, scope)
-            local.own = attributes.values
-            yield from self.list_calls(method.body, local)
+            if isinstance(item, Definition | ast.ClassDef):
+                values = {} if isinstance(item, ast.ClassDef) else _read_defaults(item)
+                yield from self.list_calls(item.body, _Scope(scope, values))
 
     def read(self, call: ast.Call, scope: _Scope) -> CallSite | None:
         """Return a call as a call site, if it constructs an object and any argument is known."""
         found = scope.find(call.func.id) if isinstance(call.func, ast.Name) else None
-        function = found[0] if found is not None else call.func
-        chain = read_dotted_name(function)
+        chain = read_dotted_name(found[0] if found is not None else call.func)
         name = self._renamed.get(chain, chain.rpartition(".")[2])
         if not chain or not (name.lstrip("_")[:1].isupper() or chain in self._classes):
             return None
@@ -158,29 +210,22 @@ class _Reader:
         return CallSite(target, name, args, kwargs, opened) if known else None
 
     def _write(self, node: ast.expr, scope: _Scope) -> str | None:
-        expanded = self._try_expand(node, scope)
-        text = ast.unparse(expanded) if expanded is not None else ""
-        return text if 0 < len(text) <= _LONGEST else None
-
-    def _try_expand(self, node: ast.expr, scope: _Scope) -> ast.expr | None:
         try:
-            return self._expand(node, scope, 0)
+            text = ast.unparse(self._expand(node, scope, 0))
         except _UnreadableError:
             return None
+        return text if len(text) <= _LONGEST else None
 
     def _expand(self, node: ast.expr, scope: _Scope, depth: int) -> ast.expr:
         """Return an expression with the values of its names. Raises: _UnreadableError."""
-        if depth > _DEEPEST or isinstance(node, ast.Await | ast.Yield | ast.YieldFrom | ast.NamedExpr | ast.Starred):
-            raise _UnreadableError
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
-            raise _UnreadableError
-        if isinstance(node, ast.Constant) and isinstance(node.value, int) and node.value > _LARGEST:
+        unread = ast.Await | ast.Yield | ast.YieldFrom | ast.NamedExpr | ast.Starred
+        is_power = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow)
+        is_large = isinstance(node, ast.Constant) and isinstance(node.value, int) and node.value > _LARGEST
+        if depth > _DEEPEST or isinstance(node, unread) or is_power or is_large:
             raise _UnreadableError
         if isinstance(node, ast.Name):
             found = scope.find(node.id)
-            if found is not None:
-                return self._expand(*found, depth + 1)
-            return _parse(self._imported.get(node.id, node.id))
+            return self._expand(*found, depth + 1) if found else _parse(self._imported.get(node.id, node.id))
         if isinstance(node, ast.Attribute):
             return self._expand_attribute(node, scope, depth)
         if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and not scope.find(node.value.id):
@@ -190,53 +235,27 @@ class _Reader:
             first, last = self._imported.get(chain, chain).partition(".")[0], chain.rpartition(".")[2]
             if not (first in ROOTS | _CALLABLE or last.lstrip("_")[:1].isupper()):
                 raise _UnreadableError
+
+        def expand(part: object) -> object:
+            if isinstance(part, list):
+                return [expand(item) for item in part]
+            if isinstance(part, ast.keyword):
+                return ast.keyword(part.arg, self._expand(part.value, scope, depth))
+            return self._expand(part, scope, depth) if isinstance(part, ast.expr) else part
+
         fresh = type(node)()
         for name, value in ast.iter_fields(node):
-            if isinstance(value, list):
-                setattr(fresh, name, [self._expand_part(item, scope, depth) for item in value])
-            else:
-                setattr(fresh, name, self._expand_part(value, scope, depth))
+            setattr(fresh, name, expand(value))
         return fresh
 
-    def _expand_part(self, part: object, scope: _Scope, depth: int) -> object:
-        if isinstance(part, ast.expr):
-            return self._expand(part, scope, depth)
-        if isinstance(part, ast.keyword):
-            return ast.keyword(part.arg, self._expand(part.value, scope, depth))
-        return part
-
     def _expand_attribute(self, node: ast.Attribute, scope: _Scope, depth: int) -> ast.expr:
-        """Return `nn.ReLU` and `Mode.MEAN` as they are, the value of `self.width`, and `width` for `config.width`."""
+        """Return `nn.ReLU` and `Mode.MEAN` as they are, `width` for `config.width`, and its value for `self.width`."""
         first, _, rest = read_dotted_name(node).partition(".")
         imported = self._imported.get(first, first)
         if imported.partition(".")[0] in ROOTS or first in self._classes or first.lstrip("_")[:1].isupper():
             return _parse(f"{imported}.{rest}")
-        holder: _Scope | None = scope
-        while first == "self" and holder is not None and not holder.own:
-            holder = holder.outer
-        value = holder.own.get(node.attr) if first == "self" and holder is not None else None
-        return self._expand(value, _Scope(None), depth + 1) if value is not None else ast.Name(node.attr)
-
-
-def _make_scope(node: Definition, outer: _Scope) -> _Scope:
-    """Return the scope of a function: its parameters stand for their defaults."""
-    scope, args = _Scope(outer), node.args
-    plain = [*args.posonlyargs, *args.args]
-    defaults: list[ast.expr | None] = [None] * (len(plain) - len(args.defaults)) + [*args.defaults]
-    scope.values = {arg.arg: value for arg, value in zip(plain, defaults, strict=True)}
-    scope.values |= {arg.arg: value for arg, value in zip(args.kwonlyargs, args.kw_defaults, strict=True)}
-    return scope
-
-
-def _take_first(node: ast.For) -> tuple[ast.expr, ast.expr | None]:
-    """Return the target of a loop and its first value."""
-    called = isinstance(node.iter, ast.Call) and read_dotted_name(node.iter.func)
-    if called == "range":
-        return node.target, ast.Constant(0)
-    if called == "enumerate" and isinstance(node.target, ast.Tuple):
-        return node.target.elts[0], ast.Constant(0)
-    items = node.iter.elts if isinstance(node.iter, ast.Tuple | ast.List) else []
-    return node.target, items[0] if items else None
+        name = ast.Name(node.attr)
+        return self._expand(name, scope, depth + 1) if first == "self" else name
 
 
 def _parse(text: str) -> ast.expr:

@@ -1,22 +1,37 @@
-"""Inputs of forward: values that can be varied and written as expressions, and which of them to try.
+"""Inputs of forward: values that can be varied and written as expressions, and which of them to try first.
 
 The choice follows from the names and annotations of the arguments, and the layers of the module.
 """
 
 import inspect
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
-#: Kinds of tensors, by the use of their numbers.
+#: Kinds of tensors, by the use of their numbers, and how they are created.
 FLOAT, INDEX, POSITIVE, MASK = "float", "index", "positive", "mask"
+_CREATED = {
+    FLOAT: "torch.randn({shape})",
+    INDEX: "torch.randint(0, {below}, {shape})",
+    POSITIVE: "torch.rand({shape})",
+    MASK: "torch.ones({shape}, dtype=torch.bool)",
+}
+#: A class of dicts whose items are attributes, too, as those of a batch of graphs. What is missing is an
+#: AttributeError, so that `hasattr` and copies work.
+RECORD = (
+    "type('Record', (dict,), {'__getattr__': lambda self, key: "
+    "self[key] if key in self else object.__getattribute__(self, key), '__setattr__': dict.__setitem__})"
+)
+#: A function that returns the first of what it is called with.
+FIRST = "lambda x, *_, **__: x"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +42,14 @@ class Tensor:
     kind: str = FLOAT
     below: int = 2
 
+    @property
+    def is_image(self) -> bool:
+        """Whether it has the axes of square images or videos."""
+        return len(self.shape) in (4, 5) and self.shape[-1] == self.shape[-2]
+
     def expression(self) -> str:
-        """Return Python code that creates it; random numbers come from the global generator."""
-        shape = "".join(f"{size}, " for size in self.shape)
-        shape = f"({shape.rstrip(', ') if len(self.shape) > 1 else shape.rstrip()})"
-        if self.kind == INDEX:
-            return f"torch.randint(0, {self.below}, {shape})"
-        if self.kind == MASK:
-            return f"torch.ones({shape}, dtype=torch.bool)"
-        if self.kind == POSITIVE:
-            return f"torch.rand({shape})"
-        return f"torch.randn({shape})"
+        """Return Python code that creates it."""
+        return _CREATED[self.kind].format(shape=self.shape, below=self.below)
 
     def with_shape(self, shape: Sequence[int]) -> "Tensor":
         """Return the tensor with another shape."""
@@ -65,9 +77,8 @@ class ListOfValues:
     def expression(self) -> str:
         """Return Python code that creates it."""
         inside = ", ".join(value.expression() for value in self.values)
-        if self.is_tuple:
-            return f"({inside},)" if len(self.values) == 1 else f"({inside})"
-        return f"[{inside}]"
+        comma = "," if len(self.values) == 1 else ""
+        return f"({inside}{comma})" if self.is_tuple else f"[{inside}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +97,6 @@ class FieldValues:
         return f"{kind}({', '.join(f'{name}={value.expression()}' for name, value in self.fields)})"
 
 
-#: A class of dicts whose items are attributes, too, as those of a batch of graphs. What is missing is an
-#: AttributeError, so that `hasattr` and copies work.
-RECORD = (
-    "type('Record', (dict,), {'__getattr__': lambda self, key: "
-    "self[key] if key in self else object.__getattribute__(self, key), '__setattr__': dict.__setitem__})"
-)
-
-
 Value = Tensor | Literal | ListOfValues | FieldValues
 Inputs = tuple[tuple[str, Value], ...]  # forward's arguments by name, in order; "*" for further positional ones
 
@@ -103,17 +106,15 @@ def tensors_in(value: Value) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, ListOfValues):
-        for item in value.values:
-            yield from tensors_in(item)
+        yield from itertools.chain.from_iterable(map(tensors_in, value.values))
     elif isinstance(value, FieldValues):
-        for _, item in value.fields:
-            yield from tensors_in(item)
+        yield from itertools.chain.from_iterable(tensors_in(item) for _, item in value.fields)
 
 
-def change_tensors(value: Value, change: Callable[[Tensor], Value]) -> Value:
-    """Return the value with every tensor changed."""
+def change_tensors(value: Value, change: Callable[[Tensor], Tensor | None]) -> Value:
+    """Return the value with its tensors changed, but for those for which there is None."""
     if isinstance(value, Tensor):
-        return change(value)
+        return change(value) or value
     if isinstance(value, ListOfValues):
         return replace(value, values=tuple(change_tensors(item, change) for item in value.values))
     if isinstance(value, FieldValues):
@@ -178,8 +179,7 @@ _TOKENS = 16
 _NODES, _EDGES = 8, 16  # of the small graph used for graph networks
 
 
-@dataclass(frozen=True, slots=True)
-class Layers:
+class Layers(NamedTuple):
     """Facts about the input of a module, from its layers."""
 
     channels: tuple[int, ...]  # input channels of the first layers, in order
@@ -253,67 +253,46 @@ def layouts(layers: Layers, name: str, *, rows: bool) -> list[Layout]:
     ]
 
 
-# -- facts from the names of arguments ------------------------------------------------------------------------------
+# -- facts from the names and annotations of arguments ---------------------------------------------------------------
 
 _INDEX = re.compile(r".*(ids|labels?|indices|index|idx|timesteps?|token)|t|y|texts?|words")
 _MASK = re.compile(r".*mask.*|valid.*")
 _TENSORS = re.compile(r"(typing\.)?[tT]uple\[(torch\.)?Tensor(, ?(torch\.)?Tensor)+\]")  # as many as it states
-_DICTS = re.compile(r"(?i)(typing\.)?(dict|(mutable)?mapping)\b")
 _TARGETS = re.compile(r"targets?|labels?|gt|y_true")
-
-#: Values of arguments with the same meaning everywhere, for the small graph or for a 4 x 4 feature map.
-MEANINGS: tuple[tuple[str, Value], ...] = (
-    (r"edge_index.*|adj_t|edge_label_index|edges", Tensor((2, _EDGES), INDEX, _NODES)),
-    (r"batch(_idx)?|index", Tensor((_NODES,), INDEX, 1)),
-    (
-        r"(box|bbox)(es)?|rois|proposals|anchors",
-        Literal("torch.tensor([[0.0, 1.0, 1.0, 6.0, 6.0], [1.0, 2.0, 2.0, 7.0, 7.0]])"),
-    ),
-)
+_GRAPH = {"edge_index", "adj_t", "batch", "index"}  # arguments that have the same meaning everywhere
+_NUMBERS = r"(list|sequence|tuple|iterable|size)\[int.*\]"  # sides of an image or a map
 
 
-def meaning(name: str) -> Value | None:
-    """Return the value of an argument with a well-known name, or None."""
-    return next((value for pattern, value in MEANINGS if re.fullmatch(pattern, name)), None)
-
-
-def is_graph(arguments: Sequence[str]) -> bool:
-    """Return whether forward takes a graph: its main input has one row per node."""
-    return any(name in {"edge_index", "adj_t", "batch", "index"} for name in arguments)
-
-
-def is_loss(arguments: Sequence[str], class_name: str) -> bool:
+def is_loss(arguments: Iterable[str], class_name: str) -> bool:
     """Return whether forward compares a prediction with a target."""
     named = any(_TARGETS.fullmatch(name) for name in arguments)
     return named or class_name.lower().endswith(("loss", "criterion"))
 
 
-#: Patterns of annotations and the values for a further argument, computed from the main input; first match.
-_ANNOTATED: tuple[tuple[str, Callable[[Tensor], tuple[Value, ...]]], ...] = (
-    (r"(tuple|size)\[(int,?){2}\]", lambda main: (Literal(str(_sides(main, 2))),)),
-    (r"(tuple|size)\[(int,?){3}\]", lambda main: (Literal(str(_sides(main, 3))),)),
-    (r"(list|sequence|tuple|iterable)\[(int,?(\.\.\.)?)\]", lambda main: (Literal(str(list(_sides(main, 2)))),)),
-    (r"(list|sequence|tuple|iterable)\[(str,?(\.\.\.)?)\]", lambda _: (Literal("['0', '1', '2']"),)),
-    (
-        r"(list|sequence|tuple|iterable)\[(tensor,?(\.\.\.)?)\]",
-        lambda main: (
-            pyramid(main.shape[1], 3, main.shape[-1]) if len(main.shape) == 4 else ListOfValues((main, main)),
-        ),
-    ),
-    (r"int", lambda _: (Literal("4"), Literal("1"))),
-    (r"bool", lambda _: (Literal("False"), Literal("True"))),
-    (r"callable.*|.*module(list)?", lambda _: (Literal("nn.Identity()"),)),
-)
+def find_meaning(name: str) -> Tensor | None:
+    """Return the value of an argument that describes the small graph, or None."""
+    if re.fullmatch(r"edge_index.*|adj_t|edge_label_index|edges", name):
+        return Tensor((2, _EDGES), INDEX, _NODES)
+    return Tensor((_NODES,), INDEX, 1) if re.fullmatch(r"batch(_idx)?|index", name) else None
 
 
 def values_from_annotation(annotation: str, main: Tensor) -> list[Value]:
-    """Return values of the annotated type; empty for tensors and unknown annotations."""
+    """Return values of the annotated type, sizes like those of the main input; empty for other annotations."""
     plain = re.sub(r"\b(torch|typing|nn|t|collections\.abc)\.|\s|['\"]", "", annotation).lower()
     plain = re.sub(r"optional\[(.*)\]$", r"\1", plain).removesuffix("|none")
-    return next((list(make(main)) for pattern, make in _ANNOTATED if re.fullmatch(pattern, plain)), [])
+    if plain == "int":
+        return [Literal("4"), Literal("1")]
+    if plain == "bool":
+        return [Literal("False"), Literal("True")]
+    if re.fullmatch(r"(list|sequence|tuple|iterable)\[tensor(,\.\.\.)?\]", plain):
+        return [ListOfValues((main, main))]
+    if re.fullmatch(_NUMBERS, plain):
+        sides = _list_sides(main, max(plain.count("int"), 2))
+        return [Literal(str(sides if plain.startswith(("tuple", "size")) else list(sides)))]
+    return []
 
 
-def _sides(main: Tensor, number: int) -> tuple[int, ...]:
+def _list_sides(main: Tensor, number: int) -> tuple[int, ...]:
     """Return the spatial sizes of the main input; tokens are arranged in a map that is as square as possible."""
     if len(main.shape) != 3:
         return main.shape[-number:] if len(main.shape) > number else (4,) * number
@@ -323,8 +302,7 @@ def _sides(main: Tensor, number: int) -> tuple[int, ...]:
 
 def propose_like_main(name: str, main: Tensor, *, loss: bool) -> list[Value]:
     """Return values for a further argument: by its name, else a tensor like the main input."""
-    value = meaning(name)
-    if value is not None:
+    if (value := find_meaning(name)) is not None:
         return [value, main]
     lower = name.lower()
     tokens = main.shape[1] if len(main.shape) == 3 else main.shape[-1]
@@ -347,35 +325,92 @@ def propose_like_main(name: str, main: Tensor, *, loss: bool) -> list[Value]:
     return [main, Literal("None"), Literal("1"), Tensor((rows[0], tokens), INDEX)]
 
 
-def main_values(name: str, annotation: str, shape: tuple[int, ...], channels: int, layers: Layers) -> Iterator[Value]:
+def main_values(name: str, annotation: str, shape: tuple[int, ...], layers: Layers) -> Iterator[Value]:
     """Yield values for the first argument in one layout."""
-    lower = name.lower()
     if _TENSORS.fullmatch(annotation):
-        tensor = Tensor((BATCH, _TOKENS), INDEX) if layers.embeds else Tensor(shape, FLOAT)
+        tensor = Tensor((BATCH, _TOKENS), INDEX) if layers.embeds else Tensor(shape)
         yield ListOfValues((tensor,) * annotation.count("Tensor"), is_tuple=True)
-    value = meaning(name)
-    if value is not None:
+    if (value := find_meaning(name)) is not None:
         yield value
-    if _INDEX.fullmatch(lower) or (layers.embeds and len(shape) in (2, 3)):
+    if _INDEX.fullmatch(name.lower()) or (layers.embeds and len(shape) in (2, 3)):
         indices = [Tensor((BATCH, _TOKENS), INDEX), Tensor((BATCH,), INDEX)]
         yield from reversed(indices) if len(shape) == 1 else indices
-    if _DICTS.match(annotation):
+    if re.match(r"(typing\.)?(dict|(mutable)?mapping)\b", annotation.lower()):
         yield FieldValues()
-    if re.match(r"(list|tuple|sequence)", annotation.lower()):
-        yield pyramid(channels, 3, max(8, shape[-1] if len(shape) == 4 else 16))
-    yield Tensor(shape, FLOAT)
+    if re.match(r"(typing\.)?(list|tuple|sequence)\b", annotation.lower()):
+        yield ListOfValues((Tensor(shape), Tensor(shape)), is_tuple="tuple" in annotation.lower())
+    yield Tensor(shape)
 
 
-def pyramid(channels: int | Sequence[int], levels: int, largest: int = 32) -> ListOfValues:
-    """Return feature maps of decreasing size, like the outputs of a backbone."""
-    widths = [channels] * levels if isinstance(channels, int) else list(channels)
-    sides = [max(1, largest >> level) for level in range(len(widths))]
-    return ListOfValues(tuple(Tensor((BATCH, width, side, side)) for width, side in zip(widths, sides, strict=True)))
+# -- the first inputs --------------------------------------------------------------------------------------------------
+
+#: Gives the texts that the block's file compares a parameter with.
+Compared = Callable[[str, object], Sequence[str]]
 
 
-def graph_main(channels: int) -> Tensor:
-    """Return the node features of the small graph."""
-    return Tensor((_NODES, channels))
+def list_first_inputs(
+    module: nn.Module, parameters: Mapping[str, inspect.Parameter], compared: Compared
+) -> Iterator[Inputs]:
+    """Yield the inputs to start from, most likely first."""
+    if not _GRAPH.isdisjoint(parameters):
+        yield from _list_first_inputs(module, parameters, compared, graph=True)
+    # What has the names of a graph may take something else.
+    yield from _list_first_inputs(module, parameters, compared, graph=False)
+
+
+def _list_first_inputs(
+    module: nn.Module, parameters: Mapping[str, inspect.Parameter], compared: Compared, *, graph: bool
+) -> Iterator[Inputs]:
+    """Yield initial inputs, one for each layout and number of channels; of a graph, one for each number."""
+    layers = read_layers(module)
+    loss = is_loss(parameters, type(module).__name__)
+    # A forward of `*inputs` alone has no required parameter, but takes at least one input.
+    names = list_required(parameters) or [
+        f"*{name}" for name, parameter in parameters.items() if parameter.kind is parameter.VAR_POSITIONAL
+    ]
+    if not names:
+        if not parameters or any(p.default is not None for p in parameters.values() if not is_variadic(p)):
+            yield ()
+        names = list(parameters)[:1]
+    if not names:
+        return
+
+    def annotation(name: str) -> str:
+        return annotation_text(parameters[name.lstrip("*")].annotation)
+
+    def choose(name: str, main: Tensor) -> list[Value]:
+        spelled = annotation(name)
+        by_annotation = values_from_annotation(spelled, main)
+        if re.search(r"\bNone\b|Optional\[", spelled) and "Tensor" not in spelled:
+            by_annotation.insert(0, Literal("None"))
+        texts = compared(name, parameters[name].annotation)
+        by_name = [*map(Literal, texts), *propose_like_main(name, main, loss=loss)]
+        return [*by_name, *by_annotation] if find_meaning(name) is not None else [*by_annotation, *by_name]
+
+    shapes = layouts(layers, names[0], rows=graph or loss)
+    for position, layout in enumerate(shapes[:1] if graph else shapes):
+        for size in (layers.channels or (32, 3))[: 2 if position < 2 else 1]:
+            for value in main_values(names[0], annotation(names[0]), layout(size), layers):
+                main: Value = Tensor((_NODES, size)) if graph and isinstance(value, Tensor) else value
+                first = next(tensors_in(main), Tensor((BATCH, size, 16, 16)))
+                choices = [(name, choose(name, first)) for name in names[1:]]
+                likeliest = [(name, values[0]) for name, values in choices]
+                yield ((names[0], main), *likeliest)
+                if choices and (loss or len(choices) == 1):
+                    for other in choices[0][1][1:3]:
+                        yield ((names[0], main), (names[1], other), *likeliest[1:])
+
+
+# -- parameters ------------------------------------------------------------------------------------------------------
+
+
+def annotation_text(annotation: object) -> str:
+    """Return an annotation as text, or "" if there is none."""
+    if annotation is inspect.Parameter.empty:
+        return ""
+    if isinstance(annotation, str):
+        return annotation
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
 def list_required(parameters: Mapping[str, inspect.Parameter]) -> list[str]:

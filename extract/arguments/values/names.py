@@ -1,17 +1,21 @@
-"""Values to try for a constructor's parameter, from its name, its annotation and its default.
+"""Values to try for a parameter, by what a file does with its name, by its name, its annotation and its default.
 
 The names are the usual ones of the field: `in_channels`, `embed_dim`, `num_heads`, `norm_layer`. Widths are 32, a
 multiple of each number of heads.
 """
 
+import ast
+import functools
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from extract.arguments.values.inputs import is_variadic
+from extract.arguments.values.inputs import annotation_text, is_variadic
 
 BLOCK = "@block"  # placeholder for a class of the block's file
+_MAX_COMPARED = 6
 
 
 class NameRule(NamedTuple):
@@ -64,7 +68,6 @@ ANNOTATIONS: tuple[NameRule, ...] = (
 )
 ANYTHING = "32|[32, 32, 32]|2|None|nn.Identity()|[32, 32]|(32, 32)|[32, 32, 32, 32]|@block|'mean'|0.5|3"
 
-
 #: Patterns of annotations, and of the start of expressions with a matching type.
 _KINDS: tuple[tuple[str, str], ...] = (
     (r"(typing\.)?(list|tuple|sequence|iterable)\b.*", r"[\[(]"),
@@ -74,7 +77,7 @@ _KINDS: tuple[tuple[str, str], ...] = (
 
 
 def candidates(name: str, annotation: object = inspect.Parameter.empty) -> tuple[str, ...]:
-    """Return expressions to try for a required parameter, most likely first, with `BLOCK` unexpanded."""
+    """Return the usual values of a parameter, most likely first, with `BLOCK` unexpanded."""
     spelling = annotation_text(annotation).lower().removeprefix("typing.")
     texts = [*_match_rules(NAMES, name.lower().strip("_")), *_match_rules(ANNOTATIONS, spelling)]
     kind = next((start for pattern, start in _KINDS if re.fullmatch(pattern, spelling)), "")
@@ -86,13 +89,43 @@ def _match_rules(rules: Iterable[NameRule], text: str) -> list[str]:
     return next((rule.values.split("|") for rule in rules if re.fullmatch(rule.pattern, text)), [])
 
 
-def annotation_text(annotation: object) -> str:
-    """Return an annotation as text, or "" if there is none."""
-    if annotation is inspect.Parameter.empty:
-        return ""
-    if isinstance(annotation, str):
-        return annotation
-    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+# -- what a file compares a name with, or looks up by it -------------------------------------------------------------
+
+
+def list_compared(module: str, name: str, annotation: object = inspect.Parameter.empty) -> tuple[str, ...]:
+    """Return the texts that a file compares a name with, unless an annotation asks for something else than a text."""
+    spelling = annotation_text(annotation)
+    takes_text = not spelling or re.search(r"(?i)str|literal|any\b|enum", spelling)
+    return read_compared(module).get(name, ()) if takes_text else ()
+
+
+@functools.cache
+def read_compared(module: str) -> Mapping[str, tuple[str, ...]]:
+    """Return the texts that the names in an imported module are compared with; empty if its text is unavailable.
+
+        assert mode.lower() in ("mean", "max")              # mode: 'mean', 'max'
+        self.scale = SCALES[mode]                           # mode: the keys of SCALES
+
+    A name means the same wherever a file uses it, so its functions and other classes count, too.
+    """
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except (KeyError, OSError, TypeError, SyntaxError, ValueError, RecursionError):
+        return {}
+    found: dict[str, dict[str, None]] = {}
+    for node in ast.walk(tree):
+        texts: Iterable[object] = ()
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq | ast.In | ast.NotIn):
+            texts = [part.value for part in ast.walk(node.comparators[0]) if isinstance(part, ast.Constant)]
+            named = re.fullmatch(r"(?:.*\.)?(\w+?)(?:\.\w+\(\))?", ast.unparse(node.left))
+        elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+            table = vars(sys.modules[module]).get(node.value.id)
+            texts = sorted(map(str, table)) if isinstance(table, dict) else ()
+            named = re.fullmatch(r"(\w+)", ast.unparse(node.slice)) if texts else None
+        for text in texts:
+            if isinstance(text, str) and named is not None:
+                found.setdefault(named[1], {})[repr(text)] = None
+    return {name: tuple(texts)[:_MAX_COMPARED] for name, texts in found.items()}
 
 
 # -- small values for large defaults ---------------------------------------------------------------------------------
@@ -101,7 +134,7 @@ def annotation_text(annotation: object) -> str:
 SMALL: tuple[tuple[str, int, int], ...] = (
     (r".*(token_id|token_index|pad_idx|padding_idx)", 1, 100),
     (r".*(vocab_size|num_embeddings|n_vocab|vocab)", 128, 128),
-    (r".*(layers?|num_blocks|depth)", 2, 2),
+    (r".*(layers?|num_blocks|depths?|repeats)", 2, 2),
     (r".*(heads?|n_head)", 4, 4),
     (r"d_[kqv]|.*head_dim|head_size", 8, 8),
     (r".*(image_size|img_size)", 32, 64),
@@ -109,25 +142,20 @@ SMALL: tuple[tuple[str, int, int], ...] = (
     (r".*(positions?|_positions_?.*|position_embeddings|n_ctx|max_.*_?len.*|sliding_window)", 64, 64),
     (r".*(intermediate|ffn|feed_?forward|d_ff|mlp_dim|inner).*", 64, 64),
     (r".*num_labels|num_classes", 10, 10),
-    (r".*(embed|hidden|model|width|channels|_dim|^dim|_size|features|n_embd|filters|planes).*", 32, 64),
+    (r".*(embed|hidden|model|width|channel|dim|_size|features|n_embd|filters|planes).*", 32, 64),
 )
 
 
 def shrunk(name: str, default: object) -> str | None:
     """Return a small value for a parameter with a large default, or None to keep the default."""
-    if isinstance(default, bool) or not isinstance(default, (int, list, tuple)):
-        return None
     lower = name.lower().strip("_")
     small, limit = next(((size, most) for pattern, size, most in SMALL if re.fullmatch(pattern, lower)), (0, 0))
+    if not small or isinstance(default, bool) or not isinstance(default, int | list | tuple):
+        return None
     if isinstance(default, int):
-        return str(small) if small and default > limit else None
-    if not default or not all(isinstance(item, int) and not isinstance(item, bool) for item in default):
-        return None
-    if not small and "dim" not in lower and "channel" not in lower and "depth" not in lower:
-        return None
-    # Depths count repetitions, all others are widths.
-    size = 2 if re.search(r"depth|layers|blocks|repeats", lower) else small if 0 < small < 32 else 32
-    if max(default) <= size * 2:
+        return str(small) if default > limit else None
+    size = min(small, 32)  # of widths; numbers of heads and depths are smaller
+    if not all(type(item) is int for item in default) or max(default, default=0) <= 2 * size:
         return None
     # Numbers of heads divide widths.
     fresh = [size if size < 32 and size % max(min(item, size), 1) else min(item, size) for item in default]
@@ -148,6 +176,11 @@ def format_call(name: str, arguments: Mapping[str, str]) -> str:
     return f"{name}({', '.join(f'{key}={text}' for key, text in sorted(arguments.items()))})"
 
 
+def format_dict(items: Mapping[Any, str]) -> str:
+    """Return a dict with these items, as an expression."""
+    return f"{{{', '.join(f'{name!r}: {text}' for name, text in items.items())}}}"
+
+
 def read_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """Return the parameters of a function or class, empty if its signature is unavailable.
 
@@ -164,8 +197,3 @@ def read_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter
     except Exception:  # noqa: BLE001 - what is foreign may refuse to be looked at in any way
         return {}
     return parameters
-
-
-def format_dict(items: Mapping[Any, str]) -> str:
-    """Return a dict with these items, as an expression."""
-    return f"{{{', '.join(f'{name!r}: {text}' for name, text in items.items())}}}"

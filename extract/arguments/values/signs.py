@@ -1,6 +1,8 @@
 """Inside the sandbox: signs that a call which works is not what the authors mean, or shows little.
 
-Each is measured with the inputs of the call, changed in one way, in eval mode:
+    def forward(self, inputs: tuple[Tensor, Tensor]): ...      # inputs=torch.ones(2, 3) runs, by accident
+
+Each other one is measured with the inputs of the call, changed in one way, in eval mode:
 
     x / x.sum(1, keepdim=True)      # of (2, 16, 24) something else than of (2, 16): which is meant, no call shows
     x * (1 + level)                 # of `level=1` something else than of `level=3`
@@ -8,11 +10,17 @@ Each is measured with the inputs of the call, changed in one way, in eval mode:
 """
 
 import functools
+import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+
+from extract.arguments.values.inputs import is_variadic
 
 _COPIES = 3  # of an input along one more axis
 _MOST_ELEMENTS, _FEW_ELEMENTS = 1_000_000, 100_000  # of inputs: one sign takes one run, the others take some
@@ -133,8 +141,8 @@ def _mixes_samples(run: Run, output: _Tensors, inputs: _Tensors, others: _Tensor
 
     def change(tensor: torch.Tensor) -> torch.Tensor:
         other = next(waiting, tensor)
-        fits = is_batch(tensor) and other.shape == tensor.shape
-        return torch.cat([tensor[:1], other[1:]]) if fits else tensor
+        is_alike = is_batch(tensor) and other.shape == tensor.shape
+        return torch.cat([tensor[:1], other[1:]]) if is_alike else tensor
 
     def mixes(place: int, one: torch.Tensor, other: torch.Tensor) -> bool:
         if one.shape != other.shape or not one.dim() or not len(one) or len(one) % batch or one.layout != torch.strided:
@@ -158,3 +166,71 @@ def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
     one, other = (t.to_dense() if t.layout is not torch.strided else t for t in (one, other))
     wide = torch.complex128 if one.is_complex() else torch.float64
     return torch.allclose(one.to(wide), other.to(wide), rtol=1e-3, atol=1e-4, equal_nan=True)
+
+
+# -- values that do not fit their annotations -------------------------------------------------------------------------
+
+_MOST_CHARACTERS = 80  # of an annotation
+_NUMBERS: Mapping[type, tuple[type, ...]] = {
+    bool: (bool, np.bool_),
+    int: (int, np.integer),
+    float: (int, float, np.number),
+    str: (str,),
+    torch.Tensor: (torch.Tensor,),
+}
+_PLAIN = (*{kind for kinds in _NUMBERS.values() for kind in kinds}, tuple, list, dict, type(None))
+
+
+def list_misfits(
+    function: Callable[..., Any], parameters: Mapping[str, inspect.Parameter], args: Sequence[Any], kwargs: Any
+) -> list[str]:
+    """Return the arguments that do not fit, each with the type of its value and the annotation.
+
+    Args:
+        function: whose annotations count: `forward`, or `__init__`.
+        parameters: of the call, in order.
+    """
+    try:
+        hints = typing.get_type_hints(function)
+    except Exception:  # noqa: BLE001 - annotations are foreign code
+        return []
+    passed = dict(zip(parameters, args, strict=False)) | dict(kwargs)
+    return [
+        f"{name}: {type(value).__name__} for {_format(hints[name])}"
+        for name, value in passed.items()
+        if name in hints
+        and not is_variadic(parameters[name])
+        and value is not parameters[name].default
+        and not fits(value, hints[name])
+    ]
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Return whether a value may be what an annotation says; True if that cannot be told."""
+    origin, items = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(fits(value, item) for item in items)
+    if origin is typing.Annotated:
+        return fits(value, items[0])
+    if hint is type(None):
+        return value is None
+    if not isinstance(value, _PLAIN):  # such as a layer
+        return True
+    if isinstance(hint, type) and origin is None:
+        kinds = next((kinds for kind, kinds in _NUMBERS.items() if hint is kind), None)
+        return kinds is None or (isinstance(value, kinds) and (hint is bool or not isinstance(value, bool)))
+    if not items:  # `List`, without what is in it
+        return not isinstance(origin, type) or isinstance(value, origin | tuple | list)
+    if origin is tuple:
+        whole = [items[0]] * len(value) if items[1:] == (...,) and isinstance(value, tuple | list) else items
+        return isinstance(value, tuple | list) and len(whole) == len(value) and all(map(fits, value, whole))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return isinstance(value, Mapping)
+    if isinstance(origin, type) and issubclass(origin, Iterable) and not issubclass(origin, Iterator):
+        return isinstance(value, tuple | list | dict | str) and all(fits(item, items[0]) for item in value)
+    return True
+
+
+def _format(hint: Any) -> str:
+    text = inspect.formatannotation(hint).replace("typing.", "").replace("torch.", "").replace("collections.abc.", "")
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]} ..."

@@ -27,16 +27,6 @@ LINEAR = text("return self.a(x)", "self.a = nn.Linear(dim, 2)", signature="dim")
 BUILT = 'from torch.utils.cpp_extension import load\nop = load(name="toy", sources=["toy.cpp"])'
 #: Draws 0.4963, 0.7576, 0.6147 under the three seeds.
 COIN = text("if torch.rand(1) > 0.7:\n    raise ValueError('heads')\nreturn x * 2")
-SCRIPTED = """
-class A(torch.jit.ScriptModule):
-    def __init__(self):
-        super().__init__()
-        self.a = nn.Linear(16, 4)
-
-    @torch.jit.script_method
-    def forward(self, x):
-        return self.a(x)
-"""
 
 
 @table(__file__, "entry.md", "How far a block comes", globals())
@@ -58,18 +48,12 @@ def test_a_train_of_its_own_may_return_nothing(climb: Climb) -> None:
     assert found["observed"]["train_differs"] is False
 
 
-@pytest.mark.parametrize("goal", ["executed", "forward", "backward"])
+@pytest.mark.parametrize("goal", ["executed", "constructed", "forward", "backward"])
 def test_the_climb_ends_at_the_goal(climb: Climb, goal: str) -> None:
     found = climb(LINEAR, goal=goal)
     assert found["level"] == goal
     assert found.get("kind") is None
     assert found.get("error") is None
-
-
-def test_a_goal_of_constructed_leaves_no_error(climb: Climb) -> None:
-    found = climb(LINEAR, goal="constructed")
-    assert found["level"] == "constructed"
-    assert (found["kind"], found["error"]) == (None, None)
 
 
 def test_arguments_and_what_was_seen(climb: Climb) -> None:
@@ -158,15 +142,8 @@ def test_unset_parameters_get_values(climb: Climb) -> None:
     first, second = climb(block), climb(block)
     assert first == second
     assert first["level"] == "backward"
-
-
-def test_a_variant_of_the_constructor_where_inputs_do_not_help(climb: Climb) -> None:
-    block = text(
-        "b, n, c = x.shape\nreturn x.view(b, n // self.window, self.window, c)",
-        "self.window = window",
-        signature="window=5",
-    )
-    assert climb(block)["level"] == "backward"
+    assert torch.is_grad_enabled()
+    assert not torch.are_deterministic_algorithms_enabled()
 
 
 @pytest.mark.parametrize(
@@ -185,52 +162,28 @@ def test_a_call_that_works_by_accident_gives_way_to_another(climb: Climb, body: 
     assert "doubtful" not in found
 
 
-def test_a_lazy_block(climb: Climb) -> None:
-    assert climb(text("return self.a(x)", "self.a = nn.LazyConv2d(4, 1)"))["level"] == "backward"
-
-
-@pytest.mark.parametrize(
-    ("signature", "body", "forward", "expected"),
-    [
-        (
-            "transforms",
-            "self.transforms = transforms",
-            "for t in self.transforms:\n            x = t(x)\n        return x * 1",
-            {"transforms": "[nn.Identity()]"},
-        ),
-        (
-            "one, two, three, four, dim=32, shared_mix=None",
-            "self.lin = nn.Linear(dim, dim)\n        self.mix = shared_mix",
-            "return self.mix(self.lin(x), size=3)",
-            {"shared_mix": "lambda x, *_, **__: x"},
-        ),
-    ],
-)
-def test_what_only_another_module_can_mend(
-    climb: Climb, signature: str, body: str, forward: str, expected: dict[str, str]
-) -> None:
-    """A number in the place of a layer: no input helps, so little is spent on inputs."""
-    found = climb(
-        f"""
-class A(nn.Module):
-    def __init__(self, {signature}):
-        super().__init__()
-        {body}
-
-    def forward(self, x):
-        {forward}
-"""
-    )
-    assert found["level"] == "backward", found["error"]
-    assert expected.items() <= found["arguments"]["init"]["kwargs"].items()
-
-
 @pytest.mark.parametrize(
     ("block", "shown"),
     [
         (text("return self.a(x) * x.log().sum()", "self.a = nn.Linear(32, 4)"), "torch.rand("),
-        (text("return x * self.a.keep", "dim.eval()\nself.a = dim\ndim.keep = 2", signature="dim"), "nn.Identity()"),
+        (text("return x * self.a.keep()", "self.a = dim", signature="dim"), "'keep': lambda"),
         (text("return x + self.a(x)", "self.a = a", signature="a: type"), "F.relu"),
+        (
+            text(
+                "for t in self.transforms:\n    x = t(x)\nreturn x * 1",
+                "self.transforms = transforms",
+                signature="transforms",
+            ),
+            "[nn.Identity()]",
+        ),
+        (
+            text(
+                "return self.mix(self.lin(x), size=3)",
+                "self.lin = nn.Linear(dim, dim)\nself.mix = shared_mix",
+                signature="one, two, three, four, dim=32, shared_mix=None",
+            ),
+            '"shared_mix": "lambda x, *_, **__: x"',
+        ),
         (
             text(
                 "return x * self.rate",
@@ -242,7 +195,7 @@ class A(nn.Module):
     ],
 )
 def test_what_a_failure_asks_for(climb: Climb, block: str, shown: str) -> None:
-    """Positive numbers, a layer, an optional argument."""
+    """Positive numbers, a method, a layer or several in the place of a number, an optional argument."""
     found = climb(block)
     assert found["level"] in ("forward", "backward"), found["error"]
     assert shown in json.dumps(found["arguments"])
@@ -255,12 +208,6 @@ def test_a_companion_shares_the_classes_of_the_block(names: Callable[..., BlockN
     assert known.value("isinstance(Wide(3), Setting)")
     other = {"name": "Wide", "code": "class Setting:\n    pass\n\n\nclass Wide(Setting):\n    pass\n"}
     assert not names([other]).value("isinstance(Wide(), Setting)")
-
-
-def test_a_model_that_is_too_large_to_run(climb: Climb) -> None:
-    found = climb(text("return self.a(x)", "self.a = nn.Linear(20000, 20000)"))
-    assert (found["level"], found["kind"]) == ("constructed", "too_large")
-    assert found["error"].startswith("400,020,000 elements")
 
 
 def test_the_origin_is_out_of_reach(tmp_path: Path) -> None:
@@ -279,12 +226,6 @@ def test_compiling_is_left_out(climb: Climb) -> None:
     if "torch._dynamo" not in sys.modules:
         pytest.skip("the compiler is not imported in this process")
     assert climb(block)["level"] == "backward"
-
-
-def test_torch_is_left_as_it_was(climb: Climb) -> None:
-    climb(text("return x * 2"))
-    assert not torch.are_deterministic_algorithms_enabled()
-    assert torch.is_grad_enabled()
 
 
 # --- what is observed -------------------------------------------------------------------------------------------------
@@ -316,7 +257,7 @@ def test_classes_of_one_name_are_counted_apart() -> None:
     [
         ((("x", Tensor((2, 3))),), {"x": "float32 2x3"}),
         ((("x", Tensor((2,), INDEX)), ("n", Literal("4"))), {"x": "int64 2", "n": "4"}),
-        ((("*x", ListOfValues((Tensor((2,)), Tensor((3,))))),), {"*0": "float32 2", "*1": "float32 3"}),
+        ((("*x", Tensor((2,))),), {"*0": "float32 2"}),
         ((("x", ListOfValues((Tensor((2,)), Tensor((3,))))),), {"x.0": "float32 2", "x.1": "float32 3"}),
         ((("x", Literal("{'a': torch.randn((2,)), 'b': None}")),), {"x.a": "float32 2", "x.b": "None"}),
         ((("mode", Literal("'sum'")), ("size", Literal("(4, 4)"))), {"mode": "sum", "size": "(4, 4)"}),

@@ -1,6 +1,5 @@
 """The search for calls of a class: constructor and forward together."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -8,10 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from extract.arguments.constructing import Arguments, confirm, fails_only_on_meta, instances
-from extract.arguments.forwarding import ForwardCall, Search, as_call, call_text, evaluate, run
+from extract.arguments.constructing import Arguments, confirm, instances
+from extract.arguments.forwarding import ForwardCall, Search, call_text, evaluate, run
 from extract.arguments.trials import AttemptError, BlockNamespace, TimeBudget
-from extract.arguments.values.inputs import Inputs, ListOfValues, Literal, Tensor
 from tests.builders.class_text import class_text
 from tests.builders.suites import table
 
@@ -81,16 +79,16 @@ class Base(nn.Module):
 
 
 def test_starts_are_tried_in_order_of_what_they_prove(search: MakeSearch) -> None:
-    """Recorded, default, recorded but never called, call sites with free names filled, values of the file, names."""
+    """Recorded, default, recorded but never called, call sites with free names filled, values of the file or names."""
     hints = {
         "values": [("dim", "96")],
-        "init": [call(("7",), "recorded"), call(("9",), "recorded"), call(("width * 2",)), call((), dim="24")],
+        "init": [call(("7",), "recorded"), call(("9",), "recorded"), call(("width * 2",)), call((), dim="size")],
         "forward": [{"args": [], "kwargs": [], "init": {"args": ["9"], "kwargs": {}}}],
     }
     starts = [start for _, start in search(made("dim", "self.dim = dim"), **hints).constructor.starts()]
     assert starts == [
         *(Arguments((text,)) for text in ("9", "7", "32 * 2")),
-        *(Arguments(kwargs=(("dim", text),)) for text in ("24", "96", "32")),
+        *(Arguments(kwargs=(("dim", text),)) for text in ("96", "96")),
     ]
     block = made("embed_dim=768, act='x'", "self.dim = embed_dim")
     starts = [start for _, start in search(block, init=[call((), embed_dim="act")]).constructor.starts()]
@@ -161,9 +159,8 @@ def test_a_companion(
 ) -> None:
     """The class that a parameter takes; the file's own is preferred, and one that fails is left out or replaced."""
     parameter = signature.partition(":")[0]
-    assert init(search(made(signature, body, more), companions=[companion(code, parameter, name)])) == {
-        parameter: expected
-    }
+    found = search(made(signature, body, more), companions=[companion(code, parameter, name)], construct=True)
+    assert init(found) == {parameter: expected}
 
 
 def test_a_class_is_wanted_not_an_instance(search: MakeSearch) -> None:
@@ -172,23 +169,13 @@ def test_a_class_is_wanted_not_an_instance(search: MakeSearch) -> None:
     assert init(found) == {"gate": "Gate"}
 
 
-@pytest.mark.parametrize(
-    ("name", "code", "expected"),
-    [
-        ("Gate", "class Gate:\n    def __init__(self, dim, eps=1): pass", ["Gate(dim=32)"]),
-        ("make", "def make(): pass", ["make"]),
-        ("Plain", "class Plain: pass", ["Plain()"]),
-        (
-            "Point",
-            "import dataclasses\n@dataclasses.dataclass\nclass Point:\n    dim: int\n    depth: int = 24",
-            ["Point(depth=2, dim=32)", "Point(dim=32)"],
-        ),
-    ],
-)
+@table(__file__, "search.md", "Instances", globals())
 def test_instances(name: str, code: str, expected: list[str]) -> None:
     names: dict[str, Any] = {}
     exec(code, names)
     assert instances(name, names[name]) == expected
+    for text in () if "raise" in code else expected:
+        eval(text, names)
 
 
 def test_construction_is_the_same_each_time(search: MakeSearch) -> None:
@@ -220,13 +207,6 @@ def test_edits_of_inputs(search: MakeSearch, block: str) -> None:
 def test_a_model_that_computes_gradients_runs_with_them(search: MakeSearch) -> None:
     body = "x.requires_grad_(True)\nreturn torch.autograd.grad(self.a(x).sum(), x)[0]"
     assert values(search(text("x", body, "self.a = nn.Linear(6, 6)")))
-
-
-def test_an_argument_that_a_class_of_the_corpus_annotates_is_an_instance_of_it(search: MakeSearch) -> None:
-    code = "class Operator:\n    def __init__(self, scale=2.0):\n        self.scale = scale\n"
-    block = text("x, physics: 'Operator'", "return self.a(x) * physics.scale", "self.a = nn.Linear(6, 6)")
-    _, called = first(search(block, companions=[companion(code, "physics", "Operator")]))
-    assert dict(called.kwargs)["physics"] == "Operator()"
 
 
 def test_recorded_calls_come_first_those_of_the_same_module_before_others(search: MakeSearch) -> None:
@@ -270,19 +250,6 @@ def test_channels_that_a_large_module_expects(search: MakeSearch) -> None:
     layers = "self.first = nn.Conv3d(5, 64, 3, padding=1)\nself.second = nn.Conv3d(64, 300, 3, padding=1)"
     found = search(text("x", "return self.second(self.first(x.transpose(1, 2)))", layers))
     assert values(found), "more than 400,000 parameters: on meta tensors no message says that it is 5"
-
-
-@pytest.mark.parametrize(
-    ("error", "only"),
-    [
-        (NotImplementedError("Cannot copy out of meta tensor; no data!"), True),
-        (RuntimeError("Tensor.item() cannot be called on meta tensors"), True),
-        (ValueError("dims must be positive"), False),
-        (TypeError("missing 1 required positional argument"), False),
-    ],
-)
-def test_only_on_meta(error: Exception, only: bool) -> None:
-    assert fails_only_on_meta(AttemptError(error)) == only
 
 
 # --- failures, and the end --------------------------------------------------------------------------------------------
@@ -368,37 +335,6 @@ def test_forward_runs_without_gradients_and_seeded() -> None:
     module = Module(lambda x: x + torch.rand(3) + (1 if torch.is_grad_enabled() else 0))
     assert torch.equal(run(module, called, NAMES), run(module, called, NAMES))
     assert float(run(module, called, NAMES).max()) < 5
-
-
-@pytest.mark.parametrize(
-    ("inputs", "args", "kwargs"),
-    [
-        ((("x", Tensor((2,))),), (), {"x": "torch.randn((2,))"}),
-        (
-            (("*x", ListOfValues((Tensor((2,)), Literal("1")))), ("y", Literal("2"))),
-            ("torch.randn((2,))", "1"),
-            {"y": "2"},
-        ),
-        ((("*x", Tensor((2,))),), ("torch.randn((2,))",), {}),
-        ((), (), {}),
-    ],
-)
-def test_as_call(inputs: Inputs, args: tuple[str, ...], kwargs: dict[str, str]) -> None:
-    called = as_call(inputs)
-    assert (called.args, dict(called.kwargs), called.guessed) == (args, kwargs, True)
-    assert called.as_json() == {"args": list(args), "kwargs": kwargs}
-
-
-def test_only_leading_inputs_go_by_position() -> None:
-    parameters = inspect.signature(lambda a, b, c: None).parameters
-
-    def by_position(*names: str) -> tuple[tuple[str, ...], list[str]]:
-        called = as_call(tuple((name, Literal(name)) for name in names), parameters, by_position=True)
-        return called.args, [name for name, _ in called.kwargs]
-
-    assert by_position("a", "b", "c") == (("a", "b", "c"), [])
-    assert by_position("a", "c") == (("a",), ["c"])
-    assert by_position("c", "b") == ((), ["c", "b"])
 
 
 def test_told_call() -> None:

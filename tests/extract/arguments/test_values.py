@@ -1,40 +1,160 @@
-"""Values told from names and annotations, and configurations made small."""
+"""Values: as expressions, the first inputs of forward, those of names and annotations, and small ones for large defaults."""
 
-import dataclasses
+import copy
 import importlib
 import inspect
-import re
 import types
-from collections.abc import Callable
+from collections import OrderedDict, namedtuple  # noqa: F401 (the page names it)
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
-from extract.arguments.settings import configuration_expressions
-from extract.arguments.values import names as values
-from extract.arguments.values.compared import list_fitting, read_compared
-from extract.arguments.values.names import candidates, shrunk, shrunk_arguments
+from extract.arguments.values.inputs import (
+    FLOAT,
+    INDEX,
+    MASK,
+    POSITIVE,
+    FieldValues,
+    ListOfValues,
+    Literal,
+    Tensor,
+    Value,
+    change_nested,
+    change_tensors,
+    flatten,
+    list_first_inputs,
+    tensors_in,
+    value_text,
+)
+from extract.arguments.values.names import (
+    ANNOTATIONS,
+    BLOCK,
+    NAMES,
+    candidates,
+    list_compared,
+    read_compared,
+    read_parameters,
+    shrunk,
+)
 from extract.standins.frameworks import NotInstalled
 from tests.builders.suites import table
 
-#: A file that compares its parameters.
-COMPARES = """
-SCALES = {"small": 1, "large": 2, 3: 4}
-class A:
-    sizes = NotImplemented
-    def __init__(self, mode, scale, size):
-        self.mode = mode
-        assert mode.lower() in ("mean", "max")
-        self.scale = SCALES[scale]
-        self.size = self.sizes[size]
-    def forward(self, x):
-        return x if self.mode == "none" else x.mean()
-class B(A):
-    sizes = {"wide": 1}
-"""
+DTYPES = {FLOAT: torch.float32, INDEX: torch.int64, MASK: torch.bool, POSITIVE: torch.float32}
+SHAPES = st.lists(st.integers(0, 5), max_size=5).map(tuple)
+TENSORS = st.builds(Tensor, SHAPES, st.sampled_from(sorted(DTYPES)), st.integers(1, 9))
+VALUES = st.recursive(
+    TENSORS,
+    lambda inner: st.builds(ListOfValues, st.lists(inner, max_size=3).map(tuple), st.booleans()),
+    max_leaves=6,
+)
+
+# --- expressions ------------------------------------------------------------------------------------------------------
+
+
+def evaluated(value: Value) -> Any:
+    return eval(value.expression(), {"torch": torch, "types": types})
+
+
+@table(__file__, "values.md", "Expressions", globals())
+def test_expressions(value: Value, text: str) -> None:
+    assert value.expression() == text
+
+
+@given(TENSORS)
+def test_an_expression_makes_the_tensor(described: Tensor) -> None:
+    made = evaluated(described)
+    assert (tuple(made.shape), made.dtype) == (described.shape, DTYPES[described.kind])
+    least, most = (int(made.min()), int(made.max())) if made.numel() else (0, 0)
+    assert described.kind != INDEX or 0 <= least <= most < described.below
+    assert described.kind != POSITIVE or (least, most) == (0, 0)
+    assert described.kind != MASK or bool(made.all())
+
+
+@given(VALUES)
+def test_containers_hold_their_tensors_in_order_and_a_change_reaches_each(described: Value) -> None:
+    tensors = list(tensors_in(described))
+    wanted = [(tensor.shape, DTYPES[tensor.kind]) for tensor in tensors]
+    assert [(tuple(made.shape), made.dtype) for made in flatten(evaluated(described), depth=100)] == wanted
+    changed = change_tensors(described, lambda tensor: tensor.with_shape((*tensor.shape, 1)))
+    assert [(t.shape, t.kind) for t in tensors_in(changed)] == [((*t.shape, 1), t.kind) for t in tensors]
+    assert change_tensors(described, lambda _: None) == described
+
+
+ONE, TWO, THREE = torch.tensor(1), torch.tensor(2), torch.tensor(3)
+Pair = namedtuple("Pair", "first second")
+
+
+@dataclass
+class Output:
+    logits: torch.Tensor
+    more: object = None
+
+
+@table(__file__, "values.md", "Flatten", globals())
+def test_flatten(value: object, found: list[int]) -> None:
+    assert [int(tensor) for tensor in flatten(value)] == found
+
+
+def test_flatten_ends() -> None:
+    within_itself: list[Any] = [ONE]
+    within_itself.append(within_itself)
+    assert {int(tensor) for tensor in flatten(within_itself)} == {1}
+
+
+def test_what_is_read_by_key_and_as_attribute() -> None:
+    """Its text alone makes it; copies and changes leave it as it is, and what it lacks is an attribute that it lacks."""
+    written = FieldValues((("a", Tensor((2,))), ("b", Literal("3"))), by_attribute=True).expression()
+    made = eval(written, {"torch": torch})
+    for record in (made, copy.deepcopy(made), change_nested(made, lambda tensor: tensor * 1)):
+        assert record.a is record["a"]
+        assert (record.b, flatten(record)) == (3, [record.a])
+        assert not hasattr(record, "c")
+        record.c = 4
+        assert record["c"] == 4
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (torch.zeros(2, 16, 8, 8), "float32 2x16x8x8"),
+        (torch.zeros((), dtype=torch.int64), "int64 scalar"),
+        (torch.zeros(0, dtype=torch.bfloat16), "bfloat16 0"),
+        ({"a": 1}, "dict"),
+    ],
+)
+def test_value_text(value: object, text: str) -> None:
+    assert value_text(value) == text
+
+
+# --- the first inputs of forward --------------------------------------------------------------------------------------
+
+
+@table(__file__, "values.md", "First inputs", globals())
+def test_first_inputs(layers: nn.Module, signature: str, expected: dict[str, Any]) -> None:
+    space: dict[str, Any] = {}
+    exec(f"def forward({signature}): pass", space)
+
+    def compare(name: str, _: object) -> list[str]:
+        return ["'norm'"] if name == "mode" else []
+
+    listed = list(list_first_inputs(layers, inspect.signature(space["forward"]).parameters, compare))
+    first = {
+        name: value.shape if isinstance(value, Tensor) and value.kind == FLOAT else value.expression()
+        for name, value in listed[0]
+    }
+    assert first == expected
+    if "x" in first and len(first) == 1 and not isinstance(first["x"], str):
+        assert len({dict(inputs)["x"] for inputs in listed}) >= 10  # layouts
+
+
+# --- values of names and annotations ----------------------------------------------------------------------------------
+
 EMPTY = inspect.Parameter.empty
 
 
@@ -42,24 +162,18 @@ EMPTY = inspect.Parameter.empty
     ("name", "annotation", "first"),
     [
         ("in_channels", EMPTY, "32"),
-        ("embed_dim", int, "32"),
-        ("num_heads", EMPTY, "4"),
         ("n_head", EMPTY, "4"),
-        ("patch_size", EMPTY, "4"),
         ("window_size", EMPTY, "4"),
         ("reduction_ratio", EMPTY, "4"),
         ("kernel_size", EMPTY, "3"),
         ("stride", EMPTY, "1"),
         ("num_classes", EMPTY, "10"),
         ("depths", EMPTY, "2"),
-        ("attn_drop_prob", EMPTY, "0.1"),
         ("drop_path", float, "0.1"),
         ("depths", list[int], "[2, 2, 2, 2]"),
         ("depths", "Tuple[int, ...]", "[2, 2, 2, 2]"),
         ("zzz", bool, "False"),
-        ("zzz", float, "0.5"),
         ("zzz", str, "'mean'"),
-        ("zzz", "int", "32"),
         ("zzz", Optional[int], "32"),  # noqa: UP045 - as files of the corpus spell it
         ("zzz", type[nn.Module], "nn.Identity"),
         ("zzz", nn.Module, "nn.Identity()"),
@@ -71,26 +185,14 @@ def test_the_likeliest_value(name: str, annotation: object, first: str) -> None:
     assert candidates(name, annotation)[0] == first
 
 
-KNOWN = ("in_channels", "num_heads", "kernel_size", "config", "norm_layer", "act", "block", "anchors", "zzz", "mode",
-         "depths", "img_size", "dropout", "head", "pool", "loss_weight", "rope_scaling", "init_values", "backbone")  # fmt: skip
-
-
-@pytest.mark.parametrize("name", KNOWN)
-def test_candidates_are_distinct_and_can_be_evaluated(name: str) -> None:
-    found = candidates(name)
-    assert found
-    assert len(set(found)) == len(found)
-    for text in found:
-        if text.startswith("@"):
-            assert text == "@block"
-        else:
-            eval(text, {"torch": torch, "nn": nn, "F": nn.functional, "types": types})
-
-
-def test_every_rule_has_values() -> None:
-    for rule in (*values.NAMES, *values.ANNOTATIONS):
-        assert re.compile(rule.pattern)
-        assert all(rule.values.split("|"))
+def test_values_are_distinct_and_can_be_evaluated(load: Any, names: Any) -> None:
+    load("class A(nn.Module): pass")
+    known = names()
+    for rule in (*NAMES, *ANNOTATIONS):
+        assert all(text == BLOCK or known.value(text) is not Ellipsis for text in rule.values.split("|"))
+    for name in ("in_channels", "num_heads", "kernel_size", "norm_layer", "act", "block", "zzz", "depths", "dropout"):
+        found = candidates(name)
+        assert len(set(found)) == len(found) > 3
 
 
 @table(__file__, "values.md", "Shrunk", globals())
@@ -98,76 +200,26 @@ def test_shrunk(name: str, default: object, small: str | None) -> None:
     assert shrunk(name, default) == small
 
 
-def test_shrunk_arguments() -> None:
-    def build(dim, embed_dim=768, depths=(2, 2, 18, 2), act="relu", *, num_heads=12):  # type: ignore[no-untyped-def]
-        return None
-
-    found = shrunk_arguments({name: p.default for name, p in inspect.signature(build).parameters.items()})
-    assert found == {"embed_dim": "32", "depths": "(2, 2, 2, 2)", "num_heads": "4"}
-
-
-class PlainConfig:
-    def __init__(self, hidden_size: int = 768, num_hidden_layers: int = 12, eps: float = 1e-6) -> None:
-        self.hidden_size, self.num_hidden_layers, self.eps = hidden_size, num_hidden_layers, eps
-
-
-class OpenConfig:
-    """Keeps what it is given, as those of pretrained models do."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        self.embed_dim = kwargs.pop("embed_dim", 1024)
-        self.num_hidden_layers = kwargs.pop("num_hidden_layers", 24)
-        self._private = 4096
-
-
-class NestedConfig:
-    def __init__(self, text_config: object = None, num_labels: int = 1000) -> None:
-        self.text_config = text_config or {"hidden_size": 4096, "num_layers": 40}
-        self.num_labels = num_labels
-
-
-@dataclasses.dataclass
-class NeedyConfig:
-    hidden_size: int
-    num_layers: int = 24
-
-
-class BrokenConfig:
-    def __init__(self, vocab_size: int = 50000) -> None:
-        raise RuntimeError("not here")
-
-
-@pytest.mark.parametrize(
-    ("cls", "first", "last"),
-    [
-        (PlainConfig, "C(hidden_size=32, num_hidden_layers=2)", "C()"),
-        (OpenConfig, "C(embed_dim=32, num_hidden_layers=2)", "C()"),
-        (NestedConfig, "C(num_labels=10, text_config={'hidden_size': 32, 'num_layers': 2})", "C()"),
-        (NeedyConfig, "C(hidden_size=32, num_layers=2)", "C(hidden_size=32)"),
-        (BrokenConfig, "C(vocab_size=128)", "C()"),
-    ],
-)
-def test_configurations(cls: Callable[..., object], first: str, last: str) -> None:
-    found = configuration_expressions("C", cls)  # type: ignore[arg-type]
-    assert found[0] == first
-    assert found[-1] == last
-    assert len(set(found)) == len(found)
-    if cls is not BrokenConfig:
-        for text in found:
-            eval(text, {"C": cls})
-
-
 def test_what_a_parameter_is_compared_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "compares_things.py").write_text(COMPARES)
+    (tmp_path / "compares_things.py").write_text("""
+SCALES = {"small": 1, "large": 2}
+def build(mode, scale):
+    assert mode.lower() in ("mean", "max")
+    return SCALES[scale]
+class A:
+    def forward(self, x):
+        return x if self.mode == "none" else x.mean()
+""")
     monkeypatch.syspath_prepend(str(tmp_path))
     importlib.import_module("compares_things")
     read = read_compared("compares_things")
-    assert read == {"mode": ("'mean'", "'max'", "'none'"), "scale": ("'large'", "'small'"), "size": ("'wide'",)}
-    assert list_fitting(read["mode"], "int") == ()
-    assert list_fitting(read["mode"], "Optional[str]") == list_fitting(read["mode"], "") == read["mode"]
+    assert read == {"mode": ("'mean'", "'max'", "'none'"), "scale": ("'large'", "'small'")}
+    assert list_compared("compares_things", "mode", "int") == ()
+    for annotation in ("Optional[str]", EMPTY):
+        assert list_compared("compares_things", "mode", annotation) == read["mode"]
     assert read_compared("no_such_module") == {}
 
 
 def test_what_refuses_to_be_looked_at_has_no_parameters() -> None:
     """The value of an import that is taken as not installed raises whatever is read from it."""
-    assert values.read_parameters(NotInstalled("torchao")) == {}
+    assert read_parameters(NotInstalled("torchao")) == {}

@@ -35,8 +35,7 @@ CASES = {
         {},
     ),
     "a class in a variable": ("def f(block=Mlp):\n    return block(6)", ("6",), {}),
-    "a loop": ("for d in (20, 40):\n    m = Mlp(d)", ("20",), {}),
-    "a loop that counts": ("for i, d in enumerate(range(4)):\n    m = Mlp(i)", ("0",), {}),
+    "a name of a loop stays": ("for d in (20, 40):\n    m = Mlp(d)", ("d",), {}),
     "one unknown argument that has a default": ("m = Mlp(64, act=choose())", ("64",), {}),
 }
 
