@@ -12,21 +12,10 @@ from curate.model.options import CurateOptions
 from curate.model.records import list_first
 from curate.published.novel import NovelFiles
 from curate.published.novel import novel as novel  # as it is: the command reads its result
+from curate.published.outcome import STAGES
 from lemur_core.files import Json
 from lemur_core.files.markdown import plural
 from manifests.folders.manifest import Manifest
-
-#: The stages at which rows are removed, in their order.
-_STAGES = {
-    "invalid": "rows without usable code",
-    "filter": "rows left out by an option",
-    "repeat": "further rows of the same network",
-    "exact": "same code, or the same but for comments and layout",
-    "lexical": "near-duplicates by tokens",
-    "structural": "near-duplicates by structure",
-    "graph": "other texts of the same computation",
-    "leak": "near to two published splits",
-}
 
 
 def curate(
@@ -64,17 +53,12 @@ def _summary_json(out: Path, manifest: Manifest) -> str:
 
 def _summary_lines(out: Path, manifest: Manifest) -> Iterator[str]:
     counts, rows = manifest.counts, manifest.counts["rows"]
-    names = (
-        plural(rows["input"], "row"),
-        plural(counts["networks"], "network"),
-        plural(counts["codes"], "distinct code"),
-    )
-    yield f"{names[0]} of {names[1]}, {names[2]}"
-    for stage in _STAGES:
-        if rows.get(stage):
-            yield f"  {stage:<10} {rows[stage]:>9,}  {_STAGES[stage]}"
-    splits = ", ".join(f"{count:,} {split}" for split, count in counts["splits"].items())
-    yield f"  {'kept':<10} {rows['kept']:>9,}  {splits}"
+    unusable = f"; {plural(rows['invalid'], 'row')} without usable code" if rows["invalid"] else ""
+    codes, networks = plural(counts["codes"], "distinct code"), plural(counts["networks"], "network")
+    yield f"{codes} of {networks}, in {plural(rows['input'], 'row')}{unusable}"
+    for stage, number in counts["stages"].items():
+        splits = ", ".join(f"{number:,} {split}" for split, number in counts["splits"].items())
+        yield f"  {stage:<10} {number:>9,}  {STAGES.get(stage, splits)}"
     if "graphs" in counts:
         graphs = counts["graphs"]
         text = f"of the kept traced, each a graph of its own; {graphs['distinct_up_to_widths']:,} up to widths"

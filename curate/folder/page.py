@@ -4,6 +4,7 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,30 +13,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.folder.explain import describe_record
+from curate.folder.report import overview
 from curate.model.rights import is_withheld
 from lemur_core.describe.facts import Facts
 from lemur_core.describe.picture import Box, boxes
-from lemur_core.files.markdown import count, percent, plural, ratio
+from lemur_core.files.markdown import count, plural, ratio
 from lemur_core.graphs.graph import Graph
 from manifests.folders import frame
 from manifests.folders.kinds import SNAPSHOT
 from manifests.folders.manifest import Manifest
 from manifests.folders.tables import as_records, read_table
-from manifests.records import SPLITS, Decision, GraphRow, LemurRecord, NetworkRow, Stat
+from manifests.records import Decision, GraphRow, LemurRecord, NetworkRow, Stat
 
-#: The stages that remove codes, in order, with their labels.
-_STAGES = {
-    "filter": "left out by options",
-    "exact": "exact duplicates",
-    "lexical": "lexical near-duplicates",
-    "structural": "structural near-duplicates",
-    "graph": "same computation, other text",
-    "leak": "near to two published splits",
-}
 _AGREEMENT = {"same": "same graph", "widths": "same graph up to widths", "different": "another graph"}
 #: Graphs with more nodes than this are drawn with several operations in one box.
 _BOXES = 40
-_LARGEST = 12  # groups in a chart
 #: At most so many records are listed, and so many removed codes are compared.
 _RECORDS, _REMOVED = 5_000, 20_000
 #: Limits of compared codes per record, tried in this order until all fit.
@@ -47,30 +39,19 @@ _SIZES = ("parameters", "multiply-adds")
 _ResultRows = Sequence[tuple[str, str, str, Sequence[tuple[int | None, float]]]]
 
 #: The columns of `networks.parquet` that say what became of a code.
-_COLUMNS = ("id", "nn", "prefix", "family", "kept", "stage", "canonical", "similarity")
-_COUNTED = ("id", "split", "cluster")
+_COLUMNS = ("id", "nn", "kept", "stage", "canonical", "similarity")
 _RECORD_COLUMNS = tuple(name for name in LemurRecord.model_fields if name not in ("nn_code", "prm", "duration"))
 
 
 def snapshot_page(folder: Path, manifest: Manifest) -> frame.Page:
     """Build the page of a snapshot from some columns of its tables, and from whole rows only of the listed records."""
     networks = read_table(SNAPSHOT.files(folder, "networks"), NetworkRow, _COLUMNS)
-    records = read_table(SNAPSHOT.files(folder, "records"), LemurRecord, _COUNTED)
-    stages = Counter(dict(zip(*_count_values(pc.fill_null(networks["stage"], "kept")), strict=True)))
-    rows, source = manifest.counts["rows"]["input"], str(manifest.parameters.get("source"))
-    kept, codes = records.num_rows, stages.total()
-    views = [
-        frame.facts("Overview", _list_overview(manifest, kept, codes)),
-        _chart_stages(stages, rows),
-        *(_chart_similarities(networks, stage) for stage in ("lexical", "structural")),
-        _tabulate_splits(records),
-        *(_chart_groups(networks, name) for name in ("prefix", "family")),
-    ]
+    records = read_table(SNAPSHOT.files(folder, "records"), LemurRecord, ("id",))
     removed = networks.filter(pc.and_(pc.invert(networks["kept"]), pc.is_valid(networks["canonical"])))
     listed = _choose_records(folder, records, removed)
     duplicates = _choose_duplicates(removed, listed)
-    results = _read_results(folder, {row.id for row in listed})
-    sizes = _read_sizes(folder, {row.id for row in listed})
+    wanted = {row.id for row in listed}
+    results, sizes = _read_results(folder, wanted), _read_sizes(folder, wanted)
     library = frame.EntryLibrary(
         title="Records",
         noun="records",
@@ -78,93 +59,27 @@ def snapshot_page(folder: Path, manifest: Manifest) -> frame.Page:
         numbers=("represents", "score", *_SIZES),
         entries=[_make_entry(row, *duplicates[row.id], sizes.get(row.id, (None, None))) for row in listed],
         views=_list_views(folder, listed, duplicates, results, str(manifest.details.get("license"))),
-        total=kept,
+        total=records.num_rows,
         elsewhere="data/records",
         order="represents",
         by="represents",
         sizes=_SIZES,
         results=_list_benchmarks(listed, results),
     )
-    split_counts = ", ".join(f"{count(number)} {split}" for split, number in manifest.counts["splits"].items())
-    lead = (
-        f"{count(kept)} of {plural(codes, 'distinct code')} kept ({percent(kept, codes)}), from"
-        f" {plural(rows, 'row')}: {split_counts}. Click a record to compare it with the codes that it represents."
-    )
-    return frame.Page(
-        f"Curated snapshot of {source}", "snapshot", lead, [view for view in views if view["rows"]], library
-    )
-
-
-def _list_overview(manifest: Manifest, kept: int, codes: int) -> list[tuple[str, Any]]:
-    parameters, graphs = manifest.parameters, manifest.counts.get("graphs", {})
-    return [
-        ("source", parameters.get("source")),
-        ("rows, codes, kept", f"{count(manifest.counts['rows']['input'])}, {count(codes)}, {count(kept)}"),
-        (
-            "similar from",
-            f"lexical {parameters.get('lexical_threshold')}, structural {parameters.get('structural_threshold')}",
-        ),
-        ("graphs traced", f"{count(graphs['kept'])} of the kept, no two the same" if graphs else None),
+    page = overview(folder, manifest.parameters, manifest.counts, manifest.details)
+    about = [
         ("license", manifest.details.get("license")),
-        ("made with", f"lemur-curator {manifest.versions.get('lemur-curator')}, seed {parameters.get('seed')}"),
+        ("made with", f"lemur-curator {manifest.versions.get('lemur-curator')}"),
         ("in words", [frame.link("report.md", "report.md"), frame.link("manifest.json", "manifest.json")]),
     ]
+    lead = f"{page.lead} Click a record to compare it with the codes that it represents."
+    return replace(page, lead=lead, views=[frame.facts("Overview", about), *page.views], library=library)
 
 
 def _count_values(column: pa.ChunkedArray) -> tuple[list[str], list[int]]:
     """Return the distinct values of a column and their counts."""
     counts = pc.value_counts(column)
     return counts.field("values").to_pylist(), counts.field("counts").to_pylist()
-
-
-def _chart_stages(stages: Counter[str], rows: int) -> frame.View:
-    left, kept = stages.total(), stages["kept"]
-    lines = [("distinct codes", float(left), float(left), count(left))]
-    for stage, label in _STAGES.items():
-        if stages[stage]:
-            before, left = left, left - stages[stage]
-            lines.append((label, float(left), float(before), f"−{count(stages[stage])}"))
-    lines.append(("kept", float(kept), float(kept), count(kept)))
-    intro = f"Codes that remain after each step. They come from {plural(rows, 'row')}."
-    return frame.bars("From rows to records", lines, intro, ("remain", "removed"))
-
-
-def _chart_similarities(networks: pa.Table, stage: str) -> frame.View:
-    """Chart the similarity of removed codes to their canonical records."""
-    values = networks.filter(pc.equal(networks["stage"], stage))["similarity"].drop_null().to_numpy()
-    bins, numbers = np.unique(np.minimum((values * 100 + 1e-9).astype(int), 100), return_counts=True)
-    rows = [(f"{at / 100:.2f}", float(n), 0.0, count(int(n))) for at, n in zip(bins, numbers, strict=True)]
-    intro = "Removed codes by similarity to the kept record that represents them, rounded down."
-    return frame.bars(f"{stage.capitalize()} similarity", rows, intro)
-
-
-def _tabulate_splits(records: pa.Table) -> frame.View:
-    groups = records.group_by(["cluster", "split"]).aggregate([("id", "count")])
-    _, splits = _count_values(groups["cluster"])
-    rows = []
-    for split in SPLITS:
-        own = groups.filter(pc.equal(groups["split"], split))["id_count"].to_numpy()
-        number = int(own.sum())
-        rows.append([split, number, percent(number, records.num_rows), len(own), int(own.max(initial=0))])
-    intro = (
-        "Codes that are alike by text, structure or graph form a group, which stays in one split:"
-        f" {plural(sum(number > 1 for number in splits), 'group')} of {count(len(splits))} in more than one."
-    )
-    return frame.table("Splits", ["split", "records", "share", "groups", "largest group"], rows, intro)
-
-
-def _chart_groups(networks: pa.Table, column: str) -> frame.View:
-    """Chart the codes of each prefix or family that were compared, and those that are kept."""
-    networks = networks.filter(pc.fill_null(pc.not_equal(networks["stage"], "filter"), True))
-    came = Counter(dict(zip(*_count_values(networks[column]), strict=True)))
-    kept = Counter(dict(zip(*_count_values(networks.filter(networks["kept"])[column]), strict=True)))
-    ranked = sorted(came, key=lambda name: (-came[name], name))
-    rows = [
-        (name or "(none)", float(kept[name]), float(came[name]), f"{count(kept[name])} of {count(came[name])}")
-        for name in ranked[:_LARGEST]
-    ]
-    more = f", the largest {_LARGEST} of {count(len(came))}" if len(came) > _LARGEST else ""
-    return frame.bars(f"By {column}", rows, f"Codes kept of those that were compared{more}.", ("kept", "removed"))
 
 
 # -- records ------------------------------------------------------------------------------------------------------

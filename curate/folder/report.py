@@ -1,253 +1,179 @@
-"""The report of a curation, `report.md`: every number is counted from the decisions. Figures are on the page."""
+"""What came out of a curation, in tables: `report.md`, and the top of the page. All numbers are those of the folder."""
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from curate.folder.snapshot import BY_TEXT
-from curate.model.corpus import LoadedRecords
-from curate.model.options import LEAK_THRESHOLD, CurateOptions, get_prefix
-from curate.model.records import BY_VALUE, find_off_scale
-from curate.published.outcome import DUPLICATE_STAGES, CurationOutcome
-from lemur_core.files import Json
-from lemur_core.files.markdown import code_span, count, percent, plain, plural, table
+from curate.model.options import LEAK_THRESHOLD
+from curate.published.outcome import REMOVED, STAGES
+from lemur_core.files.markdown import count, percent, plural
 from lemur_core.sandbox.runtime import option_for
-from manifests.folders.report import LONGEST, count_shares, fold, listing, section
-from manifests.folders.report import write_report as write
-from manifests.records import SPLITS
+from manifests.folders import frame
+from manifests.folders.kinds import SNAPSHOT
+from manifests.folders.report import LONGEST, fold, settings, shares
+from manifests.folders.tables import read_table
+from manifests.records import SPLITS, Decision, LemurRecord, NetworkRow
 
-#: The steps from the rows of the source to the records, in order.
-_STEPS = {
-    "invalid": "invalid: no code, or not Python",
-    "filter": "left out by an option",
-    "repeat": "further rows of a network",
-    "exact": "exact duplicates",
-    "lexical": "lexical near-duplicates",
-    "structural": "structural near-duplicates",
-    "graph": "other texts of the same computation",
-    "leak": "near to two published splits",
-    "kept": "**kept**",
-}
-_REMOVED = (*DUPLICATE_STAGES, "leak")
-_USUAL = ("repeat", "exact", "lexical", "structural", "kept")
-_NOT_COMPARED = "Graphs were not compared: two of them may compute the same."
-_END = (
+#: A part of a manifest.
+Stated = Mapping[str, Any]
+
+END = (
     "## Single networks\n\n`decisions.parquet` has one row for every input row: its outcome, the kept record that"
     " represents it, how similar the two are, and why. `lemur show NAME --in DIR` shows one of them with its code."
 )
 
 
-def write_report(
-    folder: Path, corpus: LoadedRecords, outcome: CurationOutcome, counts: Json, options: CurateOptions, name: str
-) -> None:
-    """Write `report.md` into `folder`. Args: counts: of the manifest. name: that of the source."""
-    names = corpus.rows.column("nn")
-    stages = {code: outcome.decisions[row].outcome for code, row in outcome.rows.items()}
-    prefixes = {code: get_prefix(names[row].as_py() or "") for code, row in outcome.rows.items()}
-    families = {code: outcome.families.get(code, corpus.features.family[code]) for code in stages}
-    sections = [
-        _funnel(stages, outcome, counts),
-        _groups("By prefix", "prefix", prefixes, stages, outcome.splits),
-        _groups("By family", "family", families, stages, outcome.splits),
-        _splits(outcome),
-        _off_scale(corpus, outcome),
-        _graphs(outcome, counts),
-        _runs(counts),
-        _origins(outcome),
-        _invalid(corpus, outcome),
+def overview(folder: Path, parameters: Stated, counts: Stated, details: Stated) -> frame.Page:
+    """Return title, lead and views of a snapshot, from its tables and these fields of its manifest."""
+    kept, codes, rows = counts["rows"]["kept"], counts["codes"], counts["rows"]["input"]
+    splits = ", ".join(f"{count(number)} {split}" for split, number in counts["splits"].items())
+    lead = (
+        f"{count(kept)} of {plural(codes, 'distinct code')} kept ({percent(kept, codes)}): {splits}. The source has"
+        f" {plural(rows, 'row')}, evaluations of {plural(counts['networks'], 'network')} (a name with a code)."
+    )
+    networks = read_table(SNAPSHOT.files(folder, "networks"), NetworkRow, ("prefix", "family", "stage", "split"))
+    decisions = read_table(
+        SNAPSHOT.files(folder, "decisions"), Decision, ("row", "id", "nn", "stage", "reason", "agreement")
+    )
+    views = [
+        _funnel(counts, decisions),
+        *(_groups(networks, column) for column in ("prefix", "family")),
+        _splits(read_table(SNAPSHOT.files(folder, "records"), LemurRecord, ("split", "cluster"))),
+        *_reasons(counts, details),
+        _invalid(decisions),
+        settings(parameters),
     ]
-    write(folder, f"Curation report: {name}", _result(outcome, counts, options), outcome.notes, sections, _END)
+    title = f"Curated snapshot of {parameters['source']}"
+    return frame.Page(title, "snapshot", lead, [view for view in views if view["rows"]])
 
 
-def _result(outcome: CurationOutcome, counts: Json, options: CurateOptions) -> str:
-    kept, codes = counts["rows"]["kept"], counts["codes"]
-    compared = outcome.graphs is not None
-    text = (
-        f"**{count(kept)} of {plural(codes, 'distinct code')} kept ({percent(kept, codes)}).** The source has"
-        f" {plural(counts['rows']['input'], 'row')}: evaluations of {plural(counts['networks'], 'network')} (a name"
-        " with a code). No two kept records are near-duplicates, every removed one names a kept record that it is near,"
-        " and nothing close crosses the splits."
+def _funnel(counts: Stated, decisions: pa.Table) -> frame.View:
+    """Return the rows and codes by outcome; each column adds up."""
+    rows, codes, whole = counts["rows"], counts["stages"], counts["codes"]
+    lines: list[list[frame.Cell]] = [["in", rows["input"], whole, percent(whole, whole)]]
+    for stage, label in {**STAGES, "kept": "kept"}.items():
+        if rows[stage] or stage == "kept":
+            number = codes.get(stage)
+            lines.append([label, rows[stage], number, None if number is None else percent(number, whole)])
+    intro = (
+        "Rows are evaluations; a further row of a network is no duplicate. No two kept records are near-duplicates,"
+        " every removed one names a kept record that it is near, and nothing close crosses the splits."
     )
-    text += " No two of them compute the same, as far as they run." if compared else f" **{_NOT_COMPARED}**"
-    return f"{text}\n\nSettings: {', '.join(_settings(options, compared=compared))}."
+    compared = "No two of them compute the same, as far as they run." if "graphs" in counts else NOT_COMPARED
+    by_text = {"lexical", "structural"} & {stage for stage, number in codes.items() if number}
+    parts = [BY_TEXT, _agreements(decisions)] if by_text else []
+    text = " ".join(filter(None, (intro, compared, *parts)))
+    return frame.table("From rows to records", ["", "rows", "codes", "% of codes"], lines, text)
 
 
-def _settings(options: CurateOptions, *, compared: bool) -> Iterator[str]:
-    yield f"lexical Jaccard ≥ {options.lexical_threshold:g}, structural Jaccard ≥ {options.structural_threshold:g}"
-    yield f"tokens `{options.tokens}`, graphs `{options.graphs if compared else 'off'}`, seed {options.seed}"
-    for label in (*BY_VALUE, "include", "prefer"):
-        if texts := getattr(options, label):
-            yield f"{label} {', '.join(map(code_span, texts))}"
-    if options.min_per_prefix:
-        yield f"at least {options.min_per_prefix} a prefix"
-    if options.topup_prefix:
-        yield f"at least {options.topup_per_prefix} of {', '.join(map(code_span, options.topup_prefix))}"
-    if options.from_scratch:
-        yield "only networks trained from scratch"
-    if options.require_runs:
-        yield "only networks that run"
+NOT_COMPARED = "Graphs were not compared: two of them may compute the same."
 
 
-def _funnel(stages: Mapping[int, str], outcome: CurationOutcome, counts: Json) -> list[str]:
-    """Return the table of rows and codes by outcome; each column adds up."""
-    codes, rows = Counter(stages.values()), counts["rows"]
-    whole = codes.total()
-    lines = [["in", count(rows["input"]), count(whole), percent(whole, whole)]]
-    for step, label in _STEPS.items():
-        if rows.get(step) or step in _USUAL:
-            cells = [count(rows[step]), count(codes[step]), percent(codes[step], whole)]
-            if step in ("invalid", "repeat"):
-                cells[1:] = ["", ""]
-            lines.append([label, *(f"**{cell}**" if step == "kept" else cell for cell in cells)])
-    note = (
-        "Rows are evaluations. Further rows of a network (other data sets, epochs, hyperparameters) are not duplicates:"
-        " one row represents it. Each column adds up to its first line."
-    )
-    parts = [BY_TEXT, _agreements(stages, outcome)] if codes["lexical"] or codes["structural"] else []
-    return section("From rows to records", table(["", "rows", "codes", "% of codes"], lines), note, *parts)
-
-
-def _agreements(stages: Mapping[int, str], outcome: CurationOutcome) -> str:
+def _agreements(decisions: pa.Table) -> str:
     """Return what the graphs say of the removals by text, where both codes were traced."""
-    graphs, agree = outcome.graphs or {}, Counter[str | None]()
-    for code, stage in stages.items():
-        other = outcome.decisions[outcome.rows[code]].canonical
-        if stage in ("lexical", "structural") and code in graphs and other in graphs:
-            agree[graphs[code].agrees(graphs[other])] += 1
-    if not (known := agree["same"] + agree["widths"] + agree["different"]):
-        return ""
-    return (
+    by_text = decisions.filter(pc.is_in(decisions["stage"], pa.array(["lexical", "structural"])))
+    agree = Counter(dict(zip(by_text["id"].to_pylist(), by_text["agreement"].to_pylist(), strict=True)).values())
+    known = agree.total() - agree[None]
+    text = (
         f"Of {plural(known, 'removal')} by text here with a graph on both sides, {count(agree['same'])} compute the"
         f" same as the kept code, {count(agree['widths'])} the same up to widths, {count(agree['different'])} another"
         " architecture."
     )
+    return text if known else ""
 
 
-def _groups(
-    title: str, label: str, groups: Mapping[int, str], stages: Mapping[int, str], splits: Mapping[int, str]
-) -> list[str]:
-    """Return a table of groups of codes: what came in, what was removed at which stage, and the kept by split."""
-    removed = [stage for stage in ("filter", *_REMOVED) if stage in stages.values()]
+def _groups(networks: pa.Table, column: str) -> frame.View:
+    """Return the codes of each prefix or family: those that came in, were removed at each stage, and are kept."""
     counted: dict[str, Counter[str]] = {}
-    for code, group in groups.items():
-        counted.setdefault(group, Counter()).update(filter(None, (stages[code], splits.get(code))))
+    for name, stage, split in zip(*(networks[key].to_pylist() for key in (column, "stage", "split")), strict=True):
+        counted.setdefault(name, Counter()).update((stage or "kept", *([split] if stage is None else [])))
+    every = sum(counted.values(), Counter[str]())
+    removed = [stage for stage in ("filter", *REMOVED) if every[stage]]
 
-    def cells(name: str, numbers: Counter[str]) -> list[str]:
-        kept, dropped = numbers["kept"], sum(numbers[stage] for stage in _REMOVED)
+    def cells(name: str, numbers: Counter[str]) -> list[frame.Cell]:
+        kept, dropped = numbers["kept"], sum(numbers[stage] for stage in REMOVED)
         own = [kept + dropped + numbers["filter"], *(numbers[stage] for stage in removed), kept]
-        return [name, *map(count, own), percent(dropped, kept + dropped), *(count(numbers[split]) for split in SPLITS)]
+        return [name, *own, percent(dropped, kept + dropped), *(numbers[split] for split in SPLITS)]
 
-    ranked = sorted(counted, key=lambda name: (-sum(counted[name][stage] for stage in _STEPS), name))
+    ranked = sorted(counted, key=lambda name: (-sum(counted[name][stage] for stage in (*REMOVED, "kept")), name))
     listed = [name for name in ranked if counted[name].keys() - {"filter"}]
     listed = listed if len(listed) <= LONGEST + 1 else listed[:LONGEST]
-    rows = [cells(code_span(name, 40), counted[name]) for name in listed]
+    rows = [cells(name or "(none)", counted[name]) for name in listed]
     if rest := [name for name in ranked if name not in listed]:
         rows.append(cells(plural(len(rest), "other"), sum((counted[name] for name in rest), Counter[str]())))
-    return section(title, listing([label, "codes in", *removed, "kept", "% dropped", *SPLITS], rows))
+    return frame.table(f"By {column}", [column, "codes in", *removed, "kept", "% dropped", *SPLITS], rows)
 
 
-def _splits(outcome: CurationOutcome) -> list[str]:
-    if not outcome.kept:
-        return []
-    rows = []
+def _splits(records: pa.Table) -> frame.View:
+    sizes = Counter(zip(records["split"].to_pylist(), records["cluster"].to_pylist(), strict=True))
+    rows: list[list[frame.Cell]] = []
     for split in SPLITS:
-        sizes = Counter(outcome.clusters[code] for code, own in outcome.splits.items() if own == split)
-        number, largest = sizes.total(), max(sizes.values(), default=0)
-        rows.append([split, count(number), percent(number, len(outcome.kept)), count(len(sizes)), count(largest)])
-    note = (
-        f"Records linked by a lexical Jaccard of {LEAK_THRESHOLD:.2f} or more, or by an equal fingerprint, form a"
-        " group, which is in one split as a whole. Test and validation get their share of each prefix and family if its"
-        " groups allow that: a group that is larger than half of such a split is in train."
-    )
-    return section("Splits", listing(["split", "records", "%", "groups", "largest group"], rows), note)
-
-
-def _off_scale(corpus: LoadedRecords, outcome: CurationOutcome) -> list[str]:
-    """List the accuracies that are outside the scale of their benchmark, if any record has a score."""
-    off = find_off_scale(corpus) if any(outcome.scores.get(code) is not None for code in outcome.kept) else []
-    columns = ("nn", "accuracy", *BY_VALUE, "epoch")
-    rows = [[_cell(corpus.rows.column(name)[row].as_py()) for name in columns] for row in off]
+        own = [number for (of, _), number in sizes.items() if of == split]
+        rows.append([split, sum(own), percent(sum(own), len(records)), len(own), max(own, default=0)])
+    crossing = sum(number > 1 for number in Counter(cluster for _, cluster in sizes).values())
     intro = (
-        f"{plural(len(off), 'accuracy lies', 'accuracies lie')} outside 0 to 1 where the others of the data set are"
-        " fractions. They are compared unchanged, so one in percent ranks first on its benchmark:"
+        f"Records that are alike (a lexical Jaccard of {LEAK_THRESHOLD:.2f} or more, an equal fingerprint, an equal"
+        f" computation) form a group, which is in one split: {plural(crossing, 'group')} in more than one. Test and"
+        " validation get their share of each prefix and family if its groups allow that: a group that is larger than"
+        " half of such a split is in train."
     )
-    return section("Accuracies off their scale", listing(columns, fold(rows), intro=intro))
+    return frame.table("Splits", ["split", "records", "%", "groups", "largest group"], rows, intro)
 
 
-def _cell(value: object) -> str:
-    return "–" if value is None else code_span(f"{value:g}" if isinstance(value, float) else str(value), 40)
+def _reasons(counts: Stated, details: Stated) -> Iterator[frame.View]:
+    """Yield what ran, why other codes did not, and where codes are from."""
+    if graphs := counts.get("graphs"):
+        numbers = {
+            "codes with a graph": graphs["traced"],
+            "codes whose numbers were compared": graphs["measured"],
+            "kept records with a graph": graphs["kept"],
+            "different computations of these": graphs["distinct"],
+            "different up to widths": graphs["distinct_up_to_widths"],
+        }
+        facts: list[tuple[str, frame.Cell]] = [*numbers.items()]
+        yield frame.facts(
+            "What the networks compute",
+            # A graph that several computations have is a fault of ours; none was removed for it.
+            [*facts, ("faulty graphs", ", ".join(graph[:16] for graph in graphs["faults"]))],
+        )
+        intro = "Codes without a graph are decided by their text alone."
+        failed = sum(graphs["not_traced"].values())
+        yield shares("Codes without a graph", ("reason", "codes"), graphs["not_traced"], failed, intro)
+        packages = [
+            [name, number, option_for(name) or "--runtime NAME"] for name, number in graphs["missing_packages"].items()
+        ]
+        yield frame.table("Packages outside the runtime", ["package", "codes", "the option that allows it"], packages)
+    if left_out := counts.get("runs", {}).get("left_out"):
+        intro = "Left out, since they do not run or could not be tried (--require-runs)."
+        yield shares("Networks that do not run", ("reason", "codes"), left_out, sum(left_out.values()), intro)
+    if origins := counts.get("origins"):
+        of_kept, of_removed = (origins[part]["licenses"] for part in ("kept", "removed"))
+        rows = [[name, of_kept.get(name, 0), of_removed.get(name, 0)] for name in sorted({*of_kept, *of_removed})]
+        stated = details["origins"]
+        intro = (
+            f"Compared with {plural(stated['blocks'], 'block')} of repositories, class by class (Jaccard ≥"
+            f" {stated['threshold']:g}, classes of {stated['least_shingles']} shingles or more):"
+            f" {plural(origins['kept']['codes'], 'kept record')} and"
+            f" {plural(origins['removed']['codes'], 'removed code')} have a class of one of them. Publishing leaves"
+            " out code whose license forbids redistribution."
+        )
+        yield frame.table("Where codes are from", ["license", "kept records", "removed codes"], fold(rows), intro)
 
 
-def _graphs(outcome: CurationOutcome, counts: Json) -> list[str]:
-    """Report how many codes have a graph, and why the others have none."""
-    if outcome.graphs is None:
-        return []
-    stated = counts["graphs"]
-    text = (
-        f"{plural(len(outcome.graphs), 'code was', 'codes were')} run in the sandbox, {count(stated['traced'])} have a"
-        f" graph. Of {plural(len(outcome.kept), 'kept record')} {count(stated['kept'])} have one:"
-        f" {plural(stated['distinct'], 'computation')}, {count(stated['distinct_up_to_widths'])} up to widths. A code"
-        f" without a graph is decided by its text alone. The numbers of {plural(stated['measured'], 'code')} were"
-        " compared, too: those whose parameters have the same sizes as another's. Where numbers and graphs disagree,"
-        " the numbers decide."
-    )
-    if faults := stated["faults"]:
-        named = ", ".join(f"`{graph[:16]}`" for graph in faults)
-        text += f" Faulty graphs, equal for several computations, none of which was removed for it: {named}."
-    packages = [
-        [code_span(name), count(number), f"`{option_for(name) or '--runtime NAME'}`"]
-        for name, number in stated["missing_packages"].items()
-    ]
-    intro = "Codes that import packages outside the declared runtime, and the option that allows each:"
-    return section(
-        "What the networks compute",
-        text,
-        listing(["no graph", "codes", "%"], count_shares(stated["not_traced"], len(outcome.graphs))),
-        listing(["package", "codes", "option"], packages, intro=intro),
-    )
-
-
-def _runs(counts: Json) -> list[str]:
-    """Report why networks were left out that do not run; empty if none was."""
-    if "runs" not in counts or not (stated := counts["runs"]["left_out"]):
-        return []
-    text = "Left out, since they do not run or could not be tried (`--require-runs`):"
-    left_out = count_shares(stated, sum(stated.values()))
-    return section("Networks that do not run", text, listing(["category", "codes", "%"], left_out))
-
-
-def _origins(outcome: CurationOutcome) -> list[str]:
-    """Report the codes that come from repositories, by license."""
-    origins = outcome.rights.origins
-    if origins is None:
-        return []
-    stated, kept = outcome.details["origins"], set(outcome.kept)
-    all_of = Counter(origin.license for origin in origins.values())
-    of_kept = Counter(origin.license for code, origin in origins.items() if code in kept)
-    blocked = sum(outcome.rights.is_blocked(code) for code in origins if code in kept)
-    text = (
-        f"Compared with {plural(stated['blocks'], 'block')} of {', '.join(map(code_span, stated['folders']))}, class by"
-        f" class: {plural(of_kept.total(), 'kept record')} of {count(len(kept))} and"
-        f" {plural(all_of.total() - of_kept.total(), 'removed code')} have a class of one of them (Jaccard ≥"
-        f" {stated['threshold']:g}, classes of {stated['least_shingles']} shingles or more). For {count(blocked)} of"
-        " the records the license forbids redistribution of the code: publishing leaves it out. The columns `origin`"
-        " and `origin_similarity` name the block of each."
-    )
-    rows = [[code_span(name, 60), count(of_kept[name]), count(number)] for name, number in sorted(all_of.items())]
-    return section("Where codes are from", text, listing(["license", "kept records", "codes"], fold(rows)))
-
-
-def _invalid(corpus: LoadedRecords, outcome: CurationOutcome) -> list[str]:
-    """List why rows are unusable, with the first of each kind."""
-    names = corpus.rows.column("nn")
-    kinds: dict[str, list[tuple[int, str]]] = {}
-    for row, decision in enumerate(outcome.decisions):
-        if decision.stage == "invalid":
-            kinds.setdefault(re.sub(r"\d[\d,]*", "N", decision.reason), []).append((row, decision.reason))
-    rows = []
+def _invalid(decisions: pa.Table) -> frame.View:
+    """Return why rows are unusable, with the first of each kind."""
+    kinds: dict[str, list[Mapping[str, Any]]] = {}
+    for row in decisions.filter(pc.equal(decisions["stage"], "invalid")).to_pylist():
+        kinds.setdefault(re.sub(r"\d[\d,]*", "N", row["reason"]), []).append(row)
+    rows: list[list[frame.Cell]] = []
     for kind, cases in sorted(kinds.items(), key=lambda item: (-len(item[1]), item[0])):
-        first = ", ".join(f"{row}: {code_span(names[row].as_py() or '', 40)}" for row, _ in cases[:3])
-        reason = plain(cases[0][1] if len({reason for _, reason in cases}) == 1 else kind)
-        rows.append([reason, first + (", …" if len(cases) > 3 else ""), count(len(cases))])
-    return section("Invalid rows", listing(["reason", "row: name", "rows"], fold(rows), left=2))
+        first = ", ".join(f"{row['row']}: {row['nn'] or '(none)'}" for row in cases[:3])
+        reason = cases[0]["reason"] if len({row["reason"] for row in cases}) == 1 else kind
+        rows.append([reason, first + (", …" if len(cases) > 3 else ""), len(cases)])
+    return frame.table("Invalid rows", ["reason", "row: name", "rows"], fold(rows))

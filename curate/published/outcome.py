@@ -43,18 +43,31 @@ class CurationOutcome:
 NOT_RUN = "does not run, or cannot be tried (--require-runs): "
 #: The stages at which a record is removed as the duplicate of a kept one, in their order.
 DUPLICATE_STAGES = ("exact", "lexical", "structural", "graph")
-STAGES = ("invalid", "filter", "repeat", *DUPLICATE_STAGES, "leak")
+#: The stages at which a code is removed after it was compared.
+REMOVED = (*DUPLICATE_STAGES, "leak")
+#: What became of rows that are not kept, in the order of the stages. No code is `invalid` or a `repeat`.
+STAGES = {
+    "invalid": "rows without usable code",
+    "filter": "left out by an option",
+    "repeat": "further rows of a network",
+    "exact": "same code, or the same but for comments and layout",
+    "lexical": "near-duplicates by tokens",
+    "structural": "near-duplicates by structure",
+    "graph": "other texts of the same computation",
+    "leak": "near to two published splits",
+}
 
 
 def count_decisions(corpus: LoadedRecords, outcome: CurationOutcome) -> Json:
     """Count the decisions by stage, split, prefix and family, for the manifest and the report.
 
-    `rows` counts input rows by stage (they add up to `rows.input`); `networks` counts distinct (name, code) pairs, and
-    `codes` distinct codes, so that repeat evaluations of one network are never counted as duplicates.
+    `rows` counts input rows by stage (they add up to `rows.input`), `stages` codes (to `codes`), `networks` distinct
+    (name, code) pairs, so that repeat evaluations of one network are never counted as duplicates.
     """
     names: list[str] = [nn or "" for nn in corpus.rows.column("nn").to_pylist()]
     code_of_row = corpus.code_of_row.tolist()
     rows: Counter[str] = Counter(decision.outcome for decision in outcome.decisions)
+    stages = Counter(outcome.decisions[row].outcome for row in outcome.rows.values())
     usable = [row for row, decision in enumerate(outcome.decisions) if decision.stage != "invalid"]
     networks = {(names[row], code_of_row[row]) for row in usable}
     codes = {code_index for _, code_index in networks}
@@ -64,6 +77,7 @@ def count_decisions(corpus: LoadedRecords, outcome: CurationOutcome) -> Json:
     kept_rows = [outcome.representatives[code_index] for code_index in outcome.kept]
     return {
         "rows": {"input": len(outcome.decisions), "kept": rows["kept"], **{stage: rows[stage] for stage in STAGES}},
+        "stages": {stage: stages[stage] for stage in ("filter", *REMOVED, "kept") if stages[stage]},
         "networks": len(networks),
         "names": len({name for name, _ in networks}),
         "codes": len(codes),

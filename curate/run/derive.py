@@ -63,7 +63,7 @@ def derive(folder: Folder, made: Path) -> Json:
         if options.chat:
             outcome.chat = _read_chat(path, corpus, outcome)
         source = _StoredSource(path, manifest)
-        _, counts, details = write_contents(made, corpus, outcome, options, source)
+        _, counts, details = write_contents(made, corpus, outcome, dict(manifest.parameters), source)
     return {"counts": counts, "details": details}
 
 

@@ -13,7 +13,7 @@ from curate.compute.graphs import GraphTracer
 from curate.compute.runs import describe_assumptions
 from curate.folder.networks import count_measurements
 from curate.folder.page import snapshot_page
-from curate.folder.report import write_report
+from curate.folder.report import END, overview
 from curate.folder.snapshot import MEASUREMENTS, list_removed_rows, write_snapshot_card, write_snapshot_tables
 from curate.model.corpus import CodeFile, LoadedRecords, read_corpus
 from curate.model.options import CurateOptions, get_prefix
@@ -32,6 +32,7 @@ from lemur_core.sandbox.cached import run_versions
 from lemur_core.sandbox.runtime import expand_sets
 from manifests.folders.frame import finish
 from manifests.folders.manifest import Manifest, Parent, Stopwatch, list_outputs, package_versions
+from manifests.folders.report import write_report
 from manifests.folders.tables import iterate_rows
 
 
@@ -71,15 +72,16 @@ def curate(
             if options.chat:
                 outcome.chat = build_chat(corpus, outcome, options, jobs=jobs)
                 watch.lap("chat")
-            rows, counts, details = write_contents(folder, corpus, outcome, options, source)
+            before = [previous.parent] if previous is not None and previous.parent is not None else []
+            parameters = _parameters(source, options, outcome, repositories, before)
+            rows, counts, details = write_contents(folder, corpus, outcome, parameters, source)
             watch.lap("write")
         ran_code = options.chat or outcome.graphs is not None
-        before = [previous.parent] if previous is not None and previous.parent is not None else []
         parents = [*find_source_parents(source), *repositories, *before]
         manifest = Manifest(
             kind="snapshot",
             versions=package_versions() | (run_versions(options.runtime) if ran_code else {}),
-            parameters=_parameters(source, options, outcome, repositories, before),
+            parameters=parameters,
             inputs=source.inputs(),
             parents=list(dict.fromkeys(parents)),
             counts=counts,
@@ -91,10 +93,11 @@ def curate(
 
 
 def write_contents(
-    folder: Path, corpus: LoadedRecords, outcome: CurationOutcome, options: CurateOptions, source: RecordSource
+    folder: Path, corpus: LoadedRecords, outcome: CurationOutcome, parameters: Json, source: RecordSource
 ) -> tuple[dict[str, int], Json, Json]:
     """Write everything in a snapshot that follows from its outcome: tables, report, figures, card.
 
+    Args: parameters: of its manifest.
     Returns: the rows by path; the counts and the details of its manifest.
     """
     rows = write_snapshot_tables(folder, corpus, outcome, source.measurements())
@@ -102,9 +105,10 @@ def write_contents(
     counts = count_decisions(corpus, outcome) | outcome.rights.count(outcome.kept, removed)
     if MEASUREMENTS in rows:
         counts["measurements"] = count_measurements(iterate_rows(folder / MEASUREMENTS, ("id", "kind")))
-    write_report(folder, corpus, outcome, counts, options, source.name)
+    details = _details(outcome)
+    write_report(folder, overview(folder, parameters, counts, details), outcome.notes, END)
     write_snapshot_card(folder, source.name, outcome, rows, source.inputs())
-    return rows, counts, _details(outcome)
+    return rows, counts, details
 
 
 def _add_rights(

@@ -5,25 +5,23 @@ allow it stay in the files of the folder, which the page lists.
 """
 
 import json
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from extract.model.results import at_least, count_reached, sort_by_size
+from extract.folder.report import overview
 from extract.specs.make import read_observed
 from extract.specs.printed import print_call
 from lemur_core.describe.picture import Box, boxes
-from lemur_core.files.markdown import count, percent, plural
+from lemur_core.files.markdown import count, plural
 from lemur_core.graphs.serialization import deserialize
 from lemur_core.graphs.symbolic import evaluate_graph
 from manifests.folders.frame import (
-    Cell,
     Entry,
     EntryLibrary,
     Page,
     View,
-    bars,
     code,
     facts,
     graph,
@@ -37,9 +35,8 @@ from manifests.folders.manifest import Manifest
 from manifests.provenance import SPECS, TABLE, get_minimized_path, without_source
 from manifests.provenance.licenses import NOASSERTION, is_permissive
 from manifests.provenance.parts import find_blocked_blocks, read_parts
-from manifests.records import LEVELS, Block, Observed
+from manifests.records import Block, Observed
 
-_LARGEST = 15
 #: Maximum number of boxes with one operation each.
 _BOXES = 40
 #: The summary of a block, the operations of its graph, and the graph as boxes.
@@ -58,16 +55,6 @@ _OPENED = (
 def extraction_page(folder: Path, manifest: Manifest) -> Page:
     """Return the page of an extraction, from its table and specs; code is read when the page is written."""
     rows = list(EXTRACTION.rows(folder, Block, _LISTED))
-    number, ran = len(rows), sum(at_least(row.level, "executed") for row in rows)
-    learn = sum(row.level == "backward" for row in rows)
-    corpus = manifest.parameters.get("corpus")
-    views = [
-        facts("Overview", _overview(manifest, rows)),
-        _level_view(rows),
-        _sources(rows),
-        _commonest("By category", rows, "category", "Classes by purpose: by name, not proven."),
-        _commonest("Why they stopped", [row for row in rows if row.error_kind], "error_kind", "Classes by failure."),
-    ]
     library = EntryLibrary(
         title="Library",
         noun="blocks",
@@ -75,61 +62,17 @@ def extraction_page(folder: Path, manifest: Manifest) -> Page:
         numbers=("parameters", "lines", "lean lines", "quality"),
         entries=[_entry(row) for row in rows],
         views=_views(folder),
-        total=number,
+        total=len(rows),
         elsewhere=TABLE,
     )
-    lead = (
-        f"{plural(number, 'class', 'classes')} of {plural(len({row.source for row in rows}), 'source')}:"
-        f" {count(ran)} execute as closed files ({percent(ran, number)}), {count(learn)} are seen to learn."
-    )
-    title = f"Blocks of the corpus {corpus}" if corpus else "Extracted PyTorch blocks"
-    return Page(title, "extraction", lead, [view for view in views if view["rows"]], library)
-
-
-def _overview(manifest: Manifest, rows: Sequence[Block]) -> list[tuple[str, Any]]:
-    outcomes = Counter(row.fidelity for row in rows)
-    compared = outcomes["match"] + outcomes["mismatch"]
     versions = manifest.versions
-    return [
-        ("classes", count(len(rows))),
-        ("same as the original", f"{count(outcomes['match'])} of {count(compared)} compared" if compared else None),
-        ("licenses", ", ".join(f"{name} {count(n)}" for name, n in Counter(r.license for r in rows).most_common(6))),
+    about = [
+        ("licenses", ", ".join(f"{name} {count(n)}" for name, n in manifest.counts["licenses"].items())),
         ("created with", f"lemur-curator {versions.get('lemur-curator')}, torch {versions.get('torch', '–')}"),
         ("in words", [link("report.md", "report.md"), link("manifest.json", "manifest.json")]),
     ]
-
-
-def _level_view(rows: Sequence[Block]) -> View:
-    counts = count_reached(Counter[str](row.level for row in rows))
-    lines = [
-        (level, float(counts[level]), float(len(rows)), f"{count(counts[level])} ({percent(counts[level], len(rows))})")
-        for level in LEVELS
-    ]
-    return bars("Levels reached", lines, "Classes that reached at least this level.", ("reached", "not reached"))
-
-
-def _sources(rows: Sequence[Block]) -> View:
-    levels: dict[tuple[str, str], Counter[str]] = {}
-    for row in rows:
-        levels.setdefault((row.source, row.license), Counter())[row.level] += 1
-    lines: list[list[Cell]] = []
-    for (source, expression), counter in sorted(levels.items(), key=lambda item: (-item[1].total(), item[0])):
-        counts = count_reached(counter)
-        share = percent(counts["executed"], counter.total())
-        lines.append([source, expression, counter.total(), counts["executed"], share, counts["backward"]])
-    return table("By source", ["source", "license", "classes", "execute", "share", "learn"], lines)
-
-
-def _commonest(title: str, rows: Sequence[Block], column: str, intro: str) -> View:
-    all_of = Counter(getattr(row, column) for row in rows)
-    ran = Counter(getattr(row, column) for row in rows if at_least(row.level, "executed"))
-    lines = []
-    for name, number in list(sort_by_size(all_of).items())[:_LARGEST]:
-        dark, shown = ran[name], f"{count(ran[name])} of {count(number)}"
-        if column == "error_kind":
-            dark, shown = number, count(number)
-        lines.append((name, float(dark), float(number), shown))
-    return bars(title, lines, intro, () if column == "error_kind" else ("execute", "do not execute"))
+    page = overview(folder, manifest.parameters, manifest.counts, manifest.details)
+    return replace(page, views=[facts("Overview", about), *page.views], library=library)
 
 
 # -- blocks -------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 
 from extract.chat.build import build_chat, extraction_chat_card, read_rights
 from extract.folder.page import extraction_page
-from extract.folder.report import write_report
+from extract.folder.report import END, overview
 from extract.model.results import Result, RunFacts, at_least, count_rows
 from extract.resolve.requirements import requirements_text
 from extract.sources import PackageSource
@@ -29,6 +29,7 @@ from manifests.conversations.conversation import write_chat_tables
 from manifests.folders.frame import finish
 from manifests.folders.kinds import EXTRACTION, Card
 from manifests.folders.manifest import Input, Manifest, Stopwatch, list_outputs, package_versions
+from manifests.folders.report import write_report
 from manifests.folders.tables import write_table
 from manifests.provenance import FULL, NAMES, REQUIREMENTS, SPECS, TABLE, get_minimized_path
 from manifests.records import SPLITS, Block, Spec, SpecChatDrop, SpecChatRow, arrow_schema
@@ -101,9 +102,10 @@ def write_contents(
     # Duplicates are counted among validated blocks alone, as the paper counts them.
     executed = [(row.code, row.graph) for row in rows if row.code and at_least(row.level, "executed")]
     distinct = count_distinct([code for code, _ in executed], [graph for _, graph in executed])
-    write_report(folder, rows, facts, counts, distinct)
     details = _manifest_details(facts, distinct)
-    return {TABLE: len(rows), SPECS: len(specs), **tables}, {**counts, **dataset}, details
+    stated = {**counts, **dataset}
+    write_report(folder, overview(folder, facts.options.parameters(), stated, details), facts.notes, END)
+    return {TABLE: len(rows), SPECS: len(specs), **tables}, stated, details
 
 
 def qualities(codes: Sequence[str | None], jobs: int | None = None) -> list[float | None]:

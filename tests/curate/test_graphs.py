@@ -148,7 +148,9 @@ def test_report_and_card_count_them(folders: dict[Graphs, Path]) -> None:
         "distinct_up_to_widths": 2,
     }  # fmt: skip
     report = (folders["survivors"] / "report.md").read_text()
-    assert "Of 4 kept records 3 have one: 3 computations, 2 up to widths." in report
+    assert (
+        "- kept records with a graph: 3\n- different computations of these: 3\n- different up to widths: 2\n" in report
+    )
     assert "Graphs were not compared" in (folders["off"] / "README.md").read_text()
 
 
