@@ -73,7 +73,7 @@ def novel(
     notes: list[str] = []
     with NetworkTracer(jobs=jobs, unsafe=unsafe, runtime=runtime) as tracer:
         try:
-            results = index.compare(queries, tracer if index.with_graphs else None, neighbours=parameters is None)
+            results = index.compare(queries, tracer if index.with_graphs else None, neighbors=parameters is None)
         except NoSandboxError as error:
             notes.append(f"no file was run: {error}")
             results = index.compare(queries, None, untraced="no sandbox is available here")
@@ -107,7 +107,7 @@ def _summarize(names: Sequence[str], results: Sequence[Novelty], notes: Sequence
                 "graph": novelty.trace.graph,
                 "graph_widths": novelty.trace.widths,
                 "error": novelty.error,
-                "nearest": [asdict(neighbour) for neighbour in novelty.nearest],
+                "nearest": [asdict(neighbor) for neighbor in novelty.nearest],
             }
         )
         lines += _verdict(name, novelty)
@@ -123,14 +123,14 @@ def _verdict(name: str, novelty: Novelty) -> list[str]:
     lines = [f"{novelty.verdict}  {name}: {novelty.reason}{alone}"]
     if near:
         lines.append(f"  {'text':>5}  {'structure':>9}  {'graph':>5}  ")
-    for neighbour in near[:NEAREST]:
-        share = "-" if neighbour.graph is None else ratio(neighbour.graph)
-        same = {"same": "the same", "widths": "same up to widths"}.get(neighbour.agreement or "", "")
-        removed = f", removed for {neighbour.stands_for_it}" if neighbour.stands_for_it else ""
-        removed += f"; by the file's {neighbour.part}" if neighbour.part else ""
+    for neighbor in near[:NEAREST]:
+        share = "-" if neighbor.graph is None else ratio(neighbor.graph)
+        same = {"same": "the same", "widths": "same up to widths"}.get(neighbor.agreement or "", "")
+        removed = f", removed for {neighbor.stands_for_it}" if neighbor.stands_for_it else ""
+        removed += f"; by the file's {neighbor.part}" if neighbor.part else ""
         lines.append(
-            f"  {ratio(neighbour.lexical):>5}  {ratio(neighbour.structural):>9}  {share:>5}  {same:<18}{neighbour.name}"
-            f" ({neighbour.folder}{removed})"
+            f"  {ratio(neighbor.lexical):>5}  {ratio(neighbor.structural):>9}  {share:>5}  {same:<18}{neighbor.name}"
+            f" ({neighbor.folder}{removed})"
         )
     if len(near) > NEAREST:
         lines.append(f"  and {plural(len(near) - NEAREST, 'more', 'more')}")
@@ -173,7 +173,7 @@ class NoveltyChecker:
         if graph and index.with_graphs:
             thread, tracer = self._start(runtime, unsafe=unsafe)
             try:
-                return thread.submit(index.compare, [query], tracer, neighbours=prm is None).result()[0]
+                return thread.submit(index.compare, [query], tracer, neighbors=prm is None).result()[0]
             except NoSandboxError:
                 untraced = "no sandbox is available here"
         return index.compare([query], None, untraced=untraced)[0]

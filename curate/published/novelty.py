@@ -31,7 +31,6 @@ from curate.sources.rows import RecordSource
 from lemur_core.describe.cost import parts
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
-from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import compute_identities
 from lemur_core.sandbox.runtime import find_absence
 from lemur_core.similarity import Detail
@@ -184,14 +183,14 @@ class NoveltyIndex:
         queries: Sequence[Query],
         tracer: NetworkTracer | None,
         *,
-        neighbours: bool = True,
+        neighbors: bool = True,
         untraced: str | None = None,
     ) -> list[Novelty]:
         """Compare networks with all folders.
 
         Args:
             tracer: runs them; None: they are compared by text and structure alone.
-            neighbours: run them with the hyperparameters of their nearest records, too, where that may decide.
+            neighbors: run them with the hyperparameters of their nearest records, too, where that may decide.
             untraced: why they are not traced if there is no tracer; None: there are no graphs here.
         Returns: one result for each query.
         Raises: NoSandboxError if nothing can be run here; UserError if `tracer` fails.
@@ -213,52 +212,42 @@ class NoveltyIndex:
         nearest = [self._find_nearest(query) for query in queries]
         if tracer is not None:
             self._measure(tracer, queries, nearest)
-            if neighbours:
-                self._try_neighbours(tracer, queries, nearest)
-        return [_summarize(query, near) for query, near in zip(queries, nearest, strict=True)]
+            if neighbors:
+                self._try_neighbors(tracer, queries, nearest)
+        return list(map(_summarize, queries, nearest))
 
     def _list_computations(self, traced: GraphTrace) -> Iterator[Computation]:
-        """Yield the computation of a network, and those of its modules if there are blocks to compare with."""
+        """Yield the computation of a network; then, if there are blocks to compare with, those of its modules."""
         if traced.graph is None:
             return
         modes = ("eval", "train") if self._has_blocks else ("eval",)
         forms = {mode: traced.read_graph(mode) for mode in modes if mode in traced.answer}
         yield build_computation(traced.answer, forms["eval"])
         if self._has_blocks:
-            yield from _iter_modules(forms)
+            modules = {mode: parts(form) for mode, form in forms.items()}
+            seen = set()  # of equal modules, the first is compared
+            for path, part in modules["eval"].items():
+                identities = compute_identities(
+                    {mode: by_path[path] for mode, by_path in modules.items() if path in by_path}
+                )
+                if identities["graph"] not in seen:
+                    seen.add(identities["graph"])
+                    yield build_computation(identities, part, path)
 
-    def _find_nearest(self, query: Query) -> "list[_NearCode]":
+    def _find_nearest(self, query: Query) -> list[NovelNeighbor]:
         """Return the nearest codes by each measure and all that make it known, nearest first."""
-        return sorted((near for corpus in self.corpora for near in _find_nearest_in(query, corpus)), key=_nearness)
+        found = (near for corpus in self.corpora for near in _find_nearest_in(query, corpus))
+        return sorted(found, key=lambda near: (*near.nearness, near.folder))
 
-    def _try_neighbours(
-        self, tracer: NetworkTracer, queries: Sequence[Query], nearest: "list[list[_NearCode]]"
-    ) -> None:
-        """Compare networks again with their nearest neighbors by graph, using the neighbors' hyperparameters."""
-        requests: list[Json] = []
-        tried: list[tuple[Query, list[_NearCode], int]] = []
-        for query, near in zip(queries, nearest, strict=True):
-            if near and near[0].neighbour.known:
-                continue  # no further graph changes that
-            for place, payload in _list_trials(query, near):
-                tried.append((query, near, place))
-                requests.append(payload)
-        for number, traced in tracer.run(dict(enumerate(requests))):
-            query, near, place = tried[number]
-            if computations := list(self._list_computations(traced)):
-                near[place] = near[place].compare(query, computations)
-        for near in nearest:
-            near.sort(key=_nearness)
-
-    def _measure(self, tracer: NetworkTracer, queries: Sequence[Query], nearest: "list[list[_NearCode]]") -> None:
+    def _measure(self, tracer: NetworkTracer, queries: Sequence[Query], nearest: list[list[NovelNeighbor]]) -> None:
         """Compare the numbers of networks with those of records, where that may change the verdict."""
         requests: dict[int, Json] = {}
         for number, (query, near) in enumerate(zip(queries, nearest, strict=True)):
             answer = query.traced.answer
-            settled = any({"exact", "lexical", "structural"} & {*other.neighbour.known} for other in near)
+            settled = any({"exact", "lexical", "structural"} & {*other.known} for other in near)
             open_ = not settled or any(corpus.keeps_different for corpus in self.corpora)
             weights = None if answer.get("varies") else answer.get("weights")
-            if open_ and any(corpus.measures(weights) for corpus in self.corpora):
+            if open_ and any(weights in corpus.measured for corpus in self.corpora):
                 requests[number] = query.payload
         answers = {number: queries[number].traced.answer for number in requests}
         for number, behavior in tracer.measure(requests, answers):
@@ -267,41 +256,42 @@ class NoveltyIndex:
             query.computations[0] = replace(query.computations[0], traced=query.traced)
             nearest[number] = self._find_nearest(query)
 
+    def _try_neighbors(
+        self, tracer: NetworkTracer, queries: Sequence[Query], nearest: list[list[NovelNeighbor]]
+    ) -> None:
+        """Compare networks again as they run with the hyperparameters of their nearest neighbors by graph."""
+        trials = [
+            (number, payload)
+            for number, (query, near) in enumerate(zip(queries, nearest, strict=True))
+            if not (near and near[0].known)  # no further graph changes that
+            for payload in self._list_trials(query, near)
+        ]
+        tried = set()
+        for trial, traced in tracer.run(dict(enumerate(payload for _, payload in trials))):
+            number = trials[trial][0]
+            queries[number].computations += self._list_computations(traced)
+            tried.add(number)
+        for number in tried:
+            nearest[number] = self._find_nearest(queries[number])
 
-def _iter_modules(forms: Mapping[str, Graph]) -> Iterator[Computation]:
-    """Return the computations of a network's modules; of equal ones, the first."""
-    by_mode = {mode: parts(form) for mode, form in forms.items()}
-    seen = set()
-    for path, part in by_mode["eval"].items():
-        own = {mode: module_graphs[path] for mode, module_graphs in by_mode.items() if path in module_graphs}
-        identities = compute_identities(own)
-        if identities["graph"] not in seen:
-            seen.add(identities["graph"])
-            yield build_computation(identities, part, path)
+    def _list_trials(self, query: Query, near: Sequence[NovelNeighbor]) -> Iterator[Json]:
+        """Yield what to trace for the neighbors whose hyperparameters may lead to another graph."""
+        read = [name for name in query.traced.answer.get("prm_read", ()) if name != "batch"]
+        stated = {(corpus.name, code.id): code.prm for corpus in self.corpora for code in corpus.codes}
+        records = [other for other in near if other.graph and stated.get((other.folder, other.id)) is not None]
+        for other in sorted(records, key=lambda other: -(other.graph or 0))[:_TRIED]:
+            prm = read_parameters(stated[other.folder, other.id])
+            payload = build_payload(query.task, TASK_DATASETS[query.task], prm)
+            # One rate of dropout is used for all networks, so most hyperparameters that differ are the same here.
+            if (
+                not isinstance(payload, str)
+                and other.agreement != "same"
+                and any(payload["prm"].get(name) != query.payload["prm"].get(name) for name in read)
+            ):
+                yield payload | {"code": query.code}
 
 
-@dataclass(frozen=True, slots=True)
-class _NearCode:
-    """A code that a network was compared with, and where it is."""
-
-    corpus: ReferenceCorpus
-    position: int  # -1: a removed record that is no longer compared
-    code: ReferenceCode
-    neighbour: NovelNeighbor
-
-    def compare(self, query: Query, computations: Sequence[Computation]) -> "_NearCode":
-        """Compare the code again, with other computations of the network."""
-        similarity = self.corpus.compare(computations)[self.position]
-        own = self.neighbour
-        again = _make_neighbour(query, self.corpus, self.code, own.lexical, own.structural, similarity)
-        return replace(self, neighbour=again)
-
-
-def _nearness(near: _NearCode) -> tuple[object, ...]:
-    return (*near.neighbour.nearness, near.neighbour.folder)
-
-
-def _find_nearest_in(query: Query, corpus: ReferenceCorpus) -> Iterator[_NearCode]:
+def _find_nearest_in(query: Query, corpus: ReferenceCorpus) -> Iterator[NovelNeighbor]:
     features = query.features[corpus.detail]
     lexical, structural = (corpus.similar(measure, features) for measure in ("lexical", "structural"))
     compared = corpus.compare(query.computations)
@@ -318,26 +308,23 @@ def _find_nearest_in(query: Query, corpus: ReferenceCorpus) -> Iterator[_NearCod
         candidates = np.where(counts, measure, -1.0)
         best = np.lexsort((-sizes, -candidates))[:NEAREST]
         chosen.update(best[candidates[best] > 0])
-    for place in sorted(map(int, chosen)):
-        similarities = float(lexical[place]), float(structural[place])
-        code = corpus.codes[place]
-        yield _NearCode(corpus, place, code, _make_neighbour(query, corpus, code, *similarities, compared[place]))
+    for at in sorted(map(int, chosen)):
+        yield _make_neighbor(query, corpus, corpus.codes[at], float(lexical[at]), float(structural[at]), compared[at])
     if query.id in corpus.removed and not own.any():
-        code = corpus.removed[query.id]
         structure = 1.0 if len(features.elements) else 0.0
-        yield _NearCode(corpus, -1, code, _make_neighbour(query, corpus, code, 1.0, structure, None))
+        yield _make_neighbor(query, corpus, corpus.removed[query.id], 1.0, structure, None)
 
 
-def _make_neighbour(
+def _make_neighbor(
     query: Query,
     corpus: ReferenceCorpus,
     code: ReferenceCode,
     lexical: float,
     structural: float,
-    comparison: GraphSimilarity | None,
+    compared: GraphSimilarity | None,
 ) -> NovelNeighbor:
     """Return a code as a neighbor of a file, with the stages at which it makes the file known."""
-    share, agreement, part, operations, equal_numbers = comparison or (None, None, "", 0, None)
+    share, agreement, part, operations, equal_numbers = compared or (None, None, "", 0, None)
     may_be_near = not (corpus.keeps_different and agreement == "different")
     stages = {
         "exact": code.id == query.id,
@@ -345,33 +332,9 @@ def _make_neighbour(
         "structural": may_be_near and structural >= corpus.structural,
         "graph": agreement == "same" and not part,
     }
-    return NovelNeighbor(
-        folder=corpus.name,
-        name=code.name,
-        id=code.id,
-        stands_for_it=code.removed_for,
-        lexical=lexical,
-        structural=structural,
-        graph=share,
-        agreement=agreement,
-        part=part,
-        operations=operations,
-        known=tuple(stage for stage, applies in stages.items() if applies),
-        equal_numbers=equal_numbers,
-    )
-
-
-def _list_trials(query: Query, near: Sequence[_NearCode]) -> Iterator[tuple[int, Json]]:
-    """Yield the places of neighbors whose hyperparameters may lead to another graph, and what to trace for each."""
-    read = [name for name in query.traced.answer.get("prm_read", ()) if name != "batch"]
-    records = [place for place, other in enumerate(near) if other.neighbour.graph and other.code.prm is not None]
-    for place in sorted(records, key=lambda place: -(near[place].neighbour.graph or 0))[:_TRIED]:
-        payload = build_payload(query.task, TASK_DATASETS[query.task], read_parameters(near[place].code.prm))
-        if isinstance(payload, str) or near[place].neighbour.agreement == "same":
-            continue
-        # One rate of dropout is used for all networks, so most hyperparameters that differ are the same here.
-        if any(payload["prm"].get(name) != query.payload["prm"].get(name) for name in read):
-            yield place, payload | {"code": query.code}
+    known = tuple(stage for stage, applies in stages.items() if applies)
+    of_code = (corpus.name, code.name, code.id, code.removed_for)
+    return NovelNeighbor(*of_code, lexical, structural, share, agreement, part, operations, known, equal_numbers)
 
 
 _HOW = {
@@ -382,27 +345,14 @@ _HOW = {
 }
 
 
-def _summarize(query: Query, compared: Sequence[_NearCode]) -> Novelty:
-    near = tuple(other.neighbour for other in compared)
+def _summarize(query: Query, near: Sequence[NovelNeighbor]) -> Novelty:
     known = bool(near and near[0].known)
-    if not near:
-        reason = "nothing is like it"
-    elif known:
+    reason = f"nearest is {near[0].name}" if near else "nothing is like it"
+    if known:
         reason = f"{', '.join(_HOW[stage] for stage in near[0].known)}: {near[0].name}"
-    else:
-        reason = f"nearest is {near[0].name}"
-    equal = [other for other in near if other.equal_numbers]
-    return Novelty(
-        id=query.id,
-        verdict="known" if known else "novel",
-        reason=reason,
-        text=_find_best(near, "lexical"),
-        structure=_find_best(near, "structural"),
-        graph=_find_best(near, "graph"),
-        behavior=Nearest(equal[0].id, equal[0].name, 1.0) if equal else None,
-        nearest=near,
-        trace=query.traced,
-    )
+    equal = next((Nearest(other.id, other.name, 1.0) for other in near if other.equal_numbers), None)
+    nearest = {measure: _find_best(near, measure) for measure in ("lexical", "structural", "graph")}
+    return Novelty(query.id, "known" if known else "novel", reason, *nearest.values(), equal, tuple(near), query.traced)
 
 
 def _find_best(near: Sequence[NovelNeighbor], measure: str) -> Nearest | None:
