@@ -12,7 +12,7 @@ the block of its most restricted class: one that may not be redistributed first,
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow.parquet as pq
 
 from curate.model.corpus import LoadedRecords
 from curate.model.options import LEAK_THRESHOLD
@@ -30,11 +29,10 @@ from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note, progress
 from lemur_core.files.workers import map_chunks
 from lemur_core.similarity.tokens import ClassIndex, ClassText, class_texts
-from manifests.folders.checks import Check, check_faults
 from manifests.folders.kinds import EXTRACTION
-from manifests.folders.manifest import Manifest, Parent, describe_parent
+from manifests.folders.manifest import Parent, describe_parent
 from manifests.provenance.heads import license_of_code
-from manifests.provenance.licenses import NOASSERTION, combine_licenses, is_permissive
+from manifests.provenance.licenses import combine_licenses, is_permissive
 from manifests.records import Block
 
 
@@ -157,69 +155,6 @@ def _licenses_of_rows(corpus: LoadedRecords, license_: str) -> dict[int, str]:
             if code_index in stated:
                 words_of.setdefault(code_index, set()).add(word or license_)
     return {code_index: combine_licenses(words) for code_index, words in words_of.items()}
-
-
-#: The columns of a row that state its rights.
-_COLUMNS = ("license", "origin", "origin_similarity", "origin_license")
-
-
-def check_rights(manifest: Manifest, tables: Mapping[str, Sequence[Path]], withheld: Collection[str]) -> Check:
-    """Check that column `license` follows from the code, its source and its origin, and that the counts match the rows.
-
-    Args:
-        tables: the files of codes that were `kept` and `removed`; networks that are kept are left out of the latter.
-        withheld: ids of codes that were left out of the published snapshot.
-    """
-    shared, stated = str(manifest.details.get("license", NOASSERTION)), manifest.parameters.get("license")
-    lowest = manifest.details.get("origins", {}).get("threshold", 0.0)
-    wrong: list[str] = []
-    own: dict[int, str] = {}
-    origins: dict[int, Origin] = {}
-    blocked = by_row = 0
-    numbers: dict[str, list[int]] = {part: [] for part in tables}
-    rows = ((part, row) for part, paths in tables.items() for path in paths for row in _rows(path))
-    for code_index, (part, row) in enumerate(rows):
-        numbers[part].append(code_index)
-        license_, (origin, similarity, under) = row["license"], (row[name] for name in _COLUMNS[1:])
-        if len({origin is None, similarity is None, under is None}) > 1 or (similarity or 1.0) < lowest:
-            wrong.append(f"{row['nn']}: origin, its similarity and its license do not go together")
-        elif origin is not None:
-            origins[code_index] = Origin(origin, similarity, under, "")
-        blocked += is_withheld(license_, shared)
-        if row["id"] in withheld:
-            wrong += [f"{row['nn']}: its code is missing, under {license_}"] * (not is_withheld(license_, shared))
-            continue
-        own_license = license_of_code(row["nn_code"], shared, stated)
-        if own_license not in (None, shared):
-            own[code_index] = own_license
-        expected = Rights(shared, own, origins).get_license(code_index)
-        if license_ != expected:
-            # By a row of the source: what the code states is combined with that row's license, not with the shared one.
-            covered = combine_licenses(
-                [license_of_code(row["nn_code"], license_, None) or license_, *filter(None, (under,))]
-            )
-            by_row += covered == license_  # consistent with a row of the source that stated it
-            own[code_index] = license_
-            if covered != license_ or by_row > manifest.details.get("licensed_by_row", 0):
-                wrong.append(f"{row['nn']}: its license is {expected}, {license_} is stated")
-        if withheld and is_withheld(expected, shared):
-            wrong.append(f"{row['nn']}: its code is here, under {expected}")
-    rights = Rights(shared, own, origins if "origins" in manifest.counts else None)
-    if not withheld:
-        counts = rights.count(numbers["kept"], numbers["removed"])
-        differing = [name for name in ("licenses", "origins") if counts.get(name) != manifest.counts.get(name)]
-        wrong += [f"{name}: {counts.get(name)}, not as stated" for name in differing]
-    summary = (
-        f"{sum(map(len, numbers.values())):,} codes, {len(origins):,} with an origin; {blocked:,} are not passed on"
-    )
-    return check_faults("licenses", wrong, summary)
-
-
-def _rows(path: Path) -> Iterator[Json]:
-    with pq.ParquetFile(path) as file:
-        columns = [name for name in ("id", "nn", "nn_code", "kept", *_COLUMNS) if name in file.schema_arrow.names]
-        for batch in file.iter_batches(batch_size=1_000, columns=columns):
-            yield from (row for row in batch.to_pylist() if not row.get("kept"))  # records lack this column
 
 
 #: The Jaccard from which a class is attributed to a block: the same as for sharing a split.

@@ -152,7 +152,7 @@ class StoredTracer:
             for row in iterate_rows(self._folder / "graphs.parquet"):
                 if row["id"] not in self._code_of:
                     raise UserError(f"graphs.parquet: {row['id'][:16]} is the id of no code here")
-                self._stored[self._code_of[row.pop("id")]] = _read_answer(row)
+                self._stored[self._code_of[row.pop("id")]] = read_answer(row)
         for code_index in representatives:
             if code_index not in self._stored:
                 raise UserError(
@@ -161,7 +161,7 @@ class StoredTracer:
             self.known[code_index] = GraphTrace(self._stored[code_index])
 
 
-def _read_answer(row: Json) -> Json:
+def read_answer(row: Json) -> Json:
     """Return a row of `graphs.parquet` as the sandbox answered it."""
     graphs = {mode: row.pop(mode) for mode in ("eval", "train")}
     for name in ("torch", "form"):
@@ -187,7 +187,7 @@ def _read_previous(folder: Folder) -> Previous | None:
 
 
 def _read_rights(folder: Path, manifest: Manifest, corpus: LoadedRecords) -> Rights:
-    """Return the rights as the table of networks states them; `check_rights` proves these."""
+    """Return the rights as the table of networks states them; `lemur verify` proves these."""
     shared = manifest.details.get("license", NOASSERTION)
     code_of = {id_: code_index for code_index, id_ in enumerate(corpus.ids)}
     own: dict[int, str] = {}
