@@ -6,26 +6,25 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.folder.explain import describe_record
+from curate.folder.explain import RECORD_FIELDS
 from curate.folder.report import overview
 from curate.model.rights import is_withheld
+from curate.published.outcome import AGREEMENTS
 from lemur_core.describe.facts import Facts
 from lemur_core.describe.picture import Box, boxes
 from lemur_core.files.markdown import count, plural, ratio
 from lemur_core.graphs.graph import Graph
 from manifests.folders import frame
-from manifests.folders.kinds import SNAPSHOT
+from manifests.folders.kinds import SNAPSHOT, list_fields
 from manifests.folders.manifest import Manifest
 from manifests.folders.tables import as_records, read_table
 from manifests.records import Decision, GraphRow, LemurRecord, NetworkRow, Stat
 
-_AGREEMENT = {"same": "same graph", "widths": "same graph up to widths", "different": "another graph"}
 #: Graphs with more nodes than this are drawn with several operations in one box.
 _BOXES = 40
 #: At most so many records are listed, and so many removed codes are compared.
@@ -159,7 +158,7 @@ def _list_views(
     for row in listed:
         number, removed = duplicates[row.id]
         text = _unpack(texts, row.id)
-        views = [frame.facts("Record", _list_record_facts(row))]
+        views = [frame.facts("Record", [("id", row.id), *list_fields(row, RECORD_FIELDS)])]
         if row.id in results:
             views.append(frame.results("Results", results[row.id], "All results by data set, without repeats."))
         if row.id in graphs:
@@ -178,16 +177,6 @@ def _list_views(
             views.append(frame.versions("Represents", text, compared, intro))
         views += [*([frame.graph("Graph", drawn)] if row.id in graphs else []), frame.code("Code", text)]
         yield views
-
-
-def _list_record_facts(row: LemurRecord) -> list[tuple[str, Any]]:
-    further = {"never runs": row.dead_classes, "unused parameters": row.unused_parameters}
-    return [
-        ("id", row.id),
-        ("prefix", row.prefix),
-        *describe_record(row),
-        *((label, ", ".join(names or ())) for label, names in further.items()),
-    ]
 
 
 def _read_results(folder: Path, wanted: set[str]) -> dict[str, _ResultRows]:
@@ -221,7 +210,7 @@ def _read_agreements(folder: Path) -> dict[str, str]:
 
 def _describe_removal(row: NetworkRow, agreement: str | None) -> str:
     similarity = "" if row.similarity is None else f" {ratio(row.similarity)}"
-    agrees = _AGREEMENT.get(agreement or "")
+    agrees = AGREEMENTS.get(agreement or "")
     return f"{row.stage}{similarity}{f', {agrees}' if agrees else ''}"
 
 

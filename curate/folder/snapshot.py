@@ -1,6 +1,7 @@
 """Write the tables and the card of a snapshot folder, and the section of the report on its conversations."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -9,12 +10,13 @@ import pyarrow.parquet as pq
 
 from curate.chat.build import snapshot_chat_card
 from curate.compute.graphs import graph_rows
-from curate.folder.networks import list_networks, measurement_rows, network_rows
 from curate.model.corpus import LoadedRecords
 from curate.model.options import SPLIT_RATIOS, get_prefix
 from curate.model.records import find_best_rows
 from curate.published.outcome import CurationOutcome
-from curate.sources.rows import MeasuredFacts
+from curate.sources.rows import MeasuredFacts, read_number, read_text
+from lemur_core.describe.cost import count_multiply_adds, count_parameters
+from lemur_core.files import Json
 from lemur_core.files.markdown import plain, plural
 from manifests import records
 from manifests.conversations.conversation import write_chat_tables
@@ -39,7 +41,7 @@ def write_snapshot_tables(
         kept = _records(corpus, outcome, codes, best)
         written = write_tables(folder / "data" / "records", split, records.LemurRecord, kept, len(codes))
         rows |= {f"data/records/{name}": count for name, count in written.items()}
-    networks = list_networks(corpus, outcome)
+    networks = _list_networks(corpus, outcome)
     usable = set(networks)
     stat_rows = [row for row, code in enumerate(corpus.code_of_row.tolist()) if code in usable]
     written = write_tables(folder / "data" / "stats", "train", records.Stat, _stats(corpus, stat_rows), len(stat_rows))
@@ -51,7 +53,7 @@ def write_snapshot_tables(
         write_table(folder / f"{table}.parquet", records.arrow_schema(record), values)
         rows[f"{table}.parquet"] = count
 
-    write("networks", records.NetworkRow, network_rows(corpus, outcome, networks), len(networks))
+    write("networks", records.NetworkRow, _networks(corpus, outcome, networks), len(networks))
     write("decisions", records.Decision, _decisions(corpus, outcome), len(outcome.decisions))
     if outcome.graphs is not None:
         write("graphs", records.GraphRow, graph_rows(corpus, outcome.graphs), len(outcome.graphs))
@@ -65,7 +67,7 @@ def write_snapshot_tables(
 def _write_measurements(folder: Path, corpus: LoadedRecords, measured: Iterator[MeasuredFacts]) -> dict[str, int]:
     path = folder / MEASUREMENTS
     path.parent.mkdir(parents=True)
-    write_table(path, records.arrow_schema(records.Measurement), measurement_rows(corpus, measured))
+    write_table(path, records.arrow_schema(records.Measurement), _measurements(corpus, measured))
     return {MEASUREMENTS: pq.read_metadata(path).num_rows}
 
 
@@ -186,40 +188,112 @@ def list_removed_rows(corpus: LoadedRecords, outcome: CurationOutcome) -> list[i
     return rows
 
 
-def _records(
-    corpus: LoadedRecords, outcome: CurationOutcome, codes: list[int], best: Mapping[int, int]
-) -> Iterator[dict[str, object]]:
-    columns = (
-        corpus.rows.take([outcome.representatives[code] for code in codes])
-        .select([*_API_COLUMNS, "arch_uid"])
-        .to_pylist()
-    )
-    for code, row in zip(codes, columns, strict=True):
-        row["nn"] = row["nn"] or ""
-        best_row, trace = best.get(code), (outcome.graphs or {}).get(code)
-        yield {
-            **row,
-            "nn_code": corpus.codes[code],
-            "id": corpus.ids[code],
-            "prefix": get_prefix(row["nn"]),
-            "family": outcome.families[code],
-            "split": outcome.splits[code],
-            "weight": outcome.weights[code],
-            "cluster": outcome.clusters[code],
-            "score": outcome.scores[code],
-            "pretrained": code in corpus.features.pretrained,
-            **{
-                f"best_{name}": None if best_row is None else corpus.rows.column(name)[best_row].as_py()
-                for name in ("accuracy", "epoch", "dataset")
-            },
-            **{name: None if trace is None else trace.answer.get(name) for name in _GRAPH_COLUMNS},
-            "runs": None if trace is None else trace.runs,
-            "runs_error": None if trace is None else trace.error,
-            **outcome.rights.columns(code),
-        }
+def _code_columns(corpus: LoadedRecords, outcome: CurationOutcome, code: int, best: int | None) -> Json:
+    """Return the columns that records and networks have in common. Args: best: the row of its highest accuracy."""
+    answer = outcome.graphs[code].answer if code in (outcome.graphs or {}) else {}
+    return {
+        "id": corpus.ids[code],
+        "nn_code": corpus.codes[code],
+        "family": outcome.families.get(code, corpus.features.family[code]),
+        "score": outcome.scores.get(code),
+        "pretrained": code in corpus.features.pretrained,
+        **{
+            f"best_{name}": None if best is None else corpus.rows.column(name)[best].as_py()
+            for name in ("accuracy", "epoch", "dataset")
+        },
+        **{name: answer.get(name) for name in _GRAPH_COLUMNS},
+        **outcome.rights.columns(code),
+    }
 
 
 _GRAPH_COLUMNS = ("graph", "graph_widths", "behavior", "dead_classes", "unused_parameters")
+
+
+def _records(
+    corpus: LoadedRecords, outcome: CurationOutcome, codes: list[int], best: Mapping[int, int]
+) -> Iterator[dict[str, object]]:
+    rows = corpus.rows.take([outcome.representatives[code] for code in codes]).select([*_API_COLUMNS, "arch_uid"])
+    for code, row in zip(codes, rows.to_pylist(), strict=True):
+        trace = (outcome.graphs or {}).get(code)
+        yield {
+            **row,
+            **_code_columns(corpus, outcome, code, best.get(code)),
+            "nn": row["nn"] or "",
+            "prefix": get_prefix(row["nn"] or ""),
+            "split": outcome.splits[code],
+            "weight": outcome.weights[code],
+            "cluster": outcome.clusters[code],
+            "runs": trace and trace.runs,
+            "runs_error": trace and trace.error,
+        }
+
+
+def _list_networks(corpus: LoadedRecords, outcome: CurationOutcome) -> list[int]:
+    """Return all usable codes, by name and id, independent of their rows."""
+    names = corpus.rows.column("nn")
+    keys = {code: (names[row].as_py() or "", corpus.ids[code]) for code, row in outcome.rows.items()}
+    return sorted(keys, key=keys.__getitem__)
+
+
+def _networks(corpus: LoadedRecords, outcome: CurationOutcome, codes: list[int]) -> Iterator[Json]:
+    best_rows, names = find_best_rows(corpus, outcome.rows), _find_names(corpus)
+    for code in codes:
+        row, trace = outcome.rows[code], (outcome.graphs or {}).get(code)
+        shown = {name: corpus.rows.column(name)[row].as_py() for name in ("nn", "task", "dataset", "metric")}
+        decision = outcome.decisions[row]
+        graph = None if trace is None or trace.answer.get("eval") is None else trace.read_graph()
+        yield {
+            **shown,
+            **_code_columns(corpus, outcome, code, best_rows.get(code)),
+            "nn": shown["nn"] or "",
+            "names": names[code],
+            "prefix": get_prefix(shown["nn"] or ""),
+            "kept": decision.kept,
+            "canonical": None if decision.canonical is None else corpus.ids[decision.canonical],
+            "stage": decision.stage,
+            "similarity": decision.similarity,
+            "split_group": outcome.whole.groups.get(code),
+            "split": outcome.whole.splits.get(code),
+            "parameters": graph and count_parameters(graph),
+            "multiply_adds": graph and count_multiply_adds(graph),
+        }
+
+
+def _measurements(corpus: LoadedRecords, measured: Iterable[MeasuredFacts]) -> Iterator[Json]:
+    """Yield the rows of `Measurement`; of a name that several codes have, none is known to be the measured one."""
+    codes: defaultdict[str, set[str]] = defaultdict(set)
+    for code, own in _find_names(corpus).items():
+        for name in own:
+            codes[name] |= {corpus.ids[code]} if code >= 0 else set()
+    for nn, kind, place, facts in measured:
+        valid = facts.get("valid")
+        yield {
+            "id": next(iter(codes[nn])) if len(codes.get(nn, ())) == 1 else None,
+            "nn": nn,
+            "kind": kind,
+            "place": place,
+            "device": read_text(facts.get("device_type")),
+            "valid": bool(valid) if isinstance(valid, int) else None,
+            "duration": read_number(facts.get("duration")),
+            "facts": read_text(dict(facts)),
+        }
+
+
+def count_measurements(rows: Iterable[Mapping[str, object]]) -> Json:
+    """Count the rows of `Measurement` by kind, and the codes that they are of."""
+    kinds, ids = Counter[str](), set()
+    for row in rows:
+        kinds[str(row["kind"])] += 1
+        ids.add(row["id"])
+    return {"rows": kinds.total(), "codes": len(ids - {None}), "kinds": dict(sorted(kinds.items()))}
+
+
+def _find_names(corpus: LoadedRecords) -> Mapping[int, list[str]]:
+    """Return all names of each code, sorted."""
+    names: defaultdict[int, set[str]] = defaultdict(set)
+    for code, name in zip(corpus.code_of_row.tolist(), corpus.rows.column("nn").to_pylist(), strict=True):
+        names[code].add(name or "")
+    return {code: sorted(own) for code, own in names.items()}
 
 
 def _agreement(outcome: CurationOutcome, code: int, canonical: int | None) -> records.Agreement | None:

@@ -43,6 +43,12 @@ class CurationOutcome:
 NOT_RUN = "does not run, or cannot be tried (--require-runs): "
 #: The stages at which a record is removed as the duplicate of a kept one, in their order.
 DUPLICATE_STAGES = ("exact", "lexical", "structural", "graph")
+#: What the graphs of a removed code and its canonical say.
+AGREEMENTS = {
+    "same": "both compute the same",
+    "widths": "both compute the same up to widths",
+    "different": "they compute different things",
+}
 #: The stages at which a code is removed after it was compared.
 REMOVED = (*DUPLICATE_STAGES, "leak")
 #: What became of rows that are not kept, in the order of the stages. No code is `invalid` or a `repeat`.

@@ -11,10 +11,15 @@ import pyarrow as pa
 from curate.chat.build import build_chat
 from curate.compute.graphs import GraphTracer
 from curate.compute.runs import describe_assumptions
-from curate.folder.networks import count_measurements
 from curate.folder.page import snapshot_page
 from curate.folder.report import END, overview
-from curate.folder.snapshot import MEASUREMENTS, list_removed_rows, write_snapshot_card, write_snapshot_tables
+from curate.folder.snapshot import (
+    MEASUREMENTS,
+    count_measurements,
+    list_removed_rows,
+    write_snapshot_card,
+    write_snapshot_tables,
+)
 from curate.model.corpus import CodeFile, LoadedRecords, read_corpus
 from curate.model.options import CurateOptions, get_prefix
 from curate.model.previous import Previous, describe_previous

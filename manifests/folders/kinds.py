@@ -4,7 +4,7 @@ Snapshots and extractions are here because every package reads them. What only t
 with it is added there: each lists its kinds as `KINDS`, and `lemur` combines them.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -320,6 +320,14 @@ def describe_inlined(block: Inlined, file: str = "") -> Json:
         "license": block.license,
         "code": block.code_sha256,
     }
+
+
+def list_fields(row: records.Record, names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield the name and the value of each of these fields that has one, as `show` and the pages print them."""
+    for name in names:
+        if (value := getattr(row, name)) not in (None, "", ()):
+            yes = {True: "yes", False: "no"}.get(value) if isinstance(value, bool) else None
+            yield name.replace("_", " "), yes or (f"{value:.4g}" if isinstance(value, float) else _text(value))
 
 
 def lines_text(first: int, last: int) -> str:
