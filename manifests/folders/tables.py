@@ -187,7 +187,7 @@ def as_records(rows: pa.Table | pa.RecordBatch, record: type[R]) -> list[R]:
     try:
         return [record.model_construct(**part.model_validate(row).__dict__) for row in rows.select(names).to_pylist()]
     except ValidationError as error:
-        raise pa.ArrowInvalid(f"a row of {record.__name__}: {first_fault(error)}") from error
+        raise pa.ArrowInvalid(first_fault(error)) from error
 
 
 @lru_cache(maxsize=256)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from extract.folder.verify_code import import_faults
+from extract.folder.verify import import_faults
 from extract.kinds import verify
 from extract.model.results import code_columns
 from extract.specs.make import write_specs

@@ -8,7 +8,7 @@ import torch
 import torchvision
 
 from extract.emit.emit import Emitted, Unresolved
-from extract.folder.verify_code import import_faults
+from extract.folder.verify import import_faults
 from extract.resolve.discover import TargetClass
 from tests.builders.suites import read_files, read_table
 
